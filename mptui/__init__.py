@@ -1,0 +1,3 @@
+"""The cockpit of a mixed-precision training run."""
+
+__version__ = "0.1.0"

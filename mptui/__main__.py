@@ -1,0 +1,6 @@
+"""`python -m mptui` is `mptui`."""
+
+from mptui.cli.main import main
+
+if __name__ == "__main__":
+    main()

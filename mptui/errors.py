@@ -1,0 +1,86 @@
+"""Every error that a person can meet: what is wrong, what to do next, and the exit code.
+
+A `MptuiError` is shown as two lines and ends the process with its `exit_code`; anything else is a bug
+and gets a traceback. Scripts rely on the codes: they are one table, `EXIT_CODES`.
+"""
+
+from typing import ClassVar
+
+from mptui.text import clean
+
+
+class MptuiError(Exception):
+    """A person's mistake or the world's: told in one line, with a second one that says what to do.
+
+    Args:
+        message: What is wrong, naming place and value. Lines after the first are details (one fault each).
+        hint: What to do next, in the imperative, naming the flag or the command.
+    """
+
+    exit_code: ClassVar[int] = 1
+    meaning: ClassVar[str] = ""
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        self.message = "\n".join(clean(line) for line in message.splitlines())
+        self.hint = clean(hint)
+        super().__init__(self.message)
+
+
+class ConfigError(MptuiError):
+    """A flag, a profile or a configuration is wrong."""
+
+    exit_code = 2
+    meaning = "a flag, profile or configuration is wrong"
+
+
+class DataError(MptuiError):
+    """The data is missing, empty or unreadable."""
+
+    exit_code = 3
+    meaning = "the data is missing, empty or unreadable"
+
+
+class DivergedError(MptuiError):
+    """Training diverged and could not be repaired."""
+
+    exit_code = 4
+    meaning = "training diverged and could not be repaired"
+
+
+class MemoryExhaustedError(MptuiError):
+    """The device ran out of memory and that could not be repaired."""
+
+    exit_code = 5
+    meaning = "out of memory and could not be repaired"
+
+
+class RunDirectoryError(MptuiError):
+    """A checkpoint or run directory is missing, damaged or not trusted."""
+
+    exit_code = 6
+    meaning = "a checkpoint or run directory is missing, damaged or not trusted"
+
+
+class DiskError(MptuiError):
+    """The disk is full or not writable."""
+
+    exit_code = 7
+    meaning = "the disk is full or not writable"
+
+
+EXIT_CODES: dict[int, str] = {
+    0: "done",
+    **{
+        error.exit_code: error.meaning
+        for error in (
+            ConfigError,
+            DataError,
+            DivergedError,
+            MemoryExhaustedError,
+            RunDirectoryError,
+            DiskError,
+        )
+    },
+    130: "stopped by SIGINT, with a checkpoint saved first",
+    143: "stopped by SIGTERM, with a checkpoint saved first",
+}

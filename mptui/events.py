@@ -1,0 +1,391 @@
+"""Every event that a run can emit. Nothing else crosses from the engine to a screen, a file or a tracker.
+
+An event is a frozen dataclass. Its `kind` is the name in `events.jsonl`; `time` is seconds since the epoch
+and `step` the number of optimizer steps tried so far. `to_record` and `from_record` are the way to JSON and
+back. JSON knows no NaN, and a NaN is what people most need to see, so a non-finite number travels as the
+string "nan", "inf" or "-inf".
+"""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What all events have: when it happened, and after how many optimizer steps tried."""
+
+    kind: ClassVar[str] = ""
+
+    time: float = field(default_factory=time.time)
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted(Event):
+    """The run has a directory and knows what it will do."""
+
+    kind: ClassVar[str] = "run_started"
+
+    run: str
+    directory: str
+    version: int = SCHEMA_VERSION
+    profile: str
+    task: str
+    model: str
+    parameters: int
+    dataset: str
+    train_samples: int
+    val_samples: int
+    classes: list[str]
+    device: str
+    device_name: str
+    precision_requested: str
+    precision: str
+    precision_reason: str
+    tf32: bool
+    channels_last: bool
+    compile_mode: str
+    image_size: int
+    batch_size: int
+    accumulate: int
+    epochs: int
+    steps_per_epoch: int
+    val_batches: int
+    total_steps: int
+    resumed_from_step: int | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseChanged(Event):
+    """What the run is busy with from now on.
+
+    `phase` is one of `PHASES`. `total` is the number of units (files, batches) where it is known.
+    """
+
+    kind: ClassVar[str] = "phase"
+
+    phase: str
+    detail: str = ""
+    total: int | None = None
+
+
+PHASES = (
+    "starting",
+    "scanning",
+    "preparing",
+    "warming_up",
+    "compiling",
+    "training",
+    "validating",
+    "saving",
+    "paused",
+    "finished",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress(Event):
+    """How far a phase without optimizer steps has come (scan, cache, validation): `done` of `total` units."""
+
+    kind: ClassVar[str] = "progress"
+
+    phase: str
+    done: int
+    total: int
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochStarted(Event):
+    """An epoch begins, or goes on at `first_step` after a resume. Epochs count from 1."""
+
+    kind: ClassVar[str] = "epoch_started"
+
+    epoch: int
+    epochs: int
+    steps: int
+    first_step: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step(Event):
+    """Some optimizer steps were taken since the last such event: a few events a second, whatever the rate.
+
+    `loss` is the mean over the `steps` aggregated here, of the finite ones; `loss_min` and `loss_max` keep
+    their spikes; `nonfinite` counts the others. With `logging.step_interval_s = 0` each step has its event.
+    """
+
+    kind: ClassVar[str] = "step"
+
+    epoch: int
+    epoch_step: int
+    steps: int
+    samples_seen: int
+    loss: float
+    loss_min: float
+    loss_max: float
+    nonfinite: int = 0
+    lr: float
+    grad_norm: float | None = None
+    loss_scale: float | None = None
+    skipped_steps: int = 0
+    samples_per_second: float | None = None
+    step_time_s: float | None = None
+    data_wait_fraction: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validated(Event):
+    """The validation set was measured whole. `metrics` are fractions of 1 (acc1, acc5, iou, dice)."""
+
+    kind: ClassVar[str] = "validated"
+
+    epoch: int
+    loss: float
+    metrics: dict[str, float]
+    per_class: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    seconds: float
+    best: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochFinished(Event):
+    """An epoch ended. Losses are means over its samples, metrics fractions of 1."""
+
+    kind: ClassVar[str] = "epoch_finished"
+
+    epoch: int
+    epochs: int
+    train_loss: float
+    train_metrics: dict[str, float]
+    val_loss: float | None = None
+    val_metrics: dict[str, float] = field(default_factory=dict)
+    lr: float
+    seconds: float
+    samples_per_second: float | None = None
+    best: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSample(Event):
+    """What the device does now: None where the device does not say.
+
+    `utilisation` is a fraction of 1; the rest bytes, watts, degrees Celsius, MHz. `throttle` says in words
+    what holds the clocks down.
+    """
+
+    kind: ClassVar[str] = "device"
+
+    name: str
+    utilisation: float | None = None
+    memory_used: int | None = None
+    memory_total: int | None = None
+    memory_own: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: float | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    throttle: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionChanged(Event):
+    """The precision in use is another from now on: a fall-back, a preset, a repair."""
+
+    kind: ClassVar[str] = "precision_changed"
+
+    precision: str
+    previous: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSkipped(Event):
+    """Steps were not applied since their gradients were not finite; `total` counts all of the run."""
+
+    kind: ClassVar[str] = "step_skipped"
+
+    count: int
+    total: int
+    streak: int
+    loss_scale: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice(Event):
+    """Something that would help this run, with the setting that does it (`table.key=value`), if one does."""
+
+    kind: ClassVar[str] = "advice"
+
+    code: str
+    message: str
+    setting: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered(Event):
+    """The run met something that would have ended it, and went on."""
+
+    kind: ClassVar[str] = "recovered"
+
+    problem: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PresetSwitched(Event):
+    """Another profile is in force from this step on; `changes` maps `table.key` to [old, new] as text."""
+
+    kind: ClassVar[str] = "preset_switched"
+
+    profile: str
+    previous: str
+    changes: dict[str, list[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved(Event):
+    """A checkpoint is whole on the disk. `reason` is epoch, best, time, steps, asked, or stop."""
+
+    kind: ClassVar[str] = "checkpoint_saved"
+
+    path: str
+    reason: str
+    seconds: float
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paused(Event):
+    """No step is taken until `Resumed`."""
+
+    kind: ClassVar[str] = "paused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed(Event):
+    """Steps are taken again after `Paused`."""
+
+    kind: ClassVar[str] = "resumed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandAnswered(Event):
+    """A command from a key, a signal or the socket: `state` is asked, taken, done or refused."""
+
+    kind: ClassVar[str] = "command"
+
+    command: str
+    state: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned(Event):
+    """Something is not as asked for or not as it should be, and the run goes on."""
+
+    kind: ClassVar[str] = "warning"
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished(Event):
+    """The run ended. `status` and `exit_code` as in summary.json and the table of exit codes."""
+
+    kind: ClassVar[str] = "run_finished"
+
+    status: str
+    exit_code: int
+    message: str = ""
+    hint: str = ""
+    directory: str = ""
+    seconds: float = 0.0
+
+
+EVENTS: dict[str, type[Event]] = {
+    event.kind: event
+    for event in (
+        RunStarted,
+        PhaseChanged,
+        Progress,
+        EpochStarted,
+        Step,
+        Validated,
+        EpochFinished,
+        DeviceSample,
+        PrecisionChanged,
+        StepSkipped,
+        Advice,
+        Recovered,
+        PresetSwitched,
+        CheckpointSaved,
+        Paused,
+        Resumed,
+        CommandAnswered,
+        Warned,
+        RunFinished,
+    )
+}
+
+# a text may say "nan" or "inf" too: only where a field holds floats are they numbers
+_NUMBERS = {
+    kind: frozenset(f.name for f in fields(event) if "float" in str(f.type)) for kind, event in EVENTS.items()
+}
+_NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+def to_record(event: Event) -> dict[str, Any]:
+    """Turn an event into a JSON-ready dict with `event`, `time` and `step` first."""
+    values = asdict(event)
+    return {
+        "event": event.kind,
+        "time": round(values.pop("time"), 3),
+        "step": values.pop("step"),
+        **{name: finite_json(value) for name, value in values.items()},
+    }
+
+
+def from_record(record: Mapping[str, Any]) -> Event | None:
+    """Turn a record of a journal back into its event; None for a kind or shape unknown to this version."""
+    kind = EVENTS.get(str(record.get("event")))
+    if kind is None:
+        return None
+    numbers = _NUMBERS[kind.kind]
+    values = {
+        f.name: _restored(record[f.name]) if f.name in numbers else record[f.name]
+        for f in fields(kind)
+        if f.name in record
+    }
+    try:
+        return kind(**values)
+    except TypeError:
+        return None
+
+
+def finite_json(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Replace each non-finite float in a JSON-ready value by its name as a string."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if isinstance(value, dict):
+        return {k: finite_json(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite_json(v) for v in value]
+    return value
+
+
+def _restored(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    if isinstance(value, str):
+        return _NON_FINITE.get(value, value)
+    if isinstance(value, dict):
+        return {k: _restored(v) for k, v in value.items()}
+    return value
