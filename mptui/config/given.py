@@ -1,0 +1,142 @@
+"""What a person gives for one run, outside any file: variables, flags and `--set`, all checked."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import tomli
+
+from mptui.config.keys import SETTINGS, VARIABLES, Setting, nearest_setting
+from mptui.config.validate import check_value, shown
+from mptui.text import clean
+
+Layer = dict[str, tuple[Any, str]]
+"""table.key -> its value, and the source to show for it."""
+
+COMPILE_ON = "on"
+"""What `--compile` says of speed.compile: the mode that is set already, or "default" where that is off."""
+RESERVED_VARIABLES = frozenset({"MPTUI_CONFIG_DIR", "MPTUI_RUNS_DIR"})
+"""Variables that are no settings of a run."""
+
+
+def from_person(
+    environ: Mapping[str, str], flags: Mapping[str, tuple[str, Any]], sets: Sequence[str]
+) -> tuple[list[Layer], list[str]]:
+    """Read all that is given for this run, a later layer winning, and all that is wrong with it."""
+    read = (_from_variables(environ), _from_flags(flags), _from_assignments(sets))
+    return [layer for layer, _ in read], [fault for _, faults in read for fault in faults]
+
+
+def _from_variables(environ: Mapping[str, str]) -> tuple[Layer, list[str]]:
+    """Read the settings in the environment, and what is wrong with them, one line a fault."""
+    layer: Layer = {}
+    faults = []
+    for name, text in environ.items():
+        if name in VARIABLES:
+            key = VARIABLES[name]
+            value, wrong = read_value(SETTINGS[key], text)
+            layer[key] = (value, name)
+            faults += [f"{name} = {shown(text)}: {wrong}"] if wrong else []
+        elif name.startswith("MPTUI_") and name not in RESERVED_VARIABLES:
+            near = get_close_matches(name, [*VARIABLES, *RESERVED_VARIABLES], n=1)
+            faults.append(_with_nearest(f"{clean(name, limit=100)}: no such variable", *near))
+    return layer, faults
+
+
+def _from_flags(flags: Mapping[str, tuple[str, Any]]) -> tuple[Layer, list[str]]:
+    """Check the values of flags, given as table.key -> (flag, value); one line a fault."""
+    layer: Layer = {}
+    faults = []
+    for key, (flag, given) in flags.items():
+        value, wrong = (given, None) if _is_compile_on(key, given) else check_value(SETTINGS[key], given)
+        layer[key] = (value, flag)
+        faults += [f"{flag} = {shown(given)}: {wrong}"] if wrong else []
+    return layer, faults
+
+
+def _from_assignments(sets: Sequence[str]) -> tuple[Layer, list[str]]:
+    """Read the arguments of `--set`, and what is wrong with them, one line a fault."""
+    layer: Layer = {}
+    faults = []
+    for argument in sets:
+        key, equals, text = argument.partition("=")
+        key, place = key.strip(), f"--set {clean(argument, limit=100)}"
+        if not equals:
+            faults.append(f"{place}: not of the form table.key=value")
+        elif key not in SETTINGS:
+            faults.append(_with_nearest(f"{place}: unknown key", *filter(None, [nearest_setting(key)])))
+        else:
+            value, wrong = read_value(SETTINGS[key], text)
+            layer[key] = (value, "--set")
+            faults += [f"{place}: {wrong}"] if wrong else []
+    return layer, faults
+
+
+def data_flags(where: str, flag: str) -> dict[str, tuple[str, Any]]:
+    """What a folder or a set's name sets, given by `flag`; either replaces whatever a profile names."""
+    path = Path(where).expanduser()
+    is_path = os.sep in where or path.exists()
+    return {
+        "data.path": (flag, str(path) if is_path else None),
+        "data.name": (flag, None if is_path else where),
+    }
+
+
+def in_order(files: Sequence[Layer], given: Sequence[Layer]) -> Iterator[tuple[str, Any, str]]:
+    """Yield each (table.key, value, source) of the layers, in their order: a later one wins.
+
+    A learning rate that a person gives is meant as it is: the batch that a file chose its own rate for
+    no longer applies to it.
+    """
+    mode: Any = "off"
+    for layer in [*files, *given]:
+        for key, (value, source) in layer.items():
+            if key != "speed.compile":
+                yield key, value, source
+                continue
+            if value != COMPILE_ON:
+                mode = value
+            elif mode == "off":
+                mode = "default"
+            yield key, mode, source
+    if bare_rate := _source_of_bare_rate(given):
+        yield "training.lr_batch_size", None, bare_rate
+
+
+def _source_of_bare_rate(given: Sequence[Layer]) -> str | None:
+    """What gives the learning rate, if no batch that it was chosen for is given with it or after it."""
+    source = None
+    for layer in given:
+        if "training.lr" in layer:
+            source = layer["training.lr"][1]
+        if "training.lr_batch_size" in layer:
+            source = None
+    return source
+
+
+def _is_compile_on(key: str, value: object) -> bool:
+    return key == "speed.compile" and value == COMPILE_ON
+
+
+def read_value(setting: Setting, text: str) -> tuple[Any, str | None]:
+    """Read a value as TOML, or as the bare word it is where only that suits the key.
+
+    Returns:
+        The value, and what is wrong with it, or None.
+    """
+    try:
+        document = tomli.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        document = {}
+    if document.keys() != {"value"}:
+        return check_value(setting, text.strip())
+    value, wrong = check_value(setting, document["value"])
+    if wrong and check_value(setting, text)[1] is None:
+        return text, None
+    return value, wrong
+
+
+def _with_nearest(told: str, *near: str) -> str:
+    return f"{told}; nearest: {near[0]}" if near else told

@@ -1,0 +1,78 @@
+"""The names of all settings, read off the schema: `table.key` in files and flags, MPTUI_TABLE_KEY outside."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, get_args
+
+from pydantic.fields import FieldInfo
+
+from mptui.config.schema import RunConfig, Table, TaskName
+
+TASKS: tuple[TaskName, ...] = get_args(TaskName)
+UNSET = "none"
+"""What a file, a variable or a flag says to unset a key that may be unset: TOML has no null."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One key of the schema, and the table that checks it."""
+
+    table: type[Table]
+    name: str
+
+    @property
+    def field(self) -> FieldInfo:
+        """What the schema says of the key."""
+        return self.table.model_fields[self.name]
+
+    @property
+    def may_be_unset(self) -> bool:
+        """Whether the key's value may be None."""
+        return type(None) in get_args(self.field.annotation)
+
+
+def subtable(field: FieldInfo) -> type[Table] | None:
+    """The table that a field of the schema holds; None: it holds a value."""
+    kind = field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, Table) else None
+
+
+def _settings(table: type[Table], prefix: str = "") -> Iterator[tuple[str, Setting]]:
+    for name, field in table.model_fields.items():
+        inner = subtable(field)
+        if inner is not None:
+            yield from _settings(inner, f"{prefix}{name}.")
+        elif prefix:
+            yield prefix + name, Setting(table, name)
+
+
+SETTINGS: dict[str, Setting] = dict(_settings(RunConfig))
+"""Every `table.key`, in the order of the schema."""
+TABLES: tuple[str, ...] = tuple(name for name, field in RunConfig.model_fields.items() if subtable(field))
+VARIABLES: dict[str, str] = {f"MPTUI_{key.replace('.', '_').upper()}": key for key in SETTINGS}
+"""Environment variable -> the `table.key` that it sets."""
+
+
+def nested(values: dict[str, Any]) -> dict[str, Any]:
+    """Turn {"table.key": value} into tables in tables, as files and the schema have them."""
+    document: dict[str, Any] = {}
+    for key, value in values.items():
+        *tables, name = key.split(".")
+        place = document
+        for table in tables:
+            place = place.setdefault(table, {})
+        place[name] = value
+    return document
+
+
+def nearest_setting(written: str) -> str | None:
+    """The valid `table.key` closest to the one that was written; None: nothing is like it."""
+    table, _, name = written.rpartition(".")
+    names: dict[str, list[str]] = {}
+    for key in SETTINGS:
+        names.setdefault(key.rpartition(".")[2], []).append(key)
+    close = [key for near in get_close_matches(name, names) for key in names[near]]
+    in_table = [key for key in close if key.startswith(f"{table}.")]
+    misspelt_table = [] if table in TABLES else get_close_matches(written, SETTINGS, n=1)
+    return next(iter([*names.get(name, []), *in_table, *misspelt_table, *close]), None)

@@ -1,0 +1,143 @@
+"""Puts a run together: defaults, profile, the profile's tables for the task, environment, flags, `--set`.
+
+Later wins, and each value remembers where it came from.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from mptui.config.given import RESERVED_VARIABLES, Layer, from_person, in_order
+from mptui.config.keys import SETTINGS, TASKS, nested
+from mptui.config.profiles import find_profile
+from mptui.config.schema import RunConfig, TaskName
+from mptui.config.validate import Profile, read_profile
+from mptui.errors import ConfigError
+from mptui.text import clean
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A run's configuration, and where each of its values came from."""
+
+    config: RunConfig
+    sources: dict[str, str]
+    """table.key -> what set it: "default", "profile fast", "profile fast [segmentation.training]",
+    "MPTUI_TRAINING_LR", "--lr", "--set"."""
+    profile: str
+    """The profile's name, to show; "default" where there is none."""
+    task: TaskName | None
+    """Whose tables of the profile apply; None: not known yet."""
+
+    @property
+    def compile_forced(self) -> bool:
+        """Whether a flag asks to compile, even where that can't repay itself."""
+        return self.sources["speed.compile"] == "--compile"
+
+
+def task_of_model(name: str) -> TaskName:
+    """The task that a network is for."""
+    return "segmentation" if name == "unet" else "classification"
+
+
+def resolve(
+    profile: str | None,
+    *,
+    task: TaskName | None,
+    flags: Mapping[str, tuple[str, Any]],
+    sets: Sequence[str],
+    environ: Mapping[str, str],
+) -> Resolved:
+    """Put a run's configuration together.
+
+    Args:
+        profile: A profile's name or file; None: the defaults.
+        task: What the data is for, where that is known; a model that is named decides over it.
+        flags: table.key -> (the flag as written, its value), as `mptui.cli.options.overrides` makes them.
+        sets: The arguments of `--set`: "table.key=value", the value in TOML or a bare word.
+        environ: The environment: MPTUI_TABLE_KEY, and where one's own profiles are.
+
+    Raises:
+        ConfigError: Something is wrong: all faults, one a line.
+    """
+    file, faults = (None, []) if profile is None else read_profile(find_profile(profile, environ))
+    given, faults_given = from_person(environ, flags, sets)
+    if file and faults:
+        hint = f"correct it, then check it with `mptui profiles validate {file.path}`"
+        raise ConfigError("\n".join([*faults, *faults_given]), hint=hint)
+    if faults_given:
+        hint = "see `mptui run --dry-run` for all keys, their values, and where each came from"
+        raise ConfigError("\n".join(faults_given), hint=hint)
+    name = clean(file.path.stem) if file else "default"
+    files = [_layer(file.values, f"profile {name}")] if file else []
+    task = _task([*files, *given]) or task
+    if file and task:
+        files.append(_task_layer(file, task, f"profile {name}"))
+    values, sources = {}, dict.fromkeys(SETTINGS, "default")
+    for key, value, source in in_order(files, given):
+        values[key], sources[key] = value, source
+    document = {"description": file.description if file else "", **nested(values)}
+    config = _validated(document, sources)
+    _refuse_other_task(config, sources, task)
+    return Resolved(config, sources, name, task)
+
+
+def check_profile(profile: str, environ: Mapping[str, str]) -> None:
+    """Check a profile by itself and as it is for each task, without the settings of the environment.
+
+    Raises:
+        ConfigError: All its faults, one a line.
+    """
+    places = {k: v for k, v in environ.items() if not k.startswith("MPTUI_") or k in RESERVED_VARIABLES}
+    hints: dict[str, str] = {}
+    for task in (None, *TASKS):
+        try:
+            resolve(profile, task=task, flags={}, sets=(), environ=places)
+        except ConfigError as error:
+            hints |= dict.fromkeys(error.message.splitlines(), error.hint)
+    if hints:
+        raise ConfigError("\n".join(hints), hint=next(iter(hints.values())))
+
+
+def _layer(values: Mapping[str, Any], source: str) -> Layer:
+    return {key: (value, source) for key, value in values.items()}
+
+
+def _task_layer(profile: Profile, task: TaskName, source: str) -> Layer:
+    values = profile.by_task.get(task, {})
+    return {key: (value, f"{source} [{task}.{key.rpartition('.')[0]}]") for key, value in values.items()}
+
+
+def _task(layers: Sequence[Layer]) -> TaskName | None:
+    """The task of the model that is named last."""
+    names = [layer["model.name"][0] for layer in layers if "model.name" in layer]
+    return task_of_model(names[-1]) if names and names[-1] else None
+
+
+def _validated(document: dict[str, Any], sources: dict[str, str]) -> RunConfig:
+    """Check what single values can't show: whether they can be had together."""
+    try:
+        return RunConfig.model_validate(document)
+    except ValidationError as error:
+        told = "\n".join(str(e["ctx"]["error"]) for e in error.errors())
+    raise ConfigError(
+        "\n".join(_with_sources(line, sources) for line in told.splitlines()),
+        hint="change one of the two where it was set, or override it with --set table.key=value",
+    )
+
+
+def _with_sources(line: str, sources: dict[str, str]) -> str:
+    """Add to a fault where each of the keys that it names was set."""
+    keys = [key for key in dict.fromkeys(re.findall(r"[a-z_]+(?:\.[a-z_]+)+", line)) if key in sources]
+    return f"{line} ({', '.join(f'{key}: {sources[key]}' for key in keys)})"
+
+
+def _refuse_other_task(config: RunConfig, sources: dict[str, str], task: TaskName | None) -> None:
+    if task and config.model.name and task_of_model(config.model.name) != task:
+        raise ConfigError(
+            f'model.name = "{config.model.name}" ({sources["model.name"]}): not a network for {task}',
+            hint=f"take `name` out of the profile's [{task}.model], or name another network with --model",
+        )

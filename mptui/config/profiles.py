@@ -1,0 +1,127 @@
+"""Profiles as files: where they are found, and in what order they are shown.
+
+Only names and descriptions are read here, so that a list of profiles costs no schema.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+import tomli
+
+from mptui.errors import ConfigError
+from mptui.text import clean
+
+ORDER = (
+    "fast",
+    "stable",
+    "memory-limited",
+    "debug",
+    "production",
+    "max-batch",
+    "older-gpu",
+    "aggressive",
+    "ultra-stable",
+)
+"""The profiles that have a digit on the screens, `1` first; any others follow by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileInfo:
+    """A profile that was found."""
+
+    name: str
+    description: str
+    path: Path
+    origin: str
+    """./profiles, yours, or built in."""
+
+
+def list_profiles(environ: Mapping[str, str] = os.environ) -> list[ProfileInfo]:
+    """All profiles, in the order of their digits; where two have one name, the one that would be taken."""
+    found: dict[str, ProfileInfo] = {}
+    for origin, folder in _folders(environ):
+        for path in sorted(folder.glob("*.toml")):
+            found.setdefault(path.stem, ProfileInfo(path.stem, _description(path), path, origin))
+    return sorted(found.values(), key=lambda info: (_digit(info.name), info.name))
+
+
+def find_profile(name: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """Find the file of a profile.
+
+    Args:
+        name: A file if it exists, has a separator, or ends in .toml; else the name of a profile in
+            ./profiles, in the user's configuration folder, or built in: the first one wins.
+        environ: Where MPTUI_CONFIG_DIR and XDG_CONFIG_HOME are looked up.
+
+    Raises:
+        ConfigError: There is none, with the nearest name.
+    """
+    if "\0" in name:
+        raise ConfigError(f"no profile {name}: a name has no NUL", hint="see `mptui profiles list`")
+    if _is_file_name(name):
+        return _checked(Path(name).expanduser())
+    for _, folder in _folders(environ):
+        path = folder / f"{name}.toml"
+        if path.is_file():
+            return path
+    names = [info.name for info in list_profiles(environ)]
+    near = get_close_matches(name, names, n=1)
+    raise ConfigError(
+        f"no profile {name}" + (f"; nearest: {near[0]}" if near else f"; there are: {', '.join(names)}"),
+        hint="see `mptui profiles list`, or name a file: --profile ./my.toml",
+    )
+
+
+def config_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """The user's configuration folder; it need not exist."""
+    if own := environ.get("MPTUI_CONFIG_DIR"):
+        return Path(own).expanduser()
+    base = environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path.home() / ".config") / "mptui"
+
+
+def user_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """The folder of one's own profiles; it need not exist."""
+    return config_folder(environ) / "profiles"
+
+
+def _digit(name: str) -> int:
+    return ORDER.index(name) if name in ORDER else len(ORDER)
+
+
+def _folders(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
+    return [("./profiles", Path("profiles")), ("yours", user_folder(environ)), ("built in", _built_in())]
+
+
+def _built_in() -> Path:
+    """Inside the package where it is installed from a wheel, beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "profiles"
+    return installed if installed.is_dir() else package.parent / "profiles"
+
+
+def _is_file_name(name: str) -> bool:
+    return "/" in name or os.sep in name or name.endswith(".toml") or Path(name).is_file()
+
+
+def _checked(path: Path) -> Path:
+    if path.is_dir():
+        run = path / "run.toml"
+        hint = f"name a file: --profile {run if run.is_file() else path / 'my.toml'}"
+        raise ConfigError(f"{path}: a folder, not a profile", hint=hint)
+    if not path.exists():
+        hint = "check the path, or take a profile by its name: see `mptui profiles list`"
+        raise ConfigError(f"{path}: no such file", hint=hint)
+    return path
+
+
+def _description(path: Path) -> str:
+    """What a profile says it is for; of a faulty file, that it is one: the fault is told when it is taken."""
+    try:
+        described = tomli.loads(path.read_text(encoding="utf-8-sig")).get("description", "")
+    except (OSError, ValueError, RecursionError):
+        return f"(faulty: see `mptui profiles validate {clean(path.stem)}`)"
+    return clean(described) if isinstance(described, str) else ""

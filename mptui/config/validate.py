@@ -1,0 +1,208 @@
+"""Checks a profile against the schema, and tells all its faults at once, each with its place."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import tomli
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from mptui.config.keys import SETTINGS, TABLES, TASKS, UNSET, Setting, nearest_setting, subtable
+from mptui.config.schema import RunConfig, Table
+from mptui.errors import ConfigError
+from mptui.text import clean
+
+Keys = tuple[str, ...]
+_LARGEST = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A profile as read: its values, flat, and the same again for each task that has tables of its own."""
+
+    path: Path
+    description: str = ""
+    values: dict[str, Any] = field(default_factory=dict)
+    by_task: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def read_document(path: Path) -> tuple[str, dict[str, Any]]:
+    """Read a TOML file: its text, and what it says.
+
+    Raises:
+        ConfigError: The file can't be read, is not UTF-8, or is not TOML.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_LARGEST + 1)
+        if len(raw) > _LARGEST:
+            raise ConfigError(f"{path}: larger than any profile", hint="name a profile: a small TOML file")
+        text = raw.decode("utf-8-sig")
+        return text, tomli.loads(text)
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path}: not UTF-8 text (byte {error.start})", hint="save the file as UTF-8"
+        ) from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: nested too deeply", hint="a profile has tables of keys only") from error
+    except ValueError as error:
+        hint = f"correct the file, then check it with `mptui profiles validate {path}`"
+        raise ConfigError(f"{path}: not TOML: {error}", hint=hint) from error
+    except OSError as error:
+        hint = "name a profile file that can be read, or see `mptui profiles list`"
+        raise ConfigError(f"{path}: {error.strerror}", hint=hint) from error
+
+
+def read_profile(path: Path) -> tuple[Profile, list[str]]:
+    """Read a profile and all that is wrong with it, one line a fault, in the order of the file.
+
+    Raises:
+        ConfigError: The file can't be read, is not UTF-8, or is not TOML.
+    """
+    text, document = read_document(path)
+    reader = _Reader()
+    profile = Profile(
+        path,
+        description=reader.description(document.pop("description", "")),
+        by_task={task: reader.task_tables(task, document.pop(task)) for task in TASKS if task in document},
+        values=reader.table(document, RunConfig, ()),
+    )
+    lines = key_lines(text)
+    located = sorted((_line(lines, keys), told) for keys, told in reader.faults)
+    return profile, [f"{path}:{line}: {told}" if line else f"{path}: {told}" for line, told in located]
+
+
+def check_value(setting: Setting, value: object) -> tuple[Any, str | None]:
+    """Check one value against its key.
+
+    Returns:
+        The value ("none" turned into None where the key may be unset), and what is wrong with it, or None.
+    """
+    if value == UNSET and setting.may_be_unset:
+        return None, None
+    try:
+        setting.table.model_validate({setting.name: value})
+    except ValidationError as error:
+        wanted = dict.fromkeys(_wanted(e) for e in error.errors(include_url=False))
+        return value, f"must be {' or '.join(wanted)}"
+    return value, None
+
+
+def shown(value: object) -> str:
+    """A value as its file has it, cut to what fits into a message."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict | list):
+        return "a table" if isinstance(value, dict) else "a list"
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "a number beyond 64 bits"
+    return clean(f'"{value}"' if isinstance(value, str) else str(value), limit=60)
+
+
+class _Reader:
+    """Flattens the tables of a document and collects their faults."""
+
+    def __init__(self) -> None:
+        self.faults: list[tuple[Keys, str]] = []
+
+    def description(self, value: object) -> str:
+        if isinstance(value, str):
+            return value
+        self.faults.append((("description",), f"description = {shown(value)}: must be text in quotes"))
+        return ""
+
+    def task_tables(self, task: str, tables: object) -> dict[str, Any]:
+        if isinstance(tables, dict):
+            return self.table(tables, RunConfig, (task,))
+        self.faults.append(((task,), f"{task} = {shown(tables)}: must be a table"))
+        return {}
+
+    def table(self, values: Mapping[str, Any], table: type[Table], place: Keys) -> dict[str, Any]:
+        """The values of `table` and the tables in it, as {"table.key": value}."""
+        flat: dict[str, Any] = {}
+        for name, value in values.items():
+            keys = (*place, name)
+            known = table.model_fields.get(name)
+            inner = known and subtable(known)
+            dotted = ".".join(keys[1:] if keys[0] in TASKS else keys)
+            if inner and isinstance(value, dict):
+                flat |= self.table(value, inner, keys)
+            elif inner:
+                self.faults.append((keys, f"{_place(keys)} = {shown(value)}: must be a table"))
+            elif dotted in SETTINGS:
+                flat[dotted], wrong = check_value(SETTINGS[dotted], value)
+                if wrong:
+                    self.faults.append((keys, f"{_place(keys)} = {shown(value)}: {wrong}"))
+            else:
+                self.faults.append((keys, _unknown(keys, dotted, value)))
+        return flat
+
+
+def _place(keys: Keys) -> str:
+    *tables, name = keys
+    return clean(f"[{'.'.join(tables)}] {name}" if tables else name, limit=100)
+
+
+def _unknown(keys: Keys, dotted: str, value: object) -> str:
+    if isinstance(value, dict):
+        near = get_close_matches(dotted, [*TABLES, *TASKS, "precision.grad_scaler"], n=1)
+        what = f"[{clean('.'.join(keys), limit=100)}]: unknown table"
+    else:
+        near = [key] if (key := nearest_setting(dotted)) else []
+        what = f"{_place(keys)}: unknown key"
+    return f"{what}; nearest: {near[0]}" if near else what
+
+
+_WANTED = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text in quotes",
+    "string_unicode": "Unicode text",
+    "literal_error": "{expected}",
+    "finite_number": "a finite number",
+    "greater_than": "greater than {gt:g}",
+    "greater_than_equal": "{ge:g} or more",
+    "less_than": "less than {lt:g}",
+    "less_than_equal": "{le:g} or less",
+}
+
+
+def _wanted(error: ErrorDetails) -> str:
+    template = _WANTED.get(error["type"])
+    return template.format(**error.get("ctx", {})) if template else f"otherwise: {error['msg']}"
+
+
+_HEADER = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]")
+_KEY = re.compile(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
+
+
+def key_lines(text: str) -> dict[Keys, int]:
+    """Where each table and key of a TOML text is: its line, from 1. Keys of inline tables are not listed."""
+    lines: dict[Keys, int] = {}
+    table: Keys = ()
+    for keys, is_header, number in _statements(text):
+        if is_header:
+            table = keys
+        lines.setdefault(keys if is_header else (*table, *keys), number)
+    return lines
+
+
+def _statements(text: str) -> Iterator[tuple[Keys, bool, int]]:
+    in_string = False
+    for number, line in enumerate(text.splitlines(), start=1):
+        header = None if in_string else _HEADER.match(line)
+        match = header or (None if in_string else _KEY.match(line))
+        if match:
+            keys = tuple(part.strip().strip("\"'") for part in match[1].split("."))
+            yield keys, header is not None, number
+        in_string ^= (line.count('"""') + line.count("'''")) % 2 == 1
+
+
+def _line(lines: dict[Keys, int], keys: Keys) -> int:
+    """The line of a key, or of the innermost table around it that can be found; 0: unknown."""
+    return next((lines[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in lines), 0)

@@ -1,0 +1,168 @@
+from pathlib import Path
+
+import pytest
+
+from mptui.config.keys import TASKS
+from mptui.config.merge import check_profile, resolve
+from mptui.config.profiles import ORDER, find_profile, list_profiles
+from mptui.config.save import copy_profile, save_profile
+from mptui.config.schema import CheckpointConfig, RunConfig, TrainingConfig
+from mptui.errors import ConfigError, DiskError
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """An empty working folder and an own configuration folder."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return {"MPTUI_CONFIG_DIR": str(tmp_path / "own")}
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def config_of(profile, environ, task=None) -> RunConfig:
+    return resolve(str(profile), task=task, flags={}, sets=(), environ=environ).config
+
+
+def test_the_built_in_profiles_come_in_the_order_of_their_digits(places):
+    found = list_profiles(places)
+    assert tuple(info.name for info in found) == ORDER
+    assert all(info.origin == "built in" and info.description for info in found)
+
+
+def test_others_follow_by_name(places):
+    write(Path(places["MPTUI_CONFIG_DIR"]) / "profiles" / "b.toml", 'description = "b"')
+    write(Path("profiles/a.toml"), "")
+    assert [info.name for info in list_profiles(places)][len(ORDER) :] == ["a", "b"]
+
+
+def test_the_nearest_place_wins(places):
+    built_in = find_profile("fast", places)
+    own = write(Path(places["MPTUI_CONFIG_DIR"]) / "profiles" / "fast.toml", "")
+    assert find_profile("fast", places) == own != built_in
+    here = write(Path("profiles/fast.toml"), "")
+    assert find_profile("fast", places) == here
+    file = write(Path("elsewhere/fast.toml"), "")
+    assert find_profile("elsewhere/fast.toml", places) == file
+    assert [info.origin for info in list_profiles(places) if info.name == "fast"] == ["./profiles"]
+
+
+def test_a_folder_of_the_profile_name_is_not_in_the_way(places):
+    Path("debug").mkdir()
+    assert find_profile("debug", places).name == "debug.toml"
+
+
+def test_own_profiles_are_found_by_the_xdg_rule(places, tmp_path):
+    path = write(tmp_path / "xdg/mptui/profiles/mine.toml", "")
+    assert find_profile("mine", {"XDG_CONFIG_HOME": str(tmp_path / "xdg")}) == path
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("fsat", "nearest: fast"),
+        ("zzzzzz", "there are: fast, stable"),
+        ("missing.toml", "no such file"),
+        ("../..", "a folder"),
+        ("a\0b", "NUL"),
+        ("", "no profile"),
+    ],
+)
+def test_a_profile_that_is_not_there_is_told_with_what_is(places, name, told):
+    with pytest.raises(ConfigError, match=told):
+        find_profile(name, places)
+
+
+def test_a_faulty_file_is_listed_as_one(places):
+    write(Path("profiles/broken.toml"), "[")
+    assert "faulty" in next(i for i in list_profiles(places) if i.name == "broken").description
+
+
+@pytest.mark.parametrize("task", [None, *TASKS])
+@pytest.mark.parametrize("name", ORDER)
+def test_each_built_in_profile_resolves_for_each_task(places, name, task):
+    outcome = resolve(name, task=task, flags={}, sets=(), environ=places)
+    assert (outcome.profile, outcome.task) == (name, task)
+    check_profile(name, places)
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "epochs", "effective", "mode", "lr"),
+    [
+        ("fast", "classification", 50, 64, "auto", 0.1),
+        ("fast", "segmentation", 50, 16, "auto", 1e-3),
+        ("stable", "classification", 100, 64, "fp32", 0.05),
+        ("stable", "segmentation", 100, 8, "fp32", 1e-3),
+        ("memory-limited", "classification", 100, 64, "auto", 0.1),
+        ("memory-limited", "segmentation", 100, 8, "auto", 1e-3),
+        ("debug", "segmentation", 5, 2, "fp32", 1e-3),
+        ("production", "segmentation", 100, 8, "auto", 1e-3),
+        ("max-batch", "classification", 100, 128, "auto", 0.15),
+        ("max-batch", "segmentation", 100, 32, "auto", 1.5e-3),
+        ("older-gpu", "classification", 100, 32, "fp16", 0.1),
+        ("older-gpu", "segmentation", 100, 8, "fp16", 1e-3),
+        ("aggressive", "classification", 100, 384, "auto", 0.75),
+        ("ultra-stable", "classification", 100, 64, "bf16", 0.1),
+    ],
+)
+def test_the_built_in_profiles_hold_the_values_they_promise(places, name, task, epochs, effective, mode, lr):
+    config = config_of(name, places, task)
+    training = config.training
+    assert (training.epochs, training.lr, config.precision.mode) == (epochs, lr, mode)
+    assert training.batch_size * training.accumulate == effective
+
+
+def test_a_saved_profile_holds_what_differs_and_resolves_to_the_same(places):
+    config = RunConfig(
+        training=TrainingConfig(epochs=7, lr=0.3), checkpoint=CheckpointConfig(every_minutes=None)
+    )
+    path = save_profile("mine", config, "Mine", places)
+    assert "epochs = 7" in path.read_text()
+    assert "batch_size" not in path.read_text()
+    assert config_of("mine", places) == config.model_copy(update={"description": "Mine"})
+
+
+def test_a_copy_keeps_comments_and_task_tables(places):
+    original = find_profile("fast", places).read_text()
+    copy = copy_profile("mine", "fast", places).read_text()
+    assert copy.splitlines()[0] == 'description = "A copy of fast"'
+    assert copy.splitlines()[1:] == original.splitlines()[1:]
+
+
+@pytest.mark.parametrize(
+    "text", ["[training]\nepochs = 3\n", 'description = """\na\nb"""\n[data]\nworkers = 0\n']
+)
+def test_a_copy_says_what_the_original_says(places, text):
+    write(Path("profiles/odd.toml"), text)
+    copy_profile("mine", "odd", places)
+    assert config_of("mine", places).model_copy(update={"description": ""}) == config_of(
+        "odd", places
+    ).model_copy(update={"description": ""})
+    assert config_of("mine", places).description == "A copy of odd"
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "a/b", "..", ".hidden", "-rf", "a\0b", "", "x.toml", "a\nb", "x" * 99]
+)
+def test_a_name_that_is_no_file_name_is_refused(places, name):
+    with pytest.raises(ConfigError, match="can't be a profile's name"):
+        copy_profile(name, "fast", places)
+    assert not Path(places["MPTUI_CONFIG_DIR"]).exists()
+
+
+def test_a_profile_is_never_overwritten(places):
+    path = copy_profile("mine", "fast", places)
+    before = path.read_text()
+    with pytest.raises(ConfigError, match="already"):
+        copy_profile("mine", "stable", places)
+    assert path.read_text() == before
+
+
+def test_a_folder_that_cannot_be_made_is_a_disk_error(places):
+    Path(places["MPTUI_CONFIG_DIR"]).write_text("in the way")
+    with pytest.raises(DiskError, match="own/profiles"):
+        copy_profile("mine", "fast", places)
