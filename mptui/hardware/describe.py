@@ -1,0 +1,148 @@
+"""A device in a few lines of plain text: the same on the screen of devices and in `mptui detect`."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mptui.hardware.advice import GIB, Recommendation
+from mptui.hardware.devices import Device, Machine
+from mptui.hardware.formats import Support
+from mptui.hardware.host import Host
+from mptui.hardware.nvml import GpuInfo
+
+_FORMAT_NAMES = {"fp16": "fp16", "bf16": "bf16", "tf32": "TF32"}  # what fp8 is worth is a note
+_SUPPORT_WORDS: dict[Support, str] = {
+    "native": "native",
+    "memory-only": "saves memory only",
+    "unreliable": "gives NaN",
+    "slow": "slow",
+    "emulated": "emulated, slow",
+    "no": "no",
+}
+_GAP = "   "
+
+
+def device_title(device: Device) -> str:
+    """Name a device as the head of its card: `cuda:0  NVIDIA H200`."""
+    return f"{device.torch_name}  {device.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A device in words, line by line; a part that is not known is left out of its line."""
+
+    identity: str
+    activity: str
+    formats: tuple[str, ...]
+    use: str
+    start: str
+    notes: tuple[str, ...]
+
+
+def describe(device: Device, recommendation: Recommendation, machine: Machine) -> Description:
+    """Tell what a device is, what it does now, what it can do, what to use, and what to begin with."""
+    identity = [_identity(device), _memory(device)]
+    if device.kind == "cuda" and machine.driver:
+        cuda = f" CUDA {machine.cuda[0]}.{machine.cuda[1]}" if machine.cuda else ""
+        identity.append(f"driver {machine.driver.partition('.')[0]}{cuda}")
+    if device.kind == "cpu":
+        identity = [_cores(machine.host), *identity]
+    low, high = recommendation.batch_range
+    network = "ResNet-18 at 64 pixels" if device.kind == "cpu" else "ResNet-50 at 224 pixels"
+    start = (
+        f"profile {recommendation.profile}",
+        f"batch {low} to {high} ({network})",
+        f"workers {recommendation.workers}",
+    )
+    return Description(
+        identity=_joined(identity),
+        activity=_joined(_activity(device.gpu)) if device.gpu else "",
+        formats=tuple(_formats(device)),
+        use=f"use {recommendation.precision}: {recommendation.reason}",
+        start=_joined(start),
+        notes=tuple(recommendation.notes),
+    )
+
+
+def device_lines(device: Device, recommendation: Recommendation, machine: Machine) -> list[str]:
+    """Tell of a device in a few lines."""
+    told = describe(device, recommendation, machine)
+    lines = [told.identity, told.activity, _joined(told.formats), told.use, told.start, *told.notes]
+    return [line for line in lines if line]
+
+
+def torch_line(machine: Machine) -> str | None:
+    """Tell which torch this is and what it was built for; None where it was not asked."""
+    torch = machine.torch
+    if torch is None or torch.version is None:
+        return None
+    if torch.hip:
+        built = f", built for ROCm {torch.hip}"
+    elif torch.cuda:
+        built = f", built for CUDA {torch.cuda}"
+    else:
+        built = ", built for the CPU"
+    known = list(dict.fromkeys([*torch.architectures[:1], *torch.architectures[-1:]]))
+    return f"torch {torch.version}{built}" + (f", {' to '.join(known)}" if known else "")
+
+
+def _joined(parts: Iterable[str]) -> str:
+    return _GAP.join(part for part in parts if part)
+
+
+def _identity(device: Device) -> str:
+    capability = (
+        f"compute capability {device.capability[0]}.{device.capability[1]}" if device.capability else ""
+    )
+    return ", ".join(part for part in (device.architecture, capability) if part)
+
+
+def _cores(host: Host) -> str:
+    usable = (
+        "" if host.cpus_usable == host.cores_logical else f", {host.cpus_usable} of them for this process"
+    )
+    return f"{host.cores_logical} CPUs{usable}"
+
+
+def _memory(device: Device) -> str:
+    if device.memory_total is None:
+        return ""
+    free = "" if device.memory_free is None else f", {device.memory_free / GIB:.0f} free"
+    return f"{device.memory_total / GIB:.0f} GiB{free}"
+
+
+def _activity(gpu: GpuInfo) -> list[str]:
+    power = "" if gpu.power_w is None else f"{gpu.power_w:.0f} W"
+    if power and gpu.power_limit_w is not None:
+        power = f"{gpu.power_w:.0f} of {gpu.power_limit_w:.0f} W"
+    return [
+        "" if gpu.utilisation is None else f"busy {gpu.utilisation:.0%}",
+        "" if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} °C",
+        power,
+        _throttle(gpu),
+        others_on(gpu),
+    ]
+
+
+def _throttle(gpu: GpuInfo) -> str:
+    if gpu.throttle is None:
+        return ""
+    return f"throttled: {', '.join(gpu.throttle)}" if gpu.throttle else "no throttling"
+
+
+def others_on(gpu: GpuInfo) -> str:
+    """Say who else holds memory of a GPU; nothing where that is not known."""
+    if gpu.processes is None:
+        return ""
+    if not gpu.processes:
+        return "nobody else on it"
+    first, *rest = gpu.processes
+    name = f"{first.name} (pid {first.pid})" if first.name else f"pid {first.pid}"
+    memory = "" if first.memory is None else f" has {first.memory / GIB:.1f} GiB"
+    return f"{name}{memory}" + (f", and {len(rest)} more" if rest else "")
+
+
+def _formats(device: Device) -> list[str]:
+    told = [name for name in _FORMAT_NAMES if name in device.native]
+    if device.kind != "cuda":
+        told = [name for name in told if device.native[name] != "no"]
+    return [f"{_FORMAT_NAMES[name]} {_SUPPORT_WORDS[device.native[name]]}" for name in told]

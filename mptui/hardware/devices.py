@@ -1,0 +1,241 @@
+"""The devices of this machine: NVML's view first, without torch; torch's own view where it is asked for."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mptui.errors import ConfigError
+from mptui.hardware.formats import Capability, Formats, cpu_formats, cuda_formats, has_code_for
+from mptui.hardware.host import Host, read_host
+from mptui.hardware.nvml import GpuInfo, MigSlice, NvmlReport, read_gpus, visible_gpus
+from mptui.hardware.torch_view import Kind, TorchDevice, TorchView, read_torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """Something that a run can train on.
+
+    `index` is torch's; `uuid` is NVML's name of it. `built_for` says whether this torch has code for it and
+    `usable` whether it can be trained on; without torch the first is None and the second a guess. Bytes.
+    """
+
+    kind: Kind
+    index: int
+    name: str
+    architecture: str | None
+    capability: Capability | None = None
+    uuid: str | None = None
+    memory_total: int | None
+    memory_free: int | None = None
+    native: Formats
+    built_for: bool | None = None
+    usable: bool = True
+    notes: list[str] = field(default_factory=list)
+    gpu: GpuInfo | None = None
+
+    @property
+    def torch_name(self) -> str:
+        """What torch calls it: `cuda:0` (ROCm too), `xpu:0`, `mps`, `cpu`."""
+        if self.kind in {"cpu", "mps"}:
+            return self.kind
+        return f"{'cuda' if self.kind == 'rocm' else self.kind}:{self.index}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """All devices, the CPU last, and what is to be said of the machine as a whole (`notes`)."""
+
+    host: Host
+    driver: str | None
+    cuda: tuple[int, int] | None
+    torch: TorchView | None
+    devices: list[Device]
+    notes: list[str]
+
+
+def find_devices(with_torch: bool) -> list[Device]:
+    """List the devices of this machine, the CPU last."""
+    return find_machine(with_torch).devices
+
+
+def find_machine(with_torch: bool) -> Machine:
+    """Look at this machine; `with_torch` imports torch (seconds) to know what it can use."""
+    report = read_gpus()
+    host = read_host()
+    torch = read_torch() if with_torch else None
+    return describe_machine(report, host, torch, os.environ)
+
+
+def describe_machine(
+    report: NvmlReport, host: Host, torch: TorchView | None, environment: Mapping[str, str]
+) -> Machine:
+    """Put the three views of a machine together. Nothing is asked of any hardware."""
+    seen = visible_gpus(report.gpus, environment.get("CUDA_VISIBLE_DEVICES"))
+    accelerators = [_merged(device, report.gpus, torch) for device in torch.devices] if torch else []
+    if not any(device.kind == "cuda" for device in accelerators):
+        reason = _why_unusable(report, torch) if torch and seen else None
+        accelerators += [
+            _from_nvml(index, gpu, part, torch, reason) for index, (gpu, part) in enumerate(seen)
+        ]
+    return Machine(
+        host=host,
+        driver=report.driver,
+        cuda=report.cuda,
+        torch=torch,
+        devices=[*accelerators, _cpu(host)],
+        notes=_notes(report, seen, torch, environment, elsewhere=bool(accelerators)),
+    )
+
+
+def select_device(asked: str, devices: Sequence[Device]) -> Device:
+    """Choose the device for `hardware.device`: auto takes the first usable accelerator, else the CPU.
+
+    Raises:
+        ConfigError: There is no such device, or torch can't use it.
+    """
+    if asked == "auto":
+        return next(device for device in devices if device.usable)
+    wanted = f"{asked}:0" if asked in {"cuda", "xpu"} else asked
+    for device in devices:
+        if device.torch_name == wanted:
+            if not device.usable:
+                raise ConfigError(
+                    f"--device {asked}: {device.notes[0]}", hint="Use --device auto, or see: mptui detect"
+                )
+            return device
+    known = ", ".join(device.torch_name for device in devices)
+    raise ConfigError(
+        f"--device {asked}: this machine has {known}.", hint="Name one of these, or use --device auto."
+    )
+
+
+def _cpu(host: Host) -> Device:
+    return Device(
+        kind="cpu",
+        index=0,
+        name=host.name,
+        architecture=None,
+        memory_total=host.memory_total,
+        memory_free=host.memory_free,
+        native=cpu_formats(host.features),
+    )
+
+
+def _merged(device: TorchDevice, gpus: Sequence[GpuInfo], torch: TorchView) -> Device:
+    """A device of torch with what NVML knows of the same chip."""
+    gpu, part = _same_chip(device, gpus)
+    notes = [] if device.built_for else [_no_code(device.architecture, device.capability, torch)]
+    source = part or gpu
+    return Device(
+        kind=device.kind,
+        index=device.index,
+        name=device.name,
+        architecture=device.architecture,
+        capability=device.capability,
+        uuid=source.uuid if source else None,
+        memory_total=device.memory_total,
+        memory_free=source.memory_free if source else None,
+        native=device.native,
+        built_for=device.built_for,
+        usable=device.built_for,
+        notes=[*notes, *_mig_notes(gpu, part)],
+        gpu=gpu,
+    )
+
+
+def _same_chip(device: TorchDevice, gpus: Sequence[GpuInfo]) -> tuple[GpuInfo | None, MigSlice | None]:
+    """Match by UUID, since CUDA and NVML may number the GPUs differently."""
+    if device.uuid is None:
+        return None, None
+    for gpu in gpus:
+        for part in gpu.slices:
+            if (part.uuid or "").endswith(device.uuid):
+                return gpu, part
+        if (gpu.uuid or "").endswith(device.uuid):
+            return gpu, None
+    return None, None
+
+
+def _from_nvml(
+    index: int, gpu: GpuInfo, part: MigSlice | None, torch: TorchView | None, unusable: str | None
+) -> Device:
+    """A GPU that only NVML tells of; `unusable` says why torch doesn't, if it was asked."""
+    source = part or gpu
+    capability = gpu.capability
+    return Device(
+        kind="cuda",
+        index=index,
+        name=source.name,
+        architecture=gpu.architecture,
+        capability=capability,
+        uuid=source.uuid,
+        memory_total=source.memory_total,
+        memory_free=source.memory_free,
+        native=cuda_formats(capability, gpu.name) if capability else {},
+        built_for=has_code_for(capability, torch.architectures) if torch and capability else None,
+        usable=unusable is None,
+        notes=[*([unusable] if unusable else []), *_mig_notes(gpu, part)],
+        gpu=gpu,
+    )
+
+
+def _mig_notes(gpu: GpuInfo | None, part: MigSlice | None) -> list[str]:
+    if gpu is None or part is None:
+        return []
+    slices = "its only slice" if len(gpu.slices) == 1 else f"one of its {len(gpu.slices)} slices"
+    return [f"MIG is on: a run trains on {slices}; CUDA_VISIBLE_DEVICES={part.uuid} names this one."]
+
+
+def _no_code(architecture: str | None, capability: Capability | None, torch: TorchView) -> str:
+    card = f"sm_{capability[0]}{capability[1]}" if capability else architecture
+    advice = "install a build of torch that has it"
+    if capability is not None:
+        older = capability < (7, 5)
+        advice = "install torch built for CUDA 12.6" if older else "install a newer torch"
+    built = ", ".join(torch.architectures) or "none"
+    return f"torch {torch.version} has no code for {card} (it has {built}): {advice}."
+
+
+def _why_unusable(report: NvmlReport, torch: TorchView) -> str:
+    """Say why torch sees no CUDA device where NVML sees one."""
+    if torch.problem is not None:
+        return torch.problem
+    if torch.cuda is None:
+        return f"torch {torch.version} is a build without CUDA: install one with it (https://pytorch.org/get-started)."
+    if report.cuda is not None and report.cuda[0] < int(torch.cuda.partition(".")[0]):
+        driver_cuda = f"{report.cuda[0]}.{report.cuda[1]}"
+        return (
+            f"the driver ({report.driver}, CUDA {driver_cuda}) is too old for torch {torch.version}, "
+            f"built for CUDA {torch.cuda}: update the driver, or install torch for CUDA {report.cuda[0]}."
+        )
+    return f"torch {torch.version} can't use it: see python -c 'import torch; torch.cuda.init()'."
+
+
+def _notes(
+    report: NvmlReport,
+    seen: Sequence[tuple[GpuInfo, MigSlice | None]],
+    torch: TorchView | None,
+    environment: Mapping[str, str],
+    *,
+    elsewhere: bool,
+) -> list[str]:
+    """What is to be said of the machine; that NVML is missing is no news where the GPUs are `elsewhere`."""
+    notes = [report.problem] if report.problem and not elsewhere else []
+    notes += [f"{gpu.name}: {gpu.problem}" for gpu in report.gpus if gpu.problem]
+    notes += [
+        f"{gpu.name} (GPU {gpu.index}) has MIG on and no slice: make one with nvidia-smi mig -cgi 0 -C, "
+        "or turn MIG off."
+        for gpu in report.gpus
+        if gpu.mig and not gpu.slices
+    ]
+    setting = environment.get("CUDA_VISIBLE_DEVICES")
+    hidden = len(report.gpus) - len({gpu.index for gpu, _ in seen})
+    if setting is not None and hidden > 0:
+        notes.append(f"CUDA_VISIBLE_DEVICES={setting} hides {hidden} of {len(report.gpus)} GPUs.")
+    if len({gpu.name for gpu in report.gpus}) > 1 and "CUDA_DEVICE_ORDER" not in environment and not torch:
+        notes.append(
+            "CUDA numbers the fastest GPU first; CUDA_DEVICE_ORDER=PCI_BUS_ID keeps to the order shown here."
+        )
+    if torch and torch.problem:
+        notes.append(torch.problem)
+    return notes

@@ -1,0 +1,112 @@
+"""Which number formats a device computes in, by its architecture: known without asking it."""
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Literal
+
+Support = Literal["native", "memory-only", "unreliable", "slow", "emulated", "no"]
+"""What a format is worth: native (faster), memory-only (smaller, not faster), unreliable (known to give NaN),
+slow (slower than fp32), emulated (computed as fp32 and rounded), or no."""
+
+Formats = dict[str, Support]
+Capability = tuple[int, int]
+
+_ARCHITECTURES: dict[int, str] = {
+    3: "Kepler",
+    5: "Maxwell",
+    6: "Pascal",
+    7: "Volta",
+    8: "Ampere",
+    9: "Hopper",
+    10: "Blackwell",
+    11: "Blackwell",
+    12: "Blackwell",
+}
+_ARCHITECTURES_WITHIN: dict[Capability, str] = {(7, 5): "Turing", (8, 9): "Ada Lovelace"}
+
+_TURING_WITHOUT_TENSOR_CORES = re.compile(r"\b(GTX 16\d\d|MX[45]50|T(400|500|550|600|1000|1200|2000))\b")
+
+_CPU_BF16 = frozenset({"amx_bf16", "avx512_bf16"})
+_CPU_FP16 = frozenset({"amx_fp16", "avx512_fp16"})
+
+
+def architecture_name(capability: Capability) -> str | None:
+    """Name the NVIDIA architecture of a compute capability; None for one that this version does not know."""
+    return _ARCHITECTURES_WITHIN.get(capability) or _ARCHITECTURES.get(capability[0])
+
+
+def cuda_formats(capability: Capability, name: str) -> Formats:
+    """Tell what an NVIDIA GPU does with each format.
+
+    `name` tells the Turing chips without Tensor Cores (GTX 16xx and their siblings) from the others of 7.5.
+    """
+    ampere = capability >= (8, 0)
+    return {
+        "fp16": _cuda_fp16(capability, name),
+        "bf16": "native" if ampere else "emulated",
+        "tf32": "native" if ampere else "no",
+        "fp8": "native" if capability >= (8, 9) else "no",
+    }
+
+
+def _cuda_fp16(capability: Capability, name: str) -> Support:
+    if capability == (7, 5) and _TURING_WITHOUT_TENSOR_CORES.search(name):
+        return "unreliable"
+    if capability >= (7, 0):
+        return "native"
+    if capability == (6, 1):
+        return "slow"
+    return "memory-only" if capability >= (6, 0) else "emulated"
+
+
+def rocm_formats(architecture: str) -> Formats:
+    """Tell what an AMD GPU does with each format, from its gfx name (features after a colon don't matter)."""
+    gfx = architecture.split(":")[0]
+    matrix_cores = gfx.startswith(("gfx908", "gfx90a", "gfx94", "gfx95", "gfx11", "gfx12"))
+    return {
+        "fp16": "native",
+        "bf16": "native" if matrix_cores else "emulated",
+        "tf32": "native" if gfx.startswith(("gfx94", "gfx95")) else "no",
+        "fp8": "native" if gfx.startswith(("gfx94", "gfx95", "gfx12")) else "no",
+    }
+
+
+def xpu_formats() -> Formats:
+    """Tell what an Intel GPU does with each format."""
+    return {"fp16": "native", "bf16": "native", "tf32": "no", "fp8": "no"}
+
+
+def mps_formats(*, bf16: bool) -> Formats:
+    """Tell what an Apple GPU does with each format; `bf16` says whether its macOS has it (14 and up)."""
+    return {"fp16": "native", "bf16": "native" if bf16 else "no", "tf32": "no", "fp8": "no"}
+
+
+def cpu_formats(features: Collection[str]) -> Formats:
+    """Tell what a CPU does with each format, from its feature flags as Linux names them."""
+    return {
+        "fp16": "native" if _CPU_FP16.intersection(features) else "emulated",
+        "bf16": "native" if _CPU_BF16.intersection(features) else "emulated",
+        "tf32": "no",
+        "fp8": "no",
+    }
+
+
+def has_code_for(capability: Capability, architectures: Sequence[str]) -> bool:
+    """Say whether a build for `architectures` (as `torch.cuda.get_arch_list` names them) runs on a GPU.
+
+    Machine code (`sm_86`) runs on its own major version at the same or a later minor one; PTX (`compute_80`)
+    is compiled on the spot for anything later. A trailing `a` ties code to one chip, an `f` to one family.
+    """
+    return any(_runs_on(capability, architecture) for architecture in architectures)
+
+
+def _runs_on(capability: Capability, architecture: str) -> bool:
+    parts = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", architecture)
+    if parts is None:
+        return False
+    built = (int(parts[2]), int(parts[3]))
+    if parts[4] == "a":
+        return built == capability
+    if parts[1] == "compute" and not parts[4]:
+        return built <= capability
+    return built[0] == capability[0] and built[1] <= capability[1]

@@ -1,0 +1,118 @@
+"""The host: its processor, and how much of it and of its memory this process may use.
+
+A container sees all cores and all memory of its machine and is stopped by its control group, so both
+versions of the control groups' files are read, up to the root.
+"""
+
+import math
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_TOLD_FEATURES = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_fp16")
+_UNLIMITED_BYTES = 1 << 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """The processor and memory (bytes); `cpus_usable` is what affinity and control groups leave to us."""
+
+    name: str
+    cores_physical: int | None
+    cores_logical: int
+    cpus_usable: int
+    memory_total: int
+    memory_free: int
+    features: list[str]
+
+
+def read_host(root: Path = Path("/")) -> Host:
+    """Describe the host. `root` is where /proc and /sys are."""
+    name, flags = _cpuinfo(root)
+    total, free = host_memory(root)
+    return Host(
+        name=name,
+        cores_physical=psutil.cpu_count(logical=False),
+        cores_logical=psutil.cpu_count() or 1,
+        cpus_usable=usable_cpus(root),
+        memory_total=total,
+        memory_free=free,
+        features=[feature for feature in _TOLD_FEATURES if feature in flags],
+    )
+
+
+def usable_cpus(root: Path = Path("/")) -> int:
+    """Count the CPUs that this process may keep busy at the same time; at least 1."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
+    cpus = len(affinity(0)) if affinity else os.cpu_count() or 1
+    quotas = [quota for folder in _groups(root, "cpu") if (quota := _cpu_quota(folder)) is not None]
+    return max(1, min([cpus, *(math.ceil(quota) for quota in quotas)]))
+
+
+def host_memory(root: Path = Path("/")) -> tuple[int, int]:
+    """Return the bytes of memory that this process may use, and those of them that are free."""
+    machine = psutil.virtual_memory()
+    total, free = machine.total, machine.available
+    for folder in _groups(root, "memory"):
+        limit = _number(folder / "memory.max") or _number(folder / "memory.limit_in_bytes")
+        if limit is not None and limit < _UNLIMITED_BYTES:
+            total = min(total, limit)
+            free = min(free, max(0, limit - _memory_in_use(folder)))
+    return total, free
+
+
+def _memory_in_use(folder: Path) -> int:
+    """Bytes that a control group can't give back: its file cache is dropped when memory is short."""
+    used = _number(folder / "memory.current") or _number(folder / "memory.usage_in_bytes") or 0
+    statistics = dict(line.split() for line in _text(folder / "memory.stat").splitlines())
+    cache = statistics.get("total_inactive_file", statistics.get("inactive_file", 0))
+    return max(0, used - int(cache))
+
+
+def _cpu_quota(folder: Path) -> float | None:
+    """CPUs that a control group may keep busy; None for no limit."""
+    quota, _, period = _text(folder / "cpu.max").strip().partition(" ")
+    if quota.isdigit() and period.isdigit():
+        return int(quota) / int(period)
+    old_quota, old_period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
+    return old_quota / old_period if old_quota and old_period else None
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """Yield the folders of the control groups this process is in, up to the root of each hierarchy.
+
+    A container often sees its own group as the root of the hierarchy while its path is that of the machine,
+    so folders that are not there are only skipped.
+    """
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        hierarchy = root / "sys/fs/cgroup" / (controller if controllers else "")
+        group = hierarchy / path.lstrip("/")
+        yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(hierarchy))
+
+
+def _cpuinfo(root: Path) -> tuple[str, set[str]]:
+    entries: dict[str, str] = {}
+    for line in _text(root / "proc/cpuinfo").splitlines():
+        key, _, value = line.partition(":")
+        entries.setdefault(key.strip(), value.strip())
+    name = entries.get("model name") or platform.processor() or platform.machine()
+    return name, set(entries.get("flags", "").split())
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

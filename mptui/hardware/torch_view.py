@@ -1,0 +1,146 @@
+"""What torch sees of the machine. torch is imported here only when asked: that takes seconds."""
+
+import warnings
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Literal, TypeAlias
+
+from mptui.hardware.formats import (
+    Capability,
+    Formats,
+    architecture_name,
+    cuda_formats,
+    has_code_for,
+    mps_formats,
+    rocm_formats,
+    xpu_formats,
+)
+from mptui.text import clean
+
+Kind = Literal["cuda", "rocm", "xpu", "mps", "cpu"]
+
+_Properties: TypeAlias = Any  # torch's, which differ between its builds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchDevice:
+    """An accelerator as torch sees it; `index` is torch's, `uuid` the bare one. Bytes."""
+
+    kind: Kind
+    index: int
+    name: str
+    architecture: str | None
+    capability: Capability | None = None
+    uuid: str | None = None
+    memory_total: int | None
+    native: Formats
+    built_for: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchView:
+    """The build of torch and the accelerators it sees; `problem` says why it sees none where it should.
+
+    `cuda` and `hip` are the versions it was built for, `architectures` what it has machine code or PTX for.
+    """
+
+    version: str | None = None
+    cuda: str | None = None
+    hip: str | None = None
+    architectures: list[str] = field(default_factory=list)
+    devices: list[TorchDevice] = field(default_factory=list)
+    problem: str | None = None
+
+
+def read_torch() -> TorchView:
+    """Import torch and ask it what it sees; that it can't be imported or started is a problem of the view."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return TorchView(problem=f"torch can't be imported: {clean(str(error), 200)}")
+    problem = None
+    devices: list[TorchDevice] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns at length of what `problem` and `built_for` say
+        try:
+            devices = [*_cuda_devices(torch), *_xpu_devices(torch), *_mps_devices(torch)]
+        except RuntimeError as error:
+            problem = f"torch can't start its devices: {clean(str(error).partition(chr(10))[0], 200)}"
+    return TorchView(
+        version=str(torch.__version__),
+        cuda=torch.version.cuda,
+        hip=torch.version.hip,
+        architectures=torch.cuda.get_arch_list(),
+        devices=devices,
+        problem=problem,
+    )
+
+
+def _cuda_devices(torch: ModuleType) -> list[TorchDevice]:
+    if not torch.cuda.is_available():
+        return []
+    build = torch.cuda.get_arch_list()
+    found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    if torch.version.hip:
+        return [_rocm_device(index, device, build) for index, device in enumerate(found)]
+    return [_cuda_device(index, device, build) for index, device in enumerate(found)]
+
+
+def _cuda_device(index: int, found: _Properties, build: list[str]) -> TorchDevice:
+    capability = (found.major, found.minor)
+    return TorchDevice(
+        kind="cuda",
+        index=index,
+        name=clean(found.name, 80),
+        architecture=architecture_name(capability),
+        capability=capability,
+        uuid=str(found.uuid),
+        memory_total=found.total_memory,
+        native=cuda_formats(capability, found.name),
+        built_for=has_code_for(capability, build),
+    )
+
+
+def _rocm_device(index: int, found: _Properties, build: list[str]) -> TorchDevice:
+    gfx = found.gcnArchName.split(":")[0]
+    return TorchDevice(
+        kind="rocm",
+        index=index,
+        name=clean(found.name, 80),
+        architecture=gfx,
+        memory_total=found.total_memory,
+        native=rocm_formats(gfx),
+        built_for=gfx in build,
+    )
+
+
+def _xpu_devices(torch: ModuleType) -> list[TorchDevice]:
+    if not torch.xpu.is_available():
+        return []
+    found = [torch.xpu.get_device_properties(index) for index in range(torch.xpu.device_count())]
+    return [
+        TorchDevice(
+            kind="xpu",
+            index=index,
+            name=clean(device.name, 80),
+            architecture=None,
+            memory_total=device.total_memory,
+            native=xpu_formats(),
+        )
+        for index, device in enumerate(found)
+    ]
+
+
+def _mps_devices(torch: ModuleType) -> list[TorchDevice]:
+    if not torch.backends.mps.is_available():
+        return []
+    return [
+        TorchDevice(
+            kind="mps",
+            index=0,
+            name="Apple GPU",
+            architecture=None,
+            memory_total=torch.mps.recommended_max_memory(),
+            native=mps_formats(bf16=torch.backends.mps.is_macos_or_newer(14, 0)),
+        )
+    ]

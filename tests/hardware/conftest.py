@@ -1,0 +1,27 @@
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.hardware.fake_nvml import FakeGpu, FakeNvml
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FakeNvml]]:
+    """Put cards into this machine: `driver(h200(), t4())`."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    installed: list[FakeNvml] = []
+
+    def install(*gpus: FakeGpu) -> FakeNvml:
+        nvml = FakeNvml(list(gpus))
+        nvml.install(monkeypatch)
+        installed.append(nvml)
+        return nvml
+
+    yield install
+    for nvml in installed:
+        nvml.release.set()
+    # a thread that outlived its test would go on to ask, and to shut down, the next test's driver
+    for thread in threading.enumerate():
+        if thread.name in {"device-sampler", "nvml-report"}:
+            thread.join(10)

@@ -1,0 +1,188 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mptui.errors import ConfigError
+from mptui.hardware.advice import recommend
+from mptui.hardware.describe import device_lines, torch_line
+from mptui.hardware.devices import Machine, describe_machine, select_device
+from mptui.hardware.formats import cuda_formats, rocm_formats
+from mptui.hardware.nvml import read_gpus
+from mptui.hardware.torch_view import TorchDevice, TorchView
+from tests.hardware.fake_nvml import GIB, FakeGpu, FakeSlice, h200, t4
+from tests.hardware.machines import HOST
+
+BUILD = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
+
+
+def seen_by_torch(index: int, gpu: FakeGpu, *, uuid: str, built_for: bool = True) -> TorchDevice:
+    return TorchDevice(
+        kind="cuda",
+        index=index,
+        name=gpu.name,
+        architecture="x",
+        capability=gpu.capability,
+        uuid=uuid,
+        memory_total=gpu.total,
+        native=cuda_formats(gpu.capability, gpu.name),
+        built_for=built_for,
+    )
+
+
+def torch_with(*devices: TorchDevice, **changes: Any) -> TorchView:
+    view = TorchView(version="2.15.0", cuda="13.2", architectures=BUILD, devices=list(devices))
+    return replace(view, **changes)
+
+
+def look(torch: TorchView | None = None, **environment: str) -> Machine:
+    return describe_machine(read_gpus(), HOST, torch, environment)
+
+
+def test_without_torch_the_gpus_of_nvml_and_the_cpu_are_the_devices(driver):
+    driver(h200(), t4())
+
+    machine = look()
+
+    assert [d.torch_name for d in machine.devices] == ["cuda:0", "cuda:1", "cpu"]
+    assert machine.devices[1].native["bf16"] == "emulated"
+    assert machine.devices[0].built_for is None
+
+
+def test_cuda_visible_devices_renumbers_and_says_what_it_hides(driver):
+    driver(h200(uuid="GPU-a"), t4(uuid="GPU-b"))
+
+    machine = look(CUDA_VISIBLE_DEVICES="1")
+
+    assert [(d.torch_name, d.name, d.uuid) for d in machine.devices[:-1]] == [("cuda:0", "Tesla T4", "GPU-b")]
+    assert "hides 1 of 2 GPUs" in machine.notes[0]
+
+
+def test_torch_and_nvml_may_number_the_gpus_differently(driver):
+    slow, fast = t4(uuid="GPU-slow", used=6 * GIB), h200(uuid="GPU-fast")
+    driver(slow, fast)
+
+    machine = look(torch_with(seen_by_torch(0, fast, uuid="fast"), seen_by_torch(1, slow, uuid="slow")))
+
+    assert [(d.name, d.uuid) for d in machine.devices[:-1]] == [
+        ("NVIDIA H200", "GPU-fast"),
+        ("Tesla T4", "GPU-slow"),
+    ]
+    assert machine.devices[1].memory_free == 9 * GIB
+    assert machine.notes == []
+
+
+def test_a_build_without_code_for_the_card_is_told_and_the_card_not_taken(driver):
+    old = FakeGpu("NVIDIA GeForce GTX 1080", (6, 1), 8 * GIB, uuid="GPU-old")
+    driver(old)
+
+    machine = look(torch_with(seen_by_torch(0, old, uuid="old", built_for=False)))
+
+    device = machine.devices[0]
+    assert (device.built_for, device.usable) == (False, False)
+    assert "no code for sm_61" in device.notes[0]
+    assert "CUDA 12.6" in device.notes[0]
+    assert select_device("auto", machine.devices).kind == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("torch", "words"),
+    [
+        (torch_with(cuda=None, architectures=[]), "build without CUDA"),
+        (torch_with(cuda="14.0"), "too old for torch 2.15.0"),
+        (torch_with(), "can't use it"),
+        (TorchView(problem="torch can't be imported: no libcudart"), "no libcudart"),
+    ],
+)
+def test_why_torch_sees_no_gpu_where_there_is_one(driver, torch, words):
+    driver(h200())
+
+    device = look(torch).devices[0]
+
+    assert not device.usable
+    assert words in device.notes[0]
+    with pytest.raises(ConfigError, match="cuda:0"):
+        select_device("cuda:0", [device])
+
+
+def test_a_rocm_machine_has_no_word_of_nvidia(driver):
+    nvml = driver()
+    nvml.errors["nvmlInit"] = 12
+    amd = TorchDevice(
+        kind="rocm",
+        index=0,
+        name="AMD",
+        architecture="gfx942",
+        memory_total=GIB,
+        native=rocm_formats("gfx942"),
+    )
+
+    machine = look(torch_with(amd, cuda=None, hip="6.4", architectures=["gfx942"]))
+
+    assert [d.torch_name for d in machine.devices] == ["cuda:0", "cpu"]
+    assert machine.notes == []
+    assert torch_line(machine) == "torch 2.15.0, built for ROCm 6.4, gfx942"
+
+
+def test_a_gpu_with_mig_is_a_slice_with_a_sentence(driver):
+    parts = [FakeSlice("MIG-a1", "NVIDIA H200 MIG 1g.18gb", 18 * GIB), FakeSlice("MIG-b2", "other", GIB)]
+    driver(h200(mig=True, slices=parts))
+
+    device = look().devices[0]
+
+    assert (device.name, device.memory_total, device.uuid) == ("NVIDIA H200 MIG 1g.18gb", 18 * GIB, "MIG-a1")
+    assert "one of its 2 slices" in device.notes[0]
+
+
+def test_mig_without_slices_and_a_lost_gpu_are_sentences(driver):
+    driver(h200(mig=True), t4(lost=True))
+
+    machine = look()
+
+    assert [d.kind for d in machine.devices] == ["cpu"]
+    assert any("MIG on and no slice" in note for note in machine.notes)
+    assert any("is lost" in note for note in machine.notes)
+
+
+def test_different_gpus_without_torch_warn_of_their_order(driver):
+    driver(t4(uuid="GPU-a"), h200(uuid="GPU-b"))
+
+    assert any("CUDA_DEVICE_ORDER" in note for note in look().notes)
+    assert look(CUDA_DEVICE_ORDER="PCI_BUS_ID").notes == []
+
+
+def test_a_device_is_chosen_by_name(driver):
+    driver(h200(), t4(uuid="GPU-b"))
+    devices = look().devices
+
+    assert select_device("auto", devices).torch_name == "cuda:0"
+    assert select_device("cuda", devices).torch_name == "cuda:0"
+    assert select_device("cuda:1", devices).name == "Tesla T4"
+    assert select_device("cpu", devices).kind == "cpu"
+    with pytest.raises(ConfigError, match=r"this machine has cuda:0, cuda:1, cpu"):
+        select_device("cuda:2", devices)
+
+
+def test_the_lines_of_a_device(driver):
+    nvml = driver(t4(used=6 * GIB, utilisation=5, compute=[(4117, 6 * GIB), (4118, GIB)]))
+    nvml.process_names[4117] = "/usr/bin/python"
+    machine = look()
+
+    lines = device_lines(machine.devices[0], recommend(machine.devices[0], cpus=8), machine)
+
+    assert lines == [
+        "Turing, compute capability 7.5   15 GiB, 9 free   driver 580 CUDA 13.1",
+        "busy 5%   34 °C   77 of 700 W   no throttling   python (pid 4117) has 6.0 GiB, and 1 more",
+        "fp16 native   bf16 emulated, slow   TF32 no",
+        "use fp16: native here, with loss scaling; bf16 is not",
+        "profile fast   batch 32 to 64 (ResNet-50 at 224 pixels)   workers 7",
+    ]
+
+
+def test_what_a_card_does_not_tell_is_left_out(driver):
+    driver(t4(errors={"nvmlDeviceGetPowerUsage": 3, "nvmlDeviceGetUtilizationRates": 3}))
+    machine = look()
+
+    activity = device_lines(machine.devices[0], recommend(machine.devices[0], cpus=8), machine)[1]
+
+    assert activity == "34 °C   no throttling   nobody else on it"
