@@ -1,0 +1,157 @@
+"""Weights files: read without running code from them, and fitted to a network."""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from mptui.errors import ConfigError
+from mptui.text import clean
+
+State = dict[str, torch.Tensor]
+
+_WRAPPERS = re.compile(r"^(?:module\.|_orig_mod\.)+")
+_AUXILIARY_HEAD = re.compile(r"^(?:aux\d|AuxLogits)\.")
+_OLD_DENSENET_KEY = re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12])\.")
+_NAMED_IN_AN_ERROR = 3
+
+
+def load_weights(model: nn.Module, path: str | Path) -> list[str]:
+    """Give `model` the weights in a file.
+
+    The prefixes that DataParallel, DDP and torch.compile leave on the names are dropped, and so are the
+    auxiliary heads of googlenet and inception_v3. A head for another number of classes stays random.
+
+    Args:
+        model: The network to fill, on any device.
+        path: A .safetensors file, or a .pth or .pt file that holds tensors only: a state dict, or one under
+            the key `state_dict` or `model`.
+
+    Returns:
+        Warnings for the person who named the file; empty if all of it was used.
+
+    Raises:
+        ConfigError: The file is missing, can't be read safely, or belongs to another network.
+    """
+    path = Path(path)
+    weights = _canonical(_read(path))
+    own = {name: tensor for name, tensor in model.state_dict().items() if not _is_counter(name)}
+    warnings = _drop_other_head(weights, own, model, path)
+    _check_names(weights, own, path)
+    _check_shapes(weights, own, path)
+    model.load_state_dict(weights, strict=False)
+    return warnings
+
+
+def _read(path: Path) -> Mapping[str, torch.Tensor]:
+    if path.suffix not in {".safetensors", ".pth", ".pt"}:
+        raise ConfigError(
+            f"model.weights: {path}: not a .safetensors, .pth or .pt file",
+            hint="Name a weights file of one of these kinds.",
+        )
+    if not path.is_file():
+        raise ConfigError(f"model.weights: {path}: no such file", hint="Check the path of the weights file.")
+    try:
+        content = load_file(path) if path.suffix == ".safetensors" else _unpickled(path)
+    except Exception as error:  # a damaged file can raise nearly anything
+        raise ConfigError(
+            f"model.weights: {path}: damaged, or holds more than tensors ({type(error).__name__})",
+            hint="Fetch the file again, or save the weights alone as .safetensors.",
+        ) from error
+    if not _is_state(content):
+        raise ConfigError(
+            f"model.weights: {path}: holds no weights by name",
+            hint="Save model.state_dict() instead.",
+        )
+    return content
+
+
+def _unpickled(path: Path) -> Mapping[str, torch.Tensor]:
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    for key in ("state_dict", "model"):
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    return content  # type: ignore[no-any-return] # checked by the caller
+
+
+def _is_state(content: object) -> bool:
+    return (
+        isinstance(content, Mapping)
+        and len(content) > 0
+        and all(isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in content.items())
+    )
+
+
+def _canonical(weights: Mapping[str, torch.Tensor]) -> State:
+    """Bring the names to those of a bare network of this torchvision."""
+    canonical: State = {}
+    for name, tensor in weights.items():
+        bare = _OLD_DENSENET_KEY.sub(r"\1\2.", _WRAPPERS.sub("", name))
+        if not _AUXILIARY_HEAD.match(bare) and not _is_counter(bare) and bare != "n_averaged":
+            canonical[bare] = tensor
+    return canonical
+
+
+def _is_counter(name: str) -> bool:
+    """Whether a BatchNorm counts its batches there; older files don't, and nothing here reads it."""
+    return name.endswith(".num_batches_tracked")
+
+
+def _drop_other_head(weights: State, own: State, model: nn.Module, path: Path) -> list[str]:
+    """Remove the head from `weights` if it tells another number of classes apart."""
+    head = head_name(model)
+    names = [name for name in (f"{head}.weight", f"{head}.bias") if name in weights and name in own]
+    others = [name for name in names if weights[name].shape[:1] != own[name].shape[:1]]
+    if not others:
+        return []
+    theirs, ours = len(weights[others[0]]), len(own[others[0]])
+    for name in names:
+        del weights[name], own[name]
+    return [
+        f"{clean(path.name)}: its head is for {theirs} classes, not {ours}: {head} starts from random weights"
+    ]
+
+
+def head_name(model: nn.Module) -> str:
+    """The name of the layer that makes the logits: the last one, in every network of the zoo."""
+    layers: list[str] = [
+        name for name, module in model.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)
+    ]
+    return layers[-1]
+
+
+def _check_names(weights: State, own: State, path: Path) -> None:
+    missing, unexpected = own.keys() - weights.keys(), weights.keys() - own.keys()
+    faults = []
+    if missing:
+        faults.append(f"missing: {_first(name for name in own if name in missing)}")
+    if unexpected:
+        faults.append(f"unexpected: {_first(name for name in weights if name in unexpected)}")
+    if faults:
+        raise _other_network(path, faults)
+
+
+def _check_shapes(weights: State, own: State, path: Path) -> None:
+    faults = [
+        f"{name} is {tuple(weights[name].shape)}, not {tuple(tensor.shape)}"
+        for name, tensor in own.items()
+        if weights[name].shape != tensor.shape
+    ]
+    if faults:
+        raise _other_network(path, faults[:_NAMED_IN_AN_ERROR])
+
+
+def _other_network(path: Path, faults: list[str]) -> ConfigError:
+    return ConfigError(
+        "\n".join([f"model.weights: {path}: these are the weights of another network", *faults]),
+        hint="Check --model, and data.image_size for a vit, against what the file was trained as.",
+    )
+
+
+def _first(names: Iterable[str]) -> str:
+    listed = list(names)
+    more = len(listed) - _NAMED_IN_AN_ERROR
+    return ", ".join(listed[:_NAMED_IN_AN_ERROR]) + (f" and {more} more" if more > 0 else "")

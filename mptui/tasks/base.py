@@ -1,0 +1,55 @@
+"""What the trainer asks of a task: a loss that adds up over a window, and metrics that stay on the device."""
+
+from typing import Protocol
+
+import torch
+
+from mptui.data.batch import Batch
+
+
+class Metrics(Protocol):
+    """Sums over many batches, kept on the device; nothing syncs before `compute`."""
+
+    def update(self, outputs: torch.Tensor, batch: Batch) -> None:
+        """Add a batch; `outputs`, detached, are kept for a while and must not be written to. Never syncs."""
+
+    def compute(self) -> dict[str, float]:
+        """The metrics so far, as fractions of 1; syncs. NaN where nothing was added."""
+
+    def per_class(self) -> dict[str, dict[str, float | None]]:
+        """Metric -> class name -> value (None: absent); empty where a task has no such thing."""
+
+    def reset(self) -> None:
+        """Forget all batches."""
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The sums, for a checkpoint."""
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        """Go on from `state`."""
+
+
+class Task(Protocol):
+    """What is learnt."""
+
+    name: str
+    primary: str
+    """The metric that decides which epoch is best; larger is better."""
+
+    def loss(self, outputs: torch.Tensor, batch: Batch, window_valid: int, window_size: int) -> torch.Tensor:
+        """This micro-batch's share of the loss of its accumulation window.
+
+        The shares of a window's micro-batches add up to the loss of the window taken as one batch.
+
+        Args:
+            outputs: What the network returned, in any floating dtype.
+            batch: The micro-batch it was given.
+            window_valid: Sum of `valid` over the window; at least 1.
+            window_size: Sum of `size` over the window.
+
+        Returns:
+            A 0-dim float32 tensor on the device.
+        """
+
+    def metrics(self, device: torch.device) -> Metrics:
+        """Fresh sums on `device`."""

@@ -1,0 +1,149 @@
+"""One class a pixel: cross-entropy with Dice, and how well the regions overlap.
+
+A class is foreground unless it is the first one and called `background`.
+
+Shapes: B images, H and W pixels, K classes, F foreground classes.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from mptui.data.batch import Batch
+from mptui.data.types import IGNORE
+
+_BACKGROUND = "background"
+_SMOOTH = 1.0
+"""Pixels added to both sides of a Dice ratio: a region of few pixels has no extreme gradient."""
+
+
+class Segmentation:
+    """Learn one class a pixel.
+
+    The loss of a window is the mean cross-entropy of its valid pixels, plus the mean soft Dice loss of its
+    images. An image's Dice loss is the mean over the foreground classes in its mask; an image with none of
+    them adds 0, and is left to the cross-entropy.
+
+    Args:
+        classes: The names of the K classes.
+    """
+
+    name = "segmentation"
+    primary = "iou"
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        self.classes = tuple(classes)
+
+    def loss(self, outputs: torch.Tensor, batch: Batch, window_valid: int, window_size: int) -> torch.Tensor:
+        """See `Task.loss`; outputs are logits_BKHW."""
+        # float32 before any sum: the pixels of one image overflow float16.
+        log_p_BKHW = outputs[: batch.size].float().log_softmax(dim=1)
+        truth_BKHW = _one_hot(batch.targets[: batch.size], num_classes=log_p_BKHW.shape[1])
+        # A product with the one-hot targets, as CUDA's nll_loss is not deterministic on images.
+        cross_entropy = -(log_p_BKHW * truth_BKHW).sum() / window_valid
+        dice = _dice_losses(log_p_BKHW.exp(), truth_BKHW, _first_foreground(self.classes)).sum() / window_size
+        return cross_entropy + dice
+
+    def metrics(self, device: torch.device) -> "Overlap":
+        """See `Task.metrics`."""
+        return Overlap(self.classes, device)
+
+
+def _first_foreground(classes: Sequence[str]) -> int:
+    return 1 if classes[0] == _BACKGROUND else 0
+
+
+def _one_hot(targets_BHW: torch.Tensor, num_classes: int) -> torch.Tensor:
+    """Tell each class's pixels as bool_BKHW; an ignored pixel is of no class."""
+    classes_K = torch.arange(num_classes, device=targets_BHW.device)
+    # Classes are laid out last, as the logits of a channels_last network are.
+    return (targets_BHW[..., None] == classes_K).movedim(-1, 1)
+
+
+def _dice_losses(p_BKHW: torch.Tensor, truth_BKHW: torch.Tensor, first_foreground: int) -> torch.Tensor:
+    """Each image's mean of 1 - Dice over the foreground classes in its mask, as losses_B."""
+    valid_B1HW = truth_BKHW.any(dim=1, keepdim=True)
+    p_BFHW, truth_BFHW = p_BKHW[:, first_foreground:], truth_BKHW[:, first_foreground:]
+    overlap_BF = (p_BFHW * truth_BFHW).sum(dim=(2, 3))
+    predicted_BF = (p_BFHW * valid_B1HW).sum(dim=(2, 3))
+    true_BF = truth_BFHW.sum(dim=(2, 3))
+    dice_BF = (2 * overlap_BF + _SMOOTH) / (predicted_BF + true_BF + _SMOOTH)
+    present_BF = true_BF > 0
+    return ((1 - dice_BF) * present_BF).sum(dim=1) / present_BF.sum(dim=1).clamp(min=1)
+
+
+class Overlap:
+    """`iou`, `dice`, `miou` and `pixel_acc` from one confusion matrix over all images.
+
+    `iou` and `dice` are means over the foreground classes, `miou` over all classes, `pixel_acc` is the share
+    of valid pixels with the right class. A class that is in no mask and no prediction is left out.
+
+    Args:
+        classes: The names of the K classes.
+        device: Where the matrix is kept.
+    """
+
+    def __init__(self, classes: Sequence[str], device: torch.device) -> None:
+        self._classes = tuple(classes)
+        # Rows are true classes, columns predicted ones; the last row takes the ignored pixels.
+        self._counts = torch.zeros(len(classes) + 1, len(classes), dtype=torch.int64, device=device)
+        self._one = torch.ones((), dtype=torch.int64, device=device)
+
+    def update(self, outputs: torch.Tensor, batch: Batch) -> None:
+        """See `Metrics.update`; outputs are logits_BKHW."""
+        num_classes = len(self._classes)
+        predicted_BHW = outputs.detach()[: batch.size].max(dim=1).indices  # on a CPU, argmax is far slower
+        true_BHW = batch.targets[: batch.size]
+        rows_BHW = torch.where(true_BHW == IGNORE, num_classes, true_BHW)
+        cells = (rows_BHW * num_classes + predicted_BHW).flatten()
+        # Not bincount, nor a mask of the valid pixels: both would wait for the device.
+        self._counts.view(-1).scatter_add_(0, cells, self._one.expand_as(cells))
+
+    def compute(self) -> dict[str, float]:
+        """See `Metrics.compute`."""
+        iou, dice, pixel_acc = self._overlaps()
+        first = _first_foreground(self._classes)
+        return {
+            "iou": _mean_of_present(iou[first:]),
+            "dice": _mean_of_present(dice[first:]),
+            "miou": _mean_of_present(iou),
+            "pixel_acc": pixel_acc,
+        }
+
+    def per_class(self) -> dict[str, dict[str, float | None]]:
+        """See `Metrics.per_class`."""
+        iou, dice, _ = self._overlaps()
+        return {
+            "iou": dict(zip(self._classes, iou, strict=True)),
+            "dice": dict(zip(self._classes, dice, strict=True)),
+        }
+
+    def reset(self) -> None:
+        """See `Metrics.reset`."""
+        self._counts.zero_()
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """See `Metrics.state`; states of several processes add up."""
+        return {"confusion": self._counts[:-1].clone()}
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        """See `Metrics.load_state`."""
+        self._counts[:-1].copy_(state["confusion"])
+
+    def _overlaps(self) -> tuple[list[float | None], list[float | None], float]:
+        """IoU and Dice class by class (None: absent), and the share of right pixels; syncs."""
+        confusion = self._counts[:-1].cpu()
+        right_K = confusion.diag()
+        # Pixels of the class in the mask, plus those in the prediction.
+        sizes_K = confusion.sum(dim=0) + confusion.sum(dim=1)
+        pairs = list(zip(right_K.tolist(), sizes_K.tolist(), strict=True))
+        iou = [right / (size - right) if size else None for right, size in pairs]
+        dice = [2 * right / size if size else None for right, size in pairs]
+        total = int(confusion.sum())
+        return iou, dice, int(right_K.sum()) / total if total else math.nan
+
+
+def _mean_of_present(values: Iterable[float | None]) -> float:
+    present = [value for value in values if value is not None]
+    return sum(present) / len(present) if present else math.nan

@@ -1,0 +1,137 @@
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torchvision.models import densenet121, resnet18
+
+from mptui.errors import ConfigError
+from mptui.models.unet import UNet
+from mptui.models.weights import load_weights
+
+
+def small_unet(num_classes=3, seed=0):
+    torch.manual_seed(seed)
+    return UNet(num_classes, width=4, depth=2)
+
+
+def assert_same(model, other, *, but=()):
+    theirs = other.state_dict()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, theirs[name]) != name.startswith(tuple(but)), name
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pth", "pt"])
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod."])
+def test_weights_come_back_whatever_wrapped_the_network(tmp_path, suffix, prefix):
+    source = small_unet(seed=1)
+    state = {prefix + name: tensor for name, tensor in source.state_dict().items()}
+    path = tmp_path / f"weights.{suffix}"
+    save_file(state, path) if suffix == "safetensors" else torch.save(state, path)
+    model = small_unet()
+    assert load_weights(model, path) == []
+    assert_same(model, source)
+
+
+@pytest.mark.parametrize("key", ["state_dict", "model"])
+def test_a_checkpoint_that_holds_a_state_dict_will_do(tmp_path, key):
+    source = small_unet(seed=1)
+    torch.save({key: source.state_dict(), "epoch": 3}, tmp_path / "checkpoint.pth")
+    model = small_unet()
+    assert load_weights(model, tmp_path / "checkpoint.pth") == []
+    assert_same(model, source)
+
+
+def test_a_head_for_other_classes_stays_random_with_a_warning(tmp_path):
+    source = resnet18(num_classes=10)
+    torch.save(source.state_dict(), tmp_path / "ten.pth")
+    model = resnet18(num_classes=4)
+    (warning,) = load_weights(model, tmp_path / "ten.pth")
+    assert all(text in warning for text in ("ten.pth", "10 classes", "4", "fc"))
+    assert model.fc.weight.shape == (4, 512)
+    assert torch.equal(model.conv1.weight, source.conv1.weight)
+    assert torch.equal(model.bn1.running_var, source.bn1.running_var)
+
+
+def test_files_of_older_versions_are_read(tmp_path):
+    source = densenet121(num_classes=3)
+    old = {
+        name.replace(".norm1.", ".norm.1.").replace(".conv2.", ".conv.2."): tensor
+        for name, tensor in source.state_dict().items()
+        if not name.endswith("num_batches_tracked")
+    }
+    assert "features.denseblock1.denselayer1.norm.1.weight" in old
+    torch.save(old, tmp_path / "old.pth")
+    model = densenet121(num_classes=3)
+    assert load_weights(model, tmp_path / "old.pth") == []
+    assert_same(model, source)
+
+
+def test_auxiliary_heads_in_the_file_are_left_out(tmp_path):
+    source = small_unet(seed=1)
+    state = source.state_dict() | {"aux1.fc2.weight": torch.ones(2), "AuxLogits.fc.bias": torch.ones(2)}
+    torch.save(state, tmp_path / "aux.pth")
+    model = small_unet()
+    assert load_weights(model, tmp_path / "aux.pth") == []
+    assert_same(model, source)
+
+
+def test_weights_of_another_network_are_refused_and_change_nothing(tmp_path):
+    torch.save(nn.Linear(3, 2).state_dict() | {"classifier.weight": torch.ones(1)}, tmp_path / "other.pth")
+    model = small_unet()
+    with pytest.raises(ConfigError) as error:
+        load_weights(model, tmp_path / "other.pth")
+    assert "missing: encoder.0.0.weight" in error.value.message
+    assert "more" in error.value.message
+    assert "unexpected: weight, bias, classifier.weight" in error.value.message
+    assert_same(model, small_unet())
+
+
+def test_weights_of_another_width_are_refused_with_the_shapes(tmp_path):
+    torch.save(UNet(3, width=8, depth=2).state_dict(), tmp_path / "wide.pth")
+    model = small_unet()
+    with pytest.raises(ConfigError, match=r"encoder\.0\.0\.weight is \(8, 3, 3, 3\), not \(4, 3, 3, 3\)"):
+        load_weights(model, tmp_path / "wide.pth")
+    assert_same(model, small_unet())
+
+
+class Trap:
+    """Runs code when it is unpickled without care."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def test_code_in_a_file_is_never_run(tmp_path):
+    torch.save({"weight": Trap(tmp_path / "sprung")}, tmp_path / "trap.pth")
+    with pytest.raises(ConfigError, match=r"trap\.pth: damaged, or holds more than tensors"):
+        load_weights(small_unet(), tmp_path / "trap.pth")
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("name", ["cut.pth", "cut.safetensors"])
+@pytest.mark.parametrize("size", [0, 1, 7, 500, 5000])
+def test_a_cut_file_is_refused(tmp_path, name, size):
+    path = tmp_path / name
+    state = small_unet().state_dict()
+    save_file(state, path) if path.suffix == ".safetensors" else torch.save(state, path)
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(ConfigError, match=name.replace(".", r"\.")):
+        load_weights(small_unet(), path)
+
+
+@pytest.mark.parametrize("content", [[1, 2], {}, {"epoch": 3}, torch.ones(2)])
+def test_a_file_without_named_tensors_is_refused(tmp_path, content):
+    torch.save(content, tmp_path / "odd.pt")
+    with pytest.raises(ConfigError, match="holds no weights by name"):
+        load_weights(small_unet(), tmp_path / "odd.pt")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("none.pth", "no such file"), ("model.onnx", "not a .safetensors")]
+)
+def test_a_path_that_cannot_be_weights_is_refused(tmp_path, name, reason):
+    with pytest.raises(ConfigError, match=reason):
+        load_weights(small_unet(), tmp_path / name)

@@ -1,0 +1,129 @@
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from mptui.config.schema import ModelConfig
+from mptui.errors import ConfigError
+from mptui.models.weights import head_name
+from mptui.models.zoo import build, names, parameter_count
+
+CLASSES = 7
+
+
+class WithoutMemory(TorchFunctionMode):
+    """Weights get a shape and no numbers; what a network computes about its own shape is left alone."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if func in {torch.empty, torch.zeros, torch.ones} and kwargs.get("device") is None:
+            kwargs["device"] = "meta"
+        return func(*args, **kwargs)
+
+
+def classifier(name, side=64):
+    return build(ModelConfig(name=name), num_classes=CLASSES, task="classification", side=side)
+
+
+def test_the_names_are_the_classifiers_and_unet():
+    assert {"resnet18", "resnet50", "vit_b_16", "convnext_tiny", "swin_t", "unet"} <= set(names())
+    assert not {"fcn_resnet50", "fasterrcnn_resnet50_fpn", "raft_large", "r3d_18"} & set(names())
+    assert names() == sorted(names())
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name != "unet"])
+def test_every_classifier_builds_with_the_classes_of_the_data(name):
+    with WithoutMemory():
+        model = classifier(name, side=224)
+    head = model.get_submodule(head_name(model))
+    assert CLASSES in {getattr(head, "out_features", None), getattr(head, "out_channels", None)}
+
+
+@pytest.mark.parametrize(
+    ("name", "side"),
+    [
+        ("resnet18", 32),
+        ("mobilenet_v3_small", 32),
+        ("squeezenet1_1", 33),
+        ("googlenet", 33),
+    ],
+)
+def test_a_classifier_trains_with_one_output(name, side):
+    logits = classifier(name, side).train()(torch.randn(2, 3, side, side))
+    assert logits.shape == (2, CLASSES)
+
+
+@pytest.mark.parametrize(
+    "name", ["alexnet", "convnext_tiny", "googlenet", "inception_v3", "squeezenet1_0", "vgg11"]
+)
+def test_the_smallest_size_is_the_smallest_that_works(name):
+    def passes(side):
+        with torch.device("meta"):
+            try:
+                model = classifier(name, side)
+            except ConfigError:
+                return False
+            model(torch.zeros(2, 3, side, side))
+            return True
+
+    smallest = next(side for side in range(8, 80) if passes(side))
+    with torch.device("meta"), pytest.raises(RuntimeError):
+        classifier(name, 80)(torch.zeros(2, 3, smallest - 1, smallest - 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "side"),
+    [("swin_t", 40), ("swin_v2_t", 64), ("maxvit_t", 224), ("vit_b_32", 64), ("vit_h_14", 28)],
+)
+def test_transformers_take_the_sizes_they_can(name, side):
+    with torch.device("meta"):
+        assert classifier(name, side)(torch.zeros(2, 3, side, side)).shape == (2, CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "use"),
+    [("inception_v3", 64, "75"), ("vit_b_16", 72, "64"), ("vit_b_32", 8, "32"), ("maxvit_t", 256, "224")],
+)
+def test_a_size_that_cannot_work_is_refused_with_one_that_can(name, side, use):
+    with pytest.raises(ConfigError) as error:
+        classifier(name, side)
+    assert str(side) in error.value.message
+    assert f"data.image_size={use}" in error.value.hint
+    with torch.device("meta"):
+        classifier(name, int(use))
+
+
+def test_a_unet_follows_its_configuration():
+    config = ModelConfig(name="unet", width=8, depth=2, up="bilinear", norm="group")
+    model = build(config, num_classes=3, task="segmentation", side=32)
+    assert model(torch.randn(1, 3, 32, 32)).shape == (1, 3, 32, 32)
+    kinds = {type(module).__name__ for module in model.modules()}
+    assert "GroupNorm" in kinds
+    assert not {"BatchNorm2d", "ConvTranspose2d"} & kinds
+
+
+def test_a_unet_too_deep_for_the_images_is_refused():
+    with pytest.raises(ConfigError) as error:
+        build(ModelConfig(name="unet", depth=5), num_classes=2, task="segmentation", side=31)
+    assert "data.image_size=32" in error.value.hint
+
+
+def test_an_unknown_name_is_answered_with_near_ones():
+    with pytest.raises(ConfigError) as error:
+        classifier("ResNet-50")
+    assert "'ResNet-50'" in error.value.message
+    assert "resnet50" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "use"), [("resnet18", "segmentation", "unet"), ("unet", "classification", "resnet50")]
+)
+def test_a_network_for_another_task_is_refused(name, task, use):
+    with pytest.raises(ConfigError) as error:
+        build(ModelConfig(name=name), num_classes=3, task=task, side=64)
+    assert f"--model {use}" in error.value.hint
+
+
+def test_parameters_are_counted():
+    with torch.device("meta"):
+        model = build(ModelConfig(name="resnet50"), num_classes=1000, task="classification", side=224)
+    assert parameter_count(model) == 25_557_032

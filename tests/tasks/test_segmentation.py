@@ -1,0 +1,189 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mptui.data.types import IGNORE
+from mptui.tasks.segmentation import Overlap, Segmentation
+from tests.tasks.batches import loss_and_gradient, masked, padded
+
+CPU = torch.device("cpu")
+CLASSES = ("background", "cat", "dog")
+
+
+def random_masks(images, seed, ignored=0.3, side=6):
+    generator = torch.Generator().manual_seed(seed)
+    masks = torch.randint(len(CLASSES), (images, side, side), generator=generator)
+    masks[torch.rand(masks.shape, generator=generator) < ignored] = IGNORE
+    return masks
+
+
+def random_logits(images, seed, side=6):
+    return torch.randn(images, len(CLASSES), side, side, generator=torch.Generator().manual_seed(seed))
+
+
+def logits_for(predicted):
+    """Logits that are surest of the classes in `predicted`."""
+    return F.one_hot(torch.as_tensor(predicted), len(CLASSES)).movedim(-1, 1).float()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    ignored=st.sampled_from([0.0, 0.5, 0.97]),
+    channels_last=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
+def test_the_shares_of_a_window_add_up_to_the_whole_batch(sizes, ignored, channels_last, seed):
+    masks, logits = random_masks(sum(sizes), seed, ignored), random_logits(sum(sizes), seed)
+    if channels_last:
+        logits = logits.to(memory_format=torch.channels_last)
+    task = Segmentation(CLASSES)
+    loss, gradient = loss_and_gradient(task, logits, [masked(part) for part in masks.split(sizes)], sizes)
+    whole_loss, whole_gradient = loss_and_gradient(task, logits, [masked(masks)], [sum(sizes)])
+    torch.testing.assert_close(loss, whole_loss, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(gradient, whole_gradient, rtol=1e-6, atol=1e-9)
+
+
+def dice_loss_by_hand(logits, masks, classes):
+    """The mean over images of 1 - Dice, averaged over the foreground classes in the image's mask."""
+    losses = []
+    for image, mask in zip(logits.double().softmax(1).numpy(), masks.numpy(), strict=True):
+        valid, ratios = mask != IGNORE, []
+        for index, name in enumerate(classes):
+            if name == "background" or not (mask == index).any():
+                continue
+            p, truth = image[index][valid], (mask == index)[valid]
+            ratios.append((2 * (p * truth).sum() + 1) / (p.sum() + truth.sum() + 1))
+        losses.append(1 - np.mean(ratios) if ratios else 0.0)
+    return float(np.mean(losses))
+
+
+@pytest.mark.parametrize("classes", [CLASSES, ("sky", "cat", "dog")])
+def test_the_loss_is_cross_entropy_and_dice(classes):
+    masks, logits = random_masks(4, seed=1), random_logits(4, seed=2)
+    masks[0][masks[0] == 2] = 0  # no dog
+    masks[1][masks[1] > 0] = 0  # background only
+    batch = masked(masks)
+    loss = Segmentation(classes).loss(logits, batch, batch.valid, batch.size)
+    expected = F.cross_entropy(logits, masks, ignore_index=IGNORE) + dice_loss_by_hand(logits, masks, classes)
+    torch.testing.assert_close(loss, expected)
+
+
+def test_a_perfect_prediction_has_no_loss_and_a_wrong_one_has():
+    masks = random_masks(3, seed=3)
+    batch = masked(masks)
+    sure = 50 * logits_for(masks.clamp(min=0))
+    task = Segmentation(CLASSES)
+    assert task.loss(sure, batch, batch.valid, 3) < 1e-4
+    assert task.loss(sure.roll(1, dims=1), batch, batch.valid, 3) > 40
+
+
+def test_ignored_pixels_change_nothing_whatever_is_predicted_there():
+    masks, logits = random_masks(3, seed=4), random_logits(3, seed=5)
+    batch, task = masked(masks), Segmentation(CLASSES)
+    other = torch.where((masks == IGNORE)[:, None], 9 * random_logits(3, seed=6), logits)
+    leaf = other.clone().requires_grad_()
+    loss = task.loss(leaf, batch, batch.valid, 3)
+    torch.testing.assert_close(loss, task.loss(logits, batch, batch.valid, 3))
+    loss.backward()
+    assert leaf.grad is not None
+    assert not leaf.grad.movedim(1, -1)[masks == IGNORE].any()
+
+
+def test_a_batch_without_a_valid_pixel_is_zero_and_not_nan():
+    batch = masked(torch.full((2, 6, 6), IGNORE))
+    loss, gradient = loss_and_gradient(Segmentation(CLASSES), random_logits(2, seed=0), [batch], [2])
+    assert loss == 0
+    assert not gradient.any()
+    metrics = Overlap(CLASSES, CPU)
+    metrics.update(random_logits(2, seed=0), batch)
+    assert all(math.isnan(value) for value in metrics.compute().values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_large_image_of_ones_does_not_overflow(dtype):
+    logits = torch.stack((torch.zeros(1, 640, 640), torch.full((1, 640, 640), 20.0)), dim=1).to(dtype)
+    batch = masked(torch.ones(1, 640, 640, dtype=torch.long))
+    with torch.autocast("cpu", dtype=dtype):
+        loss = Segmentation(("background", "all")).loss(logits, batch, batch.valid, 1)
+    assert 0 <= loss < 1e-4
+
+
+def test_padded_rows_count_for_nothing():
+    masks, logits = random_masks(3, seed=7), random_logits(3, seed=8)
+    batch, task = masked(masks), Segmentation(CLASSES)
+    plain, with_padding = Overlap(CLASSES, CPU), Overlap(CLASSES, CPU)
+    expected = task.loss(logits, batch, batch.valid, 3)
+    plain.update(logits, batch)
+    logits_padded = torch.cat((logits, torch.full((2, *logits.shape[1:]), math.nan)))
+    assert torch.equal(task.loss(logits_padded, padded(batch, 2), batch.valid, 3), expected)
+    with_padding.update(logits_padded, batch)
+    assert with_padding.compute() == plain.compute()
+
+
+def overlaps_by_hand(predicted, masks):
+    valid = masks != IGNORE
+    iou, dice = [], []
+    for index in range(len(CLASSES)):
+        p, truth = (predicted == index)[valid], (masks == index)[valid]
+        union, total = (p | truth).sum(), p.sum() + truth.sum()
+        iou.append(float((p & truth).sum() / union) if union else None)
+        dice.append(float(2 * (p & truth).sum() / total) if total else None)
+    return iou, dice, float((predicted == masks)[valid].mean())
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_overlaps_are_those_of_all_images_together(channels_last):
+    masks, logits = random_masks(7, seed=9), random_logits(7, seed=10)
+    if channels_last:
+        logits = logits.to(memory_format=torch.channels_last)
+    metrics = Segmentation(CLASSES).metrics(CPU)
+    for part in (slice(0, 3), slice(3, 4), slice(4, 7)):
+        metrics.update(logits[part], masked(masks[part]))
+    iou, dice, pixel_acc = overlaps_by_hand(logits.argmax(1).numpy(), masks.numpy())
+    assert metrics.per_class()["iou"] == pytest.approx(dict(zip(CLASSES, iou, strict=True)))
+    assert metrics.per_class()["dice"] == pytest.approx(dict(zip(CLASSES, dice, strict=True)))
+    assert metrics.compute() == pytest.approx(
+        {"iou": np.mean(iou[1:]), "dice": np.mean(dice[1:]), "miou": np.mean(iou), "pixel_acc": pixel_acc}
+    )
+
+
+def test_without_a_background_every_class_is_foreground():
+    masks, logits = random_masks(3, seed=9), random_logits(3, seed=10)
+    metrics = Overlap(("sky", "cat", "dog"), CPU)
+    metrics.update(logits, masked(masks))
+    assert metrics.compute()["iou"] == metrics.compute()["miou"]
+
+
+def test_a_class_in_no_mask_and_no_prediction_is_left_out():
+    metrics = Overlap(CLASSES, CPU)
+    metrics.update(logits_for([[[0, 0, 1, 1]]]), masked([[[0, 1, 1, 1]]]))
+    assert metrics.per_class()["iou"] == {"background": 1 / 2, "cat": 2 / 3, "dog": None}
+    assert metrics.compute()["iou"] == 2 / 3
+    assert metrics.compute()["miou"] == pytest.approx((1 / 2 + 2 / 3) / 2)
+
+
+def test_a_class_only_predicted_counts_as_wrong():
+    metrics = Overlap(CLASSES, CPU)
+    metrics.update(logits_for([[[0, 0, 1, 2]]]), masked([[[0, 0, 1, 1]]]))
+    assert metrics.per_class()["dice"]["dog"] == 0
+    assert metrics.compute()["iou"] == 1 / 4
+
+
+def test_sums_go_on_from_a_checkpoint():
+    metrics, resumed = Overlap(CLASSES, CPU), Overlap(CLASSES, CPU)
+    metrics.update(random_logits(2, seed=1), masked(random_masks(2, seed=1)))
+    state = metrics.state()
+    before = metrics.compute()
+    metrics.update(random_logits(2, seed=2), masked(random_masks(2, seed=2)))
+    resumed.load_state(state)
+    assert resumed.compute() == before
+    resumed.update(random_logits(2, seed=2), masked(random_masks(2, seed=2)))
+    assert resumed.compute() == metrics.compute()
+    resumed.reset()
+    assert math.isnan(resumed.compute()["iou"])
