@@ -1,0 +1,134 @@
+"""Files found, made a set to train on: scan them, set the unusable ones aside, share out the rest."""
+
+import numpy as np
+
+from mptui.config.schema import DataConfig
+from mptui.data.coding import class_pixels, find_coding, unknown_code
+from mptui.data.folders import Found, some
+from mptui.data.scan import OnProgress, Report, ShouldStop, scan
+from mptui.data.splits import FileSplit, Labels, MaskedSplit, Rows, split_by_class
+from mptui.data.types import Dataset, Problem
+from mptui.errors import DataError
+from mptui.text import clean
+
+_MOST_NAMED = 20
+
+
+def assemble(
+    name: str, found: Found, data: DataConfig, seed: int, on_progress: OnProgress, should_stop: ShouldStop
+) -> Dataset:
+    """Scan the files of a set and make it ready.
+
+    Args:
+        name: What to call the set.
+        found: Its files.
+        data: The budget of unusable files, the share of validation, the ignored mask value.
+        seed: Chooses the validation half where the set has none of its own.
+        on_progress: Called with (files looked at, files in all).
+        should_stop: Asked several times a second.
+
+    Raises:
+        DataError: Too many files are unusable, or too few are left.
+        ScanCancelledError: `should_stop` said so.
+    """
+    report = scan(found.images, found.masks, on_progress, should_stop)
+    if found.masks is not None:
+        return _with_masks(name, found, report, data, seed)
+    assert found.labels is not None
+    return _with_labels(name, found, found.labels, report, data, seed)
+
+
+def _with_labels(
+    name: str, found: Found, labels: Labels, report: Report, data: DataConfig, seed: int
+) -> Dataset:
+    problems = _within_budget(found, report, data.bad_sample_budget)
+    train, val = _halves(found, labels, report, data.val_fraction, seed)
+    counts = np.bincount(labels[train], minlength=len(found.classes)).tolist()
+    warnings = list(found.warnings)
+    if unusable := [name for name, count in zip(found.classes, counts, strict=True) if not count]:
+        warnings.append(f"classes without a usable training image: {some(unusable)}")
+    if found.train_rows == len(found.images):
+        alone = [name for name, count in zip(found.classes, counts, strict=True) if count == 1]
+        in_val = set(labels[val].tolist())
+        if alone := [name for name in alone if found.classes.index(name) not in in_val]:
+            warnings.append(f"classes with one image, trained on and never validated: {some(alone)}")
+    return Dataset(
+        name=name,
+        task="classification",
+        classes=found.classes,
+        train=FileSplit(found.images, labels, train),
+        val=FileSplit(found.images, labels, val),
+        problems=problems,
+        warnings=tuple(warnings),
+        class_counts=counts,
+        sides=_sides(report),
+    )
+
+
+def _with_masks(name: str, found: Found, report: Report, data: DataConfig, seed: int) -> Dataset:
+    assert found.masks is not None
+    if not report.surveys:
+        _within_budget(found, report, data.bad_sample_budget)
+    surveys = report.surveys
+    coding = found.coding or find_coding(list(surveys.values()), data.ignore_index, found.class_file)
+    for row, survey in list(surveys.items()):
+        if (unknown := unknown_code(survey, coding)) is not None:
+            report.problems[row] = Problem(found.masks[row], f"{unknown} of the mask is none of the classes")
+            report.sides[row] = 0
+            del surveys[row]
+    problems = _within_budget(found, report, data.bad_sample_budget)
+    as_one_class = np.zeros(len(found.images), np.int64)
+    train, val = _halves(found, as_one_class, report, data.val_fraction, seed)
+    counts, ignored_train = class_pixels([surveys[int(row)] for row in train], coding)
+    _, ignored_val = class_pixels([surveys[int(row)] for row in val], coding)
+    warnings = found.warnings
+    if absent := [title for title, pixels in zip(coding.classes, counts, strict=True) if not pixels]:
+        warnings += (f"classes without a pixel in any training mask: {some(absent)}",)
+    return Dataset(
+        name=name,
+        task="segmentation",
+        classes=coding.classes,
+        train=MaskedSplit(found.images, found.masks, coding, train),
+        val=MaskedSplit(found.images, found.masks, coding, val),
+        problems=problems,
+        warnings=warnings,
+        has_ignored=ignored_train or ignored_val,
+        class_counts=counts,
+        sides=_sides(report),
+    )
+
+
+def _within_budget(found: Found, report: Report, budget: float) -> tuple[Problem, ...]:
+    """The unusable samples, if the run may go on without them."""
+    problems = (*found.unpaired, *(report.problems[row] for row in sorted(report.problems)))
+    total = len(found.images) + len(found.unpaired)
+    if len(problems) > budget * total:
+        named = [f"  {clean(problem.path)}: {problem.reason}" for problem in problems[:_MOST_NAMED]]
+        more = [f"  … and {len(problems) - _MOST_NAMED} more"] if len(problems) > _MOST_NAMED else []
+        raise DataError(
+            "\n".join([f"{len(problems)} of {total} samples can't be used:", *named, *more]),
+            hint="Repair or remove them, or raise data.bad_sample_budget"
+            f" (now {budget:g}) above {len(problems) / total:.3g} to go on without them.",
+        )
+    return problems
+
+
+def _halves(found: Found, labels: Labels, report: Report, fraction: float, seed: int) -> tuple[Rows, Rows]:
+    """The usable rows to train on, and those to validate with."""
+    usable = np.flatnonzero(report.sides)
+    if found.train_rows < len(found.images):
+        train, val = usable[usable < found.train_rows], usable[usable >= found.train_rows]
+    else:
+        train, val = split_by_class(labels, usable, fraction, seed)
+    if not len(train) or not len(val):
+        which = "training" if not len(train) else "validation"
+        raise DataError(
+            f"no usable images are left for {which} ({len(usable)} of {len(found.images)} are usable)",
+            hint="A class needs two images or more, or the set a folder for validation.",
+        )
+    return train, val
+
+
+def _sides(report: Report) -> tuple[int, int, int]:
+    sides = report.sides[report.sides > 0]
+    return int(sides.min()), int(np.median(sides)), int(sides.max())

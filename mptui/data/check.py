@@ -1,0 +1,95 @@
+"""Try to read samples, in a process of its own: what the scan's child processes run.
+
+Decoders are C code. Some write to the terminal past Python, and a hostile file may bring one down; neither
+reaches the program from here. Imports no torch: a child starts in a fraction of a second.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from mptui.data.masks import MaskSurvey, survey, upright_mask
+from mptui.data.readers import load_upright, opened
+from mptui.data.types import BadSampleError
+
+Sample = tuple[str, str | None]
+"""An image file and the file of its mask, if it has one."""
+
+_END_MARKERS = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND"}
+_END_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a look at a sample told: which file can't be used and why, or the shorter side in pixels."""
+
+    path: str = ""
+    reason: str = ""
+    side: int = 0
+    mask: MaskSurvey | None = None
+
+    def to_json(self) -> list[Any]:
+        """The fields in order, ready for JSON."""
+        return list(astuple(self))
+
+    @staticmethod
+    def from_json(values: Sequence[Any]) -> "Finding":
+        """The reverse of `to_json`."""
+        path, reason, side, mask = values
+        return Finding(path, reason, side, None if mask is None else survey_from_json(mask))
+
+
+def survey_from_json(values: Sequence[Any]) -> MaskSurvey:
+    """Turn the fields of a survey, as JSON has them, into one."""
+    kind, codes, counts, colours, lossy = values
+    return MaskSurvey(kind, tuple(codes), tuple(counts), tuple(colours), bool(lossy))
+
+
+def check(sample: Sample, whole: bool) -> Finding:
+    """Look whether a sample can be read.
+
+    Args:
+        sample: The image, and its mask.
+        whole: Decode every pixel. Otherwise a JPEG or PNG file that ends as it should is taken for whole,
+            and only its header is read.
+    """
+    path, mask_path = sample
+    try:
+        with opened(path) as image:
+            stored = image.size
+            if not whole and _ends_well(path, image):
+                return Finding(side=min(stored))
+            image.draft(None, (1, 1))
+            _, orientation = load_upright(image)
+        if mask_path is None:
+            return Finding(side=min(stored))
+        with opened(mask_path) as file:
+            return Finding(
+                side=min(stored), mask=survey(mask_path, upright_mask(mask_path, file, stored, orientation))
+            )
+    except BadSampleError as error:
+        return Finding(path=error.name, reason=error.reason)
+
+
+def main() -> None:
+    """Answer each line of stdin, a JSON list [whole, samples], with a line of findings, until it ends."""
+    for line in sys.stdin:
+        whole, samples = json.loads(line)
+        findings = [check((path, mask_path), whole).to_json() for path, mask_path in samples]
+        sys.stdout.write(json.dumps(findings) + "\n")
+        sys.stdout.flush()
+
+
+def _ends_well(path: str, image: Image.Image) -> bool:
+    marker = _END_MARKERS.get(image.format or "")
+    if marker is None:
+        return False
+    with Path(path).open("rb") as file:
+        file.seek(0, 2)
+        file.seek(max(0, file.tell() - _END_BYTES))
+        return marker in file.read()

@@ -1,0 +1,178 @@
+"""Which part of an image the network sees, and how it is turned: the same for an image and its mask.
+
+A view is a box in fractions of the image and three flips, so that it fits an image, its mask, and a copy of
+either at another size. No torch here: workers import this.
+
+Shapes: B samples, H and W pixels. Boxes are left, top, right, bottom; flips are transposed, mirrored left to
+right, mirrored top to bottom, in the order in which they are done.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from mptui.data.types import Mask, Pixels
+
+DRAWS = 7
+"""Random numbers that a view takes: share, ratio, two for the place, three flips."""
+
+_EVAL_MARGIN = 256 / 224
+_STORAGE_MARGIN = 1.15
+_REDUCING_GAP = 3.0  # Pillow halves before it filters; 3 can't be told from filtering alone
+
+_FLIPS = (Image.Transpose.TRANSPOSE, Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.FLIP_TOP_BOTTOM)
+
+Boxes = npt.NDArray[np.float64]
+Flips = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How samples become squares of `side` pixels.
+
+    Classification keeps proportions and cuts a square; segmentation squeezes the whole image into the square,
+    since each pixel of it counts.
+    """
+
+    side: int
+    keep_proportions: bool
+    margin: float = 1.0
+    """keep_proportions, no random crop: the shorter side over the side of the centre crop."""
+    crop_share: tuple[float, float] | None = None
+    """Random crops: the least and the largest share of the image's area; None: no random crop."""
+    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    all_turns: bool = False
+    """Random crops: also flip top to bottom and turn by quarters, for images without an up."""
+
+    @classmethod
+    def for_validation(cls, task: str, side: int) -> "Geometry":
+        """One fixed view: the centre (classification), or the whole image squeezed to a square."""
+        if task == "classification":
+            return cls(side, keep_proportions=True, margin=_EVAL_MARGIN)
+        return cls(side, keep_proportions=False)
+
+    @classmethod
+    def for_training(cls, task: str, side: int) -> "Geometry":
+        """Random resized crops and flips; milder crops and all turns for segmentation."""
+        if task == "classification":
+            # 8 % of a small picture shows nothing.
+            share = (0.08, 1.0) if side >= 128 else (0.35, 1.0)
+            return cls(side, keep_proportions=True, crop_share=share)
+        return cls(side, keep_proportions=False, crop_share=(0.4, 1.0), all_turns=True)
+
+    @classmethod
+    def for_storage(cls, task: str, side: int) -> "Geometry":
+        """What is kept to cut crops of `side` from later: a little larger than `side`."""
+        return cls(stored_side(side), keep_proportions=task == "classification")
+
+    @property
+    def random(self) -> bool:
+        """Whether views differ from epoch to epoch."""
+        return self.crop_share is not None
+
+    def side_hint(self, draws: npt.NDArray[np.float64]) -> int:
+        """The shorter side in pixels below which the view made of these `DRAWS` numbers would lose detail."""
+        if self.crop_share is None:
+            return int(np.ceil(self.side * self.margin))
+        share, ratio = _share(self, draws), _ratio(self, draws)
+        return int(np.ceil(self.side / np.sqrt(share * min(ratio, 1 / ratio))))
+
+
+def stored_side(side: int) -> int:
+    """The side in pixels of the squares that crops of `side` are later cut from."""
+    return round(side * _STORAGE_MARGIN)
+
+
+def views(
+    geometry: Geometry,
+    draws_BD: npt.NDArray[np.float64],
+    widths_B: npt.NDArray[np.float64],
+    heights_B: npt.NDArray[np.float64],
+) -> tuple[Boxes, Flips]:
+    """Make the views of B images out of `DRAWS` random numbers each: boxes (B, 4) and flips (B, 3)."""
+    if geometry.crop_share is None:
+        sizes_B2 = _centre_sizes(geometry, widths_B, heights_B)
+        return _boxes(sizes_B2, np.full_like(sizes_B2, 0.5)), np.zeros((len(draws_BD), 3), bool)
+    sizes_B2 = _crop_sizes(geometry, draws_BD, widths_B, heights_B)
+    flips_B3 = draws_BD[:, 4:7] < 0.5
+    if not geometry.all_turns:
+        flips_B3[:, [0, 2]] = False
+    return _boxes(sizes_B2, draws_BD[:, 2:4]), flips_B3
+
+
+def cut_image(image_HW3: Pixels, box: Boxes, flips: Flips, side: int) -> Pixels:
+    """Cut one view out of an image: crop and area-proper resize in one go, then the flips."""
+    height, width = image_HW3.shape[:2]
+    left, top, right, bottom = (box * (width, height, width, height)).tolist()
+    square = Image.fromarray(image_HW3).resize(
+        (side, side),
+        Image.Resampling.BILINEAR,
+        box=(max(left, 0.0), max(top, 0.0), min(right, width), min(bottom, height)),
+        reducing_gap=_REDUCING_GAP,
+    )
+    for flip, wanted in zip(_FLIPS, flips, strict=True):
+        if wanted:
+            square = square.transpose(flip)
+    return np.asarray(square)
+
+
+def cut_mask(mask_HW: Mask, box: Boxes, flips: Flips, side: int) -> Mask:
+    """Cut the same view out of a mask: the value at the centre of each output pixel."""
+    height, width = mask_HW.shape
+    left, top, right, bottom = box
+    centres = (np.arange(side) + 0.5) / side
+    columns = np.minimum((left + centres * (right - left)) * width, width - 1).astype(np.intp)
+    rows = np.minimum((top + centres * (bottom - top)) * height, height - 1).astype(np.intp)
+    mask = mask_HW[rows[:, None], columns]
+    transposed, mirrored_x, mirrored_y = flips
+    if transposed:
+        mask = mask.T
+    if mirrored_x:
+        mask = mask[:, ::-1]
+    return np.ascontiguousarray(mask[::-1] if mirrored_y else mask)
+
+
+def _share(geometry: Geometry, draws: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    assert geometry.crop_share is not None
+    least, largest = geometry.crop_share
+    return least + draws[..., 0] * (largest - least)
+
+
+def _ratio(geometry: Geometry, draws: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    low, high = np.log(geometry.crop_ratio)
+    ratio: npt.NDArray[np.float64] = np.exp(low + draws[..., 1] * (high - low))
+    return ratio
+
+
+def _crop_sizes(
+    geometry: Geometry,
+    draws_BD: npt.NDArray[np.float64],
+    widths_B: npt.NDArray[np.float64],
+    heights_B: npt.NDArray[np.float64],
+) -> npt.NDArray[np.float64]:
+    """Width and height of random crops as fractions; what would stick out of the image is cut off."""
+    shape_B = np.sqrt(widths_B / heights_B) if geometry.keep_proportions else 1.0
+    share_B, ratio_B = _share(geometry, draws_BD), _ratio(geometry, draws_BD)
+    sizes_B2 = np.stack([np.sqrt(share_B * ratio_B) / shape_B, np.sqrt(share_B / ratio_B) * shape_B], axis=1)
+    return np.minimum(sizes_B2, 1.0)
+
+
+def _centre_sizes(
+    geometry: Geometry, widths_B: npt.NDArray[np.float64], heights_B: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Width and height of centre crops as fractions."""
+    sizes_B2 = np.stack([widths_B, heights_B], axis=1)
+    if not geometry.keep_proportions:
+        return np.ones_like(sizes_B2)
+    shorter_B1 = sizes_B2.min(axis=1, keepdims=True)
+    # An image no larger than the crop is shown whole: cutting its border off to enlarge the rest loses both.
+    margin_B1 = np.clip(shorter_B1 / geometry.side, 1.0, geometry.margin)
+    fractions_B2: npt.NDArray[np.float64] = shorter_B1 / margin_B1 / sizes_B2
+    return fractions_B2
+
+
+def _boxes(sizes_B2: npt.NDArray[np.float64], places_B2: npt.NDArray[np.float64]) -> Boxes:
+    corners_B2 = (1.0 - sizes_B2) * places_B2
+    return np.concatenate([corners_B2, corners_B2 + sizes_B2], axis=1)

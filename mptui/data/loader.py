@@ -1,0 +1,357 @@
+"""From a `Split` to `Batch`es on the device, in windows of one optimizer step each.
+
+What a sample becomes depends on the seed, the epoch and its index alone; the order of an epoch on the seed
+and the epoch. So any number of workers gives the same bits, and an epoch goes on in its middle as if it had
+never been left.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from types import TracebackType
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mptui.data.augment import Finish, colours, mix
+from mptui.data.batch import Batch
+from mptui.data.geometry import Geometry
+from mptui.data.pool import Pool
+from mptui.data.resident import Pass, Resident, load
+from mptui.data.seeds import Stream as Numbers
+from mptui.data.seeds import generator
+from mptui.data.stream import BadSamples, HostBatch, Source, Stream
+from mptui.data.transfer import Transfer
+from mptui.data.types import Problem, Split
+from mptui.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The micro-batches of one optimizer step.
+
+    Iterate over it as often as need be, until the next is asked for.
+    """
+
+    index: int
+    """Which window of the epoch this is, from 0."""
+    size: int
+    """Samples in it."""
+    valid: int
+    """Sum of its batches' `valid`; 0 where every pixel is ignored."""
+    wait_s: float
+    """Seconds that the caller waited for its data."""
+    next_sample: int
+    """Where in the epoch's order the next window begins: `start_sample` of a resume after this one."""
+    batches: int
+    load: Callable[[int], Batch] = field(repr=False)
+    """Makes its batch number i."""
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        return map(self.load, range(self.batches))
+
+
+class Loader:
+    """Batches of a split, decoded ahead by worker processes or kept on the device.
+
+    Args:
+        split: The samples.
+        task: classification or segmentation.
+        batch_size: Samples a batch.
+        side: The side in pixels of what the network sees.
+        num_classes: A label or mask value that is not below this makes a sample bad.
+        device: Where batches go to.
+        train: In an order by seed and epoch; else in the split's own. A last training batch of one sample is
+            left out, since BatchNorm can't be trained on it.
+        augment: Random views and colours, in training.
+        seed: Of everything random.
+        channels_last: Images are NHWC in memory.
+        workers: Processes that decode; 0: the calling thread does.
+        prefetch: Batches to read ahead for each worker, up to a GiB in all.
+        cache: device: keep the decoded split there.
+        mixup_alpha: Beta(alpha, alpha) of mixup, in training; 0: off.
+        cutmix_alpha: The same for cutmix.
+        drop_last: Leave a short last batch out.
+        pad_last: Fill a short last batch up with copies, so that shapes never change.
+        bad_budget: Share of samples that may be bad and are replaced by others.
+        on_bad: Told of each bad sample once.
+        on_progress: Told of samples done and in all while `prepare` works.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        *,
+        task: str,
+        batch_size: int,
+        side: int,
+        num_classes: int,
+        device: torch.device,
+        train: bool,
+        augment: bool,
+        seed: int,
+        channels_last: bool = True,
+        workers: int = 0,
+        prefetch: int = 4,
+        cache: Literal["off", "device"] = "off",
+        mixup_alpha: float = 0.0,
+        cutmix_alpha: float = 0.0,
+        drop_last: bool = False,
+        pad_last: bool = False,
+        bad_budget: float = 0.01,
+        on_bad: Callable[[Problem], None] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self._count, self._batch_size, self._side = len(split), batch_size, side
+        self._device, self._seed, self._train = device, seed, train
+        self._augment = train and augment
+        self._cached, self._on_progress = cache == "device", on_progress
+        self._ahead = workers * prefetch
+        self._alphas = (mixup_alpha, cutmix_alpha) if train else (0.0, 0.0)
+        self._drop_last, self._pad_last = drop_last, pad_last
+        make = Geometry.for_training if self._augment else Geometry.for_validation
+        self._geometry = make(task, side)
+        stored = Geometry.for_storage(task, side) if self._augment and self._cached else self._geometry
+        self._pool = Pool(workers)
+        self._bad = BadSamples(len(split), bad_budget, on_bad)
+        self._source = Source(
+            split, self._pool, self._bad, stored, masks=task == "segmentation", classes=num_classes, seed=seed
+        )
+        self._channels_last = channels_last
+        self._finish = Finish(side, device, channels_last=channels_last)
+        self._transfer = Transfer(device, self._pool.arena)
+        self._stream: Stream | None = None
+        self._resident: Resident | None = None
+
+    def __enter__(self) -> "Loader":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def bad(self) -> list[Problem]:
+        """The samples that could not be used so far."""
+        return self._bad.problems
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """The worker processes there are now."""
+        return self._pool.pids
+
+    @property
+    def batches(self) -> int:
+        """Batches an epoch."""
+        return -(-self._end(0) // self._batch_size)
+
+    def steps(self, accumulate: int) -> int:
+        """Windows an epoch, of `accumulate` batches each; the last may have fewer."""
+        return -(-self.batches // accumulate)
+
+    def prepare(self) -> None:
+        """Decode the split where it is to be cached; `windows` does it otherwise.
+
+        Raises:
+            DataError: Too many samples are bad.
+            ConfigError: Crops on the device can't count ignored pixels.
+        """
+        if not self._cached or self._resident is not None:
+            return
+        resident = load(self._source, self._device, self._on_progress)
+        stored = self._source.geometry.side
+        if self._source.masks and self._augment and resident.valid_counts.min() < stored * stored:
+            raise ConfigError(
+                'data.cache = "device" can\'t be had with masks that have ignored pixels and random crops',
+                hint='Set data.cache to "off", or data.augment to "none".',
+            )
+        self._resident = resident if self._augment else resident.finish(self._finish)
+        self._pool.close()
+
+    def windows(self, epoch: int, accumulate: int, start_sample: int = 0) -> Iterator[Window]:
+        """Go through an epoch; whatever pass was under way is over then.
+
+        Args:
+            epoch: From 0; of the order and of everything random.
+            accumulate: Batches a window.
+            start_sample: Position in the epoch's order to begin at.
+
+        Raises:
+            DataError: Too many samples are bad, or workers keep dying.
+        """
+        self.prepare()
+        self._abandon()
+        if self._resident is not None:
+            return self._resident_windows(self._resident, epoch, accumulate, start_sample)
+        return self._streamed_windows(epoch, accumulate, start_sample)
+
+    def close(self) -> None:
+        """End the workers and give all memory back."""
+        self._abandon()
+        self._transfer.close()
+        self._pool.close()
+        self._resident = None
+
+    def _end(self, start: int) -> int:
+        """Position after the last sample used, in an epoch gone through from `start`."""
+        tail = (self._count - start) % self._batch_size
+        too_few = self._train and tail == 1 and self._count > 1
+        unwanted = self._drop_last and self._count > self._batch_size
+        return self._count - tail if too_few or unwanted else self._count
+
+    def _order(self, epoch: int) -> npt.NDArray[np.int64]:
+        if not self._train:
+            return np.arange(self._count)
+        return generator(Numbers.ORDER, self._seed, epoch).permutation(self._count)
+
+    def _streamed_windows(self, epoch: int, accumulate: int, start: int) -> Iterator[Window]:
+        """Windows that worker processes decode ahead."""
+        end = self._end(start)
+        stream = self._stream = Stream(
+            self._source,
+            epoch=epoch if self._train else 0,
+            indices=self._order(epoch)[start:end],
+            first=start,
+            batch_size=self._batch_size,
+            ahead=self._ahead,
+            held=accumulate,
+        )
+        self._transfer.pin()
+        try:
+            while True:
+                began = time.perf_counter()
+                batches = stream.take(accumulate)
+                if not batches:
+                    return
+                size = sum(batch.size for batch in batches)
+                yield self._window(
+                    accumulate,
+                    range(batches[0].first, batches[0].first + size),
+                    end,
+                    valid=sum(batch.valid for batch in batches),
+                    wait_s=time.perf_counter() - began,
+                    load=partial(self._streamed_batch, stream, batches, epoch),
+                )
+                self._transfer.settle(batch.slot for batch in batches)
+                stream.release(batches)
+        finally:
+            if stream is self._stream:
+                self._abandon()
+
+    def _streamed_batch(self, stream: Stream, batches: list[HostBatch], epoch: int, number: int) -> Batch:
+        if stream is not self._stream:
+            raise RuntimeError("this window is of a pass that is over")
+        batch = batches[number]
+        pixels, targets = self._transfer.finish(batch)
+        if self._transfer.overlaps:
+            coming = batches[number + 1] if number + 1 < len(batches) else stream.next_ready()
+            if coming is not None:
+                self._transfer.start(coming)
+        if self._augment:
+            colour = torch.from_numpy(colours(self._seed, epoch, batch.indices))
+            images = self._finish.coloured(pixels, colour.to(self._device, non_blocking=True))
+        else:
+            images = self._finish.plain(pixels)
+        return self._batch(images, targets, batch.indices, batch.valid, (epoch, batch.first))
+
+    def _abandon(self) -> None:
+        """End the pass under way, if there is one."""
+        if self._stream is not None:
+            self._transfer.settle()
+            self._stream.close()
+            self._stream = None
+
+    def _resident_windows(
+        self, resident: Resident, epoch: int, accumulate: int, start: int
+    ) -> Iterator[Window]:
+        """Windows of the split on the device."""
+        end = self._end(start)
+        chosen = Pass(resident, self._order(epoch), self._geometry, self._seed, epoch)
+        for first in range(start, end, self._batch_size * accumulate):
+            places = range(first, min(first + self._batch_size * accumulate, end))
+            yield self._window(
+                accumulate,
+                places,
+                end,
+                valid=self._resident_valid(chosen, places.start, places.stop),
+                wait_s=0.0,
+                load=partial(self._resident_batch, chosen, places, epoch),
+            )
+
+    def _resident_batch(self, chosen: Pass, places: range, epoch: int, number: int) -> Batch:
+        first = places.start + number * self._batch_size
+        last = min(first + self._batch_size, places.stop)
+        if self._augment:
+            pixels, targets, colour = chosen.gather_views(first, last)
+            images = self._finish.coloured(pixels, colour)
+        else:
+            stored, targets = chosen.gather(first, last)
+            finish = self._finish.unstored if chosen.resident.finished else self._finish.plain
+            images = finish(stored)
+        valid = self._resident_valid(chosen, first, last)
+        return self._batch(images, targets, chosen.indices[first:last], valid, (epoch, first))
+
+    def _resident_valid(self, chosen: Pass, first: int, last: int) -> int:
+        if not self._source.masks:
+            return last - first
+        if self._augment:  # `prepare` has seen that no pixel is ignored
+            return (last - first) * self._side**2
+        return int(chosen.valid_counts[first:last].sum())
+
+    def _window(
+        self,
+        accumulate: int,
+        places: range,
+        end: int,
+        *,
+        valid: int,
+        wait_s: float,
+        load: Callable[[int], Batch],
+    ) -> Window:
+        """A window of the samples at `places` of the epoch's order, of which `end` is the last used."""
+        return Window(
+            index=places.start // (self._batch_size * accumulate),
+            size=len(places),
+            valid=valid,
+            wait_s=wait_s,
+            next_sample=self._count if places.stop == end else places.stop,
+            batches=-(-len(places) // self._batch_size),
+            load=load,
+        )
+
+    def _batch(
+        self,
+        images: torch.Tensor,
+        targets: torch.Tensor,
+        indices: npt.NDArray[np.int64],
+        valid: int,
+        place: tuple[int, int],
+    ) -> Batch:
+        """Mix and pad a batch; `place` is its epoch and the position of its first sample."""
+        batch = Batch(images, targets.long(), len(indices), valid, indices)
+        mixup_alpha, cutmix_alpha = self._alphas
+        if mixup_alpha or cutmix_alpha:
+            position = (self._seed, *place)
+            batch.images_BCHW, batch.lam = mix(
+                images, mixup_alpha=mixup_alpha, cutmix_alpha=cutmix_alpha, position=position
+            )
+            batch.mixed_targets = batch.targets.roll(1, 0)
+        if self._pad_last and batch.size < self._batch_size:
+            self._pad(batch)
+        return batch
+
+    def _pad(self, batch: Batch) -> None:
+        """Fill a batch up with copies of its samples."""
+        rows = torch.arange(self._batch_size, device=self._device) % batch.size
+        layout = torch.channels_last if self._channels_last else torch.contiguous_format
+        batch.images_BCHW = batch.images_BCHW[rows].contiguous(memory_format=layout)
+        batch.targets = batch.targets[rows]
+        if batch.mixed_targets is not None:
+            batch.mixed_targets = batch.mixed_targets[rows]

@@ -1,0 +1,201 @@
+"""Worker processes: started, given work, replaced when they die.
+
+Workers are fresh interpreters: never forks of the trainer, whose threads and CUDA context don't survive one,
+and never children of `multiprocessing`, which would import the trainer's main module and torch with it. The
+answers of a worker come in the order of its tasks, so what a dead one left undone is known exactly.
+"""
+
+import contextlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections import Counter, deque
+from multiprocessing.connection import Connection, Pipe, wait
+from types import TracebackType
+
+from mptui.data.arena import Arena
+from mptui.data.worker import Answer, Task, perform
+from mptui.errors import DataError
+
+_DEATHS_BY_ONE_TASK = 3
+_NAMES_SHOWN = 5
+_BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from mptui.data.worker import main; main()"
+)
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+class Pool:
+    """Some worker processes and the arena they write to; with no workers, the caller does their work.
+
+    Used by one thread at a time. Processes start with the first task.
+
+    Args:
+        workers: How many processes; 0: none.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.arena = Arena()
+        self.size = workers
+        self._workers: list[_Worker] = []
+        self._inline: deque[Task] = deque()
+        self._last_id = self._called_off = 0
+        self._deaths: Counter[int] = Counter()
+
+    def __enter__(self) -> "Pool":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that work now."""
+        return [worker.pid for worker in self._workers]
+
+    def next_id(self) -> int:
+        """The id of the next task; ids rise."""
+        self._last_id += 1
+        return self._last_id
+
+    def submit(self, task: Task) -> None:
+        """Hand `task` to the worker with the least to do."""
+        if self.size == 0:
+            self._inline.append(task)
+            return
+        while len(self._workers) < self.size:
+            self._workers.append(_Worker(self.arena.fd))
+        min(self._workers, key=lambda worker: worker.load).send(task)
+
+    def collect(self, *, block: bool) -> list[tuple[Task, Answer]]:
+        """Take in the answers that are there.
+
+        Args:
+            block: Wait for something to happen; the list may still be empty, when what happened is a death.
+
+        Raises:
+            DataError: A task has killed its worker several times.
+            RuntimeError: A worker met a fault in the program.
+        """
+        if self._inline and block:
+            task = self._inline.popleft()
+            return [(task, perform(task, self.arena.fd, lambda: False))]
+        if not self._workers:
+            return []
+        ready = set(wait([worker.connection for worker in self._workers], timeout=None if block else 0))
+        answers = []
+        for place, worker in enumerate(self._workers):
+            if worker.connection in ready:
+                try:
+                    answers.append(worker.receive())
+                except (EOFError, OSError):
+                    self._workers[place] = self._replaced(worker)
+        wanted = [(task, answer) for task, answer in answers if task.id > self._called_off]
+        for _, answer in wanted:
+            if answer.error is not None:
+                raise RuntimeError(f"a data worker failed\n{answer.error}")
+        return wanted
+
+    def call_off(self) -> None:
+        """Drop all tasks; when this returns, no worker writes to the arena any more."""
+        self._inline.clear()
+        self._called_off = self._last_id
+        for worker in self._workers:
+            worker.call_off()
+        while any(worker.load for worker in self._workers):
+            self.collect(block=True)
+
+    def close(self) -> None:
+        """End the processes and give the arena back; the pool is of no use afterwards."""
+        for worker in self._workers:
+            worker.end()
+        self._workers.clear()
+        self._inline.clear()
+        self.arena.close()
+
+    def _replaced(self, dead: "_Worker") -> "_Worker":
+        """Start another worker with what `dead` left undone."""
+        status = dead.end()
+        left = [task for task in dead.tasks if task.id > self._called_off]
+        if left:
+            self._blame(left[0], status)
+        worker = _Worker(self.arena.fd)
+        for task in left:
+            worker.send(task)
+        return worker
+
+    def _blame(self, task: Task, status: int) -> None:
+        """Count a death against the task that was being done, and give up on one that always kills."""
+        self._deaths[task.id] += 1
+        if self._deaths[task.id] < _DEATHS_BY_ONE_TASK:
+            return
+        names = [request.name for request in task.requests]
+        more = ["…"] if len(names) > _NAMES_SHOWN else []
+        how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        raise DataError(
+            f"data workers died {_DEATHS_BY_ONE_TASK} times ({how}) while reading: "
+            + ", ".join(names[:_NAMES_SHOWN] + more),
+            hint="Look at these files and at the free memory; with --workers 0 the run reads them itself.",
+        )
+
+
+class _Worker:
+    """One process, the pipe to it, and its tasks that have no answer yet, oldest first."""
+
+    def __init__(self, arena_fd: int) -> None:
+        self.connection, theirs = Pipe()
+        self.tasks: deque[Task] = deque()
+        self._process = _started(theirs, arena_fd)
+        theirs.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def load(self) -> int:
+        """Samples still to be read."""
+        return sum(len(task.requests) for task in self.tasks)
+
+    def send(self, task: Task) -> None:
+        self.tasks.append(task)
+        self._send_bytes(pickle.dumps(task))
+
+    def call_off(self) -> None:
+        if self.tasks:
+            self._send_bytes(b"")
+
+    def receive(self) -> tuple[Task, Answer]:
+        answer = self.connection.recv()
+        return self.tasks.popleft(), answer
+
+    def end(self) -> int:
+        """End the process and return its exit status."""
+        self.connection.close()
+        # It leaves by itself when its pipe closes; one that hangs in a read of a dead disk does not.
+        self._process.kill()
+        return self._process.wait()
+
+    def _send_bytes(self, message: bytes) -> None:
+        # A dead worker is noticed, and its tasks given to another, where answers are collected.
+        with contextlib.suppress(OSError):
+            self.connection.send_bytes(message)
+
+
+def _started(connection: Connection, arena_fd: int) -> "subprocess.Popen[bytes]":
+    descriptors = (connection.fileno(), arena_fd)
+    return subprocess.Popen(  # noqa: S603 - our own interpreter and code
+        [sys.executable, "-I", "-c", _BOOT, *map(str, descriptors), json.dumps(sys.path)],
+        stdin=subprocess.DEVNULL,
+        # C libraries write warnings of their own there, past Python and into the screen.
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **_ONE_THREAD},
+        pass_fds=descriptors,
+        start_new_session=True,
+    )

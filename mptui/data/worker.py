@@ -1,0 +1,152 @@
+"""What a worker process does: read samples, cut views, write them where the trainer reads them.
+
+Imports neither torch nor the rest of the program, so that a worker starts in a fraction of a second and takes
+few megabytes. The same `perform` serves a run without workers.
+"""
+
+import os
+import pickle
+import queue
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+
+import numpy as np
+import numpy.typing as npt
+
+from mptui.data.geometry import DRAWS, Geometry, cut_image, cut_mask, views
+from mptui.data.seeds import Stream, uniforms
+from mptui.data.types import IGNORE, BadSampleError, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Some samples to read, and where to write them."""
+
+    id: int
+    requests: tuple[Request, ...]
+    indices: tuple[int, ...]
+    seed: int
+    epoch: int
+    geometry: Geometry
+    classes: int
+    pixels_at: int
+    """Byte of the arena at which the first image begins; the others follow it."""
+    masks_at: int | None = None
+    """The same for masks; None: the samples have labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A sample of a task, by its row, that can't be used."""
+
+    row: int
+    name: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Answer:
+    """What became of a task: one label and one count of valid items a sample, 0 where it failed."""
+
+    labels: list[int] = field(default_factory=list)
+    valid: list[int] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    error: str | None = None
+    """The traceback of a fault in the program, which no other sample can make good."""
+
+
+def perform(task: Task, fd: int, called_off: Callable[[], bool]) -> Answer:
+    """Read the samples of `task` and write them into the arena's file `fd`; ends early once `called_off`."""
+    answer = Answer()
+    draws_BD = uniforms(Stream.GEOMETRY, task.seed, task.epoch, np.array(task.indices), DRAWS)
+    for row, request in enumerate(task.requests):
+        if called_off():
+            break
+        try:
+            label, valid = _place(task, row, request, draws_BD[row : row + 1], fd)
+        except BadSampleError as error:
+            answer.failures.append(Failure(row, error.name, error.reason))
+            label, valid = 0, 0
+        answer.labels.append(label)
+        answer.valid.append(valid)
+    return answer
+
+
+def _place(
+    task: Task, row: int, request: Request, draws_1D: npt.NDArray[np.float64], fd: int
+) -> tuple[int, int]:
+    """Read one sample into its place; returns its label and how many of its items are valid."""
+    geometry = task.geometry
+    sample = request.read(geometry.side_hint(draws_1D[0]))
+    height, width = sample.image_HW3.shape[:2]
+    boxes_14, flips_13 = views(geometry, draws_1D, np.array([float(width)]), np.array([float(height)]))
+    pixels = cut_image(sample.image_HW3, boxes_14[0], flips_13[0], geometry.side)
+    os.pwrite(fd, pixels.data, task.pixels_at + row * pixels.nbytes)
+    if task.masks_at is None:
+        _check_class(request, sample.label, "label", task.classes)
+        return sample.label, 1
+    assert sample.mask_HW is not None, "a segmentation sample has a mask"
+    mask = cut_mask(sample.mask_HW, boxes_14[0], flips_13[0], geometry.side)
+    _check_class(request, int(mask.max()), "mask value", task.classes)
+    os.pwrite(fd, mask.data, task.masks_at + row * mask.nbytes)
+    return 0, int(np.count_nonzero(mask != IGNORE))
+
+
+def _check_class(request: Request, value: int, what: str, classes: int) -> None:
+    """Refuse a class that the network has no output for: on a GPU it would end the process."""
+    if value >= classes:
+        raise BadSampleError(request.name, f"{what} {value} where there are {classes} classes")
+
+
+class _Inbox:
+    """The messages of the trainer, taken in as they come, so that its sends never wait for a decode.
+
+    A message is a pickled `Task`; an empty one calls off all tasks sent before it. The end of the messages is
+    the end of the trainer, and of this process, in the middle of whatever it does.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._messages: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
+        self._called_off = 0
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        number = 0
+        while True:
+            try:
+                message = self._connection.recv_bytes()
+            except (EOFError, OSError):
+                os._exit(0)
+            if message:
+                number += 1
+                self._messages.put((number, message))
+            else:
+                self._called_off = number
+
+    def answer_next(self, fd: int) -> Answer:
+        number, message = self._messages.get()
+        try:
+            return perform(pickle.loads(message), fd, lambda: number <= self._called_off)  # noqa: S301 - own parent
+        except Exception:  # noqa: BLE001 - told to the trainer, which raises it
+            return Answer(error=traceback.format_exc())
+
+
+def main() -> None:
+    """Serve the trainer that started this process: `argv` holds the descriptors of the pipe and the arena."""
+    # A stop is the trainer's business: it finishes its step first, and needs its data for that.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    connection, fd = Connection(int(sys.argv[1])), int(sys.argv[2])
+    inbox = _Inbox(connection)
+    while True:
+        answer = inbox.answer_next(fd)
+        try:
+            connection.send(answer)
+        except OSError:
+            os._exit(0)

@@ -1,0 +1,78 @@
+"""Pictures for the tests: made here, and where the repository has them beside it, real ones."""
+
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+
+
+def photo(width=48, height=32, seed=0):
+    """A smooth picture whose corners all differ, so that a wrong turn shows; RGB."""
+    rng = np.random.default_rng(seed)
+    rough = rng.integers(0, 256, (4, 6, 3), np.uint8)
+    rough[0, 0], rough[0, -1], rough[-1, 0], rough[-1, -1] = (
+        (255, 0, 0),
+        (0, 255, 0),
+        (0, 0, 255),
+        (250, 250, 0),
+    )
+    return Image.fromarray(rough).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def save_oriented(path, orientation, upright):
+    """Store `upright` as a camera held that way does: turned, with the EXIF note that turns it back."""
+    turn = {
+        1: None,
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_90,
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_270,
+    }[orientation]
+    stored = upright if turn is None else upright.transpose(turn)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored.save(path, exif=exif, quality=95)
+    return stored
+
+
+def png_header(width, height):
+    """A PNG that claims a size and holds next to nothing."""
+    size = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    data = b"IDAT" + zlib.compress(b"\0")
+    chunks = (
+        struct.pack(">I", len(c) - 4) + c + struct.pack(">I", zlib.crc32(c)) for c in (size, data, b"IEND")
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def class_folders(root, counts, extension=".png"):
+    """Write `counts[name]` pictures into each folder `root/name`; names may hold slashes."""
+    for name, count in counts.items():
+        (root / name).mkdir(parents=True, exist_ok=True)
+        for index in range(count):
+            photo(20, 16, seed=index).save(root / name / f"{index}{extension}")
+    return root
+
+
+def pairs(root, masks, size=(24, 16)):
+    """Write an image and a mask for each of `masks`: Pillow images, or arrays of grey values."""
+    (root / "images").mkdir(parents=True, exist_ok=True)
+    (root / "masks").mkdir(exist_ok=True)
+    for index, mask in enumerate(masks):
+        photo(size[0], size[1], index).save(root / "images" / f"{index}.jpg")
+        picture = mask if isinstance(mask, Image.Image) else Image.fromarray(np.asarray(mask))
+        picture.save(root / "masks" / f"{index}.png")
+    return root
+
+
+def stripes(*values, size=(24, 16), dtype=np.uint8):
+    """A mask with vertical stripes of these values."""
+    row = np.array(values, dtype)[np.arange(size[0]) * len(values) // size[0]]
+    return np.repeat(row[None], size[1], axis=0)

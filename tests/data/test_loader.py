@@ -1,0 +1,381 @@
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from mptui.data.augment import IMAGENET_MEAN, IMAGENET_STD
+from mptui.data.batch import Batch
+from mptui.data.loader import Loader, Window
+from mptui.data.resident import cache_fits
+from mptui.data.types import IGNORE, Problem, Request
+from mptui.errors import ConfigError, DataError
+from tests.data.samples import Broken, Drawn, Faulty, Masked, Samples
+
+CPU = torch.device("cpu")
+SIDE = 24
+
+
+def loader(split: Samples | None = None, **settings: Any) -> Loader:
+    chosen: dict[str, Any] = {
+        "task": "classification",
+        "batch_size": 8,
+        "side": SIDE,
+        "num_classes": 10,
+        "device": CPU,
+        "train": True,
+        "augment": True,
+        "seed": 5,
+    }
+    return Loader(split or Samples(52), **{**chosen, **settings})
+
+
+def segmentation(split: Samples, **settings: Any) -> Loader:
+    return loader(split, task="segmentation", num_classes=2, **settings)
+
+
+def batches(of: Loader, epoch: int = 0, accumulate: int = 1, start_sample: int = 0) -> list[Batch]:
+    return [batch for window in of.windows(epoch, accumulate, start_sample) for batch in window]
+
+
+def joined(found: list[Batch]) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+    return (
+        torch.cat([batch.images_BCHW[: batch.size] for batch in found]),
+        torch.cat([batch.targets[: batch.size] for batch in found]),
+        np.concatenate([batch.sample_indices for batch in found]).tolist(),
+    )
+
+
+def assert_same(found: list[Batch], expected: list[Batch]) -> None:
+    images, targets, indices = joined(found)
+    expected_images, expected_targets, expected_indices = joined(expected)
+    assert indices == expected_indices
+    assert torch.equal(targets, expected_targets)
+    assert torch.equal(images, expected_images)
+
+
+def broken_every_ninth(index: int) -> Request:
+    return Broken(index) if index % 9 == 4 else Drawn(index)
+
+
+# -- the same bits, however they are made ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [loader, segmentation])
+def test_any_number_of_workers_gives_the_same_bits(make: Callable[..., Loader]) -> None:
+    split = Samples(52, Masked if make is segmentation else Drawn)
+    found = []
+    for workers in (0, 1, 3):
+        with make(split, workers=workers) as it:
+            found.append([*batches(it, epoch=0), *batches(it, epoch=1)])
+    assert_same(found[1], found[0])
+    assert_same(found[2], found[0])
+
+
+@pytest.mark.parametrize("cache", ["off", "device"])
+def test_an_epoch_goes_on_from_any_sample_with_any_batch_size(cache: str) -> None:
+    with loader(cache=cache) as it, loader(cache=cache, batch_size=5, workers=1) as other:
+        images, targets, indices = joined(batches(it, epoch=3))
+        for start in range(51):
+            for resumed in (it, other) if start % 10 == 0 else (it,):
+                tail = batches(resumed, epoch=3, accumulate=2, start_sample=start)
+                tail_images, tail_targets, tail_indices = joined(tail)
+                until = start + len(tail_indices)
+                assert until >= 51
+                assert tail_indices == indices[start:until]
+                assert torch.equal(tail_targets, targets[start:until])
+                assert torch.equal(tail_images, images[start:until])
+
+
+def test_windows_say_where_to_go_on() -> None:
+    with loader(Samples(49)) as it:
+        windows = list(it.windows(0, 3))
+        assert [window.index for window in windows] == [0, 1]
+        assert [window.next_sample for window in windows] == [24, 49]
+        assert [window.index for window in it.windows(0, 3, start_sample=24)] == [1]
+        assert list(it.windows(0, 3, start_sample=49)) == []
+
+
+def test_a_training_epoch_is_a_permutation_of_its_own_and_a_validation_is_in_order() -> None:
+    with loader(workers=2) as it:
+        first, second = joined(batches(it, 0))[2], joined(batches(it, 1))[2]
+    assert sorted(first) == sorted(second) == list(range(52))
+    assert first != second != list(range(52))
+    with loader(train=False) as it:
+        assert joined(batches(it, 1))[2] == list(range(52))
+
+
+def test_views_and_colours_change_from_epoch_to_epoch_in_training_only() -> None:
+    with loader(Samples(8)) as it:
+        first, second = joined(batches(it, 0)), joined(batches(it, 1))
+        back = [first[2].index(index) for index in second[2]]
+        assert not torch.isclose(first[0][back], second[0]).all(dim=(1, 2, 3)).any()
+    for settings in ({"train": False}, {"augment": False}):
+        with loader(Samples(8), **settings) as it:
+            first, second = joined(batches(it, 0)), joined(batches(it, 1))
+            assert torch.equal(first[0][np.argsort(first[2])], second[0][np.argsort(second[2])])
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize("cache", ["off", "device"])
+def test_images_are_normalised_floats_in_the_layout_asked_for(channels_last: bool, cache: str) -> None:
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    for augment in (True, False):
+        with loader(cache=cache, channels_last=channels_last, augment=augment, pad_last=True) as it:
+            for batch in batches(it):
+                assert batch.images_BCHW.shape == (8, 3, SIDE, SIDE)
+                assert batch.images_BCHW.dtype == torch.float32
+                assert batch.images_BCHW.is_contiguous(memory_format=layout)
+                assert batch.targets.dtype == torch.int64
+                assert batch.targets[: batch.size].tolist() == (batch.sample_indices % 10).tolist()
+
+
+# -- faults ---------------------------------------------------------------------------------------
+
+
+def test_killed_workers_change_nothing() -> None:
+    with loader(workers=2, prefetch=1) as it:
+        expected = batches(it)
+        found = []
+        for number, window in enumerate(it.windows(0, 1)):
+            if number in {1, 3}:
+                os.kill(it.worker_pids[number // 2], signal.SIGKILL)
+            found += list(window)
+    assert_same(found, expected)
+
+
+def test_bad_samples_are_replaced_and_listed_alike_for_any_number_of_workers() -> None:
+    told: list[Problem] = []
+    found, listed = [], []
+    for workers in (0, 3):
+        with loader(
+            Samples(52, broken_every_ninth), workers=workers, bad_budget=0.2, on_bad=told.append
+        ) as it:
+            found.append(batches(it))
+            batches(it, epoch=1)
+            listed.append(sorted(problem.path for problem in it.bad))
+    assert_same(found[1], found[0])
+    assert listed[0] == listed[1] == sorted(f"broken-{index}.png" for index in range(4, 52, 9))
+    assert sorted(problem.path for problem in told) == sorted(listed[0] * 2)
+    indices = joined(found[0])[2]
+    assert len(indices) == 52
+    assert not [index for index in indices if index % 9 == 4]
+
+
+def test_a_validation_sample_has_the_same_replacement_in_every_epoch() -> None:
+    with loader(Samples(52, broken_every_ninth), train=False, bad_budget=0.2) as it:
+        assert_same(batches(it, epoch=1), batches(it, epoch=0))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("cache", ["off", "device"])
+def test_too_many_bad_samples_end_the_run_by_name(workers: int, cache: str) -> None:
+    with (
+        loader(Samples(52, broken_every_ninth), workers=workers, bad_budget=0.04, cache=cache) as it,
+        pytest.raises(DataError, match=r"allows 2\n(broken-\d+\.png: truncated\n?){3}"),
+    ):
+        batches(it)
+
+
+def test_one_bad_sample_is_one_too_many_only_where_none_is_allowed() -> None:
+    def make(index: int) -> Request:
+        return Broken(index) if index == 3 else Drawn(index)
+
+    with loader(Samples(20, make), bad_budget=0.01) as it:
+        assert len(joined(batches(it))[2]) == 20
+    with loader(Samples(20, make), bad_budget=0.0) as it, pytest.raises(DataError):
+        batches(it)
+    with loader(Samples(1, Broken), bad_budget=1.0) as it, pytest.raises(DataError):
+        batches(it)
+
+
+def test_a_class_that_the_network_does_not_have_makes_a_sample_bad() -> None:
+    with loader(Samples(20), num_classes=9, bad_budget=0.1) as it:
+        assert 9 not in joined(batches(it))[1]
+        assert {problem.reason for problem in it.bad} == {"label 9 where there are 9 classes"}
+
+
+def test_a_bug_in_a_reader_is_raised_and_the_loader_can_be_closed() -> None:
+    with loader(Samples(20, Faulty), workers=2) as it:
+        with pytest.raises(RuntimeError, match="KeyError"):
+            batches(it)
+        pids = it.worker_pids
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+# -- windows --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cache", ["off", "device"])
+def test_seven_batches_by_four_are_two_windows(cache: str) -> None:
+    with loader(cache=cache) as it:
+        assert (it.batches, it.steps(4)) == (7, 2)
+        windows = list(it.windows(0, 4))
+        assert [(len(window), window.size, window.valid) for window in windows] == [(4, 32, 32), (3, 20, 20)]
+
+
+@pytest.mark.parametrize("cache", ["off", "device"])
+def test_valid_counts_pixels_that_are_not_ignored(cache: str) -> None:
+    def make(index: int) -> Request:
+        return Masked(index, ignored_rows=96 if index == 0 else index * 2)
+
+    with segmentation(Samples(28, make), batch_size=4, augment=False, cache=cache) as it:
+        assert it.steps(4) == 2
+        for window in it.windows(0, 4):
+            counts = [int((batch.targets != IGNORE).sum()) for batch in window]
+            assert [batch.valid for batch in window] == counts
+            assert window.valid == sum(counts) < window.size * SIDE * SIDE
+
+
+def test_valid_counts_pixels_of_random_crops() -> None:
+    with segmentation(Samples(12, lambda index: Masked(index, ignored_rows=40)), batch_size=4) as it:
+        for window in it.windows(0, 2):
+            assert window.valid == sum(int((batch.targets != IGNORE).sum()) for batch in window)
+
+
+def test_ignored_pixels_are_not_cropped_on_the_device() -> None:
+    with (
+        segmentation(Samples(4, lambda index: Masked(index, ignored_rows=2)), cache="device") as it,
+        pytest.raises(ConfigError, match="ignored"),
+    ):
+        it.prepare()
+
+
+@pytest.mark.parametrize("cache", ["off", "device"])
+def test_masks_lie_where_their_images_say(cache: str) -> None:
+    with segmentation(Samples(40, Masked), cache=cache, side=64) as it:
+        found = batches(it)
+    mean = torch.tensor(IMAGENET_MEAN).view(3, 1, 1)
+    std = torch.tensor(IMAGENET_STD).view(3, 1, 1)
+    agreements = [
+        ((batch.images_BCHW * std + mean).mean(dim=1) > 0.5).eq(batch.targets == 1).float().mean().item()
+        for batch in found
+    ]
+    assert min(agreements) > 0.97
+
+
+def test_a_window_can_be_gone_through_again() -> None:
+    for cache in ("off", "device"):
+        with loader(cache=cache) as it:
+            for window in it.windows(0, 3):
+                assert_same(list(window), list(window))
+
+
+@pytest.mark.parametrize(("count", "settings", "sizes"), [
+    (17, {}, [8, 8]),
+    (18, {}, [8, 8, 2]),
+    (18, {"drop_last": True}, [8, 8]),
+    (3, {"drop_last": True}, [3]),
+    (1, {}, [1]),
+    (3, {"batch_size": 1}, [1, 1, 1]),
+    (17, {"train": False}, [8, 8, 1]),
+])  # fmt: skip
+def test_short_last_batches(count: int, settings: dict[str, Any], sizes: list[int]) -> None:
+    with loader(Samples(count), **settings) as it:
+        assert [batch.size for batch in batches(it)] == sizes
+        assert it.batches == len(sizes)
+
+
+@pytest.mark.parametrize("cache", ["off", "device"])
+def test_a_padded_batch_tells_its_real_size(cache: str) -> None:
+    with loader(Samples(11), train=False, pad_last=True, cache=cache) as it:
+        last = batches(it)[-1]
+    assert (last.size, last.valid, last.sample_indices.tolist()) == (3, 3, [8, 9, 10])
+    assert last.images_BCHW.shape[0] == last.targets.shape[0] == 8
+    assert torch.equal(last.images_BCHW[3:6], last.images_BCHW[:3])
+
+
+@pytest.mark.parametrize("cache", ["off", "device"])
+def test_mixed_images_have_both_targets(cache: str) -> None:
+    with loader(cache=cache, mixup_alpha=1.0) as mixed, loader(cache=cache) as plain:
+        for found, expected in zip(batches(mixed), batches(plain), strict=True):
+            images = expected.images_BCHW
+            assert found.mixed_targets is not None
+            assert torch.equal(found.targets, expected.targets)
+            assert torch.equal(found.mixed_targets, found.targets.roll(1, 0))
+            torch.testing.assert_close(
+                found.images_BCHW, found.lam * images + (1 - found.lam) * images.roll(1, 0)
+            )
+        shares = [[batch.lam for batch in batches(mixed, epoch)] for epoch in (0, 1)]
+        assert len({*shares[0], *shares[1]}) == 14
+    with loader(cache=cache, mixup_alpha=1.0, train=False) as it:
+        assert all(batch.mixed_targets is None and batch.lam == 1.0 for batch in batches(it))
+
+
+# -- life and death -------------------------------------------------------------------------------
+
+
+def test_an_abandoned_pass_leaves_the_loader_as_it_was() -> None:
+    with loader(workers=2) as it:
+        expected = batches(it, epoch=1)
+        kept: Window | None = None
+        for window in it.windows(0, 2):
+            kept = window
+            break
+        assert_same(batches(it, epoch=1), expected)
+        with pytest.raises(RuntimeError, match="over"):
+            list(cast(Window, kept))
+
+
+def test_a_new_pass_ends_the_one_before() -> None:
+    with loader(workers=2) as it:
+        old = it.windows(0, 1)
+        first = next(old)
+        assert_same(batches(it, epoch=1), batches(it, epoch=1))
+        with pytest.raises(RuntimeError, match="over"):
+            list(first)
+
+
+def test_closing_in_the_middle_ends_the_workers() -> None:
+    it = loader(workers=2)
+    window = next(it.windows(0, 1))
+    assert window.size == 8
+    pids = it.worker_pids
+    assert len(pids) == 2
+    it.close()
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_a_thread_can_use_a_loader() -> None:
+    found: list[Batch] = []
+    with loader(workers=1) as it:
+        thread = threading.Thread(target=lambda: found.extend(batches(it)))
+        thread.start()
+        thread.join()
+        assert_same(found, batches(it))
+
+
+# -- kept on the device ---------------------------------------------------------------------------
+
+
+def test_cached_pixels_are_those_of_the_uncached_way() -> None:
+    told: list[tuple[int, int]] = []
+    with (
+        loader(augment=False) as off,
+        loader(augment=False, cache="device", workers=2, on_progress=lambda *at: told.append(at)) as cached,
+    ):
+        assert_same(batches(cached), batches(off))
+        assert cached.worker_pids == []
+    assert told[-1] == (52, 52)
+
+
+def test_cached_bad_samples_are_replaced() -> None:
+    with loader(Samples(52, broken_every_ninth), cache="device", bad_budget=0.2) as it:
+        found = batches(it)
+        assert len(it.bad) == 6
+    for batch in found:
+        assert batch.targets.tolist() == (batch.sample_indices % 10).tolist()
+
+
+def test_what_fits_on_the_device() -> None:
+    assert cache_fits(Samples(100), 32, "classification", CPU, False)[0]
+    assert not cache_fits(Samples(10**7), 224, "classification", CPU, False)[0]
+    assert not cache_fits(Samples(100), 32, "classification", CPU, False, budget=1000)[0]
+    fits, reason = cache_fits(Samples(100), 32, "segmentation", CPU, True)
+    assert not fits
+    assert "ignored" in reason

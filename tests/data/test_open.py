@@ -1,0 +1,225 @@
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mptui.config.schema import DataConfig
+from mptui.data import scan as scanning
+from mptui.data.check import check
+from mptui.data.checkers import Checker, ScanCancelledError
+from mptui.data.open import open_dataset, task_of
+from mptui.errors import ConfigError, DataError
+
+from .images import SHARED, class_folders, pairs, photo, stripes
+
+
+def opened(path=None, *, task="classification", progress=None, should_stop=lambda: False, seed=0, **settings):
+    heard: list[str] = []
+    dataset = open_dataset(
+        DataConfig(path=None if path is None else str(path), **settings),
+        task=task,
+        side=32,
+        seed=seed,
+        on_progress=lambda done, total: None if progress is None else progress.append((done, total)),
+        should_stop=should_stop,
+        on_warning=heard.append,
+    )
+    assert heard == list(dataset.warnings)
+    return dataset
+
+
+def paths(split):
+    return [split.request(index).name for index in range(len(split))]
+
+
+def test_a_folder_becomes_two_halves_that_share_nothing(tmp_path):
+    class_folders(tmp_path, {"cat": 10, "dog": 5})
+    dataset = opened(tmp_path, val_fraction=0.2)
+    assert (dataset.name, dataset.task, dataset.classes) == (tmp_path.name, "classification", ("cat", "dog"))
+    assert (len(dataset.train), len(dataset.val)) == (12, 3)
+    assert not set(paths(dataset.train)) & set(paths(dataset.val))
+    assert dataset.class_counts == [8, 4]
+    assert dataset.sides == (16, 16, 16)
+    assert paths(opened(tmp_path).val) == paths(dataset.val)
+    assert paths(opened(tmp_path, seed=3).val) != paths(dataset.val)
+    for index in range(len(dataset.val)):
+        request = dataset.val.request(index)
+        assert dataset.classes[request.read().label] == request.name.split("/")[-2]
+
+
+def test_every_broken_file_is_named_and_left_out(tmp_path):
+    class_folders(tmp_path, {"train/cat": 20, "train/dog": 20, "val/cat": 5, "val/dog": 5}, ".jpg")
+    whole = (tmp_path / "train/cat/3.jpg").read_bytes()
+    (tmp_path / "train/cat/3.jpg").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "val/dog/1.jpg").write_bytes(b"")
+    dataset = opened(tmp_path, bad_sample_budget=0.05)
+    assert [(os.path.relpath(p.path, tmp_path), p.reason.split()[0]) for p in dataset.problems] == [
+        ("train/cat/3.jpg", "truncated:"),
+        ("val/dog/1.jpg", "empty"),
+    ]
+    assert (len(dataset.train), len(dataset.val)) == (39, 9)
+    assert str(tmp_path / "train/cat/3.jpg") not in paths(dataset.train)
+    with pytest.raises(DataError) as caught:
+        opened(tmp_path, bad_sample_budget=0.03)
+    assert caught.value.exit_code == 3
+    assert "train/cat/3.jpg" in caught.value.message
+    assert "val/dog/1.jpg" in caught.value.message
+    assert "data.bad_sample_budget" in caught.value.hint
+
+
+def test_a_long_list_of_broken_files_ends_with_their_number(tmp_path):
+    class_folders(tmp_path, {"cat": 30, "dog": 2})
+    for path in (tmp_path / "cat").iterdir():
+        path.write_text("broken\n")
+    (tmp_path / "cat" / "0.png").rename(tmp_path / "cat" / "0\n\x1b[2J.png")
+    with pytest.raises(DataError) as caught:
+        opened(tmp_path)
+    lines = caught.value.message.split("\n")
+    assert "30 of 32" in lines[0]
+    assert lines[-1] == "  … and 10 more"
+    assert len(lines) == 22
+    assert all(line.isprintable() for line in lines)
+
+
+def test_a_set_that_leaves_nothing_to_validate_with_is_refused(tmp_path):
+    class_folders(tmp_path, {"cat": 1, "dog": 1})
+    with pytest.raises(DataError, match="validation"):
+        opened(tmp_path)
+
+
+def test_a_class_with_one_image_is_trained_on_and_named(tmp_path):
+    class_folders(tmp_path, {"cat": 5, "dog": 1})
+    dataset = opened(tmp_path)
+    assert dataset.class_counts == [4, 1]
+    assert any("dog" in warning for warning in dataset.warnings)
+
+
+def test_an_unchanged_set_is_not_decoded_again_and_a_changed_one_is(tmp_path, own_cache):
+    class_folders(tmp_path, {"cat": 20, "dog": 20})
+    first: list[tuple[int, int]] = []
+    second: list[tuple[int, int]] = []
+    third: list[tuple[int, int]] = []
+    dataset = opened(tmp_path, progress=first)
+    assert first[0] == (0, 40)
+    assert first[-1] == (40, 40)
+    assert opened(tmp_path, progress=second).sides == dataset.sides
+    assert second == [(40, 40)]
+    (tmp_path / "cat" / "7.png").write_bytes(b"no longer an image")
+    assert len(opened(tmp_path, progress=third, bad_sample_budget=0.5).problems) == 1
+    assert third[0] == (0, 40)
+    for kept in (own_cache / "mptui" / "scans").iterdir():
+        kept.write_text('{"sides": [1, "x"], "surveys": []}')
+    assert len(opened(tmp_path, bad_sample_budget=0.5).train) == 31
+
+
+def test_what_a_scan_of_masks_keeps_is_what_it_found(tmp_path):
+    pairs(tmp_path, [stripes(0, 1, 255)] * 9)
+    first = opened(tmp_path, task="segmentation", ignore_index=255)
+    again = opened(tmp_path, task="segmentation", ignore_index=255)
+    assert (again.classes, again.class_counts, again.has_ignored) == (first.classes, first.class_counts, True)
+
+
+def test_a_scan_can_be_stopped(tmp_path):
+    class_folders(tmp_path, {"cat": 20, "dog": 20})
+    with pytest.raises(ScanCancelledError):
+        opened(tmp_path, should_stop=lambda: True)
+
+
+def test_above_the_limit_ends_of_files_tell_the_truncated(tmp_path, monkeypatch):
+    monkeypatch.setattr(scanning, "DECODE_WHOLE", 10)
+    class_folders(tmp_path, {"cat": 10, "dog": 10}, ".jpg")
+    cut = tmp_path / "cat" / "3.jpg"
+    cut.write_bytes(cut.read_bytes()[:-40])
+    trailing = tmp_path / "cat" / "4.jpg"
+    trailing.write_bytes(trailing.read_bytes() + b"x" * 500)
+    photo().save(tmp_path / "cat" / "5.bmp")
+    dataset = opened(tmp_path, bad_sample_budget=0.5)
+    assert [p.path for p in dataset.problems] == [str(cut)]
+
+
+def test_a_file_that_ends_the_process_is_named_and_costs_no_other(tmp_path, monkeypatch):
+    class_folders(tmp_path, {"cat": 3})
+    killer = tmp_path / "cat" / "1.png"
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        "import os, PIL.Image\n"
+        "whole = PIL.Image.open\n"
+        f"killer = {str(killer)!r}\n"
+        "PIL.Image.open = lambda path, **k: os._exit(9) if str(path) == killer else whole(path, **k)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    checker = Checker()
+    try:
+        found = checker.check([(str(tmp_path / "cat" / f"{i}.png"), None) for i in range(3)], whole=True)
+    finally:
+        checker.stop()
+        checker.close()
+    assert [finding.side for finding in found] == [16, 0, 16]
+    assert found[1].path == str(killer)
+
+
+def test_decoders_that_complain_write_nothing_to_the_terminal(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    class_folders(tmp_path, {"a": 3, "b": 3})
+    Image.fromarray(noise).save(tmp_path / "a" / "bad.tif", compression="tiff_lzw")
+    damaged = bytearray((tmp_path / "a" / "bad.tif").read_bytes())
+    for place in range(3000, 3100):
+        damaged[place] ^= 0x5A
+    (tmp_path / "a" / "bad.tif").write_bytes(damaged)
+    script = """
+import sys
+from mptui.config.schema import DataConfig
+from mptui.data.open import open_dataset
+d = open_dataset(DataConfig(path=sys.argv[1], bad_sample_budget=1.0), task="classification", side=8, seed=0,
+    on_progress=lambda *a: None, should_stop=lambda: False, on_warning=lambda m: None)
+print([p.path.rpartition("/")[2] for p in d.problems], "torch" in sys.modules)
+"""
+    ran = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True)
+    assert (ran.stdout.strip(), ran.stderr) == ("['bad.tif'] False", "")
+
+
+def test_findings_travel_as_json(tmp_path):
+    pairs(tmp_path, [stripes(0, 3)])
+    finding = check((str(tmp_path / "images/0.jpg"), str(tmp_path / "masks/0.png")), whole=True)
+    assert type(finding).from_json(json.loads(json.dumps(finding.to_json()))) == finding
+    assert finding.mask is not None
+    assert finding.mask.codes == (0, 3)
+
+
+def test_images_and_masks_are_for_another_model_than_classes(tmp_path):
+    class_folders(tmp_path, {"cat": 2, "dog": 2})
+    assert task_of(DataConfig(path=str(tmp_path))) == "classification"
+    with pytest.raises(DataError) as caught:
+        opened(tmp_path, task="segmentation")
+    assert "--model unet" in caught.value.hint
+
+
+def test_an_unknown_name_is_refused_with_the_nearest(tmp_path):
+    with pytest.raises(ConfigError, match="did you mean cifar10"):
+        task_of(DataConfig(name="cifar-10"))
+    assert task_of(DataConfig()) is None
+    assert task_of(DataConfig(name="cifar10")) == "classification"
+
+
+def test_nothing_named_means_shapes():
+    dataset = opened(samples=20)
+    assert (dataset.name, len(dataset.train), len(dataset.val)) == ("shapes", 20, 10)
+    assert dataset.train.request(3).read().image_HW3.shape == (32, 32, 3)
+
+
+def test_a_real_set_names_each_broken_file(tmp_path):
+    """The awkward set beside the repository, or a small one like it."""
+    root = SHARED / "awkward-basic"
+    if not root.exists():
+        root = class_folders(tmp_path, {"formats": 6})
+        (root / "broken").mkdir()
+        for name in ("text.jpg", "zero_bytes.jpg"):
+            (root / "broken" / name).write_bytes(b"text"[: 4 * (name == "text.jpg")])
+    dataset = opened(root, bad_sample_budget=0.5)
+    assert sorted(p.path for p in dataset.problems) == sorted(str(p) for p in (root / "broken").iterdir())
+    assert dataset.class_counts[0] == 0

@@ -1,0 +1,171 @@
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from mptui.data.geometry import Geometry
+from mptui.data.pool import Pool
+from mptui.data.types import Request
+from mptui.data.worker import Answer, Task
+from mptui.errors import DataError
+from tests.data.samples import Chatty, Deadly, Drawn, Faulty, Slow
+
+SIDE = 16
+BYTES = SIDE * SIDE * 3
+
+
+def read(pool: Pool, requests: list[Request]) -> dict[str, Answer]:
+    """Read each request as a task of its own; returns the answers by the request's name."""
+    pool.arena.reserve(len(requests) * BYTES)
+    for row, request in enumerate(requests):
+        pool.submit(task(pool, request, row))
+    answers: dict[str, Answer] = {}
+    while len(answers) < len(requests):
+        for done, answer in pool.collect(block=True):
+            assert done.requests[0].name not in answers, "answered twice"
+            answers[done.requests[0].name] = answer
+    return answers
+
+
+def task(pool: Pool, request: Request, row: int) -> Task:
+    geometry = Geometry.for_validation("classification", SIDE)
+    return Task(pool.next_id(), (request,), (row,), 0, 0, geometry, classes=10, pixels_at=row * BYTES)
+
+
+def test_workers_write_what_the_caller_would() -> None:
+    requests: list[Request] = [Drawn(i) for i in range(12)]
+    with Pool(0) as alone, Pool(2) as pool:
+        expected, found = read(alone, requests), read(pool, requests)
+        np.testing.assert_array_equal(alone.arena.pixels(0, 12, SIDE), pool.arena.pixels(0, 12, SIDE))
+    assert {name: answer.labels for name, answer in expected.items()} == {
+        name: answer.labels for name, answer in found.items()
+    }
+
+
+def test_workers_import_no_torch_and_keep_quiet(capfd: pytest.CaptureFixture[str]) -> None:
+    assert torch.__name__ in sys.modules
+    with Pool(1) as pool:
+        answers = read(pool, [Chatty(0)])
+    assert answers["chatty"].labels == [0]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_script_that_imports_torch_and_has_no_main_guard_can_use_workers(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+        import torch
+        from mptui.data.pool import Pool
+        from tests.data.samples import Chatty
+        from tests.data.test_pool import read
+        pool = Pool(1)
+        print(read(pool, [Chatty(0)])["chatty"].labels)
+        pool.close()
+        """)
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("[0]\n", "")
+
+
+def test_a_killed_worker_is_replaced_and_its_tasks_are_done(tmp_path: Path) -> None:
+    with Pool(2) as pool:
+        answers = read(pool, [*[Drawn(i) for i in range(9)], Deadly(9, tmp_path / "died")])
+        assert len(pool.pids) == 2
+        pixels = pool.arena.pixels(0, 10, SIDE).copy()
+    with Pool(0) as alone:
+        read(alone, [Drawn(i) for i in range(10)])
+        np.testing.assert_array_equal(pixels, alone.arena.pixels(0, 10, SIDE))
+    assert len(answers) == 10
+
+
+def test_idle_workers_may_be_killed_too() -> None:
+    with Pool(2) as pool:
+        read(pool, [Drawn(i) for i in range(4)])
+        before = pool.pids
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
+        assert len(read(pool, [Drawn(i) for i in range(4)])) == 4
+        assert not set(before) & set(pool.pids)
+
+
+def test_a_sample_that_kills_every_worker_ends_the_run_by_name() -> None:
+    with Pool(2) as pool, pytest.raises(DataError, match=r"SIGKILL.*deadly-3\.png"):
+        read(pool, [*[Drawn(i) for i in range(3)], Deadly(3)])
+
+
+def test_a_bug_in_a_reader_is_raised_with_its_traceback() -> None:
+    with Pool(1) as pool, pytest.raises(RuntimeError, match="KeyError: 'no such thing'"):
+        read(pool, [Faulty(0)])
+
+
+def test_workers_live_through_the_signals_that_stop_a_run() -> None:
+    with Pool(1) as pool:
+        read(pool, [Drawn(0)])
+        pids = pool.pids
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(pids[0], number)
+        read(pool, [Drawn(1)])
+        assert pool.pids == pids
+
+
+def test_tasks_called_off_are_neither_answered_nor_written() -> None:
+    with Pool(2) as pool:
+        pool.arena.reserve(500 * BYTES)
+        for row in range(500):
+            pool.submit(task(pool, Drawn(row), row))
+        pool.call_off()
+        pool.arena.pixels(0, 500, SIDE)[:] = 77
+        answers = read(pool, [Drawn(0)])
+        assert list(answers) == ["drawn-0.png"]
+        assert (pool.arena.pixels(BYTES, 499, SIDE) == 77).all()
+
+
+def test_tasks_called_off_are_not_read(tmp_path: Path) -> None:
+    with Pool(1) as pool:
+        pool.arena.reserve(200 * BYTES)
+        for row in range(200):
+            pool.submit(task(pool, Slow(row, tmp_path), row))
+        pool.call_off()
+    assert len(list(tmp_path.iterdir())) < 200
+
+
+def test_closing_ends_the_processes() -> None:
+    pool = Pool(2)
+    read(pool, [Drawn(0), Drawn(1)])
+    processes = [psutil.Process(pid) for pid in pool.pids]
+    pool.close()
+    assert not any(process.is_running() for process in processes)
+
+
+def test_workers_end_with_a_trainer_that_is_killed() -> None:
+    code = """
+        import os, signal
+        from mptui.data.pool import Pool
+        from tests.data.samples import Drawn
+        from tests.data.test_pool import read, task
+        pool = Pool(2)
+        read(pool, [Drawn(0), Drawn(1)])
+        print(*pool.pids, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False
+    )
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert done.returncode == -signal.SIGKILL
+    assert len(pids) == 2
+    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=20)
+    assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
