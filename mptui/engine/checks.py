@@ -1,0 +1,35 @@
+"""Looks at every batch and loss, for bug hunts (`guards.check_batches`). Each look syncs the device."""
+
+import torch
+
+from mptui.data.batch import Batch
+from mptui.data.types import IGNORE
+from mptui.errors import DataError, DivergedError
+
+
+def check_batch(batch: Batch, num_classes: int, step: int) -> None:
+    """Raise DataError if a batch holds what no network can learn from.
+
+    Args:
+        batch: Images must be finite and not all one value; targets below `num_classes`, or ignored.
+        num_classes: Of the task.
+        step: Optimizer steps tried so far, for the message.
+    """
+    where = f"step {step + 1}, samples {batch.sample_indices.tolist()[:8]}"
+    if not bool(torch.isfinite(batch.images_BCHW).all()):
+        raise DataError(f"{where}: an image has values that are not finite", hint="look at these files")
+    low, high = int(batch.targets.min()), int(batch.targets.max())
+    if low < IGNORE or high >= num_classes:
+        raise DataError(
+            f"{where}: targets from {low} to {high}, and there are {num_classes} classes",
+            hint="look at the labels or masks of these files; data.ignore_index names a value to leave out",
+        )
+
+
+def check_loss(loss: torch.Tensor, step: int) -> None:
+    """Raise DivergedError at the first loss that is not finite."""
+    if not bool(torch.isfinite(loss)):
+        raise DivergedError(
+            f"step {step + 1}: the loss is {float(loss)}",
+            hint="try a lower learning rate (--lr), or --precision fp32",
+        )

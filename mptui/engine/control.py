@@ -1,0 +1,56 @@
+"""What the outside asks of a running trainer: a mailbox that is looked at between two steps."""
+
+from collections import deque
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A wish from a key, a signal or a socket: one of COMMANDS, with an argument for some."""
+
+    name: str
+    argument: str | None = None
+
+
+COMMANDS = ("stop", "pause", "resume", "checkpoint", "validate", "preset")
+
+
+class Stopped(Exception):  # noqa: N818 - an outcome, not an error
+    """The run was asked to end; everything is saved. `signal` is the one that asked, or None for a key."""
+
+    def __init__(self, signal: int | None = None) -> None:
+        super().__init__("stopped")
+        self.signal = signal
+
+
+class Mailbox:
+    """Commands on their way to the worker thread. Appending and popping a deque need no lock."""
+
+    def __init__(self) -> None:
+        self._commands: deque[Command] = deque()
+        self.stop_asked = False
+        self.stop_signal: int | None = None
+
+    def post(self, command: Command) -> None:
+        """Leave a command; safe from any thread and from a signal handler."""
+        if command.name == "stop":
+            self.stop(None)
+        else:
+            self._commands.append(command)
+
+    def stop(self, signal: int | None) -> None:
+        """Ask the run to save and end; every phase looks at this."""
+        self.stop_signal = signal if signal is not None else self.stop_signal
+        self.stop_asked = True
+
+    def take(self) -> Command | None:
+        """The next command, if there is one."""
+        return self._commands.popleft() if self._commands else None
+
+    def __bool__(self) -> bool:
+        return self.stop_asked or bool(self._commands)
+
+    def check_stop(self) -> None:
+        """Raise Stopped where a phase that has nothing to save can end at once."""
+        if self.stop_asked:
+            raise Stopped(self.stop_signal)

@@ -1,0 +1,45 @@
+"""An exponential moving average of the weights, which moves only when they do."""
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+
+class WeightAverage:
+    """average = decay x average + (1 - decay) x weights, after each applied step.
+
+    BatchNorm's statistics are not averaged: validation uses the live ones, as torch's `swa_utils` does
+    without `use_buffers`.
+    """
+
+    def __init__(self, model: torch.nn.Module, decay: float) -> None:
+        self._weights = [p.detach() for p in model.parameters()]
+        self._names = [name for name, _ in model.named_parameters()]
+        self._average = [w.clone(memory_format=torch.preserve_format) for w in self._weights]
+        self.decay = decay
+
+    def update(self, good: torch.Tensor) -> None:
+        """Move by one step where `good` (0-dim float32: 1 applied, 0 refused) says so. Never syncs."""
+        difference = torch._foreach_sub(self._weights, self._average)
+        torch._foreach_mul_(difference, good * (1.0 - self.decay))
+        torch._foreach_add_(self._average, difference)
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The model has the averaged weights inside, at the same addresses, and its own again after."""
+        own = [w.clone(memory_format=torch.preserve_format) for w in self._weights]
+        torch._foreach_copy_(self._weights, self._average)
+        try:
+            yield
+        finally:
+            torch._foreach_copy_(self._weights, own)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Parameter name -> average."""
+        return dict(zip(self._names, self._average, strict=True))
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        """Go on from `state`."""
+        for name, average in zip(self._names, self._average, strict=True):
+            average.copy_(state[name])

@@ -1,0 +1,83 @@
+"""The validation set, measured whole."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from mptui.data.loader import Loader
+from mptui.engine.precision import Precision
+from mptui.events import Progress, Validated
+from mptui.tasks.base import Task
+
+PROGRESS_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a pass over the validation set found; metrics are fractions of 1."""
+
+    loss: float
+    metrics: dict[str, float]
+    per_class: dict[str, dict[str, float | None]]
+    seconds: float
+
+    def event(self, step: int, epoch: int, *, best: bool) -> Validated:
+        """The event that tells of it."""
+        return Validated(
+            step=step,
+            epoch=epoch,
+            loss=self.loss,
+            metrics=self.metrics,
+            per_class=self.per_class,
+            seconds=self.seconds,
+            best=best,
+        )
+
+
+@torch.no_grad()
+def evaluate(
+    model: torch.nn.Module,
+    task: Task,
+    loader: Loader,
+    precision: Precision,
+    device: torch.device,
+    *,
+    on_progress: Callable[[Progress], None],
+    check_stop: Callable[[], None],
+) -> Measured:
+    """Measure `model` on all of `loader`, in eval mode and in the training's precision.
+
+    Raises:
+        Stopped: From `check_stop`, asked before each batch.
+    """
+    started = time.perf_counter()
+    told = started
+    metrics = task.metrics(device)
+    loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+    samples = 0
+    was_training = model.training
+    model.eval()
+    try:
+        for window in loader.windows(epoch=0, accumulate=1):
+            check_stop()
+            for batch in window:
+                with precision.forward_context():
+                    outputs = model(batch.images_BCHW)
+                    loss = task.loss(outputs, batch, max(batch.valid, 1), max(batch.size, 1))
+                metrics.update(outputs, batch)
+                loss_sum += loss * batch.size
+                samples += batch.size
+            now = time.perf_counter()
+            if now - told >= PROGRESS_S:
+                told = now
+                on_progress(Progress(phase="validating", done=window.index + 1, total=loader.batches))
+    finally:
+        model.train(was_training)
+    return Measured(
+        loss=float(loss_sum) / max(samples, 1),
+        metrics=metrics.compute(),
+        per_class=metrics.per_class(),
+        seconds=time.perf_counter() - started,
+    )

@@ -1,0 +1,113 @@
+"""Figures of each step, kept on the device and read late, so that no step waits for the host.
+
+A step writes one row (loss, gradient norm, refused, loss scale, learning rate) into a ring on the device.
+At the log interval the new rows start on their way to pinned host memory; they are read at the next
+interval, when their copy has long ended. On a CPU they are read at once.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+import torch
+
+COLUMNS = ("loss", "grad_norm", "refused", "loss_scale", "lr")
+CAPACITY = 4096
+
+
+@dataclass(slots=True)
+class StepRow:
+    """What one optimizer step did."""
+
+    step: int
+    epoch: int
+    epoch_step: int
+    samples: int
+    loss: float
+    grad_norm: float
+    refused: bool
+    loss_scale: float
+    lr: float
+
+
+@dataclass(slots=True)
+class Arrived:
+    """Rows that have reached the host, and the metrics' sums as they were after the last of them."""
+
+    rows: list[StepRow]
+    sums: dict[str, torch.Tensor]
+
+
+@dataclass(slots=True)
+class _Pending:
+    rows: torch.Tensor
+    sums: dict[str, torch.Tensor]
+    about: list[tuple[int, int, int, int]]
+    ready: torch.cuda.Event | None
+
+
+class Meter:
+    """The ring, and the rows under way. Rows come out in order, each once."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._ring = torch.zeros(CAPACITY, len(COLUMNS), device=device)
+        self._row = list(self._ring.unbind(0))
+        self._about: list[tuple[int, int, int, int]] = []
+        self._start = 0
+        self._pending: deque[_Pending] = deque()
+        self._cuda = device.type == "cuda"
+
+    def write(self, values: tuple[torch.Tensor, ...], about: tuple[int, int, int, int]) -> None:
+        """Note a step.
+
+        Args:
+            values: 0-dim float32 tensors on the device, in the order of COLUMNS.
+            about: The step, its epoch, its place in the epoch (all from 1), and its samples.
+        """
+        torch.stack(values, out=self._row[self._start + len(self._about)])
+        self._about.append(about)
+
+    @property
+    def full(self) -> bool:
+        """Whether rows must be sent before another can be written."""
+        return self._start + len(self._about) >= CAPACITY
+
+    def send(self, sums: dict[str, torch.Tensor]) -> None:
+        """Start the copy of all new rows, and of the metrics' `sums`, to the host."""
+        if not self._about:
+            return
+        end = self._start + len(self._about)
+        rows = self._to_host(self._ring[self._start : end])
+        on_host = {name: self._to_host(t) for name, t in sums.items()}
+        ready = None
+        if self._cuda:
+            ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            ready.record()
+        self._pending.append(_Pending(rows, on_host, self._about, ready))
+        self._about = []
+        # the ring starts over once it is full: the stream orders those writes after the copies
+        self._start = 0 if end >= CAPACITY else end
+
+    def _to_host(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not self._cuda:
+            return tensor.to("cpu", copy=True)
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        return host.copy_(tensor, non_blocking=True)
+
+    def read(self, *, wait: bool = False) -> list[Arrived]:
+        """What has arrived; with `wait`, all that was sent."""
+        arrived: list[Arrived] = []
+        while self._pending:
+            pending = self._pending[0]
+            if pending.ready is not None and not pending.ready.query():  # type: ignore[no-untyped-call]
+                if not wait:
+                    break
+                pending.ready.synchronize()
+            self._pending.popleft()
+            rows = [
+                StepRow(*about, loss, norm, refused > 0, scale, lr)
+                for about, (loss, norm, refused, scale, lr) in zip(
+                    pending.about, pending.rows.tolist(), strict=True
+                )
+            ]
+            arrived.append(Arrived(rows, pending.sums))
+        return arrived

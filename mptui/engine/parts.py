@@ -1,0 +1,96 @@
+"""The moving parts of a run, as its configuration makes them; another preset makes them anew."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from mptui.config.schema import RunConfig
+from mptui.data.loader import Loader
+from mptui.engine.compiling import Compiler
+from mptui.engine.ema import WeightAverage
+from mptui.engine.optim import build_optimizer, supports_fused, take_over
+from mptui.engine.precision import Precision, build_precision
+from mptui.engine.schedule import Schedule, scaled_lr
+from mptui.engine.update import Updater
+from mptui.tasks.base import Task
+
+Warn = Callable[[str, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a trainer is given: everything in it is ready, and on the device."""
+
+    config: RunConfig
+    model: torch.nn.Module
+    task: Task
+    num_classes: int
+    device: torch.device
+    precision: str
+    train_loader: Loader
+    val_loader: Loader
+    force_compile: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Another preset for a run in progress: its job, and what that changes (table.key -> old, new)."""
+
+    job: Job
+    profile: str
+    previous: str
+    changes: dict[str, list[str]]
+
+
+@dataclass(slots=True)
+class Parts:
+    """The moving parts of a run under one configuration."""
+
+    job: Job
+    steps_per_epoch: int
+    schedule_steps: int
+    precision: Precision
+    optimizer: torch.optim.Optimizer
+    average: WeightAverage | None
+    updater: Updater
+    compiler: Compiler
+
+
+def build_parts(job: Job, warn: Warn, kept: Parts | None = None) -> Parts:
+    """Make the parts of `job`; with `kept`, around the optimizer and the average of the job before it."""
+    config, training = job.config, job.config.training
+    steps_per_epoch = job.train_loader.steps(training.accumulate)
+    schedule_steps = min(training.epochs * steps_per_epoch, training.max_steps or sys.maxsize)
+    precision = build_precision(job.precision, job.device, config.precision.grad_scaler)
+    if kept is None:
+        lr = torch.zeros((), device=job.device)
+        fused = config.speed.fused and supports_fused(job.device)
+        optimizer = build_optimizer(job.model, training, lr, fused=fused)
+        average = WeightAverage(job.model, training.ema_decay) if training.ema_decay else None
+    else:
+        lr, optimizer, average = kept.updater.lr, kept.optimizer, kept.average
+        take_over(optimizer, training)
+        kept.compiler.undo()
+    updater = Updater(
+        job.model,
+        optimizer,
+        precision,
+        lr=lr,
+        lr_table=Schedule(training, scaled_lr(training), schedule_steps, steps_per_epoch).table(),
+        clip_grad_norm=training.clip_grad_norm,
+        average=average,
+    )
+    if kept is not None:
+        # the place in the schedule carries over as a share of it
+        updater.seek(round(kept.updater.position() / kept.schedule_steps * schedule_steps))
+    compiler = Compiler(
+        job.model,
+        config.speed.compile,
+        job.device,
+        forced=job.force_compile,
+        steps=schedule_steps - updater.position(),
+        warn=warn,
+    )
+    return Parts(job, steps_per_epoch, schedule_steps, precision, optimizer, average, updater, compiler)

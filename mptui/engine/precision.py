@@ -1,0 +1,102 @@
+"""Mixed precision as an object: the loop asks it for a context and a backward, never which one it is.
+
+Weights, their gradients and the optimizer stay in float32 in every mode (master weights, Micikevicius et
+al. 2018, "Mixed Precision Training"). fp16 scales the loss by torch.amp.GradScaler; bf16 has float32's range
+and needs none.
+"""
+
+import contextlib
+from typing import Any
+
+import torch
+
+from mptui.config.schema import GradScalerConfig
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Precision:
+    """fp32 and bf16: autocast or none, and no loss scaling."""
+
+    def __init__(self, name: str, device: torch.device) -> None:
+        self.name = name
+        self._device = device
+        self._dtype = DTYPES.get(name)
+        self._one = torch.ones((), device=device)  # made once, not at each backward
+
+    def forward_context(self) -> contextlib.AbstractContextManager[Any]:
+        """The context of one forward and its loss; left before anything touches the weights."""
+        if self._dtype is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self._device.type, dtype=self._dtype)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the gradients of `loss` (0-dim) to the parameters'."""
+        torch.autograd.backward(loss, self._one)
+
+    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
+        """Bring the gradients to their true size: once a window, before clipping."""
+
+    def update(self) -> None:
+        """Learn from the window that ended; once a window, after the optimizer."""
+
+    def loss_scale(self) -> torch.Tensor | None:
+        """The current loss scale, a 0-dim tensor on the device; None where the loss is not scaled."""
+        return None
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps, JSON-ready."""
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from `state`."""
+
+
+class ScaledPrecision(Precision):
+    """fp16 with dynamic loss scaling."""
+
+    def __init__(self, device: torch.device, scaler: GradScalerConfig) -> None:
+        super().__init__("fp16", device)
+        self._scaler = torch.amp.GradScaler(
+            device.type,
+            init_scale=scaler.init_scale,
+            growth_factor=scaler.growth_factor,
+            backoff_factor=scaler.backoff_factor,
+            growth_interval=scaler.growth_interval,
+        )
+        if not self._scaler.is_enabled():
+            raise RuntimeError(
+                f"torch turned its GradScaler off on {device}: fp16 would train without scaling"
+            )
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the gradients of the scaled loss, in float16 range, to the parameters'."""
+        torch.autograd.backward(self._scaler.scale(loss), self._one)
+
+    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
+        """Divide the gradients by the scale, noting on the device whether one is not finite."""
+        self._scaler.unscale_(optimizer)
+
+    def update(self) -> None:
+        """Back off after a non-finite gradient, grow after `growth_interval` good windows."""
+        self._scaler.update()
+
+    def loss_scale(self) -> torch.Tensor | None:
+        """The current scale; `GradScaler.get_scale` would sync."""
+        return self._scaler.scale(self._one)
+
+    def state(self) -> dict[str, Any]:
+        """GradScaler's own state: scale, growth tracker and the four numbers."""
+        return self._scaler.state_dict()
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take the scale and the growth tracker; the four numbers stay the configuration's."""
+        if state:
+            own = self._scaler.state_dict()
+            own.update(scale=state["scale"], _growth_tracker=state["_growth_tracker"])
+            self._scaler.load_state_dict(own)
+
+
+def build_precision(name: str, device: torch.device, scaler: GradScalerConfig) -> Precision:
+    """The precision called `name` ("fp32", "bf16" or "fp16") on `device`."""
+    return ScaledPrecision(device, scaler) if name == "fp16" else Precision(name, device)

@@ -1,0 +1,209 @@
+"""From rows of the meter to events: aggregated a few times a second, whatever the rate of the steps."""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import torch
+
+from mptui.engine.meter import Arrived, Meter, StepRow
+from mptui.events import Event, Step, StepSkipped
+from mptui.tasks.base import Metrics
+
+Emit = Callable[[Event], None]
+
+RATES_KEPT = 4096
+"""Intervals that the median of samples a second is taken over: the last half hour at two a second."""
+
+
+@dataclass(slots=True)
+class EpochSums:
+    """Training figures of the epoch so far: of the steps that were applied."""
+
+    loss: float = 0.0
+    samples: int = 0
+
+    def mean_loss(self) -> float:
+        """Mean loss a sample; NaN where no step was applied."""
+        return self.loss / self.samples if self.samples else math.nan
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts of the whole run, over resumes."""
+
+    tried: int = 0
+    skipped: int = 0
+    samples_seen: int = 0
+    streak: int = 0
+
+    @property
+    def applied(self) -> int:
+        """Optimizer steps that moved the weights."""
+        return self.tried - self.skipped
+
+
+@dataclass(slots=True)
+class _Interval:
+    """Host time of training alone since the last event."""
+
+    started: float = field(default_factory=time.perf_counter)
+    waited: float = 0.0
+    samples: int = 0
+    steps: int = 0
+
+
+class Reporter:
+    """Writes rows, reads them late, and tells what they say.
+
+    Args:
+        emit: Where events go.
+        device: Of the tensors that are noted.
+        interval_s: Seconds between two Step events; 0 reads each step at once.
+        metrics: The training metrics, on the device.
+        host_metrics: The same kind on the host, to work out copies of their sums.
+
+    Attributes:
+        scaled: Whether the loss is scaled now, so that the rows' scale means something.
+    """
+
+    def __init__(
+        self,
+        emit: Emit,
+        device: torch.device,
+        interval_s: float,
+        *,
+        metrics: Metrics,
+        host_metrics: Metrics,
+    ) -> None:
+        self._emit = emit
+        self._metrics = metrics
+        self._host_metrics = host_metrics
+        self._meter = Meter(device)
+        self._interval_s = interval_s
+        self._interval = _Interval()
+        self._rates: deque[float] = deque(maxlen=RATES_KEPT)
+        self.scaled = False
+        self.totals = Totals()
+        self.epoch = EpochSums()
+        self.waited = 0.0
+        self.trained = 0.0
+
+    def restart_clock(self) -> None:
+        """Training goes on after something else (validation, a pause): that time is no step's."""
+        self._interval = _Interval()
+
+    def note(self, values: tuple[torch.Tensor, ...], about: tuple[int, int, int, int], waited: float) -> None:
+        """Note the step that just ended; cheap, never syncs."""
+        self._meter.write(values, about)
+        interval = self._interval
+        interval.samples += about[3]
+        interval.steps += 1
+        interval.waited += waited
+
+    def due(self, now: float) -> bool:
+        """Whether it is time for `flush`."""
+        return now - self._interval.started >= self._interval_s or self._meter.full
+
+    def flush(self, *, wait: bool = False) -> None:
+        """Send the new rows off, and tell of those that have arrived; with `wait`, of all."""
+        self._meter.send(self._metrics.state())
+        self._tell(self._meter.read(wait=wait or self._interval_s == 0))
+
+    def median_rate(self) -> float | None:
+        """Median samples a second of the steady intervals."""
+        return median(self._rates) if self._rates else None
+
+    def wait_fraction(self) -> float:
+        """Share of the training time that was spent waiting for data."""
+        return self.waited / self.trained if self.trained else 0.0
+
+    def _tell(self, arrived: list[Arrived]) -> None:
+        now = time.perf_counter()
+        interval, self._interval = self._interval, _Interval(now)
+        elapsed = max(now - interval.started, 1e-9)
+        self.trained += elapsed
+        self.waited += interval.waited
+        if interval.steps:
+            self._rates.append(interval.samples / elapsed)
+        rows = [row for part in arrived for row in part.rows]
+        if not rows:
+            return
+        self._host_metrics.load_state(arrived[-1].sums)
+        metrics = self._host_metrics.compute()
+        for group in [[row] for row in rows] if self._interval_s == 0 else [rows]:
+            self._tell_group(group, interval, elapsed, metrics)
+
+    def _tell_group(
+        self, rows: list[StepRow], interval: _Interval, elapsed: float, metrics: dict[str, float]
+    ) -> None:
+        refused = self._count(rows)
+        finite = [row.loss for row in rows if math.isfinite(row.loss)]
+        last = rows[-1]
+        self._emit(
+            Step(
+                step=last.step,
+                epoch=last.epoch,
+                epoch_step=last.epoch_step,
+                steps=len(rows),
+                samples_seen=self.totals.samples_seen,
+                loss=sum(finite) / len(finite) if finite else math.nan,
+                loss_min=min(finite, default=math.nan),
+                loss_max=max(finite, default=math.nan),
+                nonfinite=len(rows) - len(finite),
+                lr=last.lr,
+                grad_norm=last.grad_norm,
+                loss_scale=last.loss_scale if self.scaled else None,
+                skipped_steps=self.totals.skipped,
+                samples_per_second=interval.samples / elapsed if interval.steps else None,
+                step_time_s=elapsed / interval.steps if interval.steps else None,
+                data_wait_fraction=min(1.0, interval.waited / elapsed),
+                metrics=metrics,
+            )
+        )
+        if refused:
+            self._emit(
+                StepSkipped(
+                    step=last.step,
+                    count=refused,
+                    total=self.totals.skipped,
+                    streak=self.totals.streak,
+                    loss_scale=last.loss_scale if self.scaled else None,
+                )
+            )
+
+    def _count(self, rows: list[StepRow]) -> int:
+        refused = 0
+        for row in rows:
+            self.totals.tried = row.step
+            self.totals.samples_seen += row.samples
+            if row.refused:
+                refused += 1
+                self.totals.streak += 1
+            else:
+                self.totals.streak = 0
+                self.epoch.loss += row.loss * row.samples
+                self.epoch.samples += row.samples
+        self.totals.skipped += refused
+        return refused
+
+    def state(self) -> dict[str, Any]:
+        """Counts and sums for a checkpoint; call `flush(wait=True)` first."""
+        totals = self.totals
+        return {
+            "tried": totals.tried,
+            "skipped": totals.skipped,
+            "samples_seen": totals.samples_seen,
+            "streak": totals.streak,
+            "epoch_loss": self.epoch.loss,
+            "epoch_samples": self.epoch.samples,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from `state`."""
+        self.totals = Totals(*(int(state[k]) for k in ("tried", "skipped", "samples_seen", "streak")))
+        self.epoch = EpochSums(float(state["epoch_loss"]), int(state["epoch_samples"]))

@@ -1,0 +1,50 @@
+"""The device made ready: one place owns torch's global switches, and sets them before the first model."""
+
+import os
+from collections.abc import Callable
+
+import torch
+
+from mptui.config.schema import RunConfig
+
+
+def prepare_torch(config: RunConfig, device: torch.device) -> None:
+    """Set determinism, the seed and the switches of a run: once, before the model is made."""
+    if config.training.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(config.training.deterministic)
+    torch.backends.cudnn.benchmark = not config.training.deterministic
+    torch.manual_seed(config.training.seed)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    set_switches(config)
+
+
+def set_switches(config: RunConfig) -> None:
+    """Set what another preset may change in the middle of a run: TF32 and autograd's anomaly mode.
+
+    TF32 goes through the older setters: mixed with the `fp32_precision` ones of torch 2.9 they clash.
+    """
+    torch.set_float32_matmul_precision("high" if config.precision.tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = config.precision.tf32
+    torch.autograd.set_detect_anomaly(config.guards.detect_anomaly)
+
+
+class StepSeeds:
+    """Randomness on the device from the position in the run alone: the same after a resume or a retry."""
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self._seed = seed
+        self._seeders: list[Callable[[int], object]] = [torch.default_generator.manual_seed]
+        if device.type == "mps":
+            self._seeders.append(torch.mps.manual_seed)
+        elif device.type != "cpu":
+            module = torch.get_device_module(device)
+            self._seeders.append(module.default_generators[device.index or 0].manual_seed)
+
+    def set(self, step: int) -> None:
+        """Seed dropout and its like for optimizer step `step`."""
+        # odd multipliers spread neighbouring steps and seeds over the 63 bits
+        position = (self._seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9) & (2**63 - 1)
+        for seeder in self._seeders:
+            seeder(position)

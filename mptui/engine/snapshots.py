@@ -1,0 +1,92 @@
+"""A trainer's state as a snapshot, and back: all that a bit-identical continuation needs.
+
+Random numbers need no saving: each derives from the position in the run.
+"""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import torch
+
+from mptui.engine.checkpoint import Snapshot, host_copy
+from mptui.engine.progress import Best, Cursor
+from mptui.errors import RunDirectoryError
+
+if TYPE_CHECKING:
+    from mptui.engine.trainer import Trainer
+
+
+def take(trainer: "Trainer") -> Snapshot:
+    """The state between two optimizer steps, copied to the host. Waits for the device."""
+    trainer.reporter.flush(wait=True)
+    average = trainer.parts.average.state() if trainer.parts.average is not None else {}
+    return Snapshot(
+        step=trainer.step,
+        tensors={
+            "model": host_copy(trainer.model.state_dict()),
+            "optimizer": host_copy(_optimizer_tensors(trainer)),
+            "average": host_copy(average),
+            "metrics": host_copy(trainer.metrics.state()),
+        },
+        state={
+            "optimizer": trainer.job.config.training.optimizer,
+            "cursor": asdict(trainer.cursor),
+            "best": asdict(trainer.best),
+            "report": trainer.reporter.state(),
+            "scaler": trainer.parts.precision.state(),
+            "lr": float(trainer.parts.updater.lr),
+            "schedule": [trainer.parts.updater.position(), trainer.parts.schedule_steps],
+        },
+    )
+
+
+def restore(trainer: "Trainer", snapshot: Snapshot) -> None:
+    """Set a fresh trainer to where `snapshot` was taken.
+
+    Raises:
+        RunDirectoryError: The snapshot is of another model or optimizer.
+    """
+    state, optimizer = snapshot.state, trainer.job.config.training.optimizer
+    try:
+        if state["optimizer"] != optimizer:
+            raise RuntimeError(f"its optimizer is {state['optimizer']}, not {optimizer}")
+        trainer.model.load_state_dict(snapshot.tensors["model"])
+        _load_optimizer_tensors(trainer, snapshot.tensors.get("optimizer", {}))
+        if trainer.parts.average is not None and snapshot.tensors.get("average"):
+            trainer.parts.average.load_state(snapshot.tensors["average"])
+        trainer.metrics.load_state({k: v.to(trainer.device) for k, v in snapshot.tensors["metrics"].items()})
+        trainer.cursor = Cursor(**state["cursor"])
+        trainer.best = Best(**{**state["best"], "value": float(state["best"]["value"])})
+        trainer.reporter.load_state(state["report"])
+        trainer.parts.precision.load_state(state["scaler"])
+        trainer.parts.updater.lr.fill_(state["lr"])
+        position, length = state["schedule"]
+        trainer.parts.updater.seek(round(position / length * trainer.parts.schedule_steps))
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise RunDirectoryError(
+            f"the checkpoint of step {snapshot.step} does not fit this run: {error}",
+            hint="resume with the model and optimizer of its run.toml",
+        ) from error
+    trainer.step = snapshot.step
+
+
+def _optimizer_tensors(trainer: "Trainer") -> dict[str, torch.Tensor]:
+    names: dict[torch.Tensor, str] = {p: name for name, p in trainer.model.named_parameters()}
+    return {
+        f"{key}/{names[p]}": value
+        for p, state in trainer.parts.optimizer.state.items()
+        for key, value in state.items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def _load_optimizer_tensors(trainer: "Trainer", tensors: dict[str, torch.Tensor]) -> None:
+    parameters = dict(trainer.model.named_parameters())
+    for full_name, value in tensors.items():
+        key, _, name = full_name.partition("/")
+        parameter = parameters[name]
+        own = trainer.parts.optimizer.state[parameter].get(key)
+        if own is None:
+            own = torch.empty_like(parameter) if value.ndim else torch.empty((), device=trainer.device)
+            trainer.parts.optimizer.state[parameter][key] = own
+        own.copy_(value)

@@ -1,0 +1,399 @@
+"""The training loop.
+
+Read `Trainer._step` first: it is the flow of a textbook, forward under autocast, scaled backward, unscale,
+clip, step, update. Nothing in it waits for the device. What a person, a signal or the disk wants is done
+between two steps.
+"""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+
+from mptui.data.batch import Batch
+from mptui.data.loader import Window
+from mptui.engine import snapshots
+from mptui.engine.checks import check_batch, check_loss
+from mptui.engine.compiling import Stopwatch
+from mptui.engine.control import Command, Mailbox, Stopped
+from mptui.engine.evaluate import Measured, evaluate
+from mptui.engine.parts import Job, Switch, build_parts
+from mptui.engine.progress import Best, Cursor, Outcome
+from mptui.engine.report import EpochSums, Reporter
+from mptui.engine.saver import Saver
+from mptui.engine.setup import StepSeeds
+from mptui.errors import ConfigError, DivergedError
+from mptui.events import (
+    CommandAnswered,
+    EpochFinished,
+    EpochStarted,
+    Event,
+    Paused,
+    PhaseChanged,
+    PrecisionChanged,
+    PresetSwitched,
+    Resumed,
+    Warned,
+)
+
+PAUSE_POLL_S = 0.05
+
+
+class Trainer:
+    """Trains one model, and answers to one mailbox.
+
+    Args:
+        job: What is trained, how, on what.
+        emit: Where events go; called from the thread that trains, and from the saver's.
+        mailbox: Looked at between two steps, and between two batches of a validation.
+        saver: Writes the checkpoints.
+        rebuild: Makes the job of another preset, given its name, around the same model.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        emit: Callable[[Event], None],
+        mailbox: Mailbox,
+        saver: Saver,
+        rebuild: Callable[[str], Switch] | None = None,
+    ) -> None:
+        self.job, self.model, self.task, self.device = job, job.model, job.task, job.device
+        self.emit, self.mailbox, self.saver, self._rebuild = emit, mailbox, saver, rebuild
+        self.cursor, self.best, self.outcome = Cursor(), Best(self.task.primary), Outcome()
+        self.step = 0
+        self._started = self._epoch_started = time.perf_counter()
+        self._phase = ""
+        self._left_epoch = False
+        self.parts = build_parts(job, self._warn)
+        self.metrics = self.task.metrics(self.device)
+        self.reporter = Reporter(
+            emit,
+            self.device,
+            job.config.logging.step_interval_s,
+            metrics=self.metrics,
+            host_metrics=self.task.metrics(torch.device("cpu")),
+        )
+        self.reporter.scaled = self.parts.precision.loss_scale() is not None
+        self._seeds = StepSeeds(job.config.training.seed, self.device)
+        self._unscaled = torch.ones((), device=self.device)
+
+    def close(self) -> None:
+        """End the workers of the loaders."""
+        self.job.train_loader.close()
+        self.job.val_loader.close()
+
+    # -- the flow
+
+    def train(self) -> Outcome:
+        """Train to the end of the configured epochs or steps, from wherever the cursor stands.
+
+        Raises:
+            Stopped: It was asked to end, and the run is saved.
+            DivergedError: Too many steps in a row had gradients that were not finite.
+            DiskError: A checkpoint could not be written.
+        """
+        self.model.train()
+        try:
+            while self._has_more():
+                self._train_epoch()
+                if not self._left_epoch:  # else it goes on where it was, under another preset
+                    self._finish_epoch()
+        except Stopped:
+            self._save("stop")
+            raise
+        self._save("end")
+        self.enter("finished")
+        return self.outcome
+
+    def _has_more(self) -> bool:
+        """Whether steps are left, or an epoch whose validation was cut off."""
+        if self.cursor.epoch >= self.job.config.training.epochs:
+            return False
+        begun = self.cursor.epoch_step > 0
+        return begun or not (self._enough() or self._patience_is_out())
+
+    def _enough(self) -> bool:
+        limit = self.job.config.training.max_steps
+        return limit is not None and self.step >= limit
+
+    def _train_epoch(self) -> None:
+        self.emit(
+            EpochStarted(
+                step=self.step,
+                epoch=self.cursor.epoch + 1,
+                epochs=self.job.config.training.epochs,
+                steps=self.parts.steps_per_epoch,
+                first_step=self.cursor.epoch_step,
+            )
+        )
+        self._left_epoch = False
+        self._epoch_started = time.perf_counter()
+        self._enter_training()
+        for window in self._windows_left():
+            if self.parts.compiler.undecided:
+                self._timed_step(window)
+            else:
+                self._step(window)
+            self.cursor.sample = window.next_sample
+            if self.mailbox or self.reporter.due(time.perf_counter()):
+                self._between_steps()
+            if self._left_epoch or self._enough():
+                break
+
+    def _windows_left(self) -> Iterator[Window]:
+        """The rest of the epoch; nothing where only its validation was cut off."""
+        if self._enough():
+            return iter(())
+        return self.job.train_loader.windows(
+            self.cursor.epoch, self.job.config.training.accumulate, self.cursor.sample
+        )
+
+    def _step(self, window: Window) -> None:
+        """One optimizer step over the micro-batches of `window`."""
+        if window.valid == 0:
+            self._warn("empty_batch", "a batch had only ignored pixels and was left out")
+            return
+        losses = self._gradients(window)
+        self.parts.updater.step()
+
+        self.step += 1
+        self.cursor.epoch_step += 1
+        loss = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+        scale = self.parts.precision.loss_scale()
+        self.reporter.note(
+            (
+                loss,
+                self.parts.updater.norm,
+                self.parts.updater.found_inf,
+                self._unscaled if scale is None else scale,
+                self.parts.updater.lr,
+            ),
+            (self.step, self.cursor.epoch + 1, self.cursor.epoch_step, window.size),
+            window.wait_s,
+        )
+        if self._phase != "training":
+            self._first_step_done()
+
+    def _gradients(self, window: Window) -> list[torch.Tensor]:
+        """The window's gradients, once more without torch.compile if that is what failed; its losses."""
+        self._seeds.set(self.step)
+        try:
+            return [self._forward_backward(batch, window) for batch in window]
+        except Exception as error:
+            if not self.parts.compiler.gave_up_on(error):
+                raise
+        self.parts.updater.forget()
+        return self._gradients(window)
+
+    def _forward_backward(self, batch: Batch, window: Window) -> torch.Tensor:
+        """Add the gradients of one micro-batch; returns its share of the window's loss, 0-dim, detached."""
+        if self.job.config.guards.check_batches:
+            check_batch(batch, self.job.num_classes, self.step)
+        with self.parts.precision.forward_context():
+            outputs = self.model(batch.images_BCHW)
+            loss = self.task.loss(outputs, batch, window.valid, window.size)
+        if self.job.config.guards.check_batches:
+            check_loss(loss.detach(), self.step)
+        self.parts.precision.backward(loss)
+        outputs = outputs.detach()
+        # a CUDA graph writes its next outputs over these
+        self.metrics.update(outputs.clone() if self.parts.compiler.static_shapes else outputs, batch)
+        return loss.detach()
+
+    def _finish_epoch(self) -> None:
+        """Validate, keep the best, tell, and save if it is time."""
+        self.reporter.flush(wait=True)
+        self._check_streak()
+        train_loss, train_metrics = self.reporter.epoch.mean_loss(), self.metrics.compute()
+        measured = self._validate()
+        epoch = self.cursor.epoch + 1
+        is_best = self.best.offer(measured.metrics.get(self.task.primary, math.nan), epoch)
+        self.cursor = Cursor(epoch=epoch)
+        self.outcome.epochs = epoch
+        self.outcome.final = {"train_loss": train_loss, "val_loss": measured.loss, **measured.metrics}
+        self.emit(measured.event(self.step, epoch, best=is_best))
+        self.emit(
+            EpochFinished(
+                step=self.step,
+                epoch=epoch,
+                epochs=self.job.config.training.epochs,
+                train_loss=train_loss,
+                train_metrics=train_metrics,
+                val_loss=measured.loss,
+                val_metrics=measured.metrics,
+                lr=float(self.parts.updater.lr),
+                seconds=time.perf_counter() - self._epoch_started,
+                samples_per_second=self.reporter.median_rate(),
+                best=is_best,
+            )
+        )
+        self.metrics.reset()
+        self.reporter.epoch = EpochSums()
+        if is_best:
+            self.saver.offer_best(snapshots.take(self))
+        elif self.saver.may_save():
+            self.saver.save(snapshots.take(self), "epoch")
+
+    def _patience_is_out(self) -> bool:
+        patience = self.job.config.training.early_stopping_patience
+        if patience is None or self.best.epochs_since < patience:
+            return False
+        self._warn(
+            "early_stop",
+            f"stopped early: {self.best.metric} has not improved for {patience} epochs "
+            f"(best {self.best.value:.4f} in epoch {self.best.epoch})",
+        )
+        return True
+
+    # -- between two steps
+
+    def _between_steps(self) -> None:
+        if self.reporter.due(time.perf_counter()):
+            self.reporter.flush()
+            self._check_streak()
+            self.saver.write_waiting_best()
+            reason = self.saver.reason_now(self.step)
+            if reason is not None:
+                self.saver.save(snapshots.take(self), reason)
+        while (command := self.mailbox.take()) is not None:
+            self._obey(command)
+        self.mailbox.check_stop()
+
+    def _obey(self, command: Command) -> None:
+        name = command.name
+        self.emit(CommandAnswered(step=self.step, command=name, state="taken"))
+        if name == "pause":
+            self._pause()
+        elif name == "checkpoint":
+            self._save("asked")
+        elif name == "validate":
+            before = self._phase
+            measured = self._validate()
+            self.emit(measured.event(self.step, self.cursor.epoch + 1, best=False))
+            self.enter(before)
+            self.reporter.restart_clock()
+        elif name == "preset" and (refusal := self._switch_preset(command.argument or "")) is not None:
+            self.emit(CommandAnswered(step=self.step, command=name, state="refused", detail=refusal))
+            return
+        self.emit(CommandAnswered(step=self.step, command=name, state="done"))
+
+    def _switch_preset(self, profile: str) -> str | None:
+        """Put another preset in force from the next step on; returns why not, if it can't be."""
+        self.reporter.flush(wait=True)
+        try:
+            if self._rebuild is None:
+                raise ConfigError("this run has no other presets", hint="start it from a profile")
+            switch = self._rebuild(profile)
+        except ConfigError as error:
+            return error.message
+        self.close()
+        before = self.job.precision
+        self.job, self.task = switch.job, switch.job.task
+        self.parts = build_parts(self.job, self._warn, self.parts)
+        training = self.job.config.training
+        self.cursor.epoch_step = self.cursor.sample // (training.batch_size * training.accumulate)
+        self.reporter.scaled = self.parts.precision.loss_scale() is not None
+        self._left_epoch = True
+        if self.job.precision != before:
+            self.emit(
+                PrecisionChanged(
+                    step=self.step,
+                    precision=self.job.precision,
+                    previous=before,
+                    reason=f"preset {switch.profile}",
+                )
+            )
+        self.emit(
+            PresetSwitched(
+                step=self.step, profile=switch.profile, previous=switch.previous, changes=switch.changes
+            )
+        )
+        return None
+
+    def _pause(self) -> None:
+        """Take no step until asked to go on or to stop."""
+        self.reporter.flush(wait=True)
+        before = self._phase
+        self.enter("paused")
+        self.emit(Paused(step=self.step))
+        while not self.mailbox.stop_asked:
+            command = self.mailbox.take()
+            if command is not None and command.name in {"resume", "pause"}:
+                self.emit(CommandAnswered(step=self.step, command=command.name, state="done"))
+                break
+            if command is not None:
+                self._obey(command)
+            time.sleep(PAUSE_POLL_S)
+        self.emit(Resumed(step=self.step))
+        self.enter(before)
+        self.reporter.restart_clock()
+
+    def _validate(self) -> Measured:
+        self.reporter.flush(wait=True)
+        self.enter("validating", total=self.job.val_loader.batches)
+        with self.parts.average.in_place() if self.parts.average is not None else contextlib.nullcontext():
+            return evaluate(
+                self.model,
+                self.task,
+                self.job.val_loader,
+                self.parts.precision,
+                self.device,
+                on_progress=self.emit,
+                check_stop=self.mailbox.check_stop,
+            )
+
+    def _save(self, reason: str) -> None:
+        """Save now, and wait until it is on the disk."""
+        before = self._phase
+        self.enter("saving")
+        self.saver.save(snapshots.take(self), reason, wait=True)
+        self.enter(before)
+        self.reporter.restart_clock()
+
+    def _check_streak(self) -> None:
+        streak = self.reporter.totals.streak
+        if streak >= self.job.config.guards.max_skipped_streak:
+            raise DivergedError(
+                f"training diverged: the gradients of {streak} steps in a row were not finite "
+                f"(up to step {self.step}, in {self.parts.precision.name})",
+                hint="try a lower learning rate (--lr), gradient clipping "
+                "(--set training.clip_grad_norm=1.0), or --precision bf16 or fp32",
+            )
+
+    # -- compiling and warming up
+
+    def _timed_step(self, window: Window) -> None:
+        """A step of the few that decide whether compiling repays itself."""
+        watch = Stopwatch(self.device)
+        self._step(window)
+        if self.parts.compiler.note_step(watch.seconds()):
+            self._enter_training()
+
+    def _enter_training(self) -> None:
+        if self.parts.compiler.active and not self.parts.compiler.proven:
+            self.enter("compiling", detail=self.job.config.speed.compile)
+        else:
+            self.enter("training" if self.step else "warming_up")
+        self.parts.updater.keep_grads = self.parts.compiler.static_shapes
+        self.reporter.restart_clock()
+
+    def _first_step_done(self) -> None:
+        """The first step of the run, or of the compiled code, is through."""
+        if self.outcome.first_step_s is None:
+            self.outcome.first_step_s = time.perf_counter() - self._started
+        self.parts.compiler.proven = self.parts.compiler.active
+        self.enter("training")
+        self.reporter.restart_clock()
+
+    def enter(self, phase: str, *, detail: str = "", total: int | None = None) -> None:
+        """Say what the run is busy with from now on."""
+        if phase != self._phase:
+            self._phase = phase
+            self.emit(PhaseChanged(step=self.step, phase=phase, detail=detail, total=total))
+
+    def _warn(self, code: str, message: str) -> None:
+        self.emit(Warned(step=self.step, code=code, message=message))

@@ -1,0 +1,65 @@
+"""Samples made in memory, fast to learn. No torch here: worker processes import this."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mptui.data.types import IGNORE, Decoded
+
+SIDE = 8
+CLASSES = ("left", "right", "both")
+
+
+@dataclass(frozen=True)
+class Blot:
+    """A noisy image with a bright left half, right half, or both."""
+
+    index: int
+
+    @property
+    def name(self) -> str:
+        return f"blot {self.index}"
+
+    def read(self, side_hint: int | None = None) -> Decoded:
+        numbers = np.random.default_rng(self.index)
+        image = numbers.integers(0, 90, (SIDE, SIDE, 3), dtype=np.uint8)
+        label = self.index % len(CLASSES)
+        if label in (0, 2):
+            image[:, : SIDE // 2] += 120
+        if label in (1, 2):
+            image[:, SIDE // 2 :] += 120
+        return Decoded(image, label)
+
+
+@dataclass(frozen=True)
+class Scene(Blot):
+    """A blot and the mask of its bright pixels; the larger its index modulo 4, the more of it is ignored."""
+
+    def read(self, side_hint: int | None = None) -> Decoded:
+        blot = super().read(side_hint)
+        mask = (blot.image_HW3[..., 0] >= 120).astype(np.int16)
+        mask[: SIDE * (self.index % 4) // 4] = IGNORE
+        return Decoded(blot.image_HW3, mask_HW=mask)
+
+
+@dataclass(frozen=True)
+class Unseen(Blot):
+    """A blot whose mask ignores every pixel."""
+
+    def read(self, side_hint: int | None = None) -> Decoded:
+        return Decoded(super().read(side_hint).image_HW3, mask_HW=np.full((SIDE, SIDE), IGNORE, np.int16))
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A split of `count` samples."""
+
+    count: int
+    first: int = 0
+    kind: type[Blot] = Blot
+
+    def __len__(self) -> int:
+        return self.count
+
+    def request(self, index: int) -> Blot:
+        return self.kind(self.first + index)

@@ -1,0 +1,136 @@
+"""Small real runs: a conv net with BatchNorm, and a trainer around it with all its parts real."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from mptui.config.schema import RunConfig
+from mptui.data.loader import Loader
+from mptui.engine.control import Mailbox
+from mptui.engine.parts import Job
+from mptui.engine.saver import Saver
+from mptui.engine.trainer import Trainer
+from mptui.events import Event, Step
+from mptui.tasks.registry import build_task
+from tests.engine.blots import CLASSES, SIDE, Blot, Samples
+
+CPU = torch.device("cpu")
+
+AnyEvent = TypeVar("AnyEvent", bound=Event)
+
+
+def small_net(norm: bool = True, seed: int = 0, dropout: float = 0.0) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    layers: list[torch.nn.Module] = [torch.nn.Conv2d(3, 8, 3, padding=1, bias=not norm)]
+    if norm:
+        layers.append(torch.nn.BatchNorm2d(8))
+    layers += [
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(8, 8, 3, stride=2, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.Dropout(dropout),
+        torch.nn.Linear(8 * (SIDE // 2) ** 2, len(CLASSES)),
+    ]
+    return torch.nn.Sequential(*layers)
+
+
+def mask_net(seed: int = 0) -> torch.nn.Module:
+    """Logits of two classes for each pixel, without a norm."""
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(8, 2, 3, padding=1)
+    )
+
+
+def config(**tables: dict[str, object]) -> RunConfig:
+    base: dict[str, dict[str, object]] = {
+        "training": {"epochs": 2, "batch_size": 8, "lr": 0.05},
+        "logging": {"step_interval_s": 0.0},
+        "speed": {"channels_last": False},
+        "checkpoint": {"every_minutes": 60.0},
+    }
+    for name, values in tables.items():
+        base[name] = {**base.get(name, {}), **values}
+    return RunConfig.model_validate(base)
+
+
+class Recorder(list[Event]):
+    """Keeps every event, and calls `then` on each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.then: Callable[[Event], None] | None = None
+
+    def put(self, event: Event) -> None:
+        self.append(event)
+        if self.then is not None:
+            self.then(event)
+
+
+def build_trainer(
+    run: RunConfig,
+    folder: Path,
+    *,
+    precision: str = "fp32",
+    model: torch.nn.Module | None = None,
+    train: int = 40,
+    kind: type[Blot] = Blot,
+    workers: int = 0,
+    force_compile: bool = False,
+) -> tuple[Trainer, Recorder]:
+    """A trainer over `train` samples of a kind, with all its parts real."""
+    task = "classification" if kind is Blot else "segmentation"
+    classes = CLASSES if kind is Blot else ("background", "bright")
+
+    def loader(count: int, first: int, is_train: bool) -> Loader:
+        return Loader(
+            Samples(count, first, kind),
+            task=task,
+            batch_size=run.training.batch_size,
+            side=SIDE,
+            num_classes=len(classes),
+            device=CPU,
+            train=is_train,
+            augment=is_train and run.data.augment == "default",
+            seed=run.training.seed,
+            channels_last=run.speed.channels_last,
+            workers=workers,
+            cache="off",
+            pad_last=not is_train,
+        )
+
+    if model is None:
+        model = small_net() if kind is Blot else mask_net()
+    job = Job(
+        config=run,
+        model=model,
+        task=build_task(task, classes, run.training),
+        num_classes=len(classes),
+        device=CPU,
+        precision=precision,
+        train_loader=loader(train, 0, True),
+        val_loader=loader(16, 10_000, False),
+        force_compile=force_compile,
+    )
+    events = Recorder()
+    saver = Saver(folder, run.checkpoint, events.put)
+    return Trainer(job, emit=events.put, mailbox=Mailbox(), saver=saver), events
+
+
+def end(trainer: Trainer) -> None:
+    """Write what waits, and end threads and workers."""
+    trainer.saver.close()
+    trainer.close()
+
+
+def losses(events: list[Event]) -> list[float]:
+    """The loss of each step, in order."""
+    return [event.loss for event in events if isinstance(event, Step)]
+
+
+def of(events: list[Event], kind: type[AnyEvent]) -> list[AnyEvent]:
+    """The events of one kind."""
+    return [event for event in events if isinstance(event, kind)]

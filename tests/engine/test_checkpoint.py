@@ -1,0 +1,393 @@
+"""A checkpoint is whole or not there, and every damage to one is noticed."""
+
+import json
+import os
+import random
+import resource
+import shutil
+import stat
+import sys
+
+import pytest
+import safetensors.torch
+import torch
+
+from mptui.engine import checkpoint
+from mptui.engine.checkpoint import (
+    Snapshot,
+    checkpoints,
+    host_copy,
+    keep_only,
+    point,
+    read_checkpoint,
+    read_newest,
+    write_checkpoint,
+)
+from mptui.errors import DiskError, RunDirectoryError
+
+
+def snapshot(step=1, size=64):
+    numbers = torch.Generator().manual_seed(step)
+    weights = torch.randn(size, generator=numbers)
+    return Snapshot(
+        step=step,
+        tensors={
+            "model": {"weight": weights, "running_mean": torch.full((3,), torch.nan)},
+            "optimizer": {"momentum_buffer/weight": weights * 2},
+            "average": {},
+        },
+        state={"cursor": {"epoch": 0, "sample": 8 * step}, "best": {"value": -torch.inf}},
+    )
+
+
+def bits(snapshot):
+    groups = {group: tensors for group, tensors in snapshot.tensors.items() if tensors}
+    return {g: {name: t.numpy().tobytes() for name, t in tensors.items()} for g, tensors in groups.items()}
+
+
+def same(one, other):
+    assert one.step == other.step
+    assert bits(one) == bits(other)
+
+
+@pytest.fixture
+def two(tmp_path):
+    """An older and a newer checkpoint."""
+    return [write_checkpoint(tmp_path, snapshot(step)) for step in (1, 2)]
+
+
+def test_what_is_written_is_read(tmp_path):
+    read = read_checkpoint(write_checkpoint(tmp_path, snapshot(7)))
+    same(read, snapshot(7))
+    assert read.state["cursor"] == {"epoch": 0, "sample": 56}
+    assert float(read.state["best"]["value"]) == -torch.inf
+
+
+def test_the_manifest_names_every_file_and_its_hash(two):
+    manifest = json.loads((two[1] / "manifest.json").read_text())
+    assert manifest["version"] == checkpoint.FORMAT_VERSION
+    assert set(manifest["files"]) == {"model.safetensors", "optimizer.safetensors", "state.json"}
+    assert {p.name for p in two[1].iterdir()} == {*manifest["files"], "manifest.json"}
+
+
+def test_nothing_in_it_is_a_pickle_or_an_archive(two):
+    for path in two[1].iterdir():
+        assert path.suffix in {".json", ".safetensors"}
+        # safetensors: the length of a JSON header in eight bytes, then the header
+        assert path.read_bytes()[8 if path.suffix == ".safetensors" else 0 :].startswith(b"{")
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_it_is_for_its_owner_alone(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        path = write_checkpoint(tmp_path / "checkpoints", snapshot())
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(p.stat().st_mode) for p in path.iterdir()} == {0o600}
+
+
+def test_a_host_copy_does_not_follow_its_source():
+    source = torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last).requires_grad_()
+    copy = host_copy({"weight": source})["weight"]
+    with torch.no_grad():
+        source.fill_(1)
+    assert copy.is_contiguous()
+    assert not copy.requires_grad
+    assert float(copy.sum()) == 0
+
+
+# -- damage
+
+
+def names_of(path):
+    return sorted(p.name for p in path.iterdir())
+
+
+def assert_noticed(path):
+    with pytest.raises(RunDirectoryError) as caught:
+        read_checkpoint(path)
+    assert str(path) in caught.value.message
+
+
+def test_every_flipped_bit_is_noticed(two):
+    chance = random.Random(0)
+    for name in names_of(two[1]):
+        with (two[1] / name).open("r+b") as file:
+            whole = file.read()
+            bits = range(len(whole) * 8)
+            for bit in bits if name == "manifest.json" else chance.sample(bits, 150):
+                byte = whole[bit // 8]
+                overwrite(file, bit // 8, byte ^ 1 << bit % 8)
+                assert_noticed(two[1])
+                overwrite(file, bit // 8, byte)
+    same(read_checkpoint(two[1]), snapshot(2))
+
+
+def overwrite(file, place, byte):
+    file.seek(place)
+    file.write(bytes([byte]))
+    file.flush()
+
+
+def test_every_cut_is_noticed(two):
+    for name in names_of(two[1]):
+        whole = (two[1] / name).read_bytes()
+        for length in reversed(range(len(whole))):
+            os.truncate(two[1] / name, length)
+            assert_noticed(two[1])
+        (two[1] / name).write_bytes(whole)
+    same(read_checkpoint(two[1]), snapshot(2))
+
+
+def test_bytes_added_are_noticed(two):
+    for name in names_of(two[1]):
+        file = two[1] / name
+        whole = file.read_bytes()
+        file.write_bytes(whole + b"\0")
+        assert_noticed(two[1])
+        file.write_bytes(whole)
+
+
+def test_a_missing_file_is_noticed(two):
+    for name in names_of(two[1]):
+        away = (two[1] / name).rename(two[1].parent / "away")
+        assert_noticed(two[1])
+        away.rename(two[1] / name)
+
+
+def test_an_extra_file_is_noticed(two):
+    (two[1] / "average.safetensors").write_bytes((two[1] / "model.safetensors").read_bytes())
+    assert_noticed(two[1])
+
+
+def test_files_that_changed_places_are_noticed(two):
+    one, other = two[1] / "model.safetensors", two[1] / "optimizer.safetensors"
+    content = one.read_bytes(), other.read_bytes()
+    one.write_bytes(content[1])
+    other.write_bytes(content[0])
+    assert_noticed(two[1])
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "model.safetensors", "state.json"])
+def test_a_file_of_another_checkpoint_is_noticed(two, name):
+    shutil.copy(two[0] / name, two[1] / name)
+    assert_noticed(two[1])
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    ["", "null", "[]", "\xff", "{}", '{"version": 1}', '{"version": "1"}', '{"version": 1, "files": [1]}'],
+)
+def test_a_manifest_that_is_none_is_noticed(two, manifest):
+    (two[1] / "manifest.json").write_bytes(manifest.encode("latin-1"))
+    assert_noticed(two[1])
+
+
+def test_a_folder_that_is_not_there_is_noticed(tmp_path):
+    assert_noticed(tmp_path / "step-000000009")
+
+
+def newer_version(path):
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**manifest, "version": 99}))
+
+
+def test_a_newer_version_is_left_alone_and_says_so(tmp_path, two):
+    newer_version(two[1])
+    with pytest.raises(RunDirectoryError, match=r"newer mptui.*version 99"):
+        read_newest(tmp_path)
+    assert two[1].is_dir()
+
+
+# -- the newest that is whole
+
+
+def damage(path):
+    (path / "state.json").write_text("{}")
+
+
+def test_a_damaged_one_is_set_aside_and_the_one_before_it_taken(tmp_path, two):
+    damage(two[1])
+    read, complaints = read_newest(tmp_path)
+    same(read, snapshot(1))
+    assert len(complaints) == 1
+    assert "state.json" in complaints[0]
+    assert checkpoints(tmp_path) == [two[0]]
+    assert (tmp_path / "damaged-step-000000002").is_dir()
+    assert read_newest(tmp_path)[1] == []
+
+
+def test_the_same_step_can_be_damaged_twice(tmp_path, two):
+    for _ in range(3):
+        damage(two[1])
+        same(read_newest(tmp_path)[0], snapshot(1))
+        write_checkpoint(tmp_path, snapshot(2))
+
+
+def test_where_none_is_whole_each_damage_is_told(tmp_path, two):
+    for path in two:
+        damage(path)
+    with pytest.raises(RunDirectoryError) as caught:
+        read_newest(tmp_path)
+    assert caught.value.message.count("damaged checkpoint") == 2
+
+
+@pytest.mark.parametrize("folder", ["", "missing"])
+def test_where_there_is_none_it_says_so(tmp_path, folder):
+    with pytest.raises(RunDirectoryError, match="no checkpoint"):
+        read_newest(tmp_path / folder)
+
+
+def test_saved_again_at_the_same_step_the_last_one_counts(tmp_path):
+    for save in range(25):
+        again = snapshot(5)
+        again.state["cursor"] = {"sample": save}
+        point(tmp_path, "last", write_checkpoint(tmp_path, again))
+        keep_only(tmp_path, 1 + save % 3)
+        assert read_newest(tmp_path)[0].state["cursor"] == {"sample": save}
+    assert len(checkpoints(tmp_path)) <= 3
+
+
+def test_the_highest_step_is_the_newest_however_many_digits_it_has(tmp_path):
+    for step in (999_999_999, 1_000_000_000):
+        write_checkpoint(tmp_path, snapshot(step))
+    assert read_newest(tmp_path)[0].step == 1_000_000_000
+
+
+# -- a kill between any two operations
+
+
+class Killed(BaseException):
+    """As a kill: nobody catches it to clean up."""
+
+
+class Knife:
+    """Raises Killed before the n-th operation on files, seen by Python's audit hook."""
+
+    EVENTS = frozenset({"open", "os.mkdir", "os.rename", "os.chmod", "os.symlink", "os.remove", "os.rmdir"})
+
+    def __init__(self):
+        self.left: int | None = None
+        sys.addaudithook(self._look)
+
+    def _look(self, event, arguments):
+        if self.left is not None and event in self.EVENTS:
+            self.cut()
+
+    def cut(self):
+        if self.left == 0:
+            self.left = None
+            raise Killed
+        self.left = (self.left or 0) - 1
+
+
+knife = Knife()
+
+
+@pytest.fixture
+def torn_tensor_files(monkeypatch):
+    """safetensors writes outside Python: a kill leaves half of its file."""
+    whole = safetensors.torch.save_file
+
+    def save_file(tensors, path):
+        whole(tensors, path)
+        if knife.left == 0:
+            os.truncate(path, path.stat().st_size // 2)
+        if knife.left is not None:
+            knife.cut()
+
+    monkeypatch.setattr(checkpoint, "save_file", save_file)
+
+
+def save(folder, step):
+    path = write_checkpoint(folder, snapshot(step))
+    point(folder, "last", path)
+    keep_only(folder, 2)
+
+
+def test_killed_before_any_operation_of_a_save_a_whole_one_is_found(tmp_path, torn_tensor_files):
+    found = []
+    for operations in range(1000):
+        folder = tmp_path / str(operations)
+        for step in (1, 2):
+            save(folder, step)
+        knife.left = operations
+        try:
+            save(folder, 3)
+        except Killed:
+            pass
+        else:
+            break
+        finally:
+            knife.left = None
+        read, complaints = read_newest(folder)
+        assert complaints == []
+        same(read, snapshot(read.step))
+        same(read_checkpoint(folder / "last"), snapshot(read_checkpoint(folder / "last").step))
+        found.append(read.step)
+        save(folder, 4)
+        assert read_newest(folder)[0].step == 4
+        assert {p.name for p in folder.iterdir()} == {"last", *(p.name for p in checkpoints(folder))}
+    assert set(found) == {2, 3}
+    assert found == sorted(found)
+    assert len(found) > 15
+
+
+# -- the disk
+
+
+def test_too_little_room_names_what_is_needed(tmp_path, two):
+    huge = Snapshot(3, {"model": {"weight": torch.zeros(1).expand(10**15)}})
+    with pytest.raises(DiskError, match="4,000,000,000,000,000 bytes") as caught:
+        write_checkpoint(tmp_path, huge)
+    assert "--runs-dir" in caught.value.hint
+    same(read_newest(tmp_path)[0], snapshot(2))
+
+
+def test_a_write_that_fails_half_way_leaves_nothing(tmp_path, two):
+    before = names_of(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(DiskError, match="cannot save"):
+            write_checkpoint(tmp_path, snapshot(3, size=100_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert names_of(tmp_path) == before
+    same(read_newest(tmp_path)[0], snapshot(2))
+
+
+def test_a_file_in_the_way_of_the_folder_is_told(tmp_path):
+    (tmp_path / "checkpoints").write_text("")
+    with pytest.raises(DiskError):
+        write_checkpoint(tmp_path / "checkpoints", snapshot())
+
+
+# -- what is kept
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_the_newest_and_those_that_are_led_to_are_kept(tmp_path, count):
+    written = [write_checkpoint(tmp_path, snapshot(step)) for step in range(1, 7)]
+    point(tmp_path, "best", written[0])
+    point(tmp_path, "last", written[2])
+    keep_only(tmp_path, count)
+    assert checkpoints(tmp_path) == sorted({written[0], written[2], *written[-count:]})
+    assert read_checkpoint(tmp_path / "best").step == 1
+    assert read_checkpoint(tmp_path / "last").step == 3
+
+
+def test_a_pointer_moves(tmp_path, two):
+    for path in (*two, two[0]):
+        point(tmp_path, "last", path)
+        assert (tmp_path / "last").resolve() == path
+
+
+def test_other_folders_are_no_checkpoints(tmp_path, two):
+    for name in ("step-by-step", ".step-000000003.1.partial", "damaged-step-000000003"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "step-000000009").write_text("")
+    assert checkpoints(tmp_path) == two

@@ -1,0 +1,152 @@
+"""What the figures of many steps become: events, sums of the epoch, counts of the run."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from mptui.data.batch import Batch
+from mptui.engine.meter import CAPACITY
+from mptui.engine.report import EpochSums, Reporter
+from mptui.events import Event, Step, StepSkipped
+from mptui.tasks.classification import Accuracy
+from tests.engine.small import CPU, of
+
+HOUR = 3600.0
+
+
+def reporter_with(interval_s):
+    events: list[Event] = []
+    metrics = Accuracy(3, CPU)
+    reporter = Reporter(events.append, CPU, interval_s, metrics=metrics, host_metrics=Accuracy(3, CPU))
+    return reporter, events, metrics
+
+
+def note(reporter, step, loss, *, refused=False, samples=8, waited=0.0, scale=1.0, norm=2.0, lr=0.1):
+    values = tuple(torch.tensor(float(v)) for v in (loss, norm, refused, scale, lr))
+    reporter.note(values, (step, 1, step, samples), waited)
+
+
+def test_many_steps_are_one_event_with_their_mean_and_spikes():
+    reporter, events, _ = reporter_with(HOUR)
+    for step, loss in enumerate([1.0, 5.0, 0.5, 1.5], 1):
+        note(reporter, step, loss, norm=step, lr=0.1 * step)
+    reporter.flush(wait=True)
+    (event,) = of(events, Step)
+    assert (event.steps, event.step, event.epoch_step, event.samples_seen) == (4, 4, 4, 32)
+    assert (event.loss, event.loss_min, event.loss_max, event.nonfinite) == (2.0, 0.5, 5.0, 0)
+    assert event.grad_norm == 4.0
+    assert event.lr == pytest.approx(0.4)
+    assert event.samples_per_second == pytest.approx(8 / (event.step_time_s or 0))
+    assert event.loss_scale is None
+
+
+def test_an_interval_of_zero_tells_of_each_step():
+    reporter, events, _ = reporter_with(0.0)
+    for step, loss in enumerate([3.0, 2.0, 1.0], 1):
+        note(reporter, step, loss)
+    reporter.flush()
+    assert [(e.step, e.steps, e.loss) for e in of(events, Step)] == [(1, 1, 3.0), (2, 1, 2.0), (3, 1, 1.0)]
+    assert [e.samples_seen for e in of(events, Step)] == [8, 16, 24]
+
+
+def test_nothing_new_is_no_event():
+    reporter, events, _ = reporter_with(0.0)
+    reporter.flush(wait=True)
+    note(reporter, 1, 1.0)
+    reporter.flush(wait=True)
+    reporter.flush(wait=True)
+    assert len(events) == 1
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_losses_that_are_not_finite_are_counted_and_spoil_no_mean(bad):
+    reporter, events, _ = reporter_with(HOUR)
+    for step, loss in enumerate([1.0, bad, 3.0], 1):
+        note(reporter, step, loss)
+    reporter.flush(wait=True)
+    (event,) = of(events, Step)
+    assert (event.loss, event.loss_min, event.loss_max, event.nonfinite) == (2.0, 1.0, 3.0, 1)
+
+
+def test_nan_is_shown_where_there_is_nothing_else():
+    reporter, events, _ = reporter_with(0.0)
+    note(reporter, 1, math.nan)
+    reporter.flush()
+    (event,) = of(events, Step)
+    assert math.isnan(event.loss)
+    assert math.isnan(event.loss_min)
+    assert math.isnan(event.loss_max)
+
+
+def test_an_applied_step_with_a_nan_loss_shows_in_the_epochs_mean():
+    reporter, _, _ = reporter_with(0.0)
+    note(reporter, 1, 1.0)
+    note(reporter, 2, math.nan)
+    reporter.flush()
+    assert math.isnan(reporter.epoch.mean_loss())
+
+
+def test_the_epochs_mean_is_over_the_samples_of_applied_steps():
+    reporter, _, _ = reporter_with(HOUR)
+    note(reporter, 1, 1.0, samples=8)
+    note(reporter, 2, math.nan, samples=8, refused=True)
+    note(reporter, 3, 4.0, samples=4)
+    reporter.flush(wait=True)
+    assert reporter.epoch.mean_loss() == pytest.approx((8 * 1.0 + 4 * 4.0) / 12)
+    assert math.isnan(EpochSums().mean_loss())
+
+
+def test_skipped_steps_have_their_event_and_their_streak():
+    reporter, events, _ = reporter_with(HOUR)
+    reporter.scaled = True
+    for step, refused in enumerate([True, False, True, True], 1):
+        note(reporter, step, 1.0, refused=refused, scale=512.0)
+    reporter.flush(wait=True)
+    (skipped,) = of(events, StepSkipped)
+    assert (skipped.count, skipped.total, skipped.streak, skipped.loss_scale) == (3, 3, 2, 512.0)
+    assert (reporter.totals.tried, reporter.totals.skipped, reporter.totals.applied) == (4, 3, 1)
+    assert of(events, Step)[0].skipped_steps == 3
+    note(reporter, 5, 1.0)
+    reporter.flush(wait=True)
+    assert reporter.totals.streak == 0
+    assert len(of(events, StepSkipped)) == 1
+
+
+def test_metrics_are_those_at_the_last_step_told():
+    reporter, events, metrics = reporter_with(0.0)
+    logits = torch.eye(3)
+    batch = Batch(torch.zeros(3, 3, 1, 1), torch.tensor([0, 1, 0]), 3, 3, sample_indices=np.arange(3))
+    metrics.update(logits, batch)
+    note(reporter, 1, 1.0)
+    reporter.flush()
+    assert of(events, Step)[0].metrics["acc1"] == pytest.approx(2 / 3)
+
+
+def test_the_share_of_waiting_is_a_share():
+    reporter, events, _ = reporter_with(HOUR)
+    note(reporter, 1, 1.0, waited=1e6)
+    reporter.flush(wait=True)
+    assert of(events, Step)[0].data_wait_fraction == 1.0
+
+
+def test_it_is_due_when_the_ring_is_full_whatever_the_interval():
+    reporter, events, _ = reporter_with(HOUR)
+    for step in range(1, CAPACITY + 1):
+        assert not reporter.due(0.0)
+        note(reporter, step, 1.0)
+    assert reporter.due(0.0)
+    reporter.flush()
+    assert not reporter.due(0.0)
+    assert of(events, Step)[0].steps == CAPACITY
+
+
+def test_counts_go_on_from_a_state():
+    reporter, _, _ = reporter_with(0.0)
+    note(reporter, 1, 1.5)
+    note(reporter, 2, math.nan, refused=True)
+    reporter.flush()
+    other, _, _ = reporter_with(0.0)
+    other.load_state(reporter.state())
+    assert (other.totals, other.epoch) == (reporter.totals, reporter.epoch)

@@ -1,0 +1,199 @@
+"""A run that was stopped and went on is bit for bit the run that was not."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from mptui.engine import snapshots
+from mptui.engine.checkpoint import read_newest
+from mptui.engine.control import Stopped
+from mptui.errors import RunDirectoryError
+from mptui.events import EpochFinished, Event, PhaseChanged, Step, Validated, Warned
+from tests.engine.small import build_trainer, config, end, losses, of, small_net
+
+CASES: dict[str, dict[str, Any]] = {
+    "sgd": {},
+    "adamw": {"training": {"optimizer": "adamw", "lr": 0.01}},
+    "adamw not fused": {"training": {"optimizer": "adamw", "lr": 0.01}, "speed": {"fused": False}},
+    "sgd not fused": {"speed": {"fused": False}},
+    "average": {"training": {"ema_decay": 0.8}},
+    "accumulate": {"training": {"accumulate": 3, "batch_size": 4, "epochs": 3}},
+    "warm-up and step": {
+        "training": {"warmup_epochs": 0.5, "schedule": "step", "step_epochs": 1, "clip_grad_norm": 0.1}
+    },
+    # grows every other step, so that it overflows, backs off and skips on the way
+    "fp16": {"precision": {"grad_scaler": {"init_scale": 2.0**22, "growth_interval": 2}}},
+    "patience": {"training": {"epochs": 9, "lr": 1e-9, "early_stopping_patience": 2}},
+    "max_steps": {"training": {"epochs": 9, "max_steps": 8}},
+}
+
+
+def build(folder, case, workers=0, dropout=0.0):
+    precision = "fp16" if case == "fp16" else "fp32"
+    model = small_net(dropout=dropout)
+    run = config(**CASES[case])
+    return build_trainer(run, folder, precision=precision, model=model, train=38, workers=workers)
+
+
+def undisturbed(folder, case, dropout=0.0):
+    trainer, events = build(folder, case, dropout=dropout)
+    trainer.train()
+    end(trainer)
+    return trainer, events
+
+
+def stopped_again_and_again(folder, case, stop_at, workers=0, dropout=0.0):
+    """Stop wherever `stop_at` first says so of an event, make everything anew, go on from the disk."""
+    told: set[int] = set()
+    history: list[Event] = []
+    while True:
+        trainer, events = build(folder, case, workers, dropout)
+        if history:
+            snapshot, complaints = read_newest(folder)
+            assert complaints == []
+            snapshots.restore(trainer, snapshot)
+
+        def stop(event, trainer=trainer):
+            where = stop_at(event)
+            if where is not None and where not in told:
+                told.add(where)
+                trainer.mailbox.stop(None)
+
+        events.then = stop
+        try:
+            trainer.train()
+        except Stopped:
+            history += events
+            end(trainer)
+            continue
+        end(trainer)
+        return trainer, history + events, len(told)
+
+
+def each_step(event):
+    return event.step if isinstance(event, Step) else None
+
+
+def each_validation(event):
+    return event.step if isinstance(event, PhaseChanged) and event.phase == "validating" else None
+
+
+def bits(tensors):
+    return {name: t.detach().cpu().contiguous().numpy().tobytes() for name, t in tensors.items()}
+
+
+def figures(events):
+    """All that was measured, without what depends on the clock."""
+    found: list[tuple[object, ...]] = []
+    for event in events:
+        if isinstance(event, Step):
+            scale = (event.grad_norm, event.loss_scale, event.lr, event.skipped_steps, event.samples_seen)
+            found.append((event.step, event.epoch, event.epoch_step, event.loss, scale, event.metrics))
+        elif isinstance(event, Validated):
+            found.append((event.epoch, event.loss, event.metrics, event.best))
+        elif isinstance(event, EpochFinished):
+            found.append((event.epoch, event.train_loss, event.train_metrics, event.val_loss, event.lr))
+    return [repr(figure) for figure in found]  # NaN is NaN here
+
+
+def assert_the_same(one, other):
+    trainer, events = one
+    resumed, resumed_events = other
+    assert figures(resumed_events) == figures(events)
+    first, second = (snapshots.take(t) for t in (trainer, resumed))
+    assert {g: bits(t) for g, t in second.tensors.items()} == {g: bits(t) for g, t in first.tensors.items()}
+    assert repr(second.state) == repr(first.state)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_stopped_after_every_step_it_ends_with_the_same_bits(tmp_path, case):
+    dropout = 0.5 if case == "adamw" else 0.0
+    trainer, events = undisturbed(tmp_path / "whole", case, dropout)
+    resumed, resumed_events, stops = stopped_again_and_again(
+        tmp_path / "parts", case, each_step, dropout=dropout
+    )
+    assert stops == len(losses(events)) == trainer.step
+    assert_the_same((trainer, events), (resumed, resumed_events))
+
+
+def test_the_fp16_case_does_skip_steps(tmp_path):
+    trainer, _ = undisturbed(tmp_path, "fp16")
+    assert 0 < trainer.reporter.totals.skipped < trainer.step
+
+
+def test_the_patience_case_does_stop_early(tmp_path):
+    trainer, events = undisturbed(tmp_path, "patience")
+    assert trainer.cursor.epoch == 3
+    assert [w.code for w in of(events, Warned)] == ["early_stop"]
+
+
+def test_dropout_does_drop(tmp_path):
+    with_dropout = undisturbed(tmp_path / "with", "sgd", dropout=0.5)[1]
+    without = undisturbed(tmp_path / "without", "sgd")[1]
+    assert losses(with_dropout) != losses(without)
+
+
+def test_stopped_in_every_validation_it_ends_with_the_same_bits(tmp_path):
+    trainer, events = undisturbed(tmp_path / "whole", "average")
+    resumed, resumed_events, stops = stopped_again_and_again(tmp_path / "parts", "average", each_validation)
+    assert stops == 2
+    assert_the_same((trainer, events), (resumed, resumed_events))
+
+
+def test_two_workers_and_stops_give_the_bits_of_none(tmp_path):
+    trainer, events = undisturbed(tmp_path / "whole", "sgd")
+    resumed, resumed_events, stops = stopped_again_and_again(
+        tmp_path / "parts", "sgd", lambda event: each_step(event) if event.step in {3, 7} else None, workers=2
+    )
+    assert stops == 2
+    assert_the_same((trainer, events), (resumed, resumed_events))
+
+
+def test_a_run_whose_patience_was_out_when_it_was_killed_takes_no_further_step(tmp_path):
+    trainer, _ = undisturbed(tmp_path, "patience")
+    resumed, events = build(tmp_path, "patience")
+    snapshots.restore(resumed, read_newest(tmp_path)[0])
+    resumed.train()
+    end(resumed)
+    assert resumed.step == trainer.step
+    assert losses(events) == []
+
+
+def test_a_restored_best_is_only_beaten_by_a_better_one(tmp_path):
+    trainer, _ = undisturbed(tmp_path, "sgd")
+    resumed, _ = build(tmp_path, "sgd")
+    snapshots.restore(resumed, read_newest(tmp_path)[0])
+    assert resumed.best == trainer.best
+    assert math.isfinite(resumed.best.value)
+    end(resumed)
+
+
+@pytest.mark.parametrize("case", ["adamw", "adamw not fused"])
+def test_another_optimizer_is_refused(tmp_path, case):
+    undisturbed(tmp_path, "sgd")
+    other, _ = build(tmp_path, case)
+    with pytest.raises(RunDirectoryError, match="optimizer"):
+        snapshots.restore(other, read_newest(tmp_path)[0])
+    end(other)
+
+
+def test_another_model_is_refused(tmp_path):
+    undisturbed(tmp_path, "sgd")
+    other, _ = build_trainer(config(), tmp_path, model=small_net(norm=False))
+    with pytest.raises(RunDirectoryError, match="does not fit"):
+        snapshots.restore(other, read_newest(tmp_path)[0])
+    end(other)
+
+
+def test_a_snapshot_does_not_follow_the_training(tmp_path):
+    trainer, events = build(tmp_path, "average")
+    taken = []
+    events.then = lambda event: taken.append(snapshots.take(trainer)) if each_step(event) == 2 else None
+    trainer.train()
+    end(trainer)
+    (snapshot,) = taken
+    weights = dict(trainer.model.named_parameters())
+    assert not torch.equal(snapshot.tensors["model"]["0.weight"], weights["0.weight"])
+    assert snapshot.state["cursor"] == {"epoch": 0, "sample": 16, "epoch_step": 2}

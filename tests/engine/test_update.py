@@ -1,0 +1,281 @@
+"""A step is a transaction: where its gradients are not finite, nothing at all has moved."""
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mptui.engine.parts import build_parts
+from mptui.engine.schedule import Schedule
+from tests.engine.blots import CLASSES, SIDE
+from tests.engine.small import build_trainer, config, small_net
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "momentum": {"optimizer": "sgd", "momentum": 0.9},
+    "plain": {"optimizer": "sgd", "momentum": 0.0},
+    "adamw": {"optimizer": "adamw"},
+}
+BAD = ("nan image", "overflowing loss")
+
+
+@pytest.fixture(autouse=True)
+def _unwritten_memory_is_nan():
+    """With deterministic algorithms torch fills memory that nobody wrote with NaN."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def build(folder, optimizer="momentum", fused=True, precision="fp32", accumulate=1, model=None, **tables):
+    training = {"epochs": 4, "ema_decay": 0.9, "accumulate": accumulate, **OPTIMIZERS[optimizer]}
+    tables["training"] = {**training, **tables.get("training", {})}
+    run = config(speed={"fused": fused}, **tables)
+    trainer, _ = build_trainer(run, folder, precision=precision, model=model)
+    return trainer
+
+
+def micro_batch(number):
+    numbers = torch.Generator().manual_seed(number)
+    images = torch.randn(4, 3, SIDE, SIDE, generator=numbers)
+    return images, torch.randint(len(CLASSES), (4,), generator=numbers)
+
+
+def backward(trainer, number, share=1.0, bad=None):
+    """Leave the gradients of a micro-batch, as the trainer does; `bad` ruins them in one of two ways."""
+    images, targets = micro_batch(number)
+    if bad == "nan image":
+        images[0, 0, 0, 0] = torch.nan
+    with trainer.parts.precision.forward_context():
+        loss = F.cross_entropy(trainer.model(images).float(), targets) * share
+    trainer.parts.precision.backward(loss * 3e38 * 3e38 if bad == "overflowing loss" else loss)
+
+
+def take_step(trainer, number, bad=None):
+    """One window of as many micro-batches as configured; the first of them is the bad one."""
+    count = trainer.job.config.training.accumulate
+    for micro in range(count):
+        backward(trainer, number * 10 + micro, 1 / count, bad if micro == 0 else None)
+    trainer.parts.updater.step()
+
+
+def state_of(trainer):
+    """Every bit that a refused step must leave alone."""
+    named = {f"model {name}": t for name, t in trainer.model.state_dict().items()}
+    names = {p: name for name, p in trainer.model.named_parameters()}
+    for p, state in trainer.parts.optimizer.state.items():
+        named |= {f"optimizer {key} {names[p]}": t for key, t in state.items() if t is not None}
+    named |= {f"average {name}": t for name, t in trainer.parts.average.state().items()}
+    bits = {name: t.detach().numpy().tobytes() for name, t in named.items()}
+    return {**bits, "position": trainer.parts.updater.position()}
+
+
+def moved(before, after):
+    """Names of what differs. State that an optimizer had not made yet is as good as zeros."""
+    missing = {name for name in before.keys() ^ after.keys() if any((before | after)[name])}
+    return missing | {name for name in before.keys() & after.keys() if before[name] != after[name]}
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("good_before", [0, 2])
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "not_fused"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_refused_step_leaves_no_trace(tmp_path, optimizer, fused, precision, accumulate, good_before, bad):
+    trainer, twin = (build(tmp_path, optimizer, fused, precision, accumulate) for _ in range(2))
+    for number in range(good_before):
+        take_step(trainer, number)
+        take_step(twin, number)
+    before = state_of(trainer)
+
+    take_step(trainer, 99, bad)
+
+    assert float(trainer.parts.updater.found_inf) == 1.0
+    assert moved(before, state_of(trainer)) == set()
+    # the scale has backed off, as it should; the twin never saw the bad batch and computes at that scale
+    twin.parts.precision.load_state(trainer.parts.precision.state())
+    for number in range(10, 12):
+        take_step(trainer, number)
+        take_step(twin, number)
+        assert moved(state_of(twin), state_of(trainer)) == set()
+        assert float(trainer.parts.updater.lr) == float(twin.parts.updater.lr)
+    assert trainer.parts.updater.position() == good_before + 2
+
+
+@pytest.mark.parametrize(
+    ("step", "gives_away"),
+    [("always", "model 0.weight"), ("if finite", "model 1.running_mean")],
+)
+def test_the_usual_ways_do_leave_a_trace(tmp_path, step, gives_away):
+    trainer = build(tmp_path, fused=False)
+    take_step(trainer, 0)
+    before = state_of(trainer)
+    backward(trainer, 99, bad="nan image")
+    finite = all(p.grad.isfinite().all() for p in trainer.model.parameters())
+    if step == "always" or finite:
+        trainer.parts.optimizer.step()
+    assert gives_away in moved(before, state_of(trainer))
+
+
+def test_a_norm_that_is_not_training_keeps_its_count_on_a_refusal(tmp_path):
+    model = small_net()
+    trainer = build(tmp_path, model=model)
+    model.get_submodule("1").eval()
+    before = state_of(trainer)
+    take_step(trainer, 0, "nan image")
+    assert moved(before, state_of(trainer)) == set()
+
+
+def test_momentum_that_a_preset_brings_starts_at_zero_even_if_its_first_step_is_refused(tmp_path):
+    trainer = build(tmp_path, "plain")
+    take_step(trainer, 0)
+    job = trainer.job
+    training = job.config.training.model_copy(update={"momentum": 0.9})
+    job = replace(job, config=job.config.model_copy(update={"training": training}))
+    trainer.parts = build_parts(job, lambda code, message: None, trainer.parts)
+    take_step(trainer, 1, "nan image")
+    take_step(trainer, 2)
+    assert all(p.isfinite().all() for p in trainer.model.parameters())
+
+
+def test_the_rate_is_the_tables_next_one_for_each_applied_step(tmp_path):
+    for fused in (True, False):
+        trainer = build(tmp_path, fused=fused, training={"warmup_epochs": 0.5})
+        training, parts = trainer.job.config.training, trainer.parts
+        table = Schedule(training, training.lr, parts.schedule_steps, parts.steps_per_epoch).table()
+        used = []
+        for number, bad in enumerate([None, "nan image", None, "nan image", None]):
+            take_step(trainer, number, bad)
+            used.append(float(parts.updater.lr))
+        assert used == [table[0], table[1], table[1], table[2], table[2]]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_fused_and_not_are_the_same_optimizer(tmp_path, optimizer):
+    fused, plain = (build(tmp_path, optimizer, kind) for kind in (True, False))
+    for number in range(5):
+        take_step(fused, number)
+        take_step(plain, number)
+    for one, other in zip(fused.model.parameters(), plain.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+# -- the loss scale
+
+SCALER: dict[str, Any] = {
+    "init_scale": 1024.0,
+    "growth_factor": 4.0,
+    "backoff_factor": 0.125,
+    "growth_interval": 3,
+}
+
+
+def build_scaled(folder):
+    run = config(training={"epochs": 20, "ema_decay": 0.9, "lr": 0.001}, precision={"grad_scaler": SCALER})
+    return build_trainer(run, folder, precision="fp16")[0]
+
+
+def test_the_scale_backs_off_and_grows_by_the_configured_numbers(tmp_path):
+    trainer = build_scaled(tmp_path)
+    scales = []
+    for number, bad in enumerate([None, None, None, "nan image", None, None, "nan image", None, None, None]):
+        take_step(trainer, number, bad)
+        scales.append(float(trainer.parts.precision.loss_scale()))
+    assert scales == [1024, 1024, 4096, 512, 512, 512, 64, 64, 64, 256]
+
+
+def test_the_scale_goes_the_way_of_torchs_own_scaler(tmp_path):
+    trainer = build_scaled(tmp_path)
+    reference = torch.amp.GradScaler("cpu", **SCALER)
+    weight = torch.nn.Parameter(torch.ones(()))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    chances = torch.rand(60, generator=torch.Generator().manual_seed(3))
+    for number, bad in enumerate((chances < 0.3).tolist()):
+        take_step(trainer, number, "overflowing loss" if bad else None)
+        optimizer.zero_grad()
+        reference.scale(weight * (torch.nan if bad else 1.0)).backward()
+        reference.step(optimizer)
+        reference.update()
+        assert float(trainer.parts.precision.loss_scale()) == reference.get_scale()
+
+
+def test_a_scale_that_has_sunk_to_zero_writes_no_nan_into_the_weights(tmp_path):
+    trainer = build_scaled(tmp_path)
+    state = trainer.parts.precision.state()
+    trainer.parts.precision.load_state({**state, "scale": 0.0})
+    before = state_of(trainer)
+    take_step(trainer, 0)
+    assert float(trainer.parts.updater.found_inf) == 1.0
+    assert moved(before, state_of(trainer)) == set()
+
+
+# -- clipping
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "not_fused"])
+def test_clipping_sees_the_true_gradient_and_bounds_the_step(tmp_path, precision, fused):
+    training = {"schedule": "constant", "weight_decay": 0.0, "lr": 0.5}
+    steps = {}
+    for clip in (None, 0.01, 1e6):
+        limits = training if clip is None else {**training, "clip_grad_norm": clip}
+        trainer = build(tmp_path, "plain", fused, precision, training=limits)
+        before = flat_weights(trainer)
+        take_step(trainer, 0)
+        steps[clip] = flat_weights(trainer) - before
+        norm = trainer.parts.updater.norm
+    backward(reference := build(tmp_path), 0)
+    true_norm = torch.cat([p.grad.flatten() for p in reference.model.parameters()]).norm()
+    assert 0.1 < true_norm < 100
+    torch.testing.assert_close(norm, true_norm, rtol=1e-5 if precision == "fp32" else 2e-2, atol=0)
+    torch.testing.assert_close(steps[None].norm(), 0.5 * norm, rtol=1e-4, atol=0)
+    torch.testing.assert_close(steps[0.01].norm(), torch.tensor(0.5 * 0.01), rtol=1e-3, atol=0)
+    assert torch.equal(steps[1e6], steps[None])
+
+
+def flat_weights(trainer):
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+
+
+# -- no waiting for the device
+
+
+class HostReads(TorchDispatchMode):
+    """Counts how often a value of a tensor is brought to the host."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func.overloadpacket in (
+            torch.ops.aten._local_scalar_dense,
+            torch.ops.aten.is_nonzero,
+            torch.ops.aten.equal,
+        )
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "precision"), list(itertools.product(OPTIMIZERS, ["fp32", "bf16", "fp16"]))
+)
+def test_a_fused_step_never_asks_the_device(tmp_path, optimizer, precision):
+    trainer = build(tmp_path, optimizer, precision=precision, training={"clip_grad_norm": 1.0})
+    for number, bad in enumerate([None, "nan image", None]):
+        backward(trainer, number, bad=bad)
+        with HostReads() as reads:
+            trainer.parts.updater.step()
+            trainer.parts.precision.loss_scale()
+        assert reads.count == 0
+
+
+def test_a_step_without_a_fused_kernel_does_ask(tmp_path):
+    trainer = build(tmp_path, fused=False)
+    backward(trainer, 0)
+    with HostReads() as reads:
+        trainer.parts.updater.step()
+    assert reads.count > 0
