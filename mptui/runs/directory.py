@@ -1,0 +1,179 @@
+"""A run's directory: its name, its files, and who may write to it.
+
+runs/20261120-101500-fast-resnet50/
+  run.toml  environment.json  events.jsonl  summary.json  checkpoints/
+"""
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from mptui.errors import ConfigError, DiskError, RunDirectoryError
+from mptui.events import finite_json
+
+SUMMARY = "summary.json"
+CONFIG = "run.toml"
+ENVIRONMENT = "environment.json"
+CHECKPOINTS = "checkpoints"
+_LOCK = "lock.json"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}")
+
+
+def create_run(folder: Path, profile: str, model: str, name: str | None) -> Path:
+    """Make the directory of a new run, for its owner alone.
+
+    Raises:
+        ConfigError: `name` can't name a folder, or is taken.
+        DiskError: The folder can't be written.
+    """
+    chosen = name or time.strftime("%Y%m%d-%H%M%S-") + re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{profile}-{model}")
+    if not _NAME.fullmatch(chosen):
+        raise ConfigError(
+            f"--name {chosen!r}: not a name for a run",
+            hint="use letters, digits, '.', '_', '+' and '-', starting with a letter, a digit or '_'",
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_made(folder, error) from error
+    for attempt in range(100):
+        path = folder / (chosen if not attempt else f"{chosen}-{attempt + 1}")
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            if name is not None and path.is_dir():
+                raise ConfigError(
+                    f"{path}: there is a run of this name already",
+                    hint=f"go on with it (mptui resume {chosen}), or choose another --name",
+                ) from None
+            continue
+        except OSError as error:
+            raise _not_made(path, error) from error
+        return path
+    raise DiskError(f"{folder}: no free name for the run {chosen}", hint="choose one with --name")
+
+
+def _not_made(path: Path, error: OSError) -> DiskError:
+    return DiskError(
+        f"{path}: cannot make this directory: {error.strerror}", hint="choose another place with --runs-dir"
+    )
+
+
+def find_run(folder: Path, run: str) -> Path:
+    """The directory of a run given by its path, its name, or an unambiguous start of its name.
+
+    Raises:
+        RunDirectoryError: There is none, or more than one.
+    """
+    direct = Path(run)
+    for path in (direct, folder / run) if os.sep not in run else (direct,):
+        if (path / CONFIG).is_file():
+            return path
+    matches = [p for p in list_runs(folder) if p.name.startswith(run)]
+    if len(matches) == 1:
+        return matches[0]
+    found = f"{len(matches)} runs begin so" if matches else "no such run"
+    raise RunDirectoryError(
+        f"{run}: {found} in {folder}", hint="mptui runs lists them; --runs-dir says where"
+    )
+
+
+def list_runs(folder: Path) -> list[Path]:
+    """The directories of all runs in `folder`, by name (which begins with the time)."""
+    try:
+        return sorted(p for p in folder.iterdir() if (p / CONFIG).is_file())
+    except OSError:
+        return []
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file whole, for its owner alone: readers see the old or the new.
+
+    Raises:
+        DiskError: The disk is full or not writable; the old file is untouched.
+    """
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise DiskError(
+            f"{path}: {error.strerror}", hint="make room, or choose another --runs-dir"
+        ) from error
+
+
+def write_json(path: Path, document: dict[str, Any]) -> None:
+    """Replace a JSON file whole."""
+    write_text(path, json.dumps(finite_json(document), indent=2, allow_nan=False) + "\n")
+
+
+def read_summary(run: Path) -> dict[str, Any]:
+    """The run's summary.json; empty where there is none or it can't be read."""
+    try:
+        document = json.loads((run / SUMMARY).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def status_of(run: Path) -> dict[str, Any]:
+    """The run's summary, told apart: `running` only while a process trains it, else `crashed`."""
+    summary = {"run": run.name, **read_summary(run), "directory": str(run)}
+    if summary.get("status") in {None, "running"}:
+        summary["status"] = "crashed" if owner_of(run) is None else "running"
+    return summary
+
+
+def claim(run: Path) -> None:
+    """Make this process the run's owner.
+
+    Raises:
+        RunDirectoryError: Another living process is.
+    """
+    owner = owner_of(run)
+    if owner is not None and owner != os.getpid():
+        raise RunDirectoryError(
+            f"{run}: process {owner} is training this run",
+            hint="wait until it ends, or stop it",
+        )
+    write_json(run / _LOCK, {"pid": os.getpid(), "started": _start_time(os.getpid()), "boot": _boot_id()})
+
+
+def release(run: Path) -> None:
+    """Give the run up."""
+    (run / _LOCK).unlink(missing_ok=True)
+
+
+def owner_of(run: Path) -> int | None:
+    """The living process that trains the run; None where there is none, or its lock is stale."""
+    try:
+        lock = json.loads((run / _LOCK).read_text(encoding="utf-8"))
+        pid, started, boot = int(lock["pid"]), lock["started"], lock["boot"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return pid if boot == _boot_id() and started == _start_time(pid) else None
+
+
+def _start_time(pid: int) -> float | None:
+    """When `pid` began, so that a new process with an old number is not taken for its owner."""
+    import psutil
+
+    try:
+        return round(float(psutil.Process(pid).create_time()), 2)
+    except psutil.Error:
+        return None
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,128 @@
+"""From what a person asked for to what will be done: the device, the precision, and every value left open.
+
+A plan is made before anything is trained; `mptui run --dry-run` prints it, and `run.toml` keeps it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mptui.config.merge import Resolved, resolve, task_of_model
+from mptui.config.schema import RunConfig, TaskName
+from mptui.data.open import task_of
+from mptui.hardware.advice import PrecisionChoice, choose_precision, default_workers
+from mptui.hardware.devices import Device, find_machine, select_device
+
+BUILT_IN = "shapes"
+
+# model, image sides and size of the built-in set, by whether there is an accelerator
+_ON_ACCELERATOR = {"model": "resnet50", "side": 224, "unet_side": 512, "samples": 8192}
+_ON_CPU = {"model": "resnet18", "side": 64, "unet_side": 128, "samples": 128}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a person asked for, before the machine and the data were looked at."""
+
+    profile: str | None = None
+    flags: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
+    sets: Sequence[str] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run in full: no value is left open but those that only the data decides (the cache, the compiler)."""
+
+    request: Request
+    resolved: Resolved
+    task: TaskName
+    device: Device
+    precision: PrecisionChoice
+    workers: int
+    driver: str | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration of the run."""
+        return self.resolved.config
+
+
+def plan_run(request: Request) -> Plan:
+    """Resolve a request on this machine. Imports torch, to know what it can use.
+
+    Raises:
+        ConfigError: A value is wrong, or the device is not there.
+        DataError: The data's folder is not there, or is neither kind of data.
+    """
+    resolved = _for_its_task(request)  # a mistake in it is told before torch is imported
+    machine = find_machine(with_torch=True)
+    device = select_device(resolved.config.hardware.device, machine.devices)
+    resolved, notes = _filled(resolved, device)
+    config = resolved.config
+    task = task_of_model(str(config.model.name))
+    _check_model(config, task)
+    workers = config.data.workers
+    return Plan(
+        request=request,
+        resolved=resolved,
+        task=task,
+        device=device,
+        precision=choose_precision(config.precision.mode, device),
+        workers=default_workers(machine.host.cpus_usable) if workers == "auto" else workers,
+        driver=machine.driver,
+        notes=notes,
+    )
+
+
+def _check_model(config: RunConfig, task: TaskName) -> None:
+    from mptui.models.zoo import check
+
+    check(config.model, task, int(config.data.image_size or 0))
+
+
+def _for_its_task(request: Request) -> Resolved:
+    """Resolve once to learn of the data, and again with the tables of its task."""
+
+    def resolved_for(task: TaskName | None) -> Resolved:
+        return resolve(
+            request.profile, task=task, flags=request.flags, sets=request.sets, environ=request.environ
+        )
+
+    first = resolved_for(None)
+    if first.task is not None:
+        return first
+    of_data = task_of(first.config.data)
+    return resolved_for("segmentation" if of_data == "segmentation" else "classification")
+
+
+def _filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...]]:
+    """Choose what was left open, and say so."""
+    defaults = _ON_CPU if device.kind == "cpu" else _ON_ACCELERATOR
+    why = "chosen: no GPU" if device.kind == "cpu" else f"chosen for {device.name}"
+    config, sources = resolved.config, dict(resolved.sources)
+    model, data = config.model, config.data
+    if model.name is None:
+        name = "unet" if resolved.task == "segmentation" else str(defaults["model"])
+        model = model.model_copy(update={"name": name})
+        sources["model.name"] = why
+    changes: dict[str, Any] = {}
+    if data.name is None and data.path is None:
+        changes["name"] = BUILT_IN
+        sources["data.name"] = "chosen: no data named"
+    if data.image_size is None:
+        changes["image_size"] = defaults["unet_side" if model.name == "unet" else "side"]
+        sources["data.image_size"] = why
+    if (changes.get("name") or data.name) == BUILT_IN and data.samples is None:
+        changes["samples"] = defaults["samples"]
+        sources["data.samples"] = why
+    data = data.model_copy(update=changes)
+    notes = []
+    if config.model.name is None or "name" in changes:
+        notes.append(
+            f"{model.name} at {data.image_size} px on {data.path or data.name} "
+            "(choose with --model, --data, --set data.image_size=N)"
+        )
+    filled = config.model_copy(update={"model": model, "data": data})
+    return replace(resolved, config=filled, sources=sources), tuple(notes)

@@ -1,0 +1,336 @@
+"""A session hosts one run: the worker thread that trains, and everyone who listens or steers.
+
+The worker and the rest of the process share one mailbox of commands and one bounded buffer of events a
+listener, nothing else. The thread is the session's own: no screen's end ends it.
+"""
+
+import contextlib
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mptui.config.dump import to_toml
+from mptui.engine import snapshots
+from mptui.engine.checkpoint import read_newest
+from mptui.engine.control import Command, Mailbox, Stopped
+from mptui.engine.parts import Switch
+from mptui.engine.saver import Saver
+from mptui.engine.trainer import Trainer
+from mptui.errors import (
+    DiskError,
+    DivergedError,
+    MemoryExhaustedError,
+    MptuiError,
+)
+from mptui.events import CommandAnswered, Event, PhaseChanged, RunFinished, RunStarted, Warned
+from mptui.hardware.sampler import DeviceSampler
+from mptui.models.zoo import parameter_count
+from mptui.runs import directory
+from mptui.runs.buffer import EventBuffer
+from mptui.runs.environment import describe_environment
+from mptui.runs.journal import Journal
+from mptui.runs.plan import Plan
+from mptui.runs.prepare import Prepared, build_switch, prepare
+from mptui.runs.summary import Summary
+from mptui.runs.trackers import follow
+from mptui.text import clean
+
+PULSE_S = 1.0
+SUMMARY_EVERY_S = 30.0
+
+_STATUS: dict[type[MptuiError], str] = {
+    DivergedError: "diverged",
+    MemoryExhaustedError: "out_of_memory",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a run ended. `error` is a person's mistake or the world's, `bug` anything else."""
+
+    status: str
+    exit_code: int
+    summary: dict[str, Any]
+    error: MptuiError | None = None
+    bug: BaseException | None = None
+
+
+class Session:
+    """One run in this process.
+
+    Args:
+        plan: What will be done.
+        run: The run's directory, made by `directory.create_run`.
+        resume: Go on from the run's newest checkpoint.
+        force_compile: Compile even where that can't repay itself.
+    """
+
+    def __init__(self, plan: Plan, run: Path, *, resume: bool = False, force_compile: bool = False) -> None:
+        self.plan, self.run = plan, run
+        self.mailbox = Mailbox()
+        self._resume, self._force_compile = resume, force_compile
+        self._listeners: list[EventBuffer] = []
+        self._lock = threading.Lock()
+        self._summary = Summary(run.name, str(run))
+        self._step = 0
+        self._result: Result | None = None
+        self._thread = threading.Thread(target=self._work, name="mptui-session", daemon=True)
+        self._ended = threading.Event()
+
+    # -- for whoever watches and steers
+
+    def listen(self) -> EventBuffer:
+        """A buffer that gets every event from now on; any number may listen."""
+        buffer = EventBuffer()
+        self._listeners.append(buffer)
+        return buffer
+
+    def start(self) -> None:
+        """Begin, in the session's thread.
+
+        Raises:
+            RunDirectoryError: Another process trains this run.
+            DiskError: The run's directory can't be written.
+        """
+        directory.claim(self.run)
+        self._journal = Journal(self.run)
+        self._thread.start()
+
+    def send(self, command: str, argument: str | None = None) -> None:
+        """Ask for something; it is taken between two steps."""
+        self._emit(CommandAnswered(step=self._step, command=command, state="asked", detail=argument or ""))
+        self.mailbox.post(Command(command, argument))
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has ended and everything is written."""
+        return self._ended.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the end; whether it has come."""
+        return self._ended.wait(timeout)
+
+    @property
+    def result(self) -> Result:
+        """How the run ended; only once it has."""
+        if self._result is None:
+            raise RuntimeError("the run has not ended")
+        return self._result
+
+    # -- the worker
+
+    def _work(self) -> None:
+        started = time.monotonic()
+        error: MptuiError | None = None
+        bug: BaseException | None = None
+        status, code = "completed", 0
+        try:
+            self._train()
+        except Stopped as stop:
+            status, code = "stopped", 128 + stop.signal if stop.signal else 0
+        except torch.OutOfMemoryError as caught:
+            error = _out_of_memory(caught)
+        except MptuiError as caught:
+            error = caught
+        except BaseException as caught:  # noqa: BLE001 - a bug: kept, told, and raised again by the owner
+            bug, status, code = caught, "failed", 1
+        if error is not None:
+            status, code = _STATUS.get(type(error), "failed"), error.exit_code
+        self._end(status, code, error, bug, time.monotonic() - started)
+
+    def _train(self) -> None:
+        plan = self.plan
+        device = torch.device(plan.device.torch_name)
+        directory.write_text(self.run / directory.CONFIG, to_toml(plan.config))
+        directory.write_json(self.run / directory.ENVIRONMENT, describe_environment(plan.device, plan.driver))
+        self._write_summary()
+        self._emit(PhaseChanged(phase="starting"))
+        if plan.precision.warning is not None:
+            self._warn("precision", plan.precision.warning)
+        with self._pulse(), follow(plan.config, self.run, self.listen, self._warn):
+            prepared = prepare(plan, emit=self._emit, mailbox=self.mailbox, force_compile=self._force_compile)
+            with contextlib.ExitStack() as stack:
+                self._note_problems(prepared)
+                saver = Saver(self.run / directory.CHECKPOINTS, plan.config.checkpoint, self._emit)
+                stack.callback(saver.close)
+                trainer = Trainer(
+                    prepared.job,
+                    emit=self._emit,
+                    mailbox=self.mailbox,
+                    saver=saver,
+                    rebuild=partial(self._rebuild, prepared),
+                )
+                stack.callback(trainer.close)
+                resumed = self._restore(trainer) if self._resume else None
+                self._emit(_started(self.plan, self.run, prepared, trainer, resumed))
+                try:
+                    trainer.train()
+                finally:
+                    self._note_figures(trainer, device)
+
+    def _rebuild(self, prepared: Prepared, profile: str) -> Switch:
+        self.plan, switch = build_switch(self.plan, prepared, profile, self._emit)
+        directory.write_text(self.run / directory.CONFIG, to_toml(self.plan.config))
+        return switch
+
+    def _restore(self, trainer: Trainer) -> int:
+        snapshot, complaints = read_newest(self.run / directory.CHECKPOINTS)
+        for complaint in complaints:
+            self._warn("damaged_checkpoint", complaint)
+        snapshots.restore(trainer, snapshot)
+        return snapshot.step
+
+    def _end(
+        self, status: str, code: int, error: MptuiError | None, bug: BaseException | None, seconds: float
+    ) -> None:
+        """Write how it ended. What can't be written any more must not hide how it ended."""
+        document = self._summary.document
+        document["status"], document["exit_code"] = status, code
+        message = error.message if error else clean(repr(bug)) if bug else ""
+        if message:
+            document["error"] = {"message": message, "hint": error.hint if error else ""}
+        with contextlib.suppress(DiskError):
+            if error or bug:
+                trace = "".join(traceback.format_exception(error or bug))
+                directory.write_text(self.run / "traceback.txt", trace)
+            self._write_summary()
+        finished = RunFinished(
+            step=self._step,
+            status=status,
+            exit_code=code,
+            message=message,
+            hint=error.hint if error else "",
+            directory=str(self.run),
+            seconds=seconds,
+        )
+        with contextlib.suppress(DiskError):
+            self._journal.write(finished)
+        for listener in self._listeners:
+            listener.put(finished)
+        self._journal.close()
+        directory.release(self.run)
+        self._result = Result(status, code, document, error, bug)
+        self._ended.set()
+
+    # -- telling
+
+    def _emit(self, event: Event) -> None:
+        """To the journal first, then to everyone. From any of the session's threads."""
+        with self._lock:
+            self._step = max(self._step, event.step)
+            self._journal.write(event)
+            self._summary.fold(event)
+            for listener in self._listeners:
+                listener.put(event)
+
+    def _warn(self, code: str, message: str) -> None:
+        self._emit(Warned(step=self._step, code=code, message=clean(message)))
+
+    @contextlib.contextmanager
+    def _pulse(self) -> Iterator[None]:
+        """Once a second: what the device does; now and then: the summary."""
+        sampler = DeviceSampler(self.plan.device.torch_name, uuid=self.plan.device.uuid)
+        sampler.start()
+        ending = threading.Event()
+
+        def beat() -> None:
+            written = time.monotonic()
+            last = 0.0
+            while not ending.wait(PULSE_S):
+                sample = sampler.latest()
+                try:
+                    if sample is not None and sample.time != last:
+                        last = sample.time
+                        self._emit(replace(sample, step=self._step))
+                    if time.monotonic() - written > SUMMARY_EVERY_S:
+                        written = time.monotonic()
+                        self._write_summary()
+                except DiskError:
+                    return  # the worker meets the same disk, and ends the run
+
+        thread = threading.Thread(target=beat, name="mptui-pulse", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ending.set()
+            thread.join()
+            sampler.stop()
+
+    def _note_problems(self, prepared: Prepared) -> None:
+        """Keep the list of files that are left out."""
+        problems = prepared.dataset.problems
+        if problems:
+            directory.write_json(
+                self.run / "bad_samples.json",
+                {"files": [{"path": p.path, "reason": p.reason} for p in problems]},
+            )
+            names = ", ".join(clean(f"{p.path} ({p.reason})") for p in problems[:5])
+            more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
+            self._warn("bad_samples", f"left out {len(problems)} files: {names}{more}; see bad_samples.json")
+
+    def _note_figures(self, trainer: Trainer, device: torch.device) -> None:
+        document = self._summary.document
+        document["samples_per_second"] = trainer.reporter.median_rate()
+        document["time"]["first_step_s"] = trainer.outcome.first_step_s
+        document["time"]["data_wait_fraction"] = trainer.reporter.wait_fraction()
+        self._summary.measure(device)
+
+    def _write_summary(self) -> None:
+        self._summary.measure(None)
+        with self._lock:
+            directory.write_json(self.run / directory.SUMMARY, self._summary.document)
+
+
+def _started(
+    plan: Plan, run: Path, prepared: Prepared, trainer: Trainer, resumed_from: int | None
+) -> RunStarted:
+    config, dataset, job = plan.config, prepared.dataset, prepared.job
+    return RunStarted(
+        step=trainer.step,
+        run=run.name,
+        directory=str(run),
+        profile=plan.resolved.profile,
+        task=plan.task,
+        model=str(config.model.name),
+        parameters=parameter_count(job.model),
+        dataset=clean(dataset.name),
+        train_samples=len(dataset.train),
+        val_samples=len(dataset.val),
+        classes=[clean(name) for name in dataset.classes],
+        device=plan.device.torch_name,
+        device_name=plan.device.name,
+        precision_requested=plan.precision.requested,
+        precision=plan.precision.used,
+        precision_reason=plan.precision.reason,
+        tf32=config.precision.tf32 and plan.device.native.get("tf32") == "native",
+        channels_last=config.speed.channels_last,
+        compile_mode=config.speed.compile,
+        image_size=int(config.data.image_size or 0),
+        batch_size=config.training.batch_size,
+        accumulate=config.training.accumulate,
+        epochs=config.training.epochs,
+        steps_per_epoch=trainer.parts.steps_per_epoch,
+        val_batches=job.val_loader.batches,
+        total_steps=trainer.parts.schedule_steps,
+        resumed_from_step=resumed_from,
+        notes=list(plan.notes),
+    )
+
+
+def _out_of_memory(error: torch.OutOfMemoryError) -> MemoryExhaustedError:
+    first_line = (str(error).strip() or "out of memory").splitlines()[0]
+    raised = MemoryExhaustedError(
+        first_line,
+        hint="use a smaller --batch-size with --set training.accumulate=N, --profile memory-limited, "
+        "or a smaller data.image_size",
+    )
+    raised.__cause__ = error
+    return raised

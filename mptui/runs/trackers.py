@@ -1,0 +1,150 @@
+"""Trackers people already use, fed from the same events as the screens: TensorBoard and Weights & Biases.
+
+They run in a thread of their own behind a bounded buffer: a slow disk or network costs the run nothing, and a
+tracker that fails is left behind with a warning.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from mptui.config.schema import RunConfig
+from mptui.events import EpochFinished, Event, Step, Validated
+from mptui.runs.buffer import EventBuffer
+
+POLL_S = 1.0
+
+
+class Tracker(Protocol):
+    """Takes scalars by name and step."""
+
+    def log(self, scalars: dict[str, float], step: int) -> None:
+        """Take the scalars of one step."""
+
+    def close(self) -> None:
+        """Write what is left."""
+
+
+class TensorBoard:
+    """Event files in the run's `tensorboard` folder."""
+
+    def __init__(self, run: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(run / "tensorboard"))
+
+    def log(self, scalars: dict[str, float], step: int) -> None:
+        """Take the scalars of one step."""
+        for name, value in scalars.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """A run of a W&B project; the key comes from its own environment or login, never from a profile."""
+
+    def __init__(self, run: Path, config: RunConfig) -> None:
+        import wandb
+
+        self._run = wandb.init(
+            project=config.logging.wandb_project,
+            name=config.logging.wandb_name or run.name,
+            dir=str(run),
+            config=config.model_dump(),
+        )
+
+    def log(self, scalars: dict[str, float], step: int) -> None:
+        """Take the scalars of one step."""
+        self._run.log(scalars, step=step)
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._run.finish()
+
+
+def scalars_of(event: Event) -> dict[str, float]:
+    """The scalars of an event, by the names they have in a tracker; empty where it has none."""
+    if isinstance(event, Step):
+        found = {
+            "train/loss": event.loss,
+            "train/lr": event.lr,
+            "train/grad_norm": event.grad_norm,
+            "train/loss_scale": event.loss_scale,
+            "train/skipped_steps": float(event.skipped_steps),
+            "speed/samples_per_second": event.samples_per_second,
+            "speed/data_wait_fraction": event.data_wait_fraction,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+    if isinstance(event, Validated):
+        return {"val/loss": event.loss, **{f"val/{name}": value for name, value in event.metrics.items()}}
+    if isinstance(event, EpochFinished):
+        return {
+            "epoch/train_loss": event.train_loss,
+            **{f"epoch/train_{name}": value for name, value in event.train_metrics.items()},
+        }
+    return {}
+
+
+@contextlib.contextmanager
+def follow(
+    config: RunConfig, run: Path, listen: Callable[[], EventBuffer], warn: Callable[[str, str], None]
+) -> Iterator[None]:
+    """Feed the configured trackers while the context lasts."""
+    trackers = _open(config, run, warn)
+    if not trackers:
+        yield
+        return
+    buffer = listen()
+    ending = threading.Event()
+
+    def feed() -> None:
+        while True:
+            last = ending.wait(POLL_S)
+            for event in buffer.drain():
+                if scalars := scalars_of(event):
+                    _log(trackers, scalars, event.step, warn)
+            if last:
+                return
+
+    thread = threading.Thread(target=feed, name="mptui-trackers", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
+        for tracker in trackers:
+            tracker.close()
+
+
+def _open(config: RunConfig, run: Path, warn: Callable[[str, str], None]) -> list[Tracker]:
+    makers: dict[str, Callable[[], Tracker]] = {}
+    if config.logging.tensorboard:
+        makers["tensorboard"] = lambda: TensorBoard(run)
+    if config.logging.wandb_project is not None:
+        makers["wandb"] = lambda: WeightsAndBiases(run, config)
+    trackers: list[Tracker] = []
+    for name, make in makers.items():
+        try:
+            trackers.append(make())
+        except ImportError:
+            warn(f"{name}_missing", f"{name} is not installed, so nothing goes there: pip install {name}")
+        except Exception as error:  # noqa: BLE001 - another project's code; the run goes on without it
+            warn(f"{name}_failed", f"{name} can't be used: {error}")
+    return trackers
+
+
+def _log(
+    trackers: list[Tracker], scalars: dict[str, float], step: int, warn: Callable[[str, str], None]
+) -> None:
+    for tracker in list(trackers):
+        try:
+            tracker.log(scalars, step)
+        except Exception as error:  # noqa: BLE001 - another project's code; the run goes on without it
+            trackers.remove(tracker)
+            warn("tracker_failed", f"{type(tracker).__name__} failed and is left out from now on: {error}")

@@ -1,0 +1,215 @@
+"""A run's directory: its name, what is written into it, and who owns it."""
+
+import json
+import math
+import os
+import re
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from mptui.errors import ConfigError, DiskError, RunDirectoryError
+from mptui.runs.directory import (
+    CONFIG,
+    SUMMARY,
+    claim,
+    create_run,
+    find_run,
+    list_runs,
+    owner_of,
+    read_summary,
+    release,
+    status_of,
+    write_json,
+    write_text,
+)
+
+# -- names
+
+
+def test_a_name_says_when_and_what(tmp_path):
+    path = create_run(tmp_path / "runs", "fast", "resnet50", None)
+    assert re.fullmatch(r"\d{8}-\d{6}-fast-resnet50", path.name)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+
+def test_two_runs_of_one_second_have_two_names(tmp_path):
+    names = {create_run(tmp_path, "fast", "unet", None).name for _ in range(20)}
+    assert len(names) == 20
+
+
+@pytest.mark.parametrize("profile", ["../evil", "my profile", "é\n", "/tmp/x.toml"])
+def test_whatever_the_profile_is_called_the_run_stays_in_its_folder(tmp_path, profile):
+    path = create_run(tmp_path, profile, "unet", None)
+    assert path.parent == tmp_path
+    assert re.fullmatch(r"[A-Za-z0-9_.-]+", path.name)
+
+
+def test_a_chosen_name_is_the_name(tmp_path):
+    assert create_run(tmp_path, "fast", "unet", "baseline+2").name == "baseline+2"
+
+
+@pytest.mark.parametrize("name", ["..", ".hidden", "a/b", "-rf", "a b", "é", "x" * 200, "a\n"])
+def test_a_name_that_can_not_be_one_is_refused(tmp_path, name):
+    with pytest.raises(ConfigError, match="not a name for a run"):
+        create_run(tmp_path, "fast", "unet", name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_taken_name_is_refused_and_resume_is_named(tmp_path):
+    create_run(tmp_path, "fast", "unet", "baseline")
+    with pytest.raises(ConfigError) as caught:
+        create_run(tmp_path, "fast", "unet", "baseline")
+    assert "mptui resume baseline" in caught.value.hint
+
+
+def test_a_folder_that_can_not_be_made_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DiskError) as caught:
+        create_run(tmp_path / "file" / "runs", "fast", "unet", None)
+    assert "--runs-dir" in caught.value.hint
+
+
+# -- finding
+
+
+@pytest.fixture
+def runs(tmp_path):
+    for name in ("20260101-fast", "20260102-fast", "20260102-stable"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / CONFIG).write_text("")
+    (tmp_path / "notes").mkdir()
+    return tmp_path
+
+
+def test_runs_are_listed_by_time_and_other_folders_left_out(runs):
+    assert [p.name for p in list_runs(runs)] == ["20260101-fast", "20260102-fast", "20260102-stable"]
+    assert list_runs(runs / "missing") == []
+
+
+def test_a_run_is_found_by_name_by_start_and_by_path(runs, monkeypatch):
+    first = runs / "20260101-fast"
+    assert find_run(runs, "20260101-fast") == first
+    assert find_run(runs, "20260101") == first
+    assert find_run(runs / "elsewhere", str(first)) == first
+    monkeypatch.chdir(runs)
+    assert find_run(runs / "elsewhere", "20260101-fast").resolve() == first
+
+
+@pytest.mark.parametrize(("run", "says"), [("20260102", "2 runs begin so"), ("notes", "no such run")])
+def test_a_run_that_is_none_or_many_is_told(runs, run, says):
+    with pytest.raises(RunDirectoryError, match=says):
+        find_run(runs, run)
+
+
+# -- files
+
+
+def test_a_file_is_replaced_whole_and_for_its_owner_alone(tmp_path):
+    path = tmp_path / SUMMARY
+    for content in ("old", "new"):
+        write_text(path, content)
+        assert path.read_text() == content
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_can_not_be_replaced_stays(tmp_path):
+    path = tmp_path / SUMMARY
+    (path / "in the way").mkdir(parents=True)
+    with pytest.raises(DiskError, match=SUMMARY):
+        write_text(path, "new")
+    assert [p.name for p in tmp_path.iterdir()] == [SUMMARY]
+
+
+def test_json_names_what_is_not_finite(tmp_path):
+    write_json(tmp_path / SUMMARY, {"loss": math.nan})
+    assert json.loads((tmp_path / SUMMARY).read_text()) == {"loss": "nan"}
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[]", "\xff"])
+def test_a_summary_that_can_not_be_read_is_empty(tmp_path, content):
+    if content is not None:
+        (tmp_path / SUMMARY).write_bytes(content.encode("latin-1"))
+    assert read_summary(tmp_path) == {}
+
+
+# -- who owns it
+
+
+@pytest.fixture
+def other_owner(tmp_path):
+    """Another process that has claimed the run, and lives until its input ends."""
+    code = (
+        "import pathlib, sys; from mptui.runs.directory import claim; "
+        "claim(pathlib.Path(sys.argv[1])); print('claimed', flush=True); sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"claimed\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_run_of_a_living_process_is_refused(tmp_path, other_owner):
+    assert owner_of(tmp_path) == other_owner.pid
+    assert status_of(tmp_path)["status"] == "running"
+    with pytest.raises(RunDirectoryError, match=f"process {other_owner.pid} is training"):
+        claim(tmp_path)
+    assert owner_of(tmp_path) == other_owner.pid
+
+
+def test_the_lock_of_a_killed_process_is_taken_over(tmp_path, other_owner):
+    other_owner.kill()
+    other_owner.wait()
+    assert owner_of(tmp_path) is None
+    assert status_of(tmp_path)["status"] == "crashed"
+    claim(tmp_path)
+    assert owner_of(tmp_path) == os.getpid()
+
+
+def test_another_process_that_got_the_number_is_no_owner(tmp_path):
+    claim(tmp_path)
+    lock = tmp_path / "lock.json"
+    lock.write_text(json.dumps({**json.loads(lock.read_text()), "started": 1.0}))
+    assert owner_of(tmp_path) is None
+
+
+def test_a_lock_from_before_the_last_boot_is_stale(tmp_path):
+    claim(tmp_path)
+    lock = tmp_path / "lock.json"
+    lock.write_text(json.dumps({**json.loads(lock.read_text()), "boot": "another"}))
+    assert owner_of(tmp_path) is None
+
+
+@pytest.mark.parametrize("lock", ["", "{}", "[]", '{"pid": "x"}', '{"pid": null, "started": 1, "boot": ""}'])
+def test_a_lock_that_is_none_is_stale(tmp_path, lock):
+    (tmp_path / "lock.json").write_text(lock)
+    assert owner_of(tmp_path) is None
+    claim(tmp_path)
+
+
+def test_a_process_may_claim_again_and_release(tmp_path):
+    claim(tmp_path)
+    claim(tmp_path)
+    release(tmp_path)
+    assert owner_of(tmp_path) is None
+    release(tmp_path)
+
+
+@pytest.mark.parametrize("status", ["completed", "stopped", "diverged"])
+def test_a_run_that_ended_is_as_it_ended(tmp_path, status):
+    write_json(tmp_path / SUMMARY, {"status": status, "directory": "/moved/since"})
+    assert status_of(tmp_path) == {"run": tmp_path.name, "status": status, "directory": str(tmp_path)}
+
+
+def test_a_run_that_says_running_without_a_process_has_crashed(tmp_path):
+    write_json(tmp_path / SUMMARY, {"status": "running"})
+    assert status_of(tmp_path)["status"] == "crashed"
+    claim(tmp_path)
+    assert status_of(tmp_path)["status"] == "running"
