@@ -1,0 +1,76 @@
+"""`mptui detect`: the devices of this machine, what they can do, and what to use."""
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from mptui.hardware.devices import Machine
+
+
+def app_command(app: typer.Typer) -> None:
+    """Add `detect` to the commands of `app`."""
+    app.command("detect")(detect)
+
+
+def detect(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    with_torch: Annotated[
+        bool, typer.Option("--torch/--no-torch", help="Also ask torch what it can use (takes seconds).")
+    ] = True,
+) -> None:
+    """Show the devices, what they can do, and what to use."""
+    from mptui.hardware.devices import find_machine
+
+    machine = find_machine(with_torch)
+    if as_json:
+        typer.echo(json.dumps(_document(machine), indent=2))
+    else:
+        _show(machine)
+    typer.echo(f"Next: {_next_command(machine)}", err=True)
+
+
+def _document(machine: "Machine") -> dict[str, Any]:
+    from mptui.hardware.advice import recommend
+    from mptui.hardware.devices import select_device
+
+    cpus = machine.host.cpus_usable
+    return {
+        **asdict(machine),
+        "devices": [
+            {"device": device.torch_name, **asdict(device), "recommendation": asdict(recommend(device, cpus))}
+            for device in machine.devices
+        ],
+        "selected": select_device("auto", machine.devices).torch_name,
+    }
+
+
+def _show(machine: "Machine") -> None:
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.text import Text
+
+    from mptui.hardware.advice import recommend
+    from mptui.hardware.describe import device_lines, device_title, torch_line
+
+    console = Console()
+    for device in machine.devices:
+        title = device_title(device)
+        lines = device_lines(device, recommend(device, machine.host.cpus_usable), machine)
+        if console.is_terminal:
+            console.print(Panel(Text("\n".join(lines)), title=Text(title), title_align="left"))
+        else:
+            typer.echo("\n".join([title, *(f"  {line}" for line in lines)]))
+    for sentence in (torch_line(machine), *machine.notes):
+        if sentence:
+            typer.echo(sentence)
+
+
+def _next_command(machine: "Machine") -> str:
+    from mptui.hardware.advice import recommend
+    from mptui.hardware.devices import select_device
+
+    device = select_device("auto", machine.devices)
+    return f"mptui run --profile {recommend(device, machine.host.cpus_usable).profile}"

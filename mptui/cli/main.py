@@ -1,0 +1,101 @@
+"""The `mptui` command: its sub-commands, and how what goes wrong is told.
+
+Importing this costs no schema, no torch and no screen: each command imports what it needs when it is called.
+"""
+
+import os
+import sys
+import traceback
+from typing import Annotated, NoReturn
+
+import typer
+
+from mptui import __version__
+from mptui.cli import detect, profiles, resume, run, runs
+from mptui.errors import MptuiError
+from mptui.text import clean
+
+_INTERRUPTED = 130
+_BROKEN_PIPE = 1
+_USAGE = 2
+
+# typer loads pydantic, a tenth of a second, to make a bool of a --help that is not given; False spares it.
+_NO_HELP = {"help": False}
+_DEFAULTS = {**_NO_HELP, "profiles": {**_NO_HELP, "list": _NO_HELP}}
+
+app = typer.Typer(
+    name="mptui",
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "default_map": _DEFAULTS},
+)
+
+
+@app.callback(invoke_without_command=True)
+def mptui(
+    ctx: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Add the traceback to an error; works after any command.")
+    ] = False,
+) -> int:
+    """The cockpit of a mixed-precision training run. Without a command: the terminal UI."""
+    if version:
+        typer.echo(f"mptui {__version__}")
+        raise typer.Exit
+    return _open_tui() if ctx.invoked_subcommand is None else 0
+
+
+for _module in (run, resume, runs, detect, profiles):
+    _module.app_command(app)
+
+
+def main() -> NoReturn:
+    """Run the command line and end the process with its exit code."""
+    arguments = sys.argv[1:]
+    sys.exit(_exit_code([a for a in arguments if a != "--debug"], debug="--debug" in arguments))
+
+
+def _exit_code(arguments: list[str], debug: bool) -> int:
+    try:
+        code = app(arguments, prog_name="mptui", standalone_mode=False)
+        sys.stdout.flush()
+    except MptuiError as error:
+        _tell(error.message, error.hint, debug)
+        return error.exit_code
+    except typer.TyperException as error:
+        _tell(clean(error.format_message()), _usage_hint(error), debug)
+        return _USAGE
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # What is still buffered has no reader; without this, the interpreter's last flush complains.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    return code or 0
+
+
+def _open_tui() -> int:
+    from mptui.tui.parent import guarded
+    from mptui.tui.terminal import check_terminal
+
+    check_terminal()
+    return guarded(_cockpit)
+
+
+def _cockpit() -> int:
+    from mptui.tui.cockpit import open_cockpit
+
+    return open_cockpit()
+
+
+def _tell(message: str, hint: str, debug: bool) -> None:
+    if debug:
+        traceback.print_exc()
+    print(f"mptui: {message}\n  {hint}", file=sys.stderr)  # noqa: T201 - the last word on stderr
+
+
+def _usage_hint(error: typer.TyperException) -> str:
+    context = getattr(error, "ctx", None)
+    return f"see `{context.command_path if context else 'mptui'} --help`"

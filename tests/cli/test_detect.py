@@ -1,0 +1,89 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from mptui.cli.detect import app_command
+from tests.hardware.fake_nvml import FakeNvml, FakeSlice, h200, t4
+
+
+@pytest.fixture
+def detect(monkeypatch):
+    """Run `mptui detect` on a machine with these cards."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    app_command(app)
+
+    def run(nvml, *arguments):
+        nvml.install(monkeypatch)
+        return CliRunner().invoke(app, ["detect", "--no-torch", *arguments])
+
+    return run
+
+
+def test_json_is_one_document_and_nothing_else(detect):
+    result = detect(FakeNvml([h200(), t4()]), "--json")
+
+    document = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert [d["device"] for d in document["devices"]] == ["cuda:0", "cuda:1", "cpu"]
+    assert document["selected"] == "cuda:0"
+    assert [d["recommendation"]["precision"] for d in document["devices"][:2]] == ["bf16", "fp16"]
+    assert document["driver"] == "580.95.05"
+
+
+def test_plain_lines_tell_what_to_use_and_stderr_what_to_do_next(detect):
+    result = detect(FakeNvml([h200()]))
+
+    assert result.exit_code == 0
+    assert "cuda:0  NVIDIA H200\n" in result.stdout
+    assert "use bf16" in result.stdout
+    assert "mptui run --profile fast" in result.stderr
+    assert "mptui run" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("nvml", "words"),
+    [
+        (FakeNvml([]), "sees no GPU"),
+        (FakeNvml([h200(lost=True)]), "is lost"),
+        (FakeNvml([h200(mig=True)]), "MIG on and no slice"),
+        (FakeNvml([h200(mig=True, slices=[FakeSlice("MIG-a", "a slice", 1 << 34)])]), "its only slice"),
+    ],
+    ids=["no gpu", "lost", "mig without slices", "mig"],
+)
+def test_what_is_odd_of_the_machine_is_a_sentence_and_no_failure(detect, nvml, words):
+    result = detect(nvml)
+
+    assert result.exit_code == 0
+    assert words in result.stdout
+
+
+def test_this_machine_with_torch():
+    code = (
+        "import typer; from mptui.cli.detect import app_command; app = typer.Typer();"
+        "app.callback()(lambda: None); app_command(app); app()"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, "detect", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ.copy(),
+    )
+
+    document = json.loads(result.stdout)
+    assert document["torch"]["version"]
+    assert document["devices"][-1]["device"] == "cpu"
+    assert document["selected"] in {d["device"] for d in document["devices"] if d["usable"]}
+
+
+def test_the_command_costs_no_start_up_time():
+    code = "import sys, mptui.cli.detect; sys.exit(bool({'torch', 'pynvml', 'textual'} & set(sys.modules)))"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,66 @@
+import json
+from pathlib import Path
+
+import pytest
+import tomli
+from typer.testing import CliRunner
+
+from mptui.cli.main import app
+from mptui.config.profiles import ORDER
+from mptui.errors import ConfigError
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Call `mptui …` in an empty folder, with an own configuration folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPTUI_CONFIG_DIR", str(tmp_path / "own"))
+    return lambda *arguments: CliRunner().invoke(app, ["profiles", *arguments])
+
+
+def test_list_shows_each_profile_on_a_line_and_what_to_do_next(run):
+    ended = run("list")
+    assert [line.split()[0] for line in ended.stdout.splitlines()] == list(ORDER)
+    assert "mptui run --profile" in ended.stderr
+
+
+def test_without_a_command_the_profiles_are_listed(run):
+    assert run().stdout == run("list").stdout
+
+
+def test_list_as_json_is_one_document(run):
+    document = json.loads(run("list", "--json").stdout)
+    assert [entry["name"] for entry in document] == list(ORDER)
+    assert set(document[0]) == {"name", "description", "path", "origin"}
+
+
+def test_show_prints_the_file(run):
+    text = run("show", "fast").stdout
+    assert tomli.loads(text)["training"]["epochs"] == 50
+    assert "# " in text
+
+
+def test_show_makes_what_a_terminal_would_obey_visible(run):
+    Path("odd.toml").write_text('description = "a"\n\t# \u202etxt.exe\n')
+    assert run("show", "odd.toml").stdout.splitlines()[1] == "    # \\u202etxt.exe"
+
+
+def test_validate_says_ok_or_all_that_is_wrong(run):
+    assert run("validate", "fast").stdout == "ok\n"
+    Path("bad.toml").write_text("[training]\nlr = 0\nepoch = 1\n")
+    fault = run("validate", "bad.toml").exception
+    assert isinstance(fault, ConfigError)
+    assert fault.message.splitlines() == [
+        "bad.toml:2: [training] lr = 0: must be greater than 0",
+        "bad.toml:3: [training] epoch: unknown key; nearest: training.epochs",
+    ]
+    assert "mptui profiles validate bad.toml" in fault.hint
+
+
+def test_new_copies_a_profile_and_prints_where_it_is(run, tmp_path):
+    ended = run("new", "mine", "--from", "debug")
+    path = Path(ended.stdout.strip())
+    assert path == tmp_path / "own/profiles/mine.toml"
+    assert tomli.loads(path.read_text())["description"] == "A copy of debug"
+    assert run("validate", "mine").exit_code == 0
+    assert "mptui run --profile mine" in ended.stderr

@@ -1,0 +1,216 @@
+"""`mptui run`, `resume` and `runs` as a person meets them: real processes, real files, real signals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import tomli
+
+from tests.data.images import class_folders
+
+TINY = {
+    "MPTUI_DATA_SAMPLES": "24",
+    "MPTUI_DATA_IMAGE_SIZE": "32",
+    "MPTUI_DATA_WORKERS": "1",
+    "MPTUI_TRAINING_BATCH_SIZE": "8",
+    "MPTUI_LOGGING_STEP_INTERVAL_S": "0",
+    "OMP_NUM_THREADS": "1",
+}
+DEADLINE_S = 300
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "mptui", *map(str, arguments)]
+
+
+def mptui(*arguments, environ=None):
+    return subprocess.run(
+        command(*arguments),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_S,
+        env={**os.environ, **TINY, **(environ or {})},
+    )
+
+
+def events(run):
+    return [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+
+
+def losses(run):
+    return [event["loss"] for event in events(run) if event["event"] == "step"]
+
+
+def test_a_run_leaves_a_directory_that_says_what_happened_and_repeats_it(tmp_path):
+    ended = mptui("run", "--profile", "fast", "--epochs", 2, "--runs-dir", tmp_path, "--json")
+    assert ended.returncode == 0, ended.stderr
+    summary = json.loads(ended.stdout)
+    (run,) = [path for path in tmp_path.iterdir() if path.is_dir()]
+    assert summary["status"] == "completed"
+    assert summary["run"] == run.name
+    assert summary["optimizer_steps"] == 6
+    assert summary["samples_seen"] == 48
+    assert summary["dataset"] == {"name": "shapes", "train_samples": 24, "val_samples": 12, "classes": 8}
+    assert set(summary["final"]) == {"train_loss", "val_loss", "acc1", "acc5"}
+    assert set(summary["precision"]) == {"requested", "used", "reason"}
+    assert json.loads((run / "summary.json").read_text()) == summary
+    kinds = [event["event"] for event in events(run)]
+    assert kinds[-1] == "run_finished"
+    for kind in ("run_started", "epoch_started", "step", "validated", "epoch_finished", "checkpoint_saved"):
+        assert kind in kinds
+    assert all({"event", "time", "step"} <= set(event) for event in events(run))
+    assert (run / "checkpoints" / "last").exists()
+    assert (run / "checkpoints" / "best").exists()
+    assert json.loads((run / "environment.json").read_text())["packages"]["torch"]
+    assert run.stat().st_mode & 0o777 == 0o700
+
+    again = mptui("run", "--profile", run / "run.toml", "--runs-dir", tmp_path, "--name", "again", "--json")
+    assert again.returncode == 0, again.stderr
+    assert losses(tmp_path / "again") == losses(run)
+
+    listed = mptui("runs", "--runs-dir", tmp_path, "--json")
+    assert {entry["run"]: entry["status"] for entry in json.loads(listed.stdout)} == {
+        run.name: "completed",
+        "again": "completed",
+    }
+
+
+def test_dry_run_prints_a_profile_with_the_source_of_each_value(tmp_path):
+    ended = mptui("run", "--profile", "stable", "--lr", "0.2", "--dry-run", "--runs-dir", tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    document = tomli.loads(ended.stdout)
+    assert document["training"]["lr"] == 0.2
+    assert document["training"]["batch_size"] == 8
+    lines = {line.split(" = ")[0]: line for line in ended.stdout.splitlines() if " = " in line}
+    assert lines["lr"].endswith("# --lr")
+    assert lines["batch_size"].endswith("# MPTUI_TRAINING_BATCH_SIZE")
+    assert "# profile stable" in lines["clip_grad_norm"]
+    assert not any(path.is_dir() for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"]
+)
+def test_a_signal_saves_and_stops_and_resume_goes_on_bit_for_bit(tmp_path, number, code):
+    flags = ["--profile", "stable", "--epochs", 4, "--seed", 3]
+    whole = mptui("run", *flags, "--runs-dir", tmp_path, "--name", "whole", "--quiet")
+    assert whole.returncode == 0, whole.stderr
+
+    process = subprocess.Popen(
+        command("run", *flags, "--runs-dir", tmp_path, "--name", "cut"),
+        env={**os.environ, **TINY},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    run = tmp_path / "cut"
+    wait_for(lambda: (run / "events.jsonl").exists() and len(losses_so_far(run)) >= 2, process)
+    process.send_signal(number)
+    _, told = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == code, told
+    taken = len(losses(run))
+    assert 2 <= taken < 12
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["status"], summary["exit_code"]) == ("stopped", code)
+
+    resumed = mptui("resume", "cut", "--runs-dir", tmp_path, "--json", "--workers", 2)
+    assert resumed.returncode == 0, resumed.stderr
+    assert losses(run) == losses(tmp_path / "whole")
+    assert json.loads(resumed.stdout)["final"] == final(tmp_path / "whole")
+
+
+def test_a_folder_of_pictures_is_learnt_and_its_broken_files_are_named(tmp_path):
+    data = tmp_path / "data"
+    class_folders(data, {"cat": 8, "dog": 8})
+    (data / "cat" / "torn.jpg").write_bytes(b"\xff\xd8\xff\xe0 nothing more")
+    flags = ["--model", "resnet18", "--data", data, "--epochs", 1, "--runs-dir", tmp_path / "runs"]
+    ended = mptui("run", *flags, "--set", "data.bad_sample_budget=0.2", "--json")
+    assert ended.returncode == 0, ended.stderr
+    summary = json.loads(ended.stdout)
+    assert summary["dataset"]["classes"] == 2
+    assert any("torn.jpg" in warning["message"] for warning in summary["warnings"])
+
+    strict = mptui("run", *flags, "--set", "data.bad_sample_budget=0")
+    assert strict.returncode == 3
+    assert "torn.jpg" in strict.stderr
+    assert "Traceback" not in strict.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "named"),
+    [
+        (["run", "--profile", "fsat"], 2, "fast"),
+        (["run", "--model", "resnet81"], 2, "resnet18"),
+        (["run", "--epochs", "many"], 2, "--epochs"),
+        (["run", "--set", "training.epoch=3"], 2, "training.epochs"),
+        (["run", "--device", "cuda:7"], 2, "cpu"),
+        (["run", "--data", "./not/there"], 3, "not/there"),
+        (["run", "--model", "unet", "--data", "cifar10"], 3, "unet"),
+        (["resume", "nothing"], 6, "nothing"),
+        (["run", "--name", "../up"], 2, "--name"),
+    ],
+)
+def test_a_mistake_gets_one_line_a_remedy_and_its_code(tmp_path, arguments, code, named):
+    ended = mptui(*arguments, "--runs-dir", tmp_path)
+    assert ended.returncode == code, ended.stderr
+    assert "Traceback" not in ended.stderr
+    lines = [line for line in ended.stderr.splitlines() if line]
+    assert any(line.startswith("mptui: ") for line in lines)
+    assert lines[-1].startswith("  ")
+    assert named in ended.stderr
+
+
+def test_a_run_directory_that_cant_be_written_is_a_disk_error(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    ended = mptui("run", "--runs-dir", tmp_path / "file")
+    assert ended.returncode == 7
+    assert "--runs-dir" in ended.stderr
+
+
+def test_a_diverging_run_ends_with_its_code_and_a_report(tmp_path):
+    ended = mptui(
+        *("run", "--lr", "1e20", "--epochs", 50, "--runs-dir", tmp_path, "--name", "up"),
+        *("--set", "training.warmup_epochs=0", "--set", "guards.max_skipped_streak=3"),
+    )
+    assert ended.returncode == 4, ended.stderr
+    summary = json.loads((tmp_path / "up" / "summary.json").read_text())
+    assert summary["status"] == "diverged"
+    assert summary["skipped_steps"] >= 3
+    assert "lr" in ended.stderr
+    assert "DivergedError" in (tmp_path / "up" / "traceback.txt").read_text()
+
+
+def test_masks_are_learnt_by_a_unet(tmp_path):
+    ended = mptui(
+        *("run", "--model", "unet", "--epochs", 1, "--runs-dir", tmp_path, "--json"),
+        *("--set", "model.width=4", "--set", "model.depth=2", "--precision", "bf16"),
+    )
+    assert ended.returncode == 0, ended.stderr
+    summary = json.loads(ended.stdout)
+    assert summary["task"] == "segmentation"
+    assert summary["precision"]["used"] == "bf16"
+    assert {"iou", "dice"} <= set(summary["final"])
+    assert any(warning["code"] == "precision" for warning in summary["warnings"])
+
+
+def losses_so_far(run):
+    text = (run / "events.jsonl").read_text()
+    return [line for line in text.splitlines() if '"event":"step"' in line]
+
+
+def final(run):
+    return json.loads((run / "summary.json").read_text())["final"]
+
+
+def wait_for(condition, process):
+    """Look until it holds; a process that has ended, or five minutes, are a failure."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
