@@ -1,0 +1,1 @@
+"""What the terminal sees: the app, one file a screen, one small file a panel. Imports no torch."""

@@ -1,0 +1,123 @@
+"""The terminal app: themes, keys, and the screen it opens with. It imports no torch."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from textual.app import App, SystemCommand
+from textual.filter import LineFilter
+from textual.screen import Screen
+
+from mptui.config.profiles import user_folder
+from mptui.tui.ascii import AsciiFilter, needs_ascii
+from mptui.tui.keymap import Keymap, load_keymap
+from mptui.tui.keys import bindings, heard_on
+from mptui.tui.screens.help import HelpScreen
+from mptui.tui.screens.page import Page
+from mptui.tui.terminal import check_terminal
+from mptui.tui.themes import THEMES
+
+
+class MptuiApp(App[str], inherit_bindings=False):
+    """The cockpit.
+
+    Args:
+        first: The screen to open with.
+        keymap: The person's own keys.
+        theme: dark, light or ansi.
+        ascii_only: Show nothing beyond ASCII.
+    """
+
+    TITLE = "mptui"
+    BINDINGS = bindings("app")
+    CSS = """
+    Toast { max-width: 60; }
+    """
+
+    def __init__(
+        self,
+        first: Page,
+        *,
+        keymap: Keymap | None = None,
+        theme: str = "dark",
+        ascii_only: bool = False,
+    ) -> None:
+        super().__init__()
+        for each in THEMES:
+            self.register_theme(each)
+        self.theme = theme
+        self.keymap = keymap or Keymap()
+        self._first = first
+        self._ascii_filter = AsciiFilter() if ascii_only else None
+
+    def on_mount(self) -> None:
+        """Take the keys, say what is wrong with them, and open the first screen."""
+        self.set_keymap(self.keymap.bindings())
+        for warning in self.keymap.warnings:
+            self.notify(warning, title="keys.toml", severity="warning", markup=False)
+        self.push_screen(self._first, self.exit)
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Return what each line passes through on its way to the terminal."""
+        filters = super().get_line_filters()
+        return filters if self._ascii_filter is None else [*filters, self._ascii_filter]
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """Fill the palette from the table of keys."""
+        where = screen.where if isinstance(screen, Page) else "app"
+        for key in heard_on(where):
+            if key.palette:
+                action = key.action if key.action.startswith("app.") else f"screen.{key.action}"
+                yield SystemCommand(key.help, key.id, lambda action=action: self.run_action(action))
+
+    def action_help(self) -> None:
+        """Show all keys of this screen."""
+        where = self.screen.where if isinstance(self.screen, Page) else "app"
+        self.push_screen(HelpScreen(where, self.keymap.keys))
+
+    def action_next_theme(self) -> None:
+        """Go on to the next theme."""
+        names = [theme.name for theme in THEMES]
+        self.theme = names[(names.index(self.theme) + 1) % len(names)]
+
+    async def action_back(self) -> None:
+        """Go back, as the screen sees it."""
+        if isinstance(self.screen, Page):
+            self.screen.back()
+
+    def action_leave(self) -> None:
+        """Leave, as the screen sees it."""
+        if isinstance(self.screen, Page):
+            self.screen.leave()
+        else:
+            self.exit()
+
+
+def run_app(first: Page, *, theme: str = "dark", ascii_only: bool | None = None) -> str | None:
+    """Run the app on this terminal until it is left; return what its first screen was dismissed with.
+
+    Raises:
+        ConfigError: There is no terminal.
+    """
+    check_terminal()
+    ascii_only = needs_ascii() if ascii_only is None else ascii_only
+    return MptuiApp(first, keymap=person_keymap(), theme=theme, ascii_only=ascii_only).run()
+
+
+def person_keymap() -> Keymap:
+    """Read the person's own keys from the configuration folder."""
+    return load_keymap(user_folder().parent)
+
+
+def replay(path: Path, *, theme: str = "dark", ascii_only: bool | None = None) -> None:
+    """Show a journal (`events.jsonl`) on the live screen.
+
+    Raises:
+        ConfigError: There is no terminal.
+        RunDirectoryError: There is no such journal.
+    """
+    from mptui.tui.replay import ReplaySource
+    from mptui.tui.screens.live import LiveScreen
+
+    ascii_only = needs_ascii() if ascii_only is None else ascii_only
+    screen = LiveScreen(ReplaySource(path), keymap=person_keymap().keys, ascii_only=ascii_only)
+    run_app(screen, theme=theme, ascii_only=ascii_only)

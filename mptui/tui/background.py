@@ -1,0 +1,47 @@
+"""Work that a screen starts and never waits for: a driver or a disk may not answer at all.
+
+The threads are daemons and none of asyncio's, which the end of an event loop would wait for.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+_threads: list[threading.Thread] = []
+
+
+def in_background(work: Callable[[], _T]) -> "asyncio.Future[_T]":
+    """Call `work` in a thread of its own; await its result on the event loop."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[_T] = loop.create_future()
+
+    def settle(put: Callable[[Any], None], value: object) -> None:
+        def now() -> None:
+            if not future.done():
+                put(value)
+
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody is interested
+            loop.call_soon_threadsafe(now)
+
+    def run() -> None:
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 - raised again where it is awaited
+            settle(future.set_exception, error)
+        else:
+            settle(future.set_result, result)
+
+    _threads[:] = [thread for thread in _threads if thread.is_alive()]
+    thread = threading.Thread(target=run, name="mptui-background", daemon=True)
+    _threads.append(thread)
+    thread.start()
+    return future
+
+
+def busy() -> bool:
+    """Whether some work has not come back yet."""
+    return any(thread.is_alive() for thread in _threads)

@@ -1,0 +1,71 @@
+"""Figures as people read them: units always there, the unknown as `–`, never 0."""
+
+import math
+import time
+
+UNKNOWN = "–"
+
+
+def count(value: float | None) -> str:
+    """Return a whole number with separators: 14,302."""
+    return UNKNOWN if value is None else f"{value:,.0f}"
+
+
+def short(value: float) -> str:
+    """Return a count in few letters: 950, 3k, 1.5M."""
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= limit:
+            return f"{value / limit:.4g}{unit}"
+    return f"{value:.4g}"
+
+
+def figure(value: float | None) -> str:
+    """Return three significant digits: 1.24, 0.0123, 3.1e-05, nan."""
+    if value is None:
+        return UNKNOWN
+    if not math.isfinite(value):
+        return str(value)
+    if value == 0 or 1e-3 <= abs(value) < 1e4:
+        digits = 2 if abs(value) < 1e-9 else max(0, 2 - math.floor(math.log10(abs(value))))
+        return f"{value:,.{min(digits, 5)}f}"
+    return f"{value:.1e}"
+
+
+def percent(fraction: float | None) -> str:
+    """Return a fraction of 1 as a percentage with one decimal: 76.4 %."""
+    return UNKNOWN if fraction is None else f"{100 * fraction:.1f} %"
+
+
+def size(value: float | None) -> str:
+    """Return bytes in the binary unit that suits: 52.1 GiB, 98 MiB."""
+    if value is None:
+        return UNKNOWN
+    if value >= 1 << 30:
+        return f"{value / (1 << 30):.1f} GiB"
+    return f"{value / (1 << 20):.0f} MiB"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """Return a short duration: 84.2 ms, or 3.20 s from 10 s on."""
+    if seconds is None:
+        return UNKNOWN
+    return f"{1000 * seconds:,.1f} ms" if seconds < 10 else f"{seconds:.2f} s"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a duration in its two largest units: 2 h 14 min, 3 min 20 s, 45 s."""
+    if seconds is None or not math.isfinite(seconds):
+        return UNKNOWN
+    whole = max(0, round(seconds))
+    days, hours = divmod(whole // 3600, 24)
+    minutes, rest = whole // 60 % 60, whole % 60
+    if days:
+        return f"{days} d {hours:2} h"
+    if hours:
+        return f"{hours} h {minutes:2} min"
+    return f"{minutes} min {rest:2} s" if minutes else f"{rest} s"
+
+
+def clock(moment: float, seconds: bool = False) -> str:
+    """Return the local time of day of `moment` (seconds since the epoch)."""
+    return time.strftime("%H:%M:%S" if seconds else "%H:%M", time.localtime(moment))

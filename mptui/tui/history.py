@@ -1,0 +1,169 @@
+"""The history of one metric, in constant memory for a run of any length.
+
+Values are kept in buckets over the step axis. When the last bucket is full, neighbours are merged in pairs
+and each bucket covers twice as many steps: two thousand buckets hold a thousand steps or ten million. A
+bucket keeps the smallest and the largest value beside the sum: a spike of one step never disappears.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+CAPACITY = 2048
+"""Buckets of a history: several for each dot of the widest chart, even just after a merge."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """A history seen through `width` columns; NaN where a column has no finite value.
+
+    `broken` marks columns in which a value was NaN or infinite.
+    """
+
+    low: Floats
+    high: Floats
+    mean: Floats
+    broken: NDArray[np.bool_]
+
+
+class History:
+    """One metric over the steps of a run: append as it comes, read as columns of a chart.
+
+    Args:
+        capacity: Buckets kept, an even number.
+    """
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self._capacity = capacity
+        self._origin: float | None = None
+        self._width = 1
+        self._end = 0
+        self._low = np.full(capacity, np.nan)
+        self._high = np.full(capacity, np.nan)
+        self._sum = np.zeros(capacity)
+        self._count = np.zeros(capacity)
+        self._broken = np.zeros(capacity)
+        self._open = -1
+        self._open_low, self._open_high = math.inf, -math.inf
+        self._open_sum, self._open_count, self._open_broken = 0.0, 0, 0
+        self.version = 0
+        self.last = math.nan
+        self.last_x = self.end_x = 0.0
+
+    def append(self, x: float, y: float, low: float | None = None, high: float | None = None) -> None:
+        """Add a value at step `x`; `low` and `high` say how far the values it stands for reached.
+
+        Steps mostly rise; one that falls back (after a rollback) joins the bucket it belongs to.
+        """
+        self.version += 1
+        self.last, self.last_x = y, x
+        if x > self.end_x:
+            self.end_x = x
+        index = self._index(x)
+        if index != self._open:
+            self._seal()
+            self._open = index
+        if not math.isfinite(y):
+            self._open_broken += 1
+            return
+        self._open_count += 1
+        self._open_sum += y
+        low, high = y if low is None else low, y if high is None else high
+        if low < self._open_low:
+            self._open_low = low
+        if high > self._open_high:
+            self._open_high = high
+
+    def columns(self, x0: float, x1: float, width: int) -> Columns:
+        """Look at the steps from `x0` to `x1` (both included) through `width` columns."""
+        self._seal()
+        seen = Columns(
+            np.full(width, np.nan),
+            np.full(width, np.nan),
+            np.full(width, np.nan),
+            np.zeros(width, dtype=np.bool_),
+        )
+        used, column = self._placed(x0, x1, width)
+        if not used.size:
+            return seen
+        starts = np.flatnonzero(np.diff(column, prepend=-1))
+        target = column[starts]
+        seen.low[target] = np.fmin.reduceat(self._low[used], starts)
+        seen.high[target] = np.fmax.reduceat(self._high[used], starts)
+        seen.broken[target] = np.add.reduceat(self._broken[used], starts) > 0
+        counts = np.add.reduceat(self._count[used], starts)
+        sums = np.add.reduceat(self._sum[used], starts)
+        seen.mean[target] = np.divide(sums, counts, out=np.full(len(counts), np.nan), where=counts > 0)
+        return seen
+
+    def tail(self, count: int) -> Floats:
+        """Return the means of the last `count` buckets that have a value, the oldest first."""
+        self._seal()
+        used = np.flatnonzero(self._count[: self._end])[-count:]
+        means: Floats = self._sum[used] / self._count[used]
+        return means
+
+    @property
+    def first_x(self) -> float:
+        """The step of the first value; 0 before there is one."""
+        return self._origin or 0.0
+
+    def _placed(self, x0: float, x1: float, width: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Buckets in use within the range, and the column each falls into (rising)."""
+        used = np.flatnonzero(self._count[: self._end] + self._broken[: self._end])
+        if self._origin is None or not used.size:
+            return used, used
+        centre = np.minimum(self._origin + (used + 0.5) * self._width - 0.5, self.end_x)
+        inside = (centre >= x0) & (centre <= x1)
+        share = (centre[inside] - x0) / max(x1 - x0, 1e-12)
+        return used[inside], np.minimum((share * width).astype(np.intp), width - 1)
+
+    def _index(self, x: float) -> int:
+        if self._origin is None:
+            self._origin = x
+        index = int((x - self._origin) // self._width)
+        if index < 0:
+            return 0
+        while index >= self._capacity:
+            self._seal()
+            self._fold()
+            index //= 2
+        return index
+
+    def _seal(self) -> None:
+        """Merge the open bucket into the arrays."""
+        i = self._open
+        if i < 0:
+            return
+        self._end = max(self._end, i + 1)
+        self._broken[i] += self._open_broken
+        if self._open_count:
+            if not self._low[i] <= self._open_low:  # an empty bucket holds NaN, which is <= nothing
+                self._low[i] = self._open_low
+            if not self._high[i] >= self._open_high:
+                self._high[i] = self._open_high
+            self._sum[i] += self._open_sum
+            self._count[i] += self._open_count
+        self._open = -1
+        self._open_low, self._open_high = math.inf, -math.inf
+        self._open_sum, self._open_count, self._open_broken = 0.0, 0, 0
+
+    def _fold(self) -> None:
+        """Merge neighbours: half the buckets, each twice as wide."""
+        half = self._capacity // 2
+        for array, merge, empty in (
+            (self._low, np.fmin, np.nan),
+            (self._high, np.fmax, np.nan),
+            (self._sum, np.add, 0.0),
+            (self._count, np.add, 0.0),
+            (self._broken, np.add, 0.0),
+        ):
+            array[:half] = merge(array[0::2], array[1::2])
+            array[half:] = empty
+        self._end = (self._end + 1) // 2
+        self._width *= 2

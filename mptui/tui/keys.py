@@ -1,0 +1,130 @@
+"""The one table of keys: bindings, footer, help and palette derive from it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from textual.binding import Binding, BindingType
+from textual.keys import format_key
+
+MODAL = {"leave", "help", "edit"}
+"""Where only the keys of that dialog are heard."""
+
+PARTS_OF = {"live": ("chart", "log"), "picker": ("list",)}
+"""The widgets of a screen that hear keys of their own while they have the focus."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One thing a person can do with a key.
+
+    `id` is `<where>.<what>`. `keys` are separated by commas. An `{n}` in the action stands for the position
+    of the key among them. `footer` is the word in the bottom line; without it the key is told in help only.
+    """
+
+    id: str
+    keys: str
+    action: str
+    help: str
+    footer: str = ""
+    display: str = ""
+    palette: bool = True
+
+    @property
+    def where(self) -> str:
+        """The screen or widget it belongs to, or everywhere."""
+        return self.id.split(".", 1)[0]
+
+
+KEYS: tuple[Key, ...] = (
+    Key("detection.choose", "enter", "choose", "choose a profile for this device", "choose a profile"),
+    Key("detection.earlier", "up,k", "step(-1)", "device before", "device", display="up/down", palette=False),
+    Key("detection.later", "down,j,tab", "step(1)", "device after", palette=False),
+    Key("detection.again", "r", "look_again", "look at the machine again", "look again"),
+    Key("picker.start", "enter", "start", "start the run", "start"),
+    Key(
+        "picker.profile",
+        "1,2,3,4,5,6,7,8,9",
+        "profile({n})",
+        "choose this profile",
+        "profile",
+        display="1-9",
+        palette=False,
+    ),
+    Key("picker.edit", "e", "edit", "edit the value under the cursor", "edit"),
+    Key("picker.save", "w", "save", "save as a profile of your own", "save"),
+    Key("picker.next", "tab", "app.focus_next", "values, then model, data and epochs", "model, data"),
+    Key("picker.previous", "shift+tab", "app.focus_previous", "the other way round", palette=False),
+    Key("list.up", "up", "cursor_up", "line before", palette=False),
+    Key("list.down", "down", "cursor_down", "line after", palette=False),
+    Key("list.page_up", "pageup", "page_up", "page before", palette=False),
+    Key("list.page_down", "pagedown", "page_down", "page after", palette=False),
+    Key("list.first", "home", "first", "first line", palette=False),
+    Key("list.last", "end", "last", "last line", palette=False),
+    Key("live.pause", "space", "pause", "pause, or go on", "pause"),
+    Key(
+        "live.preset",
+        "1,2,3,4,5,6,7,8,9",
+        "preset({n})",
+        "switch to this preset",
+        "preset",
+        display="1-9",
+        palette=False,
+    ),
+    Key("live.page", "tab", "next_page", "next panel", "panels"),
+    Key("live.checkpoint", "c", "command('checkpoint')", "save a checkpoint now", "checkpoint"),
+    Key("live.validate", "v", "command('validate')", "measure the validation set now", "validate"),
+    Key("live.stop", "x", "command('stop')", "stop the run, and save it first", "stop"),
+    Key("live.filter", "slash", "filter", "choose which metrics are drawn", "filter"),
+    Key("live.log", "l", "log", "the whole log, or the charts again", "log"),
+    Key("live.log_axis", "y", "log_axis", "logarithmic value axis", "log axis"),
+    Key("live.smoothing", "s", "smoothing", "smooth the curves", "smooth"),
+    Key("chart.earlier", "left", "cursor(-1)", "values one column earlier", palette=False),
+    Key("chart.later", "right", "cursor(1)", "values one column later", palette=False),
+    Key("log.earlier", "up,pageup", "scroll_log(3)", "earlier lines of the log", palette=False),
+    Key("log.later", "down,pagedown", "scroll_log(-3)", "later lines of the log", palette=False),
+    Key("app.help", "question_mark", "app.help", "all keys of this screen", "help"),
+    Key("app.palette", "ctrl+p", "app.command_palette", "find a command by its name", palette=False),
+    Key("app.theme", "ctrl+t", "app.next_theme", "next theme"),
+    Key("leave.stop", "x", "stop", "stop, save, and leave", palette=False),
+    Key("leave.detach", "d", "detach", "keep training in the background", palette=False),
+    Key("leave.stay", "escape,backspace", "stay", "stay", palette=False),
+    Key("edit.take", "enter", "take", "take it", palette=False),
+    Key("edit.cancel", "escape", "cancel", "leave it as it was", palette=False),
+    Key("help.close", "escape,backspace,q,question_mark", "close", "close", palette=False),
+    Key("app.back", "escape,backspace", "app.back", "back", palette=False),
+    Key("app.leave", "q,ctrl+q,ctrl+c", "app.leave", "leave", "leave"),
+)
+
+
+def bindings(where: str, keys: Iterable[Key] = KEYS) -> list[BindingType]:
+    """Return Textual's bindings of a screen, a widget, or `app`."""
+    return [binding for key in keys if key.where == where for binding in _bound(key)]
+
+
+def _bound(key: Key) -> list[Binding]:
+    if "{n}" not in key.action:
+        return [Binding(key.keys, key.action, key.help, show=False, id=key.id)]
+    return [
+        Binding(each, key.action.format(n=n), key.help, show=False, id=f"{key.id}.{n}")
+        for n, each in enumerate(key.keys.split(","), 1)
+    ]
+
+
+def display(key: Key, keymap: Mapping[str, str]) -> str:
+    """Say which keys do it: `space`, `1-9`, `escape / backspace`."""
+    if key.display and key.id not in keymap:
+        return key.display
+    keys = keymap.get(key.id, key.keys).split(",")
+    names = dict.fromkeys(_key_name(name) for name in keys)
+    return " / ".join(names)
+
+
+def _key_name(key: str) -> str:
+    *modifiers, name = key.split("+")
+    return "+".join([*modifiers, name if name in {"escape", "backspace", "enter"} else format_key(name)])
+
+
+def heard_on(where: str) -> list[Key]:
+    """Return the keys that work on a screen: its own, those of its widgets, those of everywhere."""
+    places = (where, *PARTS_OF.get(where, ()), *(() if where in MODAL else ("app",)))
+    return [key for place in places for key in KEYS if key.where == place]

@@ -1,0 +1,42 @@
+"""What was picked last time, kept in the state folder; a file that can't be read is as good as none."""
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from mptui.text import clean
+
+_NAMES = ("profile", "model", "data", "epochs")
+_LONGEST = 4096
+
+
+def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the program keeps what is no setting; it need not exist."""
+    base = environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "mptui"
+
+
+def load_last(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The texts picked last time, by name; those that are missing or no text are empty."""
+    try:
+        document = json.loads((state_folder(environ) / "last.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        document = None
+    found = document if isinstance(document, dict) else {}
+    return {name: _text(found.get(name)) for name in _NAMES}
+
+
+def save_last(texts: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> None:
+    """Remember; a state folder that can't be written costs only the memory."""
+    folder = state_folder(environ)
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        fresh = folder / f".last.{os.getpid()}"
+        fresh.write_text(json.dumps({name: texts[name] for name in _NAMES}), encoding="utf-8")
+        fresh.replace(folder / "last.json")
+
+
+def _text(value: object) -> str:
+    return clean(value, _LONGEST) if isinstance(value, str) else ""

@@ -1,0 +1,54 @@
+"""How fast the run goes and when it ends, validation counted."""
+
+import math
+from dataclasses import dataclass
+
+from mptui.events import Step
+
+HALF_LIFE_S = 30.0
+"""A step taken so long ago counts half: the estimate follows a change of pace, and does not jump."""
+
+FORWARD_SHARE = 1 / 3
+"""A forward is about a third of a training step: the guess for a validation batch not yet measured."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """Seconds a step and seconds a validation, learnt from the events as they come."""
+
+    _seconds: float = 0.0
+    _steps: float = 0.0
+    _previous: float | None = None
+    validation_s: float | None = None
+
+    def stepped(self, event: Step) -> None:
+        """Count the steps of `event`, timed since the previous one if nothing came between."""
+        if self._previous is not None and event.time > self._previous:
+            self._add(event.time - self._previous, event.steps)
+        elif event.step_time_s is not None and not self._steps:
+            self._add(event.step_time_s * event.steps, event.steps)
+        self._previous = event.time
+
+    def interrupted(self) -> None:
+        """Something other than steps took time: the next interval is not theirs."""
+        self._previous = None
+
+    def step_s(self) -> float | None:
+        """Return the seconds a step takes now; None while that is unknown."""
+        return self._seconds / self._steps if self._steps else None
+
+    def remaining(self, steps: int, steps_per_epoch: int, val_batches: int) -> float | None:
+        """Return the seconds until `steps` more are taken, with a validation at the end of each epoch."""
+        step_s = self.step_s()
+        if step_s is None:
+            return None
+        validation_s = self.validation_s
+        if validation_s is None:
+            validation_s = val_batches * step_s * FORWARD_SHARE
+        validations = math.ceil(steps / steps_per_epoch) if steps_per_epoch and val_batches else 0
+        return steps * step_s + validations * validation_s
+
+    def _add(self, seconds: float, steps: int) -> None:
+        kept = 0.5 ** (seconds / HALF_LIFE_S)
+        self._seconds = self._seconds * kept + seconds
+        self._steps = self._steps * kept + steps

@@ -1,0 +1,166 @@
+"""What was picked before a run: a profile, what it is for, and changes by hand. Imports no torch."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mptui.config.dump import values_of
+from mptui.config.given import data_flags, read_value
+from mptui.config.keys import SETTINGS, TABLES
+from mptui.config.merge import Resolved, resolve, task_of_model
+from mptui.config.profiles import ProfileInfo
+from mptui.config.schema import RunConfig, TaskName
+from mptui.config.validate import shown
+from mptui.errors import ConfigError
+from mptui.hardware.advice import PrecisionChoice, choose_precision
+from mptui.hardware.devices import Device
+from mptui.runs.plan import Request
+
+EDITED = "edited"
+PICKED = "picked"
+_WHAT_ON = ("model.name", "data.name", "data.path", "hardware.device")
+"""What a run is about, and no part of how to train: a saved profile has none of it."""
+
+_DEFAULTS = values_of(RunConfig())
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """All that a run is asked with. Empty texts leave a choice to the profile, the data and the device."""
+
+    profile: str
+    device: str = "auto"
+    model: str = ""
+    data: str = ""
+    epochs: str = ""
+    edits: Mapping[str, Any] = field(default_factory=dict)
+
+    def flags(self) -> dict[str, tuple[str, Any]]:
+        """What is set above the profile: table.key -> (where it came from, the value)."""
+        flags: dict[str, tuple[str, Any]] = {"hardware.device": (PICKED, self.device)}
+        if self.model:
+            flags["model.name"] = (PICKED, self.model)
+        if self.data:
+            flags |= data_flags(self.data, PICKED)
+        if self.epochs:
+            value, _ = read_value(SETTINGS["training.epochs"], self.epochs)
+            flags["training.epochs"] = (PICKED, value)
+        return flags | {key: (EDITED, value) for key, value in self.edits.items()}
+
+    def request(self, environ: Mapping[str, str] = os.environ) -> Request:
+        """What the run is asked with."""
+        return Request(self.profile, self.flags(), (), environ)
+
+
+def resolved(picked: Picked, task: TaskName | None, environ: Mapping[str, str] = os.environ) -> Resolved:
+    """Put the configuration together, as far as it is known before the data was opened.
+
+    Raises:
+        ConfigError: A value is wrong, or two can't be had together.
+    """
+    task = task_of_model(picked.model) if picked.model else task or "classification"
+    return resolve(picked.profile, task=task, flags=picked.flags(), sets=(), environ=environ)
+
+
+def faults_of(
+    profiles: Sequence[ProfileInfo],
+    picked: Picked,
+    task: TaskName | None,
+    environ: Mapping[str, str] = os.environ,
+) -> dict[str, str]:
+    """Profile -> why it can't be had with what else was picked; those that can be had are left out."""
+    faults = {}
+    for info in profiles:
+        own = Picked(info.name, picked.device, picked.model, picked.data, picked.epochs)
+        try:
+            resolved(own, task, environ)
+        except ConfigError as error:
+            faults[info.name] = error.message
+    return faults
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A setting as it is shown: `default` only where the value is another."""
+
+    key: str
+    value: str
+    source: str
+    default: str | None
+    edited: bool
+
+    @property
+    def table(self) -> str:
+        """The table of the schema that it is in."""
+        return self.key.partition(".")[0]
+
+    @property
+    def name(self) -> str:
+        """Its name within that table."""
+        return self.key.partition(".")[2]
+
+
+def values(resolution: Resolved) -> list[Value]:
+    """Every setting that can be edited, in the order of the schema, what makes a step first."""
+    told = values_of(resolution.config)
+    keys = sorted(
+        (key for key in SETTINGS if key not in _WHAT_ON), key=lambda key: _ORDER[key.partition(".")[0]]
+    )
+    return [
+        Value(
+            key=key,
+            value=_plain(told[key]),
+            source="profile" if resolution.sources[key].startswith("profile ") else resolution.sources[key],
+            default=_plain(_DEFAULTS[key]) if told[key] != _DEFAULTS[key] else None,
+            edited=resolution.sources[key] == EDITED,
+        )
+        for key in keys
+    ]
+
+
+_FIRST = ("precision", "training", "speed", "data")
+_ORDER = {table: n for n, table in enumerate(dict.fromkeys((*_FIRST, *TABLES)))}
+
+
+def _plain(value: object) -> str:
+    return shown(value).strip('"')
+
+
+def to_save(picked: Picked, task: TaskName | None, environ: Mapping[str, str] = os.environ) -> RunConfig:
+    """The configuration to save as a profile: how to train, and not what on."""
+    how = resolved(picked, task, environ).config
+    default = RunConfig()
+    return how.model_copy(
+        update={
+            "model": how.model.model_copy(update={"name": None}),
+            "data": how.data.model_copy(update={"name": None, "path": None}),
+            "hardware": default.hardware,
+        }
+    )
+
+
+def in_words(resolution: Resolved, device: Device) -> list[tuple[str, str, str]]:
+    """The run in a few lines: label, value, and why or what it means."""
+    config = resolution.config
+    precision: PrecisionChoice = choose_precision(config.precision.mode, device)
+    training = config.training
+    effective = training.batch_size * training.accumulate
+    batch = f"{training.batch_size}" + (f" x {training.accumulate}" if training.accumulate > 1 else "")
+    end = f", at most {training.max_steps:,} steps" if training.max_steps else ""
+    compiled = "from the first step" if resolution.compile_forced else "where it can repay itself"
+    return [
+        ("precision", precision.used, precision.warning or precision.reason),
+        ("batch", batch, f"{effective} an optimizer step"),
+        ("lr", f"{training.lr:g}", _rate_words(resolution)),
+        ("epochs", f"{training.epochs}", f"{training.schedule} schedule{end}"),
+        ("compile", config.speed.compile, compiled if config.speed.compile != "off" else "eager code"),
+    ]
+
+
+def _rate_words(resolution: Resolved) -> str:
+    training = resolution.config.training
+    words: str = training.optimizer
+    if training.lr_batch_size and training.lr_scaling != "off":
+        words += f", for a batch of {training.lr_batch_size}, scaled {training.lr_scaling}"
+    return words

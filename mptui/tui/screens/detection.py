@@ -1,0 +1,184 @@
+"""The first screen: the devices of this machine, live, and what suits each of them."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Static
+
+from mptui.text import clean
+from mptui.tui import format as fmt
+from mptui.tui.background import in_background
+from mptui.tui.keys import bindings
+from mptui.tui.looking import Seen, look
+from mptui.tui.screens.page import Page
+from mptui.tui.watch import Watch
+from mptui.tui.widgets.card import DeviceCard
+from mptui.tui.widgets.keybar import KeyBar
+from mptui.tui.widgets.small import TooSmall
+from mptui.tui.widgets.topline import TopLine
+
+if TYPE_CHECKING:
+    from mptui.hardware.devices import Device
+
+GAUGES_PER_SECOND = 2
+
+
+class DetectionScreen(Page):
+    """The devices as NVML tells of them at once, and as torch does when it is there.
+
+    Args:
+        keymap: The person's own keys.
+        look: Looks at the machine, with torch or without; may take its time.
+    """
+
+    where = "detection"
+    BINDINGS = bindings("detection")
+    CSS_PATH = "detection.tcss"
+
+    class Chosen(Message):
+        """A device was chosen."""
+
+        def __init__(self, seen: Seen, index: int) -> None:
+            super().__init__()
+            self.seen = seen
+            self.device, self.advice = seen.devices[index], seen.advice[index]
+
+    def __init__(
+        self, *, keymap: Mapping[str, str] | None = None, look: Callable[[bool], Seen] = look
+    ) -> None:
+        super().__init__()
+        self._keymap = keymap or {}
+        self._look = look
+        self._seen: Seen | None = None
+        self._chosen = 0
+        self._watch = Watch()
+        self._top, self._torch = TopLine(), Static(id="torch", markup=False)
+
+    def compose(self) -> ComposeResult:
+        """Lay out the frame; the cards follow when the machine was looked at."""
+        yield self._top
+        yield VerticalScroll(id="cards", can_focus=False)
+        yield self._torch
+        yield KeyBar(self.where, self._keymap)
+        yield TooSmall()
+
+    def on_mount(self) -> None:
+        """Look, once the first frame is out."""
+        self.set_interval(1 / GAUGES_PER_SECOND, self.show_gauges)
+        self.call_after_refresh(self.action_look_again)
+
+    def action_look_again(self) -> None:
+        """Look at the machine: first without torch, which takes seconds to load."""
+        self._top.say(Content.styled("looking at this machine …", "$quiet"))
+        self._look_at_all()
+
+    @work(exclusive=True)
+    async def _look_at_all(self) -> None:
+        await self._take(await in_background(lambda: self._look(False)))
+        self._torch.update(Content.styled("torch loads …", "$quiet"))
+        seen = await in_background(lambda: self._look(True))
+        await self._take(seen)
+        self._torch.update(_torch_words(seen))
+
+    async def _take(self, seen: Seen) -> None:
+        """Show what was seen, on the same device as before where it is still there."""
+        if not self.is_running:
+            return  # left meanwhile
+        before = self._seen.devices[self._chosen] if self._seen else None
+        self._seen = seen
+        self._chosen = _place_of(before, seen)
+        cards = self.query_one("#cards")
+        async with cards.batch():
+            await cards.remove_children()
+            machine = seen.machine
+            await cards.mount_all(
+                [Static(clean(note), markup=False, classes="note") for note in machine.notes]
+                + [
+                    DeviceCard(each, advice, machine)
+                    for each, advice in zip(seen.devices, seen.advice, strict=True)
+                ]
+            )
+        self._mark()
+        self._watch.follow(seen.devices)
+        looked = Content.styled(f"looked at {fmt.clock(seen.time, seconds=True)}", "$quiet")
+        self._top.say(looked)
+
+    def show_gauges(self) -> None:
+        """Show the latest samples; never waits for a driver."""
+        for card in self.query(DeviceCard):
+            card.show(*self._watch.latest(card.device))
+
+    def action_step(self, by: int) -> None:
+        """Go to the device before or after."""
+        if self._seen is not None:
+            self._choose(min(max(self._chosen + by, 0), len(self._seen.devices) - 1))
+
+    @on(DeviceCard.Pressed)
+    def _pressed(self, event: DeviceCard.Pressed) -> None:
+        self._choose(list(self.query(DeviceCard)).index(event.card))
+
+    def _choose(self, index: int) -> None:
+        self._chosen = index
+        self._mark()
+        self.show_gauges()
+
+    def _mark(self) -> None:
+        for number, card in enumerate(self.query(DeviceCard)):
+            card.set_class(number == self._chosen, "-chosen")
+            card.redraw()
+            if number == self._chosen:
+                self.call_after_refresh(card.scroll_visible, animate=False)
+
+    def action_choose(self) -> None:
+        """Go on with the chosen device."""
+        if self._seen is None:
+            self.notify("still looking at this machine", markup=False)
+            return
+        device = self._seen.devices[self._chosen]
+        if device.usable:
+            self.post_message(self.Chosen(self._seen, self._chosen))
+        else:
+            self.notify(clean(device.notes[0]), title="can't be trained on", severity="warning", markup=False)
+
+    def on_screen_suspend(self) -> None:
+        """Sample nothing while another screen is shown."""
+        self._watch.stop()
+
+    def on_screen_resume(self) -> None:
+        """Sample again."""
+        if self._seen is not None:
+            self._watch.follow(self._seen.devices)
+
+    def on_unmount(self) -> None:
+        """End the samplers."""
+        self._watch.stop()
+
+
+def _place_of(before: "Device | None", seen: Seen) -> int:
+    """Where the device of before is now; else the first that can be used."""
+    places = [index for index, device in enumerate(seen.devices) if device.usable]
+    if before is not None:
+        same = [i for i in places if _identity(seen.devices[i]) == _identity(before)]
+        places = same + places
+    return next(iter(places), 0)
+
+
+def _identity(device: "Device") -> str:
+    return (device.uuid or device.torch_name).removeprefix("GPU-")
+
+
+def _torch_words(seen: Seen) -> Content:
+    """What torch is, and whether it sees the devices."""
+    from mptui.hardware.describe import torch_line
+
+    line = torch_line(seen.machine)
+    if line is None:
+        return Content("")
+    unusable = [device for device in seen.devices if not device.usable]
+    sign = ("✗ ", "$text-warning") if unusable else ("✓ ", "$text-success")
+    return Content.assemble(sign, (clean(line), "$quiet"))

@@ -1,0 +1,73 @@
+"""All keys of a screen, from the one table."""
+
+from collections.abc import Mapping
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from mptui.tui.keys import Key, bindings, display, heard_on
+
+_TITLES = {
+    "app": "everywhere",
+    "chart": "a chart in focus",
+    "log": "the log in focus",
+    "list": "a list in focus",
+}
+
+
+class HelpScreen(ModalScreen[None]):
+    """A list of keys and what they do."""
+
+    BINDINGS = bindings("help")
+    DEFAULT_CSS = """
+    HelpScreen {
+        align: center middle;
+        background: $background 70%;
+        VerticalScroll {
+            width: 64;
+            max-width: 100%;
+            height: auto;
+            max-height: 100%;
+            padding: 1 2;
+            background: $surface;
+            border: round $accent;
+            border-title-color: $text-accent;
+            border-subtitle-color: $quiet;
+        }
+        Static { height: auto; }
+    }
+    """
+
+    def __init__(self, where: str, keymap: Mapping[str, str]) -> None:
+        super().__init__()
+        self._where = where
+        self._keymap = keymap
+
+    def compose(self) -> ComposeResult:
+        """Lay out one block for each place that hears keys."""
+        with VerticalScroll() as box:
+            box.border_title = "keys"
+            box.border_subtitle = "escape closes"
+            yield Static(Content("\n").join(self._lines()), markup=False)
+
+    def _lines(self) -> list[Content]:
+        lines: list[Content] = []
+        place = None
+        for key in heard_on(self._where):
+            if key.where != place:
+                place = key.where
+                title = _TITLES.get(place, "this screen")
+                lines += [Content(""), Content.styled(title, "$quiet")] if lines else [Content("")][1:]
+            lines.append(self._line(key))
+        return lines
+
+    def _line(self, key: Key) -> Content:
+        keys = display(key, self._keymap)
+        return Content.assemble((f"{keys:>20}", "bold $footer-key-foreground"), f"  {key.help}")
+
+    def action_close(self) -> None:
+        """Go back."""
+        self.dismiss()

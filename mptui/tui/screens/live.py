@@ -1,0 +1,211 @@
+"""The live screen: what the run does now, what it did, and the keys that steer it."""
+
+import time
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.widgets import Input
+
+from mptui.text import clean
+from mptui.tui.keys import bindings
+from mptui.tui.names import TRAIN, VALIDATION
+from mptui.tui.screens.leave import Answer, LeaveDialog
+from mptui.tui.screens.page import Page
+from mptui.tui.source import RunSource
+from mptui.tui.state import RunView
+from mptui.tui.widgets.canvas import Mode
+from mptui.tui.widgets.chart import Chart
+from mptui.tui.widgets.device import DevicePanel
+from mptui.tui.widgets.folded import Folded
+from mptui.tui.widgets.header import Header
+from mptui.tui.widgets.keybar import KeyBar
+from mptui.tui.widgets.log import LogPanel
+from mptui.tui.widgets.panel import Panel
+from mptui.tui.widgets.plot import Series
+from mptui.tui.widgets.precision import PrecisionPanel
+from mptui.tui.widgets.small import TooSmall
+from mptui.tui.widgets.step import StepPanel
+
+LOOKS_PER_SECOND = 4
+"""How often the screen asks its source what is new; the run never waits for it."""
+
+PAGES = 3
+"""A small screen shows the first chart, the second, or the panels."""
+
+_FRACTIONS = frozenset({"accuracy", "overlap"})
+
+
+class LiveScreen(Page):
+    """One run, live or played back.
+
+    Args:
+        source: Where events come from and commands go to.
+        keymap: The person's own keys.
+        ascii_only: Draw in ASCII.
+    """
+
+    where = "live"
+    BINDINGS = bindings("live")
+    CSS_PATH = "live.tcss"
+
+    def __init__(
+        self, source: RunSource, *, keymap: dict[str, str] | None = None, ascii_only: bool = False
+    ) -> None:
+        super().__init__()
+        self.source = source
+        self.view = RunView()
+        self._keymap = keymap or {}
+        self._ascii_only = ascii_only
+        self._page = 0
+        self._leaving = False
+
+    def compose(self) -> ComposeResult:
+        """Lay out the header, the panels and the keys; the stylesheet folds them for small screens."""
+        mode: Mode = "ascii" if self._ascii_only else "braille"
+        yield Header()
+        with Horizontal(id="body"):
+            with Vertical(id="left"):
+                yield Chart(mode=mode, id="chart-0")
+                yield Chart(mode=mode, id="chart-1")
+                yield Folded(ascii_only=self._ascii_only, id="folded")
+                yield LogPanel(id="log")
+            with Vertical(id="right"):
+                yield PrecisionPanel(ascii_only=self._ascii_only, id="precision")
+                yield DevicePanel(id="device")
+                yield StepPanel(id="step")
+                yield Chart(mode=mode, id="chart-2")
+        yield Input(placeholder="metrics to draw, such as: loss rate norm speed", compact=True, id="filter")
+        yield KeyBar(self.where, self._keymap)
+        yield TooSmall("The run goes on.")
+
+    def on_mount(self) -> None:
+        """Begin to look."""
+        self.look()
+        self.set_interval(1 / LOOKS_PER_SECOND, self.look)
+
+    def look(self) -> None:
+        """Take what is new from the source, and show it."""
+        events = self.source.poll()
+        for event in events:
+            self.view.fold(event)
+        now = self.view.time if self.source.finished else time.time()
+        self.query_one(Header).show(self.view, now)
+        if events or not self.view.version:
+            self._show()
+        if self._leaving and (self.view.finished is not None or self.source.finished):
+            self.dismiss("left")
+
+    def _show(self) -> None:
+        for panel in self.query(Panel):
+            panel.show(self.view)
+        names = chosen_charts(self.view, self.query_one("#filter", Input).value)
+        for number, chart in enumerate(self.query(Chart)):
+            self._show_chart(chart, names[number] if number < len(names) else "")
+
+    def _show_chart(self, chart: Chart, name: str) -> None:
+        view = self.view
+        histories = view.histories.get(name, {})
+        both = any(label.endswith(TRAIN) for label in histories)
+        chart.entitle(name)
+        chart.show(
+            [Series(label, h, both and label.endswith(VALIDATION)) for label, h in histories.items()],
+            marks=tuple(view.marks) if chart.id == "chart-0" else (),
+            skips=view.skips if chart.id == "chart-0" else None,
+            best=view.best.get(name),
+            percent=name in _FRACTIONS,
+        )
+
+    def action_pause(self) -> None:
+        """Pause, or go on."""
+        self.action_command("resume" if self.view.paused else "pause")
+
+    def action_command(self, command: str, argument: str | None = None) -> None:
+        """Ask the run for something; its answers come back as events, into the log."""
+        if self.source.finished or self.view.finished is not None:
+            self.notify("the run has ended", severity="warning", markup=False)
+        else:
+            self.source.send(command, argument)
+
+    def action_preset(self, digit: int) -> None:
+        """Switch to the preset at this digit."""
+        profiles = self.source.profiles
+        if digit <= len(profiles):
+            self.action_command("preset", profiles[digit - 1])
+        else:
+            known = ", ".join(f"{n} {name}" for n, name in enumerate(profiles, 1)) or "none"
+            self.notify(clean(f"no preset {digit}; there are: {known}"), severity="warning", markup=False)
+
+    def action_next_page(self) -> None:
+        """Turn to the next page of a small screen; move the focus on a large one."""
+        if self.has_class("-wide"):
+            self.focus_next()
+            return
+        self.remove_class(f"-page-{self._page}")
+        self._page = (self._page + 1) % PAGES
+        self.add_class(f"-page-{self._page}")
+        if self._page < PAGES - 1:
+            self.query_one(f"#chart-{self._page}", Chart).focus()
+
+    def action_filter(self) -> None:
+        """Ask which metrics to draw."""
+        self.add_class("-filtering")
+        self.query_one("#filter", Input).focus()
+
+    @on(Input.Changed, "#filter")
+    def _filter_changed(self) -> None:
+        self._show()
+
+    @on(Input.Submitted, "#filter")
+    def _filter_chosen(self) -> None:
+        self.remove_class("-filtering")
+        self.query_one("#chart-0").focus()
+
+    def action_log(self) -> None:
+        """Give the log the room of the charts, or take it back."""
+        self.toggle_class("-log")
+        self.query_one("#log" if self.has_class("-log") else "#chart-0").focus()
+
+    def action_log_axis(self) -> None:
+        """Switch the value axes of the charts."""
+        for chart in self.query(Chart):
+            chart.toggle_log()
+
+    def action_smoothing(self) -> None:
+        """Smooth the curves, or not."""
+        for chart in self.query(Chart):
+            chart.toggle_smoothing()
+
+    def back(self) -> None:
+        """Close what is open: the filter, the log, then a run that has ended."""
+        if self.has_class("-filtering"):
+            self.query_one("#filter", Input).value = ""
+            self._filter_chosen()
+        elif self.has_class("-log"):
+            self.action_log()
+        elif self.view.finished is not None and len(self.app.screen_stack) > 2:
+            self.dismiss("back")
+
+    def leave(self) -> None:
+        """Leave; while the run goes, ask what becomes of it."""
+        if self.source.finished or self.view.finished is not None:
+            self.dismiss("left")
+        else:
+            self.app.push_screen(LeaveDialog(self._keymap, can_detach=self.source.can_detach), self._answered)
+
+    def _answered(self, answer: Answer | None) -> None:
+        if answer == "stop":
+            self._leaving = True
+            self.action_command("stop")
+        elif answer == "detach":
+            self.source.send("detach")
+            self.dismiss("detached")
+
+
+def chosen_charts(view: RunView, wanted: str) -> list[str]:
+    """Choose the charts to draw: what `wanted` names by a part of a word, else loss and the task's metric."""
+    words = wanted.lower().split()
+    if words:
+        return [name for name in view.histories if any(word in name.lower() for word in words)]
+    segmentation = view.started is not None and view.started.task == "segmentation"
+    return ["loss", "overlap" if segmentation else "accuracy", "learning rate"]

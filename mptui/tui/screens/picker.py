@@ -1,0 +1,377 @@
+"""The second screen: which profile, what it sets and why, and what is trained on what."""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, get_args
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.css.query import NoMatches
+from textual.message import Message
+from textual.widgets import Input, OptionList, Static
+
+from mptui.config.given import data_flags, read_value
+from mptui.config.keys import SETTINGS, UNSET, Setting
+from mptui.config.merge import Resolved
+from mptui.config.profiles import list_profiles
+from mptui.config.save import save_profile
+from mptui.config.schema import DataConfig, TaskName
+from mptui.errors import MptuiError
+from mptui.hardware.devices import Device
+from mptui.runs.plan import Request
+from mptui.text import clean
+from mptui.tui import format as fmt
+from mptui.tui.background import in_background
+from mptui.tui.completion import DataSuggester, ModelSuggester
+from mptui.tui.keys import bindings
+from mptui.tui.last import load_last, save_last
+from mptui.tui.picked import Picked, faults_of, in_words, resolved, to_save, values
+from mptui.tui.screens.ask import AskDialog
+from mptui.tui.screens.page import Page
+from mptui.tui.widgets.keybar import KeyBar
+from mptui.tui.widgets.small import TooSmall
+from mptui.tui.widgets.topline import TopLine
+from mptui.tui.widgets.values import KeyedList, profile_options, value_options
+
+TYPING_PAUSE_S = 0.3
+"""A place of data is looked at when no key came for so long."""
+
+_LABEL = 11
+
+
+class PickerScreen(Page):
+    """What a run is asked with.
+
+    Args:
+        device: What it will train on.
+        keymap: The person's own keys.
+        environ: Where settings, profiles and the state folder are looked up.
+    """
+
+    where = "picker"
+    BINDINGS = bindings("picker")
+    CSS_PATH = "picker.tcss"
+
+    class Started(Message):
+        """A run was asked for."""
+
+        def __init__(self, request: Request) -> None:
+            super().__init__()
+            self.request = request
+
+    def __init__(
+        self,
+        device: Device,
+        *,
+        profile: str = "",
+        keymap: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        super().__init__()
+        self._device, self._keymap, self._environ = device, keymap or {}, environ
+        self._profiles = list_profiles(environ)
+        last = load_last(environ)
+        names = [info.name for info in self._profiles]
+        first = next(name for name in (last["profile"], profile, *names) if name in names)
+        self._picked = Picked(first, device.torch_name, last["model"], last["data"], last["epochs"])
+        self._data_task: TaskName | None = None
+        self._about_data = ""
+        self._models = ModelSuggester()
+        self._resolved: Resolved | None = None
+        self._fault = ""
+
+    @property
+    def picked(self) -> Picked:
+        """What is picked so far."""
+        return self._picked
+
+    def compose(self) -> ComposeResult:
+        """Lay out the lists, and the three choices below them."""
+        yield TopLine()
+        with Horizontal(id="body"):
+            yield KeyedList(id="profiles")
+            with Vertical(id="right"):
+                yield Static(id="words", markup=False)
+                yield KeyedList(id="values")
+        with Horizontal(id="choices"):
+            yield Input(
+                self._picked.model,
+                placeholder="as suits the data",
+                id="model",
+                compact=True,
+                suggester=self._models,
+            )
+            yield Input(
+                self._picked.data,
+                placeholder="shapes, a set, a folder",
+                id="data",
+                compact=True,
+                suggester=DataSuggester(),
+            )
+            yield Input(self._picked.epochs, placeholder="profile's", id="epochs", compact=True)
+        yield Static(id="note", markup=False)
+        yield KeyBar(self.where, self._keymap)
+        yield TooSmall()
+
+    def on_mount(self) -> None:
+        """Show what is picked, and find out what takes a while."""
+        for name in ("model", "data", "epochs"):
+            self.query_one(f"#{name}", Input).border_title = name
+        self.query_one("#profiles", KeyedList).border_title = "profiles"
+        self._refresh_profiles()
+        self._refresh()
+        self._say_device()
+        self._learn_models()
+        self._look_at_data()
+
+    def on_resize(self) -> None:
+        """Show more where there is more room."""
+        self.call_after_refresh(self._refresh)
+
+    # -- what is shown
+
+    def _say_device(self) -> None:
+        device = self._device
+        free = f"   {fmt.size(device.memory_free)} free" if device.memory_free is not None else ""
+        words = clean(f"{device.torch_name}  {device.name}", 60)
+        self.query_one(TopLine).say(Content.assemble(words, (free, "$quiet")))
+
+    def _refresh_profiles(self) -> None:
+        names = [info.name for info in self._profiles]
+        faults = faults_of(self._profiles, self._picked, self._data_task, self._environ)
+        profiles = self.query_one("#profiles", KeyedList)
+        profiles.replace(profile_options(names, faults))
+        with profiles.prevent(OptionList.OptionHighlighted):
+            profiles.highlighted = names.index(self._picked.profile)
+
+    def _refresh(self) -> None:
+        """Resolve anew, and show it."""
+        try:
+            self._resolved, self._fault = resolved(self._picked, self._data_task, self._environ), ""
+        except MptuiError as error:
+            self._resolved, self._fault = None, error.message
+        listed = self.query_one("#values", KeyedList)
+        listed.border_title = Content(clean(self._picked.profile, 40))
+        if self._resolved is not None:
+            listed.replace(value_options(values(self._resolved), wide=self.has_class("-wide")))
+        else:
+            listed.replace([])
+        self._show_words()
+        self._show_note()
+
+    def _show_words(self) -> None:
+        if self._resolved is None:
+            words = [Content.styled(clean(line), "$text-error") for line in self._fault.splitlines()[:6]]
+        else:
+            description = clean(self._resolved.config.description)
+            words = [Content.styled(description, "$text-accent")]
+            for label, value, why in in_words(self._resolved, self._device):
+                told = (label.ljust(_LABEL), "$quiet"), (clean(value), "bold"), "  ", (clean(why), "$quiet")
+                words.append(Content.assemble(*told))
+        self.query_one("#words", Static).update(Content("\n").join(words))
+
+    def _show_note(self) -> None:
+        key = self.query_one("#values", KeyedList).highlighted_id
+        meaning = SETTINGS[key].field.description if key in SETTINGS else None
+        focused = self.query_one("#values").has_focus
+        note = meaning if focused and meaning else self._about_data
+        style = "$text-warning" if note.startswith("✗") else "$quiet"
+        self.query_one("#note", Static).update(Content.styled(clean(note, 300), style))
+
+    # -- what takes a while
+
+    @work
+    async def _learn_models(self) -> None:
+        try:
+            names = await in_background(_model_names)
+        except ImportError:
+            return  # the run will say so
+        self._models.names = names
+
+    @work(exclusive=True)
+    async def _look_at_data(self) -> None:
+        """Say which task the data is for, once nobody types any more."""
+        await asyncio.sleep(TYPING_PAUSE_S)
+        where = self._picked.data
+        task: TaskName | None
+        try:
+            task, about = await in_background(lambda: _about(where))
+        except MptuiError as error:
+            task, about = None, f"✗ {error.message}"
+        if where != self._picked.data:
+            return
+        self._data_task, self._about_data = task, about
+        with suppress(NoMatches):  # the screen was left meanwhile
+            self._refresh_profiles()
+            self._refresh()
+
+    # -- what is picked
+
+    @on(OptionList.OptionHighlighted, "#profiles")
+    def _profile_chosen(self, event: OptionList.OptionHighlighted) -> None:
+        name = str(event.option.id)
+        if name != self._picked.profile:
+            self._picked = replace(self._picked, profile=name, edits={})
+            self._refresh()
+
+    @on(OptionList.OptionHighlighted, "#values")
+    def _value_under_cursor(self) -> None:
+        self._show_note()
+
+    def on_descendant_focus(self) -> None:
+        """Say what belongs to where the focus is."""
+        self._show_note()
+
+    def action_profile(self, digit: int) -> None:
+        """Choose the profile at this digit."""
+        if digit <= len(self._profiles):
+            self.query_one("#profiles", KeyedList).highlighted = digit - 1
+
+    @on(Input.Changed)
+    def _typed(self, event: Input.Changed) -> None:
+        if event.input.id == "model":
+            self._picked = replace(self._picked, model=event.value.strip())
+        elif event.input.id == "data":
+            self._picked = replace(self._picked, data=event.value.strip())
+            self._look_at_data()
+        elif event.input.id == "epochs":
+            self._picked = replace(self._picked, epochs=event.value.strip())
+        self._refresh()
+
+    @on(Input.Submitted)
+    def _typed_whole(self) -> None:
+        self._refresh_profiles()
+        self.query_one("#profiles").focus()
+
+    def action_edit(self) -> None:
+        """Edit the value under the cursor."""
+        key = self.query_one("#values", KeyedList).highlighted_id
+        if self._resolved is None or key not in SETTINGS:
+            return
+        self.query_one("#values").focus()
+        setting = SETTINGS[key]
+        value = next(each for each in values(self._resolved) if each.key == key)
+        self.app.push_screen(
+            AskDialog(
+                key,
+                _explained(setting, value.value, value.source),
+                value.value,
+                check=lambda text: read_value(setting, text)[1],
+                take=lambda text: self._edited(key, text),
+                suggestions=_choices(setting),
+            )
+        )
+
+    def _edited(self, key: str, text: str) -> str | None:
+        """Take an edit that the schema and the other values allow."""
+        value, fault = read_value(SETTINGS[key], text)
+        if fault is not None:
+            return fault
+        edited = replace(self._picked, edits={**self._picked.edits, key: value})
+        try:
+            resolved(edited, self._data_task, self._environ)
+        except MptuiError as error:
+            return error.message
+        self._picked = edited
+        self._refresh()
+        return None
+
+    def action_save(self) -> None:
+        """Save what is shown as a profile of one's own."""
+        if self._resolved is None:
+            self.notify(clean(self._fault, 300), title="can't be saved", severity="warning", markup=False)
+            return
+        self.app.push_screen(
+            AskDialog(
+                "save as a profile",
+                "Its name; how to train is saved, not on what.",
+                "",
+                check=lambda _: None,
+                take=self._saved,
+            )
+        )
+
+    def _saved(self, name: str) -> str | None:
+        description = self._description()
+        try:
+            config = to_save(self._picked, self._data_task, self._environ)
+            path = save_profile(name, config, description, self._environ)
+        except MptuiError as error:
+            return f"{error.message}: {error.hint}"
+        self._profiles = list_profiles(self._environ)
+        self._picked = replace(self._picked, profile=name, edits={})
+        self._refresh_profiles()
+        self._refresh()
+        self.notify(clean(str(path)), title="saved", markup=False)
+        return None
+
+    def _description(self) -> str:
+        edits = ", ".join(f"{key} = {value}" for key, value in self._picked.edits.items())
+        return f"{self._picked.profile} with {edits}" if edits else f"A copy of {self._picked.profile}"
+
+    def action_start(self) -> None:
+        """Start the run."""
+        if self._resolved is None:
+            self.notify(clean(self._fault, 300), title="can't be started", severity="error", markup=False)
+            return
+        picked = self._picked
+        save_last(
+            {"profile": picked.profile, "model": picked.model, "data": picked.data, "epochs": picked.epochs},
+            self._environ,
+        )
+        self.post_message(self.Started(picked.request(self._environ)))
+
+    def back(self) -> None:
+        """Leave a line of text for the profiles, and the profiles for the devices."""
+        if isinstance(self.focused, Input):
+            self.query_one("#profiles").focus()
+        else:
+            super().back()
+
+
+def _explained(setting: Setting, value: str, source: str) -> str:
+    meaning = setting.field.description or ""
+    default = UNSET if setting.field.default is None else setting.field.default
+    unset = "; none: unset" if setting.may_be_unset else ""
+    choices = _choices(setting)
+    options = f"\n{' | '.join(choices)}" if choices else ""
+    return f"{meaning}{options}\n\nnow {clean(value)}, {clean(source)}; default {default}{unset}"
+
+
+def _choices(setting: Setting) -> list[str]:
+    """The words that a setting takes, where they are few."""
+    kind: Any = setting.field.annotation
+    if kind is bool:
+        return ["true", "false"]
+    words = get_args(kind)
+    return [str(word) for word in words] if words and all(isinstance(word, str) for word in words) else []
+
+
+def _model_names() -> list[str]:
+    from mptui.models.zoo import names
+
+    return names()
+
+
+def _about(where: str) -> tuple[TaskName | None, str]:
+    """The task that the data is for (None: either), and words about it.
+
+    Raises:
+        ConfigError: There is no set of that name.
+        DataError: There is no such folder, or not with data.
+    """
+    from mptui.data.open import task_of
+
+    if not where:
+        return None, "no data named: shapes, drawn by mptui itself"
+    flags = data_flags(where, "")
+    name, path = flags["data.name"][1], flags["data.path"][1]
+    task = task_of(DataConfig(name=name, path=path))
+    told = {"segmentation": "images with masks", "classification": "images in classes"}.get(str(task), "")
+    known: TaskName | None = "segmentation" if task == "segmentation" else "classification" if task else None
+    return known, f"✓ {clean(where, 200)}" + (f": {told}" if told else "")

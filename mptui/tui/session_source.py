@@ -1,0 +1,137 @@
+"""A run of this process as the source of a live screen.
+
+Planning and the session itself need torch: both happen in a thread of the source, never in the screen's.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mptui.config.profiles import list_profiles
+from mptui.errors import MptuiError
+from mptui.events import CommandAnswered, Event, PhaseChanged, RunFinished
+from mptui.text import clean
+
+if TYPE_CHECKING:
+    from mptui.runs.buffer import EventBuffer
+    from mptui.runs.plan import Request
+    from mptui.runs.session import Session
+
+DIGITS = 9
+
+
+class SessionSource:
+    """Plans and runs what was asked for, and tells of it from the first moment on.
+
+    Args:
+        request: What was asked for.
+        runs: The folder of all runs.
+        on_directory: Called with the run's directory, from the source's thread, before anything is trained.
+    """
+
+    def __init__(
+        self, request: "Request", runs: Path, *, on_directory: Callable[[Path], None] = lambda _: None
+    ) -> None:
+        self.profiles: Sequence[str] = [info.name for info in list_profiles(request.environ)][:DIGITS]
+        self.can_detach = False
+        self.exit_code = 0
+        self._request, self._runs, self._on_directory = request, runs, on_directory
+        self._early: deque[Event] = deque([PhaseChanged(phase="starting")])
+        self._buffer: EventBuffer | None = None
+        self._session: Session | None = None
+        self._commands: deque[tuple[str, str | None]] = deque()
+        self._stop: tuple[int | None] | None = None
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._host, name="mptui-run", daemon=True)
+
+    def start(self) -> "SessionSource":
+        """Begin."""
+        self._thread.start()
+        return self
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has ended and everything is written."""
+        return self._ended.is_set()
+
+    def wait(self) -> None:
+        """Wait for the end of the run."""
+        while not self._ended.wait(1.0):  # a wait without a limit would keep signals from their handlers
+            pass
+
+    def poll(self) -> list[Event]:
+        """Take the events that came since the last call."""
+        events = [self._early.popleft() for _ in range(len(self._early))]
+        return events + (self._buffer.drain() if self._buffer else [])
+
+    def send(self, command: str, argument: str | None = None) -> None:
+        """Ask the run for something, or note it for as soon as there is a run."""
+        with self._lock:
+            if command == "stop":
+                self._stop = self._stop or (None,)
+            if self._session is not None:
+                self._session.send(command, argument)
+                return
+            self._commands.append((command, argument))
+        self._early.append(CommandAnswered(command=command, state="asked", detail=argument or ""))
+
+    def stop(self, signal: int) -> None:
+        """Ask the run to save and end, for a signal; safe in its handler."""
+        self._stop = (signal,)
+        if self._session is not None:
+            self._session.mailbox.stop(signal)
+
+    def _host(self) -> None:
+        started = time.monotonic()
+        try:
+            self._run()
+        except MptuiError as error:
+            self._refused(error.message, error.hint, error.exit_code, started)
+        except Exception as error:  # noqa: BLE001 - a bug: told on the screen, which must not wait for good
+            self._refused(clean(repr(error)), "", 1, started)
+        finally:
+            self._ended.set()
+
+    def _run(self) -> None:
+        from mptui.runs.directory import create_run
+        from mptui.runs.plan import plan_run
+        from mptui.runs.session import Session
+
+        plan = plan_run(self._request)
+        if self._stop is not None:
+            self._stopped_early()
+            return
+        path = create_run(self._runs, plan.resolved.profile, str(plan.config.model.name), None)
+        self._on_directory(path)
+        session = Session(plan, path, force_compile=plan.resolved.compile_forced)
+        self._buffer = session.listen()
+        session.start()
+        self._hand_over(session)
+        session.wait()
+        self.exit_code = session.result.exit_code
+
+    def _hand_over(self, session: "Session") -> None:
+        """From now on commands go to the session; those that came before it go first."""
+        with self._lock:
+            self._session = session
+            for command, argument in self._commands:
+                session.send(command, argument)
+        if self._stop is not None and self._stop[0] is not None:
+            session.mailbox.stop(self._stop[0])
+
+    def _stopped_early(self) -> None:
+        signal = self._stop[0] if self._stop else None
+        self.exit_code = 128 + signal if signal else 0
+        self._early.append(RunFinished(status="stopped", exit_code=self.exit_code))
+
+    def _refused(self, message: str, hint: str, code: int, started: float) -> None:
+        """The run never began: say why, as the end of it."""
+        self.exit_code = code
+        seconds = time.monotonic() - started
+        self._early.append(
+            RunFinished(status="failed", exit_code=code, message=message, hint=hint, seconds=seconds)
+        )

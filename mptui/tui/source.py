@@ -1,0 +1,28 @@
+"""Where the live screen gets its run from, and where its commands go."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from mptui.events import Event
+
+
+class RunSource(Protocol):
+    """A run of this process, of another one, or a journal. No method may wait for anything."""
+
+    @property
+    def profiles(self) -> Sequence[str]:
+        """The presets, in the order of the digits that switch to them."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether no further event will come."""
+
+    @property
+    def can_detach(self) -> bool:
+        """Whether the run can go on without this screen."""
+
+    def poll(self) -> list[Event]:
+        """Take the events that came since the last call."""
+
+    def send(self, command: str, argument: str | None = None) -> None:
+        """Ask the run for pause, resume, checkpoint, validate, stop, preset NAME or detach."""

@@ -1,0 +1,325 @@
+"""What the live screen knows of a run: events folded in one at a time, in constant memory.
+
+The same view serves a run of this process, a run of another one, and a journal played back. It knows
+nothing of terminals.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from mptui.events import (
+    Advice,
+    CheckpointSaved,
+    CommandAnswered,
+    DeviceSample,
+    EpochFinished,
+    EpochStarted,
+    Event,
+    Paused,
+    PhaseChanged,
+    PrecisionChanged,
+    PresetSwitched,
+    Progress,
+    Recovered,
+    Resumed,
+    RunFinished,
+    RunStarted,
+    Step,
+    StepSkipped,
+    Validated,
+    Warned,
+)
+from mptui.text import clean
+from mptui.tui.history import History
+from mptui.tui.log_lines import LogLine, Tone, told, validated
+from mptui.tui.names import LOSS, TRAIN, VALIDATION, shown
+from mptui.tui.pace import Pace
+
+LOG_LINES = 500
+MARKS = 100
+METRICS = 48
+"""Histories kept at most, whatever names a run invents."""
+
+OPEN_COMMANDS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened at `step`, to be shown on a curve."""
+
+    step: int
+    label: str
+    tone: Tone = "plain"
+
+
+class RunView:
+    """The state of a run as a screen shows it; `fold` each event into it, read its attributes."""
+
+    def __init__(self) -> None:
+        self.started: RunStarted | None = None
+        self.finished: RunFinished | None = None
+        self.profile = ""
+        self.precision = ""
+        self.phase = "starting"
+        self.phase_detail = ""
+        self.phase_since: float | None = None
+        self.paused = False
+        self.compiled = False
+        self.progress: Progress | None = None
+        self.step = 0
+        self.time = 0.0
+        self.epoch = 0
+        self.epochs = 0
+        self.latest: Step | None = None
+        self.device: DeviceSample | None = None
+        self.validation: Validated | None = None
+        self.advice: Advice | None = None
+        self.skipped_steps = 0
+        self.skip_streak = 0
+        self.last_skip: int | None = None
+        self.best: dict[str, tuple[int, float]] = {}
+        self.histories: dict[str, dict[str, History]] = {}
+        self.skips = History()
+        self.marks: deque[Mark] = deque(maxlen=MARKS)
+        self.log: deque[LogLine] = deque(maxlen=LOG_LINES)
+        self.pace = Pace()
+        self.version = 0
+        self._commands: dict[str, LogLine] = {}
+        self._folds: dict[type[Event], Callable[[Any], None]] = {
+            RunStarted: self._run_started,
+            PhaseChanged: self._phase_changed,
+            Progress: self._progressed,
+            EpochStarted: self._epoch_started,
+            Step: self._stepped,
+            Validated: self._validated,
+            EpochFinished: self._epoch_finished,
+            DeviceSample: self._sampled,
+            PrecisionChanged: self._precision_changed,
+            StepSkipped: self._step_skipped,
+            Advice: self._advised,
+            Recovered: self._recovered,
+            PresetSwitched: self._preset_switched,
+            CheckpointSaved: self._checkpoint_saved,
+            Paused: self._paused,
+            Resumed: self._resumed,
+            CommandAnswered: self._command_answered,
+            RunFinished: self._run_finished,
+            Warned: self._warned,
+        }
+
+    def fold(self, event: Event) -> None:
+        """Take one event into account."""
+        if not isinstance(event, Step):
+            event = _cleaned(event)
+        self.version += 1
+        self.time = event.time
+        self.step = event.step
+        fold = self._folds.get(type(event))
+        if fold is not None:
+            fold(event)
+        if isinstance(event, StepSkipped) and self.log and "skipped: gradients" in self.log[-1].text:
+            self.log.pop()
+        if not self._joins_epoch(event):
+            self.log.extend(told(event))
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run; 0 while unknown."""
+        return self.started.total_steps if self.started else 0
+
+    @property
+    def fraction_done(self) -> float:
+        """Share of the run that is done."""
+        return min(1.0, self.step / self.total_steps) if self.total_steps else 0.0
+
+    def remaining_s(self) -> float | None:
+        """Return the seconds until the run ends, validation counted; None while unknown."""
+        run = self.started
+        if run is None or self.finished is not None or not run.total_steps:
+            return None
+        steps = max(0, run.total_steps - self.step)
+        seconds = self.pace.remaining(steps, run.steps_per_epoch, run.val_batches)
+        if seconds is not None and self.phase == "validating" and self.pace.validation_s is not None:
+            left = 1 - self.progress.done / self.progress.total if self.progress else 1.0
+            seconds += left * self.pace.validation_s
+        return seconds
+
+    def history(self, chart: str, series: str) -> History | None:
+        """Return the history of a metric, new where there was none; None beyond the limit of names."""
+        group = self.histories.get(chart)
+        if group is not None and series in group:
+            return group[series]
+        if sum(map(len, self.histories.values())) >= METRICS:
+            return None
+        return self.histories.setdefault(chart, {}).setdefault(series, History())
+
+    def _record(self, chart: str, series: str, step: int, value: float | None) -> None:
+        if value is not None and (history := self.history(chart, series)) is not None:
+            history.append(step, value)
+
+    def _record_metrics(self, step: int, metrics: dict[str, float], series: str) -> None:
+        for name, value in metrics.items():
+            place = shown(name)
+            self._record(clean(place.chart, 24), clean(f"{place.word} {series}".lstrip(), 24), step, value)
+
+    def _run_started(self, event: RunStarted) -> None:
+        self.started, self.finished = event, None
+        self.profile, self.precision = event.profile, event.precision
+        self.epochs = event.epochs
+        self._enter(event, "starting")
+
+    def _phase_changed(self, event: PhaseChanged) -> None:
+        self.compiled |= event.phase == "compiling"
+        self._enter(event, event.phase, event.detail)
+
+    def _warned(self, event: Warned) -> None:
+        if event.code == "compile_failed":
+            self.compiled = False
+
+    def _enter(self, event: Event, phase: str, detail: str = "") -> None:
+        self.phase, self.phase_detail, self.phase_since = phase, detail, event.time
+        self.progress = None
+        self.pace.interrupted()
+
+    def _progressed(self, event: Progress) -> None:
+        if event.phase != self.phase:
+            self._enter(event, event.phase)
+        self.progress = event if event.total > 0 else None
+
+    def _epoch_started(self, event: EpochStarted) -> None:
+        self.epoch, self.epochs = event.epoch, event.epochs
+        self._enter(event, "training")
+
+    def _stepped(self, event: Step) -> None:
+        if self.phase != "training":
+            self._enter(event, "training")
+        self.latest, self.epoch = event, event.epoch
+        if event.skipped_steps > self.skipped_steps:
+            self.skipped_steps, self.last_skip = event.skipped_steps, event.step
+        elif not event.nonfinite:
+            self.skip_streak = 0
+        self.pace.stepped(event)
+        loss = self.history(LOSS, TRAIN)
+        if loss is not None:
+            loss.append(event.step, event.loss, event.loss_min, event.loss_max)
+            if event.nonfinite:
+                loss.append(event.step, float("nan"))
+        self._record_metrics(event.step, event.metrics, TRAIN)
+        self._record("learning rate", "rate", event.step, event.lr)
+        self._record("gradient norm", "norm", event.step, event.grad_norm)
+        self._record("loss scale", "scale", event.step, event.loss_scale)
+        self._record("speed", "images/s", event.step, event.samples_per_second)
+
+    def _validated(self, event: Validated) -> None:
+        self.validation = event
+        self.pace.validation_s = event.seconds
+        self.pace.interrupted()
+        self._record(LOSS, VALIDATION, event.step, event.loss)
+        self._record_metrics(event.step, event.metrics, VALIDATION)
+        if event.best:
+            self._remember_best(event)
+        if "validate" in self._commands:
+            self.log.append(validated(event))
+
+    def _remember_best(self, event: Validated) -> None:
+        self.best = {LOSS: (event.step, event.loss)}
+        for name, value in event.metrics.items():
+            self.best.setdefault(shown(name).chart, (event.step, value))
+
+    def _epoch_finished(self, event: EpochFinished) -> None:
+        self.epoch, self.epochs = event.epoch, event.epochs
+        self.pace.interrupted()
+
+    def _sampled(self, event: DeviceSample) -> None:
+        self.device = event
+
+    def _precision_changed(self, event: PrecisionChanged) -> None:
+        self.precision = event.precision
+        if event.previous:
+            self._mark(event, f"{event.previous} → {event.precision}", "warn")
+
+    def _step_skipped(self, event: StepSkipped) -> None:
+        self.skipped_steps, self.skip_streak, self.last_skip = event.total, event.streak, event.step
+        self.skips.append(event.step, event.count)
+
+    def _advised(self, event: Advice) -> None:
+        self.advice = event
+
+    def _recovered(self, event: Recovered) -> None:
+        self._mark(event, event.action, "warn")
+
+    def _preset_switched(self, event: PresetSwitched) -> None:
+        self.profile = event.profile
+        self.compiled = False
+        if self.started is not None:
+            self.started = _under_preset(self.started, event.changes)
+        self._mark(event, f"{event.previous} → {event.profile}")
+
+    def _checkpoint_saved(self, _event: CheckpointSaved) -> None:
+        self.pace.interrupted()
+
+    def _joins_epoch(self, event: Event) -> bool:
+        """Whether the log tells a checkpoint at the end of the epoch's own line."""
+        if not isinstance(event, CheckpointSaved) or event.reason not in {"epoch", "best"}:
+            return False
+        last = self.log[-1] if self.log else None
+        if last is None or not last.text.startswith("epoch "):
+            return False
+        if not last.text.endswith("saved"):
+            last.text += ", saved" if last.text.endswith("best") else "  saved"
+        return True
+
+    def _paused(self, _event: Paused) -> None:
+        self.paused = True
+        self.pace.interrupted()
+
+    def _resumed(self, _event: Resumed) -> None:
+        self.paused = False
+        self.compiled = False
+        self.pace.interrupted()
+
+    def _run_finished(self, event: RunFinished) -> None:
+        self.finished, self.paused = event, False
+        self._enter(event, "finished")
+
+    def _mark(self, event: Event, label: str, tone: Tone = "plain") -> None:
+        self.marks.append(Mark(event.step, clean(label, 32), tone))
+
+    def _command_answered(self, event: CommandAnswered) -> None:
+        """Tell a command in one line that grows: asked … taken at step N, done."""
+        words = {"asked": "asked …", "taken": f"taken at step {event.step:,}"}.get(event.state, event.state)
+        if event.detail and event.state != "asked":
+            words = f"{words} ({event.detail})"
+        line = self._commands.get(event.command)
+        if line is None or event.state == "asked":
+            if event.detail and event.state == "asked":
+                words = f"{event.detail} {words}"
+            line = LogLine(event.time, clean(f"{event.command} {words}"))
+            self.log.append(line)
+            self._commands[event.command] = line
+        else:
+            line.text = clean(f"{line.text} {words}")
+        if event.state == "refused":
+            line.tone = "warn"
+        if event.state in {"done", "refused"} or len(self._commands) > OPEN_COMMANDS:
+            del self._commands[event.command]
+
+
+def _cleaned(event: Event) -> Event:
+    """The event with each text in it made safe to show."""
+    values = {f.name: getattr(event, f.name) for f in fields(event)}
+    texts: dict[str, Any] = {name: clean(text) for name, text in values.items() if isinstance(text, str)}
+    return replace(event, **texts)
+
+
+def _under_preset(started: RunStarted, changes: dict[str, list[str]]) -> RunStarted:
+    """What was told at the start, as another preset changes it (table.key -> old, new)."""
+    new = {key: values[-1] for key, values in changes.items() if values}
+    return replace(
+        started,
+        compile_mode=new.get("speed.compile", started.compile_mode),
+        tf32=started.device.startswith("cuda") and new.get("precision.tf32", str(started.tf32)) == "True",
+        channels_last=new.get("speed.channels_last", str(started.channels_last)) == "True",
+    )

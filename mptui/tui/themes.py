@@ -1,0 +1,94 @@
+"""The three themes: dark, light, and the terminal's own sixteen colours.
+
+The series colours are Okabe and Ito's, told apart by people with any colour vision. One accent marks what is
+chosen; green, amber and red are for states alone.
+"""
+
+from textual.theme import BUILTIN_THEMES, Theme
+
+_SERIES = {
+    "series-1": "#56b4e9",
+    "series-2": "#e69f00",
+    "series-3": "#009e73",
+    "series-4": "#cc79a7",
+    "series-5": "#f0e442",
+    "series-6": "#d55e00",
+    "series-raw": "#3d4a58",
+    "frame": "#39424e",
+    "quiet": "#8b97a5",
+    "footer-key-foreground": "#8cc8ee",
+}
+
+DARK = Theme(
+    name="dark",
+    primary="#56b4e9",
+    secondary="#7a8794",
+    accent="#56b4e9",
+    success="#3fb68b",
+    warning="#e6a23c",
+    error="#f2665b",
+    foreground="#d7dde4",
+    background="#0f1318",
+    surface="#141a21",
+    panel="#1b222b",
+    variables=_SERIES,
+)
+
+LIGHT = Theme(
+    name="light",
+    primary="#0a5c94",
+    secondary="#5c6670",
+    accent="#0a5c94",
+    success="#0b7a54",
+    warning="#9a6200",
+    error="#b3261e",
+    foreground="#1d242c",
+    background="#fbfbf9",
+    surface="#f3f3f0",
+    panel="#e8e8e4",
+    dark=False,
+    variables={
+        "series-1": "#0072b2",
+        "series-2": "#b86e00",
+        "series-3": "#00795a",
+        "series-4": "#a8437b",
+        "series-5": "#7d7500",
+        "series-6": "#b04500",
+        "series-raw": "#b9c6d1",
+        "frame": "#c9ced3",
+        "quiet": "#66717c",
+        "footer-key-foreground": "#0a5c94",
+    },
+)
+
+_ANSI = BUILTIN_THEMES["ansi-dark"]
+ANSI = Theme(
+    name="ansi",
+    ansi=True,
+    primary="ansi_blue",
+    secondary="ansi_cyan",
+    warning="ansi_yellow",
+    error="ansi_red",
+    success="ansi_green",
+    accent="ansi_cyan",
+    foreground="ansi_default",
+    background="ansi_default",
+    surface="ansi_default",
+    panel="ansi_default",
+    boost="ansi_default",
+    variables={
+        **_ANSI.variables,
+        "series-1": "ansi_bright_blue",
+        "series-2": "ansi_yellow",
+        "series-3": "ansi_green",
+        "series-4": "ansi_magenta",
+        "series-5": "ansi_cyan",
+        "series-6": "ansi_red",
+        "series-raw": "ansi_bright_black",
+        "frame": "ansi_bright_black",
+        "quiet": "ansi_default",
+        "footer-key-foreground": "ansi_cyan",
+    },
+)
+
+THEMES = (DARK, LIGHT, ANSI)

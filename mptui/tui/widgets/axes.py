@@ -1,0 +1,94 @@
+"""Axes with round numbers: where ticks go, what they say, and which range they span."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mptui.tui import format as fmt
+
+Floats = NDArray[np.float64]
+
+
+def nice_step(span: float, ticks: int) -> float:
+    """Return the round number (1, 2, 2.5 or 5 times 10^n) that divides `span` into about `ticks`."""
+    rough = span / max(1, ticks)
+    power: float = 10.0 ** math.floor(math.log10(rough))
+    return power * next(round_one for round_one in (1, 2, 2.5, 5, 10) if rough <= round_one * power * 1.0001)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A vertical axis from `low` to `high`; on a log axis both, and what is placed, are powers of ten."""
+
+    low: float
+    high: float
+    ticks: tuple[float, ...]
+    log: bool = False
+    percent: bool = False
+
+    def place(self, values: Floats, rows: int) -> NDArray[np.intp]:
+        """Return the dot row of each value, 0 on top; what has no place (NaN) lands on row 0."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            position = np.log10(values) if self.log else values
+        share = (self.high - position) / (self.high - self.low)
+        row: NDArray[np.intp] = np.rint(np.clip(np.nan_to_num(share), 0, 1) * (rows - 1)).astype(np.intp)
+        return row
+
+    def row(self, value: float, rows: int) -> int:
+        """Return the row of one value."""
+        return int(self.place(np.array([value]), rows)[0])
+
+    def label(self, tick: float) -> str:
+        """Say a tick: `1.5`, `3k`, `1e-05`, `80 %`."""
+        if self.percent:
+            return f"{100 * tick:.4g} %"
+        if tick == 0:
+            return "0"
+        return fmt.short(tick) if abs(tick) >= 1e-3 else f"{tick:.0e}"
+
+
+def linear_axis(low: float, high: float, rows: int, percent: bool = False) -> Axis:
+    """Span `low` to `high` widened to quarters of a tick, with a tick about each second row."""
+    if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
+        margin = abs(high) / 2 or 1.0
+        low, high = low - margin, high + margin
+    step = nice_step(high - low, max(2, min(6, rows // 2)))
+    quarter = step / 4
+    first, last = math.floor(low / quarter + 1e-9) * quarter, math.ceil(high / quarter - 1e-9) * quarter
+    numbers = range(math.ceil(first / step - 1e-9), math.floor(last / step + 1e-9) + 1)
+    return Axis(first, last, tuple(round(i * step, 12) for i in numbers), percent=percent)
+
+
+def log_axis(low: float, high: float, percent: bool = False) -> Axis:
+    """Span positive `low` to `high` widened to 1, 2 or 5 times powers of ten, ticks at the round ones."""
+    rounds = [
+        factor * 10.0**power
+        for power in range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
+        for factor in (1, 2, 5)
+    ]
+    start = max(i for i, tick in enumerate(rounds) if tick <= low * 1.0001)
+    stop = min(i for i, tick in enumerate(rounds) if tick >= high * 0.9999 and i > start)
+    ticks = rounds[start : stop + 1]
+    if len(ticks) > 7:
+        ticks = [tick for tick in ticks if f"{tick:e}".startswith("1.0")]
+    ends = math.log10(rounds[start]), math.log10(rounds[stop])
+    return Axis(*ends, tuple(ticks), log=True, percent=percent)
+
+
+def end_of_steps(last: float) -> float:
+    """Return where a step axis ends, a little beyond `last`: it moves seldom, so the curve stays in place."""
+    if last <= 0:
+        return 1.0
+    quantum = max(1.0, nice_step(last, 20))
+    return math.ceil(last / quantum) * quantum
+
+
+def step_ticks(first: float, last: float, width: int) -> list[float]:
+    """Return round step numbers from `first` to `last`, about one each 14 cells of `width`."""
+    if last <= first:
+        return [first]
+    step = max(1.0, nice_step(last - first, max(1, width // 14)))
+    start = math.ceil(first / step)
+    return [i * step for i in range(start, math.floor(last / step) + 1)]

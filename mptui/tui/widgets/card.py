@@ -1,0 +1,150 @@
+"""A device as a card: what it is, what it does at this moment, what it can do, and what to use."""
+
+from typing import TYPE_CHECKING
+
+from textual.content import Content
+from textual.events import Click
+from textual.message import Message
+from textual.widgets import Static
+
+from mptui.events import DeviceSample
+from mptui.text import clean
+from mptui.tui import format as fmt
+from mptui.tui.widgets import gauges
+
+if TYPE_CHECKING:
+    from mptui.hardware.advice import Recommendation
+    from mptui.hardware.devices import Device, Machine
+
+_GAP = "   "
+_LABEL, _FIGURE = 7, 18
+_TWO_COLUMNS = 60
+"""From so many cells on, two gauges share a line."""
+
+
+class DeviceCard(Static):
+    """One device. The chosen one tells everything, the others what decides between them."""
+
+    DEFAULT_CSS = """
+    DeviceCard {
+        height: auto;
+        padding: 0 1;
+        border: round $frame;
+        border-title-color: $quiet;
+        border-subtitle-color: $quiet;
+        &.-chosen { border: round $accent; border-title-color: $text-accent; border-title-style: bold; }
+    }
+    """
+
+    class Pressed(Message):
+        """The card was clicked."""
+
+        def __init__(self, card: "DeviceCard") -> None:
+            super().__init__()
+            self.card = card
+
+    def __init__(self, device: "Device", advice: "Recommendation", machine: "Machine") -> None:
+        super().__init__(markup=False)
+        self.device = device
+        self._advice, self._machine = advice, machine
+        self._sample: DeviceSample | None = None
+        self._problem: str | None = None
+        self._shown = Content("")
+        self.border_title = Content(clean(f"{device.torch_name}  {device.name}", 60))
+
+    def show(self, sample: DeviceSample | None, problem: str | None) -> None:
+        """Show what the device does now, or why that is not known."""
+        self._sample, self._problem = sample, problem
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Say it all again, where something changed."""
+        content = self._content(self.content_size.width)
+        if content.is_same(self._shown):
+            return
+        grown = content.plain.count("\n") != self._shown.plain.count("\n")
+        self._shown = content
+        self.update(content, layout=grown)
+
+    def on_resize(self) -> None:
+        """Lay the gauges out in the new width."""
+        self.redraw()
+
+    def on_click(self, _event: Click) -> None:
+        """Be chosen."""
+        self.post_message(self.Pressed(self))
+
+    def _content(self, width: int) -> Content:
+        from mptui.hardware.describe import describe
+
+        told = describe(self.device, self._advice, self._machine)
+        chosen = self.has_class("-chosen")
+        lines = [Content.styled(clean(told.identity), "$quiet")]
+        sample = self._sample or DeviceSample(name="")
+        lines += _live(sample, width) if chosen else [_glance(sample)]
+        if self._problem and self.device.kind != "cpu":
+            lines.append(Content.styled(clean(self._problem), "$text-warning"))
+        if chosen:
+            lines.append(self._company(sample))
+            lines.append(_formats(told.formats))
+            lines += [_use(clean(told.use)), Content(clean(told.start))]
+        usable = self.device.usable
+        notes = told.notes if chosen else told.notes[: 0 if usable else 1]
+        lines += [Content.styled(clean(note), "$quiet" if usable else "$text-warning") for note in notes]
+        return Content("\n").join(line for line in lines if line.plain)
+
+    def _company(self, sample: DeviceSample) -> Content:
+        """What holds the clocks down, and who else is on the device."""
+        from mptui.hardware.describe import others_on
+
+        words = clean(others_on(self.device.gpu)) if self.device.gpu else ""
+        others = Content.styled(words, "$quiet" if words.startswith("nobody") else "$text-warning")
+        return Content(_GAP).join(part for part in (gauges.throttle(sample), others) if part.plain)
+
+
+def _live(sample: DeviceSample, width: int) -> list[Content]:
+    """Gauges of all that the device says of itself, two a line where there is room."""
+    columns = 2 if width >= _TWO_COLUMNS else 1
+    room = (width - (columns - 1) * len(_GAP)) // columns - _LABEL - _FIGURE
+    memory = f"{_gib(sample.memory_used)} of {_gib(sample.memory_total)} GiB"
+
+    def gauge(label: str, fraction: float | None, figure: str) -> Content:
+        return gauges.gauge(label, fraction, figure.rjust(_FIGURE), room, label_width=_LABEL)
+
+    bars = [
+        gauge("memory", gauges.share(sample.memory_used, sample.memory_total), memory),
+        gauge("busy", sample.utilisation, gauges.busy(sample)),
+    ]
+    if sample.power_w is not None:
+        share = gauges.share(sample.power_w, sample.power_limit_w)
+        bars.append(gauge("power", share, gauges.power(sample)))
+    lines = [Content(_GAP).join(bars[at : at + columns]) for at in range(0, len(bars), columns)]
+    if sample.temperature_c is None:
+        return lines
+    heat = Content(f"{gauges.heat(sample)}{_GAP}{gauges.clock(sample)}")
+    if columns == 2 and len(bars) % 2:
+        return [*lines[:-1], Content.assemble(lines[-1], _GAP, heat)]
+    return [*lines, heat]
+
+
+def _glance(sample: DeviceSample) -> Content:
+    """What decides between devices, in a line."""
+    words = [f"{_gib(sample.memory_used)} of {_gib(sample.memory_total)} GiB used"]
+    if sample.power_w is not None:
+        words = [f"busy {gauges.busy(sample)}", *words, gauges.power(sample), gauges.heat(sample)]
+    return Content.assemble(_GAP.join(words), _GAP, gauges.throttle(sample))
+
+
+def _gib(value: int | None) -> str:
+    return fmt.UNKNOWN if value is None else f"{value / (1 << 30):.1f}"
+
+
+def _formats(formats: tuple[str, ...]) -> Content:
+    return Content(_GAP).join(
+        Content.styled(words, "$text-success" if words.endswith(" native") else "$quiet") for words in formats
+    )
+
+
+def _use(words: str) -> Content:
+    head, colon, reason = words.partition(":")
+    return Content.assemble((head, "bold"), (colon + reason, ""))

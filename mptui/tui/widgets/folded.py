@@ -1,0 +1,21 @@
+"""Precision, device and step in one line each: the panels of a wide screen, folded for a small one."""
+
+from mptui.tui.state import RunView
+from mptui.tui.widgets.device import device_line
+from mptui.tui.widgets.panel import Lines, Panel
+from mptui.tui.widgets.precision import precision_line
+from mptui.tui.widgets.step import step_line
+
+
+class Folded(Panel):
+    """Three lines without a frame."""
+
+    DEFAULT_CSS = "Folded { border: none; height: 3; padding: 0 2; }"
+
+    def __init__(self, *, ascii_only: bool = False, id: str | None = None) -> None:
+        super().__init__("", id=id)
+        self._ascii_only = ascii_only
+
+    def lines(self, view: RunView, width: int) -> Lines:
+        """Say each panel in a line."""
+        return [precision_line(view, self._ascii_only), device_line(view), step_line(view)]

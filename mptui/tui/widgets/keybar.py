@@ -1,0 +1,45 @@
+"""The bottom line: the keys of this screen, as they are after a remap; each can be clicked."""
+
+from collections.abc import Mapping
+
+from textual.content import Content
+from textual.events import Click
+from textual.widgets import Static
+
+from mptui.tui.keys import Key, display, heard_on
+
+_GAP = 2
+
+
+class KeyBar(Static):
+    """Keys with their words, as many as fit; those of everywhere (help, leave) always do."""
+
+    DEFAULT_CSS = "KeyBar { height: 1; padding: 0 1; text-wrap: nowrap; }"
+
+    def __init__(self, where: str, keymap: Mapping[str, str]) -> None:
+        super().__init__(markup=False)
+        keys = [key for key in heard_on(where) if key.footer]
+        self._items = [(key, _item(key, keymap)) for key in keys]
+        self._shown: list[tuple[Key, Content]] = []
+
+    def on_resize(self) -> None:
+        """Choose anew what fits."""
+        own = [item for item in self._items if item[0].where != "app"]
+        always = [item for item in self._items if item[0].where == "app"]
+        while own and sum(content.cell_length + _GAP for _, content in own + always) > self.size.width:
+            own.pop()
+        self._shown = own + always
+        self.update(Content(" " * _GAP).join(content for _, content in self._shown), layout=False)
+
+    async def on_click(self, event: Click) -> None:
+        """Do what the key under the mouse does."""
+        end = 1
+        for key, content in self._shown:
+            start, end = end, end + content.cell_length + _GAP
+            if start <= event.x < end - _GAP and "{n}" not in key.action:
+                await self.run_action(key.action if key.where == "app" else f"screen.{key.action}")
+
+
+def _item(key: Key, keymap: Mapping[str, str]) -> Content:
+    first = display(key, keymap).split(" / ")[0]
+    return Content.assemble((first, "bold $footer-key-foreground"), (f" {key.footer}", "$quiet"))

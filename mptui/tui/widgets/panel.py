@@ -1,0 +1,68 @@
+"""What all panels of figures have in common: a frame, a title, and no painting while nothing changed."""
+
+from collections.abc import Sequence
+
+from textual.content import Content
+from textual.widgets import Static
+
+from mptui.text import clean
+from mptui.tui.state import RunView
+
+Lines = Sequence[Content]
+
+
+class Panel(Static):
+    """A framed block of lines made from the view. Subclasses say `lines`."""
+
+    DEFAULT_CSS = """
+    Panel {
+        text-wrap: nowrap;
+        padding: 0 1;
+        border: round $frame;
+        border-title-color: $quiet;
+        border-subtitle-color: $quiet;
+    }
+    """
+
+    def __init__(self, title: str, *, id: str | None = None) -> None:
+        super().__init__(markup=False, id=id)
+        self._title = ""
+        self._shown: Content | None = None
+        self._view: RunView | None = None
+        self.retitle(title)
+
+    def lines(self, view: RunView, width: int) -> Lines:
+        """Return what the panel says of `view` in `width` cells."""
+        raise NotImplementedError
+
+    def retitle(self, title: str) -> None:
+        """Change the title, if it is another."""
+        title = clean(title, 60)
+        if title != self._title:
+            self._title = title
+            self.border_title = Content(title)
+
+    def show(self, view: RunView) -> None:
+        """Show `view`; the same content again costs a comparison."""
+        self._view = view
+        width = self.content_size.width
+        if width <= 0:
+            return
+        content = Content("\n").join(line.truncate(width, ellipsis=True) for line in self.lines(view, width))
+        if self._shown is None or not self._shown.is_same(content):
+            self._shown = content
+            self.update(content, layout=False)
+
+    def on_resize(self) -> None:
+        """Say it again in the new width."""
+        if self._view is not None:
+            self.show(self._view)
+
+
+def row(
+    label: str, value: str, rest: str | Content = "", *, label_width: int = 12, width: int = 8
+) -> Content:
+    """Return a line with a quiet label, a figure aligned right in `width` cells, and what belongs to it."""
+    return Content.assemble(
+        (label.ljust(label_width), "$quiet"), value.rjust(width), "  " if str(rest) else "", rest
+    )

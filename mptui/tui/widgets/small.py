@@ -1,0 +1,24 @@
+"""What is shown in place of a page that the terminal has no room for."""
+
+from textual.content import Content
+from textual.events import Resize
+from textual.widgets import Static
+
+
+class TooSmall(Static):
+    """Says what size is needed; seen only on a screen with the class -tiny or -flat."""
+
+    DEFAULT_CSS = """
+    TooSmall { display: none; width: 1fr; height: 1fr; content-align: center middle; text-align: center; }
+    Screen.-tiny TooSmall, Screen.-flat TooSmall { display: block; }
+    """
+
+    def __init__(self, comfort: str = "") -> None:
+        super().__init__(markup=False)
+        self._comfort = comfort
+
+    def on_resize(self, _event: Resize) -> None:
+        """Name both sizes."""
+        has = f"{self.app.size.width}x{self.app.size.height}"
+        words = f"mptui needs 60x16 cells,\nthis terminal has {has}."
+        self.update(Content(f"{words}\n\n{self._comfort}".rstrip()))

@@ -1,0 +1,55 @@
+"""The whole program on a terminal in memory, with runs that only note what they are asked."""
+
+from contextlib import asynccontextmanager
+
+from mptui.tui.cockpit import Cockpit
+from mptui.tui.looking import look
+from mptui.tui.screens.detection import DetectionScreen
+from tests.tui.events import MemorySource
+from tests.tui.frames import frame
+
+GIB = 1024**3
+
+
+class FakeRun(MemorySource):
+    """A run that was asked for with `request`."""
+
+    def __init__(self, request, events=()):
+        super().__init__(events)
+        self.request = request
+        self.exit_code = 0
+        self.stopped_by = None
+
+    def stop(self, signal):
+        self.stopped_by = signal
+
+    def wait(self):
+        pass
+
+
+def quick_look(_with_torch):
+    """What NVML and the host tell; torch would only say that this machine has no GPU."""
+    return look(False)
+
+
+@asynccontextmanager
+async def cockpit(size=(80, 24), *, look=quick_look, events=(), environ=None):
+    """The program at its first screen; yields (app, pilot, the runs that were started)."""
+    runs = []
+
+    def start(request):
+        runs.append(FakeRun(request, events))
+        return runs[-1]
+
+    app = Cockpit(start, first=DetectionScreen(look=look), environ=environ or {})
+    async with app.run_test(size=size, notifications=True) as pilot:
+        yield app, pilot, runs
+
+
+async def until(app, pilot, words, rounds=400):
+    """Wait until `words` are shown; what takes time happens in threads."""
+    for _ in range(rounds):
+        if words in frame(app):
+            return
+        await pilot.pause(0.01)
+    raise AssertionError(f"never shown: {words}\n{frame(app)}")

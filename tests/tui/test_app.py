@@ -1,0 +1,60 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from mptui.errors import ConfigError, RunDirectoryError
+from mptui.events import to_record
+from mptui.tui.ascii import needs_ascii, to_ascii
+from mptui.tui.replay import ReplaySource
+from mptui.tui.terminal import check_terminal
+from tests.tui.events import demo, finished
+from tests.tui.frames import frame, live
+
+
+def test_the_app_imports_no_torch():
+    code = "import sys, mptui.tui.app; print({'torch', 'torchvision'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_without_a_terminal_the_headless_command_is_named():
+    with pytest.raises(ConfigError) as caught:
+        check_terminal()
+    assert "mptui run" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("environ", "ascii_only"),
+    [
+        ({"LANG": "C"}, True),
+        ({"LANG": "en_US.UTF-8"}, False),
+        ({"LANG": "en_US.UTF-8", "LC_ALL": "POSIX"}, True),
+        ({"LC_CTYPE": "C.utf8", "LANG": "C"}, False),
+    ],
+)
+def test_the_locale_decides_about_ascii(environ, ascii_only):
+    assert needs_ascii(environ) is ascii_only
+
+
+def test_ascii_keeps_the_width():
+    assert to_ascii("╭─ 模 ━─ é") == "+- ?? =- ?"
+
+
+async def test_a_journal_is_played_back(tmp_path):
+    journal = tmp_path / "events.jsonl"
+    lines = [json.dumps(to_record(event)) for event in [*demo(), finished()]]
+    journal.write_text("\n".join([*lines, "not json", '{"event": "step"', ""])[:-1], encoding="utf-8")
+    source = ReplaySource(journal)
+    async with live(source) as (app, pilot):
+        while not source.finished:
+            app.screen.look()
+        await pilot.pause()
+        assert "✓ completed" in frame(app)
+        assert "best 1.22" in frame(app)
+
+
+def test_no_journal_is_said_in_words(tmp_path):
+    with pytest.raises(RunDirectoryError, match="can't read"):
+        ReplaySource(tmp_path / "events.jsonl")

@@ -1,0 +1,158 @@
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from mptui.tui.looking import look
+from tests.hardware.conftest import driver
+from tests.hardware.fake_nvml import GIB, h200, t4
+from tests.tui.cockpits import cockpit, until
+from tests.tui.frames import frame
+
+__all__ = ["driver"]
+
+ONE, TWO = (f"GPU-00000000-0000-0000-0000-00000000000{n}" for n in (1, 2))
+
+
+@pytest.fixture
+def two_cards(driver):
+    """An idle H200, and a T4 that another process uses and that is held back."""
+    nvml = driver(
+        h200(uuid=ONE, used=2 * GIB, utilisation=40),
+        t4(uuid=TWO, used=6 * GIB, reasons=4, compute=[(4117, 6 * GIB)]),
+    )
+    nvml.process_names[4117] = "/usr/bin/python"
+    return nvml
+
+
+def test_what_the_first_frame_needs_leaves_out_what_is_slow():
+    code = (
+        "import sys, mptui.tui.cockpit; "
+        "print({'torch', 'numpy', 'pydantic', 'pynvml', 'psutil'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+async def test_each_device_has_a_card_and_the_chosen_one_tells_everything(two_cards):
+    async with cockpit((80, 24)) as (app, pilot, _):
+        await until(app, pilot, "2.0 of 140.0 GiB")
+        first = frame(app)
+        await pilot.press("down")
+        await until(app, pilot, "python (pid 4117) has 6.0 GiB")
+        second = frame(app)
+    for words in (
+        "cuda:0  NVIDIA H200",
+        "Hopper, compute capability 9.0",
+        "driver 580 CUDA 13.1",
+        "40 %",
+        "77 of 700 W",
+        "34 °C   1,980 MHz",
+        "no throttling   nobody else on it",
+        "fp16 native   bf16 native   TF32 native",
+        "use bf16: native here, and needs no loss scaling",
+        "profile fast   batch 128 to 256",
+        "cuda:1  Tesla T4",
+        "6.0 of 15.0 GiB used",
+        "enter choose a profile",
+    ):
+        assert words in first
+    assert "bf16 emulated, slow" in second
+    assert "use fp16: native here, with loss scaling" in second
+    assert "held back: power limit   python (pid 4117)" in second
+    assert "no throttling" in second
+
+
+async def test_a_large_terminal_shows_all_devices_whole(two_cards):
+    async with cockpit((120, 36)) as (app, pilot, _):
+        await until(app, pilot, "2.0 of 140.0 GiB")
+        text = frame(app)
+    for words in ("cuda:0  NVIDIA H200", "cuda:1  Tesla T4", "cpu  "):
+        assert words in text
+    assert len(text.splitlines()) == 36
+
+
+async def test_gauges_follow_the_device(two_cards):
+    async with cockpit() as (app, pilot, _):
+        await until(app, pilot, "2.0 of 140.0 GiB")
+        two_cards.gpus[0].used = 130 * GIB
+        two_cards.gpus[0].temperature = 91
+        await until(app, pilot, "130.0 of 140.0 GiB")
+        await until(app, pilot, "91 °C")
+
+
+async def test_a_machine_without_a_driver_says_so_and_offers_the_cpu():
+    async with cockpit() as (app, pilot, _):
+        await until(app, pilot, "There is no NVIDIA driver on this machine.")
+        await until(app, pilot, "use fp32")
+        assert "cpu  " in frame(app)
+
+
+async def test_a_driver_that_hangs_does_not_hold_the_frame(two_cards):
+    two_cards.hang_in = "nvmlDeviceGetCount"
+    async with cockpit() as (app, pilot, _):
+        await until(app, pilot, "looking at this machine")
+        await pilot.press("question_mark")
+        await until(app, pilot, "device before")
+        await pilot.press("escape")
+        two_cards.release.set()
+        await until(app, pilot, "cuda:0  NVIDIA H200")
+
+
+async def test_torch_fills_in_its_line_when_it_has_loaded():
+    answered = threading.Event()
+
+    def slow_with_torch(with_torch):
+        if with_torch:
+            answered.wait(60)
+        return look(with_torch)
+
+    async with cockpit(look=slow_with_torch) as (app, pilot, _):
+        await until(app, pilot, "torch loads …")
+        assert "use " in frame(app)
+        answered.set()
+        await until(app, pilot, "✓ torch ", rounds=3000)
+
+
+async def test_looking_again_shows_what_is_new_and_keeps_the_choice(two_cards):
+    async with cockpit() as (app, pilot, _):
+        await until(app, pilot, "2.0 of 140.0 GiB")
+        await pilot.press("down")
+        two_cards.gpus[1].name = "Tesla T4 again"
+        await pilot.press("r")
+        await until(app, pilot, "Tesla T4 again")
+        assert "bf16 emulated, slow" in frame(app)
+
+
+async def test_enter_goes_on_with_the_chosen_device_and_escape_comes_back(two_cards):
+    async with cockpit() as (app, pilot, _):
+        await until(app, pilot, "2.0 of 140.0 GiB")
+        await pilot.press("down", "enter")
+        await until(app, pilot, "cuda:1  Tesla T4   9.0 GiB free")
+        await pilot.press("escape")
+        await until(app, pilot, "enter choose a profile")
+
+
+async def test_names_of_hostile_devices_neither_act_nor_break_the_frame(driver):
+    driver(h200(uuid=ONE)).gpus[0].name = "\x1b[2J[/x][bold]模型\u202e\n$accent"
+    async with cockpit() as (app, pilot, _):
+        await until(app, pilot, "[/x][bold]")
+        strips = app.screen._compositor.render_strips()
+    assert {strip.cell_length for strip in strips} == {80}
+    assert not {"\x1b", "\u202e"} & set("".join(strip.text for strip in strips))
+
+
+@pytest.mark.parametrize(("size", "fits"), [((60, 16), True), ((50, 10), False)])
+async def test_small_terminals(two_cards, size, fits):
+    async with cockpit(size) as (app, pilot, _):
+        await until(app, pilot, "GiB" if fits else "mptui needs 60x16 cells")
+        assert ("q leave" in frame(app)) == fits
+
+
+async def test_a_signal_before_any_run_ends_the_program():
+    async with cockpit() as (app, pilot, _):
+        app.take_signal(15)
+        while app.is_running and app._exit is False:
+            await pilot.pause(0.01)
+    assert app.exit_code_of_run == 143

@@ -1,0 +1,73 @@
+import math
+
+import numpy as np
+import pytest
+
+from mptui.tui.history import History
+
+
+def filled(count, value=lambda i: 1.0, capacity=64):
+    history = History(capacity)
+    for i in range(count):
+        history.append(i, value(i))
+    return history
+
+
+@pytest.mark.parametrize("count", [10, 64, 65, 5000, 100_000])
+def test_a_spike_of_one_step_is_never_lost(count):
+    spike = count // 3
+    history = filled(count, lambda i: 900.0 if i == spike else 1.0)
+    columns = history.columns(0, count - 1, 40)
+    assert np.nanmax(columns.high) == 900.0
+    assert np.nanargmax(columns.high) == pytest.approx(spike / count * 40, abs=2)
+    assert np.nanmin(columns.low) == 1.0
+
+
+def test_memory_is_that_of_the_first_step():
+    arrays = ("_low", "_high", "_sum", "_count", "_broken")
+    short, long = filled(3), filled(200_000)
+    assert [len(getattr(short, name)) for name in arrays] == [len(getattr(long, name)) for name in arrays]
+
+
+def test_the_mean_is_exact_after_merges():
+    history = filled(1000, float, capacity=16)
+    assert history.columns(0, 999, 1).mean[0] == pytest.approx(499.5)
+
+
+def test_steps_with_gaps_keep_their_place():
+    history = History(16)
+    for step in (0, 1_000_000):
+        history.append(step, float(step))
+    columns = history.columns(0, 1_000_000, 10)
+    assert columns.mean[0] == 0
+    assert columns.mean[9] == 1_000_000
+    assert np.isnan(columns.mean[1:9]).all()
+
+
+def test_nan_and_infinity_are_marked_and_change_no_value():
+    history = filled(10)
+    history.append(10, math.nan)
+    history.append(11, math.inf)
+    columns = history.columns(0, 11, 12)
+    assert columns.broken.tolist() == [False] * 10 + [True, True]
+    assert np.isnan(columns.high[10:]).all()
+    assert np.nanmax(columns.high) == 1.0
+
+
+def test_a_step_that_falls_back_joins_its_bucket():
+    history = filled(10)
+    history.append(3, 7.0)
+    assert history.columns(0, 9, 10).high.tolist()[3] == 7.0
+    assert history.last == 7.0
+
+
+def test_aggregated_values_keep_their_extremes():
+    history = History()
+    history.append(12, 1.0, low=0.5, high=40.0)
+    columns = history.columns(0, 12, 1)
+    assert (columns.low[0], columns.mean[0], columns.high[0]) == (0.5, 1.0, 40.0)
+
+
+def test_tail_gives_the_latest_values():
+    assert filled(200, float, capacity=8).tail(2).tolist() == pytest.approx([175.5, 195.5], abs=8)
+    assert History().tail(5).size == 0

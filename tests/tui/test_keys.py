@@ -1,0 +1,99 @@
+from typing import Any
+
+import pytest
+from textual.binding import BindingsMap
+
+from mptui.tui.app import MptuiApp
+from mptui.tui.keymap import FILE_NAME, load_keymap
+from mptui.tui.keys import KEYS, bindings, display
+from mptui.tui.screens.ask import AskDialog
+from mptui.tui.screens.detection import DetectionScreen
+from mptui.tui.screens.help import HelpScreen
+from mptui.tui.screens.leave import LeaveDialog
+from mptui.tui.screens.live import LiveScreen
+from mptui.tui.screens.picker import PickerScreen
+from mptui.tui.widgets.chart import Chart
+from mptui.tui.widgets.log import LogPanel
+from mptui.tui.widgets.values import KeyedList
+
+OWNERS = {
+    "live": LiveScreen,
+    "chart": Chart,
+    "log": LogPanel,
+    "app": MptuiApp,
+    "leave": LeaveDialog,
+    "help": HelpScreen,
+    "detection": DetectionScreen,
+    "picker": PickerScreen,
+    "list": KeyedList,
+    "edit": AskDialog,
+}
+
+
+def binding_ids(owner: Any) -> list[str]:
+    return [binding.id for binding in owner.BINDINGS]
+
+
+@pytest.fixture
+def keymap(tmp_path):
+    def load(text):
+        (tmp_path / FILE_NAME).write_text(text, encoding="utf-8")
+        return load_keymap(tmp_path)
+
+    return load
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.id)
+def test_each_key_of_the_table_is_bound_to_an_action_that_exists(key):
+    owner = OWNERS[key.where]
+    bound = [id for id in binding_ids(owner) if id == key.id or id.startswith(f"{key.id}.")]
+    assert bound
+    target = MptuiApp if key.action.startswith("app.") else owner
+    name = key.action.removeprefix("app.").split("(")[0]
+    assert hasattr(target, f"action_{name}")
+
+
+def test_ids_are_unique_and_no_key_means_two_things():
+    assert len({key.id for key in KEYS}) == len(KEYS)
+    for where in OWNERS:
+        assert all(len(bound) == 1 for bound in BindingsMap(bindings(where)).key_to_bindings.values())
+
+
+def test_no_file_is_no_change(tmp_path):
+    loaded = load_keymap(tmp_path)
+    assert (loaded.keys, loaded.warnings) == ({}, [])
+
+
+def test_remap_is_taken_and_shown(keymap):
+    loaded = keymap('[live]\npause = "p"\npreset = "f1,f2"\n')
+    assert loaded.warnings == []
+    assert loaded.bindings() == {"live.pause": "p", "live.preset.1": "f1", "live.preset.2": "f2"}
+    pause = next(key for key in KEYS if key.id == "live.pause")
+    assert display(pause, loaded.keys) == "p"
+
+
+def test_going_back_can_not_be_taken_away(keymap):
+    assert keymap('[app]\nback = "b"\n').keys["app.back"] == "b,escape"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[live]\npuase = "p"\n', "did you mean live.pause?"),
+        ("[live]\npause = 3\n", "must be keys as text"),
+        ('[live]\npause = "nokey"\n', '"nokey" is not a key'),
+        ('[live]\npause = "q"\n', "already app.leave"),
+        ('[live]\npause = "left"\n', "already chart.earlier"),
+        ('[live]\npause = "z"\nlog = "z"\n', "already live.pause"),
+        ("[live\n", FILE_NAME),
+    ],
+)
+def test_what_can_not_be_used_is_left_out_and_said(keymap, text, said):
+    loaded = keymap(text)
+    assert len(loaded.warnings) == 1
+    assert said in loaded.warnings[0]
+    assert "live.log" not in loaded.keys
+
+
+def test_keys_that_are_never_heard_together_may_be_the_same(keymap):
+    assert keymap('[leave]\nstop = "y"\n').warnings == []

@@ -1,0 +1,302 @@
+import pytest
+
+from mptui.events import Paused, PhaseChanged, Progress, Resumed
+from mptui.tui.keymap import Keymap
+from mptui.tui.keys import heard_on
+from mptui.tui.widgets.chart import Chart
+from tests.tui.events import (
+    START,
+    MemorySource,
+    beginning,
+    demo,
+    device_sample,
+    finished,
+    run_started,
+    step_event,
+)
+from tests.tui.frames import frame, live, put, seen
+
+
+async def test_large_screen_shows_every_panel():
+    async with live(MemorySource(demo())) as (app, _):
+        text = frame(app)
+    for words in (
+        "mptui  fast · resnet50",
+        "● training",
+        "epoch  12/100",
+        "step  14,297",
+        " left   ends ",
+        "mp: 🚀 on   fp16",
+        "TF32 on",
+        "channels last · compiled (max-autotune)",
+        "65,536",
+        "2^16",
+        "of 14,297  0.01 %",
+        "cuda:0  NVIDIA H200",
+        "ours 50.8   others 1.3   free 88.3 GiB",
+        "of 700 W",
+        "84.2 ms",
+        "images/s",
+        "bound by compute",
+        "top-1 validation",
+        "▼ stable → fast",
+        "best 1.22",
+        "epoch 11  train 1.27  val 1.22  top-1 77.5 %  ✓ best, saved",
+        "advice: waiting for data 11 %",
+        "space pause",
+        "q leave",
+    ):
+        assert words in text
+    assert len(text.splitlines()) == 36
+
+
+async def test_small_screen_folds_the_panels_and_tab_turns_to_them():
+    async with live(MemorySource(demo()), (80, 24)) as (app, pilot):
+        first = frame(app)
+        await pilot.press("tab")
+        second = frame(app)
+        await pilot.press("tab")
+        third = frame(app)
+        await pilot.press("tab")
+        again = frame(app)
+    assert "╭─ loss" in first
+    assert "mp: 🚀 on   fp16   scale 65,536   skipped 2" in first
+    assert "busy 9" in first
+    assert "step 84.2 ms   1,1" in first
+    assert "╭─ accuracy" in second
+    assert "╭─ mixed precision" in third
+    assert "╭─ where a step goes" in third
+    assert "╭─ loss" in again
+
+
+async def test_smallest_screen_keeps_the_figures():
+    async with live(MemorySource(demo()), (60, 16)) as (app, _):
+        text = frame(app)
+    for words in ("● training", "step  14,297", "╭─ loss", "mp: 🚀 on", "busy 9", "84.2 ms", "q leave"):
+        assert words in text
+
+
+async def test_a_smaller_one_says_what_it_needs():
+    async with live(MemorySource(demo()), (50, 10)) as (app, pilot):
+        assert "mptui needs 60x16 cells" in frame(app)
+        assert "this terminal has 50x10" in frame(app)
+        await pilot.resize_terminal(120, 36)
+        assert "╭─ loss" in frame(app)
+
+
+async def test_waiting_is_visible_and_the_unknown_is_a_dash():
+    async with live(MemorySource(beginning())) as (app, pilot):
+        text = frame(app)
+        assert "● warming up" in text
+        assert "no data yet" in text
+        assert "loss scale         –" in text
+        assert "– images/s" in text
+        await put(app, pilot, PhaseChanged(time=START + 96, phase="scanning"))
+        await put(app, pilot, Progress(time=START + 97, phase="scanning", done=3210, total=126_689))
+        assert "● scanning 3,210 of 126,689" in frame(app)
+        await put(app, pilot, PhaseChanged(time=START + 98, phase="compiling"))
+        assert "● compiling" in frame(app)
+
+
+async def test_fp32_has_its_own_icon(chance):
+    started = run_started(precision="fp32", tf32=False)
+    async with live(MemorySource([started, step_event(12, START, chance, loss_scale=None)])) as (app, _):
+        text = frame(app)
+    assert "mp: 📊 fp32" in text
+    assert "TF32 off" in text
+    assert "fp32 needs none" in text
+
+
+async def test_keys_reach_the_run():
+    source = MemorySource(demo())
+    async with live(source) as (app, pilot):
+        await pilot.press("c", "v", "2", "space")
+        await put(app, pilot, Paused(time=START + 5000, step=14_297))
+        assert "■ paused" in frame(app)
+        await pilot.press("space")
+        await put(app, pilot, Resumed(time=START + 5010, step=14_297))
+        await pilot.press("x")
+    assert source.sent == [
+        ("checkpoint", None),
+        ("validate", None),
+        ("preset", "stable"),
+        ("pause", None),
+        ("resume", None),
+        ("stop", None),
+    ]
+
+
+async def test_a_digit_without_a_preset_sends_nothing():
+    source = MemorySource(demo())
+    async with live(source) as (app, pilot):
+        await pilot.press("9")
+        await pilot.pause()
+        assert await seen(app, pilot, "no preset 9")
+    assert source.sent == []
+
+
+async def test_leaving_a_live_run_asks():
+    source = MemorySource(demo())
+    async with live(source) as (app, pilot):
+        await pilot.press("q")
+        await pilot.pause()
+        text = frame(app)
+        assert "stop, save, and leave" in text
+        assert "background" not in text
+        await pilot.press("d", "escape")
+        await pilot.pause()
+        assert source.sent == []
+        await pilot.press("q", "x")
+        await pilot.pause()
+        assert source.sent == [("stop", None)]
+        assert app.is_running
+        await put(app, pilot, finished())
+    assert app.return_value == "left"
+
+
+async def test_a_run_that_can_go_on_alone_can_be_left_to_itself():
+    source = MemorySource(demo(), can_detach=True)
+    async with live(source) as (_, pilot):
+        await pilot.press("q", "d")
+        await pilot.pause()
+    assert source.sent == [("detach", None)]
+
+
+async def test_a_finished_run_is_left_at_once():
+    source = MemorySource([*demo(), finished()])
+    async with live(source) as (app, pilot):
+        assert "✓ completed" in frame(app)
+        await pilot.press("space", "q")
+        await pilot.pause()
+    assert app.return_value == "left"
+    assert source.sent == []
+
+
+async def test_log_takes_the_room_of_the_charts():
+    async with live(MemorySource(demo())) as (app, pilot):
+        await pilot.press("l")
+        await pilot.pause()
+        assert "╭─ accuracy" not in frame(app)
+        assert "compiling max-autotune" in frame(app)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "╭─ accuracy" in frame(app)
+
+
+async def test_log_scrolls_back_in_a_small_place():
+    async with live(MemorySource(demo()), (80, 24)) as (app, pilot):
+        app.screen.query_one("#log").focus()
+        assert "advice:" in frame(app)
+        await pilot.press(*["pageup"] * 8)
+        await pilot.pause()
+        assert "25.56M parameters" in frame(app)
+        assert "advice:" not in frame(app)
+
+
+async def test_filter_chooses_what_is_drawn():
+    async with live(MemorySource(demo())) as (app, pilot):
+        await pilot.press("slash", *"speed", "enter")
+        await pilot.pause()
+        assert "╭─ speed" in frame(app)
+        assert "╭─ accuracy" not in frame(app)
+        await pilot.press("slash", "escape")
+        await pilot.pause()
+        assert "╭─ accuracy" in frame(app)
+
+
+async def test_axis_smoothing_and_cursor():
+    async with live(MemorySource(demo())) as (app, pilot):
+        await pilot.press("y", "s")
+        await pilot.pause()
+        assert "log axis · smoothed" in frame(app)
+        await pilot.press("left", "left")
+        await pilot.pause()
+        assert "step 14,7" in frame(app)
+        assert "validation 1.22" in frame(app)
+
+
+async def test_nothing_is_drawn_while_nothing_changes(chance):
+    async with live(MemorySource(demo())) as (app, pilot):
+        charts = app.screen.query(Chart)
+        await pilot.pause()
+        before = [chart.drawn for chart in charts]
+        app.screen.look()
+        await put(app, pilot, device_sample(START + 4000, 14_297, chance))
+        assert [chart.drawn for chart in charts] == before
+        await put(app, pilot, step_event(14_400, START + 4000, chance))
+        assert charts.first().drawn == before[0] + 1
+
+
+async def test_every_theme_colours_every_part():
+    async with live(MemorySource(demo())) as (app, pilot):
+        frames, colours = set(), set()
+        for _ in range(3):
+            frames.add(frame(app))
+            colours.add(str(app.screen.query_one(Chart).render_line(3)._segments))
+            await pilot.press("ctrl+t")
+            await pilot.pause()
+    assert len(frames) == 1
+    assert len(colours) == 3
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
+async def test_ascii_mode_shows_ascii_alone(size):
+    async with live(MemorySource(demo()), size, ascii_only=True) as (app, pilot):
+        assert frame(app).isascii()
+        assert "mp:on" in frame(app)
+        await pilot.press("question_mark")
+        await pilot.pause()
+        assert frame(app).isascii()
+
+
+HOSTILE = "\x1b[2J\x07[/x][bold]模型\u202e\n$accent"
+
+
+@pytest.mark.parametrize("ascii_only", [False, True])
+async def test_hostile_names_neither_act_nor_break_the_frame(ascii_only, chance):
+    started = run_started(
+        **dict.fromkeys(("profile", "model", "dataset", "device_name", "compile_mode"), HOSTILE)
+    )
+    step = step_event(12, START, chance, metrics={HOSTILE: 1.0})
+    source = MemorySource([started, step], profiles=[HOSTILE])
+    async with live(source, ascii_only=ascii_only) as (app, pilot):
+        await pilot.press("9", "slash", "x", "enter")
+        await pilot.pause()
+        strips = app.screen._compositor.render_strips()
+        assert "\x1b" not in frame(app)
+        assert "\u202e" not in frame(app)
+        assert {strip.cell_length for strip in strips} == {120}
+        assert "[/x]" in frame(app)
+
+
+async def test_help_lists_every_key_of_the_screen():
+    async with live(MemorySource(demo()), (120, 50)) as (app, pilot):
+        await pilot.press("question_mark")
+        await pilot.pause()
+        text = frame(app)
+        for key in heard_on("live"):
+            assert key.help in text
+        await pilot.press("q")
+        await pilot.pause()
+        assert "everywhere" not in frame(app)
+
+
+async def test_remapped_keys_work_and_are_shown():
+    source = MemorySource(demo())
+    keys = Keymap({"live.pause": "p"}, ["keys.toml: live.x: there is no such action"])
+    async with live(source, keys=keys) as (app, pilot):
+        assert "p pause" in frame(app)
+        assert await seen(app, pilot, "there is no such action")
+        await pilot.press("space")
+        assert source.sent == []
+        await pilot.press("p")
+    assert source.sent == [("pause", None)]
+
+
+async def test_a_click_on_a_key_is_the_key():
+    source = MemorySource(demo())
+    async with live(source) as (app, pilot):
+        line = frame(app).splitlines()[-1]
+        await pilot.click(offset=(line.index("c checkpoint") + 3, 35))
+        await pilot.pause()
+    assert source.sent == [("checkpoint", None)]

@@ -1,0 +1,297 @@
+import json
+import os
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input
+
+from mptui.config.profiles import list_profiles
+from mptui.config.validate import read_profile
+from mptui.runs.plan import Request
+from mptui.tui.app import MptuiApp
+from mptui.tui.last import load_last, save_last, state_folder
+from mptui.tui.screens.picker import PickerScreen
+from tests.hardware.machines import H200, T4
+from tests.tui.cockpits import cockpit, until
+from tests.tui.frames import frame
+
+
+@pytest.fixture
+def environ(tmp_path):
+    """A person's own folders, empty."""
+    return {"XDG_STATE_HOME": str(tmp_path / "state"), "MPTUI_CONFIG_DIR": str(tmp_path / "config")}
+
+
+@asynccontextmanager
+async def picker(environ, size=(80, 24), device=H200, ascii_only=False):
+    """The picker alone; yields (app, pilot, its screen)."""
+    screen = PickerScreen(device, environ=environ)
+    app = MptuiApp(screen, ascii_only=ascii_only)
+    async with app.run_test(size=size, notifications=True) as pilot:
+        await pilot.pause()
+        yield app, pilot, screen
+
+
+async def go_to(pilot, screen, key):
+    """Put the cursor of the values on `key`."""
+    values = screen.query_one("#values")
+    values.focus()
+    values.highlighted = [option.id for option in values.options].index(key)
+    await pilot.pause()
+
+
+async def write(pilot, text):
+    """Replace what stands in the line of text that has the focus."""
+    pilot.app.focused.value = text
+    await pilot.pause()
+
+
+async def test_profiles_have_the_digits_of_the_design(environ):
+    names = [info.name for info in list_profiles(environ)]
+    async with picker(environ) as (app, pilot, screen):
+        for digit in "123456789":
+            await pilot.press(digit)
+            await pilot.pause()
+            assert screen.picked.profile == names[int(digit) - 1]
+        text = frame(app)
+    assert names[:4] == ["fast", "stable", "memory-limited", "debug"]
+    for number, name in enumerate(names, 1):
+        assert f"{number} {name}" in text
+
+
+async def test_a_profile_is_told_in_words_and_in_values(environ):
+    async with picker(environ) as (app, pilot, screen):
+        first = frame(app)
+        await go_to(pilot, screen, "guards.detect_anomaly")
+        await pilot.press("4")
+        await until(app, pilot, "detect_anomaly          true         profile (false)")
+        debug = frame(app)
+    assert "Results quickly" in first
+    assert "precision  bf16  native here, and needs no loss scaling" in first
+    assert "batch      64  64 an optimizer step" in first
+    assert "precision  fp32  asked for" in debug
+    assert "Let autograd name the operation that made a NaN" in debug
+
+
+async def test_the_precision_is_that_of_the_device(environ):
+    async with picker(environ, device=T4) as (app, _, _screen):
+        assert "precision  fp16  native here, with loss scaling; bf16 is" in frame(app)
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24), (60, 16)])
+async def test_all_that_is_needed_to_start_is_on_the_screen(environ, size):
+    async with picker(environ, size) as (app, pilot, _):
+        await until(app, pilot, "no data named")
+        text = frame(app)
+    for words in ("1 fast", "╭─ model", "╭─ data", "╭─ epochs", "precision", "enter start", "q leave"):
+        assert words in text
+    assert len(text.splitlines()) == size[1]
+
+
+async def test_a_smaller_terminal_is_told_so(environ):
+    async with picker(environ, (50, 10)) as (app, pilot, _):
+        await until(app, pilot, "mptui needs 60x16 cells")
+
+
+async def test_an_edit_is_checked_while_it_is_typed_and_then_shown(environ):
+    async with picker(environ) as (app, pilot, screen):
+        await go_to(pilot, screen, "training.lr")
+        await pilot.press("e")
+        await pilot.pause()
+        await write(pilot, "-1")
+        await until(app, pilot, "must be greater than 0")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert "must be greater than 0" in frame(app)
+        assert screen.picked.edits == {}
+        await write(pilot, "0.05")
+        await pilot.press("enter")
+        await until(app, pilot, "lr                      0.05         edited (0.1)")
+    assert screen.picked.edits == {"training.lr": 0.05}
+
+
+async def test_an_edit_that_can_not_be_had_is_refused_with_the_reason(environ):
+    async with picker(environ) as (app, pilot, screen):
+        await go_to(pilot, screen, "training.deterministic")
+        await pilot.press("e")
+        await write(pilot, "true")
+        await pilot.press("enter")
+        await until(app, pilot, "autotuning is not repeatable")
+        await pilot.press("escape")
+        await pilot.pause()
+    assert screen.picked.edits == {}
+
+
+async def test_saving_makes_a_profile_of_how_to_train_and_not_on_what(environ):
+    async with picker(environ) as (app, pilot, screen):
+        screen.query_one("#model", Input).value = "resnet18"
+        await go_to(pilot, screen, "training.batch_size")
+        await pilot.press("e")
+        await write(pilot, "48")
+        await pilot.press("enter", "w")
+        await pilot.pause()
+        await write(pilot, "../mine")
+        await pilot.press("enter")
+        await until(app, pilot, "can't be a profile's name")
+        await write(pilot, "mine")
+        await pilot.press("enter")
+        await until(app, pilot, "mine")
+    path = Path(environ["MPTUI_CONFIG_DIR"]) / "profiles" / "mine.toml"
+    profile, faults = read_profile(path)
+    assert faults == []
+    assert profile.values["training.batch_size"] == 48
+    assert profile.values["speed.compile"] == "max-autotune"
+    assert not {"model.name", "data.name", "hardware.device"} & profile.values.keys()
+    assert screen.picked.profile == "mine"
+    assert screen.picked.edits == {}
+
+
+async def test_a_profile_that_can_not_be_had_is_greyed_and_says_why(environ, tmp_path):
+    folder = tmp_path / "config" / "profiles"
+    folder.mkdir(parents=True)
+    (folder / "wrong.toml").write_text('[training]\nbatch_size = "many"\n', encoding="utf-8")
+    async with picker(environ) as (app, pilot, screen):
+        profiles = screen.query_one("#profiles")
+        place = [option.id for option in profiles.options].index("wrong")
+        assert "$text-disabled" in str(profiles.options[place].prompt.spans)
+        profiles.highlighted = place
+        await until(app, pilot, "batch_size =")
+        assert "must be a whole number" in frame(app)
+        await pilot.press("enter")
+        await until(app, pilot, "can't be started")
+    assert not (tmp_path / "state" / "mptui" / "last.json").exists()
+
+
+async def test_the_network_decides_about_the_task(environ):
+    async with picker(environ) as (app, pilot, screen):
+        assert "batch      64" in frame(app)
+        screen.query_one("#model", Input).value = "unet"
+        await until(app, pilot, "batch      16")
+
+
+async def test_data_is_looked_at_and_told(environ, tmp_path):
+    for name in ("images", "masks"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+    async with picker(environ) as (app, pilot, screen):
+        screen.query_one("#data", Input).value = str(tmp_path / "nothing")
+        await until(app, pilot, "✗")
+        screen.query_one("#data", Input).value = "cifar10"
+        await until(app, pilot, "✓ cifar10: images in classes")
+
+
+async def test_folders_are_completed(environ, tmp_path, monkeypatch):
+    (tmp_path / "imagenet100").mkdir()
+    (tmp_path / "\x1b[2J").mkdir()
+    monkeypatch.chdir(tmp_path)
+    async with picker(environ) as (_app, pilot, screen):
+        field = screen.query_one("#data", Input)
+        field.focus()
+        await pilot.press(*"./ima")
+        while field._suggestion == "":
+            await pilot.pause(0.01)
+        await pilot.press("right")
+        await pilot.pause()
+        assert field.value == "./imagenet100/"
+
+
+async def test_what_was_picked_is_what_is_asked_for(environ):
+    environ |= {"MPTUI_TRAINING_MAX_STEPS": "7"}
+    async with cockpit(environ=environ) as (app, pilot, runs):
+        await until(app, pilot, "use fp32")
+        await pilot.press("enter")
+        await until(app, pilot, "enter start")
+        await pilot.press("4")
+        await go_to(pilot, app.screen, "training.seed")
+        await pilot.press("e")
+        await write(pilot, "3")
+        await pilot.press("enter", "tab")
+        await pilot.press(*"resnet18", "tab", *"shapes", "tab", *"2", "enter")
+        await pilot.pause()
+        await pilot.press("enter")
+        await until(app, pilot, "space pause")
+        await pilot.press("x")
+        await pilot.pause()
+    assert [run.request for run in runs] == [
+        Request(
+            "debug",
+            {
+                "hardware.device": ("picked", "cpu"),
+                "model.name": ("picked", "resnet18"),
+                "data.path": ("picked", None),
+                "data.name": ("picked", "shapes"),
+                "training.epochs": ("picked", 2),
+                "training.seed": ("edited", 3),
+            },
+            (),
+            environ,
+        )
+    ]
+    assert runs[0].sent == [("stop", None)]
+    assert load_last(environ) == {"profile": "debug", "model": "resnet18", "data": "shapes", "epochs": "2"}
+
+
+async def test_the_last_choice_is_there_again(environ):
+    save_last({"profile": "stable", "model": "vit_b_16", "data": "cifar10", "epochs": "3"}, environ)
+    async with picker(environ) as (_app, _pilot, screen):
+        picked = screen.picked
+    assert (picked.profile, picked.model, picked.data, picked.epochs) == (
+        "stable",
+        "vit_b_16",
+        "cifar10",
+        "3",
+    )
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[1]", '{"profile": 3, "data": null}', "\x00", '{"profile": "gone"}']
+)
+async def test_a_damaged_memory_is_no_memory(environ, content):
+    folder = state_folder(environ)
+    folder.mkdir(parents=True)
+    (folder / "last.json").write_text(content, encoding="utf-8")
+    async with picker(environ) as (_app, _pilot, screen):
+        assert screen.picked.profile == "fast"
+        assert screen.picked.data == ""
+
+
+HOSTILE = "\x1b[2J\x07[/x][bold]模型\u202e$accent"
+
+
+async def test_hostile_texts_neither_act_nor_break_the_frame(environ, tmp_path):
+    folder = tmp_path / "config" / "profiles"
+    folder.mkdir(parents=True)
+    name = HOSTILE.replace("/", "")
+    (folder / f"{name}.toml").write_text(f"description = {json.dumps(HOSTILE)}\n", encoding="utf-8")
+    save_last(dict.fromkeys(("model", "data", "epochs"), HOSTILE) | {"profile": name}, environ)
+    async with picker(environ) as (app, pilot, _screen):
+        await pilot.press("end")
+        await until(app, pilot, "[bold]")
+        strips = app.screen._compositor.render_strips()
+    assert {strip.cell_length for strip in strips} == {80}
+    assert not {"\x1b", "\u202e", "\x07"} & set("".join(strip.text for strip in strips))
+
+
+async def test_ascii_mode_shows_ascii_alone(environ):
+    async with picker(environ, ascii_only=True) as (app, _, _screen):
+        assert frame(app).isascii()
+
+
+async def test_the_ended_run_leads_back_to_the_picker(environ):
+    from tests.tui.events import demo, finished
+
+    async with cockpit(environ=environ, events=[*demo(), finished()]) as (app, pilot, runs):
+        await until(app, pilot, "use fp32")
+        await pilot.press("enter")
+        await until(app, pilot, "enter start")
+        await pilot.press("enter")
+        await until(app, pilot, "✓ completed")
+        await pilot.press("escape")
+        await until(app, pilot, "enter start")
+        await pilot.press("enter")
+        await until(app, pilot, "✓ completed")
+        runs[-1].exit_code = 4
+        await pilot.press("q")
+    assert len(runs) == 2
+    assert app.exit_code_of_run == 4
+    assert os.environ.get("MPTUI_TRAINING_MAX_STEPS") is None

@@ -1,0 +1,128 @@
+import math
+
+import pytest
+
+from mptui.tui.history import History
+from mptui.tui.state import Mark
+from mptui.tui.widgets.axes import linear_axis, log_axis
+from mptui.tui.widgets.plot import GUTTER, Drawing, Plot, Series
+
+
+def history(values, every=1):
+    made = History()
+    for i, value in enumerate(values):
+        made.append(i * every, value)
+    return made
+
+
+def drawn(*series, width=80, height=20, **options):
+    plot = Plot([Series(f"s{n}", values) for n, values in enumerate(series)], **options)
+    return ["".join(text for text, _ in row) for row in Drawing(plot, width, height).rows()]
+
+
+def dots(line):
+    return [i for i, c in enumerate(line) if 0x2800 < ord(c) < 0x2900]
+
+
+@pytest.mark.parametrize("mode", ["braille", "block", "ascii"])
+@pytest.mark.parametrize("size", [(80, 20), (120, 40), (30, 6), (5, 2), (1, 1)])
+def test_each_line_has_exactly_the_width_asked_for(mode, size):
+    rows = drawn(history([math.sin(i / 9) for i in range(500)]), width=size[0], height=size[1], mode=mode)
+    assert [len(row) for row in rows] == [size[0]] * size[1]
+
+
+def test_one_point_spike_among_twenty_thousand_reaches_the_top():
+    rows = drawn(history([50.0 if i == 9_000 else 1.0 for i in range(20_000)]))
+    column = GUTTER + round(9_000 / 20_000 * (80 - GUTTER))
+    assert any(abs(i - column) <= 1 for i in dots(rows[1]))
+
+
+def test_nan_is_a_gap_with_a_mark_at_the_bottom():
+    rows = drawn(history([math.nan if 400 <= i < 600 else 1.0 + i / 1000 for i in range(1000)]))
+    marked = [i for i, c in enumerate(rows[-2]) if c == "✗"]
+    middle = GUTTER + (80 - GUTTER) // 2
+    assert middle in marked
+    assert not any(middle in dots(row) for row in rows)
+    assert any(GUTTER + 5 in dots(row) for row in rows)
+
+
+def test_a_lone_value_between_nans_still_shows():
+    rows = drawn(history([math.nan, 3.0, math.nan]))
+    assert any(dots(row) for row in rows)
+
+
+def test_log_axis_spreads_decades_evenly_and_marks_what_has_no_place():
+    values = history([10.0 ** (-i // 100) for i in range(400)] + [0.0] * 100)
+    linear, log = drawn(values, height=24), drawn(values, log_y=True, height=24)
+    assert {"0.1", "1"} <= {row[: GUTTER - 1].strip() for row in log}
+    assert sum(bool(dots(row)) for row in log) > sum(bool(dots(row)) for row in linear) / 2
+    assert "▁" in log[-2][-20:]
+    assert "▁" not in linear[-2]
+
+
+def test_only_nan_is_no_crash_and_no_curve():
+    rows = drawn(history([math.nan] * 5))
+    assert "✗" in rows[-2]
+    assert not any(dots(row) for row in rows)
+    assert "no data yet" in "\n".join(drawn(History()))
+
+
+def test_labels_are_round_and_right_aligned():
+    rows = drawn(history([1.1 + i / 300 for i in range(1000)]), height=14)
+    labels = [row[: GUTTER - 1] for row in rows[1:-1] if row[: GUTTER - 1].strip()]
+    assert {"2", "3", "4"} <= {label.strip() for label in labels}
+    assert all(label == label.strip().rjust(GUTTER - 1) for label in labels)
+    assert rows[-1][GUTTER] == "0"
+    assert "400" in rows[-1]
+
+
+def test_marks_and_the_best_are_told_on_the_curve():
+    values = history([5.0 - i / 250 for i in range(1000)])
+    marks = [Mark(300, "stable → fast"), Mark(600, "rolled back", "warn")]
+    text = "\n".join(drawn(values, marks=marks, best=(900, 1.4)))
+    for words in ("▼ stable → fast", "▼ rolled back", "●", "best 1.40"):
+        assert words in text
+
+
+def test_a_mark_without_room_for_words_keeps_its_sign():
+    rows = drawn(history([1.0] * 100), width=20, marks=[Mark(50, "a label longer than the plot")])
+    assert "▼" in "".join(rows)
+
+
+def test_cursor_says_the_values_under_it():
+    rows = drawn(history([float(i) for i in range(1000)]), history([7.0] * 1000), cursor=(80 - GUTTER) // 2)
+    assert "s1 7.00" in rows[0]
+    assert 480 < float(rows[0].split("s0 ")[1].split()[0]) < 530
+
+
+def test_smoothing_keeps_the_raw_spike_behind():
+    values = history([30.0 if i == 500 else 1.0 for i in range(1000)])
+    rows = Drawing(Plot([Series("loss", values)], smooth=True), 80, 20).rows()
+    assert any(part == "raw" for _, part in rows[1])
+    assert not any(part == "series-1" and text.strip() for text, part in rows[1])
+
+
+def test_ascii_mode_is_ascii_and_tells_series_apart():
+    rows = drawn(history([1.0] * 50), history([2.0] * 50), mode="ascii")
+    curves = "".join(row[GUTTER:] for row in rows[1:-1])
+    assert curves.isascii()
+    assert {"*", "o"} <= set(curves)
+
+
+def test_wide_and_zero_width_labels_do_not_break_the_frame():
+    rows = drawn(history([1.0, 2.0]), marks=[Mark(0, "模型\u0301 → b")])
+    assert {len(row) for row in rows} == {80}
+    assert "▼ ??" in "".join(rows)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0, 0), (1e-9, 1e9), (5, 5), (-3, -1), (0.1, 0.1000001), (1e300, 2e300)]
+)
+def test_axes_cover_the_data(low, high):
+    axis = linear_axis(low, high, 20)
+    assert axis.low <= low
+    assert axis.high >= high
+    if low > 0:
+        log = log_axis(low, high)
+        assert log.low <= math.log10(low) + 1e-3
+        assert log.high >= math.log10(high) - 1e-3

@@ -1,0 +1,112 @@
+"""A real run of this process, steered through the source of its screen."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from mptui.events import CommandAnswered, Event, Paused, PhaseChanged, RunFinished, RunStarted, Step
+from mptui.runs.plan import Request
+from mptui.tui.session_source import SessionSource
+
+DEADLINE_S = 120
+LOOK_S = 0.02
+TINY = (
+    "model.name=unet",
+    "model.width=4",
+    "model.depth=1",
+    "data.samples=16",
+    "data.image_size=16",
+    "hardware.device=cpu",
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "runs"
+
+
+def source_of(folder, *sets, profile="debug", **kwargs):
+    return SessionSource(Request(profile, {}, (*TINY, *sets), {}), folder, **kwargs)
+
+
+def events_until(source, kind):
+    """All events up to one of this kind."""
+    events: list[Event] = []
+    deadline = time.monotonic() + DEADLINE_S
+    while not any(isinstance(event, kind) for event in events):
+        assert time.monotonic() < deadline, f"no {kind.__name__}; last: {events[-1:]}"
+        time.sleep(LOOK_S)
+        events += source.poll()
+    return events
+
+
+def test_a_run_is_told_from_planning_to_its_end(folder):
+    paths: list[Path] = []
+    source = source_of(folder, "training.max_steps=2", on_directory=paths.append).start()
+    events = events_until(source, RunFinished)
+    source.wait()
+    assert isinstance(events[0], PhaseChanged)
+    assert events[0].phase == "starting"
+    assert sum(isinstance(event, RunStarted) for event in events) == 1
+    assert [event.step for event in events if isinstance(event, Step)] == [1, 2]
+    assert (events[-1].status, events[-1].exit_code) == ("completed", 0)
+    assert source.finished
+    assert source.exit_code == 0
+    assert source.poll() == []
+    assert [str(path) for path in paths] == [events[-1].directory]
+
+
+def test_the_digits_are_those_of_the_picker(folder):
+    assert source_of(folder).profiles[:4] == ["fast", "stable", "memory-limited", "debug"]
+    assert len(source_of(folder).profiles) == 9
+
+
+def test_a_command_is_answered_and_a_stop_saves(folder):
+    source = source_of(folder, "training.epochs=1000").start()
+    events_until(source, Step)
+    source.send("checkpoint")
+    answers = [event for event in events_until(source, CommandAnswered) if isinstance(event, CommandAnswered)]
+    assert answers[0].command == "checkpoint"
+    source.send("stop")
+    finished = events_until(source, RunFinished)[-1]
+    source.wait()
+    assert (finished.status, source.exit_code) == ("stopped", 0)
+    assert list((folder / finished.directory.rpartition("/")[2] / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize("signal", [2, 15])
+def test_a_signal_before_the_run_began_is_heard_when_it_does(folder, signal):
+    source = source_of(folder, "training.epochs=1000")
+    source.stop(signal)
+    source.start()
+    assert events_until(source, RunFinished)[-1].status == "stopped"
+    source.wait()
+    assert source.exit_code == 128 + signal
+
+
+def test_a_command_before_the_run_began_is_kept(folder):
+    source = source_of(folder, "training.epochs=1000")
+    source.send("pause")
+    source.start()
+    assert all(event.step <= 1 for event in events_until(source, Paused))
+    source.stop(15)
+    assert not any(isinstance(event, Step) for event in events_until(source, RunFinished))
+
+
+@pytest.mark.parametrize(
+    ("sets", "code", "said"),
+    [
+        (("training.lr=-1",), 2, "must be greater than 0"),
+        (("model.name=resnet18", "data.name=cifar11"), 2, "no set called"),
+        (("model.name=resnet18", "data.path=/nowhere"), 3, "/nowhere"),
+    ],
+)
+def test_what_keeps_a_run_from_beginning_is_told_as_its_end(folder, sets, code, said):
+    source = source_of(folder, *sets).start()
+    finished = events_until(source, RunFinished)[-1]
+    source.wait()
+    assert finished.exit_code == source.exit_code == code
+    assert said in finished.message
+    assert finished.hint
+    assert not source.poll()

@@ -1,0 +1,159 @@
+import gc
+import math
+import tracemalloc
+
+import pytest
+
+from mptui.events import (
+    CommandAnswered,
+    Paused,
+    PhaseChanged,
+    PrecisionChanged,
+    PresetSwitched,
+    Recovered,
+    Resumed,
+    StepSkipped,
+    Validated,
+    Warned,
+)
+from mptui.tui.state import LOG_LINES, METRICS, RunView
+from tests.tui.events import START, demo, finished, run_started, step_event, training
+
+
+def folded(*events):
+    view = RunView()
+    for event in events:
+        view.fold(event)
+    return view
+
+
+def steps(first, last, chance, **changes):
+    return (step_event(i * 12, START + i, chance, **changes) for i in range(first, last))
+
+
+def test_demo_run_is_told():
+    view = folded(*demo())
+    assert (view.profile, view.precision, view.phase, view.epoch) == ("fast", "fp16", "training", 12)
+    assert view.skipped_steps == 2
+    assert view.best["loss"][0] == 11 * 1267
+    assert [mark.label for mark in view.marks] == ["stable → fast"]
+    assert set(view.histories["loss"]) == {"train", "validation"}
+    assert view.histories["accuracy"].keys() == {"top-1 validation", "top-5 validation"}
+
+
+def test_memory_stays_flat_however_long_the_run(chance):
+    view = folded(run_started(), *steps(0, 20_000, chance))
+    gc.collect()
+    tracemalloc.start()
+    for event in steps(20_000, 50_000, chance):
+        view.fold(event)
+        if event.step % 1200 == 0:
+            view.fold(Warned(step=event.step, code="w", message=f"warning {event.step}"))
+            view.fold(Recovered(step=event.step, problem="nan", action="rolled back"))
+    gc.collect()
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert grown < 400_000
+    assert len(view.log) == LOG_LINES
+
+
+def test_a_run_can_not_grow_the_view_by_inventing_metrics(chance):
+    view = folded(*(step_event(i, START + i, chance, metrics={f"m{i}": 1.0}) for i in range(500)))
+    assert sum(len(group) for group in view.histories.values()) == METRICS
+
+
+def test_eta_counts_the_validations_still_to_come():
+    view = folded(run_started(), *training(epochs=2, extra_steps=0))
+    steps_left, validations_left = 98 * 1267, 98
+    expected = steps_left * 0.0842 + validations_left * 24
+    assert view.remaining_s() == pytest.approx(expected, rel=0.01)
+
+
+def test_a_pause_does_not_slow_the_estimate(chance):
+    view = folded(run_started(), *steps(1, 200, chance))
+    before = view.pace.step_s()
+    view.fold(Paused(time=START + 200, step=2400))
+    view.fold(Resumed(time=START + 9000, step=2400))
+    view.fold(step_event(2412, START + 9001, chance))
+    assert view.pace.step_s() == pytest.approx(before, rel=0.05)
+
+
+def test_nothing_is_known_before_the_first_step():
+    view = folded(run_started(), PhaseChanged(time=START, phase="compiling"))
+    assert view.remaining_s() is None
+    assert view.latest is None
+    assert view.phase == "compiling"
+
+
+def test_a_command_is_one_line_that_grows():
+    view = RunView()
+    for state, step in (("asked", 90), ("taken", 100), ("done", 100)):
+        view.fold(CommandAnswered(step=step, command="checkpoint", state=state))
+    assert [line.text for line in view.log] == ["checkpoint asked … taken at step 100 done"]
+
+
+def test_a_refused_command_says_why():
+    view = RunView()
+    view.fold(CommandAnswered(command="preset", state="asked", detail="fast"))
+    view.fold(CommandAnswered(command="preset", state="refused", detail="another model"))
+    assert view.log[-1].text == "preset fast asked … refused (another model)"
+    assert view.log[-1].tone == "warn"
+
+
+def test_a_validation_that_was_asked_for_is_told():
+    view = folded(CommandAnswered(command="validate", state="asked"))
+    view.fold(Validated(epoch=1, loss=0.5, metrics={"acc1": 0.75}, seconds=1.0, best=False))
+    assert "validated  val 0.500  top-1 75.0 %" in [line.text for line in view.log]
+
+
+def test_nan_loss_is_kept_as_such(chance):
+    view = folded(
+        step_event(1, START, chance, loss=math.nan, loss_min=math.nan, loss_max=math.nan, nonfinite=1)
+    )
+    assert view.histories["loss"]["train"].columns(0, 1, 2).broken.any()
+
+
+def test_skips_in_a_row_share_a_line():
+    view = RunView()
+    for total in (1, 2, 3):
+        view.fold(StepSkipped(step=total, count=1, total=total, streak=total, loss_scale=1024.0))
+    assert len(view.log) == 1
+    assert view.skip_streak == 3
+
+
+def test_a_precision_fall_back_is_marked_and_shown():
+    view = folded(PrecisionChanged(step=5, precision="bf16", previous="fp16", reason="too many skips"))
+    assert view.precision == "bf16"
+    assert view.marks[0].label == "fp16 → bf16"
+
+
+def test_the_end_is_told_with_what_to_do():
+    view = folded(*demo(), finished())
+    assert view.phase == "finished"
+    assert view.remaining_s() is None
+    assert "completed after 50 min  0 s" in view.log[-1].text
+
+
+@pytest.mark.parametrize("hostile", ["\x1b[2J", "a\nb", "\u202egnp.exe", "[/x]"])
+def test_text_from_outside_is_cleaned(hostile):
+    view = folded(run_started(profile=hostile, model=hostile, dataset=hostile))
+    view.fold(Warned(code="w", message=hostile))
+    shown = "".join([view.profile, view.started.model, *(line.text for line in view.log)])
+    assert shown.isprintable()
+
+
+def test_compiled_is_what_runs_and_not_what_was_asked_for():
+    view = RunView()
+    told = []
+    for event in (
+        run_started(compile_mode="default"),
+        PhaseChanged(phase="compiling"),
+        PresetSwitched(profile="debug", previous="fast", changes={"speed.compile": ["default", "off"]}),
+        PhaseChanged(phase="compiling"),
+        Warned(code="compile_failed", message="no compiler"),
+    ):
+        view.fold(event)
+        told.append(view.compiled)
+    assert told == [False, True, False, True, False]
+    assert view.started is not None
+    assert view.started.compile_mode == "off"
