@@ -1,0 +1,141 @@
+"""A real pseudo-terminal with the installed program in it: what it shows, what it is told, how it ends."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import sys
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pyte
+
+DEADLINE_S = 180
+LOOK_S = 0.05
+_MODE = re.compile(rb"\x1b\[\?([\d;]+)([hl])")
+_OURS = {"LC_ALL", "LC_CTYPE", "COLORTERM", "NO_COLOR", "COLUMNS", "LINES"}
+"""What the terminal of whoever runs the tests says of itself."""
+
+_KEYS = {"enter": "\r", "escape": "\x1b", "tab": "\t", "space": " "}
+
+FINAL_MODES = {"1049": b"l", "25": b"h", "1000": b"l", "1003": b"l", "2004": b"l", "1004": b"l"}
+"""Left alternate screen, shown cursor, no mouse, no bracketed paste, no focus reports."""
+
+
+class Terminal:
+    """The program on a terminal of its own; the test is the terminal and whoever sits before it."""
+
+    def __init__(self, folder: Path, *, size=(80, 24), environ=None, arguments=()):
+        self.folder = folder
+        self.screen = pyte.Screen(*size)
+        self._stream = pyte.ByteStream(self.screen)
+        self.output = b""
+        settings = {
+            "TERM": "xterm-256color",
+            "LANG": "C.UTF-8",
+            "OMP_NUM_THREADS": "1",
+            "XDG_STATE_HOME": str(folder / "state"),
+            **(environ or {}),
+        }
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.chdir(folder)
+            kept = {name: value for name, value in os.environ.items() if name not in _OURS}
+            # the terminal has its size before the program begins
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
+            os.execve(sys.executable, [sys.executable, "-m", "mptui", *arguments], kept | settings)
+        self.attributes = termios.tcgetattr(self.fd)
+        self._status: int | None = None
+
+    def read(self, timeout: float = LOOK_S) -> None:
+        """Take what the program wrote."""
+        ready, _, _ = select.select([self.fd], [], [], timeout)
+        if not ready:
+            return
+        try:
+            data = os.read(self.fd, 1 << 16)
+        except OSError:  # the other side has ended
+            time.sleep(timeout)
+            return
+        self.output += data
+        self._stream.feed(data)
+
+    @property
+    def text(self) -> str:
+        """What is on the screen."""
+        return "\n".join(self.screen.display)
+
+    def until(self, condition: Callable[[], object], what: str = "") -> None:
+        """Read until `condition` holds."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not condition():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"never came: {what}\n{self.text}")
+            self.read()
+
+    def shows(self, words: str) -> None:
+        """Wait until `words` are on the screen."""
+        self.until(lambda: words in self.text, words)
+
+    def press(self, *keys: str) -> None:
+        """Type."""
+        for key in keys:
+            os.write(self.fd, _KEYS.get(key, key).encode())
+
+    def ended(self) -> bool:
+        """Whether the program has ended."""
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._status = status if pid else None
+        return self._status is not None
+
+    def exit_code(self) -> int:
+        """Wait for the end, and read to the last byte."""
+        self.until(self.ended, "the end")
+        self.read()
+        assert self._status is not None
+        return os.waitstatus_to_exitcode(self._status)
+
+    @property
+    def child(self) -> psutil.Process:
+        """The process with the screen and the run; the one that was started only waits for it."""
+        (child,) = psutil.Process(self.pid).children()
+        return child
+
+    def modes(self) -> dict[str, bytes]:
+        """The private modes of the terminal as the program left them: `h` set, `l` reset."""
+        left: dict[str, bytes] = {}
+        for numbers, what in _MODE.findall(self.output):
+            left |= dict.fromkeys(numbers.decode().split(";"), what)
+        return left
+
+    def is_restored(self) -> bool:
+        """Whether the terminal is as it was before the program."""
+        modes = self.modes()
+        same = termios.tcgetattr(self.fd)[:4] == self.attributes[:4]
+        return same and all(modes.get(number, state) == state for number, state in FINAL_MODES.items())
+
+    def close(self) -> None:
+        """Hang up, as a lost connection does."""
+        os.close(self.fd)
+        self.fd = -1
+
+    def end(self) -> None:
+        """Make sure that nothing is left of it."""
+        family = []
+        if psutil.pid_exists(self.pid):
+            parent = psutil.Process(self.pid)
+            family = [*parent.children(recursive=True), parent]
+        for process in family:
+            if process.is_running():
+                process.send_signal(signal.SIGKILL)
+        if self._status is None:
+            os.waitpid(self.pid, 0)
+        if self.fd >= 0:
+            self.close()

@@ -1,0 +1,254 @@
+"""The program on a real terminal: runs from the first frame to the exit code, and everything that cuts in."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mptui.events import (
+    DeviceSample,
+    EpochFinished,
+    Event,
+    Paused,
+    PresetSwitched,
+    Resumed,
+    RunFinished,
+    Step,
+)
+from mptui.runs.journal import read_journal
+from tests.e2e.terminal import DEADLINE_S, LOOK_S, Terminal
+
+pytestmark = pytest.mark.slow
+
+SAMPLES = 32
+TINY = {
+    "MPTUI_MODEL_NAME": "unet",
+    "MPTUI_MODEL_WIDTH": "4",
+    "MPTUI_MODEL_DEPTH": "1",
+    "MPTUI_DATA_SAMPLES": str(SAMPLES),
+    "MPTUI_DATA_IMAGE_SIZE": "32",
+    "MPTUI_GUARDS_DETECT_ANOMALY": "false",
+    "MPTUI_LOGGING_STEP_INTERVAL_S": "0",
+}
+SHORT = TINY | {"MPTUI_TRAINING_MAX_STEPS": "6"}
+ENDLESS = TINY | {"MPTUI_TRAINING_EPOCHS": "100000"}
+
+
+def journal(terminal: Terminal) -> list[Event]:
+    """The events of the only run."""
+    runs = list((terminal.folder / "runs").glob("*"))
+    return list(read_journal(runs[0])) if runs else []
+
+
+def count(terminal: Terminal, kind: type[Event]) -> int:
+    return sum(isinstance(event, kind) for event in journal(terminal))
+
+
+def start_training(terminal: Terminal, digit: str = "4") -> None:
+    """From the first frame to the first step: the devices, profile 4 (debug), and enter."""
+    terminal.shows("use fp32")
+    terminal.press("enter")
+    terminal.shows("enter start")
+    terminal.press(digit)
+    terminal.shows("A first run or a bug hunt")
+    terminal.press("enter")
+    terminal.shows("space pause")
+    terminal.until(lambda: count(terminal, Step) >= 1, "a step")
+
+
+def test_a_run_from_the_first_frame_to_the_exit_code(terminal):
+    program = terminal(environ=SHORT)
+    start_training(program)
+    program.shows("✓ completed")
+    program.press("q")
+    assert program.exit_code() == 0
+    assert program.is_restored()
+    last = journal(program)[-1]
+    assert isinstance(last, RunFinished)
+    assert (last.status, last.step) == ("completed", 6)
+    assert (program.folder / "runs" / Path(last.directory).name / "console.log").exists()
+
+
+def test_a_preset_switched_in_the_middle_loses_and_repeats_no_sample(terminal):
+    program = terminal(environ=ENDLESS | {"MPTUI_TRAINING_LR": "0.01", "MPTUI_DATA_AUGMENT": "none"})
+    start_training(program)
+    program.until(lambda: count(program, EpochFinished) >= 12, "some epochs")
+    program.press("2")
+    program.until(lambda: count(program, PresetSwitched), "the preset")
+    program.shows("debug → stable")
+    epochs = count(program, EpochFinished)
+    program.until(lambda: count(program, EpochFinished) >= epochs + 2, "two more epochs")
+    program.press("x")
+    program.shows("■ stopped")
+    program.press("q")
+    assert program.exit_code() == 0
+    events = journal(program)
+    steps = [event for event in events if isinstance(event, Step)]
+    assert [step.step for step in steps] == list(range(1, len(steps) + 1))
+    seen = [step.samples_seen for step in steps]
+    assert seen == sorted(set(seen))
+    for place, event in enumerate(events):
+        if isinstance(event, EpochFinished):
+            taken = [each for each in events[:place] if isinstance(each, Step)]
+            assert taken[-1].samples_seen == SAMPLES * event.epoch
+    assert {step.nonfinite for step in steps} == {0}
+    (switch,) = [event for event in events if isinstance(event, PresetSwitched)]
+    assert (switch.previous, switch.profile) == ("debug", "stable")
+    losses, after = (
+        [event.train_loss for event in part if isinstance(event, EpochFinished)]
+        for part in (events[: events.index(switch)], events[events.index(switch) :])
+    )
+    halfway = (losses[0] + losses[-1]) / 2
+    assert losses[-1] < 0.8 * losses[0]
+    assert max(after) < halfway
+
+
+def test_a_paused_run_takes_no_step(terminal):
+    program = terminal(environ=ENDLESS)
+    start_training(program)
+    program.press("space")
+    program.until(lambda: count(program, Paused), "the pause")
+    program.shows("■ paused")
+    samples = count(program, DeviceSample)
+    program.until(lambda: count(program, DeviceSample) >= samples + 3, "three seconds")
+    program.press("space")
+    program.until(lambda: count(program, Resumed), "going on")
+    steps = count(program, Step)
+    program.until(lambda: count(program, Step) > steps, "a step")
+    kinds = [event.kind for event in journal(program)]
+    assert "step" not in kinds[kinds.index("paused") : kinds.index("resumed")]
+    assert kinds[kinds.index("paused") : kinds.index("resumed")].count("device") >= 3
+
+
+def test_leaving_while_it_trains_asks_first(terminal):
+    program = terminal(environ=ENDLESS)
+    start_training(program)
+    program.press("q")
+    program.shows("the run still goes")
+    program.press("escape")
+    program.until(lambda: "the run still goes" not in program.text, "staying")
+    program.press("q")
+    program.shows("the run still goes")
+    program.press("x")
+    assert program.exit_code() == 0
+    last = journal(program)[-1]
+    assert isinstance(last, RunFinished)
+    assert last.status == "stopped"
+    assert list((program.folder / "runs").glob("*/checkpoints/*"))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_leaves_and_restores_the_terminal(terminal, number, code):
+    program = terminal(environ=ENDLESS)
+    start_training(program)
+    os.kill(program.pid, number)
+    assert program.exit_code() == code
+    assert program.is_restored()
+    last = journal(program)[-1]
+    assert isinstance(last, RunFinished)
+    assert (last.status, last.exit_code) == ("stopped", code)
+    assert list((program.folder / "runs").glob("*/checkpoints/*"))
+
+
+def test_a_killed_screen_leaves_a_terminal_that_works(terminal):
+    program = terminal()
+    program.shows("q leave")
+    assert not program.is_restored()
+    program.child.send_signal(signal.SIGKILL)
+    assert program.exit_code() == 128 + signal.SIGKILL
+    assert program.is_restored()
+    assert "mptui was killed by signal 9" in program.text
+
+
+def look_until(condition: Callable[[], object]) -> None:
+    """Wait for what no terminal shows any more."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(LOOK_S)
+
+
+def test_a_hang_up_alone_gives_the_terminal_back(terminal):
+    program = terminal()
+    program.shows("q leave")
+    os.kill(program.pid, signal.SIGHUP)
+    assert program.exit_code() == 0
+    assert program.is_restored()
+
+
+def test_a_closed_terminal_ends_the_screen_and_not_the_run(terminal):
+    program = terminal(environ=TINY | {"MPTUI_TRAINING_EPOCHS": "25"})
+    start_training(program)
+    child = program.child
+    steps = count(program, Step)
+    program.close()
+    look_until(lambda: count(program, Step) > steps + 20)
+    (log,) = (program.folder / "runs").glob("*/console.log")
+    opened = [str(Path(f"/proc/{child.pid}/fd/{number}").readlink()) for number in (0, 1, 2)]
+    look_until(program.ended)
+    last = journal(program)[-1]
+    assert opened == [os.devnull, str(log), str(log)]
+    assert isinstance(last, RunFinished)
+    assert (last.status, last.step) == ("completed", 25 * SAMPLES // 2)
+
+
+def test_nothing_spins_after_the_terminal_was_closed(terminal):
+    program = terminal(environ=ENDLESS)
+    start_training(program)
+    program.press("space")
+    program.shows("■ paused")
+    child = program.child
+    program.close()
+    look_until(lambda: str(Path(f"/proc/{child.pid}/fd/0").readlink()) == os.devnull)
+    samples = count(program, DeviceSample)
+    look_until(lambda: count(program, DeviceSample) >= samples + 2)
+    before, began = sum(child.cpu_times()[:2]), time.monotonic()
+    look_until(lambda: count(program, DeviceSample) >= samples + 6)
+    busy = (sum(child.cpu_times()[:2]) - before) / (time.monotonic() - began)
+    os.kill(program.pid, signal.SIGTERM)
+    look_until(program.ended)
+    assert busy < 0.15
+    last = journal(program)[-1]
+    assert isinstance(last, RunFinished)
+    assert (last.status, last.exit_code) == ("stopped", 143)
+
+
+@pytest.mark.parametrize(
+    ("environ", "size", "words"),
+    [
+        ({"TERM": "tmux-256color"}, (80, 24), "use fp32"),
+        ({"TERM": "screen"}, (80, 24), "use fp32"),
+        ({"TERM": "linux"}, (80, 24), "use fp32"),
+        ({"NO_COLOR": "1"}, (80, 24), "use fp32"),
+        ({"LANG": "C"}, (80, 24), "use fp32"),
+        ({}, (60, 16), "use fp32"),
+        ({}, (50, 10), "mptui needs 60x16 cells"),
+    ],
+)
+def test_any_terminal_shows_the_devices_and_is_given_back(terminal, environ, size, words):
+    program = terminal(environ=environ, size=size)
+    program.shows(words)
+    assert program.text.isascii() == (environ.get("LANG") == "C" or size == (50, 10))
+    program.press("q")
+    assert program.exit_code() == 0
+    assert program.is_restored()
+
+
+def test_a_dumb_terminal_is_told_of_the_headless_command(terminal):
+    program = terminal(environ={"TERM": "dumb"})
+    assert program.exit_code() == 2
+    assert "mptui run" in program.text
+    assert b"\x1b[?1049h" not in program.output
+
+
+def test_without_a_terminal_the_headless_command_is_named(tmp_path):
+    command = [sys.executable, "-m", "mptui"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, stdin=subprocess.DEVNULL)
+    assert done.returncode == 2
+    assert "mptui run" in done.stderr
+    assert done.stdout == ""

@@ -1,0 +1,94 @@
+"""Every event survives the way to JSON and back, NaN included."""
+
+import json
+import math
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptui.events import EVENTS, Event, Step, Validated, Warned, finite_json, from_record, to_record
+
+numbers = st.floats() | st.sampled_from([math.nan, math.inf, -math.inf])
+texts = st.text() | st.sampled_from(["nan", "inf", "-inf", "NaN"])
+VALUES: dict[object, st.SearchStrategy[object]] = {
+    str: texts,
+    int: st.integers(),
+    bool: st.booleans(),
+    float: numbers,
+    str | None: st.none() | texts,
+    int | None: st.none() | st.integers(),
+    float | None: st.none() | numbers,
+    list[str]: st.lists(texts, max_size=3),
+    dict[str, float]: st.dictionaries(texts, numbers, max_size=3),
+    dict[str, list[str]]: st.dictionaries(texts, st.lists(texts, max_size=2), max_size=3),
+    dict[str, dict[str, float | None]]: st.dictionaries(
+        texts, st.dictionaries(texts, st.none() | numbers, max_size=2), max_size=3
+    ),
+}
+
+
+def of_kind(kind: type[Event]) -> st.SearchStrategy[Event]:
+    values = {f.name: VALUES[f.type] for f in fields(kind)}
+    values["time"] = st.integers(0, 4_000_000_000_000).map(lambda ms: ms / 1000)
+    return st.builds(kind, **values)
+
+
+any_event = st.one_of([of_kind(kind) for kind in EVENTS.values()])
+
+
+@given(any_event)
+def test_an_event_comes_back_as_it_was(event):
+    line = json.dumps(to_record(event), allow_nan=False)
+    # repr, since NaN is not equal to itself; it tells a number from a text too
+    assert repr(from_record(json.loads(line))) == repr(event)
+
+
+@given(any_event)
+def test_a_record_begins_with_what_all_events_have(event):
+    record = to_record(event)
+    assert list(record)[:3] == ["event", "time", "step"]
+    assert (record["event"], record["step"]) == (event.kind, event.step)
+
+
+def test_a_kind_of_a_later_version_is_left_out():
+    assert from_record({"event": "teleported", "time": 0.0, "step": 1}) is None
+    assert from_record({}) is None
+    assert from_record({"event": ["step"]}) is None
+
+
+def test_a_field_of_a_later_version_is_left_out():
+    record = to_record(Warned(code="a", message="b"))
+    assert from_record({**record, "colour": "red"}) == from_record(record)
+
+
+def test_a_record_without_what_it_needs_is_left_out():
+    assert from_record({"event": "warning", "time": 0.0, "step": 1, "code": "a"}) is None
+
+
+def test_the_names_of_numbers_are_texts_where_a_text_is_meant():
+    event = Warned(time=1.0, code="nan", message="inf")
+    assert from_record(to_record(event)) == event
+
+
+@pytest.mark.parametrize(("number", "name"), [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf")])
+def test_json_has_a_name_for_what_is_not_finite(number, name):
+    assert finite_json({"a": [number, {"b": number}], "c": (1.5, number)}) == {
+        "a": [name, {"b": name}],
+        "c": [1.5, name],
+    }
+
+
+def test_nan_is_seen_on_the_other_side():
+    event = Validated(epoch=1, loss=math.nan, metrics={"acc1": math.inf}, seconds=1.0, best=False)
+    back = from_record(to_record(event))
+    assert isinstance(back, Validated)
+    assert math.isnan(back.loss)
+    assert back.metrics == {"acc1": math.inf}
+
+
+def test_events_can_not_be_changed():
+    event = Step(epoch=1, epoch_step=1, steps=1, samples_seen=8, loss=1.0, loss_min=1.0, loss_max=1.0, lr=0.1)
+    with pytest.raises(AttributeError):
+        event.loss = 2.0  # type: ignore[misc]

@@ -1,0 +1,67 @@
+"""What a terminal is shown of text from outside."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptui.text import clean
+
+DANGEROUS = {"Cc", "Cs", "Zl", "Zp"}
+BIDI = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+any_text = st.text(
+    st.one_of(
+        st.characters(),
+        st.characters(categories=["Cc", "Cs"]),
+        st.sampled_from([*sorted(BIDI), "\u2028", "\u2029"]),
+    )
+)
+without_backslash = any_text.map(lambda text: text.replace("\\", "/"))
+
+
+@given(any_text, st.integers(2, 50))
+def test_nothing_in_the_result_steers_a_terminal(text, limit):
+    cleaned = clean(text, limit)
+    assert not {unicodedata.category(c) for c in cleaned} & DANGEROUS
+    assert not BIDI & set(cleaned)
+    assert len(cleaned) <= limit
+    assert len(cleaned.splitlines()) <= 1
+    cleaned.encode()
+
+
+@given(any_text)
+def test_cleaned_twice_is_cleaned_once(text):
+    assert clean(clean(text)) == clean(text)
+
+
+@given(without_backslash, without_backslash)
+def test_two_names_stay_two(one, other):
+    assert (clean(one) == clean(other)) == (one == other)
+
+
+@given(st.text(st.characters(categories=["L", "N", "P", "S"]), max_size=50))
+def test_plain_text_stays_as_it_is(text):
+    assert clean(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        ("\x1b[2J", "\\x1b[2J"),
+        ("a\nb\tc", "a\\x0ab\\x09c"),
+        ("invoice\u202egnp.exe", "invoice\\u202egnp.exe"),
+        ("\x9b31m", "\\x9b31m"),
+        ("caf\udce9", "caf\\udce9"),
+        ("naïve 猫 …", "naïve 猫 …"),
+    ],
+)
+def test_what_is_escaped_can_still_be_read(text, cleaned):
+    assert clean(text) == cleaned
+
+
+@pytest.mark.parametrize("length", [9, 10, 11, 1000])
+def test_what_is_too_long_ends_with_an_ellipsis(length):
+    text = "a" * length
+    assert clean(text, limit=10) == (text if length <= 10 else "a" * 9 + "…")
+    assert len(clean("\n" * length, limit=10)) == 10
