@@ -1,0 +1,55 @@
+"""What the benchmarks share: the machine, rounds in ABBA order, medians, and the JSON they leave."""
+
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    name = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        name = lines[0].partition(":")[2].strip() if lines else name
+    return {
+        "cpu": name,
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def alternate(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Measure each side once a round, in the order A B, B A, A B and so on."""
+    figures: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(rounds):
+        names = list(sides) if number % 2 == 0 else list(sides)[::-1]
+        for name in names:
+            figures[name].append(sides[name]())
+            print(f"  round {number + 1}  {name:<28} {figures[name][-1]:12.3f}", flush=True)
+    return figures
+
+
+def ratios(ours: list[float], theirs: list[float]) -> dict[str, float]:
+    """Median, lowest and highest of ours/theirs, round by round."""
+    each = [a / b for a, b in zip(ours, theirs, strict=True)]
+    return {"median": statistics.median(each), "min": min(each), "max": max(each)}
+
+
+def save(name: str, document: dict[str, Any]) -> None:
+    """Write `results/NAME.json`."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps({"machine": machine(), **document}, indent=2) + "\n")
+    print(f"written: {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
