@@ -31,9 +31,11 @@ def resume(
 
     path = find_run(runs_dir, run)
     from mptui.cli.host import host
+    from mptui.hardware.memory import keep_freed_memory
     from mptui.runs.plan import Request, plan_run
     from mptui.runs.session import Session
 
+    keep_freed_memory()
     plan = plan_run(Request(str(path / CONFIG), o.overrides(ctx.params), tuple(sets or ()), os.environ))
     session = Session(plan, path, resume=True, force_compile=plan.resolved.compile_forced)
     return host(session, as_json=as_json, quiet=quiet)

@@ -37,8 +37,10 @@ def run(
     quiet: o.Quiet = False,
 ) -> int:
     """Train, and write a run directory that says what happened."""
+    from mptui.hardware.memory import keep_freed_memory
     from mptui.runs.plan import Request, plan_run
 
+    keep_freed_memory()
     request = Request(profile, o.overrides(ctx.params), tuple(sets or ()), os.environ)
     if resume and name is None:
         raise ConfigError("--resume: of which run?", hint="name it with --name, or use: mptui resume RUN")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from textual import on
 from textual.events import Print
 
+from mptui.hardware.memory import keep_freed_memory
 from mptui.tui import background
 from mptui.tui.app import MptuiApp, person_keymap
 from mptui.tui.ascii import needs_ascii
@@ -122,6 +123,7 @@ def open_cockpit() -> int:
 
     A run that still goes when the screen ends, since the terminal was closed, goes on to its end first.
     """
+    keep_freed_memory()
     terminal = Terminal(state_folder() / _OWN_LOG)
     runs = Path(os.environ.get("MPTUI_RUNS_DIR") or "runs")
 
