@@ -74,6 +74,7 @@ KEYS: tuple[Key, ...] = (
     Key("live.checkpoint", "c", "command('checkpoint')", "save a checkpoint now", "checkpoint"),
     Key("live.validate", "v", "command('validate')", "measure the validation set now", "validate"),
     Key("live.stop", "x", "command('stop')", "stop the run, and save it first", "stop"),
+    Key("live.detach", "d", "detach", "keep training in the background", "detach"),
     Key("live.filter", "slash", "filter", "choose which metrics are drawn", "filter"),
     Key("live.log", "l", "log", "the whole log, or the charts again", "log"),
     Key("live.log_axis", "y", "log_axis", "logarithmic value axis", "log axis"),

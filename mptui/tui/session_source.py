@@ -36,6 +36,7 @@ class SessionSource:
         self, request: "Request", runs: Path, *, on_directory: Callable[[Path], None] = lambda _: None
     ) -> None:
         self.profiles: Sequence[str] = [info.name for info in list_profiles(request.environ)][:DIGITS]
+        self.hosted = True
         self.can_detach = False
         self.exit_code = 0
         self._request, self._runs, self._on_directory = request, runs, on_directory

@@ -18,11 +18,15 @@ class RunSource(Protocol):
         """Whether no further event will come."""
 
     @property
+    def hosted(self) -> bool:
+        """Whether the run is one of this process, so that leaving the screen must ask what becomes of it."""
+
+    @property
     def can_detach(self) -> bool:
-        """Whether the run can go on without this screen."""
+        """Whether a run of this process can go on without this screen."""
 
     def poll(self) -> list[Event]:
         """Take the events that came since the last call."""
 
     def send(self, command: str, argument: str | None = None) -> None:
-        """Ask the run for pause, resume, checkpoint, validate, stop, preset NAME or detach."""
+        """Ask the run for pause, resume, checkpoint, validate, stop, or preset NAME."""

@@ -182,10 +182,12 @@ def finished(step: int = 14_297) -> RunFinished:
 class MemorySource:
     """A run in memory: gives its events at the first look, later ones as they are put; notes commands."""
 
-    def __init__(self, events=(), profiles=("fast", "stable", "memory-limited", "debug"), can_detach=False):
+    def __init__(
+        self, events=(), profiles=("fast", "stable", "memory-limited", "debug"), can_detach=False, hosted=True
+    ):
         self.waiting = list(events)
         self.profiles = list(profiles)
-        self.can_detach = can_detach
+        self.can_detach, self.hosted = can_detach, hosted
         self.finished = False
         self.sent: list[tuple[str, str | None]] = []
 

@@ -154,12 +154,31 @@ async def test_leaving_a_live_run_asks():
     assert app.return_value == "left"
 
 
-async def test_a_run_that_can_go_on_alone_can_be_left_to_itself():
+@pytest.mark.parametrize("keys", [("q", "d"), ("d",)])
+async def test_a_run_that_can_go_on_alone_can_be_left_to_itself(keys):
     source = MemorySource(demo(), can_detach=True)
-    async with live(source) as (_, pilot):
-        await pilot.press("q", "d")
+    async with live(source) as (app, pilot):
+        await pilot.press(*keys)
         await pilot.pause()
-    assert source.sent == [("detach", None)]
+    assert app.return_value == "detached"
+    assert source.sent == []
+
+
+async def test_a_run_that_ends_with_its_process_is_not_left_to_itself():
+    async with live(MemorySource(demo())) as (app, pilot):
+        await pilot.press("d")
+        assert await seen(app, pilot, "no run goes on alone")
+        assert app.is_running
+
+
+@pytest.mark.parametrize("key", ["q", "d"])
+async def test_the_run_of_another_process_is_left_without_a_question(key):
+    source = MemorySource(demo(), hosted=False)
+    async with live(source) as (app, pilot):
+        await pilot.press(key)
+        await pilot.pause()
+    assert app.return_value == "left"
+    assert source.sent == []
 
 
 async def test_a_finished_run_is_left_at_once():

@@ -176,6 +176,15 @@ class LiveScreen(Page):
         for chart in self.query(Chart):
             chart.toggle_smoothing()
 
+    def action_detach(self) -> None:
+        """Leave the run to itself, and give the terminal back."""
+        if not self.source.hosted or self.source.finished or self.view.finished is not None:
+            self.leave()
+        elif self.source.can_detach:
+            self.dismiss("detached")
+        else:
+            self.notify("under SLURM or torchrun no run goes on alone", severity="warning", markup=False)
+
     def back(self) -> None:
         """Close what is open: the filter, the log, then a run that has ended."""
         if self.has_class("-filtering"):
@@ -188,7 +197,7 @@ class LiveScreen(Page):
 
     def leave(self) -> None:
         """Leave; while the run goes, ask what becomes of it."""
-        if self.source.finished or self.view.finished is not None:
+        if self.source.finished or self.view.finished is not None or not self.source.hosted:
             self.dismiss("left")
         else:
             self.app.push_screen(LeaveDialog(self._keymap, can_detach=self.source.can_detach), self._answered)
@@ -198,7 +207,6 @@ class LiveScreen(Page):
             self._leaving = True
             self.action_command("stop")
         elif answer == "detach":
-            self.source.send("detach")
             self.dismiss("detached")
 
 
