@@ -1,7 +1,7 @@
 """What the outside asks of a running trainer: a mailbox that is looked at between two steps."""
 
-from collections import deque
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,14 @@ class Stopped(Exception):  # noqa: N818 - an outcome, not an error
 
 
 class Mailbox:
-    """Commands on their way to the worker thread. Appending and popping a deque need no lock."""
+    """Commands on their way to the worker thread.
+
+    A SimpleQueue, whose `put` is safe in a signal handler: a lock or a condition could be held by the very
+    thread that the signal interrupts.
+    """
 
     def __init__(self) -> None:
-        self._commands: deque[Command] = deque()
+        self._commands: SimpleQueue[Command | None] = SimpleQueue()
         self.stop_asked = False
         self.stop_signal: int | None = None
 
@@ -36,19 +40,23 @@ class Mailbox:
         if command.name == "stop":
             self.stop(None)
         else:
-            self._commands.append(command)
+            self._commands.put(command)
 
     def stop(self, signal: int | None) -> None:
         """Ask the run to save and end; every phase looks at this."""
         self.stop_signal = signal if signal is not None else self.stop_signal
         self.stop_asked = True
+        self._commands.put(None)  # wakes a `take` that waits
 
-    def take(self) -> Command | None:
-        """The next command, if there is one."""
-        return self._commands.popleft() if self._commands else None
+    def take(self, timeout_s: float = 0.0) -> Command | None:
+        """The next command, if there is one or comes in time; a stop ends the waiting at once."""
+        try:
+            return self._commands.get(block=timeout_s > 0, timeout=timeout_s)
+        except Empty:
+            return None
 
     def __bool__(self) -> bool:
-        return self.stop_asked or bool(self._commands)
+        return self.stop_asked or not self._commands.empty()
 
     def check_stop(self) -> None:
         """Raise Stopped where a phase that has nothing to save can end at once."""

@@ -6,7 +6,7 @@ waits for the device to know.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
     """What the two have in common. The rate is one 0-dim float32 tensor on the device, `lr`."""
 
     state_names: tuple[str, ...] = ()
+    _kernel: Callable[..., None]
 
     def __init__(self, groups: Iterable[dict[str, Any]], lr: torch.Tensor, defaults: dict[str, Any]) -> None:
         super().__init__(groups, {"lr": lr, **defaults})
@@ -42,18 +43,29 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
                 weights, grads = [weights[i] for i in used], [grads[i] for i in used]
                 states = [[state[i] for i in used] for state in states]
             if grads:
-                self._kernel(group, weights, grads, states, found_inf)
+                lists, numbers = self._arguments(group, states)
+                self._kernel(
+                    weights,
+                    grads,
+                    *lists,
+                    lr=self._lr,
+                    weight_decay=group["weight_decay"],
+                    maximize=False,
+                    grad_scale=None,
+                    found_inf=found_inf,
+                    **numbers,
+                )
 
     @abstractmethod
-    def _kernel(
-        self,
-        group: dict[str, Any],
-        weights: list[torch.Tensor],
-        grads: list[torch.Tensor],
-        states: list[list[torch.Tensor]],
-        found_inf: torch.Tensor,
-    ) -> None:
-        """Update `weights` by `grads` in one call; `states` are lists beside them, by `state_names`."""
+    def _arguments(
+        self, group: dict[str, Any], states: list[list[torch.Tensor]]
+    ) -> tuple[list[list[torch.Tensor]], dict[str, Any]]:
+        """The kernel's own lists, beside those of weights and gradients, and its own numbers.
+
+        Args:
+            group: A parameter group of the optimizer.
+            states: Lists beside the weights', by `state_names`.
+        """
 
 
 class FusedSGD(FusedOptimizer):
@@ -61,38 +73,28 @@ class FusedSGD(FusedOptimizer):
 
     # made without momentum too: another preset may bring it in the middle of a run
     state_names = ("momentum_buffer",)
+    _kernel = staticmethod(torch._fused_sgd_)
 
     def __init__(self, groups: Iterable[dict[str, Any]], lr: torch.Tensor, *, momentum: float) -> None:
         super().__init__(groups, lr, {"momentum": momentum, "weight_decay": 0.0})
 
-    def _kernel(
-        self,
-        group: dict[str, Any],
-        weights: list[torch.Tensor],
-        grads: list[torch.Tensor],
-        states: list[list[torch.Tensor]],
-        found_inf: torch.Tensor,
-    ) -> None:
-        torch._fused_sgd_(
-            weights,
-            grads,
-            states[0] if group["momentum"] else [],
-            weight_decay=group["weight_decay"],
-            momentum=group["momentum"],
-            lr=self._lr,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-            is_first_step=False,
-            grad_scale=None,
-            found_inf=found_inf,
-        )
+    def _arguments(
+        self, group: dict[str, Any], states: list[list[torch.Tensor]]
+    ) -> tuple[list[list[torch.Tensor]], dict[str, Any]]:
+        numbers = {
+            "momentum": group["momentum"],
+            "dampening": 0.0,
+            "nesterov": False,
+            "is_first_step": False,
+        }
+        return [states[0] if group["momentum"] else []], numbers
 
 
 class FusedAdamW(FusedOptimizer):
     """AdamW (Loshchilov & Hutter 2019) as torch.optim.AdamW has it; the step count is one for all weights."""
 
     state_names = ("exp_avg", "exp_avg_sq")
+    _kernel = staticmethod(torch._fused_adamw_)
 
     def __init__(self, groups: Iterable[dict[str, Any]], lr: torch.Tensor) -> None:
         super().__init__(groups, lr, {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0})
@@ -106,28 +108,9 @@ class FusedAdamW(FusedOptimizer):
         super().update(found_inf)
         self.steps.sub_(found_inf)
 
-    def _kernel(
-        self,
-        group: dict[str, Any],
-        weights: list[torch.Tensor],
-        grads: list[torch.Tensor],
-        states: list[list[torch.Tensor]],
-        found_inf: torch.Tensor,
-    ) -> None:
-        torch._fused_adamw_(
-            weights,
-            grads,
-            states[0],
-            states[1],
-            [],
-            [self.steps] * len(weights),
-            lr=self._lr,
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            amsgrad=False,
-            maximize=False,
-            grad_scale=None,
-            found_inf=found_inf,
-        )
+    def _arguments(
+        self, group: dict[str, Any], states: list[list[torch.Tensor]]
+    ) -> tuple[list[list[torch.Tensor]], dict[str, Any]]:
+        beta1, beta2 = group["betas"]
+        numbers = {"beta1": beta1, "beta2": beta2, "eps": group["eps"], "amsgrad": False}
+        return [*states, [], [self.steps] * len(states[0])], numbers

@@ -18,6 +18,9 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Precision:
     """fp32 and bf16: autocast or none, and no loss scaling."""
 
+    scaled = False
+    """Whether the loss is scaled, so that a gradient beyond the range may be the scale's doing."""
+
     def __init__(self, name: str, device: torch.device) -> None:
         self.name = name
         self._device = device
@@ -54,6 +57,8 @@ class Precision:
 
 class ScaledPrecision(Precision):
     """fp16 with dynamic loss scaling."""
+
+    scaled = True
 
     def __init__(self, device: torch.device, scaler: GradScalerConfig) -> None:
         super().__init__("fp16", device)

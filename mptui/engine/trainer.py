@@ -16,29 +16,23 @@ from mptui.data.batch import Batch
 from mptui.data.loader import Window
 from mptui.engine import snapshots
 from mptui.engine.checks import check_batch, check_loss
+from mptui.engine.commands import obey
 from mptui.engine.compiling import Stopwatch
-from mptui.engine.control import Command, Mailbox, Stopped
+from mptui.engine.control import Mailbox, Stopped
 from mptui.engine.evaluate import Measured, evaluate
 from mptui.engine.parts import Job, Switch, build_parts
 from mptui.engine.progress import Best, Cursor, Outcome
 from mptui.engine.report import EpochSums, Reporter
 from mptui.engine.saver import Saver
 from mptui.engine.setup import StepSeeds
-from mptui.errors import ConfigError, DivergedError
+from mptui.errors import DivergedError
 from mptui.events import (
-    CommandAnswered,
     EpochFinished,
     EpochStarted,
     Event,
-    Paused,
     PhaseChanged,
-    PrecisionChanged,
-    PresetSwitched,
-    Resumed,
     Warned,
 )
-
-PAUSE_POLL_S = 0.05
 
 
 class Trainer:
@@ -62,11 +56,11 @@ class Trainer:
         rebuild: Callable[[str], Switch] | None = None,
     ) -> None:
         self.job, self.model, self.task, self.device = job, job.model, job.task, job.device
-        self.emit, self.mailbox, self.saver, self._rebuild = emit, mailbox, saver, rebuild
+        self.emit, self.mailbox, self.saver, self.rebuild = emit, mailbox, saver, rebuild
         self.cursor, self.best, self.outcome = Cursor(), Best(self.task.primary), Outcome()
         self.step = 0
         self._started = self._epoch_started = time.perf_counter()
-        self._phase = ""
+        self.phase = ""
         self._left_epoch = False
         self.parts = build_parts(job, self._warn)
         self.metrics = self.task.metrics(self.device)
@@ -77,7 +71,7 @@ class Trainer:
             metrics=self.metrics,
             host_metrics=self.task.metrics(torch.device("cpu")),
         )
-        self.reporter.scaled = self.parts.precision.loss_scale() is not None
+        self.reporter.scaled = self.parts.precision.scaled
         self._seeds = StepSeeds(job.config.training.seed, self.device)
         self._unscaled = torch.ones((), device=self.device)
 
@@ -103,9 +97,9 @@ class Trainer:
                 if not self._left_epoch:  # else it goes on where it was, under another preset
                     self._finish_epoch()
         except Stopped:
-            self._save("stop")
+            self.save("stop")
             raise
-        self._save("end")
+        self.save("end")
         self.enter("finished")
         return self.outcome
 
@@ -175,7 +169,7 @@ class Trainer:
             (self.step, self.cursor.epoch + 1, self.cursor.epoch_step, window.size),
             window.wait_s,
         )
-        if self._phase != "training":
+        if self.phase != "training":
             self._first_step_done()
 
     def _gradients(self, window: Window) -> list[torch.Tensor]:
@@ -209,7 +203,7 @@ class Trainer:
         self.reporter.flush(wait=True)
         self._check_streak()
         train_loss, train_metrics = self.reporter.epoch.mean_loss(), self.metrics.compute()
-        measured = self._validate()
+        measured = self.validate()
         epoch = self.cursor.epoch + 1
         is_best = self.best.offer(measured.metrics.get(self.task.primary, math.nan), epoch)
         self.cursor = Cursor(epoch=epoch)
@@ -260,79 +254,21 @@ class Trainer:
             if reason is not None:
                 self.saver.save(snapshots.take(self), reason)
         while (command := self.mailbox.take()) is not None:
-            self._obey(command)
+            obey(self, command)
         self.mailbox.check_stop()
 
-    def _obey(self, command: Command) -> None:
-        name = command.name
-        self.emit(CommandAnswered(step=self.step, command=name, state="taken"))
-        if name == "pause":
-            self._pause()
-        elif name == "checkpoint":
-            self._save("asked")
-        elif name == "validate":
-            before = self._phase
-            measured = self._validate()
-            self.emit(measured.event(self.step, self.cursor.epoch + 1, best=False))
-            self.enter(before)
-            self.reporter.restart_clock()
-        elif name == "preset" and (refusal := self._switch_preset(command.argument or "")) is not None:
-            self.emit(CommandAnswered(step=self.step, command=name, state="refused", detail=refusal))
-            return
-        self.emit(CommandAnswered(step=self.step, command=name, state="done"))
+    def take_job(self, job: Job) -> None:
+        """Go on with another job around the same model, optimizer and average, from the next step on."""
+        self.job, self.task = job, job.task
+        self.parts = build_parts(job, self._warn, self.parts)
+        self.reporter.scaled = self.parts.precision.scaled
 
-    def _switch_preset(self, profile: str) -> str | None:
-        """Put another preset in force from the next step on; returns why not, if it can't be."""
-        self.reporter.flush(wait=True)
-        try:
-            if self._rebuild is None:
-                raise ConfigError("this run has no other presets", hint="start it from a profile")
-            switch = self._rebuild(profile)
-        except ConfigError as error:
-            return error.message
-        self.close()
-        before = self.job.precision
-        self.job, self.task = switch.job, switch.job.task
-        self.parts = build_parts(self.job, self._warn, self.parts)
-        training = self.job.config.training
-        self.cursor.epoch_step = self.cursor.sample // (training.batch_size * training.accumulate)
-        self.reporter.scaled = self.parts.precision.loss_scale() is not None
+    def leave_epoch(self) -> None:
+        """End the pass over the data under way; the next one begins where the cursor stands."""
         self._left_epoch = True
-        if self.job.precision != before:
-            self.emit(
-                PrecisionChanged(
-                    step=self.step,
-                    precision=self.job.precision,
-                    previous=before,
-                    reason=f"preset {switch.profile}",
-                )
-            )
-        self.emit(
-            PresetSwitched(
-                step=self.step, profile=switch.profile, previous=switch.previous, changes=switch.changes
-            )
-        )
-        return None
 
-    def _pause(self) -> None:
-        """Take no step until asked to go on or to stop."""
-        self.reporter.flush(wait=True)
-        before = self._phase
-        self.enter("paused")
-        self.emit(Paused(step=self.step))
-        while not self.mailbox.stop_asked:
-            command = self.mailbox.take()
-            if command is not None and command.name in {"resume", "pause"}:
-                self.emit(CommandAnswered(step=self.step, command=command.name, state="done"))
-                break
-            if command is not None:
-                self._obey(command)
-            time.sleep(PAUSE_POLL_S)
-        self.emit(Resumed(step=self.step))
-        self.enter(before)
-        self.reporter.restart_clock()
-
-    def _validate(self) -> Measured:
+    def validate(self) -> Measured:
+        """Measure the validation set, with the averaged weights where there are some."""
         self.reporter.flush(wait=True)
         self.enter("validating", total=self.job.val_loader.batches)
         with self.parts.average.in_place() if self.parts.average is not None else contextlib.nullcontext():
@@ -346,9 +282,9 @@ class Trainer:
                 check_stop=self.mailbox.check_stop,
             )
 
-    def _save(self, reason: str) -> None:
+    def save(self, reason: str) -> None:
         """Save now, and wait until it is on the disk."""
-        before = self._phase
+        before = self.phase
         self.enter("saving")
         self.saver.save(snapshots.take(self), reason, wait=True)
         self.enter(before)
@@ -391,8 +327,8 @@ class Trainer:
 
     def enter(self, phase: str, *, detail: str = "", total: int | None = None) -> None:
         """Say what the run is busy with from now on."""
-        if phase != self._phase:
-            self._phase = phase
+        if phase != self.phase:
+            self.phase = phase
             self.emit(PhaseChanged(step=self.step, phase=phase, detail=detail, total=total))
 
     def _warn(self, code: str, message: str) -> None:

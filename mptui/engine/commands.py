@@ -1,0 +1,87 @@
+"""What a person asks of a running trainer, done between two optimizer steps."""
+
+from typing import TYPE_CHECKING
+
+from mptui.engine.control import Command
+from mptui.errors import ConfigError
+from mptui.events import CommandAnswered, Paused, PrecisionChanged, PresetSwitched, Resumed
+
+if TYPE_CHECKING:
+    from mptui.engine.trainer import Trainer
+
+PAUSE_LOOK_S = 1.0
+"""While paused, the mailbox wakes the thread; it looks by itself this often too."""
+
+
+def obey(trainer: "Trainer", command: Command) -> None:
+    """Do what `command` says, and answer it."""
+    name = command.name
+    trainer.emit(CommandAnswered(step=trainer.step, command=name, state="taken"))
+    if name == "pause":
+        _pause(trainer)
+    elif name == "checkpoint":
+        trainer.save("asked")
+    elif name == "validate":
+        _validate(trainer)
+    elif name == "preset" and (refusal := _switch_preset(trainer, command.argument or "")) is not None:
+        trainer.emit(CommandAnswered(step=trainer.step, command=name, state="refused", detail=refusal))
+        return
+    trainer.emit(CommandAnswered(step=trainer.step, command=name, state="done"))
+
+
+def _validate(trainer: "Trainer") -> None:
+    before = trainer.phase
+    measured = trainer.validate()
+    trainer.emit(measured.event(trainer.step, trainer.cursor.epoch + 1, best=False))
+    trainer.enter(before)
+    trainer.reporter.restart_clock()
+
+
+def _pause(trainer: "Trainer") -> None:
+    """Take no step until asked to go on or to stop."""
+    trainer.reporter.flush(wait=True)
+    before = trainer.phase
+    trainer.enter("paused")
+    trainer.emit(Paused(step=trainer.step))
+    while not trainer.mailbox.stop_asked:
+        command = trainer.mailbox.take(timeout_s=PAUSE_LOOK_S)
+        if command is not None and command.name in {"resume", "pause"}:
+            trainer.emit(CommandAnswered(step=trainer.step, command=command.name, state="done"))
+            break
+        if command is not None:
+            obey(trainer, command)
+    trainer.emit(Resumed(step=trainer.step))
+    trainer.enter(before)
+    trainer.reporter.restart_clock()
+
+
+def _switch_preset(trainer: "Trainer", profile: str) -> str | None:
+    """Put another preset in force from the next step on; returns why not, if it can't be."""
+    trainer.reporter.flush(wait=True)
+    try:
+        if trainer.rebuild is None:
+            raise ConfigError("this run has no other presets", hint="start it from a profile")
+        switch = trainer.rebuild(profile)
+    except ConfigError as error:
+        return error.message
+    trainer.close()
+    before = trainer.job.precision
+    trainer.take_job(switch.job)
+    training = trainer.job.config.training
+    trainer.cursor.epoch_step = trainer.cursor.sample // (training.batch_size * training.accumulate)
+    trainer.leave_epoch()
+    if trainer.job.precision != before:
+        trainer.emit(
+            PrecisionChanged(
+                step=trainer.step,
+                precision=trainer.job.precision,
+                previous=before,
+                reason=f"preset {switch.profile}",
+            )
+        )
+    trainer.emit(
+        PresetSwitched(
+            step=trainer.step, profile=switch.profile, previous=switch.previous, changes=switch.changes
+        )
+    )
+    return None
