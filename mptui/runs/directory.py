@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from mptui.engine.files import replace_file
 from mptui.errors import ConfigError, DiskError, RunDirectoryError
 from mptui.events import finite_json
 
@@ -95,16 +96,9 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         DiskError: The disk is full or not writable; the old file is untouched.
     """
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
+        replace_file(path, text.encode(errors="backslashreplace"))
     except OSError as error:
-        fresh.unlink(missing_ok=True)
         raise DiskError(
             f"{path}: {error.strerror}", hint="make room, or choose another --runs-dir"
         ) from error

@@ -1,15 +1,17 @@
 """A checkpoint is whole or not there, and every damage to one is noticed."""
 
+import errno
+import hashlib
+import io
 import json
+import math
 import os
 import random
 import resource
 import shutil
 import stat
-import sys
 
 import pytest
-import safetensors.torch
 import torch
 
 from mptui.engine import checkpoint
@@ -24,6 +26,7 @@ from mptui.engine.checkpoint import (
     write_checkpoint,
 )
 from mptui.errors import DiskError, RunDirectoryError
+from mptui.lab.faults import Fault, failing, faulty_disk
 
 
 def snapshot(step=1, size=64):
@@ -192,7 +195,10 @@ def test_a_folder_that_is_not_there_is_noticed(tmp_path):
 
 def newer_version(path):
     manifest = json.loads((path / "manifest.json").read_text())
-    (path / "manifest.json").write_text(json.dumps({**manifest, "version": 99}))
+    manifest = {"version": 99, "files": manifest["files"]}
+    own = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    whole = json.dumps({**manifest, "sha256": own}, indent=1, sort_keys=True)
+    (path / "manifest.json").write_text(whole)
 
 
 def test_a_newer_version_is_left_alone_and_says_so(tmp_path, two):
@@ -261,45 +267,11 @@ def test_the_highest_step_is_the_newest_however_many_digits_it_has(tmp_path):
 
 
 class Killed(BaseException):
-    """As a kill: nobody catches it to clean up."""
+    """As a kill: nobody catches it to clean up, and whoever tries meets it again."""
 
 
-class Knife:
-    """Raises Killed before the n-th operation on files, seen by Python's audit hook."""
-
-    EVENTS = frozenset({"open", "os.mkdir", "os.rename", "os.chmod", "os.symlink", "os.remove", "os.rmdir"})
-
-    def __init__(self):
-        self.left: int | None = None
-        sys.addaudithook(self._look)
-
-    def _look(self, event, arguments):
-        if self.left is not None and event in self.EVENTS:
-            self.cut()
-
-    def cut(self):
-        if self.left == 0:
-            self.left = None
-            raise Killed
-        self.left = (self.left or 0) - 1
-
-
-knife = Knife()
-
-
-@pytest.fixture
-def torn_tensor_files(monkeypatch):
-    """safetensors writes outside Python: a kill leaves half of its file."""
-    whole = safetensors.torch.save_file
-
-    def save_file(tensors, path):
-        whole(tensors, path)
-        if knife.left == 0:
-            os.truncate(path, path.stat().st_size // 2)
-        if knife.left is not None:
-            knife.cut()
-
-    monkeypatch.setattr(checkpoint, "save_file", save_file)
+def kill():
+    raise Killed
 
 
 def save(folder, step):
@@ -308,32 +280,82 @@ def save(folder, step):
     keep_only(folder, 2)
 
 
-def test_killed_before_any_operation_of_a_save_a_whole_one_is_found(tmp_path, torn_tensor_files):
+def calls_of_a_save(folder):
+    """The calls of a save, in order."""
+    with faulty_disk(folder) as calls:
+        save(folder, 3)
+    return calls
+
+
+def assert_sound(folder):
+    """A checkpoint is found, none is damaged, `last` leads to a whole one, and the next save tidies up."""
+    read, complaints = read_newest(folder)
+    assert complaints == []
+    same(read, snapshot(read.step))
+    same(read_checkpoint(folder / "last"), snapshot(read_checkpoint(folder / "last").step))
+    save(folder, 4)
+    assert read_newest(folder)[0].step == 4
+    assert {p.name for p in folder.iterdir()} == {"last", *(p.name for p in checkpoints(folder))}
+    return read.step
+
+
+@pytest.fixture
+def ready(tmp_path, monkeypatch):
+    """Makes folders with two checkpoints; a kill loses nothing that was written, so nothing is synced."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    for step in (1, 2):
+        save(tmp_path / "ready", step)
+    return lambda name: shutil.copytree(tmp_path / "ready", tmp_path / str(name), symlinks=True)
+
+
+@pytest.mark.parametrize("when", ["before", "half", "after"])
+def test_killed_at_any_call_of_a_save_a_whole_one_is_found(ready, when):
+    calls = calls_of_a_save(ready("whole"))
+    assert {"mkdir", "open", "write", "fsync", "rename", "symlink", "unlink", "rmdir"} <= set(calls)
     found = []
-    for operations in range(1000):
-        folder = tmp_path / str(operations)
-        for step in (1, 2):
-            save(folder, step)
-        knife.left = operations
-        try:
+    for place in range(len(calls)):
+        folder = ready(place)
+        with pytest.raises(Killed), faulty_disk(folder, Fault(place, when, kill, count=math.inf)):
             save(folder, 3)
-        except Killed:
-            pass
-        else:
-            break
-        finally:
-            knife.left = None
-        read, complaints = read_newest(folder)
-        assert complaints == []
-        same(read, snapshot(read.step))
-        same(read_checkpoint(folder / "last"), snapshot(read_checkpoint(folder / "last").step))
-        found.append(read.step)
-        save(folder, 4)
-        assert read_newest(folder)[0].step == 4
-        assert {p.name for p in folder.iterdir()} == {"last", *(p.name for p in checkpoints(folder))}
+        found.append(assert_sound(folder))
     assert set(found) == {2, 3}
     assert found == sorted(found)
-    assert len(found) > 15
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS], ids=errno.errorcode.get)
+@pytest.mark.parametrize("when", ["before", "half", "after"])
+def test_any_call_of_a_save_may_fail_and_the_older_one_is_whole(ready, when, error):
+    calls = calls_of_a_save(ready("whole"))
+    messages = []
+    for place in range(len(calls)):
+        folder = ready(place)
+        with faulty_disk(folder, Fault(place, when, failing(error))):
+            try:
+                save(folder, 3)
+            except DiskError as caught:
+                messages.append(caught.message)
+        assert_sound(folder)
+    assert all(os.strerror(error).lower() in told and "are free" in told for told in messages)
+    # what only tidies up may fail without a word: it takes room, and the next save does it
+    assert len(messages) >= calls.index("symlink")
+
+
+def test_saved_over_itself_a_kill_in_the_middle_leaves_nothing(tmp_path):
+    """The negative control: what most programs do, under the same kill."""
+
+    def save_over(path, step):
+        content = io.BytesIO()
+        torch.save(snapshot(step).tensors, content)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.write(handle, content.getvalue())
+        os.close(handle)
+
+    path = tmp_path / "last.pt"
+    save_over(path, 1)
+    with pytest.raises(Killed), faulty_disk(tmp_path, Fault(0, "half", kill, only=["write"])):
+        save_over(path, 2)
+    with pytest.raises((RuntimeError, EOFError, OSError)):
+        torch.load(path, weights_only=True)
 
 
 # -- the disk

@@ -1,0 +1,121 @@
+"""A disk that fails: any one call of a save, before it is done, half done, or done and reported as failed.
+
+Only calls on files of one folder are counted, in the order in which they come; so a save can be torn at
+each of its points, one after the other, in a test or in `mptui selftest`.
+"""
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+CALLS = (
+    *("statvfs", "mkdir", "open", "write", "fsync", "close", "rename", "replace"),
+    *("symlink", "unlink", "rmdir", "ftruncate"),
+)
+"""The functions of `os` that saving comes down to."""
+
+When = Literal["before", "half", "after"]
+
+
+def failing(number: int) -> Callable[[], NoReturn]:
+    """A strike that fails with an errno."""
+
+    def strike() -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    return strike
+
+
+def kill_this_process() -> NoReturn:
+    """A strike that nothing in this process can answer to."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise RuntimeError("killed, and still here")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What goes wrong: call number `at` (from 0) of those in `only`, and the `count - 1` that follow it.
+
+    `half` tears a write; other calls have no half: they are done, and then fail.
+    """
+
+    at: int
+    when: When
+    strike: Callable[[], NoReturn]
+    count: float = 1
+    only: Collection[str] = CALLS
+
+
+@contextlib.contextmanager
+def faulty_disk(folder: Path, fault: Fault | None = None) -> Iterator[list[str]]:
+    """Let calls on what lies in `folder` fail as `fault` says, in all threads of this process.
+
+    Yields:
+        The names of the calls made so far; it grows.
+    """
+    disk = _Disk(os.path.realpath(folder), fault)
+    whole = {name: getattr(os, name) for name in CALLS}
+    for name in CALLS:
+        setattr(os, name, disk.wrapped(name, whole[name]))
+    try:
+        yield disk.calls
+    finally:
+        for name in CALLS:
+            setattr(os, name, whole[name])
+
+
+class _Disk:
+    def __init__(self, folder: str, fault: Fault | None) -> None:
+        self._folder, self._fault = folder, fault
+        self._ours: set[int] = set()
+        self._counted = 0
+        self.calls: list[str] = []
+
+    def wrapped(self, name: str, whole: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - any call of os
+            if not self._is_ours(arguments, options):
+                return whole(*arguments, **options)
+            self.calls.append(name)
+            fault = self._due(name)
+            if fault is None:
+                return self._noted(name, whole(*arguments, **options), arguments)
+            if fault.when == "half" and name == "write":
+                arguments = (arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2])
+            if fault.when != "before":
+                with contextlib.suppress(OSError):  # it fails in any case
+                    whole(*arguments, **options)
+            return fault.strike()
+
+        return call
+
+    def _due(self, name: str) -> Fault | None:
+        """The fault, if this call is one of those that go wrong."""
+        fault = self._fault
+        if fault is None or name not in fault.only:
+            return None
+        number, self._counted = self._counted, self._counted + 1
+        return fault if fault.at <= number < fault.at + fault.count else None
+
+    def _noted(self, name: str, result: Any, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401
+        if name == "open":
+            self._ours.add(result)
+        elif name == "close":
+            self._ours.discard(arguments[0])
+        return result
+
+    def _is_ours(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> bool:
+        if isinstance(arguments[0], int):
+            return arguments[0] in self._ours
+        if options.get("dir_fd") is not None:
+            return options["dir_fd"] in self._ours
+        return any(map(self._is_inside, arguments[:2]))
+
+    def _is_inside(self, path: Any) -> bool:  # noqa: ANN401
+        if not isinstance(path, (str, os.PathLike)):
+            return False
+        whole = os.path.abspath(path)  # noqa: PTH100 - a symlink is itself here, not what it leads to
+        return whole == self._folder or whole.startswith(self._folder + os.sep)
