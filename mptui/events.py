@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar
 
+from mptui.fields import Read, as_time, reader_of
+
 SCHEMA_VERSION = 1
 
 
@@ -220,6 +222,51 @@ class StepSkipped(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LossScale(Event):
+    """How fp16's loss scaling is doing, told when the scale has moved or a step was skipped.
+
+    `growths` and `backoffs` count the scale's moves, `skipped` the steps refused while the loss was finite;
+    `skip_rate` is their share of all steps tried with a scaled loss.
+    """
+
+    kind: ClassVar[str] = "loss_scale"
+
+    scale: float
+    lowest: float
+    highest: float
+    growths: int
+    backoffs: int
+    skipped: int
+    streak: int
+    longest_streak: int
+    skip_rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosed(Event):
+    """Where a step's numbers first stopped being finite, found by a look at its batch again.
+
+    `where` is input, weights, forward, loss, backward, or empty where it did not happen again. `files` are
+    those of the batch, or of its bad samples; `loss_scales` the last moves of the scale (step -> scale);
+    `moves` what the run has done about it so far, `advice` what a person can try.
+    """
+
+    kind: ClassVar[str] = "diagnosed"
+
+    problem: str
+    epoch: int
+    precision: str
+    where: str
+    layer: str
+    operation: str
+    detail: str
+    files: list[str] = field(default_factory=list)
+    loss_scales: dict[str, float] = field(default_factory=dict)
+    moves: list[str] = field(default_factory=list)
+    advice: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Advice(Event):
     """Something that would help this run, with the setting that does it (`table.key=value`), if one does."""
 
@@ -232,7 +279,10 @@ class Advice(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered(Event):
-    """The run met something that would have ended it, and went on."""
+    """The run met something that would have ended it, and went on.
+
+    `problem` is divergence, bad batch, out of memory or host memory; `action` what was done about it.
+    """
 
     kind: ClassVar[str] = "recovered"
 
@@ -325,6 +375,8 @@ EVENTS: dict[str, type[Event]] = {
         DeviceSample,
         PrecisionChanged,
         StepSkipped,
+        LossScale,
+        Diagnosed,
         Advice,
         Recovered,
         PresetSwitched,
@@ -337,11 +389,10 @@ EVENTS: dict[str, type[Event]] = {
     )
 }
 
-# a text may say "nan" or "inf" too: only where a field holds floats are they numbers
-_NUMBERS = {
-    kind: frozenset(f.name for f in fields(event) if "float" in str(f.type)) for kind, event in EVENTS.items()
+_FIELDS: dict[str, list[tuple[str, Read]]] = {
+    kind: [(f.name, as_time if f.name == "time" else reader_of(f.type)) for f in fields(event)]
+    for kind, event in EVENTS.items()
 }
-_NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 def to_record(event: Event) -> dict[str, Any]:
@@ -356,19 +407,17 @@ def to_record(event: Event) -> dict[str, Any]:
 
 
 def from_record(record: Mapping[str, Any]) -> Event | None:
-    """Turn a record of a journal back into its event; None for a kind or shape unknown to this version."""
+    """Turn a record of a journal back into its event.
+
+    None for a kind unknown to this version, and for a record that lacks a field or has one of another type: a
+    garbled line must not bring down who reads it.
+    """
     kind = EVENTS.get(str(record.get("event")))
     if kind is None:
         return None
-    numbers = _NUMBERS[kind.kind]
-    values = {
-        f.name: _restored(record[f.name]) if f.name in numbers else record[f.name]
-        for f in fields(kind)
-        if f.name in record
-    }
     try:
-        return kind(**values)
-    except TypeError:
+        return kind(**{name: read(record[name]) for name, read in _FIELDS[kind.kind] if name in record})
+    except (TypeError, ValueError, KeyError, OverflowError):
         return None
 
 
@@ -380,12 +429,4 @@ def finite_json(value: Any) -> Any:  # noqa: ANN401 - any JSON value
         return {k: finite_json(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [finite_json(v) for v in value]
-    return value
-
-
-def _restored(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    if isinstance(value, str):
-        return _NON_FINITE.get(value, value)
-    if isinstance(value, dict):
-        return {k: _restored(v) for k, v in value.items()}
     return value

@@ -5,16 +5,29 @@ bidirectional marks that show another name than the one on disk. Text is cleaned
 again where it is printed.
 """
 
+import re
 import unicodedata
 
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
+_LIKE_AN_ESCAPE = re.compile(r"\\(?=x[0-9a-f]{2}|u[0-9a-f]{4})")
+
+
+def clean_name(text: str, limit: int = 1000) -> str:
+    r"""Make a name safe where it enters, so that two different names of any kind stay different.
+
+    `clean` shows an escape character as `\x1b`; a name that holds those four characters themselves would look
+    the same. Here their backslash is escaped too (`\x5cx1b`). Not for text that was cleaned before.
+    """
+    return clean(_LIKE_AN_ESCAPE.sub(r"\\x5c", text), limit)
+
+
 def clean(text: str, limit: int = 1000) -> str:
     r"""Make `text` safe for one line of a terminal, a log or a table.
 
-    Control characters, line breaks, surrogates and bidirectional marks become `\xNN`-style escapes, so that
-    two different names stay different; anything beyond `limit` characters is cut with an ellipsis.
+    Control characters, line breaks, surrogates and bidirectional marks become `\xNN`-style escapes; anything
+    beyond `limit` characters is cut with an ellipsis. Cleaning twice changes nothing.
     """
     if text.isascii() and text.isprintable() and len(text) <= limit:
         return text

@@ -3,6 +3,9 @@
 import json
 import math
 from dataclasses import fields
+from datetime import datetime, timezone
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin
 
 import pytest
 from hypothesis import given
@@ -11,26 +14,31 @@ from hypothesis import strategies as st
 from mptui.events import EVENTS, Event, Step, Validated, Warned, finite_json, from_record, to_record
 
 numbers = st.floats() | st.sampled_from([math.nan, math.inf, -math.inf])
+whole_numbers = st.integers(-(2**63), 2**63 - 1)
 texts = st.text() | st.sampled_from(["nan", "inf", "-inf", "NaN"])
+
+
+def values_of(kind: Any) -> st.SearchStrategy[object]:
+    """Values of a field's type."""
+    if isinstance(kind, UnionType):
+        return st.one_of([st.none() if part is NoneType else values_of(part) for part in get_args(kind)])
+    if get_origin(kind) is list:
+        return st.lists(values_of(get_args(kind)[0]), max_size=3)
+    if get_origin(kind) is dict:
+        return st.dictionaries(texts, values_of(get_args(kind)[1]), max_size=3)
+    return VALUES[kind]
+
+
 VALUES: dict[object, st.SearchStrategy[object]] = {
     str: texts,
-    int: st.integers(),
+    int: whole_numbers,
     bool: st.booleans(),
     float: numbers,
-    str | None: st.none() | texts,
-    int | None: st.none() | st.integers(),
-    float | None: st.none() | numbers,
-    list[str]: st.lists(texts, max_size=3),
-    dict[str, float]: st.dictionaries(texts, numbers, max_size=3),
-    dict[str, list[str]]: st.dictionaries(texts, st.lists(texts, max_size=2), max_size=3),
-    dict[str, dict[str, float | None]]: st.dictionaries(
-        texts, st.dictionaries(texts, st.none() | numbers, max_size=2), max_size=3
-    ),
 }
 
 
 def of_kind(kind: type[Event]) -> st.SearchStrategy[Event]:
-    values = {f.name: VALUES[f.type] for f in fields(kind)}
+    values = {f.name: values_of(f.type) for f in fields(kind)}
     values["time"] = st.integers(0, 4_000_000_000_000).map(lambda ms: ms / 1000)
     return st.builds(kind, **values)
 
@@ -65,6 +73,40 @@ def test_a_field_of_a_later_version_is_left_out():
 
 def test_a_record_without_what_it_needs_is_left_out():
     assert from_record({"event": "warning", "time": 0.0, "step": 1, "code": "a"}) is None
+
+
+any_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["nan", 10**400]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(any_event, any_json, st.data())
+def test_a_garbled_field_gives_an_event_of_the_right_types_or_none(event, value, data):
+    record = to_record(event)
+    name = data.draw(st.sampled_from(list(record)))
+    back = from_record({**record, name: value})
+    if back is not None:
+        assert from_record(json.loads(json.dumps(to_record(back)))) is not None
+        datetime.fromtimestamp(back.time, tz=timezone.utc)
+        assert type(back.step) is int
+        assert repr(back)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        *({"step": "9"}, {"step": True}, {"step": None}, {"step": 10**30}, {"step": 1.0}),
+        *({"time": "nan"}, {"time": 1e300}, {"time": -1}, {"time": "late"}, {"time": [1]}),
+        *({"loss": "low"}, {"loss": None}, {"loss": True}, {"loss": 10**400}),
+        *({"metrics": [1]}, {"metrics": {"acc1": "high"}}, {"metrics": {"acc1": {}}}),
+    ],
+    ids=str,
+)
+def test_a_field_of_another_type_is_no_event(field):
+    step = Step(epoch=1, epoch_step=1, steps=1, samples_seen=8, loss=1.0, loss_min=1.0, loss_max=1.0, lr=0.1)
+    assert from_record({**to_record(step), **field}) is None
 
 
 def test_the_names_of_numbers_are_texts_where_a_text_is_meant():

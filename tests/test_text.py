@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptui.text import clean
+from mptui.text import clean, clean_name
 
 DANGEROUS = {"Cc", "Cs", "Zl", "Zp"}
 BIDI = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -38,6 +38,23 @@ def test_cleaned_twice_is_cleaned_once(text):
 @given(without_backslash, without_backslash)
 def test_two_names_stay_two(one, other):
     assert (clean(one) == clean(other)) == (one == other)
+
+
+looks_escaped = st.lists(
+    st.sampled_from(["\\", "x", "u", "1b", "5c", "202e", "\x1b", "\u202e", "\ud800", "\x5c"]), max_size=6
+).map("".join)
+
+
+@given(any_text | looks_escaped, any_text | looks_escaped)
+def test_two_names_stay_two_even_if_one_spells_the_escape_of_the_other(one, other):
+    assert (clean_name(one) == clean_name(other)) == (one == other)
+    assert clean(clean_name(one)) == clean_name(one)
+
+
+def test_a_backslash_that_spells_nothing_stays():
+    for name in (r"C:\new\x", r"a\b", "\\", r"\x1", r"\xZZ", r"\u12"):
+        assert clean_name(name) == name
+    assert clean_name(r"\x1b") == r"\x5cx1b"
 
 
 @given(st.text(st.characters(categories=["L", "N", "P", "S"]), max_size=50))

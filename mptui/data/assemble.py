@@ -9,7 +9,7 @@ from mptui.data.scan import OnProgress, Report, ShouldStop, scan
 from mptui.data.splits import FileSplit, Labels, MaskedSplit, Rows, split_by_class
 from mptui.data.types import Dataset, Problem
 from mptui.errors import DataError
-from mptui.text import clean
+from mptui.text import clean_name
 
 _MOST_NAMED = 20
 
@@ -103,7 +103,7 @@ def _within_budget(found: Found, report: Report, budget: float) -> tuple[Problem
     problems = (*found.unpaired, *(report.problems[row] for row in sorted(report.problems)))
     total = len(found.images) + len(found.unpaired)
     if len(problems) > budget * total:
-        named = [f"  {clean(problem.path)}: {problem.reason}" for problem in problems[:_MOST_NAMED]]
+        named = [f"  {clean_name(problem.path)}: {problem.reason}" for problem in problems[:_MOST_NAMED]]
         more = [f"  … and {len(problems) - _MOST_NAMED} more"] if len(problems) > _MOST_NAMED else []
         raise DataError(
             "\n".join([f"{len(problems)} of {total} samples can't be used:", *named, *more]),

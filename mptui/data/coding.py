@@ -9,7 +9,7 @@ import tomli
 from mptui.data.masks import MAX_CODES, MaskCoding, MaskSurvey
 from mptui.data.types import IGNORE
 from mptui.errors import DataError
-from mptui.text import clean
+from mptui.text import clean_name
 
 CLASS_FILE = "classes.toml"
 BINARY = ("background", "foreground")
@@ -164,7 +164,7 @@ def _from_file(path: Path) -> MaskCoding:
     if len(set(codes.values())) < len(codes):
         raise DataError(f"{path}: two classes have the same value or colour", hint="Give each its own.")
     return MaskCoding(
-        tuple(clean(name) for name in names),
+        tuple(clean_name(name) for name in names),
         tuple(codes[name] for name in code_order),
         tuple(names.index(name) for name in code_order),
         by_colour,

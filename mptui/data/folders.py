@@ -23,7 +23,7 @@ from mptui.data.masks import MaskCoding
 from mptui.data.splits import Labels, PathTable
 from mptui.data.types import Problem
 from mptui.errors import DataError
-from mptui.text import clean
+from mptui.text import clean_name
 
 _MOST_NAMED = 10
 _MASK_SUFFIXES = tuple(
@@ -79,7 +79,7 @@ def find_classes(path: str) -> Found:
     return Found(
         images=PathTable(file for table in tables for file in table),
         train_rows=sum(len(train[name]) for name in classes),
-        classes=tuple(clean(name) for name in classes),
+        classes=tuple(clean_name(name) for name in classes),
         labels=np.repeat(np.array(labels, np.int64), [len(table) for table in tables]),
         warnings=tuple(warnings),
     )
@@ -110,7 +110,7 @@ def find_pairs(path: str) -> Found:
 
 def some(names: Sequence[str]) -> str:
     """Name the first few of many, for a message."""
-    shown = ", ".join(clean(name) for name in names[:_MOST_NAMED])
+    shown = ", ".join(clean_name(name) for name in names[:_MOST_NAMED])
     return shown if len(names) <= _MOST_NAMED else f"{shown}, … ({len(names)} in all)"
 
 
@@ -127,7 +127,7 @@ def _class_tables(path: str, ignored: Counter[str]) -> dict[str, PathTable]:
     filled = {name: table for name, table in tables.items() if len(table)}
     if not filled:
         raise DataError(
-            f"{clean(path)}: no class folders with images",
+            f"{clean_name(path)}: no class folders with images",
             hint="Put the validation images there, one folder a class, or remove the folder.",
         )
     return filled
@@ -136,18 +136,18 @@ def _class_tables(path: str, ignored: Counter[str]) -> dict[str, PathTable]:
 def _check_classes(path: str, classes: tuple[str, ...], val: dict[str, PathTable]) -> None:
     if len(classes) < 2:
         what = (
-            f"only one class folder with images: {clean(classes[0])}"
+            f"only one class folder with images: {clean_name(classes[0])}"
             if classes
             else "no class folders with images"
         )
         raise DataError(
-            f"{clean(path)}: {what}\n{EXAMPLES}",
+            f"{clean_name(path)}: {what}\n{EXAMPLES}",
             hint="Give --data the folder whose subfolders are the classes.",
         )
     unknown = [name for name in val if name not in classes]
     if unknown:
         raise DataError(
-            f"{clean(path)}: validation has classes that training lacks: {some(unknown)}",
+            f"{clean_name(path)}: validation has classes that training lacks: {some(unknown)}",
             hint="Give both the same class folders.",
         )
 
@@ -156,7 +156,7 @@ def _pairs_of(path: str) -> _Pairs:
     folders = image_and_mask_folders(path)
     if folders is None:
         raise DataError(
-            f"{clean(path)}: needs a folder of images and one of masks\n{EXAMPLES}",
+            f"{clean_name(path)}: needs a folder of images and one of masks\n{EXAMPLES}",
             hint="Give it both, side by side.",
         )
     image_folder, mask_folder = folders
@@ -166,13 +166,13 @@ def _pairs_of(path: str) -> _Pairs:
         empty = mask_folder if images else image_folder
         others = f" (but {ignored.total()} other files: {_kinds(ignored)})" if ignored else ""
         raise DataError(
-            f"{clean(empty)}: holds no images{others}",
+            f"{clean_name(empty)}: holds no images{others}",
             hint="A mask is an image file whose pixels are the classes; polygons and boxes are not read.",
         )
     pairs, left = _matched(images, masks)
     if not pairs:
         raise DataError(
-            f"{clean(mask_folder)}: no mask has the name of an image in {clean(image_folder)}",
+            f"{clean_name(mask_folder)}: no mask has the name of an image in {clean_name(image_folder)}",
             hint="Name them alike: 1.jpg and 1.png, or 1_mask.png.",
         )
     unpaired = [files[0] for stem, files in images.items() if stem not in pairs]
@@ -198,7 +198,9 @@ def _matched(images: dict[str, list[str]], masks: dict[str, list[str]]) -> tuple
 
 def _refuse_two(what: str, files: list[str]) -> None:
     if len(files) > 1:
-        raise DataError(f"two {what}: {clean(files[0])} and {clean(files[1])}", hint="Remove one of them.")
+        raise DataError(
+            f"two {what}: {clean_name(files[0])} and {clean_name(files[1])}", hint="Remove one of them."
+        )
 
 
 def _by_stem(folder: str, ignored: Counter[str]) -> dict[str, list[str]]:
@@ -220,4 +222,4 @@ def _class_file(*folders: str) -> Path | None:
 
 
 def _kinds(ignored: Counter[str]) -> str:
-    return ", ".join(clean(extension) or "no extension" for extension, _ in ignored.most_common(5))
+    return ", ".join(clean_name(extension) or "no extension" for extension, _ in ignored.most_common(5))

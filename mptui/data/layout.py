@@ -10,7 +10,7 @@ from itertools import islice
 from mptui.data.readers import EXTENSIONS, opened
 from mptui.data.types import BadSampleError
 from mptui.errors import DataError
-from mptui.text import clean
+from mptui.text import clean_name
 
 TRAIN_NAMES = ("train", "training")
 VAL_NAMES = ("val", "valid", "validation")
@@ -41,11 +41,11 @@ def check_folder(path: str) -> None:
     """
     if not os.path.lexists(path):
         raise DataError(
-            f"no such folder: {clean(path)}", hint="Check --data; a relative path counts from here."
+            f"no such folder: {clean_name(path)}", hint="Check --data; a relative path counts from here."
         )
     if not os.path.isdir(path):  # noqa: PTH112
         raise DataError(
-            f"not a folder: {clean(path)}",
+            f"not a folder: {clean_name(path)}",
             hint="Unpack it if it is an archive, and give the folder to --data.",
         )
 
@@ -98,7 +98,8 @@ def detect_task(path: str) -> str:
     if any(any(walk_images(folder)) for folder in subfolders(train).values()):
         return "classification"
     raise DataError(
-        f"{clean(path)}: neither class folders nor images and masks\n{EXAMPLES}\n  found: {_found(train)}",
+        f"{clean_name(path)}: neither class folders nor images and masks\n{EXAMPLES}\n"
+        f"  found: {_found(train)}",
         hint="Give --data the folder that has one of these layouts.",
     )
 
@@ -175,7 +176,7 @@ def _entries(path: str) -> list[os.DirEntry[str]]:
             return [e for e in entries if not e.name.startswith(".") and e.name not in _NOT_DATA]
     except OSError as error:
         raise DataError(
-            f"{clean(path)}: {error.strerror}", hint="Check that the folder may be read (ls -l)."
+            f"{clean_name(path)}: {error.strerror}", hint="Check that the folder may be read (ls -l)."
         ) from error
 
 
@@ -185,6 +186,6 @@ def _first(folders: dict[str, str], names: tuple[str, ...]) -> str | None:
 
 
 def _found(path: str) -> str:
-    names = sorted((clean(e.name) + "/" * e.is_dir() for e in _entries(path)), key=natural_key)
+    names = sorted((clean_name(e.name) + "/" * e.is_dir() for e in _entries(path)), key=natural_key)
     shown = ", ".join(islice(names, 8))
     return f"{shown}, … ({len(names)} in all)" if len(names) > 8 else shown or "nothing"

@@ -5,9 +5,11 @@ and the epoch. So any number of workers gives the same bits, and an epoch goes o
 never been left.
 """
 
+import contextlib
+import copy
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
 from typing import Literal
@@ -191,6 +193,27 @@ class Loader:
         if self._resident is not None:
             return self._resident_windows(self._resident, epoch, accumulate, start_sample)
         return self._streamed_windows(epoch, accumulate, start_sample)
+
+    @contextlib.contextmanager
+    def window_at(self, epoch: int, accumulate: int, start_sample: int) -> Iterator[Window]:
+        """One window again, read by the calling thread; the pass under way is not disturbed.
+
+        Raises:
+            DataError: Too many samples are bad.
+        """
+        aside = copy.copy(self)
+        aside._pool, aside._ahead, aside._stream = Pool(0), 0, None
+        aside._source = replace(self._source, pool=aside._pool)
+        aside._transfer = Transfer(self._device, aside._pool.arena)
+        windows = aside.windows(epoch, accumulate, start_sample)
+        try:
+            yield next(windows)
+        finally:
+            aside.close()
+
+    def names(self, indices: npt.NDArray[np.int64]) -> list[str]:
+        """What samples of the split are called in a message: their files."""
+        return [self._source.split.request(int(index)).name for index in indices]
 
     def close(self) -> None:
         """End the workers and give all memory back."""

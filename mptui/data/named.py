@@ -25,7 +25,7 @@ from mptui.data.scan import ShouldStop
 from mptui.data.splits import ArraySplit, PathTable
 from mptui.data.types import Dataset
 from mptui.errors import DataError, DiskError
-from mptui.text import clean
+from mptui.text import clean, clean_name
 
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop());"
@@ -191,4 +191,4 @@ def _write_arrays(folder: Path, halves: Mapping[str, Any]) -> None:
 
 def _class_names(half: Any) -> tuple[str, ...]:  # noqa: ANN401 - a torchvision set of any kind
     """The names of the classes; where a class has several, the first."""
-    return tuple(clean(name if isinstance(name, str) else name[0]) for name in half.classes)
+    return tuple(clean_name(name if isinstance(name, str) else name[0]) for name in half.classes)

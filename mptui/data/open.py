@@ -16,7 +16,7 @@ from mptui.data.scan import OnProgress, ShouldStop
 from mptui.data.shapes import DEFAULT_SAMPLES, Task, shapes
 from mptui.data.types import Dataset
 from mptui.errors import ConfigError, DataError
-from mptui.text import clean
+from mptui.text import clean_name
 
 BUILT_IN = "shapes"
 
@@ -78,7 +78,7 @@ def _open_folder(
     if detected != task:
         raise _wrong_task(path, (detected,), task)
     found = find_pairs(folder) if task == "segmentation" else find_classes(folder)
-    name = clean(Path(folder).resolve().name)
+    name = clean_name(Path(folder).resolve().name)
     return assemble(name, found, data, seed, on_progress, should_stop)
 
 
@@ -119,7 +119,7 @@ def _tasks_of(name: str) -> tuple[str, ...]:
 
 def _wrong_task(what: str, tasks: tuple[str, ...], task: str) -> DataError:
     return DataError(
-        f"{clean(what)} is for {' and '.join(tasks)}, but the model is for {task}",
+        f"{clean_name(what)} is for {' and '.join(tasks)}, but the model is for {task}",
         hint="Choose --model unet for images with masks, and any other model for classes.",
     )
 

@@ -1,0 +1,66 @@
+"""Values of JSON read as the types they are meant to be, so that a garbled file can't bring down its reader.
+
+A reader takes a JSON value and returns it, or raises TypeError, ValueError, KeyError or OverflowError. A
+number that is not finite travels as "nan", "inf" or "-inf"; it is one only where a float is meant.
+"""
+
+import math
+from collections.abc import Callable
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin
+
+Read = Callable[[Any], Any]
+
+_T = TypeVar("_T")
+_NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_LAST_TIME = 253_402_300_800.0  # the year 10000: no calendar can show what is later
+_MOST = 2**63
+
+
+def reader_of(kind: Any) -> Read:  # noqa: ANN401 - any annotation
+    """The reader of a type made of str, int, bool, float, None, list and dict with text for keys."""
+    if isinstance(kind, UnionType):
+        (inner,) = (reader_of(part) for part in get_args(kind) if part is not NoneType)
+        return lambda value: None if value is None else inner(value)
+    if get_origin(kind) is list:
+        item = reader_of(get_args(kind)[0])
+        return lambda value: [item(each) for each in _of(list, value)]
+    if get_origin(kind) is dict:
+        item = reader_of(get_args(kind)[1])
+        return lambda value: {key: item(each) for key, each in _of(dict, value).items()}
+    return _READERS[kind]
+
+
+def as_time(value: object) -> float:
+    """Seconds since the epoch that a calendar can show."""
+    seconds = _as_float(value)
+    if not 0 <= seconds < _LAST_TIME:
+        raise ValueError("no time")
+    return seconds
+
+
+def _as_float(value: object) -> float:
+    if type(value) is float:
+        return value
+    return _NON_FINITE[value] if isinstance(value, str) else float(_of(int, value))
+
+
+def _as_int(value: object) -> int:
+    number = _of(int, value)
+    if not -_MOST <= number < _MOST:
+        raise ValueError("a number beyond 64 bits")
+    return number
+
+
+def _of(kind: type[_T], value: object) -> _T:
+    if type(value) is not kind:
+        raise TypeError(f"{type(value).__name__} where {kind.__name__} is meant")
+    return value
+
+
+_READERS: dict[object, Read] = {
+    str: lambda value: _of(str, value),
+    bool: lambda value: _of(bool, value),
+    int: _as_int,
+    float: _as_float,
+}
