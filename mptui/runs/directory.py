@@ -4,10 +4,13 @@ runs/20261120-101500-fast-resnet50/
   run.toml  environment.json  events.jsonl  summary.json  checkpoints/
 """
 
+import contextlib
+import fcntl
 import json
 import os
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ CONFIG = "run.toml"
 ENVIRONMENT = "environment.json"
 CHECKPOINTS = "checkpoints"
 _LOCK = "lock.json"
+LOCK_VERSION = 1
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}")
 
 
@@ -127,23 +131,43 @@ def status_of(run: Path) -> dict[str, Any]:
 
 
 def claim(run: Path) -> None:
-    """Make this process the run's owner.
+    """Make this process the run's owner: of any number that ask in the same instant, one is.
 
     Raises:
         RunDirectoryError: Another living process is.
+        DiskError: The run's directory can't be written.
     """
-    owner = owner_of(run)
-    if owner is not None and owner != os.getpid():
-        raise RunDirectoryError(
-            f"{run}: process {owner} is training this run",
-            hint="wait until it ends, or stop it",
-        )
-    write_json(run / _LOCK, {"pid": os.getpid(), "started": _start_time(os.getpid()), "boot": _boot_id()})
+    with _alone_with(run):
+        owner = owner_of(run)
+        if owner is not None and owner != os.getpid():
+            raise RunDirectoryError(
+                f"{run}: process {owner} is training this run",
+                hint=f"watch it (mptui attach {run.name}), wait until it ends, or stop it",
+            )
+        mine = {"pid": os.getpid(), "started": _start_time(os.getpid()), "boot": _boot_id()}
+        write_json(run / _LOCK, {"version": LOCK_VERSION, **mine})
 
 
 def release(run: Path) -> None:
-    """Give the run up."""
-    (run / _LOCK).unlink(missing_ok=True)
+    """Give the run up. Where the disk can't be written any more, the lock is stale once the process ends."""
+    with contextlib.suppress(DiskError, OSError), _alone_with(run):
+        if owner_of(run) in {None, os.getpid()}:
+            (run / _LOCK).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _alone_with(run: Path) -> Iterator[None]:
+    """Keep others from looking at the lock and writing it at once; the kernel ends it with the process."""
+    try:
+        folder = os.open(run, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise DiskError(f"{run}: {error.strerror}", hint="choose another place with --runs-dir") from error
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: the file must do
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def owner_of(run: Path) -> int | None:

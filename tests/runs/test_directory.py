@@ -194,6 +194,46 @@ def test_a_lock_that_is_none_is_stale(tmp_path, lock):
     claim(tmp_path)
 
 
+def test_of_many_that_claim_in_the_same_instant_one_owns_it(tmp_path):
+    """Over a stale lock, which all of them may take over."""
+    code = (
+        "import pathlib, sys; from mptui.errors import RunDirectoryError; from mptui.runs import directory\n"
+        "print('ready', flush=True)\n"
+        "for line in sys.stdin:\n"
+        "    try: directory.claim(pathlib.Path(line.strip())); print('owner', flush=True)\n"
+        "    except RunDirectoryError: print('refused', flush=True)"
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(4)
+    ]
+    try:
+        for process in processes:
+            assert process.stdout.readline() == "ready\n"
+        for round_ in range(8):
+            run = tmp_path / str(round_)
+            run.mkdir()
+            (run / "lock.json").write_text('{"pid": 1, "started": 1.0, "boot": "before"}')
+            for process in processes:
+                process.stdin.write(f"{run}\n")
+                process.stdin.flush()
+            answers = [process.stdout.readline().strip() for process in processes]
+            assert sorted(answers) == ["owner", *["refused"] * 3]
+            owner = processes[answers.index("owner")].pid
+            assert owner_of(run) == owner
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def test_only_the_owner_gives_a_run_up(tmp_path, other_owner):
+    release(tmp_path)
+    assert owner_of(tmp_path) == other_owner.pid
+
+
 def test_a_process_may_claim_again_and_release(tmp_path):
     claim(tmp_path)
     claim(tmp_path)
