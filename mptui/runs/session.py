@@ -34,6 +34,7 @@ from mptui.hardware.sampler import DeviceSampler
 from mptui.models.zoo import parameter_count
 from mptui.runs import directory
 from mptui.runs.buffer import EventBuffer
+from mptui.runs.control import ControlServer, preset_names
 from mptui.runs.environment import describe_environment
 from mptui.runs.journal import Journal
 from mptui.runs.plan import Plan
@@ -83,6 +84,12 @@ class Session:
         self._result: Result | None = None
         self._thread = threading.Thread(target=self._work, name="mptui-session", daemon=True)
         self._ended = threading.Event()
+        self._control = ControlServer(
+            run,
+            presets=preset_names(plan.request.environ),
+            profile=lambda: self.plan.resolved.profile,
+            send=self.send,
+        )
 
     # -- for whoever watches and steers
 
@@ -101,6 +108,10 @@ class Session:
         """
         directory.claim(self.run)
         self._journal = Journal(self.run)
+        try:
+            self._control.open()
+        except OSError as error:
+            self._warn("control", f"no control socket, so others can only watch and send signals: {error}")
         self._thread.start()
 
     def send(self, command: str, argument: str | None = None) -> None:
@@ -214,6 +225,8 @@ class Session:
             self._journal.write(finished)
         for listener in self._listeners:
             listener.put(finished)
+        self._control.put(finished)
+        self._control.close()
         self._journal.close()
         directory.release(self.run)
         self._result = Result(status, code, document, error, bug)
@@ -229,6 +242,7 @@ class Session:
             self._summary.fold(event)
             for listener in self._listeners:
                 listener.put(event)
+            self._control.put(event)
 
     def _warn(self, code: str, message: str) -> None:
         self._emit(Warned(step=self._step, code=code, message=clean(message)))
