@@ -3,19 +3,44 @@
 A snapshot is a copy in host memory; writing, hashing and syncing it happen beside the training. Saving takes
 at most a twentieth of the time: the end of an epoch and a new best wait for their turn when epochs are
 short. A best that waits is kept in memory, and written at the latest when the run ends.
+
+A disk that is full, read-only or gone holds the run up and ends nothing: the snapshot stays in memory and is
+tried again until it is written, or until the run is asked to stop.
 """
 
+import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
 from mptui.config.schema import CheckpointConfig
 from mptui.engine.checkpoint import Snapshot, keep_only, point, write_checkpoint
-from mptui.events import CheckpointSaved, Event
+from mptui.errors import DiskError
+from mptui.events import CheckpointSaved, Event, Warned
 
 _SHARE = 20
 """Training time between two saves that nobody asked for, in units of what the last one took."""
+RETRY_S = (0.5, 30.0)
+"""Seconds between two tries on a disk that can't be written: the first, and the longest."""
+
+LOOK_S = 0.1
+"""Seconds between two looks, meanwhile, whether the run was asked to stop."""
+
+Hold = Callable[[DiskError], contextlib.AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Save:
+    snapshot: Snapshot
+    reason: str
+    future: Future[None]
+
+    @property
+    def failed(self) -> bool:
+        return self.future.done() and self.future.exception() is not None
 
 
 class Saver:
@@ -25,14 +50,25 @@ class Saver:
         folder: The run's `checkpoints` folder.
         config: When to save, how many to keep.
         emit: Told of each checkpoint, from the writing thread.
+        hold: The context in which a disk that can't be written is waited for, given why it can't.
+        should_stop: Asked meanwhile; True: wait no longer. Without it there is no waiting at all.
     """
 
-    def __init__(self, folder: Path, config: CheckpointConfig, emit: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: CheckpointConfig,
+        emit: Callable[[Event], None],
+        *,
+        hold: Hold = contextlib.nullcontext,
+        should_stop: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._folder = folder
         self._config = config
         self._emit = emit
+        self._hold, self._should_stop = hold, should_stop
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="mptui-save")
-        self._writing: Future[None] | None = None
+        self._writing: _Save | None = None
         self._last_end = time.monotonic()
         self._last_cost = 0.0
         self._last_step = 0
@@ -49,7 +85,7 @@ class Saver:
 
     def may_save(self) -> bool:
         """Whether the end of an epoch may be saved: the last save has paid for itself."""
-        idle = self._writing is None or self._writing.done()
+        idle = self._writing is None or self._writing.future.done()
         return idle and time.monotonic() - self._last_end >= _SHARE * self._last_cost
 
     def offer_best(self, snapshot: Snapshot) -> None:
@@ -63,6 +99,21 @@ class Saver:
             best, self._waiting_best = self._waiting_best, None
             self.save(best, "best")
 
+    def tend(self) -> bool:
+        """Between two steps: hold the run if the last save failed, write the best that waits if it may.
+
+        Returns:
+            Whether the run was held up.
+
+        Raises:
+            DiskError: A save failed, and the run was asked to stop.
+        """
+        held = self._writing is not None and self._writing.failed
+        if held:
+            self.settle()
+        self.write_waiting_best()
+        return held
+
     def save(self, snapshot: Snapshot, reason: str, *, wait: bool = False) -> None:
         """Write `snapshot` in the thread; waits for the one before it, and with `wait` for this one.
 
@@ -72,18 +123,62 @@ class Saver:
         self.settle()
         self._last_step = snapshot.step
         self._last_end = time.monotonic()
-        self._writing = self._thread.submit(self._write, snapshot, reason)
+        self._writing = _Save(snapshot, reason, self._thread.submit(self._write, snapshot, reason))
         if wait:
             self.settle()
 
     def settle(self) -> None:
-        """Wait for the save under way, and raise what went wrong with it."""
+        """Wait for the save under way; where it failed, hold the run until it is written.
+
+        Raises:
+            DiskError: It can't be written, and the run was asked to stop.
+        """
         writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.result()
+        if writing is None:
+            return
+        try:
+            writing.future.result()
+        except DiskError as error:
+            with self._hold(error):
+                self._write_at_last(writing, error)
+
+    def _write_at_last(self, save: _Save, error: DiskError) -> None:
+        """Try again until it is written; once more, and no longer, when the run is to stop."""
+        pause_s, longest_s = RETRY_S
+        while True:
+            until = time.monotonic() + pause_s
+            while not (stopping := self._should_stop()) and time.monotonic() < until:
+                time.sleep(LOOK_S)
+            try:
+                return self._write(save.snapshot, save.reason)
+            except DiskError as again:
+                error = again
+            if stopping:
+                raise error
+            pause_s = min(2 * pause_s, longest_s)
+
+    def __enter__(self) -> "Saver":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+            return
+        # How the run ended is the news: a best that can't be written any more must not hide it.
+        self._should_stop = lambda: True
+        try:
+            self.close()
+        except DiskError as failed:
+            self._emit(Warned(step=self._last_step, code="disk", message=failed.message))
 
     def close(self) -> None:
-        """Write what waits, and end the thread."""
+        """Write what waits, and end the thread.
+
+        Raises:
+            DiskError: It can't be written, and the run was asked to stop.
+        """
         try:
             self.write_waiting_best(force=True)
             self.settle()

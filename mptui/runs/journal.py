@@ -2,12 +2,16 @@
 
 Each event is one `write()` of one line. A process that dies in the middle of one leaves a torn last line:
 readers take it for the end of the file, and the next writer removes it.
+
+While the disk is full or gone, events wait in memory, and are written in order once it is back.
 """
 
 import contextlib
 import errno
 import json
 import os
+import threading
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,35 +21,76 @@ from mptui.events import Event, from_record, to_record
 NAME = "events.jsonl"
 
 
+MOST_WAITING = 100_000
+"""Events that wait in memory for a disk: some 30 MB, or hours of a run; beyond it the oldest go."""
+
+
 class Journal:
-    """Appends events to a run's journal. One process writes; its threads may share it."""
+    """Appends events to a run's journal. One process writes; its threads may share it.
+
+    Attributes:
+        trouble: Why events wait in memory; None while all is on its way to the disk.
+        lost: How many events had to go, since too many waited.
+
+    Raises:
+        DiskError: It can't be opened or repaired.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / NAME
+        self._waiting: deque[bytes] = deque()
+        self._lock = threading.Lock()
+        self.trouble: DiskError | None = None
+        self.lost = 0
         try:
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-            _cut_torn_line(self._file)
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            self._end = _cut_torn_line(self._file)
         except OSError as error:
             raise _disk_error(self._path, error) from error
 
     def write(self, event: Event) -> None:
-        """Append one event.
-
-        Raises:
-            DiskError: The disk is full or gone.
-        """
+        """Append one event, or keep it until the disk takes it."""
         line = json.dumps(to_record(event), separators=(",", ":"), allow_nan=False).encode() + b"\n"
-        try:
-            if os.write(self._file, line) < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                _cut_torn_line(self._file)
-            raise _disk_error(self._path, error) from error
+        with self._lock:
+            self._waiting.append(line)
+            if len(self._waiting) > MOST_WAITING:
+                self._waiting.popleft()
+                self.lost += 1
+            if self.trouble is None:
+                self._write_waiting()
+
+    def retry(self) -> bool:
+        """Write what waits, if the disk is back; whether nothing waits any more."""
+        with self._lock:
+            if self.trouble is not None:
+                self._write_waiting()
+            return self.trouble is None
+
+    @property
+    def waiting(self) -> int:
+        """How many events wait for the disk."""
+        return len(self._waiting)
 
     def close(self) -> None:
         """End; what was written is on its way to the disk."""
+        self.retry()
         os.close(self._file)
+
+    def _write_waiting(self) -> None:
+        try:
+            if self.trouble is not None:  # whatever a failed write left there
+                os.ftruncate(self._file, self._end)
+            while self._waiting:
+                line = self._waiting[0]
+                if os.write(self._file, line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                self._end += len(line)
+                self._waiting.popleft()
+            self.trouble = None
+        except OSError as error:
+            self.trouble = _disk_error(self._path, error)
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._end)
 
 
 def read_journal(directory: Path) -> Iterator[Event]:
@@ -71,8 +116,8 @@ def _parsed(line: bytes) -> Event | None:
         return None
 
 
-def _cut_torn_line(file: int) -> None:
-    """Remove what lies after the last line break, looking only at the file's end."""
+def _cut_torn_line(file: int) -> int:
+    """Remove what lies after the last line break, looking only at the file's end; returns the size left."""
     size = os.lseek(file, 0, os.SEEK_END)
     end = size
     while end > 0:
@@ -85,6 +130,7 @@ def _cut_torn_line(file: int) -> None:
         end = start
     if end != size:
         os.ftruncate(file, end)
+    return end
 
 
 def _disk_error(path: Path, error: OSError) -> DiskError:

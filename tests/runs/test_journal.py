@@ -1,5 +1,7 @@
 """A journal that was cut anywhere is read to its last whole line, and written on from there."""
 
+import contextlib
+import errno
 import json
 import resource
 import stat
@@ -9,6 +11,7 @@ import pytest
 
 from mptui.errors import DiskError
 from mptui.events import CheckpointSaved, Warned
+from mptui.lab.faults import Fault, failing, faulty_disk
 from mptui.runs.journal import NAME, Journal, read_journal
 
 EVENTS = [
@@ -126,22 +129,68 @@ def test_threads_may_share_a_writer(tmp_path):
         assert steps == list(range(200))
 
 
-def test_a_full_disk_is_told_and_what_fitted_is_whole(tmp_path):
-    journal = Journal(tmp_path)
-    for _ in range(5):
-        journal.write(EVENTS[0])
+@contextlib.contextmanager
+def full_after(path, room):
+    """A disk on which `path` can grow by `room` bytes and no more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    room = (tmp_path / NAME).stat().st_size + 20
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + room, hard))
     try:
-        for _ in range(2):  # some bytes fit, then none
-            with pytest.raises(DiskError, match=NAME):
-                journal.write(EVENTS[0])
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    journal.write(EVENTS[1])  # there is room again
+
+
+def numbered(count):
+    return [Warned(time=1.0, step=step, code="n", message="x" * 50) for step in range(count)]
+
+
+def test_on_a_full_disk_events_wait_and_none_is_lost_when_there_is_room(tmp_path):
+    journal, events = Journal(tmp_path), numbered(30)
+    for event in events[:5]:
+        journal.write(event)
+    with full_after(tmp_path / NAME, room=20):
+        for event in events[5:20]:
+            journal.write(event)  # of the first some bytes fit, of the others none
+        assert NAME in journal.trouble.message
+        assert journal.waiting == 15
+        assert not journal.retry()
+        assert list(read_journal(tmp_path)) == events[:5]
+    assert journal.retry()
+    assert journal.trouble is None
+    for event in events[20:]:
+        journal.write(event)
     journal.close()
-    assert list(read_journal(tmp_path)) == [EVENTS[0]] * 5 + [EVENTS[1]]
+    assert list(read_journal(tmp_path)) == events
+    assert journal.lost == 0
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS], ids=errno.errorcode.get)
+@pytest.mark.parametrize("when", ["before", "half", "after"])
+def test_any_call_may_fail_and_each_event_is_there_once(tmp_path, when, error):
+    for place in range(12):
+        for count in (1, 2, 5):
+            folder = tmp_path / f"{place} {count}"
+            folder.mkdir()
+            with faulty_disk(folder, Fault(place, when, failing(error), count, only=["write", "ftruncate"])):
+                journal = Journal(folder)
+                for event in numbered(8):
+                    journal.write(event)
+                while not journal.retry():
+                    pass
+                journal.close()
+            assert list(read_journal(folder)) == numbered(8)
+
+
+def test_where_too_many_wait_the_oldest_go_and_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr("mptui.runs.journal.MOST_WAITING", 10)
+    journal, events = Journal(tmp_path), numbered(25)
+    journal.write(events[0])
+    with full_after(tmp_path / NAME, room=0):
+        for event in events[1:]:
+            journal.write(event)
+    journal.close()
+    assert list(read_journal(tmp_path)) == [events[0], *events[15:]]
+    assert journal.lost == 14
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path):
