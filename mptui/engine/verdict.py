@@ -1,0 +1,135 @@
+"""What holds a run back, from where the time of its steps goes, and what to do about it."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from mptui.events import Advice
+
+BOUND_BY_DATA, BOUND_BY_COPY, BOUND_BY_SAVING = 0.10, 0.20, 0.10
+"""Shares of a step from which waiting for data, copying or saving is what holds the run back."""
+
+LAUNCH_S = 100e-6
+"""Forward and backward of a layer together take the host about this long to issue, whatever its size."""
+
+_KEPT = 9
+_SURE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What the advice depends on.
+
+    Attributes:
+        layers: Modules of the network that compute something themselves.
+        workers: Loader workers now.
+        cpus: Processors that this process may use.
+        cached: Whether the data is on the device already.
+        compiled: Whether the network is compiled.
+        batch_size: Samples a micro-batch.
+    """
+
+    layers: int
+    workers: int
+    cpus: int
+    cached: bool
+    compiled: bool
+    batch_size: int
+
+
+class Verdict:
+    """Judges step after step; says what binds the run once it is sure, and again when that has changed."""
+
+    def __init__(self) -> None:
+        self._splits: deque[Mapping[str, float]] = deque(maxlen=_KEPT)
+        self._starved: deque[bool] = deque(maxlen=_KEPT)
+        self._told = ""
+
+    def restart(self) -> None:
+        """The run goes on under other settings: measure again."""
+        self._splits.clear()
+        self._starved.clear()
+        self._told = ""
+
+    def note(self, seconds: Mapping[str, float], starved: bool | None) -> None:
+        """Take in where one step went: seconds by part, with `data` and `saving` beside the clock's."""
+        self._splits.append(seconds)
+        if starved is not None:
+            self._starved.append(starved)
+
+    def split(self) -> dict[str, float]:
+        """Median seconds of each part over the last steps measured."""
+        if not self._splits:
+            return {}
+        return {part: median(split[part] for split in self._splits) for part in self._splits[-1]}
+
+    def bound_by(self, layers: int) -> str:
+        """data, copy, saving, launch or compute; empty before a step was measured."""
+        split = self.split()
+        total = sum(split.values())
+        if not total:
+            return ""
+        # saving comes in bursts, which a median would not see
+        saving = sum(s["saving"] for s in self._splits) / sum(sum(s.values()) for s in self._splits)
+        if split["data"] >= BOUND_BY_DATA * total:
+            return "data"
+        if saving >= BOUND_BY_SAVING:
+            return "saving"
+        if split["copy"] >= BOUND_BY_COPY * total:
+            return "copy"
+        issuing = (split["forward"] + split["backward"]) / max(1, layers)
+        starved = sum(self._starved) * 2 > len(self._starved) if self._starved else issuing < LAUNCH_S
+        return "launch" if starved else "compute"
+
+    def advice(self, now: Circumstances, step: int) -> Advice | None:
+        """What would help, told once for each thing that binds the run; None while that is unsure."""
+        if len(self._splits) < _SURE:
+            return None
+        bound = self.bound_by(now.layers)
+        if bound == self._told:
+            return None
+        self._told = bound
+        told = _ADVICE[bound](now)
+        if told is None:
+            return None
+        message, setting = told
+        return Advice(step=step, code=f"{bound}_bound", message=message, setting=setting)
+
+
+def _data(now: Circumstances) -> tuple[str, str | None]:
+    more = min(now.cpus, max(2 * now.workers, 2))
+    if more > now.workers:
+        return f"steps wait for data: {more} workers would help", f"data.workers={more}"
+    if not now.cached:
+        return "steps wait for data, and all processors read: keep the data decoded", "data.cache=device"
+    return "steps wait for data although it is on the device: is the host busy with something else?", None
+
+
+def _copy(_now: Circumstances) -> tuple[str, str | None]:
+    return "steps wait for batches to be copied and made ready: try without augmentation to see", (
+        "data.augment=none"
+    )
+
+
+def _saving(_now: Circumstances) -> tuple[str, str | None]:
+    return "saving holds the steps up: save less often, or to a faster disk", "checkpoint.every_minutes=30"
+
+
+def _launch(now: Circumstances) -> tuple[str, str | None]:
+    if not now.compiled:
+        return (
+            "the device waits for the host, which issues many small operations: a larger batch "
+            "or compiling would help",
+            f"training.batch_size={2 * now.batch_size}",
+        )
+    return "the device waits for the host: a larger batch would help", (
+        f"training.batch_size={2 * now.batch_size}"
+    )
+
+
+def _compute(_now: Circumstances) -> None:
+    return None  # as it should be
+
+
+_ADVICE = {"data": _data, "copy": _copy, "saving": _saving, "launch": _launch, "compute": _compute}

@@ -1,0 +1,109 @@
+import pytest
+import torch
+
+from mptui.engine.timing import PARTS, StepClock
+from mptui.engine.verdict import Circumstances, Verdict
+
+HERE = Circumstances(layers=60, workers=2, cpus=16, cached=False, compiled=False, batch_size=32)
+COMPUTING = {"data": 1.0, "copy": 2.0, "forward": 40.0, "backward": 80.0, "optimizer": 4.0, "other": 1.0}
+
+
+def split(**milliseconds):
+    parts = {"saving": 0.0, "logging": 0.1, **COMPUTING, **milliseconds}
+    return {part: ms / 1000 for part, ms in parts.items()}
+
+
+def judged(*splits, starved=None):
+    verdict = Verdict()
+    for seconds in splits:
+        verdict.note(seconds, starved)
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("bound", "seconds", "starved"),
+    [
+        ("compute", split(), None),
+        ("compute", split(), False),
+        ("data", split(data=30.0), None),
+        ("data", split(data=30.0), True),
+        ("copy", split(copy=50.0), False),
+        ("launch", split(forward=1.0, backward=2.0, copy=0.1, data=0.1, optimizer=0.3, other=0.2), None),
+        ("launch", split(), True),
+        ("saving", split(saving=40.0), False),
+    ],
+)
+def test_what_binds_a_run(bound, seconds, starved):
+    assert judged(*[seconds] * 5, starved=starved).bound_by(HERE.layers) == bound
+
+
+def test_one_slow_batch_is_no_verdict():
+    splits = [split()] * 4 + [split(data=900.0)] + [split()] * 4
+
+    assert judged(*splits).bound_by(HERE.layers) == "compute"
+
+
+def test_a_save_that_comes_seldom_and_takes_long_counts():
+    splits = [split()] * 8 + [split(saving=400.0)]
+
+    assert judged(*splits).bound_by(HERE.layers) == "saving"
+
+
+def test_advice_waits_until_it_is_sure_and_comes_once():
+    verdict = judged(*[split(data=60.0)] * 4)
+    assert verdict.advice(HERE, 7) is None
+
+    verdict.note(split(data=60.0), None)
+    advice = verdict.advice(HERE, 8)
+
+    assert (advice.code, advice.setting, advice.step) == ("data_bound", "data.workers=4", 8)
+    assert verdict.advice(HERE, 9) is None
+
+
+def test_after_a_change_it_is_measured_again():
+    verdict = judged(*[split(data=60.0)] * 5)
+    assert verdict.advice(HERE, 8) is not None
+
+    verdict.restart()
+
+    assert verdict.split() == {}
+    assert verdict.bound_by(HERE.layers) == ""
+    for _ in range(5):
+        verdict.note(split(data=60.0), None)
+    assert verdict.advice(HERE, 20) is not None
+
+
+def test_a_run_bound_by_compute_is_left_in_peace():
+    assert judged(*[split()] * 9).advice(HERE, 9) is None
+
+
+def test_the_parts_of_a_step_add_up_to_the_step():
+    clock = StepClock(torch.device("cpu"))
+    clock.begin()
+    for part in ("copy", "forward", "backward", "copy", "forward", "backward", "optimizer"):
+        clock.mark(part)
+    clock.end()
+
+    measured = clock.read()
+
+    assert set(measured.seconds) == set(PARTS)
+    assert all(seconds >= 0 for seconds in measured.seconds.values())
+    assert measured.starved is None
+    assert clock.read() is None
+
+
+def test_a_step_that_is_not_asked_for_is_not_measured():
+    clock = StepClock(torch.device("cpu"))
+    clock.begin()
+    clock.end()
+    assert clock.read() is not None
+
+    clock.begin()
+    clock.mark("forward")
+    clock.end()
+    assert clock.read() is None
+
+    clock.arm()
+    clock.begin()
+    clock.end()
+    assert clock.read() is not None
