@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 PARTS = ("copy", "forward", "backward", "optimizer", "other")
-"""copy: a batch on its way to the device, and made ready there; other: metrics, seeds, and notes of the step."""
+"""copy: a batch on its way to the device, and made ready there; other: metrics, seeds and notes."""
 
 
 @dataclass(frozen=True, slots=True)
