@@ -181,11 +181,16 @@ def owner_of(run: Path) -> int | None:
 
 
 def _start_time(pid: int) -> float | None:
-    """When `pid` began, so that a new process with an old number is not taken for its owner."""
+    """When `pid` began, so that a new process with an old number is not taken for its owner.
+
+    None where it has ended, be it that nobody has asked how: it trains nothing.
+    """
     import psutil
 
     try:
-        return round(float(psutil.Process(pid).create_time()), 2)
+        process = psutil.Process(pid)
+        ended = process.status() == psutil.STATUS_ZOMBIE
+        return None if ended else round(float(process.create_time()), 2)
     except psutil.Error:
         return None
 

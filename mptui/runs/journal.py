@@ -103,12 +103,13 @@ def read_journal(directory: Path) -> Iterator[Event]:
         for line in file:
             if not line.endswith(b"\n"):
                 return
-            event = _parsed(line)
+            event = parsed(line)
             if event is not None:
                 yield event
 
 
-def _parsed(line: bytes) -> Event | None:
+def parsed(line: bytes) -> Event | None:
+    """The event of a line of a journal; None for what is none."""
     try:
         record = json.loads(line)
         return from_record(record) if isinstance(record, dict) else None

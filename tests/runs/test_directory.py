@@ -173,6 +173,12 @@ def test_the_lock_of_a_killed_process_is_taken_over(tmp_path, other_owner):
     assert owner_of(tmp_path) == os.getpid()
 
 
+def test_a_killed_process_owns_nothing_before_anyone_has_asked_how_it_ended(tmp_path, other_owner):
+    other_owner.kill()
+    os.waitid(os.P_PID, other_owner.pid, os.WEXITED | os.WNOWAIT)
+    assert owner_of(tmp_path) is None
+
+
 def test_another_process_that_got_the_number_is_no_owner(tmp_path):
     claim(tmp_path)
     lock = tmp_path / "lock.json"
