@@ -173,6 +173,8 @@ class GuardsConfig(Table):
     """Let autograd name the operation that made a NaN; slow, for bug hunts."""
     check_batches: bool = False
     """Look at every batch and loss for values that can't be right; syncs each step, for bug hunts."""
+    hang_minutes: Annotated[float, Field(ge=0)] = 5.0
+    """Minutes in which nothing ends before all stacks are written to stacks.txt; 0: never."""
 
 
 class LoggingConfig(Table):

@@ -84,6 +84,7 @@ class Loader:
         bad_budget: Share of samples that may be bad and are replaced by others.
         on_bad: Told of each bad sample once.
         on_progress: Told of samples done and in all while `prepare` works.
+        check_stop: Called several times a second while data is waited for; what it raises ends the waiting.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class Loader:
         bad_budget: float = 0.01,
         on_bad: Callable[[Problem], None] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
+        check_stop: Callable[[], None] = lambda: None,
     ) -> None:
         self._count, self._batch_size, self._side = len(split), batch_size, side
         self._device, self._seed, self._train = device, seed, train
@@ -120,7 +122,7 @@ class Loader:
         make = Geometry.for_training if self._augment else Geometry.for_validation
         self._geometry = make(task, side)
         stored = Geometry.for_storage(task, side) if self._augment and self._cached else self._geometry
-        self._pool = Pool(workers)
+        self._pool = Pool(workers, check_stop)
         self._bad = BadSamples(len(split), bad_budget, on_bad)
         self._source = Source(
             split, self._pool, self._bad, stored, masks=task == "segmentation", classes=num_classes, seed=seed
@@ -148,6 +150,11 @@ class Loader:
     def worker_pids(self) -> list[int]:
         """The worker processes there are now."""
         return self._pool.pids
+
+    @property
+    def reading(self) -> list[str]:
+        """The samples that worker processes are at now, for a message; from any thread."""
+        return self._pool.reading
 
     @property
     def batches(self) -> int:
@@ -210,6 +217,19 @@ class Loader:
             yield next(windows)
         finally:
             aside.close()
+
+    def read_less(self) -> bool:
+        """Read half as many batches ahead, in fresh memory; False where there are none to give up."""
+        if self._ahead < 2:
+            return False
+        self._abandon()
+        self._transfer.close()
+        self._pool.close()
+        self._ahead //= 2
+        self._pool = Pool(self._pool.size)
+        self._source = replace(self._source, pool=self._pool)
+        self._transfer = Transfer(self._device, self._pool.arena)
+        return True
 
     def names(self, indices: npt.NDArray[np.int64]) -> list[str]:
         """What samples of the split are called in a message: their files."""

@@ -12,7 +12,9 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter, deque
+from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe, wait
 from types import TracebackType
 
@@ -21,6 +23,9 @@ from mptui.data.worker import Answer, Task, perform
 from mptui.errors import DataError
 
 _DEATHS_BY_ONE_TASK = 3
+_LOOK_S = 0.2
+_PATIENCE_S = 10.0
+"""How long a worker may take to leave a sample that is no longer wanted."""
 _NAMES_SHOWN = 5
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from mptui.data.worker import main; main()"
@@ -35,11 +40,13 @@ class Pool:
 
     Args:
         workers: How many processes; 0: none.
+        check_stop: Called several times a second while answers are waited for; may raise.
     """
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, check_stop: Callable[[], None] = lambda: None) -> None:
         self.arena = Arena()
         self.size = workers
+        self._check_stop = check_stop
         self._workers: list[_Worker] = []
         self._inline: deque[Task] = deque()
         self._last_id = self._called_off = 0
@@ -57,6 +64,12 @@ class Pool:
     def pids(self) -> list[int]:
         """The processes that work now."""
         return [worker.pid for worker in self._workers]
+
+    @property
+    def reading(self) -> list[str]:
+        """The first sample of the task that each process is at."""
+        oldest = [next(iter(worker.tasks.copy()), None) for worker in self._workers.copy()]
+        return [task.requests[0].name for task in oldest if task is not None]
 
     def next_id(self) -> int:
         """The id of the next task; ids rise."""
@@ -82,12 +95,14 @@ class Pool:
             DataError: A task has killed its worker several times.
             RuntimeError: A worker met a fault in the program.
         """
+        if block:
+            self._check_stop()
         if self._inline and block:
             task = self._inline.popleft()
             return [(task, perform(task, self.arena.fd, lambda: False))]
         if not self._workers:
             return []
-        ready = set(wait([worker.connection for worker in self._workers], timeout=None if block else 0))
+        ready = self._ready(block)
         answers = []
         for place, worker in enumerate(self._workers):
             if worker.connection in ready:
@@ -101,14 +116,29 @@ class Pool:
                 raise RuntimeError(f"a data worker failed\n{answer.error}")
         return wanted
 
+    def _ready(self, block: bool) -> set[object]:
+        """The connections on which something has come; with `block`, once there is one."""
+        connections = [worker.connection for worker in self._workers]
+        while not (ready := wait(connections, timeout=_LOOK_S if block else 0)) and block:
+            self._check_stop()
+        return set(ready)
+
     def call_off(self) -> None:
-        """Drop all tasks; when this returns, no worker writes to the arena any more."""
+        """Drop all tasks; when this returns, no worker writes to the arena any more.
+
+        A worker that does not come back from a read is ended, and another started with the next task.
+        """
         self._inline.clear()
         self._called_off = self._last_id
         for worker in self._workers:
             worker.call_off()
-        while any(worker.load for worker in self._workers):
-            self.collect(block=True)
+        until = time.monotonic() + _PATIENCE_S
+        while (busy := [worker for worker in self._workers if worker.load]) and time.monotonic() < until:
+            if wait([worker.connection for worker in busy], timeout=_LOOK_S):
+                self.collect(block=False)
+        for worker in busy:
+            worker.end()
+            self._workers.remove(worker)
 
     def close(self) -> None:
         """End the processes and give the arena back; the pool is of no use afterwards."""
@@ -179,7 +209,10 @@ class _Worker:
         self.connection.close()
         # It leaves by itself when its pipe closes; one that hangs in a read of a dead disk does not.
         self._process.kill()
-        return self._process.wait()
+        try:
+            return self._process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:  # the kernel does not let it go from a dead disk
+            return -signal.SIGKILL
 
     def _send_bytes(self, message: bytes) -> None:
         # A dead worker is noticed, and its tasks given to another, where answers are collected.

@@ -60,7 +60,7 @@ class Saver:
         config: CheckpointConfig,
         emit: Callable[[Event], None],
         *,
-        hold: Hold = contextlib.nullcontext,
+        hold: Hold = lambda error: contextlib.nullcontext(),
         should_stop: Callable[[], bool] = lambda: True,
     ) -> None:
         self._folder = folder

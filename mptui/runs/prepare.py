@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -16,14 +17,17 @@ from mptui.data.types import Dataset, Problem, Split
 from mptui.engine.control import Mailbox, Stopped
 from mptui.engine.parts import Job, Switch
 from mptui.engine.setup import prepare_torch, set_switches
-from mptui.events import Event, PhaseChanged, Progress, Warned
+from mptui.engine.trainer import Trainer
+from mptui.events import Event, PhaseChanged, Progress, RunStarted, Warned
 from mptui.hardware.advice import choose_precision
 from mptui.models.weights import load_weights
-from mptui.models.zoo import build
+from mptui.models.zoo import build, parameter_count
 from mptui.runs.plan import Plan
 from mptui.tasks.registry import build_task
+from mptui.text import clean
 
 Emit = Callable[[Event], None]
+OnBad = Callable[[Problem], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +36,18 @@ class Prepared:
 
     job: Job
     dataset: Dataset
+    loaders: "LoaderMaker"
 
 
-def prepare(plan: Plan, *, emit: Callable[[Event], None], mailbox: Mailbox, force_compile: bool) -> Prepared:
+def prepare(plan: Plan, *, emit: Emit, mailbox: Mailbox, on_bad: OnBad, force_compile: bool) -> Prepared:
     """Make everything ready that the trainer needs.
+
+    Args:
+        plan: What will be done.
+        emit: Told how far it is.
+        mailbox: Looked at in every phase.
+        on_bad: Told of each sample that can't be used, in the training too.
+        force_compile: Compile even where that can't repay itself.
 
     Raises:
         ConfigError: The model does not exist, or not at this image size or for this task.
@@ -51,13 +63,16 @@ def prepare(plan: Plan, *, emit: Callable[[Event], None], mailbox: Mailbox, forc
         dataset = _scanned(plan, side, emit, mailbox)
     except ScanCancelledError:
         raise Stopped(mailbox.stop_signal) from None
+    mailbox.check_stop()
     emit(PhaseChanged(phase="preparing"))
     model = build(config.model, num_classes=len(dataset.classes), task=plan.task, side=side)
     if config.model.weights is not None:
         for message in load_weights(model, config.model.weights):
             emit(Warned(code="weights", message=message))
-    job = build_job(plan, dataset, model.to(device), emit, force_compile=force_compile)
-    return Prepared(job, dataset)
+    mailbox.check_stop()
+    loaders = LoaderMaker(plan, dataset, emit, on_bad, mailbox.check_stop)
+    job = build_job(plan, loaders, model.to(device), force_compile=force_compile)
+    return Prepared(job, dataset, loaders)
 
 
 def _scanned(plan: Plan, side: int, emit: Emit, mailbox: Mailbox) -> Dataset:
@@ -72,13 +87,10 @@ def _scanned(plan: Plan, side: int, emit: Emit, mailbox: Mailbox) -> Dataset:
     )
 
 
-def build_job(
-    plan: Plan, dataset: Dataset, model: torch.nn.Module, emit: Emit, *, force_compile: bool
-) -> Job:
+def build_job(plan: Plan, loaders: "LoaderMaker", model: torch.nn.Module, *, force_compile: bool) -> Job:
     """The job of `plan` around a model that is on its device already."""
-    config = plan.config
+    config, dataset = plan.config, loaders.dataset
     memory_format = torch.channels_last if config.speed.channels_last else torch.contiguous_format
-    loader = _LoaderMaker(plan, dataset, emit)
     return Job(
         config=config,
         model=model.to(memory_format=memory_format),
@@ -86,8 +98,8 @@ def build_job(
         num_classes=len(dataset.classes),
         device=torch.device(plan.device.torch_name),
         precision=plan.precision.used,
-        train_loader=loader.make(dataset.train, train=True),
-        val_loader=loader.make(dataset.val, train=False),
+        train_loader=loaders.make(dataset.train, train=True),
+        val_loader=loaders.make(dataset.val, train=False),
         force_compile=force_compile,
     )
 
@@ -111,62 +123,122 @@ def build_switch(plan: Plan, prepared: Prepared, profile: str, emit: Emit) -> tu
     if kept:
         emit(Warned(code="preset_kept", message=f"can't change in a run and stay: {', '.join(kept)}"))
     set_switches(config)
-    job = build_job(
-        fresh,
-        prepared.dataset,
-        prepared.job.model,
-        emit,
-        force_compile=False,
-    )
+    job = build_job(fresh, prepared.loaders.of(fresh), prepared.job.model, force_compile=False)
     return fresh, Switch(job, preset.profile, plan.resolved.profile, changes)
 
 
-class _LoaderMaker:
-    """Makes the two loaders of a job."""
+def run_started(
+    plan: Plan, run: Path, prepared: Prepared, trainer: Trainer, resumed_from: int | None
+) -> RunStarted:
+    """What the run tells of itself when all is ready."""
+    config, dataset, job = plan.config, prepared.dataset, prepared.job
+    return RunStarted(
+        step=trainer.step,
+        run=run.name,
+        directory=str(run),
+        profile=plan.resolved.profile,
+        task=plan.task,
+        model=str(config.model.name),
+        parameters=parameter_count(job.model),
+        dataset=clean(dataset.name),
+        train_samples=len(dataset.train),
+        val_samples=len(dataset.val),
+        classes=[clean(name) for name in dataset.classes],
+        device=plan.device.torch_name,
+        device_name=plan.device.name,
+        precision_requested=plan.precision.requested,
+        precision=plan.precision.used,
+        precision_reason=plan.precision.reason,
+        tf32=config.precision.tf32 and plan.device.native.get("tf32") == "native",
+        channels_last=config.speed.channels_last,
+        compile_mode=config.speed.compile,
+        image_size=int(config.data.image_size or 0),
+        batch_size=config.training.batch_size,
+        accumulate=config.training.accumulate,
+        epochs=config.training.epochs,
+        steps_per_epoch=trainer.parts.steps_per_epoch,
+        val_batches=job.val_loader.batches,
+        total_steps=trainer.parts.schedule_steps,
+        resumed_from_step=resumed_from,
+        notes=list(plan.notes),
+    )
 
-    def __init__(self, plan: Plan, dataset: Dataset, emit: Emit) -> None:
-        self._plan, self._dataset, self._emit = plan, dataset, emit
-        self._device = torch.device(plan.device.torch_name)
+
+def checkpoint_bytes(job: Job) -> int:
+    """What a checkpoint of `job` will take: weights, buffers, the optimizer's copies of weights, the EMA."""
+    training = job.config.training
+    weights = sum(p.numel() * p.element_size() for p in job.model.parameters())
+    copies = 2 if training.optimizer == "adamw" else int(training.momentum > 0)
+    copies += training.ema_decay is not None
+    state = job.model.state_dict().values()
+    whole: int = sum(t.numel() * t.element_size() for t in state)
+    return copies * weights + whole
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderMaker:
+    """Makes the two loaders of a job.
+
+    `on_bad` is told of each sample that can't be used; `check_stop` is asked while data is waited for, and
+    raises where the run is to end.
+    """
+
+    plan: Plan
+    dataset: Dataset
+    emit: Emit
+    on_bad: OnBad
+    check_stop: Callable[[], None]
+
+    def of(self, plan: Plan) -> "LoaderMaker":
+        """The same for another plan."""
+        return replace(self, plan=plan)
 
     def make(self, split: Split, *, train: bool) -> Loader:
-        config = self._plan.config
+        """The loader of the training or of the validation half."""
+        config = self.plan.config
         data, training = config.data, config.training
         side = int(data.image_size or 0)
         return Loader(
             split,
-            task=self._plan.task,
+            task=self.plan.task,
             batch_size=training.batch_size,
             side=side,
             train=train,
             augment=train and data.augment == "default",
             seed=training.seed,
-            device=self._device,
+            device=torch.device(self.plan.device.torch_name),
             channels_last=config.speed.channels_last,
-            workers=self._plan.workers,
+            workers=self.plan.workers,
             prefetch=data.prefetch,
             cache=self._cache(split),
             mixup_alpha=data.mixup_alpha if train else 0.0,
             cutmix_alpha=data.cutmix_alpha if train else 0.0,
-            num_classes=len(self._dataset.classes),
+            num_classes=len(self.dataset.classes),
             # a short last batch is another shape, and each shape is compiled anew
             drop_last=train and config.speed.compile != "off" and len(split) >= training.batch_size,
             pad_last=not train,
             bad_budget=data.bad_sample_budget,
             on_bad=self._bad_sample,
-            on_progress=lambda done, total: self._emit(Progress(phase="preparing", done=done, total=total)),
+            on_progress=self._progress,
+            check_stop=self.check_stop,
         )
 
     def _cache(self, split: Split) -> Literal["off", "device"]:
-        if self._plan.config.data.cache != "auto":
-            return self._plan.config.data.cache
+        if self.plan.config.data.cache != "auto":
+            return self.plan.config.data.cache
         fits, _ = cache_fits(
             split,
-            side=int(self._plan.config.data.image_size or 0),
-            task=self._plan.task,
-            device=self._device,
-            has_ignored=self._dataset.has_ignored,
+            side=int(self.plan.config.data.image_size or 0),
+            task=self.plan.task,
+            device=torch.device(self.plan.device.torch_name),
+            has_ignored=self.dataset.has_ignored,
         )
         return "device" if fits else "off"
 
+    def _progress(self, done: int, total: int) -> None:
+        self.check_stop()
+        self.emit(Progress(phase="preparing", done=done, total=total))
+
     def _bad_sample(self, problem: Problem) -> None:
-        self._emit(Warned(code="bad_sample", message=f"left out {problem.path}: {problem.reason}"))
+        self.on_bad(problem)
+        self.emit(Warned(code="bad_sample", message=f"left out {problem.path}: {problem.reason}"))

@@ -18,7 +18,7 @@ import torch
 
 from mptui.config.dump import to_toml
 from mptui.engine import snapshots
-from mptui.engine.checkpoint import read_newest
+from mptui.engine.checkpoint import cant_save, need_space, never_saved, read_newest
 from mptui.engine.control import Command, Mailbox, Stopped
 from mptui.engine.parts import Switch
 from mptui.engine.saver import Saver
@@ -29,18 +29,29 @@ from mptui.errors import (
     MemoryExhaustedError,
     MptuiError,
 )
-from mptui.events import CommandAnswered, Event, PhaseChanged, RunFinished, RunStarted, Warned
+from mptui.events import (
+    CommandAnswered,
+    Event,
+    Paused,
+    PhaseChanged,
+    Recovered,
+    Resumed,
+    RunFinished,
+    Warned,
+)
 from mptui.hardware.sampler import DeviceSampler
-from mptui.models.zoo import parameter_count
 from mptui.runs import directory
+from mptui.runs.bad_samples import NAME as BAD_SAMPLES
+from mptui.runs.bad_samples import BadSampleList
 from mptui.runs.buffer import EventBuffer
 from mptui.runs.control import ControlServer, preset_names
 from mptui.runs.environment import describe_environment
 from mptui.runs.journal import Journal
 from mptui.runs.plan import Plan
-from mptui.runs.prepare import Prepared, build_switch, prepare
+from mptui.runs.prepare import Prepared, build_switch, checkpoint_bytes, prepare, run_started
 from mptui.runs.summary import Summary
 from mptui.runs.trackers import follow
+from mptui.runs.watchdog import Watchdog
 from mptui.text import clean
 
 PULSE_S = 1.0
@@ -80,7 +91,8 @@ class Session:
         self._listeners: list[EventBuffer] = []
         self._lock = threading.Lock()
         self._summary = Summary(run.name, str(run))
-        self._step = 0
+        self._step, self._phase = 0, ""
+        self._trainer: Trainer | None = None
         self._result: Result | None = None
         self._thread = threading.Thread(target=self._work, name="mptui-session", daemon=True)
         self._ended = threading.Event()
@@ -108,6 +120,9 @@ class Session:
         """
         directory.claim(self.run)
         self._journal = Journal(self.run)
+        self._journal_waits = False
+        self._bad = BadSampleList(self.run)
+        self._watchdog = Watchdog(self.run, 60 * self.plan.config.guards.hang_minutes, self._warn)
         try:
             self._control.open()
         except OSError as error:
@@ -166,12 +181,17 @@ class Session:
         if plan.precision.warning is not None:
             self._warn("precision", plan.precision.warning)
         with self._pulse(), follow(plan.config, self.run, self.listen, self._warn):
-            prepared = prepare(plan, emit=self._emit, mailbox=self.mailbox, force_compile=self._force_compile)
+            prepared = prepare(
+                plan,
+                emit=self._emit,
+                mailbox=self.mailbox,
+                on_bad=lambda problem: self._bad.add([problem]),
+                force_compile=self._force_compile,
+            )
             with contextlib.ExitStack() as stack:
                 self._note_problems(prepared)
-                saver = Saver(self.run / directory.CHECKPOINTS, plan.config.checkpoint, self._emit)
-                stack.callback(saver.close)
-                trainer = Trainer(
+                saver = stack.enter_context(self._saver())
+                trainer = self._trainer = Trainer(
                     prepared.job,
                     emit=self._emit,
                     mailbox=self.mailbox,
@@ -179,20 +199,70 @@ class Session:
                     rebuild=partial(self._rebuild, prepared),
                 )
                 stack.callback(trainer.close)
+                self._watchdog.reading = lambda: trainer.job.train_loader.reading
                 resumed = self._restore(trainer) if self._resume else None
-                self._emit(_started(self.plan, self.run, prepared, trainer, resumed))
+                self._check_space(prepared)
+                self.mailbox.check_stop()  # nothing was trained yet: there is nothing to save
+                self._emit(run_started(self.plan, self.run, prepared, trainer, resumed))
                 try:
                     trainer.train()
                 finally:
                     self._note_figures(trainer, device)
 
+    def _saver(self) -> Saver:
+        return Saver(
+            self.run / directory.CHECKPOINTS,
+            self.plan.config.checkpoint,
+            self._emit,
+            hold=self._held,
+            should_stop=lambda: self.mailbox.stop_asked,
+        )
+
+    @contextlib.contextmanager
+    def _held(self, error: DiskError) -> Iterator[None]:
+        """Say that the run waits for the disk, and when it goes on."""
+        before, since = self._phase, time.monotonic()
+        self._warn("disk", f"{error.message}; the run waits: {error.hint}")
+        self._emit(PhaseChanged(step=self._step, phase="paused", detail="waits for the disk"))
+        self._emit(Paused(step=self._step))
+        yield
+        waited = f"saved after {time.monotonic() - since:.0f} s of waiting; no step is lost"
+        self._emit(Recovered(step=self._step, problem="disk", action=waited))
+        self._emit(Resumed(step=self._step))
+        self._emit(PhaseChanged(step=self._step, phase=before))
+
+    def _check_space(self, prepared: Prepared) -> None:
+        """Refuse to start where the checkpoints that are to be kept, and the one being written, don't fit.
+
+        Raises:
+            DiskError: They don't.
+        """
+        folder = self.run / directory.CHECKPOINTS
+        there = sum(file.stat().st_size for file in folder.glob("*/*") if file.is_file())
+        one = checkpoint_bytes(prepared.job)
+        size = max(one, one * (self.plan.config.checkpoint.keep + 1) - there)
+        try:
+            need_space(self.run, size)
+        except OSError as error:
+            raise cant_save(self.run, size, error) from error
+
     def _rebuild(self, prepared: Prepared, profile: str) -> Switch:
-        self.plan, switch = build_switch(self.plan, prepared, profile, self._emit)
-        directory.write_text(self.run / directory.CONFIG, to_toml(self.plan.config))
+        plan, switch = build_switch(self.plan, prepared, profile, self._emit)
+        directory.write_text(self.run / directory.CONFIG, to_toml(plan.config))
+        self.plan = plan
         return switch
 
     def _restore(self, trainer: Trainer) -> int:
-        snapshot, complaints = read_newest(self.run / directory.CHECKPOINTS)
+        """Set `trainer` to the newest whole checkpoint; to the start where the run was killed before any.
+
+        Raises:
+            RunDirectoryError: All of them are damaged, or of a newer version.
+        """
+        folder = self.run / directory.CHECKPOINTS
+        if never_saved(folder):
+            self._warn("never_saved", "this run has no checkpoint yet: it goes on from its start")
+            return 0
+        snapshot, complaints = read_newest(folder)
         for complaint in complaints:
             self._warn("damaged_checkpoint", complaint)
         snapshots.restore(trainer, snapshot)
@@ -221,8 +291,8 @@ class Session:
             directory=str(self.run),
             seconds=seconds,
         )
-        with contextlib.suppress(DiskError):
-            self._journal.write(finished)
+        self._bad.write()
+        self._journal.write(finished)
         for listener in self._listeners:
             listener.put(finished)
         self._control.put(finished)
@@ -238,7 +308,10 @@ class Session:
         """To the journal first, then to everyone. From any of the session's threads."""
         with self._lock:
             self._step = max(self._step, event.step)
+            if isinstance(event, PhaseChanged):
+                self._phase = event.phase
             self._journal.write(event)
+            self._watchdog.note(event)
             self._summary.fold(event)
             for listener in self._listeners:
                 listener.put(event)
@@ -259,15 +332,17 @@ class Session:
             last = 0.0
             while not ending.wait(PULSE_S):
                 sample = sampler.latest()
-                try:
-                    if sample is not None and sample.time != last:
-                        last = sample.time
-                        self._emit(replace(sample, step=self._step))
-                    if time.monotonic() - written > SUMMARY_EVERY_S:
-                        written = time.monotonic()
+                if sample is not None and sample.time != last:
+                    last = sample.time
+                    self._emit(replace(sample, step=self._step))
+                if time.monotonic() - written > SUMMARY_EVERY_S:
+                    written = time.monotonic()
+                    with contextlib.suppress(DiskError):  # it is written again the next time
                         self._write_summary()
-                except DiskError:
-                    return  # the worker meets the same disk, and ends the run
+                self._bad.write()
+                self._look_after_journal()
+                trainer = self._trainer
+                self._watchdog.look(trainer and (trainer.step, trainer.cursor.sample))
 
         thread = threading.Thread(target=beat, name="mptui-pulse", daemon=True)
         thread.start()
@@ -278,17 +353,28 @@ class Session:
             thread.join()
             sampler.stop()
 
+    def _look_after_journal(self) -> None:
+        """Say once that the journal can't be written, and once that it is."""
+        trouble, waiting = self._journal.trouble, self._journal.waiting
+        if trouble is not None and not self._journal.retry():
+            if not self._journal_waits:
+                self._journal_waits = True
+                self._warn("disk", f"{trouble.message}; events wait in memory: {trouble.hint}")
+        elif self._journal_waits:
+            self._journal_waits = False
+            lost = f"; {self._journal.lost:,} older ones are lost" if self._journal.lost else ""
+            action = f"the journal is written again, with {waiting:,} events that waited{lost}"
+            self._emit(Recovered(step=self._step, problem="disk", action=action))
+
     def _note_problems(self, prepared: Prepared) -> None:
-        """Keep the list of files that are left out."""
+        """Keep the list of files that the scan left out."""
         problems = prepared.dataset.problems
+        self._bad.add(problems)
+        self._bad.write()
         if problems:
-            directory.write_json(
-                self.run / "bad_samples.json",
-                {"files": [{"path": p.path, "reason": p.reason} for p in problems]},
-            )
             names = ", ".join(clean(f"{p.path} ({p.reason})") for p in problems[:5])
             more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
-            self._warn("bad_samples", f"left out {len(problems)} files: {names}{more}; see bad_samples.json")
+            self._warn("bad_samples", f"left out {len(problems)} files: {names}{more}; see {BAD_SAMPLES}")
 
     def _note_figures(self, trainer: Trainer, device: torch.device) -> None:
         document = self._summary.document
@@ -301,42 +387,6 @@ class Session:
         self._summary.measure(None)
         with self._lock:
             directory.write_json(self.run / directory.SUMMARY, self._summary.document)
-
-
-def _started(
-    plan: Plan, run: Path, prepared: Prepared, trainer: Trainer, resumed_from: int | None
-) -> RunStarted:
-    config, dataset, job = plan.config, prepared.dataset, prepared.job
-    return RunStarted(
-        step=trainer.step,
-        run=run.name,
-        directory=str(run),
-        profile=plan.resolved.profile,
-        task=plan.task,
-        model=str(config.model.name),
-        parameters=parameter_count(job.model),
-        dataset=clean(dataset.name),
-        train_samples=len(dataset.train),
-        val_samples=len(dataset.val),
-        classes=[clean(name) for name in dataset.classes],
-        device=plan.device.torch_name,
-        device_name=plan.device.name,
-        precision_requested=plan.precision.requested,
-        precision=plan.precision.used,
-        precision_reason=plan.precision.reason,
-        tf32=config.precision.tf32 and plan.device.native.get("tf32") == "native",
-        channels_last=config.speed.channels_last,
-        compile_mode=config.speed.compile,
-        image_size=int(config.data.image_size or 0),
-        batch_size=config.training.batch_size,
-        accumulate=config.training.accumulate,
-        epochs=config.training.epochs,
-        steps_per_epoch=trainer.parts.steps_per_epoch,
-        val_batches=job.val_loader.batches,
-        total_steps=trainer.parts.schedule_steps,
-        resumed_from_step=resumed_from,
-        notes=list(plan.notes),
-    )
 
 
 def _out_of_memory(error: torch.OutOfMemoryError) -> MemoryExhaustedError:

@@ -1,0 +1,49 @@
+"""bad_samples.json: the files that a run goes on without, and why."""
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from mptui.data.types import Problem
+from mptui.errors import DiskError
+from mptui.runs.directory import write_json
+
+NAME = "bad_samples.json"
+VERSION = 1
+
+
+class BadSampleList:
+    """What the scan and the training set aside, each file once; over resumes of the run, too."""
+
+    def __init__(self, run: Path) -> None:
+        self._path = run / NAME
+        self._lock = threading.Lock()
+        self._reasons = dict(_read(self._path))
+        self._written = True
+
+    def add(self, problems: Iterable[Problem]) -> None:
+        """Note some files; cheap, and safe from any thread."""
+        with self._lock:
+            fresh = {problem.path: problem.reason for problem in problems}
+            self._written &= fresh.items() <= self._reasons.items()
+            self._reasons |= fresh
+
+    def write(self) -> None:
+        """Write the list if there is anything new; what can't be written now is tried the next time."""
+        with self._lock:
+            if self._written:
+                return
+            files = [{"path": path, "reason": reason} for path, reason in sorted(self._reasons.items())]
+        with contextlib.suppress(DiskError):
+            write_json(self._path, {"version": VERSION, "files": files})
+            self._written = len(files) == len(self._reasons)
+
+
+def _read(path: Path) -> Iterable[tuple[str, str]]:
+    try:
+        files = json.loads(path.read_text())["files"]
+        return [(str(file["path"]), str(file["reason"])) for file in files]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return []

@@ -1,0 +1,102 @@
+"""A watchdog: when nothing ends for a long while, where every thread stands goes to `stacks.txt`.
+
+It looks once a second from the thread of the pulse, at events and at how far the trainer is; the training
+loop knows nothing of it and pays nothing.
+"""
+
+import faulthandler
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from mptui.events import CommandAnswered, DeviceSample, Event, PhaseChanged, Step, Warned
+from mptui.text import clean_name
+
+NAME = "stacks.txt"
+
+USUAL_STEPS = 20
+"""A run whose steps are slow may stand still for so many of them."""
+
+PATIENCE = {"starting": 4, "preparing": 4, "warming_up": 4, "compiling": 8, "saving": 4}
+"""Phases that tell nothing while they work, and how many times the usual limit they have."""
+
+OFF = frozenset({"paused", "finished"})
+_NAMES_SHOWN = 5
+_NO_PROGRESS = (DeviceSample, Warned, CommandAnswered)
+
+
+class Watchdog:
+    """Watches one run.
+
+    Args:
+        run: The run's directory.
+        limit_s: Seconds without progress that count as a hang; 0: never.
+        warn: Told (code, message), once for each hang.
+        reading: The samples that are being read now, for the message.
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        limit_s: float,
+        warn: Callable[[str, str], None],
+        reading: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        self._path, self._limit_s, self._warn = run / NAME, limit_s, warn
+        self.reading = reading
+        self._phase = "starting"
+        self._step = 0
+        self._usual_s = 0.0
+        self._position: object = None
+        self._since = time.monotonic()
+        self._told = False
+
+    def note(self, event: Event) -> None:
+        """Take in what the run tells: most of it is progress."""
+        if isinstance(event, _NO_PROGRESS):
+            return
+        if isinstance(event, PhaseChanged):
+            self._phase = event.phase
+        elif isinstance(event, Step) and event.step_time_s is not None:
+            self._usual_s = max(event.step_time_s, 0.9 * self._usual_s)
+        self._step = event.step
+        self._progressed()
+
+    def look(self, position: object) -> None:
+        """Look whether the run hangs.
+
+        Args:
+            position: Something that is another whenever a step has ended.
+        """
+        if position != self._position:
+            self._position = position
+            self._progressed()
+        still_s = time.monotonic() - self._since
+        if self._limit_s and not self._told and self._phase not in OFF and still_s > self._allowed_s():
+            self._told = True
+            self._dump(still_s)
+
+    def _allowed_s(self) -> float:
+        return max(self._limit_s * PATIENCE.get(self._phase, 1), USUAL_STEPS * self._usual_s)
+
+    def _progressed(self) -> None:
+        self._since, self._told = time.monotonic(), False
+
+    def _dump(self, still_s: float) -> None:
+        what = f"nothing has ended for {still_s:.0f} s ({self._phase}, after step {self._step:,})"
+        names = self.reading()
+        files = ", ".join(clean_name(name, 300) for name in names[:_NAMES_SHOWN])
+        if files:
+            what += f"; being read: {files}{' …' if len(names) > _NAMES_SHOWN else ''}"
+        try:
+            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(file, f"\n{time.strftime('%F %T')} {what}\n".encode())
+                faulthandler.dump_traceback(file, all_threads=True)
+            finally:
+                os.close(file)
+            what += f"; where each thread stands is in {NAME}"
+        except OSError as error:
+            what += f"; {NAME} can't be written: {error.strerror}"
+        self._warn("hang", what)
