@@ -22,6 +22,9 @@ SUMMARY = "summary.json"
 CONFIG = "run.toml"
 ENVIRONMENT = "environment.json"
 CHECKPOINTS = "checkpoints"
+CRASHED = "crashed"
+"""The status of a run that nobody trains, though it never said how it ended."""
+
 _LOCK = "lock.json"
 LOCK_VERSION = 1
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}")
@@ -126,7 +129,7 @@ def status_of(run: Path) -> dict[str, Any]:
     """The run's summary, told apart: `running` only while a process trains it, else `crashed`."""
     summary = {"run": run.name, **read_summary(run), "directory": str(run)}
     if summary.get("status") in {None, "running"}:
-        summary["status"] = "crashed" if owner_of(run) is None else "running"
+        summary["status"] = CRASHED if owner_of(run) is None else "running"
     return summary
 
 
