@@ -52,6 +52,8 @@ class GradScalerConfig(Table):
     """What the scale is multiplied by after a step with a non-finite gradient."""
     growth_interval: Count = 2000
     """Good steps in a row before the scale grows."""
+    min_scale: Annotated[float, Field(gt=0)] = 1.0
+    """The scale never falls below this: at 0, one clean step would turn all weights NaN."""
 
 
 class PrecisionConfig(Table):
@@ -120,6 +122,13 @@ class SpeedConfig(Table):
     """Update all weights in one fused kernel; it also skips a bad step without a host-device sync."""
 
 
+class MemoryConfig(Table):
+    """How a step fits into the device's memory."""
+
+    micro_batch: Count | Literal["auto"] | None = None
+    """Samples at once, fewer than `batch_size`; auto: the most that fit, looked for before the start."""
+
+
 class DataConfig(Table):
     """What is learnt from, and how it reaches the device."""
 
@@ -167,6 +176,14 @@ class CheckpointConfig(Table):
 class GuardsConfig(Table):
     """What watches over the run."""
 
+    on_nan: Literal["rollback", "stop", "ignore"] = "rollback"
+    """Divergence: go back to the last good state and on with gentler settings, stop, or only count."""
+    on_oom: Literal["split", "stop"] = "split"
+    """Out of memory: the same batch again in smaller pieces, or stop."""
+    snapshot_every: Count = 500
+    """Steps between two snapshots in memory that a rollback can go back to."""
+    max_recoveries: Count = 8
+    """Gentler settings that are tried after divergence before the run gives up."""
     max_skipped_streak: Count = 50
     """Steps in a row with non-finite gradients after which the run counts as diverged."""
     detect_anomaly: bool = False
@@ -206,6 +223,7 @@ class RunConfig(Table):
     precision: PrecisionConfig = PrecisionConfig()
     training: TrainingConfig = TrainingConfig()
     speed: SpeedConfig = SpeedConfig()
+    memory: MemoryConfig = MemoryConfig()
     data: DataConfig = DataConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     guards: GuardsConfig = GuardsConfig()
@@ -221,6 +239,9 @@ class RunConfig(Table):
                 f'training.deterministic with speed.compile = "{self.speed.compile}": '
                 'autotuning is not repeatable; use "default" or "off"'
             )
+        scaler = self.precision.grad_scaler
+        if scaler.min_scale > scaler.init_scale:
+            faults.append("precision.grad_scaler.min_scale is above precision.grad_scaler.init_scale")
         if self.guards.detect_anomaly and self.speed.compile != "off":
             faults.append('guards.detect_anomaly needs eager code: set speed.compile = "off"')
         if self.logging.wandb_name is not None and self.logging.wandb_project is None:

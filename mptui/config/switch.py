@@ -7,7 +7,7 @@ from mptui.config.keys import SETTINGS
 from mptui.config.schema import RunConfig
 from mptui.errors import ConfigError
 
-_TAKEN_TABLES = ("precision.", "guards.", "checkpoint.")
+_TAKEN_TABLES = ("precision.", "guards.", "checkpoint.", "memory.")
 _TAKEN_KEYS = {
     "training.batch_size",
     "training.accumulate",

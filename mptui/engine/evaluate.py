@@ -6,12 +6,15 @@ from dataclasses import dataclass
 
 import torch
 
+from mptui.data.batch import Batch
 from mptui.data.loader import Loader
 from mptui.engine.precision import Precision
 from mptui.events import Progress, Validated
 from mptui.tasks.base import Task
 
 PROGRESS_S = 0.25
+
+InPieces = Callable[[Batch, Callable[[Batch], None]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,11 @@ def evaluate(
     *,
     on_progress: Callable[[Progress], None],
     check_stop: Callable[[], None],
+    in_pieces: InPieces,
 ) -> Measured:
     """Measure `model` on all of `loader`, in eval mode and in the training's precision.
+
+    `in_pieces` calls its second argument with the batch, or with its pieces where it does not fit.
 
     Raises:
         Stopped: From `check_stop`, asked before each batch.
@@ -63,11 +69,15 @@ def evaluate(
         for window in loader.windows(epoch=0, accumulate=1):
             check_stop()
             for batch in window:
-                with precision.forward_context():
-                    outputs = model(batch.images_BCHW)
-                    loss = task.loss(outputs, batch, max(batch.valid, 1), max(batch.size, 1))
-                metrics.update(outputs, batch)
-                loss_sum += loss * batch.size
+
+                def measure(piece: Batch, whole: Batch = batch) -> None:
+                    with precision.forward_context():
+                        outputs = model(piece.images_BCHW)
+                        loss = task.loss(outputs, piece, max(whole.valid, 1), max(whole.size, 1))
+                    metrics.update(outputs, piece)
+                    loss_sum.add_(loss * whole.size)
+
+                in_pieces(batch, measure)
                 samples += batch.size
             now = time.perf_counter()
             if now - told >= PROGRESS_S:

@@ -13,6 +13,8 @@ import torch
 COLUMNS = ("loss", "grad_norm", "refused", "loss_scale", "lr")
 CAPACITY = 4096
 
+About = tuple[int, int, int, int, int]
+
 
 @dataclass(slots=True)
 class StepRow:
@@ -22,6 +24,7 @@ class StepRow:
     epoch: int
     epoch_step: int
     samples: int
+    sample: int
     loss: float
     grad_norm: float
     refused: bool
@@ -41,7 +44,7 @@ class Arrived:
 class _Pending:
     rows: torch.Tensor
     sums: dict[str, torch.Tensor]
-    about: list[tuple[int, int, int, int]]
+    about: list[About]
     ready: torch.cuda.Event | None
 
 
@@ -51,17 +54,18 @@ class Meter:
     def __init__(self, device: torch.device) -> None:
         self._ring = torch.zeros(CAPACITY, len(COLUMNS), device=device)
         self._row = list(self._ring.unbind(0))
-        self._about: list[tuple[int, int, int, int]] = []
+        self._about: list[About] = []
         self._start = 0
         self._pending: deque[_Pending] = deque()
         self._cuda = device.type == "cuda"
 
-    def write(self, values: tuple[torch.Tensor, ...], about: tuple[int, int, int, int]) -> None:
+    def write(self, values: tuple[torch.Tensor, ...], about: About) -> None:
         """Note a step.
 
         Args:
             values: 0-dim float32 tensors on the device, in the order of COLUMNS.
-            about: The step, its epoch, its place in the epoch (all from 1), and its samples.
+            about: The step, its epoch, its place in the epoch (all from 1), its samples, and the place in the
+                epoch's order (from 0) of the first of them.
         """
         torch.stack(values, out=self._row[self._start + len(self._about)])
         self._about.append(about)

@@ -31,6 +31,8 @@ class Job:
     precision: str
     train_loader: Loader
     val_loader: Loader
+    fallbacks: tuple[str, ...] = ("fp32",)
+    """What the device computes in natively, beside fp16, where fp16 can't go on."""
     force_compile: bool = False
 
 

@@ -20,6 +20,8 @@ class Precision:
 
     scaled = False
     """Whether the loss is scaled, so that a gradient beyond the range may be the scale's doing."""
+    floor: float | None = None
+    """What the scale never falls below; None where there is none."""
 
     def __init__(self, name: str, device: torch.device) -> None:
         self.name = name
@@ -40,12 +42,18 @@ class Precision:
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:
         """Bring the gradients to their true size: once a window, before clipping."""
 
-    def update(self) -> None:
-        """Learn from the window that ended; once a window, after the optimizer."""
+    def update(self, loss: torch.Tensor) -> None:
+        """Learn from the window that ended, whose loss was `loss` (0-dim); once, after the optimizer."""
+
+    def forget(self) -> None:
+        """A window was given up after it was unscaled, and comes again."""
 
     def loss_scale(self) -> torch.Tensor | None:
         """The current loss scale, a 0-dim tensor on the device; None where the loss is not scaled."""
         return None
+
+    def set_scale(self, scale: float) -> None:
+        """Go on with another loss scale."""
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps, JSON-ready."""
@@ -69,6 +77,7 @@ class ScaledPrecision(Precision):
             backoff_factor=scaler.backoff_factor,
             growth_interval=scaler.growth_interval,
         )
+        self.floor = self._min_scale = scaler.min_scale
         if not self._scaler.is_enabled():
             raise RuntimeError(
                 f"torch turned its GradScaler off on {device}: fp16 would train without scaling"
@@ -82,9 +91,29 @@ class ScaledPrecision(Precision):
         """Divide the gradients by the scale, noting on the device whether one is not finite."""
         self._scaler.unscale_(optimizer)
 
-    def update(self) -> None:
-        """Back off after a non-finite gradient, grow after `growth_interval` good windows."""
+    def update(self, loss: torch.Tensor) -> None:
+        """Back off after a non-finite gradient, grow after `growth_interval` good windows.
+
+        Where the loss itself is not finite no scale would have helped: then nothing changes, as if the window
+        had never been. And the scale keeps its floor: at 0, one clean step turns all weights NaN.
+        """
+        scale, tracker = self._scaler._scale, self._scaler._growth_tracker
+        assert scale is not None, "the window's loss was scaled"
+        assert tracker is not None, "made with the scale"
+        scale_before, tracker_before = scale.clone(), tracker.clone()
         self._scaler.update()
+        finite = torch.isfinite(loss)
+        torch.where(finite, scale, scale_before, out=scale)
+        torch.where(finite, tracker, tracker_before, out=tracker)
+        scale.clamp_(min=self._min_scale)
+
+    def forget(self) -> None:
+        """Let the same optimizer be unscaled again."""
+        self._scaler._per_optimizer_states.clear()
+
+    def set_scale(self, scale: float) -> None:
+        """Go on with another loss scale, and count good windows anew."""
+        self.load_state({"scale": scale, "_growth_tracker": 0})
 
     def loss_scale(self) -> torch.Tensor | None:
         """The current scale; `GradScaler.get_scale` would sync."""

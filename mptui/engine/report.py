@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from mptui.engine.meter import Arrived, Meter, StepRow
+from mptui.engine.meter import About, Arrived, Meter, StepRow
 from mptui.events import Event, Step, StepSkipped
 from mptui.tasks.base import Metrics
 
@@ -69,6 +69,7 @@ class Reporter:
 
     Attributes:
         scaled: Whether the loss is scaled now, so that the rows' scale means something.
+        watcher: Shown each row once, in order, as it is read.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Reporter:
         self._interval = _Interval()
         self._rates: deque[float] = deque(maxlen=RATES_KEPT)
         self.scaled = False
+        self.watcher: Callable[[StepRow], None] | None = None
         self.totals = Totals()
         self.epoch = EpochSums()
         self.waited = 0.0
@@ -97,7 +99,7 @@ class Reporter:
         """Training goes on after something else (validation, a pause): that time is no step's."""
         self._interval = _Interval()
 
-    def note(self, values: tuple[torch.Tensor, ...], about: tuple[int, int, int, int], waited: float) -> None:
+    def note(self, values: tuple[torch.Tensor, ...], about: About, waited: float) -> None:
         """Note the step that just ended; cheap, never syncs."""
         self._meter.write(values, about)
         interval = self._interval
@@ -188,6 +190,8 @@ class Reporter:
                 self.totals.streak = 0
                 self.epoch.loss += row.loss * row.samples
                 self.epoch.samples += row.samples
+            if self.watcher is not None:
+                self.watcher(row)
         self.totals.skipped += refused
         return refused
 

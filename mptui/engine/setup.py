@@ -42,9 +42,13 @@ class StepSeeds:
             module = torch.get_device_module(device)
             self._seeders.append(module.default_generators[device.index or 0].manual_seed)
 
-    def set(self, step: int) -> None:
-        """Seed dropout and its like for optimizer step `step`."""
-        # odd multipliers spread neighbouring steps and seeds over the 63 bits
-        position = (self._seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9) & (2**63 - 1)
+    def set(self, epoch: int, sample: int) -> None:
+        """Seed dropout and its like for the optimizer step that begins there in the data.
+
+        Not for the count of steps: a batch that is left out must not change what comes after it.
+        """
+        # odd multipliers spread neighbouring places and seeds over the 63 bits
+        place = (epoch << 40) + sample
+        position = (self._seed * 0x9E3779B97F4A7C15 + place * 0xBF58476D1CE4E5B9) & (2**63 - 1)
         for seeder in self._seeders:
             seeder(position)

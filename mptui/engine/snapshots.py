@@ -3,30 +3,39 @@
 Random numbers need no saving: each derives from the position in the run.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import torch
 
 from mptui.engine.checkpoint import Snapshot, host_copy
+from mptui.engine.fused import FusedOptimizer
 from mptui.engine.progress import Best, Cursor
 from mptui.errors import RunDirectoryError
 
 if TYPE_CHECKING:
     from mptui.engine.trainer import Trainer
 
+Copy = Callable[[Mapping[str, torch.Tensor]], dict[str, torch.Tensor]]
 
-def take(trainer: "Trainer") -> Snapshot:
-    """The state between two optimizer steps, copied to the host. Waits for the device."""
+
+def take(trainer: "Trainer", copy: Copy = host_copy) -> Snapshot:
+    """The state between two optimizer steps, copied to the host. Waits for the device.
+
+    Args:
+        trainer: Stands between two steps.
+        copy: Copies named tensors to where training no longer touches them.
+    """
     trainer.reporter.flush(wait=True)
     average = trainer.parts.average.state() if trainer.parts.average is not None else {}
     return Snapshot(
         step=trainer.step,
         tensors={
-            "model": host_copy(trainer.model.state_dict()),
-            "optimizer": host_copy(_optimizer_tensors(trainer)),
-            "average": host_copy(average),
-            "metrics": host_copy(trainer.metrics.state()),
+            "model": copy(trainer.model.state_dict()),
+            "optimizer": copy(_optimizer_tensors(trainer)),
+            "average": copy(average),
+            "metrics": copy(trainer.metrics.state()),
         },
         state={
             "optimizer": trainer.job.config.training.optimizer,
@@ -36,12 +45,13 @@ def take(trainer: "Trainer") -> Snapshot:
             "scaler": trainer.parts.precision.state(),
             "lr": float(trainer.parts.updater.lr),
             "schedule": [trainer.parts.updater.position(), trainer.parts.schedule_steps],
+            "guards": trainer.guards.state(),
         },
     )
 
 
 def restore(trainer: "Trainer", snapshot: Snapshot) -> None:
-    """Set a fresh trainer to where `snapshot` was taken.
+    """Set a trainer to where `snapshot` was taken.
 
     Raises:
         RunDirectoryError: The snapshot is of another model or optimizer.
@@ -50,6 +60,8 @@ def restore(trainer: "Trainer", snapshot: Snapshot) -> None:
     try:
         if state["optimizer"] != optimizer:
             raise RuntimeError(f"its optimizer is {state['optimizer']}, not {optimizer}")
+        if "guards" in state:  # first: they may have chosen another precision, and other rates
+            trainer.guards.load_state(state["guards"])
         trainer.model.load_state_dict(snapshot.tensors["model"])
         _load_optimizer_tensors(trainer, snapshot.tensors.get("optimizer", {}))
         if trainer.parts.average is not None and snapshot.tensors.get("average"):
@@ -82,6 +94,8 @@ def _optimizer_tensors(trainer: "Trainer") -> dict[str, torch.Tensor]:
 
 def _load_optimizer_tensors(trainer: "Trainer", tensors: dict[str, torch.Tensor]) -> None:
     parameters = dict(trainer.model.named_parameters())
+    if not isinstance(trainer.parts.optimizer, FusedOptimizer):
+        trainer.parts.optimizer.state.clear()  # torch's own make theirs at their first step
     for full_name, value in tensors.items():
         key, _, name = full_name.partition("/")
         parameter = parameters[name]

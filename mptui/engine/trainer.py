@@ -20,12 +20,13 @@ from mptui.engine.commands import obey
 from mptui.engine.compiling import Stopwatch
 from mptui.engine.control import Mailbox, Stopped
 from mptui.engine.evaluate import Measured, evaluate
+from mptui.engine.guards.guards import Guards
+from mptui.engine.once import Once
 from mptui.engine.parts import Job, Switch, build_parts
 from mptui.engine.progress import Best, Cursor, Outcome
 from mptui.engine.report import EpochSums, Reporter
 from mptui.engine.saver import Saver
 from mptui.engine.setup import StepSeeds
-from mptui.errors import DivergedError
 from mptui.events import (
     EpochFinished,
     EpochStarted,
@@ -72,7 +73,9 @@ class Trainer:
             host_metrics=self.task.metrics(torch.device("cpu")),
         )
         self.reporter.scaled = self.parts.precision.scaled
-        self._seeds = StepSeeds(job.config.training.seed, self.device)
+        self._once = Once(self.metrics)
+        self.seeds = StepSeeds(job.config.training.seed, self.device)
+        self.guards = Guards(self)
         self._unscaled = torch.ones((), device=self.device)
 
     def close(self) -> None:
@@ -87,16 +90,19 @@ class Trainer:
 
         Raises:
             Stopped: It was asked to end, and the run is saved.
-            DivergedError: Too many steps in a row had gradients that were not finite.
+            DivergedError: It diverged, and gentler settings did not help, or may not be taken.
+            MemoryExhaustedError: Not even one sample at a time fits.
             DiskError: A checkpoint could not be written.
         """
         self.model.train()
+        self.guards.begin()
         try:
             while self._has_more():
                 self._train_epoch()
-                if not self._left_epoch:  # else it goes on where it was, under another preset
+                if not self._left_epoch:  # else it goes on from the cursor, with other settings
                     self._finish_epoch()
         except Stopped:
+            self.guards.settle()
             self.save("stop")
             raise
         self.save("end")
@@ -127,14 +133,15 @@ class Trainer:
         self._left_epoch = False
         self._epoch_started = time.perf_counter()
         self._enter_training()
-        for window in self._windows_left():
+        for window in self.guards.memory.windows(self._windows_left):
             if self.parts.compiler.undecided:
                 self._timed_step(window)
             else:
                 self._step(window)
-            self.cursor.sample = window.next_sample
-            if self.mailbox or self.reporter.due(time.perf_counter()):
-                self._between_steps()
+            if not self._left_epoch:
+                self.cursor.sample = window.next_sample
+                if self.mailbox or self.guards.due(self.step) or self.reporter.due(time.perf_counter()):
+                    self._between_steps()
             if self._left_epoch or self._enough():
                 break
 
@@ -151,12 +158,13 @@ class Trainer:
         if window.valid == 0:
             self._warn("empty_batch", "a batch had only ignored pixels and was left out")
             return
-        losses = self._gradients(window)
-        self.parts.updater.step()
-
+        if self.guards.nan.leaves_out(self.cursor.epoch, self.cursor.sample):
+            return
+        loss = self._update(window)
+        if loss is None:
+            return
         self.step += 1
         self.cursor.epoch_step += 1
-        loss = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
         scale = self.parts.precision.loss_scale()
         self.reporter.note(
             (
@@ -166,22 +174,53 @@ class Trainer:
                 self._unscaled if scale is None else scale,
                 self.parts.updater.lr,
             ),
-            (self.step, self.cursor.epoch + 1, self.cursor.epoch_step, window.size),
+            (self.step, self.cursor.epoch + 1, self.cursor.epoch_step, window.size, self.cursor.sample),
             window.wait_s,
         )
         if self.phase != "training":
             self._first_step_done()
 
-    def _gradients(self, window: Window) -> list[torch.Tensor]:
-        """The window's gradients, once more without torch.compile if that is what failed; its losses."""
-        self._seeds.set(self.step)
-        try:
-            return [self._forward_backward(batch, window) for batch in window]
-        except Exception as error:
-            if not self.parts.compiler.gave_up_on(error):
-                raise
-        self.parts.updater.forget()
-        return self._gradients(window)
+    def _update(self, window: Window) -> torch.Tensor | None:
+        """Move the weights by the window's gradients; tried again after a failure that can be mended.
+
+        Returns:
+            The window's loss, 0-dim on the device; None where the run went back to an earlier state instead.
+        """
+        self._once.begin_window()
+        while True:
+            try:
+                return self._try_update(window)
+            except Exception as error:
+                mend = self._mend_for(error)
+                if mend is None:
+                    raise
+            # out of the except block: the traceback held the tensors of all frames
+            if self.parts.updater.applying:
+                self.guards.go_back()
+                mend()
+                return None
+            self.parts.updater.forget()
+            mend()
+
+    def _try_update(self, window: Window) -> torch.Tensor:
+        self.seeds.set(self.cursor.epoch, self.cursor.sample)
+        self._once.begin_again()
+        losses = [
+            self._forward_backward(piece, window)
+            for batch in window
+            for piece in self.guards.memory.pieces(batch)
+        ]
+        loss = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+        self.parts.updater.step(loss)
+        return loss
+
+    def _mend_for(self, error: Exception) -> Callable[[], None] | None:
+        """What to do about a failed step before it is tried again; None where nothing helps."""
+        if self.parts.compiler.gave_up_on(error):
+            return lambda: None
+        if self.parts.updater.applying and not self.guards.nan.can_go_back:
+            return None
+        return self.guards.memory.mend(error, "training", self.job.config.training.batch_size)
 
     def _forward_backward(self, batch: Batch, window: Window) -> torch.Tensor:
         """Add the gradients of one micro-batch; returns its share of the window's loss, 0-dim, detached."""
@@ -195,13 +234,13 @@ class Trainer:
         self.parts.precision.backward(loss)
         outputs = outputs.detach()
         # a CUDA graph writes its next outputs over these
-        self.metrics.update(outputs.clone() if self.parts.compiler.static_shapes else outputs, batch)
+        self._once.update(outputs.clone() if self.parts.compiler.static_shapes else outputs, batch)
         return loss.detach()
 
     def _finish_epoch(self) -> None:
         """Validate, keep the best, tell, and save if it is time."""
-        self.reporter.flush(wait=True)
-        self._check_streak()
+        if self.guards.settle():
+            return  # the epoch is not over: the run is back in its middle, or in an earlier one
         train_loss, train_metrics = self.reporter.epoch.mean_loss(), self.metrics.compute()
         measured = self.validate()
         epoch = self.cursor.epoch + 1
@@ -248,20 +287,25 @@ class Trainer:
     def _between_steps(self) -> None:
         if self.reporter.due(time.perf_counter()):
             self.reporter.flush()
-            self._check_streak()
-            self.saver.write_waiting_best()
-            reason = self.saver.reason_now(self.step)
-            if reason is not None:
-                self.saver.save(snapshots.take(self), reason)
+            if not self.guards.look():
+                self._save_if_due()
+        self.guards.keep_if_due()
         while (command := self.mailbox.take()) is not None:
             obey(self, command)
         self.mailbox.check_stop()
 
+    def _save_if_due(self) -> None:
+        self.saver.write_waiting_best()
+        reason = self.saver.reason_now(self.step)
+        if reason is not None and not self.guards.settle():
+            self.saver.save(snapshots.take(self), reason)
+
     def take_job(self, job: Job) -> None:
         """Go on with another job around the same model, optimizer and average, from the next step on."""
-        self.job, self.task = job, job.task
-        self.parts = build_parts(job, self._warn, self.parts)
+        self.job, self.task = self.guards.nan.take_job(job), job.task
+        self.parts = build_parts(self.job, self._warn, self.parts)
         self.reporter.scaled = self.parts.precision.scaled
+        self.guards.nan.take_parts()
 
     def leave_epoch(self) -> None:
         """End the pass over the data under way; the next one begins where the cursor stands."""
@@ -280,6 +324,7 @@ class Trainer:
                 self.device,
                 on_progress=self.emit,
                 check_stop=self.mailbox.check_stop,
+                in_pieces=self.guards.memory.measure,
             )
 
     def save(self, reason: str) -> None:
@@ -289,16 +334,6 @@ class Trainer:
         self.saver.save(snapshots.take(self), reason, wait=True)
         self.enter(before)
         self.reporter.restart_clock()
-
-    def _check_streak(self) -> None:
-        streak = self.reporter.totals.streak
-        if streak >= self.job.config.guards.max_skipped_streak:
-            raise DivergedError(
-                f"training diverged: the gradients of {streak} steps in a row were not finite "
-                f"(up to step {self.step}, in {self.parts.precision.name})",
-                hint="try a lower learning rate (--lr), gradient clipping "
-                "(--set training.clip_grad_norm=1.0), or --precision bf16 or fp32",
-            )
 
     # -- compiling and warming up
 

@@ -29,6 +29,7 @@ class Updater:
 
     Attributes:
         keep_grads: Zero gradients in place: CUDA graphs need them at the same address.
+        applying: Weights are being moved: an error now leaves a step that is neither taken nor refused.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Updater:
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._clip = clip_grad_norm
         self._average = average
-        self.keep_grads = False
+        self.keep_grads = self.applying = False
         device = lr.device
         self.lr = lr
         self._lr_out = lr.view(1)  # the same memory, with the axis that index_select writes
@@ -67,11 +68,12 @@ class Updater:
         """Applied steps that the schedule has seen. Waits for the device."""
         return int(self._applied.item())
 
-    def step(self) -> None:
+    def step(self, loss: torch.Tensor) -> None:
         """Apply the gradients that the window's backward passes left, or refuse them; then clear them.
 
-        Leaves the rate used in `lr`, the total gradient norm in `norm`, and 1.0 (refused) or 0.0 in
-        `found_inf`, all 0-dim on the device.
+        `loss` (0-dim) is the window's: where it is not finite, the loss scale is not to blame. Leaves the rate
+        used in `lr`, the total gradient norm in `norm`, and 1.0 (refused) or 0.0 in `found_inf`, all 0-dim on
+        the device.
         """
         torch.index_select(self._lr_table, 0, self._applied, out=self._lr_out)
         self._precision.unscale(self._optimizer)
@@ -81,13 +83,15 @@ class Updater:
         torch.ne(zero_or_nan, 0, out=self.found_inf)
         if self._clip is not None:
             torch._foreach_mul_(grads, torch.clamp(self._clip / (norm + 1e-6), max=1.0))
+        self.applying = True
         self._apply()
-        self._precision.update()
+        self._precision.update(loss)
         good = torch.eq(zero_or_nan, 0)
         self._buffers.keep_if(good)
         if self._average is not None:
             self._average.update(good.float())
         self._applied.add_(good)
+        self.applying = False
         if self.keep_grads:
             torch._foreach_zero_(grads)
         else:
@@ -95,7 +99,9 @@ class Updater:
 
     def forget(self) -> None:
         """Undo what a window cut short by an error did to gradients and buffers."""
+        self.applying = False
         self._drop_grads()
+        self._precision.forget()
         self._buffers.keep_if(torch.zeros_like(self.found_inf, dtype=torch.bool))
 
     def _drop_grads(self) -> None:

@@ -12,7 +12,7 @@ from tests.engine.small import CPU
 
 def write(meter, step, loss=None):
     values = (step if loss is None else loss, step * 2.0, step % 2, 1024.0, 0.5)
-    meter.write(tuple(torch.tensor(float(v)) for v in values), (step, 1 + step // 100, step % 100, 8))
+    meter.write(tuple(torch.tensor(float(v)) for v in values), (step, 1 + step // 100, step % 100, 8, 0))
 
 
 def rows_of(arrived):

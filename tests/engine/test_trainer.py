@@ -140,7 +140,7 @@ def test_a_bad_step_is_skipped_told_and_survived(tmp_path):
 
 def test_a_streak_of_bad_steps_is_divergence(tmp_path):
     with pytest.raises(DivergedError, match="3 steps in a row") as caught:
-        trained(tmp_path, model=Exploding(range(4, 99)), guards={"max_skipped_streak": 3})
+        trained(tmp_path, model=Exploding(range(4, 99)), guards={"on_nan": "stop"})
     assert "--lr" in caught.value.hint
 
 

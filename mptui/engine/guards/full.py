@@ -1,0 +1,35 @@
+"""Which errors say that memory is full, and how to have it back."""
+
+import errno
+import gc
+
+import torch
+
+_TEXTS = (
+    "out of memory",
+    "can't allocate memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_NOT_SUPPORTED",  # what cuDNN says where its scratch memory does not fit
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether `error` says that the device's or the host's memory is full. A device-side assert does not."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _TEXTS)
+
+
+def is_host_full(error: BaseException) -> bool:
+    """Whether the host's memory is full, in this process or in one that reads for it."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, MemoryError) or "MemoryError" in str(error)
+
+
+def release(device: torch.device) -> None:
+    """Give back what nothing refers to any more."""
+    gc.collect()
+    if device.type != "cpu":
+        torch.get_device_module(device).empty_cache()

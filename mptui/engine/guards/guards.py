@@ -1,0 +1,73 @@
+"""All guards of one trainer: the few places where its flow asks them."""
+
+from typing import TYPE_CHECKING, Any
+
+from mptui.engine.guards.memory import MemoryGuard
+from mptui.engine.guards.nan import NanGuard
+
+if TYPE_CHECKING:
+    from mptui.engine.trainer import Trainer
+
+
+class Guards:
+    """The NaN guard and the memory guard, and when a snapshot is due."""
+
+    def __init__(self, trainer: "Trainer") -> None:
+        self._trainer = trainer
+        self.nan = NanGuard(trainer)
+        self.memory = MemoryGuard(trainer)
+        self._snapshot_at = 0
+        trainer.reporter.watcher = self.nan.see
+
+    def begin(self) -> None:
+        """Before the first step: find the micro-batch if asked to, and keep the state to go back to."""
+        self.memory.find()
+        self._keep()
+
+    def due(self, step: int) -> bool:
+        """Whether a snapshot is to be kept after `step` steps."""
+        return step >= self._snapshot_at
+
+    def look(self) -> bool:
+        """Deal with what the rows read so far have shown; whether the run went back to an earlier state.
+
+        Raises:
+            DivergedError: It diverged, and may not or can't be mended.
+        """
+        went_back = self.nan.look()
+        if went_back:
+            self._plan_snapshot()
+        return went_back
+
+    def go_back(self) -> None:
+        """Set the trainer to its last good state: what it was doing can't be undone otherwise."""
+        self.nan.go_back()
+        self._plan_snapshot()
+
+    def settle(self) -> bool:
+        """Read all rows, waiting for the device, and deal with them; whether the run went back."""
+        self._trainer.reporter.flush(wait=True)
+        return self.look()
+
+    def keep_if_due(self) -> None:
+        """Keep a snapshot if it is time, unless all is not well."""
+        if self.due(self._trainer.step) and not self.settle():
+            self._keep()
+
+    def _keep(self) -> None:
+        self.nan.keep()
+        self._plan_snapshot()
+
+    def _plan_snapshot(self) -> None:
+        # at multiples, so that two runs that are the same go back to the same states
+        every = self._trainer.job.config.guards.snapshot_every
+        self._snapshot_at = (self._trainer.step // every + 1) * every
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps, JSON-ready."""
+        return {"nan": self.nan.state(), "memory": self.memory.state()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from `state`."""
+        self.memory.load_state(state["memory"])
+        self.nan.load_state(state["nan"])

@@ -1,0 +1,31 @@
+"""A layer that computes in fp32 inside a network that does not."""
+
+from typing import Any
+
+import torch
+
+
+class Island:
+    """Runs one module outside autocast, on float32 inputs; its state_dict stays as it is."""
+
+    def __init__(self, model: torch.nn.Module, name: str, device: torch.device) -> None:
+        self._module = model.get_submodule(name)
+        inner, kind = self._module.forward, device.type
+
+        def in_fp32(*inputs: Any, **named: Any) -> Any:  # noqa: ANN401 - whatever the module takes and gives
+            with torch.autocast(kind, enabled=False):
+                return inner(
+                    *(_in_fp32(value) for value in inputs),
+                    **{name: _in_fp32(value) for name, value in named.items()},
+                )
+
+        self._module.forward = in_fp32
+
+    def remove(self) -> None:
+        """Let the module compute as the network does."""
+        del self._module.forward  # what is left is the class's
+
+
+def _in_fp32(value: Any) -> Any:  # noqa: ANN401 - whatever the module takes
+    is_low = isinstance(value, torch.Tensor) and value.dtype in {torch.float16, torch.bfloat16}
+    return value.float() if is_low else value

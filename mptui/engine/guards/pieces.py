@@ -1,0 +1,21 @@
+"""Pieces of a batch."""
+
+from mptui.data.batch import Batch
+
+
+def part(batch: Batch, first: int, last: int) -> Batch:
+    """Rows `first` to `last` of a batch.
+
+    Its `valid` is exact for labels. For masks it stays that of the whole batch: only the device knows more,
+    and a loss is told its window's.
+    """
+    size = max(0, min(last, batch.size) - first)
+    return Batch(
+        batch.images_BCHW[first:last],
+        batch.targets[first:last],
+        size,
+        size if batch.valid == batch.size else batch.valid,
+        batch.sample_indices[first:last],
+        None if batch.mixed_targets is None else batch.mixed_targets[first:last],
+        batch.lam,
+    )

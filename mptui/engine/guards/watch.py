@@ -1,0 +1,137 @@
+"""Divergence, told from what is normal by the rows that are read late: no step waits for a look.
+
+In fp16 a step with a finite loss and a gradient beyond the range is the scaler's to skip: it backs off, and
+that is normal. A loss that is not finite, or a gradient that is not without any scaling, is a fault. A fault
+that good steps follow was its batch's: the update refused it with everything that it would have moved, so the
+run is already the one that never had that batch. Faults that go on are the run's: divergence. All of this is
+a function of the rows alone, whenever they are read.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mptui.engine.meter import StepRow
+
+FAULTS_IN_A_ROW = 3
+"""Faults without a good step between them that make a divergence."""
+MANY, WITHIN = 10, 100
+"""So many faults within so many steps do, too: a run that loses a tenth of its data is not well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A window of a run: the step that tried it, its epoch (from 0), and where it begins in its order."""
+
+    step: int
+    epoch: int
+    sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """The run has diverged: where it began, and how that was seen, in words."""
+
+    place: Place
+    reason: str
+
+
+class Watch:
+    """Looks at each row once, in order.
+
+    Args:
+        max_streak: Refused steps in a row that are a divergence whatever their cause.
+        floor: The loss scale's; None where the loss is not scaled.
+
+    Attributes:
+        last_good: The last step that was applied.
+        alarm: Set at a divergence, until it is answered by `reset` or `absolve`; what comes after it waits.
+        left_out: Faults that were their batch's alone, until somebody takes them.
+    """
+
+    def __init__(self, max_streak: int, floor: float | None) -> None:
+        self.floor = floor
+        self.last_good = 0
+        self.alarm: Alarm | None = None
+        self.left_out: list[Place] = []
+        self._max_streak = max_streak
+        self.reset()
+
+    @property
+    def refused_in_a_row(self) -> int:
+        """Refused steps since the last applied one."""
+        return len(self._refused)
+
+    def reset(self) -> None:
+        """Forget what is under way: the run went back."""
+        self._absolved()
+        self._refused: list[Place] = []
+        self._waiting: list[StepRow] = []
+
+    def absolve(self) -> None:
+        """The faults under way were their batches' alone: go on with the rows that have come since."""
+        self.left_out += self._faults
+        self._absolved()
+        waiting, self._waiting = self._waiting, []
+        for row in waiting:
+            self.see(row)
+
+    def _absolved(self) -> None:
+        self.alarm = None
+        self._faults: list[Place] = []
+        self._skips_at_floor = 0
+        self._recent: list[int] = []
+
+    def see(self, row: StepRow) -> None:
+        """Take in the row of the next step."""
+        if self.alarm is not None:
+            self._waiting.append(row)
+            return
+        if not row.refused:
+            self.last_good = row.step
+            self.left_out += self._faults
+            self._faults, self._refused, self._skips_at_floor = [], [], 0
+            return
+        place = Place(row.step, row.epoch - 1, row.sample)
+        self._refused.append(place)
+        if self.floor is not None and math.isfinite(row.loss):
+            self._skips_at_floor += row.loss_scale <= self.floor
+        else:
+            self._faults.append(place)
+            self._recent = [step for step in self._recent if step > row.step - WITHIN] + [row.step]
+        self.alarm = self._judged(row)
+
+    def _judged(self, row: StepRow) -> Alarm | None:
+        few = min(FAULTS_IN_A_ROW, self._max_streak)
+        if len(self._faults) >= few:
+            return self._alarm(self._faults[0], row, f"the numbers of {few} steps in a row were not finite")
+        if self._skips_at_floor >= few:
+            words = f"gradients overflow although the loss scale is at its floor of {self.floor:g}"
+            return self._alarm(self._refused[0], row, words)
+        if len(self._refused) >= self._max_streak:
+            words = f"the gradients of {self._max_streak} steps in a row were not finite"
+            return self._alarm(self._refused[0], row, words)
+        if len(self._recent) >= MANY:
+            words = f"the numbers of {MANY} of {WITHIN} steps were not finite"
+            return self._alarm(self._faults[-1] if self._faults else self._refused[-1], row, words)
+        return None
+
+    def _alarm(self, place: Place, row: StepRow, words: str) -> Alarm:
+        return Alarm(place, f"{words} (up to step {row.step})")
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps; the alarm and the faults left out have been dealt with by then."""
+        return {
+            "last_good": self.last_good,
+            "recent": self._recent,
+            "faults": [asdict(place) for place in self._faults],
+            "refused": [asdict(place) for place in self._refused],
+            "skips_at_floor": self._skips_at_floor,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from `state`."""
+        self.last_good, self._skips_at_floor = int(state["last_good"]), int(state["skips_at_floor"])
+        self._recent = [int(step) for step in state["recent"]]
+        self._faults = [Place(**place) for place in state["faults"]]
+        self._refused = [Place(**place) for place in state["refused"]]

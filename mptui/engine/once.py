@@ -1,0 +1,33 @@
+"""Training metrics that count each sample once, however often its window is tried."""
+
+import torch
+
+from mptui.data.batch import Batch
+from mptui.engine.guards.pieces import part
+from mptui.tasks.base import Metrics
+
+
+class Once:
+    """Feeds metrics with the pieces of a window, in order, over as many tries as it takes."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._counted = self._place = 0
+
+    def begin_window(self) -> None:
+        """Another window: all of it is new."""
+        self._counted = self._place = 0
+
+    def begin_again(self) -> None:
+        """The same window from its start: what was counted stays counted."""
+        self._place = 0
+
+    def update(self, outputs: torch.Tensor, batch: Batch) -> None:
+        """Count the samples of `batch`, the next piece of the window, that were not counted yet."""
+        first, self._place = self._place, self._place + batch.size
+        known = self._counted - first
+        if known <= 0:
+            self._metrics.update(outputs, batch)
+        elif known < batch.size:
+            self._metrics.update(outputs[known:], part(batch, known, batch.size))
+        self._counted = max(self._counted, self._place)
