@@ -59,7 +59,7 @@ def plan_run(request: Request) -> Plan:
     resolved = _for_its_task(request)  # a mistake in it is told before torch is imported
     machine = find_machine(with_torch=True)
     device = select_device(resolved.config.hardware.device, machine.devices)
-    resolved, notes = _filled(resolved, device)
+    resolved, notes = filled(resolved, device)
     config = resolved.config
     task = task_of_model(str(config.model.name))
     _check_model(config, task)
@@ -97,8 +97,8 @@ def _for_its_task(request: Request) -> Resolved:
     return resolved_for("segmentation" if of_data == "segmentation" else "classification")
 
 
-def _filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...]]:
-    """Choose what was left open, and say so."""
+def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...]]:
+    """Choose what was left open: the network, the data and their size; and say so in notes."""
     defaults = _ON_CPU if device.kind == "cpu" else _ON_ACCELERATOR
     why = "chosen: no GPU" if device.kind == "cpu" else f"chosen for {device.name}"
     config, sources = resolved.config, dict(resolved.sources)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mptui.config.dump import values_of
@@ -63,21 +63,24 @@ def resolved(picked: Picked, task: TaskName | None, environ: Mapping[str, str] =
     return resolve(picked.profile, task=task, flags=picked.flags(), sets=(), environ=environ)
 
 
-def faults_of(
+def every_profile(
     profiles: Sequence[ProfileInfo],
     picked: Picked,
     task: TaskName | None,
     environ: Mapping[str, str] = os.environ,
-) -> dict[str, str]:
-    """Profile -> why it can't be had with what else was picked; those that can be had are left out."""
-    faults = {}
+) -> tuple[dict[str, Resolved], dict[str, str]]:
+    """Resolve each profile with what else was picked: those that can be had, and why the others can't.
+
+    Edits belong to the profile that is picked.
+    """
+    resolutions, faults = {}, {}
     for info in profiles:
-        own = Picked(info.name, picked.device, picked.model, picked.data, picked.epochs)
+        own = picked if info.name == picked.profile else replace(picked, profile=info.name, edits={})
         try:
-            resolved(own, task, environ)
+            resolutions[info.name] = resolved(own, task, environ)
         except ConfigError as error:
             faults[info.name] = error.message
-    return faults
+    return resolutions, faults
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ def count(terminal: Terminal, kind: type[Event]) -> int:
 
 def start_training(terminal: Terminal, digit: str = "4") -> None:
     """From the first frame to the first step: the devices, profile 4 (debug), and enter."""
-    terminal.shows("use fp32")
+    terminal.shows("workers")
     terminal.press("enter")
     terminal.shows("enter start")
     terminal.press(digit)
@@ -221,12 +221,12 @@ def test_nothing_spins_after_the_terminal_was_closed(terminal):
 @pytest.mark.parametrize(
     ("environ", "size", "words"),
     [
-        ({"TERM": "tmux-256color"}, (80, 24), "use fp32"),
-        ({"TERM": "screen"}, (80, 24), "use fp32"),
-        ({"TERM": "linux"}, (80, 24), "use fp32"),
-        ({"NO_COLOR": "1"}, (80, 24), "use fp32"),
-        ({"LANG": "C"}, (80, 24), "use fp32"),
-        ({}, (60, 16), "use fp32"),
+        ({"TERM": "tmux-256color"}, (80, 24), "workers"),
+        ({"TERM": "screen"}, (80, 24), "workers"),
+        ({"TERM": "linux"}, (80, 24), "workers"),
+        ({"NO_COLOR": "1"}, (80, 24), "workers"),
+        ({"LANG": "C"}, (80, 24), "workers"),
+        ({}, (60, 16), "workers"),
         ({}, (50, 10), "mptui needs 60x16 cells"),
     ],
 )

@@ -1,5 +1,6 @@
 """The whole program on a terminal in memory, with runs that only note what they are asked."""
 
+import time
 from contextlib import asynccontextmanager
 
 from mptui.tui.cockpit import Cockpit
@@ -9,6 +10,7 @@ from tests.tui.events import MemorySource
 from tests.tui.frames import frame
 
 GIB = 1024**3
+DEADLINE_S = 120
 
 
 class FakeRun(MemorySource):
@@ -46,10 +48,9 @@ async def cockpit(size=(80, 24), *, look=quick_look, events=(), environ=None):
         yield app, pilot, runs
 
 
-async def until(app, pilot, words, rounds=400):
+async def until(app, pilot, words):
     """Wait until `words` are shown; what takes time happens in threads."""
-    for _ in range(rounds):
-        if words in frame(app):
-            return
+    deadline = time.monotonic() + DEADLINE_S
+    while words not in frame(app):
+        assert time.monotonic() < deadline, f"never shown: {words}\n{frame(app)}"
         await pilot.pause(0.01)
-    raise AssertionError(f"never shown: {words}\n{frame(app)}")

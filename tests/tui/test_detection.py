@@ -85,7 +85,7 @@ async def test_gauges_follow_the_device(two_cards):
 async def test_a_machine_without_a_driver_says_so_and_offers_the_cpu():
     async with cockpit() as (app, pilot, _):
         await until(app, pilot, "There is no NVIDIA driver on this machine.")
-        await until(app, pilot, "use fp32")
+        await until(app, pilot, "use ")
         assert "cpu  " in frame(app)
 
 
@@ -112,7 +112,7 @@ async def test_torch_fills_in_its_line_when_it_has_loaded():
         await until(app, pilot, "torch loads …")
         assert "use " in frame(app)
         answered.set()
-        await until(app, pilot, "✓ torch ", rounds=3000)
+        await until(app, pilot, "✓ torch ")
 
 
 async def test_looking_again_shows_what_is_new_and_keeps_the_choice(two_cards):

@@ -1,9 +1,11 @@
 import json
 import os
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from textual.events import Key
 from textual.widgets import Input
 
 from mptui.config.profiles import list_profiles
@@ -12,7 +14,7 @@ from mptui.runs.plan import Request
 from mptui.tui.app import MptuiApp
 from mptui.tui.last import load_last, save_last, state_folder
 from mptui.tui.screens.picker import PickerScreen
-from tests.hardware.machines import H200, T4
+from tests.hardware.machines import GIB, H200, T4
 from tests.tui.cockpits import cockpit, until
 from tests.tui.frames import frame
 
@@ -163,6 +165,42 @@ async def test_a_profile_that_can_not_be_had_is_greyed_and_says_why(environ, tmp
     assert not (tmp_path / "state" / "mptui" / "last.json").exists()
 
 
+async def test_a_run_says_whether_it_fits(environ):
+    async with picker(environ, size=(80, 24), device=replace(T4, memory_free=2 * GIB)) as (
+        app,
+        pilot,
+        screen,
+    ):
+        screen.query_one("#model", Input).value = "resnet50"
+        await until(app, pilot, "network    resnet50  23.5M weights, images of 224 px")
+        await until(app, pilot, "of 2.0 GiB  ✗ too much; batch ")
+        profiles = screen.query_one("#profiles").options
+        greyed = [each.id for each in profiles if "$text-disabled" in str(each.prompt.spans)]
+        assert "max-batch" in greyed
+        assert "debug" not in greyed
+        await pilot.press("4")
+        await until(app, pilot, "✓ fits, up to batch")
+
+
+async def test_a_network_that_can_not_be_had_is_said_before_the_run(environ):
+    async with picker(environ) as (app, pilot, screen):
+        screen.query_one("#model", Input).value = "vit_b_16"
+        await until(app, pilot, "network    vit_b_16")
+        screen.query_one("#model", Input).value = "vit_b_17"
+        await until(app, pilot, "✗ model.name: there is no network")
+
+
+async def test_keys_typed_in_one_go_start_what_they_name(environ):
+    async with cockpit(environ=environ) as (app, pilot, runs):
+        await until(app, pilot, "use ")
+        await pilot.press("enter")
+        await until(app, pilot, "enter start")
+        for key, letter in (("4", "4"), ("enter", "\r")):
+            app.post_message(Key(key, letter))
+        await until(app, pilot, "space pause")
+    assert [run.request.profile for run in runs] == ["debug"]
+
+
 async def test_the_network_decides_about_the_task(environ):
     async with picker(environ) as (app, pilot, screen):
         assert "batch      64" in frame(app)
@@ -198,7 +236,7 @@ async def test_folders_are_completed(environ, tmp_path, monkeypatch):
 async def test_what_was_picked_is_what_is_asked_for(environ):
     environ |= {"MPTUI_TRAINING_MAX_STEPS": "7"}
     async with cockpit(environ=environ) as (app, pilot, runs):
-        await until(app, pilot, "use fp32")
+        await until(app, pilot, "workers")
         await pilot.press("enter")
         await until(app, pilot, "enter start")
         await pilot.press("4")
@@ -281,7 +319,7 @@ async def test_the_ended_run_leads_back_to_the_picker(environ):
     from tests.tui.events import demo, finished
 
     async with cockpit(environ=environ, events=[*demo(), finished()]) as (app, pilot, runs):
-        await until(app, pilot, "use fp32")
+        await until(app, pilot, "workers")
         await pilot.press("enter")
         await until(app, pilot, "enter start")
         await pilot.press("enter")

@@ -15,33 +15,36 @@ from textual.css.query import NoMatches
 from textual.message import Message
 from textual.widgets import Input, OptionList, Static
 
-from mptui.config.given import data_flags, read_value
+from mptui.config.given import read_value
 from mptui.config.keys import SETTINGS, UNSET, Setting
 from mptui.config.merge import Resolved
 from mptui.config.profiles import list_profiles
 from mptui.config.save import save_profile
-from mptui.config.schema import DataConfig, TaskName
+from mptui.config.schema import TaskName
 from mptui.errors import MptuiError
 from mptui.hardware.devices import Device
 from mptui.runs.plan import Request
 from mptui.text import clean
 from mptui.tui import format as fmt
+from mptui.tui.about import about_data, model_names
 from mptui.tui.background import in_background
 from mptui.tui.completion import DataSuggester, ModelSuggester
+from mptui.tui.fits import Fit, fits
 from mptui.tui.keys import bindings
 from mptui.tui.last import load_last, save_last
-from mptui.tui.picked import Picked, faults_of, in_words, resolved, to_save, values
+from mptui.tui.picked import Picked, every_profile, resolved, to_save, values
 from mptui.tui.screens.ask import AskDialog
 from mptui.tui.screens.page import Page
 from mptui.tui.widgets.keybar import KeyBar
+from mptui.tui.widgets.outline import Outline
 from mptui.tui.widgets.small import TooSmall
 from mptui.tui.widgets.topline import TopLine
 from mptui.tui.widgets.values import KeyedList, profile_options, value_options
 
 TYPING_PAUSE_S = 0.3
-"""A place of data is looked at when no key came for so long."""
+"""What takes a while is begun when no key came for so long."""
 
-_LABEL = 11
+_FIELDS = ("model", "data", "epochs")
 
 
 class PickerScreen(Page):
@@ -84,6 +87,8 @@ class PickerScreen(Page):
         self._models = ModelSuggester()
         self._resolved: Resolved | None = None
         self._fault = ""
+        self._fits: dict[str, Fit | str] = {}
+        self._counting: object = None
 
     @property
     def picked(self) -> Picked:
@@ -96,7 +101,7 @@ class PickerScreen(Page):
         with Horizontal(id="body"):
             yield KeyedList(id="profiles")
             with Vertical(id="right"):
-                yield Static(id="words", markup=False)
+                yield Outline(id="words")
                 yield KeyedList(id="values")
         with Horizontal(id="choices"):
             yield Input(
@@ -120,7 +125,7 @@ class PickerScreen(Page):
 
     def on_mount(self) -> None:
         """Show what is picked, and find out what takes a while."""
-        for name in ("model", "data", "epochs"):
+        for name in _FIELDS:
             self.query_one(f"#{name}", Input).border_title = name
         self.query_one("#profiles", KeyedList).border_title = "profiles"
         self._refresh_profiles()
@@ -143,9 +148,10 @@ class PickerScreen(Page):
 
     def _refresh_profiles(self) -> None:
         names = [info.name for info in self._profiles]
-        faults = faults_of(self._profiles, self._picked, self._data_task, self._environ)
+        _, faults = every_profile(self._profiles, self._picked, self._data_task, self._environ)
+        too_much = {name for name, fit in self._fits.items() if not (isinstance(fit, Fit) and fit.fits)}
         profiles = self.query_one("#profiles", KeyedList)
-        profiles.replace(profile_options(names, faults))
+        profiles.replace(profile_options(names, faults.keys() | too_much))
         with profiles.prevent(OptionList.OptionHighlighted):
             profiles.highlighted = names.index(self._picked.profile)
 
@@ -163,17 +169,14 @@ class PickerScreen(Page):
             listed.replace([])
         self._show_words()
         self._show_note()
+        self._count_memory()
 
     def _show_words(self) -> None:
+        words = self.query_one(Outline)
         if self._resolved is None:
-            words = [Content.styled(clean(line), "$text-error") for line in self._fault.splitlines()[:6]]
+            words.refuse(self._fault)
         else:
-            description = clean(self._resolved.config.description)
-            words = [Content.styled(description, "$text-accent")]
-            for label, value, why in in_words(self._resolved, self._device):
-                told = (label.ljust(_LABEL), "$quiet"), (clean(value), "bold"), "  ", (clean(why), "$quiet")
-                words.append(Content.assemble(*told))
-        self.query_one("#words", Static).update(Content("\n").join(words))
+            words.show(self._resolved, self._device, self._fits.get(self._picked.profile))
 
     def _show_note(self) -> None:
         key = self.query_one("#values", KeyedList).highlighted_id
@@ -185,22 +188,46 @@ class PickerScreen(Page):
 
     # -- what takes a while
 
-    @work
+    @work(group="models")
     async def _learn_models(self) -> None:
         try:
-            names = await in_background(_model_names)
+            names = await in_background(model_names)
         except ImportError:
             return  # the run will say so
         self._models.names = names
 
-    @work(exclusive=True)
+    def _count_memory(self) -> None:
+        """Count what each profile would take, if that may be another than before."""
+        counting = replace(self._picked, profile=""), self._data_task
+        if counting != self._counting:
+            self._fits, self._counting = {}, counting
+            self._show_words()
+            self._count(counting)
+
+    @work(exclusive=True, group="memory")
+    async def _count(self, counting: object) -> None:
+        await asyncio.sleep(TYPING_PAUSE_S)
+        runs, _ = every_profile(self._profiles, self._picked, self._data_task, self._environ)
+        device = self._device
+        try:
+            counted = await in_background(lambda: fits(runs, device))
+        except ImportError:
+            return  # the run will say so
+        if counting != self._counting:
+            return
+        self._fits = counted
+        with suppress(NoMatches):  # the screen was left meanwhile
+            self._refresh_profiles()
+            self._show_words()
+
+    @work(exclusive=True, group="data")
     async def _look_at_data(self) -> None:
         """Say which task the data is for, once nobody types any more."""
         await asyncio.sleep(TYPING_PAUSE_S)
         where = self._picked.data
         task: TaskName | None
         try:
-            task, about = await in_background(lambda: _about(where))
+            task, about = await in_background(lambda: about_data(where))
         except MptuiError as error:
             task, about = None, f"✗ {error.message}"
         if where != self._picked.data:
@@ -213,8 +240,10 @@ class PickerScreen(Page):
     # -- what is picked
 
     @on(OptionList.OptionHighlighted, "#profiles")
-    def _profile_chosen(self, event: OptionList.OptionHighlighted) -> None:
-        name = str(event.option.id)
+    def _profile_under_cursor(self, event: OptionList.OptionHighlighted) -> None:
+        self._choose(str(event.option.id))
+
+    def _choose(self, name: str) -> None:
         if name != self._picked.profile:
             self._picked = replace(self._picked, profile=name, edits={})
             self._refresh()
@@ -231,16 +260,19 @@ class PickerScreen(Page):
         """Choose the profile at this digit."""
         if digit <= len(self._profiles):
             self.query_one("#profiles", KeyedList).highlighted = digit - 1
+            self._choose(self._profiles[digit - 1].name)
 
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:
-        if event.input.id == "model":
-            self._picked = replace(self._picked, model=event.value.strip())
-        elif event.input.id == "data":
-            self._picked = replace(self._picked, data=event.value.strip())
+        self._take_in()
+        if event.input.id == "data":
             self._look_at_data()
-        elif event.input.id == "epochs":
-            self._picked = replace(self._picked, epochs=event.value.strip())
+
+    def _take_in(self) -> None:
+        """Take what stands on the screen: a key may be heard before the messages of those before it."""
+        model, data, epochs = (self.query_one(f"#{name}", Input).value.strip() for name in _FIELDS)
+        self._picked = replace(self._picked, model=model, data=data, epochs=epochs)
+        self._choose(self.query_one("#profiles", KeyedList).highlighted_id or self._picked.profile)
         self._refresh()
 
     @on(Input.Submitted)
@@ -316,6 +348,7 @@ class PickerScreen(Page):
 
     def action_start(self) -> None:
         """Start the run."""
+        self._take_in()
         if self._resolved is None:
             self.notify(clean(self._fault, 300), title="can't be started", severity="error", markup=False)
             return
@@ -350,28 +383,3 @@ def _choices(setting: Setting) -> list[str]:
         return ["true", "false"]
     words = get_args(kind)
     return [str(word) for word in words] if words and all(isinstance(word, str) for word in words) else []
-
-
-def _model_names() -> list[str]:
-    from mptui.models.zoo import names
-
-    return names()
-
-
-def _about(where: str) -> tuple[TaskName | None, str]:
-    """The task that the data is for (None: either), and words about it.
-
-    Raises:
-        ConfigError: There is no set of that name.
-        DataError: There is no such folder, or not with data.
-    """
-    from mptui.data.open import task_of
-
-    if not where:
-        return None, "no data named: shapes, drawn by mptui itself"
-    flags = data_flags(where, "")
-    name, path = flags["data.name"][1], flags["data.path"][1]
-    task = task_of(DataConfig(name=name, path=path))
-    told = {"segmentation": "images with masks", "classification": "images in classes"}.get(str(task), "")
-    known: TaskName | None = "segmentation" if task == "segmentation" else "classification" if task else None
-    return known, f"✓ {clean(where, 200)}" + (f": {told}" if told else "")

@@ -1,6 +1,6 @@
 """The two lists of the picker: profiles with their digits, and settings with where each came from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from textual.content import Content
 from textual.widgets import OptionList
@@ -45,7 +45,8 @@ class KeyedList(OptionList, inherit_bindings=False):
         """Show other lines; where only their words are others, nothing moves."""
         if [option.id for option in options] == [option.id for option in self.options]:
             for index, (old, new) in enumerate(zip(self.options, options, strict=True)):
-                if old.prompt != new.prompt:
+                # contents of the same text count as equal, whatever their styles
+                if (old.prompt, _spans(old)) != (new.prompt, _spans(new)):
                     self.replace_option_prompt_at_index(index, new.prompt)
             return
         with self.prevent(OptionList.OptionHighlighted):
@@ -62,12 +63,16 @@ class KeyedList(OptionList, inherit_bindings=False):
         return None if self.highlighted is None else self.get_option_at_index(self.highlighted).id
 
 
-def profile_options(names: Sequence[str], faults: Mapping[str, str]) -> list[Option]:
-    """One line a profile: its digit and its name; greyed where it can't be had."""
+def _spans(option: Option) -> object:
+    return option.prompt.spans if isinstance(option.prompt, Content) else None
+
+
+def profile_options(names: Sequence[str], impossible: Collection[str]) -> list[Option]:
+    """One line a profile: its digit and its name; greyed where it is impossible."""
     options = []
     for number, name in enumerate(names, 1):
         digit = str(number) if number <= DIGITS else " "
-        style = "$text-disabled" if name in faults else ""
+        style = "$text-disabled" if name in impossible else ""
         options.append(Option(Content.assemble((f"{digit} ", "$quiet"), (clean(name, 40), style)), id=name))
     return options
 

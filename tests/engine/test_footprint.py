@@ -1,0 +1,93 @@
+import numpy as np
+import pytest
+import torch
+
+from mptui.config.schema import RunConfig
+from mptui.data.batch import Batch
+from mptui.engine.footprint import footprint
+from mptui.engine.optim import build_optimizer
+from mptui.errors import ConfigError
+from mptui.models.zoo import build
+from mptui.tasks.registry import build_task
+
+
+def run_config(model, side, batch, **training):
+    return RunConfig.model_validate(
+        {
+            "model": {"name": model, "width": 8, "depth": 2},
+            "training": {"batch_size": batch, **training},
+            "data": {"image_size": side},
+        }
+    )
+
+
+def really_kept(config, task, dtype):
+    """Bytes that autograd keeps of a real forward pass, beside weights and buffers."""
+    side, size = config.data.image_size, config.training.batch_size
+    model = build(config.model, num_classes=10, task=task, side=side)
+    pixels = (side, side) if task == "segmentation" else ()
+    targets = torch.randint(10, (size, *pixels))
+    batch = Batch(torch.randn(size, 3, side, side), targets, size, targets.numel(), np.arange(size))
+    own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
+    kept = {}
+
+    def keep(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+        return tensor
+
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        torch.autocast("cpu", dtype=dtype, enabled=dtype is not None),
+    ):
+        loss = build_task(task, [str(i) for i in range(10)], config.training).loss(
+            model(batch.images_BCHW), batch, batch.valid, size
+        )
+    del loss
+    return sum(storage.nbytes() for pointer, storage in kept.items() if pointer not in own)
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "side", "batch", "precision"),
+    [
+        ("resnet18", "classification", 64, 5, "fp32"),
+        ("resnet18", "classification", 64, 5, "bf16"),
+        ("unet", "segmentation", 32, 3, "fp32"),
+        ("unet", "segmentation", 32, 7, "bf16"),
+        ("vit_b_16", "classification", 32, 3, "fp32"),
+    ],
+)
+def test_the_activations_are_those_of_a_real_forward_pass(model, task, side, batch, precision):
+    config = run_config(model, side, batch)
+    predicted = footprint(config, task, device="cpu", precision=precision).activations
+    real = really_kept(config, task, torch.bfloat16 if precision == "bf16" else None)
+    assert predicted == pytest.approx(real, rel=0.02)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_weights_gradients_optimizer_and_average_are_those_of_the_real_ones(optimizer):
+    config = run_config("resnet18", 64, 2, optimizer=optimizer, ema_decay=0.99)
+    model = build(config.model, num_classes=10, task="classification", side=64)
+    real = build_optimizer(model, config.training, torch.zeros(()), fused=True)
+    states = {id(t): t.nbytes for each in real.state.values() for t in each.values() if t.ndim}
+    weights = sum(p.nbytes for p in model.parameters())
+    buffers = sum(b.nbytes for b in model.buffers())
+    counted = footprint(config, "classification", device="cpu", precision="fp32")
+    assert counted.weights == weights + buffers
+    assert counted.gradients == counted.average == weights
+    assert counted.optimizer == sum(states.values())
+
+
+def test_the_largest_batch_fits_and_one_more_does_not():
+    def counted(batch):
+        return footprint(run_config("unet", 32, batch), "segmentation", device="cpu", precision="fp32")
+
+    free = counted(300).total
+    largest = counted(16).largest_batch(16, free)
+    assert largest in {299, 300}
+    assert counted(largest + 2).total > free
+    assert counted(16).largest_batch(16, 0) == 0
+
+
+def test_what_can_not_be_built_is_said():
+    with pytest.raises(ConfigError, match="no network called"):
+        footprint(run_config("resnet5o", 64, 2), "classification", device="cpu", precision="fp32")
