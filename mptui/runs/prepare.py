@@ -100,6 +100,7 @@ def build_job(plan: Plan, loaders: "LoaderMaker", model: torch.nn.Module, *, for
         precision=plan.precision.used,
         train_loader=loaders.make(dataset.train, train=True),
         val_loader=loaders.make(dataset.val, train=False),
+        fallbacks=("bf16", "fp32") if plan.device.native.get("bf16") == "native" else ("fp32",),
         force_compile=force_compile,
     )
 
