@@ -20,6 +20,7 @@ from mptui.config.dump import to_toml
 from mptui.engine import snapshots
 from mptui.engine.checkpoint import cant_save, need_space, never_saved, read_newest
 from mptui.engine.control import Command, Mailbox, Stopped
+from mptui.engine.guards.nan import REPORT
 from mptui.engine.parts import Switch
 from mptui.engine.saver import Saver
 from mptui.engine.trainer import Trainer
@@ -31,6 +32,7 @@ from mptui.errors import (
 )
 from mptui.events import (
     CommandAnswered,
+    Diagnosed,
     Event,
     Paused,
     PhaseChanged,
@@ -38,6 +40,7 @@ from mptui.events import (
     Resumed,
     RunFinished,
     Warned,
+    to_record,
 )
 from mptui.hardware.sampler import DeviceSampler
 from mptui.runs import directory
@@ -316,6 +319,9 @@ class Session:
             for listener in self._listeners:
                 listener.put(event)
             self._control.put(event)
+        if isinstance(event, Diagnosed) and event.problem == "divergence":
+            with contextlib.suppress(DiskError):  # the journal has it too
+                directory.write_json(self.run / REPORT, to_record(event))
 
     def _warn(self, code: str, message: str) -> None:
         self._emit(Warned(step=self._step, code=code, message=clean(message)))
