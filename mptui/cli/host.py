@@ -1,63 +1,67 @@
 """Hosts a session in this process for `run` and `resume`: signals in, events out, an exit code at the end."""
 
-import signal
+import os
 import sys
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from mptui.cli.console import Bars, Plain, Quiet, Renderer, final_lines
 from mptui.cli.output import console, print_json, print_next
+from mptui.cli.signals import Signals
 from mptui.events import finite_json
 from mptui.text import clean
 
 if TYPE_CHECKING:
+    from mptui.runs.buffer import EventBuffer
     from mptui.runs.session import Session
 
 POLL_S = 0.1
+_INTERRUPTED = 130
 ICONS = ("🚀", "📊")
 ASCII_ICONS = ("on", "fp32")
 
 
-def host(session: "Session", *, as_json: bool, quiet: bool) -> int:
+def host(session: "Session", signals: Signals, *, as_json: bool, quiet: bool) -> int:
     """Run `session` to its end and return the exit code.
 
-    The first SIGINT or SIGTERM saves and stops, a second SIGINT ends at once. SIGHUP ends no run.
+    A second SIGINT ends the process at once. A terminal that is gone ends nothing.
 
     Raises:
         MptuiError: What ended the run, after everything was written.
     """
-    renderer = _renderer(silent=as_json or quiet)
     events = session.listen()
-    _catch_signals(session)
     session.start()
+    signals.attach(session.mailbox)
     try:
-        ended = False
-        while not ended:
-            ended = session.finished
-            events.wait(POLL_S)
-            for event in events.drain():
-                renderer.show(event)
-    finally:
-        renderer.close()
+        _show(session, events, renderer_of(silent=as_json or quiet))
+    except KeyboardInterrupt:
+        os._exit(_INTERRUPTED)  # in order, it would wait for a save
     result = session.result
     if result.bug is not None:
         raise result.bug
-    if as_json:
-        print_json(finite_json(result.summary))
     if result.error is not None:
+        if as_json:
+            print_json(finite_json(result.summary))
         raise result.error
-    if not as_json:
-        for line in final_lines(result.summary):
-            typer.echo(clean(line))
-        if not quiet:
-            print_next(_next_step(session.run, result.exit_code))
+    tell_end(result.summary, session.run, result.exit_code, as_json=as_json, quiet=quiet)
     return result.exit_code
 
 
-def _renderer(*, silent: bool) -> Renderer:
+def tell_end(summary: dict[str, Any], run: Path, code: int, *, as_json: bool, quiet: bool) -> None:
+    """Say on stdout how a run ended, and on stderr what to do next."""
+    if as_json:
+        print_json(finite_json(summary))
+        return
+    for line in final_lines(summary):
+        typer.echo(clean(line))
+    if not quiet:
+        print_next(_next_step(run, code))
+
+
+def renderer_of(*, silent: bool) -> Renderer:
+    """What shows events on this console."""
     out = console(file=sys.stderr)
     if silent:
         return Quiet(out)
@@ -66,18 +70,19 @@ def _renderer(*, silent: bool) -> Renderer:
     return Bars(out, icons) if sys.stderr.isatty() else Plain(out, icons)
 
 
-def _catch_signals(session: "Session") -> None:
-    """Handlers set a flag and nothing else; the run looks at it in every phase."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and session.mailbox.stop_asked:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            raise KeyboardInterrupt
-        session.mailbox.stop(number)
-
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+def _show(session: "Session", events: "EventBuffer", renderer: Renderer) -> None:
+    """Show what happens until the run has ended; only wait for that once the terminal is gone."""
+    try:
+        ended = False
+        while not ended:
+            ended = session.finished
+            events.wait(POLL_S)
+            for event in events.drain():
+                renderer.show(event)
+        renderer.close()
+    except OSError:
+        while not session.wait(POLL_S):  # a wait without a limit would keep signals from their handlers
+            pass
 
 
 def _next_step(run: Path, code: int) -> str:

@@ -1,11 +1,18 @@
 """`mptui resume`: go on with a run where it stopped."""
 
 import os
-from typing import Annotated
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mptui.cli import background
 from mptui.cli import options as o
+from mptui.cli.signals import Signals
+
+if TYPE_CHECKING:
+    from mptui.runs.plan import Request
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name, the start of it, or its directory.")]
 
@@ -23,19 +30,32 @@ def resume(
     device: o.Device = None,
     sets: o.Set = None,
     runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
+    detach: o.Detach = False,
+    isolate: o.Isolate = False,
     as_json: o.Json = False,
     quiet: o.Quiet = False,
 ) -> int:
     """Go on from the run's newest whole checkpoint, in the middle of an epoch if that is where it stopped."""
-    from mptui.runs.directory import CONFIG, find_run
+    from mptui.runs.directory import CONFIG, check_version, find_run
+    from mptui.runs.plan import Request
 
     path = find_run(runs_dir, run)
+    check_version(path)
+    request = Request(str(path / CONFIG), o.overrides(ctx.params), tuple(sets or ()), os.environ)
+    train = partial(_train, request, path)
+    return background.begin(train, detach=detach, isolate=isolate, as_json=as_json, quiet=quiet)
+
+
+def _train(request: "Request", path: Path, ready: background.Ready, as_json: bool, quiet: bool) -> int:
+    signals = Signals()
     from mptui.cli.host import host
     from mptui.hardware.memory import keep_freed_memory
-    from mptui.runs.plan import Request, plan_run
+    from mptui.runs.plan import plan_run
     from mptui.runs.session import Session
 
     keep_freed_memory()
-    plan = plan_run(Request(str(path / CONFIG), o.overrides(ctx.params), tuple(sets or ()), os.environ))
+    plan = plan_run(request)
+    signals.leave_if_stopped()
+    ready(path)
     session = Session(plan, path, resume=True, force_compile=plan.resolved.compile_forced)
-    return host(session, as_json=as_json, quiet=quiet)
+    return host(session, signals, as_json=as_json, quiet=quiet)

@@ -1,11 +1,19 @@
 """`mptui run`: a training run without a screen."""
 
 import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
+from mptui.cli import background
 from mptui.cli import options as o
+from mptui.cli.signals import Signals
 from mptui.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mptui.runs.plan import Request
 
 
 def app_command(app: typer.Typer) -> None:
@@ -32,36 +40,62 @@ def run(
     runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
     name: o.Name = None,
     resume: o.Resume = False,
+    detach: o.Detach = False,
+    isolate: o.Isolate = False,
     dry_run: o.DryRun = False,
     as_json: o.Json = False,
     quiet: o.Quiet = False,
 ) -> int:
     """Train, and write a run directory that says what happened."""
-    from mptui.hardware.memory import keep_freed_memory
-    from mptui.runs.plan import Request, plan_run
+    from mptui.runs.plan import Request
 
-    keep_freed_memory()
     request = Request(profile, o.overrides(ctx.params), tuple(sets or ()), os.environ)
     if resume and name is None:
         raise ConfigError("--resume: of which run?", hint="name it with --name, or use: mptui resume RUN")
-    plan = plan_run(request)
     if dry_run:
-        from mptui.config.dump import dry_run_text
+        return _dry_run(request)
+    train = partial(_train, request, runs_dir, name, resume)
+    return background.begin(train, detach=detach, isolate=isolate, as_json=as_json, quiet=quiet)
 
-        typer.echo(dry_run_text(plan.resolved), nl=False)
-        for note in plan.notes:
-            typer.echo(note, err=True)
-        return 0
+
+def _dry_run(request: "Request") -> int:
+    from mptui.config.dump import dry_run_text
+    from mptui.runs.plan import plan_run
+
+    plan = plan_run(request)
+    typer.echo(dry_run_text(plan.resolved), nl=False)
+    for note in plan.notes:
+        typer.echo(note, err=True)
+    return 0
+
+
+def _train(
+    request: "Request",
+    runs_dir: Path,
+    name: str | None,
+    resume: bool,
+    ready: background.Ready,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    signals = Signals()
+    from mptui.hardware.memory import keep_freed_memory
+    from mptui.runs.plan import plan_run
+
+    keep_freed_memory()
+    plan = plan_run(request)
 
     from mptui.cli.host import host
-    from mptui.runs.directory import CONFIG, create_run
+    from mptui.runs.directory import create_run
     from mptui.runs.session import Session
 
-    goes_on = resume and (runs_dir / str(name) / CONFIG).is_file()
+    signals.leave_if_stopped()
+    goes_on = resume and (runs_dir / str(name)).is_dir()
     path = (
         runs_dir / str(name)
         if goes_on
         else create_run(runs_dir, plan.resolved.profile, str(plan.config.model.name), name)
     )
+    ready(path)
     session = Session(plan, path, resume=goes_on, force_compile=plan.resolved.compile_forced)
-    return host(session, as_json=as_json, quiet=quiet)
+    return host(session, signals, as_json=as_json, quiet=quiet)

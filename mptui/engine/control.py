@@ -48,6 +48,10 @@ class Mailbox:
         self.stop_asked = True
         self._commands.put(None)  # wakes a `take` that waits
 
+    def save(self) -> None:
+        """Ask for a checkpoint between two steps; safe in a signal handler."""
+        self.post(Command("checkpoint"))
+
     def take(self, timeout_s: float = 0.0) -> Command | None:
         """The next command, if there is one or comes in time; a stop ends the waiting at once."""
         try:

@@ -18,6 +18,9 @@ from mptui.engine.files import replace_file
 from mptui.errors import ConfigError, DiskError, RunDirectoryError
 from mptui.events import finite_json
 
+VERSION = 1
+"""Of a run's files as a whole; `summary.json` and `environment.json` tell it."""
+
 SUMMARY = "summary.json"
 CONFIG = "run.toml"
 ENVIRONMENT = "environment.json"
@@ -123,6 +126,20 @@ def read_summary(run: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}
+
+
+def check_version(run: Path) -> None:
+    """Refuse to go on with a run of a later mptui.
+
+    Raises:
+        RunDirectoryError: It is one.
+    """
+    version = read_summary(run).get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise RunDirectoryError(
+            f"{run}: written by a newer mptui (run version {version}, this one knows {VERSION})",
+            hint="use that version of mptui to go on with this run",
+        )
 
 
 def status_of(run: Path) -> dict[str, Any]:

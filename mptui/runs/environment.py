@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mptui.hardware.devices import Device
+from mptui.runs.directory import VERSION
 
 _PACKAGES = ("mptui", "torch", "torchvision", "numpy", "pillow", "safetensors", "textual", "nvidia-ml-py")
 _SECRET = re.compile(
@@ -22,6 +23,7 @@ def describe_environment(device: Device, driver: str | None) -> dict[str, Any]:
     import torch
 
     return {
+        "version": VERSION,
         "mptui": _version("mptui"),
         "python": platform.python_version(),
         "platform": platform.platform(),

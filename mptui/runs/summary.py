@@ -17,8 +17,8 @@ from mptui.events import (
     Validated,
     Warned,
 )
+from mptui.runs.directory import VERSION
 
-FORMAT_VERSION = 1
 _WARNINGS_KEPT = 100
 
 
@@ -28,7 +28,7 @@ class Summary:
     def __init__(self, run: str, directory: str) -> None:
         self._started = time.monotonic()
         self.document: dict[str, Any] = {
-            "version": FORMAT_VERSION,
+            "version": VERSION,
             "run": run,
             "directory": directory,
             "status": "running",

@@ -37,6 +37,9 @@ class Run(RunSource, Protocol):
     def stop(self, signal: int) -> None:
         """Ask it to save and end; safe in a signal handler."""
 
+    def save(self) -> None:
+        """Ask it to save and go on; safe in a signal handler."""
+
     def wait(self) -> None:
         """Wait for its end."""
 
@@ -157,13 +160,17 @@ def _tell(words: str) -> None:
 
 
 def _catch_signals(app: Cockpit, terminal: Terminal) -> None:
-    """Stop the run for SIGTERM and SIGINT; only leave the screen for SIGHUP.
+    """Stop the run for SIGTERM, SIGUSR1 and SIGINT, save it for SIGUSR2; only leave the screen for SIGHUP.
 
     The handlers set flags: they are called even while a stalled terminal keeps the event loop waiting.
     """
 
     def take(number: int, _frame: FrameType | None) -> None:
-        app.take_signal(number)
+        app.take_signal(signal.SIGTERM if number == signal.SIGUSR1 else number)
+
+    def save(_number: int, _frame: FrameType | None) -> None:
+        if app.run_now is not None:
+            app.run_now.save()
 
     def hang_up(number: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -171,5 +178,7 @@ def _catch_signals(app: Cockpit, terminal: Terminal) -> None:
         app.take_signal(number)
 
     signal.signal(signal.SIGTERM, take)
+    signal.signal(signal.SIGUSR1, take)
+    signal.signal(signal.SIGUSR2, save)
     signal.signal(signal.SIGINT, take)
     signal.signal(signal.SIGHUP, hang_up)

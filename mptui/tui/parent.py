@@ -20,14 +20,14 @@ RESTORE = (
     b"\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[<u\x1b[?1049l\x1b[?25h"
 )
 
-_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def guarded(run: Callable[[], int]) -> int:
     """Call `run` in a child on this terminal; return its exit code in the child and in the parent.
 
-    The parent sends SIGTERM, SIGINT and SIGHUP on, and stops when its child is stopped. A child that a signal
-    killed is 128 + that signal, with the terminal as it was before.
+    The parent sends SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 on, and stops when its child is stopped. A
+    child that a signal killed is 128 + that signal, with the terminal as it was before.
     """
     attributes = termios.tcgetattr(sys.stdin.fileno())
     sys.stdout.flush()

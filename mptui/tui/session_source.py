@@ -39,7 +39,8 @@ class SessionSource:
         self.hosted = True
         self.can_detach = False
         self.exit_code = 0
-        self._request, self._runs, self._on_directory = request, runs, on_directory
+        self.run: Path | None = None
+        self.request, self._runs, self._on_directory = request, runs, on_directory
         self._early: deque[Event] = deque([PhaseChanged(phase="starting")])
         self._buffer: EventBuffer | None = None
         self._session: Session | None = None
@@ -86,6 +87,11 @@ class SessionSource:
         if self._session is not None:
             self._session.mailbox.stop(signal)
 
+    def save(self) -> None:
+        """Ask the run to save and go on, for a signal; safe in its handler."""
+        if self._session is not None:
+            self._session.mailbox.save()
+
     def _host(self) -> None:
         started = time.monotonic()
         try:
@@ -102,12 +108,13 @@ class SessionSource:
         from mptui.runs.plan import plan_run
         from mptui.runs.session import Session
 
-        plan = plan_run(self._request)
+        plan = plan_run(self.request)
         if self._stop is not None:
             self._stopped_early()
             return
         path = create_run(self._runs, plan.resolved.profile, str(plan.config.model.name), None)
         self._on_directory(path)
+        self.run = path
         session = Session(plan, path, force_compile=plan.resolved.compile_forced)
         self._buffer = session.listen()
         session.start()
