@@ -108,6 +108,7 @@ class AttachedRun:
 
     hosted = False
     can_detach = False
+    request = None
 
     def __init__(self, run: Path, *, readonly: bool = False) -> None:
         self.run = run

@@ -25,6 +25,7 @@ ALWAYS = {
     "app.back": "escape",
     "app.leave": "ctrl+c",
     "leave.stay": "escape",
+    "switch.stay": "escape",
     "edit.cancel": "escape",
     "help.close": "escape",
 }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from textual.binding import Binding, BindingType
 from textual.keys import format_key
 
-MODAL = {"leave", "help", "edit"}
+MODAL = {"leave", "help", "edit", "switch"}
 """Where only the keys of that dialog are heard."""
 
 PARTS_OF = {"live": ("chart", "log"), "picker": ("list",)}
@@ -89,6 +89,8 @@ KEYS: tuple[Key, ...] = (
     Key("leave.stop", "x", "stop", "stop, save, and leave", palette=False),
     Key("leave.detach", "d", "detach", "keep training in the background", palette=False),
     Key("leave.stay", "escape,backspace", "stay", "stay", palette=False),
+    Key("switch.take", "enter", "take", "switch (so does its digit again)", palette=False),
+    Key("switch.stay", "escape,backspace", "stay", "stay", palette=False),
     Key("edit.take", "enter", "take", "take it", palette=False),
     Key("edit.cancel", "escape", "cancel", "leave it as it was", palette=False),
     Key("help.close", "escape,backspace,q,question_mark", "close", "close", palette=False),

@@ -19,6 +19,7 @@ class ReplaySource:
 
     def __init__(self, path: Path) -> None:
         self.profiles: Sequence[str] = ()
+        self.run = self.request = None
         self.hosted = False
         self.can_detach = False
         self.finished = False

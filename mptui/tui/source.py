@@ -1,9 +1,13 @@
 """Where the live screen gets its run from, and where its commands go."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from mptui.events import Event
+
+if TYPE_CHECKING:
+    from mptui.runs.plan import Request
 
 
 class RunSource(Protocol):
@@ -12,6 +16,14 @@ class RunSource(Protocol):
     @property
     def profiles(self) -> Sequence[str]:
         """The presets, in the order of the digits that switch to them."""
+
+    @property
+    def run(self) -> Path | None:
+        """The run's directory, once it has one; None too where no preset can be switched to."""
+
+    @property
+    def request(self) -> "Request | None":
+        """What the run was asked with, where that is known."""
 
     @property
     def finished(self) -> bool:

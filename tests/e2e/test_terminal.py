@@ -79,6 +79,8 @@ def test_a_preset_switched_in_the_middle_loses_and_repeats_no_sample(terminal):
     start_training(program)
     program.until(lambda: count(program, EpochFinished) >= 12, "some epochs")
     program.press("2")
+    program.shows("can't change in a run")
+    program.press("enter")
     program.until(lambda: count(program, PresetSwitched), "the preset")
     program.shows("debug → stable")
     epochs = count(program, EpochFinished)

@@ -185,6 +185,7 @@ class MemorySource:
     def __init__(
         self, events=(), profiles=("fast", "stable", "memory-limited", "debug"), can_detach=False, hosted=True
     ):
+        self.run = self.request = None
         self.waiting = list(events)
         self.profiles = list(profiles)
         self.can_detach, self.hosted = can_detach, hosted

@@ -12,6 +12,7 @@ from mptui.tui.screens.help import HelpScreen
 from mptui.tui.screens.leave import LeaveDialog
 from mptui.tui.screens.live import LiveScreen
 from mptui.tui.screens.picker import PickerScreen
+from mptui.tui.screens.preset import PresetDialog
 from mptui.tui.widgets.chart import Chart
 from mptui.tui.widgets.log import LogPanel
 from mptui.tui.widgets.values import KeyedList
@@ -22,6 +23,7 @@ OWNERS = {
     "log": LogPanel,
     "app": MptuiApp,
     "leave": LeaveDialog,
+    "switch": PresetDialog,
     "help": HelpScreen,
     "detection": DetectionScreen,
     "picker": PickerScreen,

@@ -1,9 +1,13 @@
 import pytest
 
+from mptui.config.dump import to_toml
+from mptui.config.merge import resolve
 from mptui.events import Paused, PhaseChanged, Progress, Resumed
+from mptui.runs.plan import Request
 from mptui.tui.keymap import Keymap
 from mptui.tui.keys import heard_on
 from mptui.tui.widgets.chart import Chart
+from tests.tui.cockpits import until
 from tests.tui.events import (
     START,
     MemorySource,
@@ -133,6 +137,57 @@ async def test_a_digit_without_a_preset_sends_nothing():
         await pilot.pause()
         assert await seen(app, pilot, "no preset 9")
     assert source.sent == []
+
+
+@pytest.fixture
+def fast_run(tmp_path):
+    """A run of the profile fast, in a directory."""
+    flags = {"model.name": ("--model", "resnet18")}
+    config = resolve("fast", task="classification", flags=flags, sets=(), environ={}).config
+    (tmp_path / "run.toml").write_text(to_toml(config), encoding="utf-8")
+    source = MemorySource(demo(), profiles=("fast", "stable", "memory-limited", "debug"))
+    source.run, source.request = tmp_path, Request(environ={})
+    return source
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24), (60, 16)])
+async def test_what_a_preset_can_not_change_is_said_before_it_is_asked_for(fast_run, size):
+    async with live(fast_run, size) as (app, pilot):
+        await pilot.press("4")
+        await until(app, pilot, "switch to debug?")
+        text = frame(app)
+        assert "can't change in a run" in text
+        assert "training.epochs             50  (debug has 5)" in text
+        assert fast_run.sent == []
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "switch to debug?" not in frame(app)
+        assert fast_run.sent == []
+        await pilot.press("4")
+        await until(app, pilot, "switch to debug?")
+        await pilot.press("2")
+        await until(app, pilot, "switch to stable?")
+        assert fast_run.sent == []
+        await pilot.press("2")
+        await pilot.pause()
+    assert fast_run.sent == [("preset", "stable")]
+
+
+async def test_a_preset_that_can_change_in_full_is_asked_for_at_once(fast_run):
+    async with live(fast_run) as (_, pilot):
+        await pilot.press("1")
+        while not fast_run.sent:
+            await pilot.pause(0.01)
+    assert fast_run.sent == [("preset", "fast")]
+
+
+async def test_remapped_presets_are_remapped_in_their_dialog_too(fast_run):
+    async with live(fast_run, keys=Keymap({"live.preset": "f1,f2,f3,f4"})) as (app, pilot):
+        await pilot.press("f4")
+        await until(app, pilot, "switch to debug?")
+        await pilot.press("f4")
+        await pilot.pause()
+    assert fast_run.sent == [("preset", "debug")]
 
 
 async def test_leaving_a_live_run_asks():

@@ -1,17 +1,23 @@
 """The live screen: what the run does now, what it did, and the keys that steer it."""
 
 import time
+from contextlib import suppress
+from functools import partial
 
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Input
 
+from mptui.errors import MptuiError
+from mptui.runs.foresee import Foreseen, foresee
 from mptui.text import clean
+from mptui.tui.background import in_background
 from mptui.tui.keys import bindings
 from mptui.tui.names import TRAIN, VALIDATION
 from mptui.tui.screens.leave import Answer, LeaveDialog
 from mptui.tui.screens.page import Page
+from mptui.tui.screens.preset import PresetDialog
 from mptui.tui.source import RunSource
 from mptui.tui.state import RunView
 from mptui.tui.widgets.canvas import Mode
@@ -128,13 +134,35 @@ class LiveScreen(Page):
             self.source.send(command, argument)
 
     def action_preset(self, digit: int) -> None:
-        """Switch to the preset at this digit."""
+        """Switch to the preset at this digit; where some of it can't change in a run, say so first."""
         profiles = self.source.profiles
         if digit <= len(profiles):
-            self.action_command("preset", profiles[digit - 1])
+            self._foresee(digit, profiles[digit - 1])
         else:
             known = ", ".join(f"{n} {name}" for n, name in enumerate(profiles, 1)) or "none"
             self.notify(clean(f"no preset {digit}; there are: {known}"), severity="warning", markup=False)
+
+    @work(exclusive=True, group="preset")
+    async def _foresee(self, digit: int, name: str) -> None:
+        source = self.source
+        run, request = source.run, source.request
+        foreseen = Foreseen()
+        if run is not None and not self.source.finished:
+            with suppress(MptuiError):  # the run refuses it in these words
+                foreseen = await in_background(lambda: foresee(run, name, request))
+        if not foreseen.kept:
+            self.action_command("preset", name)
+        elif self.is_current:
+            self.app.push_screen(
+                PresetDialog(digit, name, foreseen, self._keymap), partial(self._chosen, digit)
+            )
+
+    def _chosen(self, shown: int, digit: int | None) -> None:
+        """Switch to the preset that was told of, or tell of another one."""
+        if digit == shown:
+            self.action_command("preset", self.source.profiles[digit - 1])
+        elif digit:
+            self.action_preset(digit)
 
     def action_next_page(self) -> None:
         """Turn to the next page of a small screen; move the focus on a large one."""

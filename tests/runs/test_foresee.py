@@ -1,0 +1,41 @@
+import pytest
+
+from mptui.config.dump import to_toml
+from mptui.config.merge import resolve
+from mptui.errors import ConfigError
+from mptui.runs.foresee import foresee
+from mptui.runs.plan import Request
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run of the profile fast, on a ResNet-18."""
+    flags = {"model.name": ("--model", "resnet18")}
+    config = resolve("fast", task="classification", flags=flags, sets=(), environ={}).config
+    (tmp_path / "run.toml").write_text(to_toml(config), encoding="utf-8")
+    return tmp_path
+
+
+def test_what_can_not_change_is_told_with_both_values(run):
+    foreseen = foresee(run, "debug", Request(environ={}))
+    assert foreseen.kept["training.epochs"] == ["50", "5"]
+    assert foreseen.kept["training.deterministic"] == ["False", "True"]
+    assert foreseen.changes["training.batch_size"] == ["64", "2"]
+    assert not foreseen.kept.keys() & foreseen.changes.keys()
+
+
+def test_what_the_run_was_asked_with_stays_above_the_preset(run):
+    request = Request(flags={"training.epochs": ("--epochs", 50)}, sets=("training.batch_size=64",))
+    foreseen = foresee(run, "debug", request)
+    assert "training.epochs" not in foreseen.kept
+    assert "training.batch_size" not in foreseen.changes
+
+
+def test_the_same_preset_changes_nothing(run):
+    foreseen = foresee(run, "fast", Request(environ={}))
+    assert (foreseen.changes, foreseen.kept) == ({}, {})
+
+
+def test_a_preset_that_is_not_there_is_an_error(run):
+    with pytest.raises(ConfigError, match="nosuch"):
+        foresee(run, "nosuch", Request(environ={}))
