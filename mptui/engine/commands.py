@@ -23,6 +23,8 @@ def obey(trainer: "Trainer", command: Command) -> None:
         trainer.save("asked")
     elif name == "validate":
         _validate(trainer)
+    elif name == "numerics":
+        trainer.lens.ask(command.argument)
     elif name == "preset" and (refusal := _switch_preset(trainer, command.argument or "")) is not None:
         trainer.emit(CommandAnswered(step=trainer.step, command=name, state="refused", detail=refusal))
         return

@@ -22,6 +22,7 @@ from mptui.engine.control import Mailbox, Stopped
 from mptui.engine.evaluate import Measured, evaluate
 from mptui.engine.guards.guards import Guards
 from mptui.engine.once import Once
+from mptui.engine.numerics.lens import Lens
 from mptui.engine.parts import Job, Switch, build_parts
 from mptui.engine.progress import Best, Cursor, Outcome
 from mptui.engine.report import EpochSums, Reporter
@@ -77,6 +78,7 @@ class Trainer:
         self.seeds = StepSeeds(job.config.training.seed, self.device)
         self.guards = Guards(self)
         self._unscaled = torch.ones((), device=self.device)
+        self.lens = Lens(self)
 
     def close(self) -> None:
         """End the workers of the loaders."""
@@ -105,6 +107,7 @@ class Trainer:
             self.guards.settle()
             self.save("stop")
             raise
+        self.guards.finish()
         self.save("end")
         self.enter("finished")
         return self.outcome
@@ -205,11 +208,12 @@ class Trainer:
     def _try_update(self, window: Window) -> torch.Tensor:
         self.seeds.set(self.cursor.epoch, self.cursor.sample)
         self._once.begin_again()
-        losses = [
-            self._forward_backward(piece, window)
-            for batch in window
-            for piece in self.guards.memory.pieces(batch)
-        ]
+        with self.lens.watching():
+            losses = [
+                self._forward_backward(piece, window)
+                for batch in window
+                for piece in self.guards.memory.pieces(batch)
+            ]
         loss = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
         self.parts.updater.step(loss)
         return loss
@@ -287,6 +291,7 @@ class Trainer:
     def _between_steps(self) -> None:
         if self.reporter.due(time.perf_counter()):
             self.reporter.flush()
+            self.lens.tell()
             if not self.guards.look():
                 self._save_if_due()
         self.guards.keep_if_due()

@@ -47,18 +47,23 @@ class Finding:
         """Whether a module of the network is at fault, and not the loss or the network's own code."""
         return self.where in {"forward", "backward"} and self.layer not in {"", LOSS}
 
+    @property
+    def _place(self) -> str:
+        if self.layer in {"", LOSS}:
+            return self.layer or "the network"
+        return f'layer "{self.layer}"'
+
     def words(self) -> str:
         """The finding in half a sentence."""
         if self.where == "input":
             return "the images are not finite"
         if self.where == "weights":
-            return f"the weights of layer {self.layer} are not finite"
+            return f"the weights of {self._place} are not finite"
         if not self.where:
             return "all was finite at a second look"
-        place = self.layer if self.layer in {"", LOSS} else f"layer {self.layer}"
         half = "backward" if self.where == "backward" else "forward"
         how = f" ({self.operation}: {self.detail})" if self.operation else ""
-        return f"{place or 'the network'} is the first that is not finite, in the {half} pass{how}"
+        return f"{self._place} is the first that is not finite, in the {half} pass{how}"
 
 
 def look_at(trainer: "Trainer", place: Place) -> Finding:

@@ -49,6 +49,10 @@ class Guards:
         self._trainer.reporter.flush(wait=True)
         return self.look()
 
+    def finish(self) -> None:
+        """After the last step: what was too few faults for a divergence was bad batches."""
+        self.nan.finish()
+
     def keep_if_due(self) -> None:
         """Keep a snapshot if it is time, unless all is not well."""
         if self.due(self._trainer.step) and not self.settle():

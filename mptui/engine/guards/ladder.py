@@ -54,7 +54,7 @@ class Ladder:
         words = {
             "scale": f"loss scale {scale or 0:g} → {lowered(scale or 0.0, floor):g}",
             "bf16": f"precision {job.precision} → bf16",
-            "island": f"layer {finding.layer} in fp32",
+            "island": f'layer "{finding.layer}" in fp32',
             "fp32": f"precision {job.precision} → fp32",
             "lr": f"learning rate {job.config.training.lr:g} → {job.config.training.lr / 2:g}",
         }

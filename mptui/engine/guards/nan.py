@@ -22,7 +22,8 @@ from mptui.events import Diagnosed, PrecisionChanged, Recovered
 if TYPE_CHECKING:
     from mptui.engine.trainer import Trainer
 
-FILES_SHOWN = 3
+FILES_SHOWN, FILES_KEPT = 3, 64
+"""Of a batch: in a line, and in a report."""
 LOOKS = 20
 """Single bad batches that are looked at again; of further ones only the step is told."""
 REPORT = "divergence.json"
@@ -79,6 +80,11 @@ class NanGuard:
             if alarm is None or place.step < alarm.place.step:
                 self._tell_left_out(place)
         return alarm is not None and self._answer(alarm)
+
+    def finish(self) -> None:
+        """No step comes any more: tell of the faults under way as of bad batches."""
+        self._watch.absolve()
+        self.look()
 
     def _answer(self, alarm: Alarm) -> bool:
         trainer = self._trainer
@@ -187,7 +193,7 @@ class NanGuard:
                 layer=finding.layer,
                 operation=finding.operation,
                 detail=finding.detail,
-                files=finding.files,
+                files=finding.files[:FILES_KEPT],
                 loss_scales={str(step): scale for step, scale in self.health.moves},
                 moves=list(self._ladder.moves),
                 advice=_advice(finding, trainer.job),

@@ -1,0 +1,76 @@
+"""Runs with something wrong in them: batches poisoned or dropped at given places, layers with a fault."""
+
+from collections.abc import Callable, Collection
+
+import torch
+
+from mptui.data.batch import Batch
+from mptui.data.loader import Loader
+from mptui.engine.trainer import Trainer
+
+Place = tuple[int, int]
+"""Epoch (from 0) and the position of a batch's first sample in the epoch's order."""
+
+
+def poison(loader: Loader, places: Collection[Place], value: float = torch.nan) -> None:
+    """Put `value` into one pixel of each batch that begins at one of `places`, whenever it is loaded."""
+    make = loader._batch
+
+    def poisoned(
+        images: torch.Tensor, targets: torch.Tensor, indices: object, valid: int, place: Place
+    ) -> Batch:
+        batch = make(images, targets, indices, valid, place)  # type: ignore[arg-type]
+        if place in places:
+            batch.images_BCHW = batch.images_BCHW.clone()
+            batch.images_BCHW[0, 0, 0, 0] = value
+        return batch
+
+    loader._batch = poisoned  # type: ignore[method-assign]
+
+
+def leave_out(trainer: Trainer, windows_at: Collection[Place]) -> None:
+    """An order without the windows that begin at these places."""
+    loader = trainer.job.train_loader
+    whole = loader.windows
+
+    def windows(epoch: int, accumulate: int, start_sample: int = 0):
+        start = start_sample
+        for window in whole(epoch, accumulate, start_sample):
+            if (epoch, start) not in windows_at:
+                trainer.cursor.sample = start
+                yield window
+            start = window.next_sample
+
+    loader.windows = windows  # type: ignore[method-assign]
+
+
+def limit_memory(trainer: Trainer, samples: Callable[[], int]) -> None:
+    """Let the network's forward run out of memory with more than `samples()` at once."""
+
+    def check(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        if len(inputs[0]) > samples():
+            raise torch.OutOfMemoryError(f"no room for {len(inputs[0])} samples")
+
+    trainer.model.register_forward_pre_hook(check)
+
+
+def bits(trainer: Trainer) -> dict[str, bytes]:
+    """Every weight and buffer, every tensor of the optimizer and of the average."""
+    named = {f"model {name}": t for name, t in trainer.model.state_dict().items()}
+    names = {p: name for name, p in trainer.model.named_parameters()}
+    for p, state in trainer.parts.optimizer.state.items():
+        named |= {f"{key} {names[p]}": t for key, t in state.items() if isinstance(t, torch.Tensor)}  # type: ignore[index]
+    if trainer.parts.average is not None:
+        named |= {f"average {name}": t for name, t in trainer.parts.average.state().items()}
+    return {name: t.detach().contiguous().numpy().tobytes() for name, t in named.items()}
+
+
+class Gain(torch.nn.Module):
+    """Multiplies by a constant."""
+
+    def __init__(self, gain: float) -> None:
+        super().__init__()
+        self.gain = gain
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.gain
