@@ -267,6 +267,60 @@ class Diagnosed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NumericsLayer:
+    """What 16 bits do to a part of a layer: forward (its output), gradient (of that), weights (their gradient).
+
+    All shares but `zeros` are of the values that are not zero, in fp16 under the loss scale in use, or the
+    best one where none is. `lost` is `zeroed`, `subnormal` (fewer bits) and `overflow` together,
+    `lost_unscaled` the same without any scale; `bf16_lost` the share that bf16's 8 bits move by more than 2^-9
+    of its size. Sizes are those without scale; `exponents` counts values per mille, from the exponent
+    `first_exponent` on. `fault` is overflow, underflow or empty.
+    """
+
+    name: str
+    part: str
+    fault: str
+    values: int
+    zeros: float
+    smallest: float
+    largest: float
+    zeroed: float
+    subnormal: float
+    overflow: float
+    lost: float
+    lost_unscaled: float
+    bf16_lost: float
+    first_exponent: int
+    exponents: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numerics(Event):
+    """A look at one step's numbers: the layers that 16 bits hurt most, worst first; the rest as a sum.
+
+    `lost` is the share of the gradients that the loss scale in use loses in fp16, the mean over layers, and
+    `lost_at_best` with `best_scale`. A look takes `cost_s` seconds on top of its step, and there is one in
+    `every_s` seconds. `eager`: the step ran without its compiled code for it.
+    """
+
+    kind: ClassVar[str] = "numerics"
+
+    mode: str
+    precision: str
+    eager: bool
+    loss_scale: float | None
+    best_scale: float | None
+    lost: float | None
+    lost_at_best: float | None
+    cost_s: float
+    every_s: float
+    layers: list[NumericsLayer]
+    others: int
+    others_at_fault: int
+    others_lost: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Advice(Event):
     """Something that would help this run, with the setting that does it (`table.key=value`), if one does."""
 
@@ -377,6 +431,7 @@ EVENTS: dict[str, type[Event]] = {
         StepSkipped,
         LossScale,
         Diagnosed,
+        Numerics,
         Advice,
         Recovered,
         PresetSwitched,

@@ -6,6 +6,7 @@ number that is not finite travels as "nan", "inf" or "-inf"; it is one only wher
 
 import math
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -18,7 +19,7 @@ _MOST = 2**63
 
 
 def reader_of(kind: Any) -> Read:  # noqa: ANN401 - any annotation
-    """The reader of a type made of str, int, bool, float, None, list and dict with text for keys."""
+    """The reader of a type of str, int, bool, float, None, dataclasses, list and dict with text for keys."""
     if isinstance(kind, UnionType):
         (inner,) = (reader_of(part) for part in get_args(kind) if part is not NoneType)
         return lambda value: None if value is None else inner(value)
@@ -28,6 +29,9 @@ def reader_of(kind: Any) -> Read:  # noqa: ANN401 - any annotation
     if get_origin(kind) is dict:
         item = reader_of(get_args(kind)[1])
         return lambda value: {key: item(each) for key, each in _of(dict, value).items()}
+    if is_dataclass(kind):
+        parts = {part.name: reader_of(part.type) for part in fields(kind)}
+        return lambda value: kind(**{name: read(_of(dict, value)[name]) for name, read in parts.items()})
     return _READERS[kind]
 
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from datetime import datetime, timezone
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
@@ -26,6 +26,8 @@ def values_of(kind: Any) -> st.SearchStrategy[object]:
         return st.lists(values_of(get_args(kind)[0]), max_size=3)
     if get_origin(kind) is dict:
         return st.dictionaries(texts, values_of(get_args(kind)[1]), max_size=3)
+    if is_dataclass(kind):
+        return st.builds(kind, **{f.name: values_of(f.type) for f in fields(kind)})
     return VALUES[kind]
 
 

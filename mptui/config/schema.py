@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 PrecisionMode = Literal["auto", "bf16", "fp16", "fp32"]
 CompileMode = Literal["off", "default", "reduce-overhead", "max-autotune"]
 TaskName = Literal["classification", "segmentation"]
+NumericsMode = Literal["off", "summary", "full"]
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
@@ -63,6 +64,8 @@ class PrecisionConfig(Table):
     """auto takes what suits the device; what the device lacks falls back bf16, fp16, fp32, with a warning."""
     tf32: bool = True
     """Let fp32 convolutions and matrix products use TensorFloat-32 where the device has it."""
+    fp32_layers: list[str] = []
+    """Layers that compute in fp32 whatever the mode: names as in the network, `*` stands for any part."""
     grad_scaler: GradScalerConfig = GradScalerConfig()
 
 
@@ -190,6 +193,8 @@ class GuardsConfig(Table):
     """Let autograd name the operation that made a NaN; slow, for bug hunts."""
     check_batches: bool = False
     """Look at every batch and loss for values that can't be right; syncs each step, for bug hunts."""
+    numerics: NumericsMode = "summary"
+    """What 16 bits do to the numbers: full looks at every value of a step now and then, summary at some."""
     hang_minutes: Annotated[float, Field(ge=0)] = 5.0
     """Minutes in which nothing ends before all stacks are written to stacks.txt; 0: never."""
 

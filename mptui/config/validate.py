@@ -161,6 +161,7 @@ _WANTED = {
     "int_type": "a whole number",
     "float_type": "a number",
     "bool_type": "true or false",
+    "list_type": "a list, in brackets",
     "string_type": "text in quotes",
     "string_unicode": "Unicode text",
     "literal_error": "{expected}",

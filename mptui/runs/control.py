@@ -23,8 +23,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import get_args
 
 from mptui.config.profiles import list_profiles
+from mptui.config.schema import NumericsMode
 from mptui.engine.control import COMMANDS
 from mptui.errors import MptuiError
 from mptui.events import Event, to_record
@@ -44,6 +46,7 @@ WAITING_LIMIT = 10_000
 
 CLIENTS_LIMIT = 128
 COMMANDS_A_SECOND = 20
+NUMERICS = get_args(NumericsMode)
 FAULTS_LIMIT = 20
 """Lines that are no commands before their sender is dropped."""
 
@@ -254,6 +257,8 @@ class ControlServer:
         if not isinstance(document, dict) or document.get("command") not in COMMANDS:
             raise ValueError(f"no command; there are: {', '.join(COMMANDS)}")
         command, argument = str(document["command"]), document.get("argument")
+        if command == "numerics" and argument in NUMERICS:
+            return command, argument
         if command != "preset":
             return command, None
         if argument not in self._presets:

@@ -1,0 +1,150 @@
+"""What the counts of `tally` say on the host: the shares that float16 would lose, under any loss scale.
+
+float16 keeps 11 bits of what lies between 2^-14 and 65,504. Below that it has subnormals with ever fewer bits
+down to 2^-24, and rounds to zero from 2^-25 down; from 65,520 up it rounds to infinity. To scale by 2^k moves
+every value k binades, and so every bin k places: all shares below are exact, as if each value had been cast.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mptui.engine.numerics.tally import BINS
+
+_BIAS = 127
+_INFINITE = 4 * 255
+LOWEST_SCALE, HIGHEST_SCALE = 2.0**0, 2.0**32
+"""Loss scales that are looked at for the best."""
+HEADROOM = 2
+"""Doublings that the best scale leaves for larger gradients of other steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What float16 makes of the non-zero values: shares of 1. NaN and infinities overflow."""
+
+    zeroed: float
+    subnormal: float
+    overflow: float
+
+    @property
+    def lost(self) -> float:
+        """All that does not keep its 11 bits."""
+        return self.zeroed + self.subnormal + self.overflow
+
+
+class Spectrum:
+    """The values of one tensor, or of one kind of a layer's, by size.
+
+    Args:
+        row: Counts of `tally.add`, int64, shape (COLUMNS,).
+        zeros_lost: Its zeros are small numbers that were rounded: those of a softmax or a sigmoid.
+    """
+
+    def __init__(self, row: npt.NDArray[np.int64], *, zeros_lost: bool = False) -> None:
+        counts = row[:BINS]
+        self.values = int(counts.sum())
+        self.zeros = int(counts[0])
+        self.nonfinite = int(counts[_INFINITE])
+        self.zeros_lost = self.zeros if zeros_lost else 0
+        self.told = self.values - self.zeros + self.zeros_lost
+        """The values that shares are of: those that are not zero, or should not be."""
+        bits = row[BINS : BINS + 2].astype(np.int32).view(np.float32)
+        seen = self.values - self.zeros - self.nonfinite > 0
+        self.smallest = float(bits[0]) if seen else 0.0
+        self.largest = float(bits[1]) if seen else 0.0
+        self.bf16_lost = float(row[BINS + 2]) / max(self.told, 1)
+        self._counts = counts
+        # values below each bin, zeros left out
+        self.below = np.concatenate([[0, 0], np.cumsum(counts[1:])])
+
+    def shares(self, doublings: int = 0) -> Shares:
+        """The shares after every value was multiplied by 2^doublings."""
+        if not self.told:
+            return Shares(0.0, 0.0, 0.0)
+        kept, whole, infinite = _edges(doublings)
+        below = self.below
+        zeroed = int(below[kept]) + self.zeros_lost
+        subnormal = int(below[whole] - below[kept])
+        overflow = int(below[-1] - below[infinite])
+        return Shares(zeroed / self.told, subnormal / self.told, overflow / self.told)
+
+    def bars(self) -> tuple[int, list[int]]:
+        """The histogram of exponents: the lowest, and from it on the share of values with each.
+
+        Shares are per mille of the finite values that are not zero, at least 1 where there is one. A value of
+        exponent e lies in [2^e, 2^(e+1)); all below 2^-126 count as -127.
+        """
+        by_exponent = self._counts[:_INFINITE].reshape(-1, 4).sum(axis=1)
+        by_exponent[0] -= self._counts[0]
+        (there,) = np.nonzero(by_exponent)
+        if not len(there):
+            return 0, []
+        part = by_exponent[there[0] : there[-1] + 1]
+        return int(there[0]) - _BIAS, [int(share) for share in np.ceil(1000 * part / part.sum())]
+
+
+@dataclass(frozen=True, slots=True)
+class BestScale:
+    """A loss scale, and the share of the gradients that is lost with it: the mean over layers."""
+
+    scale: float
+    lost: float
+
+
+def _edges(doublings: int) -> tuple[int, int, int]:
+    """The first bin that float16 does not round to zero, that it keeps whole, that it makes infinite."""
+    kept, whole, infinite = (
+        min(max(4 * (exponent + _BIAS - doublings) + place, 1), _INFINITE)
+        for exponent, place in ((-25, 1), (-15, 2), (15, 3))
+    )
+    return kept, whole, infinite
+
+
+class Together:
+    """The gradients of all layers: what is lost of them under one loss scale."""
+
+    def __init__(self, spectra: Iterable[Spectrum]) -> None:
+        told = [spectrum for spectrum in spectra if spectrum.told]
+        self.layers = len(told)
+        self._below = np.stack([s.below for s in told]) if told else np.zeros((0, BINS + 1))
+        self._zeros = np.array([s.zeros_lost for s in told], dtype=np.int64)
+        self._told = np.array([s.told for s in told], dtype=np.int64)
+
+    def lost(self, doublings: int = 0) -> float:
+        """The mean share lost over layers; a step in which anything overflows is skipped, and lost whole."""
+        _, whole, infinite = _edges(doublings)
+        if not self.layers:
+            return 0.0
+        if (self._below[:, -1] > self._below[:, infinite]).any():
+            return 1.0
+        return float(((self._below[:, whole] + self._zeros) / self._told).mean())
+
+
+def best_scale(spectra: Sequence[Spectrum], scale: float = 1.0) -> BestScale | None:
+    """The loss scale that loses least of the gradients, of `scale` times the powers of two.
+
+    It leaves room for `HEADROOM` doublings where it can; among equals it is the smallest.
+
+    Args:
+        spectra: Of gradients, one or two a layer, as they were with `scale`.
+        scale: The loss scale they were seen with.
+
+    Returns:
+        None where there are no gradients, or some overflow without any scaling.
+    """
+    together = Together(spectra)
+    if not together.layers:
+        return None
+    for headroom in range(HEADROOM, -1, -1):
+        fitting = [
+            k
+            for k in range(-64, 65)
+            if LOWEST_SCALE <= scale * 2.0**k <= HIGHEST_SCALE and together.lost(k + headroom) < 1.0
+        ]
+        if fitting:
+            lost, k = min((together.lost(k), k) for k in fitting)
+            return BestScale(scale * 2.0**k, lost)
+    return None

@@ -1,0 +1,117 @@
+"""Counts of a tensor's values by size, made on the device: nothing here waits for it.
+
+A float32 is sorted by its own bits. Its exponent field and where its mantissa lies give one of 1,024 bins;
+they are cut so that what float16 makes of a value (zero, a subnormal, infinity), and what it would make of
+it under any loss scale that is a power of two, is the same for all values of a bin. Values of float16 and
+bfloat16 are values of float32 too.
+"""
+
+from collections.abc import Iterator
+
+import torch
+
+BINS = 1024
+"""Four for each of the 256 exponent fields: zero is bin 0, infinity and NaN are bin 1020."""
+
+COLUMNS = BINS + 3
+"""The bins, the bits of the smallest non-zero and of the largest finite magnitude, the count of BF16_LOST."""
+
+BF16_LOST = 2.0**-9
+"""A value counts as lost in bfloat16's 8 bits if rounding moves it by more than this share of its size."""
+
+_INFINITY = 0x7F800000
+# What carries a float32's bits into the next binade: all values but the power of two itself; those that float16
+# rounds up to its smallest normal number, if that is the next; those that it rounds to infinity, if that is.
+_TO_NEXT = ((1 << 23) - 1, 1 << 13, 1 << 12)
+
+_CHUNK = {"cpu": 1 << 16}  # stays in the cache of a core
+_CHUNK_ELSEWHERE = 1 << 22
+_SPREAD = 64
+
+
+def new_rows(count: int, device: torch.device) -> torch.Tensor:
+    """Rows to count into: int64, shape (count, COLUMNS)."""
+    rows = torch.zeros(count, COLUMNS, dtype=torch.int64, device=device)
+    rows[:, BINS] = _INFINITY
+    return rows
+
+
+def add(row: torch.Tensor, values: torch.Tensor, *, most: int | None = None) -> None:
+    """Count `values` (any floating type and shape) into `row`, one of `new_rows`.
+
+    Args:
+        row: Shape (COLUMNS,).
+        values: What is counted; left as it is.
+        most: Look at no more than about so many values, evenly spread; None: at all.
+    """
+    flat = _flat(values.detach())
+    if most is not None and len(flat) > most:
+        flat = flat[:: -(-len(flat) // most)]
+    for part in flat.split(_CHUNK.get(row.device.type, _CHUNK_ELSEWHERE)):
+        _add(row, part.float())
+
+
+def _flat(values: torch.Tensor) -> torch.Tensor:
+    """The values in one dimension, without a copy where their memory has no holes."""
+    if values.dim() == 4 and values.is_contiguous(memory_format=torch.channels_last):
+        values = values.permute(0, 2, 3, 1)
+    return values.reshape(-1)
+
+
+def _add(row: torch.Tensor, part: torch.Tensor) -> None:
+    if not len(part):
+        return
+    bits = part.contiguous().view(torch.int32) & 0x7FFFFFFF
+    bits.clamp_(max=_INFINITY)
+    bins = bits >> 23
+    for to_next in _TO_NEXT:
+        bins += (bits + to_next) >> 23
+    _count(row[:BINS], bins)
+    smallest, largest, lost = row[BINS:].unbind()
+    torch.minimum(smallest, bits.where(bits > 0, _INFINITY).amin(), out=smallest)
+    torch.maximum(largest, bits.where(bits < _INFINITY, 0).amax(), out=largest)
+    error = (part.bfloat16().float() - part).abs_()
+    lost += torch.count_nonzero((error > part.abs().mul_(BF16_LOST)) & (bits < _INFINITY))
+
+
+def _count(counts: torch.Tensor, bins: torch.Tensor) -> None:
+    one = torch.ones((), dtype=torch.int64, device=bins.device)
+    if bins.device.type == "cpu":
+        counts.scatter_add_(0, bins.long(), one.expand(bins.shape))
+        return
+    # most values share a few bins: in one row, thousands of threads would wait for the same few numbers
+    rows = torch.zeros(_SPREAD, BINS, dtype=torch.int64, device=bins.device)
+    lanes = torch.arange(len(bins), device=bins.device) % _SPREAD * BINS
+    rows.view(-1).scatter_add_(0, lanes + bins, one.expand(bins.shape))
+    counts += rows.sum(dim=0)
+
+
+class Reading:
+    """Tensors of one look on their way to the host, and whether they have arrived.
+
+    Args:
+        tensors: On the device; copies are made in the order of its stream.
+    """
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        cuda = bool(tensors) and tensors[0].is_cuda
+        self._host = [_to_host(tensor, pinned=cuda) for tensor in tensors]
+        self._ready: torch.cuda.Event | None = None
+        if cuda:
+            self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._ready.record()
+
+    @property
+    def arrived(self) -> bool:
+        """Whether they can be read without waiting."""
+        return self._ready is None or bool(self._ready.query())  # type: ignore[no-untyped-call]
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(self._host)
+
+
+def _to_host(tensor: torch.Tensor, *, pinned: bool) -> torch.Tensor:
+    if not pinned:
+        return tensor.to("cpu", copy=True)
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)
