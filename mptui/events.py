@@ -268,12 +268,12 @@ class Diagnosed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumericsLayer:
-    """What 16 bits do to a part of a layer: forward (its output), gradient (of that), weights (their gradient).
+    """What 16 bits do to a part of a layer: forward (its output), gradient (of it), weights (their gradient).
 
     All shares but `zeros` are of the values that are not zero, in fp16 under the loss scale in use, or the
     best one where none is. `lost` is `zeroed`, `subnormal` (fewer bits) and `overflow` together,
-    `lost_unscaled` the same without any scale; `bf16_lost` the share that bf16's 8 bits move by more than 2^-9
-    of its size. Sizes are those without scale; `exponents` counts values per mille, from the exponent
+    `lost_unscaled` the same without any scale; `bf16_lost` the share that bf16's 8 bits move by more than
+    2^-9 of its size. Sizes are those without scale; `exponents` counts values per mille, from the exponent
     `first_exponent` on. `fault` is overflow, underflow or empty.
     """
 

@@ -20,8 +20,8 @@ BF16_LOST = 2.0**-9
 """A value counts as lost in bfloat16's 8 bits if rounding moves it by more than this share of its size."""
 
 _INFINITY = 0x7F800000
-# What carries a float32's bits into the next binade: all values but the power of two itself; those that float16
-# rounds up to its smallest normal number, if that is the next; those that it rounds to infinity, if that is.
+# What carries a float32's bits into the next binade: all values but the power of two itself; those that
+# float16 rounds up to its smallest normal number, if that is the next; those that it rounds up to infinity.
 _TO_NEXT = ((1 << 23) - 1, 1 << 13, 1 << 12)
 
 _CHUNK = {"cpu": 1 << 16}  # stays in the cache of a core
