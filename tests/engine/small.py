@@ -51,6 +51,7 @@ def config(**tables: dict[str, object]) -> RunConfig:
         "logging": {"step_interval_s": 0.0},
         "speed": {"channels_last": False},
         "checkpoint": {"every_minutes": 60.0},
+        "guards": {"numerics": "off"},
     }
     for name, values in tables.items():
         base[name] = {**base.get(name, {}), **values}
