@@ -7,7 +7,7 @@ versions of the control groups' files are read, up to the root.
 import math
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +63,15 @@ def host_memory(root: Path = Path("/")) -> tuple[int, int]:
             total = min(total, limit)
             free = min(free, max(0, limit - _memory_in_use(folder)))
     return total, free
+
+
+def given_environ() -> Mapping[str, str]:
+    """The environment as the process was given it: Python puts a UTF-8 LC_CTYPE in place of a C locale."""
+    try:
+        entries = Path("/proc/self/environ").read_bytes().split(b"\0")
+    except OSError:
+        return os.environ
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in (e.partition(b"=") for e in entries)}
 
 
 def _memory_in_use(folder: Path) -> int:

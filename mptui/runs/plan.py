@@ -11,7 +11,7 @@ from mptui.config.merge import Resolved, resolve, task_of_model
 from mptui.config.schema import RunConfig, TaskName
 from mptui.data.open import task_of
 from mptui.hardware.advice import PrecisionChoice, choose_precision, default_workers
-from mptui.hardware.devices import Device, find_machine, select_device
+from mptui.hardware.devices import Device, Machine, find_machine, select_device
 
 BUILT_IN = "shapes"
 
@@ -49,15 +49,20 @@ class Plan:
         return self.resolved.config
 
 
-def plan_run(request: Request) -> Plan:
+def plan_run(request: Request, machine: Machine | None = None) -> Plan:
     """Resolve a request on this machine. Imports torch, to know what it can use.
+
+    Args:
+        request: What a person asked for.
+        machine: What was found of this machine, torch's view with it; None: it is looked at now.
 
     Raises:
         ConfigError: A value is wrong, or the device is not there.
         DataError: The data's folder is not there, or is neither kind of data.
     """
     resolved = _for_its_task(request)  # a mistake in it is told before torch is imported
-    machine = find_machine(with_torch=True)
+    if machine is None:
+        machine = find_machine(with_torch=True)
     device = select_device(resolved.config.hardware.device, machine.devices)
     resolved, notes = filled(resolved, device)
     config = resolved.config

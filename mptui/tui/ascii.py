@@ -1,14 +1,14 @@
 """ASCII mode: what the screens draw with boxes, bars and dots, for terminals that can't show it."""
 
 import locale
-import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from rich.cells import cell_len
 from rich.segment import Segment
 from textual.color import Color
 from textual.filter import LineFilter
+
+from mptui.hardware.host import given_environ
 
 _STAND_INS = {
     **dict.fromkeys("╭╮╰╯┌┐└┘├┤┬┴┼┏┓┗┛╔╗╚╝", "+"),
@@ -38,20 +38,11 @@ _STAND_INS = {
 
 def needs_ascii(environ: Mapping[str, str] | None = None) -> bool:
     """Say whether the locale of the terminal can't show more than ASCII."""
-    environ = _given_environ() if environ is None else environ
+    environ = given_environ() if environ is None else environ
     for variable in ("LC_ALL", "LC_CTYPE", "LANG"):
         if value := environ.get(variable):
             return "utf-8" not in value.lower() and "utf8" not in value.lower()
     return locale.getpreferredencoding(False).lower() not in {"utf-8", "utf8"}
-
-
-def _given_environ() -> Mapping[str, str]:
-    """The environment as the process was given it: Python puts a UTF-8 LC_CTYPE in place of a C locale."""
-    try:
-        entries = Path("/proc/self/environ").read_bytes().split(b"\0")
-    except OSError:
-        return os.environ
-    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in (e.partition(b"=") for e in entries)}
 
 
 def to_ascii(text: str) -> str:

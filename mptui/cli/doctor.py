@@ -1,0 +1,135 @@
+"""`mptui doctor`: is this machine, this data, this configuration in order; do two configurations agree."""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mptui.cli import options as o
+from mptui.cli.output import print_json, print_next
+
+if TYPE_CHECKING:
+    from mptui.lab.doctor.findings import Finding
+
+FORMAT_VERSION = 1
+_COLOURS = {"ok": "green", "advice": "yellow", "error": "red"}
+
+_Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="A training configuration (.yaml, .toml, .json, .py) to hold against accelerate's.",
+    ),
+]
+_Accelerate = Annotated[
+    Path | None,
+    typer.Option(
+        "--accelerate", metavar="FILE", help="Accelerate's file; otherwise the one at its usual place."
+    ),
+]
+_Torch = Annotated[
+    bool, typer.Option("--torch/--no-torch", help="Also try torch on each device (takes seconds).")
+]
+
+
+def app_command(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    ctx: typer.Context,
+    profile: o.Profile = None,
+    model: o.Model = None,
+    data: o.Data = None,
+    batch_size: o.BatchSize = None,
+    precision: o.Precision = None,
+    compile: o.Compile = None,
+    workers: o.Workers = None,
+    device: o.Device = None,
+    sets: o.Set = None,
+    runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
+    config: _Config = None,
+    accelerate: _Accelerate = None,
+    with_torch: _Torch = True,
+    as_json: o.Json = False,
+) -> int:
+    """Examine the machine, the data, the configuration, and two configurations against each other.
+
+    Ends with 0 where nothing is an error, 2 for the machine or a configuration, 3 for data, 7 for the disk.
+    """
+    from mptui.lab.doctor.examine import Question, examine
+    from mptui.lab.doctor.findings import exit_code
+    from mptui.runs.plan import Request
+
+    question = Question(
+        request=Request(profile, o.overrides(ctx.params), tuple(sets or ()), os.environ),
+        runs_dir=runs_dir,
+        with_torch=with_torch,
+        with_data=data is not None,
+        config=config,
+        accelerate=accelerate,
+        terminal=shutil.get_terminal_size() if sys.stdout.isatty() else None,
+    )
+    with _progress() as on_progress:
+        findings = examine(question, on_progress)
+    code = exit_code(findings)
+    if as_json:
+        print_json(_document(findings, code))
+    else:
+        _show(findings)
+        print_next(
+            "mptui run --profile fast" if code == 0 else "mend what is an error, and ask again: mptui doctor"
+        )
+    return code
+
+
+def _document(findings: list["Finding"], code: int) -> dict[str, object]:
+    from dataclasses import asdict
+
+    return {
+        "version": FORMAT_VERSION,
+        "findings": [asdict(finding) for finding in findings],
+        "errors": sum(finding.state == "error" for finding in findings),
+        "advice": sum(finding.state == "advice" for finding in findings),
+        "exit_code": code,
+    }
+
+
+def _show(findings: list["Finding"]) -> None:
+    """Each finding as a line of what it is, and below it what to do."""
+    from mptui.lab.doctor.findings import AREAS
+
+    for area in AREAS:
+        within = [finding for finding in findings if finding.area == area]
+        if within:
+            typer.secho(area.capitalize(), bold=True)
+        for finding in within:
+            typer.secho(f"  {finding.state:<6}  ", fg=_COLOURS[finding.state], nl=False)
+            typer.echo(finding.what)
+            if finding.do:
+                typer.echo(f"          do: {finding.do}")
+    errors = sum(finding.state == "error" for finding in findings)
+    advised = sum(finding.state == "advice" for finding in findings)
+    typer.echo(f"{errors} error(s), {advised} piece(s) of advice, {len(findings) - errors - advised} ok")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr while files are looked at; nothing where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.progress import Progress
+
+    from mptui.cli.output import console
+
+    with Progress(console=console(file=sys.stderr), transient=True) as bar:
+        task = bar.add_task("looking at the files", total=None, visible=False)
+        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)

@@ -1,0 +1,124 @@
+"""A run's own configuration: whether it can be had, and whether it suits this machine."""
+
+import shutil
+import sysconfig
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from mptui.config.merge import resolve
+from mptui.errors import MptuiError
+from mptui.hardware.advice import default_workers, recommend
+from mptui.hardware.devices import Machine
+from mptui.lab.doctor.findings import Area, Finding, advice, error, ok, told
+from mptui.runs.plan import Plan, Request, plan_run
+
+_AREA: Area = "configuration"
+_SIXTEEN = {"bf16", "fp16"}
+
+
+def check_configuration(request: Request, machine: Machine) -> tuple[Plan | None, list[Finding]]:
+    """Resolve a request as a run would, and hold it against the machine.
+
+    Returns:
+        The plan of such a run, None where there can be none; and the findings. Where torch was not asked or
+        is broken, the values alone are checked.
+    """
+    works = machine.torch is not None and machine.torch.version is not None
+    try:
+        if not works:
+            resolved = resolve(
+                request.profile, task=None, flags=request.flags, sets=request.sets, environ=request.environ
+            )
+            return None, [ok(_AREA, "values", f"{resolved.profile}: no value is wrong")]
+        plan = plan_run(request, machine)
+    except MptuiError as fault:
+        if fault.exit_code == 3:  # the data is an area of its own
+            return None, told("data", "data", fault)
+        return None, told(_AREA, "values", fault)
+    config = plan.config
+    what = (
+        f"{plan.resolved.profile}: {config.model.name} at {config.data.image_size} px on "
+        f"{config.data.path or config.data.name}, batch {config.training.batch_size}, "
+        f"{plan.precision.used} on {plan.device.torch_name}"
+    )
+    return plan, [ok(_AREA, "values", what), *_unsuited(plan, machine)]
+
+
+def _unsuited(plan: Plan, machine: Machine) -> Iterator[Finding]:
+    yield from _precision(plan)
+    yield from _batch(plan)
+    yield from _workers(plan, machine)
+    yield from _compile(plan)
+    yield from _guards(plan)
+    yield from _trackers(plan)
+
+
+def _precision(plan: Plan) -> Iterator[Finding]:
+    choice = plan.precision
+    if choice.warning is not None:
+        advised = recommend(plan.device).precision
+        yield advice(_AREA, "precision.mode", choice.warning, f"--precision {advised}, or auto")
+    else:
+        yield ok(_AREA, "precision.mode", f"{choice.used}: {choice.reason}")
+
+
+def _batch(plan: Plan) -> Iterator[Finding]:
+    training, device = plan.config.training, plan.device
+    if plan.precision.used in _SIXTEEN and device.kind == "cuda" and training.batch_size % 8:
+        what = f"training.batch_size = {training.batch_size}: Tensor Cores want multiples of 8"
+        yield advice(_AREA, "training.batch_size", what, f"--batch-size {-(-training.batch_size // 8) * 8}")
+    if training.batch_size == 1 and plan.config.model.norm == "batch":
+        what = "training.batch_size = 1: BatchNorm has nothing to average over"
+        yield advice(
+            _AREA, "training.batch_size", what, "--batch-size 2, or for a unet --set model.norm=group"
+        )
+
+
+def _workers(plan: Plan, machine: Machine) -> Iterator[Finding]:
+    cpus = machine.host.cpus_usable
+    if plan.workers > cpus:
+        what = f"data.workers = {plan.workers}: more than the {cpus} processors of this process"
+        yield advice(_AREA, "data.workers", what, f"--workers {default_workers(cpus)}, or auto")
+
+
+def _compile(plan: Plan) -> Iterator[Finding]:
+    mode = plan.config.speed.compile
+    if mode == "off":
+        return
+    if plan.device.kind == "mps":
+        yield advice(_AREA, "speed.compile", f"speed.compile = {mode}: not on an Apple GPU", "--no-compile")
+    if missing := _missing_of_a_compiler():
+        what = f"speed.compile = {mode} needs {missing}, so the run would go on without it"
+        yield advice(_AREA, "speed.compile", what, "install build-essential and python3-dev, or --no-compile")
+
+
+def _missing_of_a_compiler() -> str | None:
+    if not any(shutil.which(name) for name in ("cc", "gcc", "clang", "g++", "c++")):
+        return "a C compiler"
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    return None if header.is_file() else f"Python's headers ({header})"
+
+
+def _guards(plan: Plan) -> Iterator[Finding]:
+    config = plan.config
+    if config.guards.on_nan == "ignore" and plan.precision.used == "fp16":
+        what = "guards.on_nan = ignore in fp16: nothing ends a run that has diverged"
+        yield advice(_AREA, "guards.on_nan", what, "--set guards.on_nan=rollback")
+    if config.guards.check_batches or config.guards.detect_anomaly:
+        names = [name for name in ("check_batches", "detect_anomaly") if getattr(config.guards, name)]
+        what = f"guards.{' and '.join(names)}: slow, for bug hunts"
+        yield advice(
+            _AREA, "guards", what, "leave them out of a long run: another profile, or --set guards.…=false"
+        )
+    if config.training.clip_grad_norm is None and plan.precision.used in _SIXTEEN:
+        what = "training.clip_grad_norm is not set: one bad batch can throw the weights off"
+        yield advice(_AREA, "training.clip_grad_norm", what, "--set training.clip_grad_norm=1.0")
+
+
+def _trackers(plan: Plan) -> Iterator[Finding]:
+    logging = plan.config.logging
+    wanted = {"tensorboard": logging.tensorboard, "wandb": logging.wandb_project is not None}
+    for name, is_wanted in wanted.items():
+        if is_wanted and find_spec(name) is None:
+            yield error(_AREA, "logging", f"{name} is asked for and not installed", f"pip install {name}")

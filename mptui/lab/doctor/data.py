@@ -1,0 +1,81 @@
+"""The data of a run: scanned as a run scans it, before anything is trained on it."""
+
+from collections.abc import Callable, Iterator
+
+from mptui.data.open import open_dataset
+from mptui.data.types import Dataset
+from mptui.errors import MptuiError
+from mptui.lab.doctor.findings import Finding, advice, ok, told
+from mptui.runs.plan import Plan
+
+_MOST_NAMED = 20
+_UNEVEN = 10
+"""How many times as many images the largest class may have before it is worth a word."""
+
+
+def check_data(plan: Plan, on_progress: Callable[[int, int], None]) -> list[Finding]:
+    """Open and scan the data of a plan.
+
+    Args:
+        plan: Whose data is looked at.
+        on_progress: Called with (files looked at, files in all).
+    """
+    config = plan.config
+    warnings: list[str] = []
+    try:
+        dataset = open_dataset(
+            config.data,
+            task=plan.task,
+            side=int(config.data.image_size or 0),
+            seed=config.training.seed,
+            on_progress=on_progress,
+            should_stop=lambda: False,
+            on_warning=warnings.append,
+        )
+    except MptuiError as fault:
+        return told("data", "data", fault)
+    do = "see how the data is laid out in the README"
+    said = [advice("data", "warning", warning, do) for warning in warnings]
+    return [
+        _summary(dataset),
+        *_problems(dataset, config.data.bad_sample_budget),
+        *said,
+        *_fit(dataset, plan),
+    ]
+
+
+def _summary(dataset: Dataset) -> Finding:
+    sides = "" if dataset.sides is None else ", shorter sides {}/{}/{} px".format(*dataset.sides)
+    return ok(
+        "data",
+        "data",
+        f"{dataset.name}: {len(dataset.train):,} training and {len(dataset.val):,} validation images for "
+        f"{dataset.task}, {len(dataset.classes)} classes{sides}",
+    )
+
+
+def _problems(dataset: Dataset, budget: float) -> Iterator[Finding]:
+    """Within the budget a run goes on without them; beyond it the scan has ended in an error."""
+    do = f"repair or remove it; a run leaves it out (data.bad_sample_budget = {budget:g})"
+    for problem in dataset.problems[:_MOST_NAMED]:
+        yield advice("data", "file", f"{problem.path}: {problem.reason}", do)
+    if (more := len(dataset.problems) - _MOST_NAMED) > 0:
+        yield advice("data", "file", f"and {more} more files that can't be used", do)
+
+
+def _fit(dataset: Dataset, plan: Plan) -> Iterator[Finding]:
+    counts = [count for count in dataset.class_counts if count]
+    if dataset.task == "classification" and counts and max(counts) > _UNEVEN * min(counts):
+        largest, smallest = (
+            dataset.classes[list(dataset.class_counts).index(pick(counts))] for pick in (max, min)
+        )
+        what = f"classes are uneven: {largest} has {max(counts):,} images, {smallest} {min(counts):,}"
+        yield advice(
+            "data", "classes", what, "read acc1 beside the figures of each class, or gather more of it"
+        )
+    side = int(plan.config.data.image_size or 0)
+    if dataset.sides is not None and dataset.sides[1] < side:
+        what = f"half of the images are smaller than data.image_size = {side}, and are blown up"
+        yield advice(
+            "data", "image_size", what, f"--set data.image_size={max(32, dataset.sides[1] // 32 * 32)}"
+        )

@@ -1,0 +1,76 @@
+"""TOML and JSON files as flat settings."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import tomli
+
+from mptui.config.validate import key_lines
+from mptui.lab.doctor.settings import Keys, Setting, Value, refused
+
+_VALUE = r'\s*[=:]\s*("(?:[^"\\]|\\.)*"|\'[^\']*\'|[^\s,#}\]]+)'
+
+
+def read_toml(path: Path, text: str) -> list[Setting]:
+    """Read the values of a TOML text.
+
+    Raises:
+        ConfigError: It is not TOML.
+    """
+    try:
+        document = tomli.loads(text)
+    except ValueError as error:
+        raise refused(path, f"not TOML: {error}") from error
+    places = key_lines(text)
+    lines = text.split("\n")
+    return [_toml_setting(keys, value, lines, places.get(keys)) for keys, value in _flat(document, ())]
+
+
+def read_json(path: Path, text: str) -> list[Setting]:
+    """Read the values of a JSON text; a key given twice is there twice.
+
+    Raises:
+        ConfigError: It is not JSON, or no table.
+    """
+    try:
+        document = json.loads(text, object_pairs_hook=_Pairs)
+    except json.JSONDecodeError as error:
+        raise refused(path, f"not JSON: {error.msg}", error.lineno) from error
+    except ValueError as error:  # a number of thousands of digits
+        raise refused(path, f"not JSON: {str(error).partition(';')[0]}") from error
+    if not isinstance(document, _Pairs):
+        raise refused(path, "no table of keys and values")
+    lines = text.split("\n")
+    return [_json_setting(keys, value, lines) for keys, value in _flat(document, ())]
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """A JSON object with all its keys, in order."""
+
+
+def _flat(value: Any, keys: Keys) -> list[tuple[Keys, Value]]:  # noqa: ANN401 - any JSON or TOML value
+    if isinstance(value, dict):
+        value = _Pairs(value.items())
+    if isinstance(value, list):
+        pairs = value if isinstance(value, _Pairs) else [(str(i), item) for i, item in enumerate(value)]
+        return [flat for name, item in pairs for flat in _flat(item, (*keys, name))]
+    return [(keys, value if isinstance(value, str | int | float | None) else str(value))]
+
+
+def _toml_setting(keys: Keys, value: Value, lines: list[str], line: int | None) -> Setting:
+    if line is None:
+        return Setting(keys, value)
+    match = re.search(re.escape(keys[-1]) + r"[\"']?" + _VALUE, lines[line - 1])
+    return Setting(keys, value, line, match.start(1), match.end(1)) if match else Setting(keys, value, line)
+
+
+def _json_setting(keys: Keys, value: Value, lines: list[str]) -> Setting:
+    """Its line is known where its key is written only once."""
+    pattern = re.compile(re.escape(json.dumps(keys[-1])) + _VALUE)
+    found = [(number, match) for number, line in enumerate(lines, 1) for match in pattern.finditer(line)]
+    if len(found) != 1:
+        return Setting(keys, value)
+    line, match = found[0]
+    return Setting(keys, value, line, match.start(1), match.end(1))

@@ -1,0 +1,130 @@
+"""The driver, torch, and each device: what is there, and what keeps it from training."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from mptui.hardware.advice import GIB, recommend
+from mptui.hardware.describe import device_title, others_on, torch_line
+from mptui.hardware.devices import Device, Machine
+from mptui.hardware.nvml import NvmlReport
+from mptui.lab.doctor.findings import Finding, advice, error, ok, sentence
+from mptui.lab.doctor.probe import Probed
+
+OLDEST_TORCH = (2, 10)
+_NVIDIA, _DISPLAY = "0x10de", "0x03"
+_HOT_C = 88
+_HELD = 0.05
+_HARMFUL = {"hardware slowdown", "heat", "heat, hardware limit", "external power brake"}
+
+
+def check_driver(report: NvmlReport, root: Path) -> list[Finding]:
+    """NVIDIA's driver, and whether it sees the cards that the machine has."""
+    cards = nvidia_cards(root)
+    if report.problem is None:
+        cuda = f", CUDA {report.cuda[0]}.{report.cuda[1]}" if report.cuda else ""
+        found = [ok("machine", "driver", f"NVIDIA driver {report.driver}{cuda}, {len(report.gpus)} GPU(s)")]
+        lost = [gpu for gpu in report.gpus if gpu.problem]
+        found += [sentence("machine", "gpu", "error", f"{gpu.name}, {gpu.problem}") for gpu in lost]
+        if cards > len(report.gpus):
+            what = f"{cards} NVIDIA cards are in the machine, and the driver sees {len(report.gpus)}"
+            do = "look at the kernel's log (dmesg) for the missing one, and at its power and seating"
+            found.append(advice("machine", "driver", what, do))
+        return found
+    if not cards and report.driver is None and "no NVIDIA driver" in report.problem:
+        return [ok("machine", "driver", "no NVIDIA card, and no driver for one")]
+    return [sentence("machine", "driver", "error" if cards else "advice", report.problem, _INSTALL)]
+
+
+_INSTALL = "install the driver of the card, or give the container its GPUs (docker run --gpus all)"
+
+
+def nvidia_cards(root: Path) -> int:
+    """How many NVIDIA cards are on the PCI bus, whatever the driver says."""
+    return sum(_is_nvidia(device) for device in (root / "sys/bus/pci/devices").glob("*"))
+
+
+def _is_nvidia(device: Path) -> bool:
+    try:
+        vendor, kind = ((device / name).read_text().strip() for name in ("vendor", "class"))
+    except (OSError, ValueError):
+        return False
+    return vendor == _NVIDIA and kind.startswith(_DISPLAY)
+
+
+def check_torch(machine: Machine) -> list[Finding]:
+    """The build of torch: whether it can be imported, and is not too old."""
+    view = machine.torch
+    if view is None:
+        return []
+    if view.version is None:
+        do = "install it anew: pip install --force-reinstall torch torchvision"
+        return [error("machine", "torch", str(view.problem), do)]
+    found = [ok("machine", "torch", str(torch_line(machine)))]
+    if _version(view.version) < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        what = f"torch {view.version} is older than {oldest}, and unsafe on weights of others"
+        found = [error("machine", "torch", what, "pip install --upgrade torch torchvision")]
+    if view.problem:
+        found.append(
+            error("machine", "torch", view.problem, "see python -c 'import torch; torch.cuda.init()'")
+        )
+    return found
+
+
+def _version(text: str) -> tuple[int, int]:
+    major, _, rest = text.partition(".")
+    minor = rest.partition(".")[0]
+    return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else OLDEST_TORCH
+
+
+def check_devices(machine: Machine, probed: Probed | None) -> list[Finding]:
+    """Each device, the CPU last; and what is to be said of them together."""
+    failures = probed.failures if probed else {}
+    found = [finding for device in machine.devices for finding in _check_device(device, machine, failures)]
+    told = {gpu.problem for device in machine.devices if (gpu := device.gpu)} | {None}
+    known = {machine.torch.problem if machine.torch else None}
+    for note in machine.notes:
+        if note not in told | known and "no NVIDIA driver" not in note and "is lost" not in note:
+            found.append(sentence("machine", "gpu", "advice", note, "see: mptui detect"))
+    return found
+
+
+def _check_device(device: Device, machine: Machine, failures: dict[str, str]) -> Iterator[Finding]:
+    title = device_title(device)
+    if not device.usable:
+        yield sentence("machine", device.torch_name, "error", f"{title} can't be used, {device.notes[0]}")
+        return
+    if device.torch_name in failures:
+        do = "update the driver, or install a build of torch that suits it (https://pytorch.org/get-started)"
+        yield error("machine", device.torch_name, f"{title}: {failures[device.torch_name]}", do)
+        return
+    advised = recommend(device, machine.host.cpus_usable)
+    memory = _memory(device)
+    yield ok("machine", device.torch_name, f"{title}{memory}; {advised.precision}: {advised.reason}")
+    yield from _state(device, title)
+
+
+def _memory(device: Device) -> str:
+    if device.memory_total is None:
+        return ""
+    free = "" if device.memory_free is None else f", {device.memory_free / GIB:.1f} free"
+    return f", {device.memory_total / GIB:.1f} GiB{free}"
+
+
+def _state(device: Device, title: str) -> Iterator[Finding]:
+    """What holds a GPU back just now."""
+    gpu = device.gpu
+    if gpu is None:
+        return
+    held = sum(process.memory or 0 for process in gpu.processes or ())
+    if gpu.memory_total and held > _HELD * gpu.memory_total:
+        do = "wait for it, end it, or choose another GPU with --device cuda:N"
+        yield advice("machine", device.torch_name, f"{title}: {others_on(gpu)}", do)
+    if harmful := [reason for reason in gpu.throttle or () if reason in _HARMFUL]:
+        what = f"{title}: its clocks are held down ({', '.join(harmful)})"
+        yield advice("machine", device.torch_name, what, "look at its cooling and its power supply")
+    if gpu.temperature_c is not None and gpu.temperature_c >= _HOT_C:
+        what = f"{title}: {gpu.temperature_c:.0f} °C"
+        yield advice(
+            "machine", device.torch_name, what, "look at its cooling; it slows down when it is hotter"
+        )

@@ -1,0 +1,98 @@
+"""The whole examination, in the order in which a person wants to hear of it."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mptui.errors import MptuiError
+from mptui.hardware.devices import Machine, describe_machine
+from mptui.hardware.host import given_environ, read_host
+from mptui.hardware.nvml import NvmlReport, read_gpus
+from mptui.lab.doctor import devices, host, login
+from mptui.lab.doctor.accelerate import AREA, Accelerate, check_accelerate, usual_place
+from mptui.lab.doctor.configuration import check_configuration
+from mptui.lab.doctor.findings import Finding, advice, told
+from mptui.lab.doctor.pair import compare
+from mptui.lab.doctor.probe import Probed, probe_torch
+from mptui.lab.doctor.settings import read_settings
+from mptui.lab.doctor.training import read_training
+from mptui.runs.plan import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a person wants to know.
+
+    `config` and `accelerate` are the two files to compare; without `accelerate` its usual place is looked
+    at. `root` is where /proc, /sys, /dev and /etc are. `terminal` is None where there is none.
+    """
+
+    request: Request
+    runs_dir: Path
+    with_torch: bool = True
+    with_data: bool = False
+    config: Path | None = None
+    accelerate: Path | None = None
+    root: Path = Path("/")
+    terminal: os.terminal_size | None = None
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+
+def examine(question: Question, on_progress: Callable[[int, int], None]) -> list[Finding]:
+    """Look at everything that was asked for. What is broken is a finding, never an exception."""
+    report = read_gpus()
+    probed = probe_torch(question.environ) if question.with_torch else None
+    machine = describe_machine(
+        report, read_host(question.root), probed.view if probed else None, question.environ
+    )
+    found = _machine(question, report, machine, probed)
+    plan, configuration = check_configuration(question.request, machine)
+    found += configuration
+    if question.with_data and plan is not None:
+        from mptui.lab.doctor.data import check_data
+
+        found += check_data(plan, on_progress)
+    elif question.with_data and all(finding.state != "error" for finding in configuration):
+        found.append(
+            advice("data", "data", "not looked at: torch is needed for it", "ask again without --no-torch")
+        )
+    if question.config is not None or question.accelerate is not None:
+        found += _two_files(question, machine)
+    return found
+
+
+def _machine(
+    question: Question, report: NvmlReport, machine: Machine, probed: Probed | None
+) -> list[Finding]:
+    given = given_environ() if question.environ is os.environ else question.environ
+    return [
+        *devices.check_driver(report, question.root),
+        *devices.check_torch(machine),
+        *devices.check_devices(machine, probed),
+        *host.check_processors(machine.host),
+        *host.check_memory(machine.host),
+        *host.check_shm(question.root),
+        *host.check_limits(question.root),
+        *host.check_disk(question.runs_dir),
+        *host.check_variables(question.environ),
+        *login.check_locale(given),
+        *login.check_terminal(question.environ, question.terminal),
+        *login.check_logout(question.root, question.environ),
+    ]
+
+
+def _two_files(question: Question, machine: Machine) -> list[Finding]:
+    usual = usual_place(question.environ)
+    path = question.accelerate or usual
+    try:
+        training = None if question.config is None else read_training(read_settings(question.config))
+        there = question.accelerate is not None or usual.is_file()
+        accelerate = Accelerate(read_settings(path)) if there else None
+    except MptuiError as fault:
+        return told(AREA, "file", fault)
+    found = [] if training is None else compare(training, accelerate)
+    if accelerate is None:
+        what = f"{usual}: no accelerate file there, so nothing is said twice"
+        return [*found, advice(AREA, "accelerate", what, "name one with --accelerate FILE")]
+    return [*found, *check_accelerate(accelerate, machine)]

@@ -1,0 +1,100 @@
+"""torch, asked in a process of its own: an import that crashes or never ends is a finding, not the end.
+
+The child says what it sees, and does a little real work on each device: a convolution there and back.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from mptui.hardware.torch_view import TorchDevice, TorchView, read_torch
+from mptui.text import clean
+
+TIMEOUT_S = 180.0
+"""The first import from a slow disk takes a minute."""
+
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); import mptui.lab.doctor.probe as p; p.main()"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What torch is, and what goes wrong on each device, by torch's name of it."""
+
+    view: TorchView
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+def probe_torch(environ: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> Probed:
+    """Ask torch in a child process. Never raises for what torch does."""
+    try:
+        child = subprocess.run(  # noqa: S603 - our own interpreter and module
+            [sys.executable, "-c", _START, json.dumps(sys.path)],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return _broken(f"torch has not answered for {timeout_s:g} s")
+    except OSError as error:
+        return _broken(f"torch can't be asked: {error.strerror}")
+    if child.returncode < 0:
+        return _broken(f"torch ends its process with {signal.Signals(-child.returncode).name}")
+    try:
+        document = json.loads(child.stdout.splitlines()[-1])
+        return Probed(_view(document["view"]), document["failures"])
+    except (IndexError, ValueError, KeyError, TypeError):
+        said = child.stderr.decode(errors="replace").strip().splitlines()
+        return _broken(f"torch can't be used: {said[-1] if said else 'it said nothing'}")
+
+
+def main() -> None:
+    """In the child: print one line of JSON."""
+    view = read_torch()
+    failures = {}
+    if view.version is not None:
+        names = [_name(device) for device in view.devices if device.built_for]
+        failures = {name: fault for name in (*names, "cpu") if (fault := _fault(name))}
+    sys.stdout.write("\n" + json.dumps({"view": asdict(view), "failures": failures}) + "\n")
+
+
+def _fault(name: str) -> str | None:
+    """What goes wrong when a convolution is trained on a device; None if nothing does."""
+    import torch
+
+    try:
+        device = torch.device(name)
+        images = torch.ones(2, 8, 16, 16, device=device)
+        layer = torch.nn.Conv2d(8, 8, 3, device=device)
+        layer(images).square().mean().backward()
+        assert layer.weight.grad is not None
+        finite = bool(layer.weight.grad.isfinite().all())
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is what the doctor is asked about
+        return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return None if finite else "a convolution of ones has gradients that are not finite"
+
+
+def _name(device: TorchDevice) -> str:
+    kind = "cuda" if device.kind == "rocm" else device.kind
+    return kind if kind == "mps" else f"{kind}:{device.index}"
+
+
+def _view(document: dict[str, Any]) -> TorchView:
+    devices = [_device(values) for values in document.pop("devices")]
+    return TorchView(**document, devices=devices)
+
+
+def _device(values: dict[str, Any]) -> TorchDevice:
+    capability = values.pop("capability")
+    return TorchDevice(**values, capability=tuple(capability) if capability else None)
+
+
+def _broken(problem: str) -> Probed:
+    return Probed(TorchView(problem=clean(problem, 300)))

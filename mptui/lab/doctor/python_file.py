@@ -1,0 +1,79 @@
+"""The literals of a Python file as flat settings: parsed, never executed and never imported.
+
+Assignments of a module and of its classes, and tables written as `{...}` or `dict(...)`. What is not a
+literal (a call, a name, an expression) is passed over; of two assignments the later one counts.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from mptui.lab.doctor.settings import Keys, Setting, Value, refused
+
+
+def read_python(path: Path, text: str) -> list[Setting]:
+    """Read the literals of a Python text.
+
+    Raises:
+        ConfigError: It is not Python.
+    """
+    try:
+        module = ast.parse(text)
+    except SyntaxError as error:
+        raise refused(path, f"not Python: {error.msg}", error.lineno) from error
+    except ValueError as error:
+        raise refused(path, f"not Python: {error}") from error
+    lines = text.split("\n")
+    found = {setting.keys: setting for setting in _of_body(module.body, (), lines)}
+    return list(found.values())
+
+
+def _of_body(body: list[ast.stmt], keys: Keys, lines: list[str]) -> Iterator[Setting]:
+    for statement in body:
+        if isinstance(statement, ast.ClassDef):
+            yield from _of_body(statement.body, (*keys, statement.name), lines)
+        elif isinstance(statement, ast.Assign):
+            for target in statement.targets:
+                if isinstance(target, ast.Name | ast.Attribute | ast.Subscript):
+                    yield from _of_value(statement.value, (*keys, *_names(target)), lines)
+        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+            yield from _of_value(statement.value, (*keys, *_names(statement.target)), lines)
+
+
+def _names(target: ast.expr) -> Keys:
+    """`config.amp` and `config["amp"]` both name the key amp of config."""
+    if isinstance(target, ast.Name):
+        return (target.id,)
+    if isinstance(target, ast.Attribute):
+        return (*_names(target.value), target.attr)
+    if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+        return (*_names(target.value), str(target.slice.value))
+    return ("?",)
+
+
+def _of_value(value: ast.expr, keys: Keys, lines: list[str]) -> Iterator[Setting]:
+    if isinstance(value, ast.Dict):
+        for key, item in zip(value.keys, value.values, strict=True):
+            if isinstance(key, ast.Constant):
+                yield from _of_value(item, (*keys, str(key.value)), lines)
+    elif isinstance(value, ast.Call):
+        for keyword in value.keywords:
+            if keyword.arg is not None:
+                yield from _of_value(keyword.value, (*keys, keyword.arg), lines)
+    else:
+        yield from _literal(value, keys, lines)
+
+
+def _literal(value: ast.expr, keys: Keys, lines: list[str]) -> Iterator[Setting]:
+    try:
+        read = ast.literal_eval(value)
+    except (ValueError, TypeError, SyntaxError):
+        return
+    if read is not None and not isinstance(read, str | int | float):
+        return
+    plain: Value = read
+    start, end = value.col_offset, value.end_col_offset
+    line = lines[value.lineno - 1] if value.lineno <= len(lines) else ""
+    # columns count bytes; a line with other characters before the value is told without them
+    one_line = value.end_lineno == value.lineno and line.isascii()
+    yield Setting(keys, plain, value.lineno, start if one_line else None, end if one_line else None)

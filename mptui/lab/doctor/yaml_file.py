@@ -1,0 +1,137 @@
+"""A YAML file as flat settings, from its nodes: no object is ever built from a tag.
+
+Only the nodes are made by the parser (pure Python: the C one recurses on the machine's stack). They are
+counted as if every alias were written out before anything walks over them.
+"""
+
+from pathlib import Path
+
+import yaml
+
+from mptui.lab.doctor.settings import MOST_VALUES, Keys, Setting, Value, refused
+
+_PLAIN = "tag:yaml.org,2002:"
+_KNOWN = {
+    _PLAIN + name for name in ("map", "seq", "str", "int", "float", "bool", "null", "merge", "timestamp")
+}
+_TRUE = {"true", "yes", "on"}
+_NULL = {"", "~", "null"}
+
+
+def read_yaml(path: Path, text: str) -> list[Setting]:
+    """Read the values of a YAML text.
+
+    Raises:
+        ConfigError: It is not YAML, has more than one document, a tag beyond plain values, or aliases that
+            grow beyond `MOST_VALUES`.
+    """
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else None
+        raise refused(path, f"not YAML: {error.problem or error.context}", line) from error
+    except (yaml.YAMLError, ValueError) as error:  # ReaderError: characters that YAML has not
+        raise refused(path, f"not YAML: {str(error).partition(chr(10))[0]}") from error
+    if root is None:
+        return []
+    _Counter(path).count(root)
+    if not isinstance(root, yaml.MappingNode):
+        raise refused(path, "no table of keys and values")
+    values: list[Setting] = []
+    _flatten(root, (), values)
+    return values
+
+
+class _Counter:
+    """How many nodes there are with every alias written out."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._sizes: dict[int, int | None] = {}
+
+    def count(self, node: yaml.Node) -> int:
+        """Count `node` and all below it.
+
+        Raises:
+            ConfigError: Too many, a cycle, or a tag that is none of plain values.
+        """
+        if node.tag not in _KNOWN:
+            raise refused(self._path, f"a tag is not allowed: {node.tag}", node.start_mark.line + 1)
+        if id(node) in self._sizes:
+            known = self._sizes[id(node)]
+            if known is None:
+                raise refused(self._path, "an alias that contains itself", node.start_mark.line + 1)
+            return known
+        self._sizes[id(node)] = None
+        size = 1
+        for child in _children(node):
+            size += self.count(child)
+            if size > MOST_VALUES:
+                raise refused(
+                    self._path, f"more than {MOST_VALUES:,} values once its aliases are written out"
+                )
+        self._sizes[id(node)] = size
+        return size
+
+
+def _children(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+
+
+def _flatten(node: yaml.Node, keys: Keys, values: list[Setting]) -> None:
+    if isinstance(node, yaml.MappingNode):
+        own = {key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)}
+        for key, child in node.value:
+            if key.tag == f"{_PLAIN}merge":
+                _merge(child, own, keys, values)
+            else:
+                name = key.value if isinstance(key, yaml.ScalarNode) else "?"
+                _flatten(child, (*keys, name), values)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, child in enumerate(node.value):
+            _flatten(child, (*keys, str(index)), values)
+    else:
+        values.append(_setting(node, keys))
+
+
+def _merge(node: yaml.Node, own: set[str], keys: Keys, values: list[Setting]) -> None:
+    """`<<` brings in the keys of other tables that a table has not itself; of several the first wins."""
+    for table in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+        if not isinstance(table, yaml.MappingNode):
+            continue
+        brought: list[Setting] = []
+        _flatten(table, keys, brought)
+        values += [setting for setting in brought if setting.keys[len(keys)] not in own]
+        own = own | {setting.keys[len(keys)] for setting in brought}
+
+
+def _setting(node: yaml.Node, keys: Keys) -> Setting:
+    start, end = node.start_mark, node.end_mark
+    one_line = start.line == end.line
+    return Setting(
+        keys,
+        _value(node),
+        line=start.line + 1,
+        start=start.column if one_line else None,
+        end=end.column if one_line else None,
+        quoted=node.style is not None,
+    )
+
+
+def _value(node: yaml.Node) -> Value:
+    """The value as PyYAML's safe loader reads it; what it can't read stays text."""
+    text = str(node.value)
+    match node.tag.removeprefix(_PLAIN):
+        case "bool":
+            return text.lower() in _TRUE
+        case "null":
+            return None if text.lower() in _NULL else text
+        case "int" | "float" as kind:
+            digits = text.replace("_", "")
+            try:
+                return int(digits, 0) if kind == "int" else float(digits)
+            except ValueError:  # octal and sexagesimal numbers, infinities: none that a setting here has
+                return text
+    return text
