@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 
@@ -81,6 +81,8 @@ def build_trainer(
     kind: type[Blot] = Blot,
     workers: int = 0,
     force_compile: bool = False,
+    fallbacks: tuple[str, ...] = ("bf16", "fp32"),
+    cache: Literal["off", "device"] = "off",
 ) -> tuple[Trainer, Recorder]:
     """A trainer over `train` samples of a kind, with all its parts real."""
     task = "classification" if kind is Blot else "segmentation"
@@ -99,7 +101,7 @@ def build_trainer(
             seed=run.training.seed,
             channels_last=run.speed.channels_last,
             workers=workers,
-            cache="off",
+            cache=cache,
             pad_last=not is_train,
         )
 
@@ -114,6 +116,7 @@ def build_trainer(
         precision=precision,
         train_loader=loader(train, 0, True),
         val_loader=loader(16, 10_000, False),
+        fallbacks=fallbacks,
         force_compile=force_compile,
     )
     events = Recorder()

@@ -1,0 +1,403 @@
+"""A run that diverges goes back to its last good state and on with gentler settings, or ends well told."""
+
+import math
+import random
+
+import pytest
+import torch
+
+from mptui.engine import snapshots
+from mptui.engine.checkpoint import read_newest
+from mptui.engine.control import Stopped
+from mptui.engine.trainer import Trainer
+from mptui.errors import DivergedError
+from mptui.events import Diagnosed, Event, PrecisionChanged, Recovered, Step
+from tests.engine.blots import CLASSES, SIDE
+from tests.engine.guards.sick import Gain, bits, leave_out
+from tests.engine.small import build_trainer, config, end, losses, of, small_net
+
+
+def gain_net(gain=1e5, seed=0, norm=True):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, padding=1),
+        Gain(gain),
+        torch.nn.BatchNorm2d(8) if norm else torch.nn.GroupNorm(2, 8),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.Linear(8 * SIDE * SIDE, len(CLASSES)),
+    )
+
+
+class _Times(torch.autograd.Function):
+    """The identity, with a gradient times `gain`."""
+
+    @staticmethod
+    def forward(ctx, x, gain):
+        ctx.gain = gain
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.gain, None
+
+
+class Steep(torch.nn.Module):
+    def __init__(self, gain):
+        super().__init__()
+        self.gain = gain
+
+    def forward(self, x):
+        return _Times.apply(x, self.gain)
+
+
+def trained(folder, model, *, precision="fp16", fallbacks=("bf16", "fp32"), precision_table=None, **tables):
+    run = config(**{"training": {"lr": 0.01}, "precision": precision_table or {}, **tables})
+    trainer, events = build_trainer(run, folder, precision=precision, model=model, fallbacks=fallbacks)
+    try:
+        trainer.train()
+    finally:
+        end(trainer)
+    return trainer, events
+
+
+def moves(events):
+    return [e.action.partition(", back to")[0] for e in of(events, Recovered) if e.problem == "divergence"]
+
+
+def assert_finite(trainer, events):
+    assert all(t.isfinite().all() for t in trainer.model.state_dict().values())
+    assert math.isfinite(losses(events)[-1])
+
+
+# -- the ladder
+
+
+def test_a_layer_that_overflows_in_fp16_is_named_and_the_run_ends_well_in_bf16(tmp_path):
+    trainer, events = trained(tmp_path, gain_net())
+    assert moves(events) == ["precision fp16 → bf16"]
+    (found,) = of(events, Diagnosed)
+    assert (found.where, found.layer, found.operation) == ("forward", "1", "mul")
+    assert "float16" in found.detail
+    (changed,) = of(events, PrecisionChanged)
+    assert (changed.previous, changed.precision) == ("fp16", "bf16")
+    assert 'layer "1"' in of(events, Recovered)[0].action
+    assert_finite(trainer, events)
+
+
+def test_without_bf16_the_layer_gets_fp32_for_itself(tmp_path):
+    trainer, events = trained(tmp_path, gain_net(), fallbacks=("fp32",))
+    assert moves(events) == ['layer "1" in fp32']
+    assert trainer.job.precision == "fp16"
+    assert all(step.nonfinite == 0 for step in of(events, Step)[3:])
+    assert_finite(trainer, events)
+
+
+def test_the_ladder_is_climbed_in_order_as_one_layer_after_another_overflows(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, padding=1), Gain(1e5), Gain(3.0), *gain_net()[2:])
+    trainer, events = trained(tmp_path, model, fallbacks=("fp32",), training={"epochs": 6, "lr": 0.01})
+    # the second multiplies in the number format of what the first hands it, so one island is enough
+    assert moves(events) == ['layer "1" in fp32']
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 1), Gain(1e5), torch.nn.Conv2d(8, 8, 1), *gain_net()[2:]
+    )
+    trainer, events = trained(tmp_path, model, fallbacks=("fp32",), training={"epochs": 6, "lr": 0.01})
+    assert moves(events) == ['layer "1" in fp32', 'layer "2" in fp32']
+    assert_finite(trainer, events)
+
+
+def test_a_rate_that_is_too_high_is_halved(tmp_path):
+    trainer, events = trained(
+        tmp_path,
+        small_net(norm=False),
+        precision="fp32",
+        training={"epochs": 4, "lr": 60.0},
+        guards={"max_recoveries": 30},
+    )
+    assert moves(events)[:2] == ["learning rate 60 → 30", "learning rate 30 → 15"]
+    assert {move.split()[0] for move in moves(events)} == {"learning"}
+    assert trainer.job.config.training.lr == 60.0 / 2 ** len(moves(events))
+    assert_finite(trainer, events)
+
+
+def test_gradients_that_overflow_at_the_floor_of_the_scale_are_a_divergence(tmp_path):
+    trainer, events = trained(
+        tmp_path,
+        torch.nn.Sequential(gain_net(1.0), Steep(2.0**30)),
+        training={"lr": 1e-12},
+        precision_table={"grad_scaler": {"init_scale": 64.0, "min_scale": 8.0}},
+    )
+    assert moves(events) == ["precision fp16 → bf16"]
+    (found,) = of(events, Diagnosed)
+    assert (found.where, found.layer) == ("backward", "1")
+    assert found.loss_scales == {"1": 32.0, "2": 16.0, "3": 8.0}
+    assert_finite(trainer, events)
+
+
+def test_a_streak_of_skips_lowers_the_scale_first(tmp_path):
+    trainer, events = trained(
+        tmp_path,
+        torch.nn.Sequential(gain_net(1.0), Steep(2.0**8)),
+        training={"lr": 1e-12, "epochs": 3},
+        # it falls so slowly that it would not get there by itself
+        precision_table={"grad_scaler": {"init_scale": 2.0**24, "backoff_factor": 0.99}},
+        guards={"max_skipped_streak": 4},
+    )
+    assert {move.rpartition(" scale")[0] for move in moves(events)} == {"loss"}
+    assert float(trainer.parts.precision.loss_scale()) < 2.0**20
+    assert_finite(trainer, events)
+
+
+# -- the way back
+
+
+class Exploding(torch.nn.Module):
+    """A net whose outputs are NaN in training at some places of the data, while the rate is the first one."""
+
+    def __init__(self, places):
+        super().__init__()
+        self.net, self.places = small_net(), places
+        self.trainer: Trainer | None = None
+
+    def forward(self, images):
+        outputs = self.net(images)
+        if self.trainer is not None and self.training:
+            here = (self.trainer.cursor.epoch, self.trainer.cursor.sample)
+            rate = self.trainer.job.config.training.lr
+            if here in self.places and rate == RATE:
+                outputs = outputs * math.nan
+        return outputs
+
+
+RATE = 0.05
+FLAT = {"epochs": 4, "lr": RATE, "schedule": "constant"}
+BAD = [(1, 16), (1, 24), (1, 32)]
+"""Steps 8, 9 and 10, in the second epoch of 5 steps."""
+
+
+def exploding(
+    folder, *, interval_s=0.0, training=FLAT, every=3, bad=BAD, optimizer="sgd", fused=True, **guards
+):
+    run = config(
+        training={**training, "optimizer": optimizer},
+        speed={"fused": fused},
+        logging={"step_interval_s": interval_s},
+        guards={"snapshot_every": every, **guards},
+    )
+    model = Exploding(bad)
+    trainer, events = build_trainer(run, folder, model=model)
+    model.trainer = trainer
+    return trainer, events
+
+
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "not_fused"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_the_run_is_the_one_that_took_the_gentler_setting_at_the_snapshot(tmp_path, optimizer, fused):
+    trainer, events = exploding(tmp_path / "a", optimizer=optimizer, fused=fused)
+    trainer.train()
+    end(trainer)
+    assert moves(events) == [f"learning rate {RATE} → {RATE / 2}"]
+    assert of(events, Recovered)[0].step == 6  # the last multiple of 3 before step 8
+
+    # the same by hand: stopped after step 6, resumed at half the rate without the batch of step 8
+    first, told = exploding(tmp_path / "b", bad=[], optimizer=optimizer, fused=fused)
+    told.then = lambda event: (
+        first.mailbox.stop(None) if isinstance(event, Step) and event.step == 6 else None
+    )
+    with pytest.raises(Stopped):
+        first.train()
+    end(first)
+    half = {**FLAT, "lr": RATE / 2}
+    second, _ = exploding(tmp_path / "b", bad=[], training=half, optimizer=optimizer, fused=fused)
+    snapshots.restore(second, read_newest(tmp_path / "b")[0])
+    leave_out(second, BAD[:1])
+    second.train()
+    end(second)
+    assert bits(trainer) == bits(second)
+    assert trainer.step == second.step == 19
+
+
+def test_when_it_is_noticed_changes_nothing(tmp_path):
+    soon, _ = exploding(tmp_path / "soon")
+    late, events = exploding(tmp_path / "late", interval_s=3600.0)
+    for trainer in (soon, late):
+        trainer.train()
+        end(trainer)
+    assert len(moves(events)) == 1
+    assert bits(soon) == bits(late)
+    assert snapshots.take(soon).state["guards"] == snapshots.take(late).state["guards"]
+
+
+def test_a_run_that_was_stopped_goes_on_as_gently(tmp_path):
+    """Stopped after every step from the first that came after the repair."""
+    whole, _ = exploding(tmp_path / "whole")
+    whole.train()
+    end(whole)
+    seen: set[int] = set()
+    history: list[Event] = []
+    while True:
+        trainer, events = exploding(tmp_path / "parts")
+        if history:
+            snapshots.restore(trainer, read_newest(tmp_path / "parts")[0])
+
+        def stop(event, trainer=trainer):
+            repaired = trainer.job.config.training.lr < RATE
+            if isinstance(event, Step) and repaired and event.step not in seen:
+                seen.add(event.step)
+                trainer.mailbox.stop(None)
+
+        events.then = stop
+        try:
+            trainer.train()
+        except Stopped:
+            history += events
+            end(trainer)
+            continue
+        end(trainer)
+        break
+    assert len(seen) == 13
+    assert bits(trainer) == bits(whole)
+    assert moves(history + events) == [f"learning rate {RATE} → {RATE / 2}"]
+
+
+def test_a_snapshot_of_a_state_that_never_made_a_good_step_is_not_gone_back_to(tmp_path):
+    # every step from 8 on is bad, and step 9 is when a snapshot is due
+    trainer, events = exploding(tmp_path, every=9, bad=BAD, interval_s=3600.0)
+    trainer.train()
+    end(trainer)
+    assert of(events, Recovered)[0].step == 0
+
+
+def test_islands_and_precision_are_there_again_after_a_resume(tmp_path):
+    trained(tmp_path, gain_net(), fallbacks=("fp32",), training={"epochs": 2, "lr": 0.01})
+    run = config(training={"epochs": 3, "lr": 0.01})
+    resumed, events = build_trainer(run, tmp_path, precision="fp16", model=gain_net(), fallbacks=("fp32",))
+    snapshots.restore(resumed, read_newest(tmp_path)[0])
+    resumed.train()
+    end(resumed)
+    assert moves(events) == []
+    assert_finite(resumed, events)
+    assert set(resumed.model.state_dict()) == set(gain_net().state_dict())
+
+
+# -- the end
+
+
+def test_when_nothing_helps_it_ends_with_a_report(tmp_path):
+    run = config(training={"epochs": 20}, guards={"max_recoveries": 2})
+    trainer, events = build_trainer(run, tmp_path, precision="fp16", model=gain_net(math.inf))
+    with pytest.raises(DivergedError, match='layer "1"') as caught:
+        trainer.train()
+    end(trainer)
+    assert moves(events) == ["learning rate 0.05 → 0.025", "learning rate 0.025 → 0.0125"]
+    assert "2 gentler settings did not help" in caught.value.message
+    assert "--lr" in caught.value.hint
+    assert "divergence.json" in caught.value.hint
+    report = of(events, Diagnosed)[-1]
+    assert report.moves == moves(events)
+    assert len(report.files) == 8
+    assert report.advice
+
+
+def test_asked_to_stop_it_stops_and_names_the_layer(tmp_path):
+    run = config(guards={"on_nan": "stop"})
+    trainer, events = build_trainer(run, tmp_path, precision="fp16", model=gain_net())
+    with pytest.raises(DivergedError, match='layer "1"') as caught:
+        trainer.train()
+    end(trainer)
+    assert "bf16" in caught.value.hint
+    assert moves(events) == []
+    assert trainer.step == 3
+
+
+def test_asked_to_ignore_it_only_counts(tmp_path):
+    trainer, events = trained(tmp_path, gain_net(), guards={"on_nan": "ignore"})
+    assert of(events, Recovered) == of(events, Diagnosed) == []
+    assert trainer.reporter.totals.skipped == trainer.step == 10
+
+
+# -- sick and healthy networks
+
+
+class NegativeLog(torch.nn.Module):
+    def forward(self, x):
+        return torch.log(-x.abs() - 1.0)
+
+
+class GuardedRoot(torch.nn.Module):
+    """Finite forward; the gradient of the branch that was not taken is NaN."""
+
+    def forward(self, x):
+        return torch.where(x > 0, torch.sqrt(x), 0.0)
+
+
+def layered_net(seed, sick=None):
+    """Some convolutions, norms and activations; `sick` (place, module) is one more layer among them."""
+    torch.manual_seed(seed)
+    layers: list[torch.nn.Module] = []
+    channels = 3
+    for _ in range(random.Random(seed).randint(2, 4)):
+        layers += [torch.nn.Conv2d(channels, 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.ReLU()]
+        channels = 8
+    layers += [torch.nn.Flatten(), torch.nn.Linear(8 * SIDE * SIDE, len(CLASSES))]
+    if sick is not None:
+        layers.insert(*sick)
+    return torch.nn.Sequential(*layers)
+
+
+def planted(seed):
+    """A network with a sick layer, its name, and the precision in which it is sick."""
+    numbers = random.Random(seed)
+    kind = numbers.choice(["gain", "weight", "log", "root"])
+    place = 1 + 3 * numbers.randrange(2)  # after a convolution
+    precision = "fp16" if kind == "gain" else numbers.choice(["fp32", "bf16", "fp16"])
+    if kind == "weight":
+        model = layered_net(seed)
+        with torch.no_grad():
+            next(model[place - 1].parameters()).view(-1)[0] = math.nan
+        return model, str(place - 1), precision
+    layer = {"gain": Gain(10.0 ** numbers.uniform(6, 30)), "log": NegativeLog(), "root": GuardedRoot()}[kind]
+    return layered_net(seed, (place, layer)), str(place), precision
+
+
+def assert_the_sick_layer_is_found(folder, seed):
+    model, name, precision = planted(seed)
+    # in fp16 a gradient may be the scale's fault until the scale is at its floor
+    run = config(guards={"max_recoveries": 1}, training={"epochs": 5, "lr": 0.01})
+    trainer, events = build_trainer(run, folder, precision=precision, model=model)
+    try:
+        trainer.train()
+    except DivergedError:
+        pass
+    finally:
+        end(trainer)
+    assert of(events, Diagnosed)[0].layer == name
+
+
+def assert_no_alarm(folder, seed):
+    precision = random.Random(seed).choice(["fp32", "bf16", "fp16"])
+    trainer, events = trained(folder, layered_net(seed), precision=precision, training={"lr": 0.02})
+    assert of(events, Diagnosed) == of(events, Recovered) == []
+    assert_finite(trainer, events)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_sick_layer_is_found(tmp_path, seed):
+    assert_the_sick_layer_is_found(tmp_path, seed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_healthy_network_raises_no_alarm(tmp_path, seed):
+    assert_no_alarm(tmp_path, seed)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(30))
+def test_each_of_thirty_sick_layers_is_found(tmp_path, seed):
+    assert_the_sick_layer_is_found(tmp_path, seed)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(30))
+def test_none_of_thirty_healthy_networks_raises_an_alarm(tmp_path, seed):
+    assert_no_alarm(tmp_path, seed)
