@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from mptui import __version__
-from mptui.cli import detect, profiles, resume, run, runs
+from mptui.cli import attach, detect, profiles, resume, run, runs, stop
 from mptui.errors import MptuiError
 from mptui.text import clean
 
@@ -36,6 +36,9 @@ app = typer.Typer(
 def mptui(
     ctx: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+    isolate: Annotated[
+        bool, typer.Option("--isolate", help="Give each run of the terminal UI a process of its own.")
+    ] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Add the traceback to an error; works after any command.")
     ] = False,
@@ -44,10 +47,10 @@ def mptui(
     if version:
         typer.echo(f"mptui {__version__}")
         raise typer.Exit
-    return _open_tui() if ctx.invoked_subcommand is None else 0
+    return _open_tui(isolate) if ctx.invoked_subcommand is None else 0
 
 
-for _module in (run, resume, runs, detect, profiles):
+for _module in (run, resume, attach, stop, runs, detect, profiles):
     _module.app_command(app)
 
 
@@ -76,18 +79,22 @@ def _exit_code(arguments: list[str], debug: bool) -> int:
     return code or 0
 
 
-def _open_tui() -> int:
-    from mptui.tui.parent import guarded
+def _open_tui(isolate: bool) -> int:
+    from mptui.tui.parent import Part, guarded
     from mptui.tui.terminal import check_terminal
 
     check_terminal()
-    return guarded(_cockpit)
+    if isolate:
+        from mptui.runs.detach import check_detach
 
+        check_detach()
 
-def _cockpit() -> int:
-    from mptui.tui.cockpit import open_cockpit
+    def cockpit(part: Part) -> int:
+        from mptui.tui.cockpit import open_cockpit
 
-    return open_cockpit()
+        return open_cockpit(part, isolate=isolate)
+
+    return guarded(cockpit)
 
 
 def _tell(message: str, hint: str, debug: bool) -> None:
