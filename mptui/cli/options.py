@@ -57,6 +57,11 @@ RunsDir = Annotated[
 ]
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="The run's name.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run of this --name, if it is there.")]
+Detach = Annotated[bool, typer.Option("--detach", help="Train in the background; the shell is free at once.")]
+Isolate = Annotated[
+    bool,
+    typer.Option("--isolate", help="Train in a process of its own, which a closed terminal leaves alone."),
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print each value as TOML and where it came from, and end.")
 ]

@@ -5,19 +5,21 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
 from textual import on
-from textual.events import Print
 
 from mptui.hardware.memory import keep_freed_memory
+from mptui.runs.detach import LOG, launcher
+from mptui.text import clean
 from mptui.tui import background
-from mptui.tui.app import MptuiApp, person_keymap
+from mptui.tui.app import person_keymap
 from mptui.tui.ascii import needs_ascii
 from mptui.tui.keymap import Keymap
 from mptui.tui.last import state_folder
+from mptui.tui.parent import Part
 from mptui.tui.screens.detection import DetectionScreen
+from mptui.tui.shell import TerminalApp, catch_signals
 from mptui.tui.source import RunSource
 from mptui.tui.terminal import Terminal
 
@@ -25,14 +27,15 @@ if TYPE_CHECKING:
     from mptui.runs.plan import Request
     from mptui.tui.screens.picker import PickerScreen
 
-SIGNALS_A_SECOND = 4
-_OWN_LOG = "console.log"
-
 
 class Run(RunSource, Protocol):
-    """A run that ends with this process, at the latest."""
+    """A run that was started here."""
 
     exit_code: int
+
+    @property
+    def alone(self) -> bool:
+        """Whether it has a process of its own, and needs none of this one."""
 
     def stop(self, signal: int) -> None:
         """Ask it to save and end; safe in a signal handler."""
@@ -44,7 +47,7 @@ class Run(RunSource, Protocol):
         """Wait for its end."""
 
 
-class Cockpit(MptuiApp):
+class Cockpit(TerminalApp):
     """Devices, picker, live screen.
 
     Args:
@@ -68,16 +71,6 @@ class Cockpit(MptuiApp):
         super().__init__(first or DetectionScreen(keymap=keymap.keys), keymap=keymap, ascii_only=ascii_only)
         self._starter, self._ascii_only, self._environ = starter, ascii_only, environ
         self.run_now: Run | None = None
-        self.signalled: int | None = None
-
-    def on_mount(self) -> None:
-        """Begin to look for signals."""
-        self.begin_capture_print(self)
-        self.set_interval(1 / SIGNALS_A_SECOND, self._heed_signals)
-
-    def on_print(self, event: Print) -> None:
-        """Send what libraries print to the log, since the terminal is the screen's."""
-        os.write(2 if event.stderr else 1, event.text.encode(errors="replace"))
 
     @on(DetectionScreen.Chosen)
     def _pick(self, event: DetectionScreen.Chosen) -> None:
@@ -96,21 +89,23 @@ class Cockpit(MptuiApp):
         self.push_screen(screen, self._run_left)
 
     def _run_left(self, how: str | None) -> None:
-        if how == "left":
+        if how in {"left", "detached"}:
             self.exit()
 
     def take_signal(self, number: int) -> None:
         """Note a signal; the run hears of it at once, the screens at their next look."""
-        self.signalled = number
+        super().take_signal(number)
         if self.run_now is not None and number != signal.SIGHUP:
             self.run_now.stop(number)
 
-    def _heed_signals(self) -> None:
-        """Leave at once for a closed terminal; for the others when the run is saved."""
-        if self.signalled is None:
-            return
-        if self.signalled == signal.SIGHUP or self.run_now is None or self.run_now.finished:
-            self.exit()
+    def take_save(self) -> None:
+        """Let the run save."""
+        if self.run_now is not None:
+            self.run_now.save()
+
+    def may_leave(self) -> bool:
+        """Whether no run has to be saved first."""
+        return self.run_now is None or self.run_now.finished
 
     @property
     def exit_code_of_run(self) -> int:
@@ -121,32 +116,44 @@ class Cockpit(MptuiApp):
         return self.run_now.exit_code if self.run_now else 0
 
 
-def open_cockpit() -> int:
+def open_cockpit(part: Part, *, isolate: bool = False) -> int:
     """Show the program on this terminal until it is left; return the exit code of its last run.
 
-    A run that still goes when the screen ends, since the terminal was closed, goes on to its end first.
+    A run of this process that still goes when the screen ends goes on to its end, without the terminal.
+
+    Args:
+        part: Lets the parent, and with it the shell, go on.
+        isolate: Give each run a process of its own.
     """
     keep_freed_memory()
-    terminal = Terminal(state_folder() / _OWN_LOG)
+    terminal = Terminal(state_folder() / LOG)
     runs = Path(os.environ.get("MPTUI_RUNS_DIR") or "runs")
 
     def start(request: "Request") -> Run:
+        from mptui.tui.isolated_source import IsolatedSource
         from mptui.tui.session_source import SessionSource
 
-        return SessionSource(
-            request, runs, on_directory=lambda path: terminal.log_to(path / _OWN_LOG)
-        ).start()
+        if isolate:
+            return IsolatedSource(request, runs).start()
+        return SessionSource(request, runs, on_directory=lambda path: terminal.log_to(path / LOG)).start()
 
     app = Cockpit(start, keymap=person_keymap(), ascii_only=needs_ascii())
-    _catch_signals(app, terminal)
+    catch_signals(app, terminal)
     with terminal:
         app.run()
-    if terminal.lost:
-        signal.signal(signal.SIGCONT, signal.SIG_IGN)  # or the screen would try to draw again
-    if app.run_now is not None and not app.run_now.finished:
-        _tell(f"the run goes on without a screen; to save and stop it: kill {os.getpid()}")
-        app.run_now.wait()
-    code = app.return_code or app.exit_code_of_run
+        run = app.run_now
+        left = run is not None and not run.finished
+        if left and run is not None and not run.alone:
+            terminal.hang_up()
+    if run is not None and left:
+        words = _farewell(run.run)
+        if run.alone:
+            print(words, file=sys.stderr)  # noqa: T201 - the screen is gone
+        else:
+            if launcher() is None:
+                part(words)
+            run.wait()
+    code = 0 if left and run is not None and run.alone else app.return_code or app.exit_code_of_run
     if background.busy():
         # A thread that imports torch or waits for a driver can't be ended in order.
         sys.stdout.flush()
@@ -155,30 +162,8 @@ def open_cockpit() -> int:
     return code
 
 
-def _tell(words: str) -> None:
-    print(f"mptui: {words}", file=sys.stderr, flush=True)  # noqa: T201 - the screen is gone
-
-
-def _catch_signals(app: Cockpit, terminal: Terminal) -> None:
-    """Stop the run for SIGTERM, SIGUSR1 and SIGINT, save it for SIGUSR2; only leave the screen for SIGHUP.
-
-    The handlers set flags: they are called even while a stalled terminal keeps the event loop waiting.
-    """
-
-    def take(number: int, _frame: FrameType | None) -> None:
-        app.take_signal(signal.SIGTERM if number == signal.SIGUSR1 else number)
-
-    def save(_number: int, _frame: FrameType | None) -> None:
-        if app.run_now is not None:
-            app.run_now.save()
-
-    def hang_up(number: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        terminal.hang_up()
-        app.take_signal(number)
-
-    signal.signal(signal.SIGTERM, take)
-    signal.signal(signal.SIGUSR1, take)
-    signal.signal(signal.SIGUSR2, save)
-    signal.signal(signal.SIGINT, take)
-    signal.signal(signal.SIGHUP, hang_up)
+def _farewell(run: Path | None) -> str:
+    name = clean(str(run)) if run else "RUN"
+    return (
+        f"the run goes on in the background\n  watch it: mptui attach {name}\n  stop it: mptui stop {name}\n"
+    )

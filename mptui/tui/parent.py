@@ -6,10 +6,12 @@ mouse reports for input. This imports nothing that takes time.
 
 import contextlib
 import os
+import select
 import signal
 import sys
 import termios
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -23,19 +25,29 @@ RESTORE = (
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def guarded(run: Callable[[], int]) -> int:
+_WORDS = 4096
+
+Part = Callable[[str], None]
+"""Tells the parent that its child goes on alone, and what to tell the person."""
+
+
+def guarded(run: Callable[[Part], int]) -> int:
     """Call `run` in a child on this terminal; return its exit code in the child and in the parent.
 
     The parent sends SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 on, and stops when its child is stopped. A
-    child that a signal killed is 128 + that signal, with the terminal as it was before.
+    child that a signal killed is 128 + that signal, with the terminal as it was before. A child that parts is
+    left to itself: the parent returns 0 at once.
     """
     attributes = termios.tcgetattr(sys.stdin.fileno())
     sys.stdout.flush()
     sys.stderr.flush()
+    heard, said = os.pipe()
     child = os.fork()
     if child == 0:
-        return run()
+        os.close(heard)
+        return run(partial(_part, said))
 
+    os.close(said)
     forwarded: set[int] = set()
 
     def forward(number: int, _frame: FrameType | None) -> None:
@@ -45,28 +57,57 @@ def guarded(run: Callable[[], int]) -> int:
 
     for number in _FORWARDED:
         signal.signal(number, forward)
-    status = _wait(child)
-    if os.WIFSIGNALED(status):
-        killer = os.WTERMSIG(status)
-        _restore(attributes, f"mptui was killed by signal {killer}\n  what became of its run: mptui runs\n")
+    outcome = _wait(child, heard)
+    gone = signal.SIGHUP in forwarded  # the child turned away from a terminal that may still be there
+    if isinstance(outcome, bytes):
+        _restore(attributes, outcome, clear=gone)
+        return 0
+    if os.WIFSIGNALED(outcome):
+        killer = os.WTERMSIG(outcome)
+        told = f"mptui was killed by signal {killer}\n  what became of its run: mptui runs\n"
+        _restore(attributes, told.encode(), clear=True)
         return 128 + killer
-    if signal.SIGHUP in forwarded:  # the child turned away from a terminal that may still be there
-        _restore(attributes, "")
-    return os.waitstatus_to_exitcode(status)
+    if gone:
+        _restore(attributes, b"", clear=True)
+    return os.waitstatus_to_exitcode(outcome)
 
 
-def _wait(child: int) -> int:
-    """Wait for the end of `child`; while it is stopped, so is this process, and the shell has its prompt."""
+def _part(said: int, words: str) -> None:
+    with contextlib.suppress(OSError):  # the parent was killed: nobody waits
+        os.write(said, words.encode(errors="replace"))
+    os.close(said)
+
+
+def _wait(child: int, heard: int) -> int | bytes:
+    """Wait for the end of `child`, and return its status, or for its last words, and return them.
+
+    While it is stopped, so is this process, and the shell has its prompt.
+    """
+    bell, button = os.pipe()
+    for end in (bell, button):
+        os.set_blocking(end, False)
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+    signal.set_wakeup_fd(button, warn_on_full_buffer=False)
+    open_ends = [bell, heard]
     while True:
-        _, status = os.waitpid(child, os.WUNTRACED)
-        if not os.WIFSTOPPED(status):
+        ready, _, _ = select.select(open_ends, [], [])
+        if heard in ready:
+            if words := os.read(heard, _WORDS):
+                return words
+            open_ends.remove(heard)
+        with contextlib.suppress(BlockingIOError):
+            os.read(bell, _WORDS)
+        pid, status = os.waitpid(child, os.WUNTRACED | os.WNOHANG)
+        if pid and not os.WIFSTOPPED(status):
             return status
-        os.kill(os.getpid(), signal.SIGSTOP)
+        if pid:
+            os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def _restore(attributes: list[Any], message: str) -> None:
+def _restore(attributes: list[Any], message: bytes, *, clear: bool) -> None:
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     with contextlib.suppress(OSError, termios.error):  # the terminal itself may be gone
-        os.write(sys.stdout.fileno(), RESTORE)
+        if clear:
+            os.write(sys.stdout.fileno(), RESTORE)
         termios.tcsetattr(sys.stdin.fileno(), termios.TCSAFLUSH, attributes)
-        os.write(sys.stderr.fileno(), message.encode())
+        os.write(sys.stderr.fileno(), message)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from mptui.config.profiles import list_profiles
 from mptui.errors import MptuiError
 from mptui.events import CommandAnswered, Event, PhaseChanged, RunFinished
+from mptui.runs.detach import launcher
 from mptui.text import clean
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class SessionSource:
     ) -> None:
         self.profiles: Sequence[str] = [info.name for info in list_profiles(request.environ)][:DIGITS]
         self.hosted = True
-        self.can_detach = False
+        self.alone = False
+        self.can_detach = launcher() is None
         self.exit_code = 0
         self.run: Path | None = None
         self.request, self._runs, self._on_directory = request, runs, on_directory

@@ -1,6 +1,5 @@
 """The terminal of this process: whether there is one, and keeping it for the screen alone."""
 
-import contextlib
 import io
 import os
 import sys
@@ -9,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from mptui.errors import ConfigError
+from mptui.runs.detach import leave_session
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -79,17 +79,16 @@ class Terminal:
         os.close(log)
 
     def hang_up(self) -> None:
-        """Turn away from a terminal that is gone: nothing waits for it or spins on it any more.
+        """Turn away from the terminal, gone or not: nothing waits for it or spins on it any more.
 
         Safe in a signal handler, and where a write to a stalled terminal hangs.
         """
         self.lost = True
+        leave_session()
         nowhere = os.open(os.devnull, os.O_RDWR)
         for number in (0, *self._copies):
             os.dup2(nowhere, number)
         os.close(nowhere)
-        with contextlib.suppress(OSError):  # already a session of its own
-            os.setsid()
 
 
 class _Lasting(io.FileIO):

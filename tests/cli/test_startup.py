@@ -48,7 +48,7 @@ def test_no_profile_command_loads_torch_or_the_screen(arguments):
         (["profiles", "validate", "gone.toml"], "mptui: gone.toml: no such file", "mptui profiles list"),
         (
             ["run", "--epoch", "3"],
-            "mptui: No such option: --epoch (Possible options: --epochs",
+            "mptui: No such option: --epoch (Possible options:",
             "mptui run --help",
         ),
         (["profile"], "mptui: No such command 'profile'. Did you mean 'profiles'?", "mptui --help"),

@@ -192,6 +192,7 @@ def test_a_closed_terminal_ends_the_screen_and_not_the_run(terminal):
     look_until(lambda: count(program, Step) > steps + 20)
     (log,) = (program.folder / "runs").glob("*/console.log")
     opened = [str(Path(f"/proc/{child.pid}/fd/{number}").readlink()) for number in (0, 1, 2)]
+    look_until(lambda: count(program, RunFinished))
     look_until(program.ended)
     last = journal(program)[-1]
     assert opened == [os.devnull, str(log), str(log)]
@@ -212,8 +213,8 @@ def test_nothing_spins_after_the_terminal_was_closed(terminal):
     before, began = sum(child.cpu_times()[:2]), time.monotonic()
     look_until(lambda: count(program, DeviceSample) >= samples + 6)
     busy = (sum(child.cpu_times()[:2]) - before) / (time.monotonic() - began)
-    os.kill(program.pid, signal.SIGTERM)
-    look_until(program.ended)
+    child.terminate()
+    look_until(lambda: count(program, RunFinished))
     assert busy < 0.15
     last = journal(program)[-1]
     assert isinstance(last, RunFinished)

@@ -1,0 +1,58 @@
+"""A process that trains leaves its terminal: it goes on alone, and a closed shell is nothing to it."""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from mptui.errors import ConfigError
+
+LOG = "console.log"
+"""What a run without a terminal prints, in its directory."""
+
+_LAUNCHERS = {"SLURM_JOB_ID": "SLURM", "TORCHELASTIC_RUN_ID": "torchrun"}
+
+
+def launcher(environ: Mapping[str, str] = os.environ) -> str | None:
+    """What started this process and ends all that is left of it, so that nothing can go on alone."""
+    return next((name for variable, name in _LAUNCHERS.items() if environ.get(variable)), None)
+
+
+def check_detach(environ: Mapping[str, str] = os.environ) -> None:
+    """Make sure that a run can go on alone.
+
+    Raises:
+        ConfigError: SLURM or torchrun started this process.
+    """
+    if (name := launcher(environ)) is not None:
+        raise ConfigError(
+            f"{name} ends whatever its job leaves behind, so no run goes on alone here",
+            hint="use `mptui run` without --detach",
+        )
+
+
+def leave_terminal(log: Path) -> None:
+    """Go on without the terminal: what is printed goes to `log`, and no hang-up comes any more.
+
+    Raises:
+        OSError: The log can't be written.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    printed = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for number, target in ((0, nowhere), (1, printed), (2, printed)):
+        os.dup2(target, number)
+    os.close(nowhere)
+    os.close(printed)
+    leave_session()
+
+
+def leave_session() -> None:
+    """Belong to no terminal: a hang-up, or going on after a stop, is nothing to this process from now on."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGCONT, signal.SIG_IGN)
+    with contextlib.suppress(OSError):  # leads a session of its own already
+        os.setsid()

@@ -1,0 +1,33 @@
+"""The live screen of a run of another process, or of one that has ended."""
+
+from mptui.runs.attached import AttachedRun
+from mptui.runs.detach import LOG
+from mptui.tui.app import person_keymap
+from mptui.tui.ascii import needs_ascii
+from mptui.tui.last import state_folder
+from mptui.tui.screens.live import LiveScreen
+from mptui.tui.shell import TerminalApp, catch_signals
+from mptui.tui.terminal import Terminal
+
+ENDING_S = 5.0
+"""How long a run that has said how it ended may take to let its directory go."""
+
+
+def open_attached(source: AttachedRun) -> int:
+    """Show a run on this terminal until it is left; return its exit code if it ended meanwhile, else 0.
+
+    A signal that ended the screen is 128 + its number.
+    """
+    terminal = Terminal(state_folder() / LOG)
+    keymap, ascii_only = person_keymap(), needs_ascii()
+    screen = LiveScreen(source, keymap=keymap.keys, ascii_only=ascii_only)
+    app = TerminalApp(screen, keymap=keymap, ascii_only=ascii_only)
+    catch_signals(app, terminal)
+    with terminal:
+        app.run()
+    if screen.view.finished is not None:
+        source.wait(ENDING_S)
+    source.close()
+    if app.signalled is not None and not terminal.lost:
+        return 128 + app.signalled
+    return app.return_code or source.exit_code
