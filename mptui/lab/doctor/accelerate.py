@@ -114,6 +114,8 @@ def _distributed(accelerate: Accelerate) -> list[Finding]:
                 AREA, "distributed_type", f"{settings.path}: no distributed_type", "run `accelerate config`"
             )
         ]
+    if setting.value is False:
+        return []  # told as unquoted
     if kind not in _DISTRIBUTED:
         return [
             error(

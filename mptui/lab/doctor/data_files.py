@@ -12,6 +12,8 @@ from mptui.lab.doctor.settings import Keys, Setting, Value, refused
 
 _VALUE = r'\s*[=:]\s*("(?:[^"\\]|\\.)*"|\'[^\']*\'|[^\s,#}\]]+)'
 
+_JSON_KEY = re.compile(r'("(?:[^"\\]|\\.)*")' + _VALUE)
+
 
 def read_toml(path: Path, text: str) -> list[Setting]:
     """Read the values of a TOML text.
@@ -42,8 +44,8 @@ def read_json(path: Path, text: str) -> list[Setting]:
         raise refused(path, f"not JSON: {str(error).partition(';')[0]}") from error
     if not isinstance(document, _Pairs):
         raise refused(path, "no table of keys and values")
-    lines = text.split("\n")
-    return [_json_setting(keys, value, lines) for keys, value in _flat(document, ())]
+    places = _json_places(text.split("\n"))
+    return [_json_setting(keys, value, places) for keys, value in _flat(document, ())]
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -66,11 +68,19 @@ def _toml_setting(keys: Keys, value: Value, lines: list[str], line: int | None) 
     return Setting(keys, value, line, match.start(1), match.end(1)) if match else Setting(keys, value, line)
 
 
-def _json_setting(keys: Keys, value: Value, lines: list[str]) -> Setting:
+def _json_places(lines: list[str]) -> dict[str, list[tuple[int, re.Match[str]]]]:
+    """Where each key is written: its line, and a match whose groups are the key and its value."""
+    places: dict[str, list[tuple[int, re.Match[str]]]] = {}
+    for number, line in enumerate(lines, 1):
+        for match in _JSON_KEY.finditer(line):
+            places.setdefault(match[1], []).append((number, match))
+    return places
+
+
+def _json_setting(keys: Keys, value: Value, places: dict[str, list[tuple[int, re.Match[str]]]]) -> Setting:
     """Its line is known where its key is written only once."""
-    pattern = re.compile(re.escape(json.dumps(keys[-1])) + _VALUE)
-    found = [(number, match) for number, line in enumerate(lines, 1) for match in pattern.finditer(line)]
+    found = places.get(json.dumps(keys[-1]), [])
     if len(found) != 1:
         return Setting(keys, value)
     line, match = found[0]
-    return Setting(keys, value, line, match.start(1), match.end(1))
+    return Setting(keys, value, line, match.start(2), match.end(2))
