@@ -121,6 +121,8 @@ class Step(Event):
 
     `loss` is the mean over the `steps` aggregated here, of the finite ones; `loss_min` and `loss_max` keep
     their spikes; `nonfinite` counts the others. With `logging.step_interval_s = 0` each step has its event.
+    `split` is where the time of a step goes lately, in seconds: data, copy, forward, backward, optimizer,
+    logging, saving, other; `bound_by` what holds it back: data, copy, launch, compute, saving, or "".
     """
 
     kind: ClassVar[str] = "step"
@@ -140,6 +142,8 @@ class Step(Event):
     samples_per_second: float | None = None
     step_time_s: float | None = None
     data_wait_fraction: float | None = None
+    split: dict[str, float] = field(default_factory=dict)
+    bound_by: str = ""
     metrics: dict[str, float] = field(default_factory=dict)
 
 

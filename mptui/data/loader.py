@@ -115,13 +115,13 @@ class Loader:
         self._count, self._batch_size, self._side = len(split), batch_size, side
         self._device, self._seed, self._train = device, seed, train
         self._augment = train and augment
-        self._cached, self._on_progress = cache == "device", on_progress
+        self.workers, self.cached, self._on_progress = workers, cache == "device", on_progress
         self._ahead = workers * prefetch
         self._alphas = (mixup_alpha, cutmix_alpha) if train else (0.0, 0.0)
         self._drop_last, self._pad_last = drop_last, pad_last
         make = Geometry.for_training if self._augment else Geometry.for_validation
         self._geometry = make(task, side)
-        stored = Geometry.for_storage(task, side) if self._augment and self._cached else self._geometry
+        stored = Geometry.for_storage(task, side) if self._augment and self.cached else self._geometry
         self._pool = Pool(workers, check_stop)
         self._bad = BadSamples(len(split), bad_budget, on_bad)
         self._source = Source(
@@ -172,7 +172,7 @@ class Loader:
             DataError: Too many samples are bad.
             ConfigError: Crops on the device can't count ignored pixels.
         """
-        if not self._cached or self._resident is not None:
+        if not self.cached or self._resident is not None:
             return
         resident = load(self._source, self._device, self._on_progress)
         stored = self._source.geometry.side

@@ -1,9 +1,10 @@
 """From rows of the meter to events: aggregated a few times a second, whatever the rate of the steps."""
 
+import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import torch
 
 from mptui.engine.meter import About, Arrived, Meter, StepRow
+from mptui.engine.timing import StepClock
+from mptui.engine.verdict import Verdict
 from mptui.events import Event, Step, StepSkipped
 from mptui.tasks.base import Metrics
 
@@ -53,6 +56,8 @@ class _Interval:
 
     started: float = field(default_factory=time.perf_counter)
     waited: float = 0.0
+    logging: float = 0.0
+    saving: float = 0.0
     samples: int = 0
     steps: int = 0
 
@@ -70,6 +75,9 @@ class Reporter:
     Attributes:
         scaled: Whether the loss is scaled now, so that the rows' scale means something.
         watcher: Shown each row once, in order, as it is read.
+        clock: Measures one step in each interval.
+        verdict: Judges where the steps' time goes.
+        layers: Modules of the network that compute something themselves.
     """
 
     def __init__(
@@ -94,6 +102,9 @@ class Reporter:
         self.epoch = EpochSums()
         self.waited = 0.0
         self.trained = 0.0
+        self.clock = StepClock(device)
+        self.verdict = Verdict()
+        self.layers = 0
 
     def restart_clock(self) -> None:
         """Training goes on after something else (validation, a pause): that time is no step's."""
@@ -113,8 +124,17 @@ class Reporter:
 
     def flush(self, *, wait: bool = False) -> None:
         """Send the new rows off, and tell of those that have arrived; with `wait`, of all."""
+        started = time.perf_counter()
         self._meter.send(self._metrics.state())
         self._tell(self._meter.read(wait=wait or self._interval_s == 0))
+        self._interval.logging += time.perf_counter() - started
+
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[None]:
+        """What happens in here is time that a checkpoint costs the steps."""
+        started = time.perf_counter()
+        yield
+        self._interval.saving += time.perf_counter() - started
 
     def median_rate(self) -> float | None:
         """Median samples a second of the steady intervals."""
@@ -132,6 +152,7 @@ class Reporter:
         self.waited += interval.waited
         if interval.steps:
             self._rates.append(interval.samples / elapsed)
+            self._judge(interval)
         rows = [row for part in arrived for row in part.rows]
         if not rows:
             return
@@ -139,6 +160,14 @@ class Reporter:
         metrics = self._host_metrics.compute()
         for group in [[row] for row in rows] if self._interval_s == 0 else [rows]:
             self._tell_group(group, interval, elapsed, metrics)
+
+    def _judge(self, interval: _Interval) -> None:
+        measured = self.clock.read()
+        if measured is not None:
+            of_interval = {"data": interval.waited, "logging": interval.logging, "saving": interval.saving}
+            each = {part: seconds / interval.steps for part, seconds in of_interval.items()}
+            self.verdict.note({**each, **measured.seconds}, measured.starved)
+        self.clock.arm()
 
     def _tell_group(
         self, rows: list[StepRow], interval: _Interval, elapsed: float, metrics: dict[str, float]
@@ -164,6 +193,8 @@ class Reporter:
                 samples_per_second=interval.samples / elapsed if interval.steps else None,
                 step_time_s=elapsed / interval.steps if interval.steps else None,
                 data_wait_fraction=min(1.0, interval.waited / elapsed),
+                split={part: round(seconds, 6) for part, seconds in self.verdict.split().items()},
+                bound_by=self.verdict.bound_by(self.layers),
                 metrics=metrics,
             )
         )

@@ -53,8 +53,8 @@ class StepClock:
         self._armed = not self._under_way
 
     def begin(self) -> None:
-        """A step begins."""
-        if self._armed:
+        """A step begins; one under way that never ended is forgotten."""
+        if self._armed or self._measuring:
             self._armed, self._measuring = False, True
             self._marks = []
             self.mark("")

@@ -15,14 +15,15 @@ import torch
 from mptui.data.batch import Batch
 from mptui.data.loader import Window
 from mptui.engine import snapshots
+from mptui.engine.advise import Adviser
 from mptui.engine.checks import check_batch, check_loss
 from mptui.engine.commands import obey
 from mptui.engine.compiling import Stopwatch
 from mptui.engine.control import Mailbox, Stopped
 from mptui.engine.evaluate import Measured, evaluate
 from mptui.engine.guards.guards import Guards
-from mptui.engine.once import Once
 from mptui.engine.numerics.lens import Lens
+from mptui.engine.once import Once
 from mptui.engine.parts import Job, Switch, build_parts
 from mptui.engine.progress import Best, Cursor, Outcome
 from mptui.engine.report import EpochSums, Reporter
@@ -79,6 +80,7 @@ class Trainer:
         self.guards = Guards(self)
         self._unscaled = torch.ones((), device=self.device)
         self.lens = Lens(self)
+        self.adviser = Adviser(self)
 
     def close(self) -> None:
         """End the workers of the loaders."""
@@ -163,6 +165,7 @@ class Trainer:
             return
         if self.guards.nan.leaves_out(self.cursor.epoch, self.cursor.sample):
             return
+        self.reporter.clock.begin()
         loss = self._update(window)
         if loss is None:
             return
@@ -180,6 +183,7 @@ class Trainer:
             (self.step, self.cursor.epoch + 1, self.cursor.epoch_step, window.size, self.cursor.sample),
             window.wait_s,
         )
+        self.reporter.clock.end()
         if self.phase != "training":
             self._first_step_done()
 
@@ -198,12 +202,12 @@ class Trainer:
                 if mend is None:
                     raise
             # out of the except block: the traceback held the tensors of all frames
-            if self.parts.updater.applying:
-                self.guards.go_back()
-                mend()
-                return None
+            half_applied = self.parts.updater.applying
             self.parts.updater.forget()
             mend()
+            if half_applied:
+                self.guards.go_back()
+                return None
 
     def _try_update(self, window: Window) -> torch.Tensor:
         self.seeds.set(self.cursor.epoch, self.cursor.sample)
@@ -216,29 +220,33 @@ class Trainer:
             ]
         loss = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
         self.parts.updater.step(loss)
+        self.reporter.clock.mark("optimizer")
         return loss
 
     def _mend_for(self, error: Exception) -> Callable[[], None] | None:
         """What to do about a failed step before it is tried again; None where nothing helps."""
         if self.parts.compiler.gave_up_on(error):
             return lambda: None
-        if self.parts.updater.applying and not self.guards.nan.can_go_back:
-            return None
         return self.guards.memory.mend(error, "training", self.job.config.training.batch_size)
 
     def _forward_backward(self, batch: Batch, window: Window) -> torch.Tensor:
         """Add the gradients of one micro-batch; returns its share of the window's loss, 0-dim, detached."""
         if self.job.config.guards.check_batches:
             check_batch(batch, self.job.num_classes, self.step)
+        mark = self.reporter.clock.mark
+        mark("copy")
         with self.parts.precision.forward_context():
             outputs = self.model(batch.images_BCHW)
             loss = self.task.loss(outputs, batch, window.valid, window.size)
         if self.job.config.guards.check_batches:
             check_loss(loss.detach(), self.step)
+        mark("forward")
         self.parts.precision.backward(loss)
+        mark("backward")
         outputs = outputs.detach()
         # a CUDA graph writes its next outputs over these
         self._once.update(outputs.clone() if self.parts.compiler.static_shapes else outputs, batch)
+        mark("other")
         return loss.detach()
 
     def _finish_epoch(self) -> None:
@@ -292,6 +300,7 @@ class Trainer:
         if self.reporter.due(time.perf_counter()):
             self.reporter.flush()
             self.lens.tell()
+            self.adviser.look()
             if not self.guards.look():
                 self._save_if_due()
         self.guards.keep_if_due()
@@ -303,7 +312,8 @@ class Trainer:
         self.saver.write_waiting_best()
         reason = self.saver.reason_now(self.step)
         if reason is not None and not self.guards.settle():
-            self.saver.save(snapshots.take(self), reason)
+            with self.reporter.saving():
+                self.saver.save(snapshots.take(self), reason)
 
     def take_job(self, job: Job) -> None:
         """Go on with another job around the same model, optimizer and average, from the next step on."""
@@ -311,6 +321,7 @@ class Trainer:
         self.parts = build_parts(self.job, self._warn, self.parts)
         self.reporter.scaled = self.parts.precision.scaled
         self.guards.nan.take_parts()
+        self.adviser.restart()
 
     def leave_epoch(self) -> None:
         """End the pass over the data under way; the next one begins where the cursor stands."""

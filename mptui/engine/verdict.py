@@ -10,8 +10,8 @@ from mptui.events import Advice
 BOUND_BY_DATA, BOUND_BY_COPY, BOUND_BY_SAVING = 0.10, 0.20, 0.10
 """Shares of a step from which waiting for data, copying or saving is what holds the run back."""
 
-LAUNCH_S = 100e-6
-"""Forward and backward of a layer together take the host about this long to issue, whatever its size."""
+LAUNCH_S = 200e-6
+"""Forward and backward of a layer that take less than this are mostly the issuing of their operations."""
 
 _KEPT = 9
 _SURE = 5

@@ -14,6 +14,7 @@ from mptui.engine.control import Command, Stopped
 from mptui.engine.progress import Best
 from mptui.errors import DataError, DivergedError
 from mptui.events import (
+    Advice,
     CheckpointSaved,
     CommandAnswered,
     EpochFinished,
@@ -63,7 +64,7 @@ def test_it_tells_what_it_does_in_order(tmp_path):
     told = [
         e.phase if isinstance(e, PhaseChanged) else e.kind
         for e in events
-        if not isinstance(e, (CheckpointSaved, Progress))
+        if not isinstance(e, (Advice, CheckpointSaved, Progress))
     ]
     epoch = ["step"] * 5 + ["validating", "validated", "epoch_finished"]
     first = ["epoch_started", "warming_up", "training", *epoch]

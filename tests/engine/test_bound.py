@@ -1,0 +1,77 @@
+"""What holds real runs back: slow data, many small kernels, or the computing itself."""
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from mptui.events import Advice, Step
+from tests.engine.blots import SIDE, Blot
+from tests.engine.small import build_trainer, config, end, of
+
+
+@dataclass(frozen=True)
+class Sleeping(Blot):
+    """A file on a slow disk."""
+
+    def read(self, side_hint=None):
+        time.sleep(0.004)
+        return super().read(side_hint)
+
+
+@dataclass(frozen=True)
+class Laborious(Blot):
+    """A sample whose transform takes the processor long."""
+
+    def read(self, side_hint=None):
+        noise = np.random.default_rng(0).random((150, 150))
+        for _ in range(10):
+            noise = noise @ noise / 75
+        return super().read(side_hint)
+
+
+def wide_net():
+    layers = [torch.nn.Conv2d(3, 96, 3, padding=1)]
+    for _ in range(3):
+        layers += [torch.nn.ReLU(), torch.nn.Conv2d(96, 96, 3, padding=1)]
+    return torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(96 * SIDE**2, 3))
+
+
+def verdict(folder, *, kind=Blot, model=None, batch=8, cached=False):
+    run = config(training={"epochs": 2, "batch_size": batch}, data={"augment": "none"})
+    cache = "device" if cached else "off"
+    trainer, events = build_trainer(run, folder, kind=Blot, model=model, train=6 * batch, cache=cache)
+    if kind is not Blot:
+        samples = trainer.job.train_loader._source.split
+        object.__setattr__(samples, "kind", kind)
+    try:
+        trainer.train()
+    finally:
+        end(trainer)
+    return of(events, Step)[-1], of(events, Advice)
+
+
+def test_a_slow_disk_holds_the_steps_back(tmp_path):
+    last, advice = verdict(tmp_path, kind=Sleeping)
+
+    assert last.bound_by == "data"
+    assert "wait for data" in advice[-1].message
+    assert last.split["data"] > last.split["forward"]
+
+
+def test_a_network_of_wide_layers_is_bound_by_computing(tmp_path):
+    last, advice = verdict(tmp_path, model=wide_net(), batch=48, cached=True)
+
+    assert last.bound_by == "compute"
+    assert advice == []
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("number", range(30))
+def test_the_verdict_is_right_each_time(tmp_path, number):
+    assert verdict(tmp_path / "a", kind=Sleeping)[0].bound_by == "data"
+    assert verdict(tmp_path / "b", kind=Laborious)[0].bound_by == "data"
+    assert verdict(tmp_path / "c", cached=True)[0].bound_by == "launch"
+    assert verdict(tmp_path / "d", model=wide_net(), batch=48, cached=True)[0].bound_by == "compute"
