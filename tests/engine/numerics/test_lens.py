@@ -1,0 +1,241 @@
+"""The lens in a real run: what it tells, what it costs, and that it changes nothing."""
+
+import time
+from itertools import pairwise
+
+import pytest
+import torch
+
+from mptui.engine.control import Command
+from mptui.engine.numerics import lens
+from mptui.engine.numerics.lens import LAYERS_TOLD, Lens
+from mptui.engine.numerics.look import Look
+from mptui.events import Advice, Numerics, Step, from_record, to_record
+from tests.engine.numerics.networks import CPU, Gain, network
+from tests.engine.small import build_trainer, config, end, of, small_net
+from tests.engine.test_update import HostReads
+
+
+@pytest.fixture
+def _every_step(monkeypatch):
+    """Look at every other step: the one between is the measure."""
+    for mode in ("summary", "full"):
+        monkeypatch.setitem(lens.EVERY_S, mode, 0.0)
+        monkeypatch.setitem(lens.BUDGET, mode, 1e9)
+
+
+@pytest.fixture
+def _once(monkeypatch):
+    """Look a single time, however slow the machine is."""
+    for mode in ("summary", "full"):
+        monkeypatch.setitem(lens.EVERY_S, mode, 1e9)
+
+
+def run(folder, mode, *, precision="fp32", model=None, **tables):
+    """Train to the end; returns the events and the weights."""
+    trainer, events = build_trainer(
+        config(guards={"numerics": mode}, **tables), folder, precision=precision, model=model
+    )
+    trainer.train()
+    end(trainer)
+    return events, [p.detach().clone() for p in trainer.model.parameters()]
+
+
+@pytest.mark.usefixtures("_every_step")
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_looking_changes_no_bit_of_the_run(tmp_path, precision):
+    events, weights = run(tmp_path / "a", "full", precision=precision, model=small_net(dropout=0.2))
+    unseen, others = run(tmp_path / "b", "off", precision=precision, model=small_net(dropout=0.2))
+    assert len(of(events, Numerics)) >= 3
+    assert not of(unseen, Numerics)
+    assert [e.loss for e in of(events, Step)] == [e.loss for e in of(unseen, Step)]
+    assert all(torch.equal(a, b) for a, b in zip(weights, others, strict=True))
+
+
+@pytest.mark.usefixtures("_every_step")
+@pytest.mark.parametrize("mode", ["summary", "full"])
+def test_it_tells_forward_gradient_and_weights_of_every_layer(tmp_path, mode):
+    events, _ = run(tmp_path, mode, precision="fp16")
+    for event in of(events, Numerics):
+        assert (event.mode, event.precision, event.eager) == (mode, "fp16", False)
+        assert event.loss_scale == 65536.0
+        assert len(event.layers) == LAYERS_TOLD
+        parts = {part: {layer.name for layer in event.layers if layer.part == part} for part in PARTS}
+        assert parts["forward"] <= {"0", "1", "2", "3", "4", "7"}
+        assert parts["weights"] <= {"0", "1", "3", "7"}
+        assert len(event.layers) + event.others == 6 + 6 + 4
+        assert event.cost_s >= 0
+        assert from_record(to_record(event)).layers == event.layers
+
+
+PARTS = ("forward", "gradient", "weights")
+
+
+@pytest.mark.usefixtures("_once")
+def test_by_default_a_run_is_looked_at_now_and_then(tmp_path):
+    trainer, events = build_trainer(config(guards={"numerics": type(config().guards)().numerics}), tmp_path)
+    trainer.train()
+    end(trainer)
+    (event,) = of(events, Numerics)
+    assert event.mode == "summary"
+
+
+def test_off_adds_no_hooks_and_reads_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.nn.Module, "register_forward_hook", forbidden)
+    monkeypatch.setattr(torch.Tensor, "register_hook", forbidden)
+    monkeypatch.setattr(Look, "__init__", forbidden)
+    events, _ = run(tmp_path, "off")
+    assert of(events, Step)
+
+
+def forbidden(*_arguments, **_named):
+    raise AssertionError("the lens is off")
+
+
+@pytest.mark.usefixtures("_every_step")
+def test_hooks_are_gone_after_the_step_even_if_it_fails(tmp_path):
+    trainer, _ = build_trainer(config(guards={"numerics": "full"}), tmp_path)
+    trainer.phase = "training"
+    with trainer.lens.watching():
+        pass
+    during = []
+
+    def break_down():
+        with trainer.lens.watching():
+            during.append(hooks(trainer.model))
+            raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        break_down()
+    assert during[0] > 0
+    assert hooks(trainer.model) == 0
+    trainer.lens.tell()
+    end(trainer)
+
+
+def hooks(model):
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+
+
+@pytest.mark.usefixtures("_every_step")
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_step_that_is_looked_at_never_asks_the_device(tmp_path, precision):
+    trainer, _ = build_trainer(config(guards={"numerics": "full"}), tmp_path, precision=precision)
+    trainer.phase = "training"
+    trainer.guards.begin()
+    windows = trainer.job.train_loader.windows(0, 1)
+    (batch,) = next(windows)
+    with trainer.lens.watching():
+        pass
+    with HostReads() as reads, trainer.lens.watching():
+        with trainer.parts.precision.forward_context():
+            outputs = trainer.model(batch.images_BCHW)
+            loss = trainer.task.loss(outputs, batch, batch.valid, batch.size)
+        trainer.parts.precision.backward(loss)
+    assert reads.count == 0
+    end(trainer)
+
+
+@pytest.mark.usefixtures("_every_step")
+def test_a_sick_layer_of_a_run_is_named_with_what_helps(tmp_path):
+    model = small_net()
+    model.insert(2, Gain(1e6))
+    trainer, events = build_trainer(
+        config(guards={"numerics": "full", "on_nan": "ignore"}), tmp_path, precision="fp16", model=model
+    )
+    trainer.train()
+    end(trainer)
+    worst = of(events, Numerics)[0].layers[0]
+    assert (worst.name, worst.part, worst.fault) == ("2", "forward", "overflow")
+    (advice,) = [e for e in of(events, Advice) if e.code.startswith("numerics")]
+    assert advice.message.startswith("2: ")
+    assert advice.setting == "precision.mode=bf16"
+
+
+@pytest.mark.usefixtures("_once")
+def test_it_can_be_asked_for_while_the_run_goes(tmp_path):
+    trainer, events = build_trainer(config(guards={"numerics": "off"}), tmp_path)
+    trainer.mailbox.post(Command("numerics", "full"))
+    trainer.train()
+    assert [e.mode for e in of(events, Numerics)] == ["full"]
+    assert trainer.lens.mode == "full"
+    trainer.lens.ask(None)
+    assert trainer.lens.mode == "off"
+    end(trainer)
+
+
+def test_looks_keep_to_their_share_of_the_time(tmp_path, monkeypatch):
+    """On a clock of our own: a look takes 4 s more than its step, so the next one waits 80 s."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    trainer, events = build_trainer(config(guards={"numerics": "full"}), tmp_path)
+    trainer.phase = "training"
+    looked = []
+    for _ in range(400):
+        with trainer.lens.watching():
+            now[0] += 1.0
+            if hooks(trainer.model):
+                looked.append(now[0])
+                now[0] += 4.0
+        trainer.lens.tell()
+    assert len(looked) >= 4
+    assert all(later - earlier >= 80 for earlier, later in pairwise(looked))
+    assert {event.every_s for event in of(events, Numerics)} == {80.0}
+    end(trainer)
+
+
+@pytest.mark.usefixtures("_once")
+def test_a_network_of_a_thousand_layers_does_not_flood_the_journal(tmp_path):
+    deep = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3, padding=1),
+        *(torch.nn.Conv2d(4, 4, 1) for _ in range(1000)),
+        torch.nn.Flatten(),
+        torch.nn.Linear(4 * 64, 3),
+    )
+    events, _ = run(tmp_path, "summary", model=deep, training={"max_steps": 4})
+    (event,) = of(events, Numerics)
+    assert event.others == 3 * 1002 - LAYERS_TOLD
+    assert len(str(to_record(event))) < 16_000
+
+
+def test_the_rest_is_summed_up(tmp_path):
+    model, place = network(1, Gain(1e-7))
+    look = Look(model, CPU)
+    with look.hooks():
+        model(torch.randn(4, 3, 24, 24))
+    seen = look.seen(look.rows)
+    assert place in {each.layer for each in seen}
+    assert {each.part for each in seen} == {"forward"}
+
+
+@pytest.mark.usefixtures("_once")
+def test_a_compiled_network_is_looked_at_eagerly_and_stays_compiled(tmp_path, monkeypatch):
+    trainer, events = build_trainer(config(guards={"numerics": "full"}), tmp_path)
+    calls = []
+    compiled = lambda images: calls.append(1) or trainer.model.forward(images)  # noqa: E731
+    trainer.model._compiled_call_impl = compiled
+    monkeypatch.setattr(trainer.parts.compiler, "active", True)
+    monkeypatch.setattr(trainer.parts.compiler, "proven", True)
+    trainer.train()
+    (event,) = of(events, Numerics)
+    assert event.eager
+    assert "forward" in {layer.part for layer in event.layers}
+    assert trainer.model._compiled_call_impl is compiled
+    assert len(calls) == trainer.step - 1 + 4  # all steps but one, and two validations of two batches
+    trainer.lens.ask("summary")
+    trainer.phase = "training"
+    with trainer.lens.watching():
+        pass
+    with trainer.lens.watching():
+        assert hooks(trainer.model) == 0
+    end(trainer)
+
+
+def test_nothing_is_looked_at_before_the_first_step_is_through(tmp_path):
+    trainer, _ = build_trainer(config(guards={"numerics": "full"}), tmp_path)
+    assert isinstance(trainer.lens, Lens)
+    trainer.phase = "compiling"
+    for _ in range(3):
+        with trainer.lens.watching():
+            assert hooks(trainer.model) == 0
+    end(trainer)

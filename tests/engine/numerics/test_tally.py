@@ -1,0 +1,123 @@
+"""What is counted on the device is what numpy counts in float64, and what a real cast does."""
+
+import numpy as np
+import pytest
+import torch
+
+from mptui.engine.numerics import tally
+from mptui.engine.numerics.spectrum import Spectrum
+
+EDGES = [
+    *(0.0, -0.0, 2.0**-24, 2.0**-25, 2.0**-25 * (1 + 2.0**-20), -(2.0**-25) * (1 - 2.0**-20)),
+    *(2.0**-14, 2.0**-14 - 2.0**-25, 2.0**-14 - 2.0**-25 - 2.0**-37, 2.0**-14 - 2.0**-24),
+    *(65504.0, 65519.99, 65520.0, -65520.0, 65536.0, 3e38, 2.0**-126, 1.0),
+]
+NOT_FINITE = [float("inf"), float("-inf"), float("nan")]
+
+
+def values(seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Values of all sizes, the edges of float16 among them."""
+    chance = torch.Generator().manual_seed(seed)
+    sizes = torch.exp2(torch.randint(-40, 30, (5000,), generator=chance).float())
+    some = torch.randn(5000, generator=chance) * sizes
+    zeros = torch.zeros(int(torch.randint(0, 300, (), generator=chance)))
+    return torch.cat([some, torch.tensor(EDGES), zeros]).to(dtype)
+
+
+def row_of(tensor: torch.Tensor, most: int | None = None) -> np.ndarray:
+    row = tally.new_rows(1, tensor.device)[0]
+    tally.add(row, tensor, most=most)
+    return row.numpy()
+
+
+def counted(tensor: torch.Tensor, most: int | None = None) -> Spectrum:
+    return Spectrum(row_of(tensor, most))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_histogram_is_that_of_float64(seed, dtype):
+    tensor = values(seed, dtype)
+    tensor = tensor[tensor.isfinite()]
+    exact = np.abs(tensor.double().numpy())
+    exact = exact[exact > 0]
+    exponents = np.frexp(exact)[1] - 1
+    first, bars = counted(tensor).bars()
+    expected = np.bincount(exponents - exponents.min())
+    assert first == exponents.min()
+    assert bars == np.ceil(1000 * expected / len(exact)).tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_sizes_and_counts_are_exact(dtype):
+    tensor = torch.cat([values(0), torch.tensor(NOT_FINITE)]).to(dtype)
+    spectrum = counted(tensor)
+    finite = tensor[tensor.isfinite()].double().abs()
+    assert spectrum.values == len(tensor)
+    assert spectrum.zeros == int((tensor == 0).sum())
+    assert spectrum.nonfinite == int((~tensor.isfinite()).sum())
+    assert spectrum.smallest == float(finite[finite > 0].min())
+    assert spectrum.largest == float(finite.max())
+
+
+@pytest.mark.parametrize("doublings", [-24, -7, -1, 0, 1, 3, 10, 16, 30])
+@pytest.mark.parametrize("seed", range(5))
+def test_shares_are_those_of_a_cast_to_half_under_any_scale(seed, doublings):
+    tensor = torch.cat([values(seed), torch.tensor(NOT_FINITE)])
+    half = (tensor.double() * 2.0**doublings).float().half()
+    there = tensor != 0
+    zeroed = (half == 0) & there
+    subnormal = (half.abs() > 0) & (half.abs() < 2.0**-14)
+    shares = counted(tensor).shares(doublings)
+    total = int(there.sum())
+    assert shares.zeroed == int(zeroed.sum()) / total
+    assert shares.subnormal == int(subnormal.sum()) / total
+    assert shares.overflow == int((~half.isfinite()).sum()) / total
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_share_lost_in_bfloat16_is_that_of_a_cast(dtype):
+    tensor = values(3, dtype)
+    tensor = tensor[tensor.isfinite()]
+    exact = tensor.double()
+    error = (tensor.bfloat16().double() - exact).abs()
+    lost = int((error > exact.abs() * 2.0**-9).sum())
+    assert counted(tensor).bf16_lost == lost / int((exact != 0).sum())
+    assert (lost == 0) == (dtype is torch.bfloat16)
+
+
+@pytest.mark.parametrize("doublings", [-9, 4, 12])
+def test_shifting_the_histogram_is_scaling_the_values(doublings):
+    tensor = values(1)
+    scaled, shifted = counted(tensor * 2.0**doublings), counted(tensor)
+    for more in (-5, 0, 5):
+        assert scaled.shares(more) == shifted.shares(more + doublings)
+
+
+def test_several_tensors_count_as_one():
+    tensor = values(2)
+    row = tally.new_rows(1, tensor.device)[0]
+    for part in tensor.split(777):
+        tally.add(row, part)
+    whole = tally.new_rows(1, tensor.device)[0]
+    tally.add(whole, tensor)
+    assert torch.equal(row, whole)
+
+
+def test_memory_of_any_layout_and_no_values_at_all():
+    images = torch.randn(2, 3, 4, 5)
+    expected = tally.new_rows(1, images.device)[0]
+    tally.add(expected, images)
+    for same in (images.to(memory_format=torch.channels_last), images.transpose(1, 3), images.double()):
+        row = tally.new_rows(1, images.device)[0]
+        tally.add(row, same)
+        assert torch.equal(row, expected)
+    tally.add(expected, torch.empty(0, 3))
+    assert torch.equal(row, expected)
+
+
+def test_a_sample_is_spread_evenly():
+    tensor = torch.cat([torch.full((50_000,), 2.0**-30), torch.full((50_000,), 1.0)])
+    spectrum = counted(tensor, most=1000)
+    assert 500 <= spectrum.values <= 1000
+    assert spectrum.shares().zeroed == pytest.approx(0.5, abs=0.01)
