@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from mptui.engine.guards.memory import MemoryGuard
 from mptui.engine.guards.nan import NanGuard
+from mptui.events import Recovered
 
 if TYPE_CHECKING:
     from mptui.engine.trainer import Trainer
@@ -40,9 +41,12 @@ class Guards:
         return went_back
 
     def go_back(self) -> None:
-        """Set the trainer to its last good state: what it was doing can't be undone otherwise."""
+        """Set the trainer to its last good state: weights that are half moved can't be undone otherwise."""
         self.nan.go_back()
         self._plan_snapshot()
+        step = self._trainer.step
+        action = f"back to step {step}: the optimizer was interrupted"
+        self._trainer.emit(Recovered(step=step, problem="out of memory", action=action))
 
     def settle(self) -> bool:
         """Read all rows, waiting for the device, and deal with them; whether the run went back."""

@@ -96,12 +96,15 @@ class MemoryGuard:
             rows: Samples of a whole batch.
 
         Raises:
-            MemoryExhaustedError: It may not be cut, or can't be any more.
+            MemoryExhaustedError: It may not be cut, or can't be any more, or weights are half moved and there
+                is no state to go back to.
         """
         if not is_out_of_memory(error):
             return None
         limit = min(self._limits[phase] or rows, rows)
-        if self._trainer.job.config.guards.on_oom == "stop" or limit == 1:
+        trainer = self._trainer
+        half_applied = trainer.parts.updater.applying and not trainer.guards.nan.can_go_back
+        if trainer.job.config.guards.on_oom == "stop" or limit == 1 or half_applied:
             raise _exhausted(error, limit) from error
         return lambda: self._cut(phase, limit, rows)
 

@@ -1,0 +1,283 @@
+"""Out of memory: the same batch again in smaller pieces, with the same result."""
+
+import errno
+import random
+
+import pytest
+import torch
+
+from mptui.config.schema import GuardsConfig
+from mptui.engine import snapshots
+from mptui.engine.checkpoint import read_newest
+from mptui.engine.control import Stopped
+from mptui.engine.guards import full
+from mptui.errors import MemoryExhaustedError
+from mptui.events import EpochFinished, Recovered, Step, Validated, Warned
+from tests.engine.blots import CLASSES, SIDE, Scene
+from tests.engine.guards.sick import bits, limit_memory
+from tests.engine.small import build_trainer, config, end, losses, of, small_net
+
+HOUR = 3600.0
+PHASES = ("forward", "backward", "optimizer", "average", "validating")
+
+
+def group_net(seed=0, dropout=0.0):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, padding=1),
+        torch.nn.GroupNorm(2, 8),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.Dropout(dropout),
+        torch.nn.Linear(8 * SIDE * SIDE, len(CLASSES)),
+    )
+
+
+def build(folder, model=None, **tables):
+    tables["training"] = {"lr": 0.02, "momentum": 0.5, **tables.get("training", {})}
+    run = config(**{"data": {"augment": "none"}, **tables})
+    return build_trainer(run, folder, model=model or group_net())
+
+
+def finish(trainer):
+    try:
+        trainer.train()
+    finally:
+        end(trainer)
+
+
+def fail(trainer, phase, step, samples):
+    """From optimizer step `step` (from 0) on, `phase` runs out of memory with more than `samples` at once."""
+
+    def check(count):
+        if trainer.step >= step and count > samples:
+            raise torch.OutOfMemoryError(f"no room for {count} samples in the {phase} pass")
+
+    def after_forward(module, inputs, outputs):
+        if phase == "forward" or (phase == "validating" and not module.training):
+            check(len(outputs))
+        elif phase == "backward" and outputs.requires_grad:
+            outputs.register_hook(lambda gradient: check(len(gradient)))
+
+    def once(owner, name):
+        whole, done = getattr(owner, name), []
+
+        def failing(*args):
+            if trainer.step >= step and not done:
+                done.append(True)
+                check(samples + 1)
+            return whole(*args)
+
+        setattr(owner, name, failing)
+
+    # in the middle, so that half of the network has run
+    trainer.model[2].register_forward_hook(after_forward)
+    if phase == "optimizer":
+        once(trainer.parts.precision, "unscale")
+    elif phase == "average":
+        once(trainer.parts.average, "update")
+
+
+def distance(one, other):
+    """The largest relative difference of any weight, by the norm of its tensor."""
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return max(float((a - b).detach().norm() / b.detach().norm()) for a, b in pairs)
+
+
+def assert_as_undisturbed(folder, phase, step, samples, accumulate=1):
+    training = {"ema_decay": 0.9, "accumulate": accumulate}
+    guards = {"snapshot_every": 3}
+    undisturbed, whole = build(folder / "one", training=training, guards=guards)
+    finish(undisturbed)
+    trainer, events = build(folder / "two", training=training, guards=guards)
+    fail(trainer, phase, step, samples)
+    finish(trainer)
+    assert trainer.step == undisturbed.step
+    assert distance(trainer.model, undisturbed.model) < 1e-6
+    # a run that went back to the end of an epoch finishes it again: the last telling counts
+    mine_by_epoch = {e.epoch: e for e in of(events, EpochFinished)}
+    for theirs in of(whole, EpochFinished):
+        mine = mine_by_epoch[theirs.epoch]
+        assert mine.train_loss == pytest.approx(theirs.train_loss, rel=1e-5)
+        assert mine.train_metrics == theirs.train_metrics  # each sample counted once
+        assert mine.val_loss == pytest.approx(theirs.val_loss, rel=1e-5)
+        assert mine.val_metrics == theirs.val_metrics
+    told = of(events, Recovered)
+    assert {e.problem for e in told} == {"out of memory"}
+    assert all(e.action.startswith("validating") for e in told) == (phase == "validating")
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_the_run_goes_on_and_ends_where_the_undisturbed_one_does(tmp_path, phase):
+    assert_as_undisturbed(tmp_path, phase, step=4, samples=3)
+
+
+def test_each_micro_batch_of_a_window_is_cut(tmp_path):
+    assert_as_undisturbed(tmp_path, "backward", step=1, samples=5, accumulate=3)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(50))
+def test_out_of_memory_at_fifty_random_steps(tmp_path, seed):
+    numbers = random.Random(seed)
+    phase, accumulate = numbers.choice(PHASES), numbers.choice([1, 1, 2])
+    step = numbers.randrange(10 // accumulate - 1)
+    assert_as_undisturbed(tmp_path, phase, step, numbers.randint(1, 7), accumulate)
+
+
+# -- what a try leaves behind
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+def test_a_failed_try_moves_neither_buffers_nor_random_numbers(tmp_path, phase):
+    """With BatchNorm and dropout: the bits of a run whose batches were as small from the start."""
+    model = {"model": small_net(dropout=0.5)}
+    asked, _ = build(tmp_path / "asked", small_net(dropout=0.5), memory={"micro_batch": 4})
+    finish(asked)
+    trainer, events = build(tmp_path / "met", **model)
+    fail(trainer, phase, 0, 4)
+    finish(trainer)
+    assert bits(trainer) == bits(asked)
+    assert losses(events)
+    assert trainer.guards.memory.micro_batch == 4
+
+
+def test_where_the_optimizer_was_interrupted_the_run_goes_back(tmp_path):
+    trainer, events = build(tmp_path, training={"ema_decay": 0.9}, guards={"snapshot_every": 3})
+    fail(trainer, "average", 5, 4)
+    finish(trainer)
+    assert [e.step for e in of(events, Recovered)] == [5, 3]
+    assert "back to step 3" in of(events, Recovered)[1].action
+    steps = [e.step for e in of(events, Step)]
+    assert steps == [1, 2, 3, 4, 5, 4, 5, 6, 7, 8, 9, 10]
+
+
+def test_an_interrupted_optimizer_without_a_way_back_is_the_end(tmp_path):
+    trainer, _ = build(tmp_path, training={"ema_decay": 0.9}, guards={"on_nan": "stop"})
+    fail(trainer, "average", 5, 4)
+    with pytest.raises(MemoryExhaustedError):
+        finish(trainer)
+
+
+def test_the_cut_stays_and_a_resumed_run_begins_with_it(tmp_path):
+    trainer, events = build(tmp_path)
+    limit_memory(trainer, lambda: 2)
+    events.then = lambda event: trainer.mailbox.stop(None) if event.step == 6 else None
+    with pytest.raises(Stopped):
+        finish(trainer)
+    told = of(events, Recovered)
+    assert [e.action.partition(" samples")[0] for e in told] == [
+        *("training: 8 → 4", "training: 4 → 2"),
+        *("validating: 8 → 4", "validating: 4 → 2"),
+    ]
+    resumed, events = build(tmp_path)
+    limit_memory(resumed, lambda: 2)
+    snapshots.restore(resumed, read_newest(tmp_path)[0])
+    finish(resumed)
+    assert of(events, Recovered) == []
+    assert len(losses(events)) == 4
+
+
+def test_batch_norm_is_said_to_see_the_difference(tmp_path):
+    for model, codes in ((small_net(), ["batchnorm_split"]), (group_net(), [])):
+        trainer, events = build(tmp_path, model)
+        limit_memory(trainer, lambda: 2)
+        finish(trainer)
+        assert [w.code for w in of(events, Warned)] == codes
+
+
+def test_masks_are_cut_too_however_much_of_them_is_ignored(tmp_path):
+    def trained(folder, limit):
+        run = config(training={"lr": 0.05}, data={"augment": "none"})
+        trainer, events = build_trainer(run, folder, kind=Scene)
+        limit_memory(trainer, lambda: limit)
+        finish(trainer)
+        return trainer, events
+
+    whole, undisturbed = trained(tmp_path / "whole", 8)
+    cut, events = trained(tmp_path / "cut", 3)
+    assert distance(cut.model, whole.model) < 1e-6
+    for mine, theirs in zip(of(events, Validated), of(undisturbed, Validated), strict=True):
+        assert mine.metrics == pytest.approx(theirs.metrics, rel=1e-6)
+        assert mine.loss == pytest.approx(theirs.loss, rel=1e-6)
+
+
+# -- the end
+
+
+def test_where_not_even_one_sample_fits_it_ends(tmp_path):
+    trainer, _ = build(tmp_path)
+    limit_memory(trainer, lambda: 0)
+    with pytest.raises(MemoryExhaustedError, match="one sample at a time") as caught:
+        finish(trainer)
+    assert caught.value.exit_code == 5
+    assert "--precision" in caught.value.hint
+
+
+def test_asked_to_stop_it_stops(tmp_path):
+    trainer, events = build(tmp_path, guards={"on_oom": "stop"})
+    limit_memory(trainer, lambda: 4)
+    with pytest.raises(MemoryExhaustedError, match="8 samples at once") as caught:
+        finish(trainer)
+    assert "guards.on_oom=split" in caught.value.hint
+    assert of(events, Recovered) == []
+
+
+@pytest.mark.parametrize("text", ["CUDA error: out of memory", "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED"])
+def test_what_drivers_say_in_words_counts(text):
+    assert full.is_out_of_memory(RuntimeError(text))
+    assert not full.is_out_of_memory(ValueError(text))
+
+
+def test_a_fault_of_the_program_is_raised_at_once(tmp_path):
+    trainer, events = build(tmp_path)
+
+    def break_it(module, inputs):
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    trainer.model.register_forward_pre_hook(break_it)
+    with pytest.raises(RuntimeError, match="mat1"):
+        finish(trainer)
+    assert of(events, Recovered) == []
+
+
+# -- the host's memory
+
+
+class Starved:
+    """A loader whose passes fail now and then, as long as more than `least` batches are read ahead."""
+
+    def __init__(self, loader, error, least):
+        self._whole, self._loader, self._error, self._least = loader.windows, loader, error, least
+        loader.windows = self._windows
+
+    def _windows(self, epoch, accumulate, start=0):
+        for number, window in enumerate(self._whole(epoch, accumulate, start)):
+            if number == 2 and self._loader._ahead > self._least:
+                raise self._error
+            yield window
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")])
+def test_a_full_host_reads_fewer_batches_ahead_and_loses_none(tmp_path, error):
+    run = config(data={"augment": "none"})
+    undisturbed, _ = build_trainer(run, tmp_path / "one", model=group_net())
+    finish(undisturbed)
+    trainer, events = build_trainer(run, tmp_path / "two", model=group_net(), workers=1)
+    before = trainer.job.train_loader._ahead
+    Starved(trainer.job.train_loader, error, before // 2)
+    finish(trainer)
+    assert [e.problem for e in of(events, Recovered)] == ["host memory"]
+    assert trainer.job.train_loader._ahead == before // 2
+    assert bits(trainer) == bits(undisturbed)
+
+
+def test_a_host_that_stays_full_ends_the_run(tmp_path):
+    trainer, _ = build_trainer(config(), tmp_path, model=group_net(), workers=1)
+    Starved(trainer.job.train_loader, MemoryError(), 0)
+    with pytest.raises(MemoryError):
+        finish(trainer)
+
+
+def test_both_guards_are_on_unless_said_otherwise():
+    assert (GuardsConfig().on_nan, GuardsConfig().on_oom) == ("rollback", "split")
