@@ -1,9 +1,9 @@
 """Reads a journal of any length in about a second: all that is rare, and the steps in a thousand pieces.
 
 A screen has room for some hundred points, and a week of training has a million events. So a long stretch is
-cut into blocks; of each block the steps become one `Step` with the smallest and the largest loss among them,
-and only the last device sample counts. Of whatever else happened all is kept, or where that was often, some.
-The end of the journal is read line by line.
+cut into blocks; of each block the steps become one `Step` with the smallest and the largest loss among them.
+Of device samples only the last counts, of progress none; of whatever else happened all is kept, or where that
+was often, some. The end of the journal is read line by line.
 
 Lines are found and told apart by byte patterns in numpy; few of them are parsed.
 """
@@ -31,7 +31,7 @@ LONGEST_LINE = 8 << 20
 RARE = 64
 """So many events of any other kind are kept from the beginning on, and after them `OFTEN` in each block."""
 
-OFTEN = 2
+OFTEN = 1
 
 SAMPLED = 8
 """Steps whose losses make the mean of a block."""
@@ -55,7 +55,7 @@ def _word(text: str) -> np.uint64:
 
 
 _OURS = _word('{"event"')
-_STEP, _LATEST = _word('step","t'), (_word('device",'), _word("progress"))
+_STEP, _DEVICE, _PROGRESS = _word('step","t'), _word('device",'), _word("progress")
 _LOWEST, _HIGHEST, _NONFINITE = _word("loss_min"), _word("loss_max"), _word("nonfinit")
 
 
@@ -100,22 +100,24 @@ def _in_blocks(file: io.FileIO, start: int, end: int) -> Iterator[tuple[int, lis
     size = max(_SMALLEST_BLOCK, (end - start) // BLOCKS)
     block = np.zeros(size + _PAD, np.uint8)
     seen: Counter[int] = Counter()
+    sample: list[bytes] = []
     while start < end:
         file.seek(start)
         filled = file.readinto(block.data[: min(size, end - start)])
         if not filled:
-            return
+            break
         newlines = np.flatnonzero(block[:filled] == _NEWLINE)
         if newlines.size:
             start += int(newlines[-1]) + 1
-            yield start, _Block(block, newlines, seen).events()
+            yield start, _Block(block, newlines, seen, sample).events()
         elif start + filled >= end:
-            return
+            break
         elif size < LONGEST_LINE:
             size *= 2
             block = np.zeros(size + _PAD, np.uint8)
         else:
             start += filled
+    yield start, [event for line in sample if (event := parsed(line)) is not None]
 
 
 class _Block:
@@ -125,10 +127,13 @@ class _Block:
         block: Their bytes, and at least `_PAD` more.
         newlines: Where each ends.
         seen: How many of each rare kind the blocks before it had; counted on.
+        sample: The last device sample; renewed.
     """
 
-    def __init__(self, block: NDArray[np.uint8], newlines: Places, seen: Counter[int]) -> None:
-        self._block, self._seen = block, seen
+    def __init__(
+        self, block: NDArray[np.uint8], newlines: Places, seen: Counter[int], sample: list[bytes]
+    ) -> None:
+        self._block, self._seen, self._sample = block, seen, sample
         self._ends = newlines
         self._starts = np.concatenate([[0], newlines[:-1] + 1])
         self._words: Words = np.ndarray((len(block) - 8,), "<u8", buffer=block, strides=(1,))
@@ -142,7 +147,12 @@ class _Block:
         rest[self._keep_steps(np.flatnonzero(tags == _STEP), kept)] = False
         for tag in np.unique(tags[rest]):
             lines = np.flatnonzero(rest & (tags == tag))
-            most = 1 if tag in _LATEST else max(OFTEN, RARE - self._seen[int(tag)])
+            if tag == _PROGRESS:
+                continue
+            if tag == _DEVICE:
+                self._sample[:] = [self._line(lines[-1])]
+                continue
+            most = max(OFTEN, RARE - self._seen[int(tag)])
             self._seen[int(tag)] += len(lines)
             for line in _some(lines, most):
                 if (event := self._parsed(line)) is not None:
@@ -150,7 +160,10 @@ class _Block:
         return [kept[line] for line in sorted(kept)]
 
     def _parsed(self, line: int) -> Event | None:
-        return parsed(self._block[self._starts[line] : self._ends[line]].tobytes())
+        return parsed(self._line(line))
+
+    def _line(self, line: int) -> bytes:
+        return self._block[self._starts[line] : self._ends[line]].tobytes()
 
     def _keep_steps(self, lines: Places, kept: dict[int, Event]) -> Places:
         """Make one event of these steps; return the lines that went into it: those written as we write."""
@@ -170,8 +183,7 @@ class _Block:
         return lines
 
     def _mean(self, line: int) -> float:
-        text = self._block[self._starts[line] : self._ends[line]].tobytes()
-        return _number(text.partition(b'"loss":')[2].partition(b",")[0], math.nan)
+        return _number(self._line(line).partition(b'"loss":')[2].partition(b",")[0], math.nan)
 
     def _losses(self, lines: Places) -> tuple[Places, Places, NDArray[np.bool_]]:
         """Where the numbers of loss_min and loss_max begin in each line, and in which lines that is known."""
