@@ -178,7 +178,10 @@ FLOOR = 2.0**-60
 
 
 def build_scaled(folder):
-    run = config(training={"epochs": 20, "ema_decay": 0.9, "lr": 0.001}, precision={"grad_scaler": {**SCALER, "min_scale": FLOOR}})
+    run = config(
+        training={"epochs": 20, "ema_decay": 0.9, "lr": 0.001},
+        precision={"grad_scaler": {**SCALER, "min_scale": FLOOR}},
+    )
     return build_trainer(run, folder, precision="fp16")[0]
 
 
