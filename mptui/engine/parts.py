@@ -10,6 +10,8 @@ from mptui.config.schema import RunConfig
 from mptui.data.loader import Loader
 from mptui.engine.compiling import Compiler
 from mptui.engine.ema import WeightAverage
+from mptui.engine.guards.island import Island
+from mptui.engine.islands import raise_islands
 from mptui.engine.optim import build_optimizer, supports_fused, take_over
 from mptui.engine.precision import Precision, build_precision
 from mptui.engine.schedule import Schedule, scaled_lr
@@ -58,6 +60,7 @@ class Parts:
     average: WeightAverage | None
     updater: Updater
     compiler: Compiler
+    islands: list[Island]
 
 
 def build_parts(job: Job, warn: Warn, kept: Parts | None = None) -> Parts:
@@ -75,6 +78,9 @@ def build_parts(job: Job, warn: Warn, kept: Parts | None = None) -> Parts:
         lr, optimizer, average = kept.updater.lr, kept.optimizer, kept.average
         take_over(optimizer, training)
         kept.compiler.undo()
+        for island in kept.islands:
+            island.remove()
+    islands = raise_islands(job.model, config.precision.fp32_layers, job.device)
     updater = Updater(
         job.model,
         optimizer,
@@ -95,4 +101,6 @@ def build_parts(job: Job, warn: Warn, kept: Parts | None = None) -> Parts:
         steps=schedule_steps - updater.position(),
         warn=warn,
     )
-    return Parts(job, steps_per_epoch, schedule_steps, precision, optimizer, average, updater, compiler)
+    return Parts(
+        job, steps_per_epoch, schedule_steps, precision, optimizer, average, updater, compiler, islands
+    )

@@ -15,6 +15,7 @@ from mptui.data.open import open_dataset
 from mptui.data.resident import cache_fits
 from mptui.data.types import Dataset, Problem, Split
 from mptui.engine.control import Mailbox, Stopped
+from mptui.engine.islands import layers_named
 from mptui.engine.parts import Job, Switch
 from mptui.engine.setup import prepare_torch, set_switches
 from mptui.engine.trainer import Trainer
@@ -90,6 +91,7 @@ def _scanned(plan: Plan, side: int, emit: Emit, mailbox: Mailbox) -> Dataset:
 def build_job(plan: Plan, loaders: "LoaderMaker", model: torch.nn.Module, *, force_compile: bool) -> Job:
     """The job of `plan` around a model that is on its device already."""
     config, dataset = plan.config, loaders.dataset
+    layers_named(model, config.precision.fp32_layers)  # told now, and not in the middle of a switch
     memory_format = torch.channels_last if config.speed.channels_last else torch.contiguous_format
     return Job(
         config=config,

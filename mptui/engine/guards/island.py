@@ -23,7 +23,8 @@ class Island:
 
     def remove(self) -> None:
         """Let the module compute as the network does."""
-        del self._module.forward  # what is left is the class's
+        # what is left is the class's; a layer can be an island twice, by the settings and by a repair
+        vars(self._module).pop("forward", None)
 
 
 def _in_fp32(value: Any) -> Any:  # noqa: ANN401 - whatever the module takes

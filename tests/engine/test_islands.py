@@ -1,0 +1,58 @@
+"""Layers that compute in fp32 inside a network that does not, by the configuration."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from mptui.engine.islands import layers_named
+from mptui.errors import ConfigError
+from tests.engine.small import build_trainer, config, end, small_net
+
+
+def dtypes(trainer) -> dict[str, torch.dtype]:
+    """What each layer's output is computed in, in the precision of the run."""
+    found = {}
+    handles = [
+        module.register_forward_hook(lambda _m, _i, output, name=name: found.__setitem__(name, output.dtype))
+        for name, module in trainer.model.named_children()
+    ]
+    with trainer.parts.precision.forward_context():
+        trainer.model(torch.randn(2, 3, 8, 8))
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_the_layers_named_compute_in_fp32_and_the_others_do_not(tmp_path, precision):
+    run = config(precision={"fp32_layers": ["3"]})
+    trainer, _ = build_trainer(run, tmp_path, precision=precision)
+    low = torch.bfloat16 if precision == "bf16" else torch.float16
+    found = dtypes(trainer)
+    assert (found["0"], found["3"], found["7"]) == (low, torch.float32, low)
+    trainer.train()
+    end(trainer)
+
+
+def test_another_preset_takes_its_own_islands(tmp_path):
+    trainer, _ = build_trainer(config(precision={"fp32_layers": ["3"]}), tmp_path, precision="bf16")
+    other, _ = build_trainer(config(precision={"fp32_layers": ["7"]}), tmp_path, precision="bf16")
+    trainer.take_job(replace(trainer.job, config=other.job.config))
+    found = dtypes(trainer)
+    assert (found["3"], found["7"]) == (torch.bfloat16, torch.float32)
+    assert set(trainer.model.state_dict()) == set(small_net().state_dict())
+    end(trainer)
+    end(other)
+
+
+def test_patterns_name_modules_the_outer_ones_for_their_inner_ones():
+    model = torch.nn.ModuleDict({"a": small_net(), "b": small_net()})
+    assert layers_named(model, ["a", "a.3", "b.*"]) == ["a", *(f"b.{n}" for n in range(8))]
+    assert layers_named(model, []) == []
+
+
+def test_a_name_that_is_none_is_refused_with_the_nearest():
+    with pytest.raises(ConfigError, match=r'no layer "b\.33"') as error:
+        layers_named(torch.nn.ModuleDict({"b": small_net()}), ["b.33"])
+    assert "b.3" in error.value.hint
