@@ -1,19 +1,17 @@
 """The terminal app: themes, keys, and the screen it opens with. It imports no torch."""
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from textual.app import App, SystemCommand
 from textual.filter import LineFilter
 from textual.screen import Screen
 
 from mptui.config.profiles import user_folder
-from mptui.tui.ascii import AsciiFilter, needs_ascii
+from mptui.tui.ascii import AsciiFilter
 from mptui.tui.keymap import Keymap, load_keymap
 from mptui.tui.keys import bindings, heard_on
 from mptui.tui.screens.help import HelpScreen
 from mptui.tui.screens.page import Page
-from mptui.tui.terminal import check_terminal
 from mptui.tui.themes import THEMES
 
 
@@ -92,32 +90,6 @@ class MptuiApp(App[str], inherit_bindings=False):
             self.exit()
 
 
-def run_app(first: Page, *, theme: str = "dark", ascii_only: bool | None = None) -> str | None:
-    """Run the app on this terminal until it is left; return what its first screen was dismissed with.
-
-    Raises:
-        ConfigError: There is no terminal.
-    """
-    check_terminal()
-    ascii_only = needs_ascii() if ascii_only is None else ascii_only
-    return MptuiApp(first, keymap=person_keymap(), theme=theme, ascii_only=ascii_only).run()
-
-
 def person_keymap() -> Keymap:
     """Read the person's own keys from the configuration folder."""
     return load_keymap(user_folder().parent)
-
-
-def replay(path: Path, *, theme: str = "dark", ascii_only: bool | None = None) -> None:
-    """Show a journal (`events.jsonl`) on the live screen.
-
-    Raises:
-        ConfigError: There is no terminal.
-        RunDirectoryError: There is no such journal.
-    """
-    from mptui.tui.replay import ReplaySource
-    from mptui.tui.screens.live import LiveScreen
-
-    ascii_only = needs_ascii() if ascii_only is None else ascii_only
-    screen = LiveScreen(ReplaySource(path), keymap=person_keymap().keys, ascii_only=ascii_only)
-    run_app(screen, theme=theme, ascii_only=ascii_only)

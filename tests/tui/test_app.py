@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
-from mptui.errors import ConfigError, RunDirectoryError
+from mptui.errors import ConfigError
 from mptui.events import to_record
+from mptui.runs.attached import AttachedRun
 from mptui.tui.ascii import needs_ascii, to_ascii
-from mptui.tui.replay import ReplaySource
 from mptui.tui.terminal import check_terminal
 from tests.tui.events import demo, finished
 from tests.tui.frames import frame, live
@@ -46,15 +46,11 @@ async def test_a_journal_is_played_back(tmp_path):
     journal = tmp_path / "events.jsonl"
     lines = [json.dumps(to_record(event)) for event in [*demo(), finished()]]
     journal.write_text("\n".join([*lines, "not json", '{"event": "step"', ""])[:-1], encoding="utf-8")
-    source = ReplaySource(journal)
+    source = AttachedRun(tmp_path).start()
+    assert source.wait(60)
     async with live(source) as (app, pilot):
         while not source.finished:
             app.screen.look()
         await pilot.pause()
         assert "✓ completed" in frame(app)
         assert "best 1.22" in frame(app)
-
-
-def test_no_journal_is_said_in_words(tmp_path):
-    with pytest.raises(RunDirectoryError, match="can't read"):
-        ReplaySource(tmp_path / "events.jsonl")
