@@ -1,0 +1,220 @@
+"""`mptui bench`: what each precision and speed setting is worth on this device, model and data."""
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from mptui.cli import options as o
+from mptui.cli.output import console, print_json, print_next
+from mptui.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mptui.lab.bench import Bench, Row
+    from mptui.lab.stats import Ratio
+    from mptui.runs.plan import Plan, Request
+
+_BAR = 12
+_PROFILE = "stable"
+_BUILT_IN_STEPS = 32
+"""Steps an epoch of the built-in data has at least, so that it is long beside what comes between two."""
+
+Rounds = Annotated[
+    int,
+    typer.Option("--rounds", metavar="N", min=1, help="How often all is measured; 6 or more make it sure."),
+]
+Seconds = Annotated[
+    float, typer.Option("--seconds", metavar="S", min=0.1, help="Training that is timed, each time.")
+]
+Only = Annotated[
+    str | None,
+    typer.Option(
+        "--only", metavar="NAME,…", help="These switches alone (names as in --json, without + or -)."
+    ),
+]
+Against = Annotated[
+    str | None, typer.Option("--against", metavar="guides", help="Hold what guides promise beside it.")
+]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")]
+
+
+def app_command(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("bench")(bench)
+
+
+def bench(
+    ctx: typer.Context,
+    profile: o.Profile = None,
+    model: o.Model = None,
+    data: o.Data = None,
+    batch_size: o.BatchSize = None,
+    workers: o.Workers = None,
+    device: o.Device = None,
+    seed: o.Seed = None,
+    sets: o.Set = None,
+    rounds: Rounds = 6,
+    seconds: Seconds = 3.0,
+    only: Only = None,
+    against: Against = None,
+    as_json: o.Json = False,
+    markdown: Markdown = False,
+) -> int:
+    """Measure each switch: added to the plain FP32 loop alone, and left out of all of them together."""
+    from mptui.lab.ablation import switches, variants
+    from mptui.lab.bench import Bench
+    from mptui.runs.plan import Request, plan_run
+
+    if against not in {None, "guides"}:
+        raise ConfigError(f"--against {against}: there are only the guides", hint="use --against guides")
+    request = Request(profile or _PROFILE, o.overrides(ctx.params), tuple(sets or ()), os.environ)
+    plan = plan_run(request)
+    request = _long_enough(request, plan)
+    found = switches(plan.config, plan.device, _cpus(), _precision(plan))
+    if only is not None:
+        found = _chosen(only, found)
+    lab = Bench(request, variants(found), seconds=seconds)
+    progress = _Progress(rounds * len(lab.rows))
+    interrupted = False
+    try:
+        for _ in range(rounds):
+            lab.round(progress)
+    except KeyboardInterrupt:
+        interrupted = True  # what is complete is still worth its table
+    document = {
+        "model": plan.config.model.name,
+        "device": plan.device.torch_name,
+        "device_name": plan.device.name,
+        "rounds": rounds,
+        "seconds": seconds,
+        "variants": _with_claims(lab.document()) if against else lab.document(),
+    }
+    if as_json:
+        print_json(document)
+    else:
+        _show(lab, document, claims=against is not None, style="markdown" if markdown else "table")
+        print_next("mptui run --profile fast   # or a profile with the settings that pay here")
+    return 130 if interrupted else 0
+
+
+def _cpus() -> int:
+    from mptui.hardware.host import usable_cpus
+
+    return usable_cpus()
+
+
+def _precision(plan: "Plan") -> str:
+    from mptui.hardware.advice import choose_precision
+
+    return choose_precision("auto", plan.device).used
+
+
+def _long_enough(request: "Request", plan: "Plan") -> "Request":
+    """The built-in data in epochs of some length; no run ends before it is measured."""
+    from dataclasses import replace
+
+    flags = {**request.flags, "training.epochs": ("bench", 100_000)}
+    if plan.resolved.sources["data.samples"].startswith("chosen"):
+        flags["data.samples"] = ("bench", 2 * _BUILT_IN_STEPS * plan.config.training.batch_size)
+    return replace(request, flags=flags)
+
+
+def _chosen(only: str, found: list[Any]) -> list[Any]:
+    names = [name.strip() for name in only.split(",")]
+    known = {switch.name: switch for switch in found}
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise ConfigError(
+            f"--only {', '.join(missing)}: no such switch here", hint=f"there are {', '.join(known)}"
+        )
+    return [known[name] for name in names]
+
+
+class _Progress:
+    """Says on stderr how far it is."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done = total, 0
+
+    def __call__(self, row: "Row") -> None:
+        self._done += 1
+        told = row.failed or f"{row.rounds[-1].samples_per_second:,.1f} images/s"
+        typer.echo(f"[{self._done}/{self._total}] {row.variant.title}: {told}", err=True)
+
+
+def _with_claims(document: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    from dataclasses import asdict
+
+    from mptui.lab.claims import CLAIMS
+
+    return [
+        {**row, "claim": asdict(CLAIMS[row["name"]]) if row["name"] in CLAIMS else None} for row in document
+    ]
+
+
+def _show(
+    lab: "Bench", document: dict[str, Any], *, claims: bool, style: Literal["table", "markdown"]
+) -> None:
+    headings = ["", "images/s", "times", "interval", "", "memory", "first step", "loss"]
+    headings += ["guides say"] if claims else []
+    fastest = max((row.rate or 0.0 for row in lab.rows), default=0.0)
+    lines = [_line(lab, row, fastest, claims) for row in lab.rows]
+    title = f"{document['model']} on {document['device_name']}: {_told_rounds(document['rounds'])}"
+    if style == "markdown":
+        typer.echo(f"{title}\n")
+        typer.echo(f"| {' | '.join(headings)} |\n|{' --- |' * len(headings)}")
+        for line in lines:
+            typer.echo(f"| {' | '.join(line)} |")
+        return
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if number in {0, 4} else "right", no_wrap=number == 0)
+    for line in lines:
+        table.add_row(*line)
+    console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+def _told_rounds(rounds: int) -> str:
+    from mptui.lab.stats import ROUNDS
+
+    sure = "" if rounds >= ROUNDS else f", too few to tell noise from a difference: use --rounds {ROUNDS}"
+    return f"median of {rounds} round{'s' if rounds > 1 else ''}{sure}"
+
+
+def _line(lab: "Bench", row: "Row", fastest: float, claims: bool) -> list[str]:
+    if row.failed is not None:
+        return [row.variant.title, "–", "–", row.failed, "", "–", "–", "–", *(["–"] if claims else [])]
+    over, rate = lab.over_baseline(row), row.rate
+    baseline = row.variant.against is None
+    line = [
+        row.variant.title,
+        f"{rate:,.1f}" if rate is not None else "–",
+        "1.00" if baseline else f"{over.median:.2f}" if over is not None else "–",
+        "" if baseline or over is None else _interval(over),
+        "█" * round(_BAR * rate / fastest) if rate is not None and fastest else "",
+        f"{row.peak_bytes / 2**20:,.0f} MiB" if row.peak_bytes is not None else "–",
+        f"{row.first_step_s:.1f} s" if row.first_step_s is not None else "–",
+        f"{row.loss:.3f}" if row.loss is not None else "–",
+    ]
+    return [*line, _claim(row.variant.name)] if claims else line
+
+
+def _interval(over: "Ratio") -> str:
+    told = f"{over.low:.2f} to {over.high:.2f}"
+    return f"{told}, noise" if over.verdict == "same" else told
+
+
+def _claim(name: str) -> str:
+    from mptui.lab.claims import CLAIMS
+
+    claim = CLAIMS.get(name)
+    if claim is None:
+        return ""
+    parts = [
+        f"{claim.speed:.2f}" if claim.speed else "",
+        f"{claim.memory:.0%} memory" if claim.memory else "",
+    ]
+    return ", ".join(part for part in parts if part)

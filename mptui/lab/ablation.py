@@ -1,0 +1,120 @@
+"""The settings that are said to make training faster or smaller, each as a switch that is off or on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mptui.config.schema import RunConfig
+from mptui.hardware.devices import Device
+
+Settings = Mapping[str, object]
+
+BASELINE, EVERYTHING = "baseline", "everything"
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """One setting: `table.key` -> value, off and on.
+
+    `together` says whether it is one of `everything`: of several ways to do the same thing one is.
+    """
+
+    name: str
+    title: str
+    off: Settings
+    on: Settings
+    together: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What is measured: some switches on, all others off."""
+
+    name: str
+    title: str
+    settings: Settings
+    against: str | None
+    """The variant it is compared with; None for the one that others are compared with."""
+
+
+def switches(config: RunConfig, device: Device, cpus: int, precision: str) -> list[Switch]:
+    """The switches that this device and this configuration have.
+
+    Args:
+        config: What would be run.
+        device: What it would be run on.
+        cpus: Processors that this process may use.
+        precision: What suits the device: of the 16-bit formats this one is part of everything.
+    """
+    cuda = device.torch_name.startswith("cuda")
+    found = []
+    if device.native.get("tf32") == "native":
+        found.append(Switch("tf32", "TF32", {"precision.tf32": False}, {"precision.tf32": True}))
+    found += [
+        Switch(mode, mode, {"precision.mode": "fp32"}, {"precision.mode": mode}, together=mode == precision)
+        for mode in ("fp16", "bf16")
+        if device.native.get(mode) != "no"
+    ]
+    found += [
+        Switch(
+            "channels_last",
+            "channels last",
+            {"speed.channels_last": False},
+            {"speed.channels_last": True},
+        ),
+        Switch("fused", "fused optimizer", {"speed.fused": False}, {"speed.fused": True}),
+    ]
+    modes = ("default", "reduce-overhead", "max-autotune") if cuda else ("default",)
+    found += [
+        Switch(
+            f"compile-{mode}" if cuda else "compile",
+            f"compile ({mode})" if cuda else "compile",
+            {"speed.compile": "off"},
+            {"speed.compile": mode},
+            together=mode == modes[-1],
+        )
+        for mode in modes
+    ]
+    batch = config.training.batch_size
+    found.append(
+        Switch(
+            "batch", f"batch {2 * batch}", {"training.batch_size": batch}, {"training.batch_size": 2 * batch}
+        )
+    )
+    found += _of_the_data(config, cpus)
+    return found
+
+
+def _of_the_data(config: RunConfig, cpus: int) -> list[Switch]:
+    found = []
+    if cpus > 1:
+        found.append(Switch("workers", f"{cpus} workers", {"data.workers": 1}, {"data.workers": cpus}))
+    found.append(Switch("cache", "cache", {"data.cache": "off"}, {"data.cache": "device"}))
+    mixing: dict[str, object] = {}
+    if config.data.mixup_alpha:
+        mixing["data.mixup_alpha"] = config.data.mixup_alpha
+    if config.data.cutmix_alpha:
+        mixing["data.cutmix_alpha"] = config.data.cutmix_alpha
+    if mixing:
+        found.append(Switch("no-mixup", "no mixup", mixing, dict.fromkeys(mixing, 0.0)))
+    return found
+
+
+def variants(found: list[Switch]) -> list[Variant]:
+    """The baseline, each switch alone added to it, everything, and everything with each switch left out."""
+    off: dict[str, object] = {}
+    for switch in found:
+        off |= switch.off
+    everything = dict(off)
+    for switch in found:
+        if switch.together:
+            everything |= switch.on
+    return [
+        Variant(BASELINE, "baseline, all off", off, None),
+        *(Variant(f"+{s.name}", f"+ {s.title}", {**off, **s.on}, BASELINE) for s in found),
+        Variant(EVERYTHING, "everything", everything, BASELINE),
+        *(
+            Variant(f"-{s.name}", f"everything - {s.title}", {**everything, **s.off}, EVERYTHING)
+            for s in found
+            if s.together
+        ),
+    ]

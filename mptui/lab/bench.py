@@ -1,0 +1,124 @@
+"""What each precision and speed setting is worth here: an ablation, measured in rounds that alternate.
+
+Each variant is a run of its own in a process of its own. A round measures all of them once, every other
+round in the opposite order, so that a machine that grows slower or faster favours none; ratios are taken
+within a round.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from mptui.lab.ablation import Variant
+from mptui.lab.measure import Measured, MeasureError, measure
+from mptui.lab.stats import Ratio, ratio
+
+if TYPE_CHECKING:
+    from mptui.runs.plan import Request
+
+Measure = Callable[["Request", Mapping[str, object], float], Measured]
+
+
+@dataclass(slots=True)
+class Row:
+    """A variant and what was measured of it, round by round; `failed` says why it could not be."""
+
+    variant: Variant
+    rounds: list[Measured] = field(default_factory=list)
+    failed: str | None = None
+
+    @property
+    def rate(self) -> float | None:
+        """Median samples a second."""
+        return median(m.samples_per_second for m in self.rounds) if self.rounds else None
+
+    @property
+    def peak_bytes(self) -> float | None:
+        """Median of the memory's peak."""
+        peaks = [m.peak_bytes for m in self.rounds if m.peak_bytes is not None]
+        return median(peaks) if peaks else None
+
+    @property
+    def loss(self) -> float | None:
+        """Median of the loss after the first steps."""
+        losses = [m.loss for m in self.rounds if m.loss is not None]
+        return median(losses) if losses else None
+
+    @property
+    def first_step_s(self) -> float | None:
+        """Median time to the end of the first step."""
+        seconds = [m.first_step_s for m in self.rounds if m.first_step_s is not None]
+        return median(seconds) if seconds else None
+
+
+class Bench:
+    """An ablation under way.
+
+    Args:
+        request: What is trained.
+        variants: What of; the first is compared with none.
+        seconds: Training that is timed, for each variant in each round.
+        measure: Measures one variant.
+    """
+
+    def __init__(
+        self, request: "Request", variants: Sequence[Variant], *, seconds: float, measure: Measure = measure
+    ) -> None:
+        self.rows = [Row(variant) for variant in variants]
+        self._request, self._seconds, self._measure = request, seconds, measure
+        self._rounds = 0
+
+    def round(self, tell: Callable[[Row], None]) -> None:
+        """Measure every variant once more; `tell` is called after each."""
+        rows = self.rows if self._rounds % 2 == 0 else self.rows[::-1]
+        for row in rows:
+            if row.failed is not None:
+                continue
+            try:
+                row.rounds.append(self._measure(self._request, row.variant.settings, self._seconds))
+            except MeasureError as error:
+                row.failed = str(error)
+            tell(row)
+        self._rounds += 1
+
+    def gain(self, row: Row) -> Ratio | None:
+        """How many times as fast `row` is as the variant it is compared with; below 1: slower.
+
+        Of a variant with a switch left out this says what is lost with it.
+        """
+        other = next((r for r in self.rows if r.variant.name == row.variant.against), None)
+        return self._over(row, other) if other is not None else None
+
+    def over_baseline(self, row: Row) -> Ratio | None:
+        """How many times as fast `row` is as the first variant."""
+        return self._over(row, self.rows[0])
+
+    @staticmethod
+    def _over(row: Row, other: Row) -> Ratio | None:
+        count = min(len(row.rounds), len(other.rounds))
+        if count == 0 or row.failed or other.failed:
+            return None
+        ours, theirs = ([m.samples_per_second for m in r.rounds[:count]] for r in (row, other))
+        return ratio(ours, theirs)
+
+    def document(self) -> list[dict[str, Any]]:
+        """All of it as JSON's values, with each round's figures."""
+        return [self._described(row) for row in self.rows]
+
+    def _described(self, row: Row) -> dict[str, Any]:
+        gain = self.gain(row)
+        return {
+            "name": row.variant.name,
+            "title": row.variant.title,
+            "settings": dict(row.variant.settings),
+            "against": row.variant.against,
+            "samples_per_second": row.rate,
+            "ratio": None if gain is None else {"median": gain.median, "low": gain.low, "high": gain.high},
+            "verdict": None if gain is None else gain.verdict,
+            "peak_bytes": row.peak_bytes,
+            "first_step_s": row.first_step_s,
+            "loss": row.loss,
+            "rounds": [m.samples_per_second for m in row.rounds],
+            "failed": row.failed,
+        }
