@@ -37,8 +37,7 @@ def doctor(tmp_path):
 def test_the_machine_the_data_and_the_configuration_in_one_document(doctor, tmp_path):
     class_folders(tmp_path / "data", {"cat": 8, "dog": 8})
     (tmp_path / "data/cat/torn.jpg").write_bytes(b"\xff\xd8\xff\xe0 nothing more")
-    flags = ["--data", "data", "--model", "resnet18", "--json"]
-    ended = doctor(*flags, "--set", "data.bad_sample_budget=0.5")
+    ended = doctor("--data", "data", "--model", "resnet18", "--set", "data.bad_sample_budget=0.5", "--json")
     document = json.loads(ended.stdout)
     assert (ended.returncode, document["exit_code"], document["errors"]) == (0, 0, 0), document
     found = {(f["area"], f["name"]): f for f in document["findings"]}
@@ -47,12 +46,6 @@ def test_the_machine_the_data_and_the_configuration_in_one_document(doctor, tmp_
     assert "torn.jpg" in found["data", "file"]["what"]
     assert found["configuration", "values"]["state"] == "ok"
     assert not (tmp_path / "runs").exists()
-
-    strict = doctor(*flags, "--set", "data.bad_sample_budget=0")
-    assert strict.returncode == 3
-    errors = [f for f in json.loads(strict.stdout)["findings"] if f["state"] == "error"]
-    assert {f["area"] for f in errors} == {"data"}
-    assert any("torn.jpg" in f["what"] for f in errors)
 
 
 def test_two_configurations_against_each_other_at_the_usual_place(doctor, tmp_path):
@@ -93,11 +86,3 @@ def test_an_error_is_a_finding_with_its_exit_code(doctor, arguments, code, word)
     assert "  error   " in ended.stdout
     assert word in ended.stdout
     assert "Traceback" not in ended.stderr
-
-
-def test_what_does_not_suit_the_machine_is_advice(doctor):
-    flags = ["--model", "resnet18", "--workers", 200, "--profile", "debug", "--device", "cpu"]
-    document = json.loads(doctor(*flags, "--json").stdout)
-    advised = {f["name"]: f for f in document["findings"] if f["state"] == "advice"}
-    assert "--workers" in advised["data.workers"]["do"]
-    assert "check_batches" in advised["guards"]["what"]
