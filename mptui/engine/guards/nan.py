@@ -138,6 +138,7 @@ class NanGuard:
 
     def go_back(self) -> None:
         """Set the trainer to its last good state; it goes on from there with another pass over the data."""
+        self._trainer.reporter.flush(wait=True)  # no row of what is undone now may come in later
         self._last_good.go_back(self._trainer, self._watch.last_good)
         self._watch.reset()
         self._watch.last_good = self._trainer.step

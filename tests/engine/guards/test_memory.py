@@ -84,12 +84,12 @@ def distance(one, other):
     return max(float((a - b).detach().norm() / b.detach().norm()) for a, b in pairs)
 
 
-def assert_as_undisturbed(folder, phase, step, samples, accumulate=1):
+def assert_as_undisturbed(folder, phase, step, samples, accumulate=1, interval_s=0.0):
     training = {"ema_decay": 0.9, "accumulate": accumulate}
-    guards = {"snapshot_every": 3}
-    undisturbed, whole = build(folder / "one", training=training, guards=guards)
+    tables = {"training": training, "guards": {"snapshot_every": 3}}
+    undisturbed, whole = build(folder / "one", **tables)
     finish(undisturbed)
-    trainer, events = build(folder / "two", training=training, guards=guards)
+    trainer, events = build(folder / "two", **tables, logging={"step_interval_s": interval_s})
     fail(trainer, phase, step, samples)
     finish(trainer)
     assert trainer.step == undisturbed.step
@@ -110,6 +110,11 @@ def assert_as_undisturbed(folder, phase, step, samples, accumulate=1):
 @pytest.mark.parametrize("phase", PHASES)
 def test_the_run_goes_on_and_ends_where_the_undisturbed_one_does(tmp_path, phase):
     assert_as_undisturbed(tmp_path, phase, step=4, samples=3)
+
+
+@pytest.mark.parametrize("phase", ["backward", "average"])
+def test_steps_whose_figures_are_read_late_are_counted_once(tmp_path, phase):
+    assert_as_undisturbed(tmp_path, phase, step=4, samples=3, interval_s=HOUR)
 
 
 def test_each_micro_batch_of_a_window_is_cut(tmp_path):
