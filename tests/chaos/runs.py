@@ -1,0 +1,118 @@
+"""Tiny real runs of `mptui run`, and what must be the same of two of them."""
+
+import json
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mptui.engine.checkpoint import read_newest
+from mptui.events import EpochFinished, Event, Step, Validated
+from mptui.lab.forkserver import Child, ForkServer
+from mptui.runs.journal import read_journal
+
+LIMIT_S = 300.0
+"""Far beyond what any of these runs takes, on a machine that is busy with something else."""
+
+KILLED = -signal.SIGKILL
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run: its flags, and the settings that keep it small."""
+
+    name: str
+    flags: tuple[str, ...]
+    sets: dict[str, object] = field(default_factory=dict)
+
+    def arguments(self, runs: Path, name: str) -> list[str]:
+        """The command line that begins this run, or goes on with it."""
+        common: dict[str, object] = {
+            "training.deterministic": "true",
+            "logging.step_interval_s": 0,
+            "checkpoint.every_steps": 1,
+            "data.workers": 0,
+            **self.sets,
+        }
+        sets = [text for key, value in common.items() for text in ("--set", f"{key}={value}")]
+        return ["run", "--resume", "--name", name, "--runs-dir", str(runs), "-q", *self.flags, *sets]
+
+
+RESNET = Case(
+    "resnet",
+    ("--model", "resnet18", "--batch-size", "4", "--epochs", "2", "--seed", "3"),
+    {"data.image_size": 32, "data.samples": 16, "training.ema_decay": 0.9},
+)
+UNET = Case(
+    "unet",
+    ("--model", "unet", "--batch-size", "4", "--epochs", "2", "--seed", "3"),
+    {
+        "data.image_size": 32,
+        "data.samples": 16,
+        "model.width": 2,
+        "model.depth": 2,
+        "training.optimizer": "adamw",
+    },
+)
+
+
+def started(
+    server: ForkServer, case: Case, folder: Path, name: str, disk: dict[str, object] | None = None
+) -> Child:
+    """Begin a run, or go on with it."""
+    folder.mkdir(exist_ok=True)
+    return server.start(
+        case.arguments(folder, name),
+        folder / f"{name}.out",
+        disk=None if disk is None else {"folder": str(folder / name / "checkpoints"), **disk},
+    )
+
+
+def finished(server: ForkServer, case: Case, folder: Path, name: str) -> Path:
+    """Go on with a run to its end."""
+    child = started(server, case, folder, name)
+    assert child.wait(LIMIT_S) == 0, child.said()
+    return folder / name
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All of a run that does not depend on the clock."""
+
+    steps: dict[int, tuple[object, ...]]
+    validations: dict[int, tuple[object, ...]]
+    epochs: dict[int, tuple[object, ...]]
+    weights: dict[str, dict[str, bytes]]
+    state: str
+
+
+def outcome_of(run: Path) -> Outcome:
+    """Read it from the run's directory: of a step that was taken twice, the later record counts."""
+    events = list(read_journal(run))
+    snapshot, complaints = read_newest(run / "checkpoints")
+    assert complaints == []
+    return Outcome(
+        steps={e.step: _figures(e) for e in events if isinstance(e, Step)},
+        validations={e.epoch: (e.loss, repr(e.metrics), e.best) for e in events if isinstance(e, Validated)},
+        epochs={e.epoch: (e.train_loss, e.val_loss, e.lr) for e in events if isinstance(e, EpochFinished)},
+        weights={
+            group: {name: t.numpy().tobytes() for name, t in tensors.items()}
+            for group, tensors in snapshot.tensors.items()
+        },
+        state=json.dumps(snapshot.state, sort_keys=True),
+    )
+
+
+def _figures(event: Step) -> tuple[object, ...]:
+    return (
+        event.loss,
+        event.lr,
+        event.grad_norm,
+        event.skipped_steps,
+        event.samples_seen,
+        repr(event.metrics),
+    )
+
+
+def steps_told(run: Path) -> list[Event]:
+    """The steps in the journal, in the order in which they were written."""
+    return [event for event in read_journal(run) if isinstance(event, Step)]

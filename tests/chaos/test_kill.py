@@ -1,0 +1,112 @@
+"""kill -9 of real runs, at any moment and inside a save: what comes out is what comes out without it."""
+
+import random
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import dataclass, field
+
+import pytest
+
+from mptui.events import RunStarted
+from mptui.runs.journal import read_journal
+from tests.chaos.runs import KILLED, RESNET, UNET, finished, outcome_of, started
+
+CALLS_OF_A_SAVE = 45
+"""About how many calls a save makes; the kills inside one go through all of them, and a little beyond."""
+
+
+@dataclass
+class Tally:
+    """What was done to the runs of a test."""
+
+    kills: int = 0
+    inside_a_save: int = 0
+    runs: int = 0
+    lives: list[int] = field(default_factory=list)
+
+
+def killed_again_and_again(server, case, folder, kills, seed):
+    """Kill runs of `case` so many times, every second time inside a save, and compare each that ends."""
+    chance = random.Random(seed)
+    undisturbed = outcome_of(finished(server, case, folder, "undisturbed"))
+    before = time.monotonic()
+    assert outcome_of(finished(server, case, folder, "again")) == undisturbed
+    usual_s = time.monotonic() - before
+    tally, trials = Tally(), 0
+    while tally.kills < kills:
+        name = f"killed-{tally.runs}"
+        life = 0
+        while tally.kills < kills:
+            life += 1
+            trials += 1
+            assert trials < 5 * kills + 20, "the kills don't hit"
+            inside = trials % 2 == 0
+            disk: dict[str, object] | None = None
+            if inside:
+                at, when = trials // 2 * 7 % CALLS_OF_A_SAVE, chance.choice(["before", "half", "after"])
+                disk = {"at": at + chance.choice([0, CALLS_OF_A_SAVE]), "when": when, "error": None}
+            child = started(server, case, folder, name, disk)
+            if not inside:
+                time.sleep(chance.uniform(0, usual_s))
+                child.send(9)
+            code = child.wait(300)
+            assert code in {0, KILLED}, child.said()
+            if code == 0:
+                break
+            tally.kills += 1
+            tally.inside_a_save += inside
+        assert outcome_of(finished(server, case, folder, name)) == undisturbed
+        tally.runs += 1
+        tally.lives.append(life)
+    return tally
+
+
+def test_twenty_kills_change_nothing(fork_server, tmp_path):
+    tally = killed_again_and_again(fork_server, UNET, tmp_path, kills=20, seed=0)
+    assert tally.inside_a_save >= 5
+    # a killed run goes on where it was saved, and takes again only the steps since then
+    run = tmp_path / "killed-0"
+    resumed = [event for event in read_journal(run) if isinstance(event, RunStarted)]
+    assert any((event.resumed_from_step or 0) > 0 for event in resumed)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize(("case", "kills"), [(UNET, 110), (RESNET, 90)], ids=["unet", "resnet"])
+def test_two_hundred_kills_change_nothing(fork_server, tmp_path, case, kills, capsys):
+    tally = killed_again_and_again(fork_server, case, tmp_path, kills, seed=1)
+    assert tally.inside_a_save >= kills // 4
+    with capsys.disabled():
+        print(f"\n{case.name}: {tally.kills} kills, {tally.inside_a_save} inside a save, {tally.runs} runs")
+
+
+@pytest.mark.chaos
+def test_a_file_saved_over_itself_does_not_live_through_the_same(tmp_path):
+    """The negative control: `torch.save` to one path, killed at 40 random moments."""
+    code = """
+        import os, random, signal, sys, time, torch
+        torch.set_num_threads(1)
+        path, chance, lost = sys.argv[1], random.Random(0), 0
+        state = {str(i): torch.randn(1000, 100) for i in range(40)}
+        for trial in range(40):
+            child = os.fork()
+            if child == 0:
+                while True:
+                    torch.save(state, path)
+            time.sleep(chance.uniform(0.1, 0.3))
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            try:
+                torch.load(path, weights_only=True)
+            except Exception:
+                lost += 1
+        print(lost)
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "last.pt")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(done.stdout) > 10
