@@ -98,4 +98,4 @@ class StepClock:
 def _between(first: _Mark, second: _Mark) -> float:
     if first.event is None or second.event is None:
         return second.time - first.time
-    return float(first.event.elapsed_time(second.event)) / 1e3  # type: ignore[no-untyped-call]
+    return float(first.event.elapsed_time(second.event)) / 1e3

@@ -83,14 +83,15 @@ def build_trainer(
     force_compile: bool = False,
     fallbacks: tuple[str, ...] = ("bf16", "fp32"),
     cache: Literal["off", "device"] = "off",
+    reads_as: type[Blot] | None = None,
 ) -> tuple[Trainer, Recorder]:
-    """A trainer over `train` samples of a kind, with all its parts real."""
+    """A trainer over `train` samples of a kind (read by another, `reads_as`), with all its parts real."""
     task = "classification" if kind is Blot else "segmentation"
     classes = CLASSES if kind is Blot else ("background", "bright")
 
     def loader(count: int, first: int, is_train: bool) -> Loader:
         return Loader(
-            Samples(count, first, kind),
+            Samples(count, first, reads_as or kind),
             task=task,
             batch_size=run.training.batch_size,
             side=SIDE,

@@ -33,7 +33,7 @@ class Laborious(Blot):
 
 
 def wide_net():
-    layers = [torch.nn.Conv2d(3, 96, 3, padding=1)]
+    layers: list[torch.nn.Module] = [torch.nn.Conv2d(3, 96, 3, padding=1)]
     for _ in range(3):
         layers += [torch.nn.ReLU(), torch.nn.Conv2d(96, 96, 3, padding=1)]
     return torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(96 * SIDE**2, 3))
@@ -41,11 +41,9 @@ def wide_net():
 
 def verdict(folder, *, kind=Blot, model=None, batch=8, cached=False):
     run = config(training={"epochs": 2, "batch_size": batch}, data={"augment": "none"})
-    cache = "device" if cached else "off"
-    trainer, events = build_trainer(run, folder, kind=Blot, model=model, train=6 * batch, cache=cache)
-    if kind is not Blot:
-        samples = trainer.job.train_loader._source.split
-        object.__setattr__(samples, "kind", kind)
+    trainer, events = build_trainer(
+        run, folder, model=model, train=6 * batch, cache="device" if cached else "off", reads_as=kind
+    )
     try:
         trainer.train()
     finally:

@@ -85,6 +85,7 @@ def test_the_parts_of_a_step_add_up_to_the_step():
     clock.end()
 
     measured = clock.read()
+    assert measured is not None
 
     assert set(measured.seconds) == set(PARTS)
     assert all(seconds >= 0 for seconds in measured.seconds.values())
