@@ -1,11 +1,15 @@
+import os
+import signal
+
 import pytest
 
+from mptui.runs.directory import owner_of
 from tests.e2e.terminal import Terminal
 
 
 @pytest.fixture
 def terminal(tmp_path):
-    """Start the program on a terminal: `terminal(size=…, environ=…)`."""
+    """Start the program on a terminal: `terminal(size=…, environ=…)`; no run outlives the test."""
     started = []
 
     def start(**kwargs):
@@ -15,3 +19,6 @@ def terminal(tmp_path):
     yield start
     for each in started:
         each.end()
+    for run in (tmp_path / "runs").glob("*"):
+        if (owner := owner_of(run)) is not None:
+            os.kill(owner, signal.SIGKILL)

@@ -1,0 +1,173 @@
+"""A run that outlives its terminal: left by a key or a closed terminal, watched and stopped from another."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mptui.events import Paused, Resumed, RunFinished, Step
+from mptui.runs.directory import owner_of
+from tests.e2e.test_terminal import ENDLESS, count, journal, look_until, start_training
+
+pytestmark = pytest.mark.slow
+
+WINDOW_S = 6.0
+
+
+def run_of(program):
+    """The only run."""
+    (run,) = (program.folder / "runs").glob("*")
+    return run
+
+
+def train_detached(folder):
+    """Start an endless run without a screen; return its process."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "mptui", "run", "--profile", "debug", "--detach", "--json"],
+        cwd=folder,
+        env={**os.environ, **ENDLESS, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)["pid"]
+
+
+def goes_on(program, steps=5):
+    """Wait for more steps."""
+    before = count(program, Step)
+    look_until(lambda: count(program, Step) >= before + steps)
+
+
+def is_gone(pid):
+    """Whether a process has ended, though perhaps nobody has asked how."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def threads_of(pid):
+    return {int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()}
+
+
+def busy_share(pid, threads, seconds=WINDOW_S):
+    """The share of a processor that these threads of a process use, those that have ended left out."""
+    ticks = os.sysconf("SC_CLK_TCK")
+
+    def used():
+        total = 0
+        for thread in threads & threads_of(pid):
+            fields = Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()
+            total += int(fields[11]) + int(fields[12])
+        return total / ticks
+
+    before, began = used(), time.monotonic()
+    time.sleep(seconds)
+    return (used() - before) / (time.monotonic() - began)
+
+
+def test_a_key_leaves_the_run_to_itself_and_another_terminal_stops_it(terminal):
+    program = terminal(environ=ENDLESS)
+    start_training(program)
+    owner = program.child.pid
+    program.press("d")
+    assert program.exit_code() == 0
+    assert program.is_restored()
+    assert f"mptui attach runs/{run_of(program).name}" in program.text
+    goes_on(program)
+    assert owner_of(run_of(program)) == os.getsid(owner) == owner
+
+    watcher = terminal(environ=ENDLESS, arguments=("attach",))
+    watcher.shows("● training")
+    watcher.press("space")
+    watcher.until(lambda: count(program, Paused), "the pause")
+    watcher.shows("■ paused")
+    watcher.press("space")
+    watcher.until(lambda: count(program, Resumed), "going on")
+    watcher.press("x")
+    watcher.shows("■ stopped")
+    watcher.press("q")
+    assert watcher.exit_code() == 0
+    assert watcher.is_restored()
+    look_until(lambda: is_gone(owner))
+    assert json.loads((run_of(program) / "summary.json").read_text())["exit_code"] == 0
+    assert (run_of(program) / "checkpoints" / "last").exists()
+    assert not (run_of(program) / "control.sock").exists()
+
+
+def test_a_closed_terminal_leaves_a_run_that_is_no_busier_for_it(terminal):
+    program = terminal(environ=ENDLESS)
+    program.shows("q leave")
+    screen = threads_of(program.child.pid)
+    start_training(program)
+    owner = program.child.pid
+    program.close()
+    look_until(program.ended)
+    goes_on(program)
+    assert busy_share(owner, screen) < 0.01
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as spinning:
+        assert busy_share(spinning.pid, {spinning.pid}, 1.0) > 0.05  # so a thread that spins would be seen
+        spinning.kill()
+    goes_on(program)
+
+    watcher = terminal(environ=ENDLESS, arguments=("attach",))
+    watcher.shows("● training")
+    watcher.press("x")
+    watcher.shows("■ stopped")
+    watcher.press("q")
+    assert watcher.exit_code() == 0
+    last = journal(program)[-1]
+    assert isinstance(last, RunFinished)
+    assert (last.status, last.exit_code) == ("stopped", 0)
+    assert list((run_of(program) / "checkpoints").iterdir())
+
+
+def test_any_number_watches_one_only_watches_and_all_get_the_exit_code(terminal, tmp_path):
+    owner = train_detached(tmp_path)
+    watcher = terminal(environ=ENDLESS, arguments=("attach",))
+    reader = terminal(environ=ENDLESS, arguments=("attach", "--readonly"))
+    for each in (watcher, reader):
+        each.shows("● training")
+    reader.press("x")
+    reader.shows("this screen only watches")
+    watcher.press("q")  # leaves the screen, and not the run
+    assert watcher.exit_code() == 0
+    goes_on(reader)
+    os.kill(owner, signal.SIGTERM)
+    reader.shows("■ stopped")
+    reader.press("q")
+    assert reader.exit_code() == 143
+    late = terminal(environ=ENDLESS, arguments=("attach",))
+    late.shows("■ stopped")
+    late.press("q")
+    assert late.exit_code() == 0
+    assert json.loads((run_of(late) / "summary.json").read_text())["exit_code"] == 143
+
+
+def test_an_isolated_run_is_another_process_and_its_death_is_told(terminal):
+    program = terminal(environ=ENDLESS, arguments=("--isolate",))
+    start_training(program)
+    owner = owner_of(run_of(program))
+    assert owner is not None
+    assert owner not in {program.pid, program.child.pid}
+    program.press("space")
+    program.shows("■ paused")
+    program.press("d")
+    assert program.exit_code() == 0
+    assert owner_of(run_of(program)) == owner
+
+    watcher = terminal(environ=ENDLESS, arguments=("attach",))
+    watcher.shows("■ paused")
+    os.kill(owner, signal.SIGKILL)
+    watcher.shows("✗ crashed")
+    assert "mptui resume" in watcher.text
+    watcher.press("q")
+    assert watcher.exit_code() == 1
