@@ -13,10 +13,21 @@ class Once:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._counted = self._place = 0
+        self._before: dict[str, torch.Tensor] = {}
 
-    def begin_window(self) -> None:
-        """Another window: all of it is new."""
+    def begin_window(self, *, cut_short: bool = False) -> None:
+        """Another window: all of it is new.
+
+        Args:
+            cut_short: It may be left in its middle, with some of it counted.
+        """
         self._counted = self._place = 0
+        self._before = {name: t.clone() for name, t in self._metrics.state().items()} if cut_short else {}
+
+    def take_back(self) -> None:
+        """Count nothing of the window under way, which was cut short."""
+        if self._before:
+            self._metrics.load_state(self._before)
 
     def begin_again(self) -> None:
         """The same window from its start: what was counted stays counted."""

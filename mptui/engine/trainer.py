@@ -19,7 +19,7 @@ from mptui.engine.advise import Adviser
 from mptui.engine.checks import check_batch, check_loss
 from mptui.engine.commands import obey
 from mptui.engine.compiling import Stopwatch
-from mptui.engine.control import Mailbox, Stopped
+from mptui.engine.control import Command, Mailbox, Stopped
 from mptui.engine.evaluate import Measured, evaluate
 from mptui.engine.guards.guards import Guards
 from mptui.engine.numerics.lens import Lens
@@ -46,7 +46,7 @@ class Trainer:
         emit: Where events go; called from the thread that trains, and from the saver's.
         mailbox: Looked at between two steps, and between two batches of a validation.
         saver: Writes the checkpoints.
-        rebuild: Makes the job of another preset, given its name, around the same model.
+        rebuild: Makes the job that a command for another preset or setting asks for, around the same model.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Trainer:
         emit: Callable[[Event], None],
         mailbox: Mailbox,
         saver: Saver,
-        rebuild: Callable[[str], Switch] | None = None,
+        rebuild: Callable[[Command], Switch] | None = None,
     ) -> None:
         self.job, self.model, self.task, self.device = job, job.model, job.task, job.device
         self.emit, self.mailbox, self.saver, self.rebuild = emit, mailbox, saver, rebuild
@@ -102,6 +102,7 @@ class Trainer:
         self.guards.begin()
         try:
             while self._has_more():
+                self.mailbox.check_stop()
                 self._train_epoch()
                 if not self._left_epoch:  # else it goes on from the cursor, with other settings
                     self._finish_epoch()
@@ -193,10 +194,14 @@ class Trainer:
         Returns:
             The window's loss, 0-dim on the device; None where the run went back to an earlier state instead.
         """
-        self._once.begin_window()
+        self._once.begin_window(cut_short=len(window) > 1)
         while True:
             try:
                 return self._try_update(window)
+            except Stopped:  # between two micro-batches: as if the window had not begun
+                self.parts.updater.forget()
+                self._once.take_back()
+                raise
             except Exception as error:
                 mend = self._mend_for(error)
                 if mend is None:
@@ -231,6 +236,7 @@ class Trainer:
 
     def _forward_backward(self, batch: Batch, window: Window) -> torch.Tensor:
         """Add the gradients of one micro-batch; returns its share of the window's loss, 0-dim, detached."""
+        self.mailbox.check_stop()
         if self.job.config.guards.check_batches:
             check_batch(batch, self.job.num_classes, self.step)
         mark = self.reporter.clock.mark
@@ -309,7 +315,8 @@ class Trainer:
         self.mailbox.check_stop()
 
     def _save_if_due(self) -> None:
-        self.saver.write_waiting_best()
+        if self.saver.tend():
+            self.reporter.restart_clock()
         reason = self.saver.reason_now(self.step)
         if reason is not None and not self.guards.settle():
             with self.reporter.saving():

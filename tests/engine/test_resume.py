@@ -197,3 +197,42 @@ def test_a_snapshot_does_not_follow_the_training(tmp_path):
     weights = dict(trainer.model.named_parameters())
     assert not torch.equal(snapshot.tensors["model"]["0.weight"], weights["0.weight"])
     assert snapshot.state["cursor"] == {"epoch": 0, "sample": 16, "epoch_step": 2}
+
+
+def test_stopped_between_two_micro_batches_the_window_is_as_if_it_had_not_begun(tmp_path):
+    """In windows of three micro-batches: with BatchNorm, metrics and gradients of a part of one."""
+    trainer, events = undisturbed(tmp_path / "whole", "accumulate")
+    seen = 0
+
+    def build_and_stop(folder, case, workers=0, dropout=0.0):
+        stopping, told = build(folder, case)
+        whole = stopping._forward_backward
+
+        def stop_in_the_middle(batch, window):
+            nonlocal seen
+            loss = whole(batch, window)
+            seen += 1
+            if seen in {2, 6, 10}:
+                stopping.mailbox.stop(None)
+            return loss
+
+        stopping._forward_backward = stop_in_the_middle
+        return stopping, told
+
+    history: list[Event] = []
+    stops = 0
+    while True:
+        parts, told = build_and_stop(tmp_path / "parts", "accumulate")
+        if stops:
+            snapshots.restore(parts, read_newest(tmp_path / "parts")[0])
+        try:
+            parts.train()
+        except Stopped:
+            stops += 1
+            history += told
+            end(parts)
+            continue
+        end(parts)
+        break
+    assert stops == 3
+    assert_the_same((trainer, events), (parts, history + told))
