@@ -25,7 +25,7 @@ def obey(trainer: "Trainer", command: Command) -> None:
         _validate(trainer)
     elif name == "numerics":
         trainer.lens.ask(command.argument)
-    elif name == "preset" and (refusal := _switch_preset(trainer, command.argument or "")) is not None:
+    elif name in {"preset", "set"} and (refusal := _switch(trainer, command)) is not None:
         trainer.emit(CommandAnswered(step=trainer.step, command=name, state="refused", detail=refusal))
         return
     trainer.emit(CommandAnswered(step=trainer.step, command=name, state="done"))
@@ -57,13 +57,13 @@ def _pause(trainer: "Trainer") -> None:
     trainer.reporter.restart_clock()
 
 
-def _switch_preset(trainer: "Trainer", profile: str) -> str | None:
-    """Put another preset in force from the next step on; returns why not, if it can't be."""
+def _switch(trainer: "Trainer", command: Command) -> str | None:
+    """Put another preset, or one setting, in force from the next step on; returns why not, if it can't be."""
     trainer.reporter.flush(wait=True)
     try:
         if trainer.rebuild is None:
             raise ConfigError("this run has no other presets", hint="start it from a profile")
-        switch = trainer.rebuild(profile)
+        switch = trainer.rebuild(command)
     except ConfigError as error:
         return error.message
     trainer.close()
@@ -78,7 +78,7 @@ def _switch_preset(trainer: "Trainer", profile: str) -> str | None:
                 step=trainer.step,
                 precision=trainer.job.precision,
                 previous=before,
-                reason=f"preset {switch.profile}",
+                reason=f"{command.name} {command.argument}",
             )
         )
     trainer.emit(

@@ -12,7 +12,7 @@ class Command:
     argument: str | None = None
 
 
-COMMANDS = ("stop", "pause", "resume", "checkpoint", "validate", "preset", "numerics")
+COMMANDS = ("stop", "pause", "resume", "checkpoint", "validate", "preset", "set", "numerics")
 
 
 class Stopped(Exception):  # noqa: N818 - an outcome, not an error

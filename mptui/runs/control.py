@@ -16,6 +16,7 @@ is answered with `{"error": "…"}`. A client that does not keep up is dropped: 
 import contextlib
 import json
 import os
+import re
 import selectors
 import socket
 import threading
@@ -46,6 +47,7 @@ WAITING_LIMIT = 10_000
 
 CLIENTS_LIMIT = 128
 COMMANDS_A_SECOND = 20
+_SETTING = re.compile(r"[a-z0-9_.]{1,60}=[^\x00-\x1f]{1,200}")
 NUMERICS = get_args(NumericsMode)
 FAULTS_LIMIT = 20
 """Lines that are no commands before their sender is dropped."""
@@ -258,6 +260,8 @@ class ControlServer:
             raise ValueError(f"no command; there are: {', '.join(COMMANDS)}")
         command, argument = str(document["command"]), document.get("argument")
         if command == "numerics" and argument in NUMERICS:
+            return command, argument
+        if command == "set" and isinstance(argument, str) and _SETTING.fullmatch(argument):
             return command, argument
         if command != "preset":
             return command, None

@@ -14,11 +14,12 @@ from mptui.data.loader import Loader
 from mptui.data.open import open_dataset
 from mptui.data.resident import cache_fits
 from mptui.data.types import Dataset, Problem, Split
-from mptui.engine.control import Mailbox, Stopped
+from mptui.engine.control import Command, Mailbox, Stopped
 from mptui.engine.islands import layers_named
 from mptui.engine.parts import Job, Switch
 from mptui.engine.setup import prepare_torch, set_switches
 from mptui.engine.trainer import Trainer
+from mptui.errors import ConfigError
 from mptui.events import Event, PhaseChanged, Progress, RunStarted, Warned
 from mptui.hardware.advice import choose_precision
 from mptui.models.weights import load_weights
@@ -107,15 +108,25 @@ def build_job(plan: Plan, loaders: "LoaderMaker", model: torch.nn.Module, *, for
     )
 
 
-def build_switch(plan: Plan, prepared: Prepared, profile: str, emit: Emit) -> tuple[Plan, Switch]:
-    """The plan and the job of another preset for a run in progress.
+def build_switch(plan: Plan, prepared: Prepared, command: Command, emit: Emit) -> tuple[Plan, Switch]:
+    """The plan and the job of another preset (`preset NAME`) or setting (`set table.key=value`) for a run.
 
     Raises:
-        ConfigError: There is no such profile, or it can't be had in this run.
+        ConfigError: There is no such profile or setting, or it can't be had in this run.
     """
-    request = replace(plan.request, profile=profile)
-    preset = resolve(profile, task=plan.task, flags=request.flags, sets=request.sets, environ=request.environ)
+    request, argument = plan.request, command.argument or ""
+    if command.name == "preset":
+        request = replace(request, profile=argument)
+    else:
+        request = replace(request, sets=(*request.sets, argument))
+    preset = resolve(
+        request.profile, task=plan.task, flags=request.flags, sets=request.sets, environ=request.environ
+    )
     config, changes, kept = switched(plan.config, preset.config)
+    if command.name == "set" and not changes:
+        raise ConfigError(
+            f"{argument}: this can't change in a run, or is so already", hint="start another run with --set"
+        )
     fresh = replace(
         plan,
         request=request,

@@ -249,8 +249,8 @@ class Session:
         except OSError as error:
             raise cant_save(self.run, size, error) from error
 
-    def _rebuild(self, prepared: Prepared, profile: str) -> Switch:
-        plan, switch = build_switch(self.plan, prepared, profile, self._emit)
+    def _rebuild(self, prepared: Prepared, command: Command) -> Switch:
+        plan, switch = build_switch(self.plan, prepared, command, self._emit)
         directory.write_text(self.run / directory.CONFIG, to_toml(plan.config))
         self.plan = plan
         return switch
