@@ -68,7 +68,8 @@ def _fits(trainer: "Trainer", window: Window, batch: Batch, count: int) -> bool:
                 raise
             fits = False
         trainer.parts.updater.forget()
-    release(trainer.device)
+    if not fits:
+        release(trainer.device)
     return fits
 
 
