@@ -73,6 +73,7 @@ KEYS: tuple[Key, ...] = (
     Key("live.page", "tab", "next_page", "next panel", "panels"),
     Key("live.checkpoint", "c", "command('checkpoint')", "save a checkpoint now", "checkpoint"),
     Key("live.validate", "v", "command('validate')", "measure the validation set now", "validate"),
+    Key("live.advice", "a", "take_advice", "take the advice shown", "advice"),
     Key("live.stop", "x", "command('stop')", "stop the run, and save it first", "stop"),
     Key("live.detach", "d", "detach", "keep training in the background", "detach"),
     Key("live.filter", "slash", "filter", "choose which metrics are drawn", "filter"),

@@ -64,12 +64,14 @@ def _incident(event: Event) -> list[tuple[str, Tone]]:
         case StepSkipped():
             return [(_skipped(event), "warn")]
         case Advice():
-            tip = f" ({event.setting})" if event.setting else ""
+            tip = f" (a takes {event.setting})" if event.setting else ""
             return [(f"advice: {event.message}{tip}", "plain")]
         case Recovered():
             return [(f"{event.problem}: {event.action}", "warn")]
         case PresetSwitched():
             changes = ", ".join(f"{key} {' → '.join(values)}" for key, values in event.changes.items())
+            if event.previous == event.profile:
+                return [(f"changed at step {event.step:,}: {changes}", "plain")]
             told = f"preset {event.previous} → {event.profile} at step {event.step:,}"
             return [(f"{told}: {changes}" if changes else told, "plain")]
         case PrecisionChanged():

@@ -115,7 +115,7 @@ class RunView:
             event = _cleaned(event)
         self.version += 1
         self.time = event.time
-        self.step = event.step
+        self.step = event.step or self.step  # a validation's progress has no step
         fold = self._folds.get(type(event))
         if fold is not None:
             fold(event)
@@ -255,7 +255,7 @@ class RunView:
         self.compiled = False
         if self.started is not None:
             self.started = _under_preset(self.started, event.changes)
-        self._mark(event, f"{event.previous} → {event.profile}")
+        self._mark(event, _changed(event))
 
     def _checkpoint_saved(self, _event: CheckpointSaved) -> None:
         self.pace.interrupted()
@@ -305,6 +305,14 @@ class RunView:
             line.tone = "warn"
         if event.state in {"done", "refused"} or len(self._commands) > OPEN_COMMANDS:
             del self._commands[event.command]
+
+
+def _changed(event: PresetSwitched) -> str:
+    """What a mark says of other settings: the preset, or the one setting that changed."""
+    if event.previous != event.profile:
+        return f"{event.previous} → {event.profile}"
+    key, values = next(iter(event.changes.items()), ("", []))
+    return f"{key.rpartition('.')[2]} {' → '.join(values)}"
 
 
 def _cleaned(event: Event) -> Event:

@@ -94,6 +94,17 @@ def step_event(step: int, time: float, chance: random.Random, **changes) -> Step
         "samples_per_second": 1187 + chance.gauss(0, 15),
         "step_time_s": 0.0842,
         "data_wait_fraction": 0.012 + 0.01 * chance.random(),
+        "split": {
+            "data": 0.001,
+            "copy": 0.0004,
+            "forward": 0.031,
+            "backward": 0.046,
+            "optimizer": 0.004,
+            "logging": 0.0002,
+            "saving": 0.0,
+            "other": 0.0016,
+        },
+        "bound_by": "compute",
     }
     return Step(**{**values, **changes})
 

@@ -2,7 +2,7 @@ import pytest
 
 from mptui.config.dump import to_toml
 from mptui.config.merge import resolve
-from mptui.events import Paused, PhaseChanged, Progress, Resumed
+from mptui.events import Paused, PhaseChanged, PresetSwitched, Progress, Resumed
 from mptui.runs.plan import Request
 from mptui.tui.keymap import Keymap
 from mptui.tui.keys import heard_on
@@ -374,3 +374,23 @@ async def test_a_click_on_a_key_is_the_key():
         await pilot.click(offset=(line.index("c checkpoint") + 3, 35))
         await pilot.pause()
     assert source.sent == [("checkpoint", None)]
+
+
+async def test_the_advice_shown_is_taken_by_a_key():
+    source = MemorySource(demo())
+    async with live(source, (120, 36)) as (app, pilot):
+        await pilot.press("a")
+
+        assert source.sent[-1] == ("set", "data.workers=12")
+        assert "a takes data.workers=12" in frame(app)
+
+
+async def test_a_setting_that_was_changed_is_a_mark_on_the_curve():
+    changed = PresetSwitched(
+        time=START + 2e6, step=9_000, profile="fast", previous="fast", changes={"data.workers": ["8", "12"]}
+    )
+    async with live(MemorySource([*demo(), changed]), (120, 36)) as (app, _):
+        text = frame(app)
+
+        assert "▼ workers 8 → 12" in text
+        assert "changed at step 9,000: data.workers 8 → 12" in text

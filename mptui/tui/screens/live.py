@@ -164,6 +164,14 @@ class LiveScreen(Page):
         elif digit:
             self.action_preset(digit)
 
+    def action_take_advice(self) -> None:
+        """Change the setting that the last advice names."""
+        advice = self.view.advice
+        if advice is None or advice.setting is None:
+            self.notify("there is no advice to take", markup=False)
+        else:
+            self.action_command("set", advice.setting)
+
     def action_next_page(self) -> None:
         """Turn to the next page of a small screen; move the focus on a large one."""
         if self.has_class("-wide"):

@@ -1,16 +1,29 @@
-"""The step panel: how long a step takes, what of it is waiting for data, and how fast images go by."""
+"""The step panel: how long a step takes, where that time goes, and what holds the run back."""
 
 from textual.content import Content
 
 from mptui.tui import format as fmt
 from mptui.tui.state import RunView
-from mptui.tui.widgets.bars import sparkline
 from mptui.tui.widgets.panel import Lines, Panel
 
-WAITING = 0.1
-"""From this share of a step on, waiting for data is what holds the run back."""
+_BARS = {
+    "forward": "$series-1",
+    "backward": "$series-3",
+    "optimizer": "$series-4",
+    "data": "$series-2",
+    "rest": "$quiet",
+}
+"""The parts that are shown, in the order of the bar, with their colours."""
 
-_COMPUTING, _DATA = "$series-1", "$series-2"
+_REST = ("copy", "logging", "saving", "other")
+
+_VERDICTS = {
+    "compute": "bound by compute",
+    "data": "waiting for data {share} of each step",
+    "copy": "making batches ready takes {share} of each step",
+    "launch": "bound by launches: many small operations",
+    "saving": "saving takes {share} of the time",
+}
 
 
 class StepPanel(Panel):
@@ -21,13 +34,12 @@ class StepPanel(Panel):
 
     def lines(self, view: RunView, width: int) -> Lines:
         """Say it in full."""
-        speed = view.histories.get("speed", {}).get("images/s")
-        trend = sparkline(speed.tail(width).tolist(), width) if speed else ""
+        parts = _parts(view)
         return [
             Content(_time(view) + _speed(view).rjust(width - len(_time(view)))),
-            _split_bar(_waiting(view), width),
-            _split(view),
-            Content.styled(trend, "$series-3"),
+            _bar(parts, width),
+            _legend(parts, ("forward", "backward")),
+            _legend(parts, ("optimizer", "data", "rest")),
             _verdict(view),
         ]
 
@@ -45,35 +57,41 @@ def _speed(view: RunView) -> str:
     return f"{fmt.count(view.latest.samples_per_second if view.latest else None)} images/s"
 
 
-def _waiting(view: RunView) -> float | None:
-    return view.latest.data_wait_fraction if view.latest else None
+def _parts(view: RunView) -> dict[str, float]:
+    """Seconds of each part that is shown; empty before a step was measured."""
+    split = view.latest.split if view.latest else {}
+    if not split:
+        return {}
+    shown = {part: split.get(part, 0.0) for part in _BARS if part != "rest"}
+    return {**shown, "rest": sum(split.get(part, 0.0) for part in _REST)}
 
 
-def _split_bar(waiting: float | None, width: int) -> Content:
-    if waiting is None:
+def _bar(parts: dict[str, float], width: int) -> Content:
+    total = sum(parts.values())
+    if not total:
         return Content.styled("─" * width, "$frame")
-    cells = round(min(max(waiting, 0.0), 1.0) * width)
-    return Content.assemble(("━" * (width - cells), _COMPUTING), ("━" * cells, _DATA))
+    ends, passed = [], 0.0
+    for seconds in parts.values():
+        passed += seconds
+        ends.append(round(passed / total * width))
+    spans = zip(_BARS.values(), [0, *ends], ends, strict=False)
+    return Content.assemble(*[("━" * (end - start), colour) for colour, start, end in spans])
 
 
-def _split(view: RunView) -> Content:
-    step_s, waiting = (view.latest.step_time_s if view.latest else None), _waiting(view)
-    busy = idle = None
-    if step_s is not None and waiting is not None:
-        busy, idle = step_s * (1 - waiting), step_s * waiting
-    return Content.assemble(
-        ("━", _COMPUTING),
-        (f" computing {fmt.milliseconds(busy)}   ", "$quiet"),
-        ("━", _DATA),
-        (f" data {fmt.milliseconds(idle)}", "$quiet"),
-    )
+def _legend(parts: dict[str, float], names: tuple[str, ...]) -> Content:
+    told: list[tuple[str, str]] = []
+    for name in names:
+        seconds = parts.get(name)
+        figure = fmt.UNKNOWN if seconds is None else f"{1000 * seconds:,.{0 if seconds >= 0.0995 else 1}f}"
+        told += [("━", _BARS[name]), (f" {name} {figure}  ", "$quiet")]
+    return Content.assemble(*told[:-1], (f"{told[-1][0].rstrip()} ms", "$quiet"))
 
 
 def _verdict(view: RunView) -> Content:
-    waiting = _waiting(view)
-    if waiting is None:
+    latest = view.latest
+    if latest is None or latest.bound_by not in _VERDICTS:
         return Content(fmt.UNKNOWN)
-    share = f"{100 * waiting:.0f} %"
-    if waiting >= WAITING:
-        return Content.styled(f"waiting for data {share} of each step", "$text-warning")
-    return Content.styled(f"bound by compute; data {share}", "$quiet")
+    total = sum(latest.split.values())
+    share = latest.split.get(latest.bound_by, 0.0) / total if total else 0.0
+    words = _VERDICTS[latest.bound_by].format(share=fmt.percent(share))
+    return Content.styled(words, "$quiet" if latest.bound_by == "compute" else "$text-warning")
