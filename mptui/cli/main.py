@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from mptui import __version__
-from mptui.cli import attach, bench, detect, doctor, profiles, resume, run, runs, stop
+from mptui.cli import attach, bench, detect, doctor, parity, profiles, resume, run, runs, stop
 from mptui.errors import MptuiError
 from mptui.text import clean
 
@@ -50,7 +50,7 @@ def mptui(
     return _open_tui(isolate) if ctx.invoked_subcommand is None else 0
 
 
-for _module in (run, resume, attach, stop, runs, detect, profiles, bench, doctor):
+for _module in (run, resume, attach, stop, runs, detect, profiles, bench, doctor, parity):
     _module.app_command(app)
 
 

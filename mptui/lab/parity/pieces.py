@@ -1,0 +1,242 @@
+"""The trainings of a comparison: one for each seed and precision, in a process and a run directory each.
+
+runs/NAME/
+  settings.toml          what all of them share; asking again with the same settings goes on
+  fp32-seed0/ bf16-seed0/ …   runs as any other
+  parity.json            what came of it
+"""
+
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mptui.config.dump import to_toml
+from mptui.config.given import RESERVED_VARIABLES
+from mptui.errors import (
+    ConfigError,
+    DataError,
+    DiskError,
+    DivergedError,
+    MemoryExhaustedError,
+    MptuiError,
+    RunDirectoryError,
+)
+from mptui.hardware.devices import Machine, find_machine
+from mptui.runs import directory
+from mptui.runs.plan import Plan, Request, plan_run
+
+SETTINGS = "settings.toml"
+MOST_SEEDS = 100
+_ENDED = {"diverged", "out_of_memory"}
+"""Ways to end that say something of a precision; FP32 has to be there to compare with."""
+_ERRORS: dict[int, type[MptuiError]] = {
+    kind.exit_code: kind
+    for kind in (ConfigError, DataError, DivergedError, MemoryExhaustedError, RunDirectoryError, DiskError)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One training: its plan, and where its run is kept."""
+
+    precision: str
+    seed: int
+    plan: Plan
+    run: Path
+
+    @property
+    def name(self) -> str:
+        """What it is called on a console."""
+        return f"{self.precision}, seed {self.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What is compared: the plan of the first seed in the precision in question, and the seeds."""
+
+    request: Request
+    machine: Machine
+    plan: Plan
+    seeds: tuple[int, ...]
+
+    @property
+    def precision(self) -> str:
+        """The precision that is held against FP32."""
+        return self.plan.precision.used
+
+    def pieces(self, folder: Path) -> Iterator[Piece]:
+        """All trainings, the two of a seed one after the other."""
+        for seed in self.seeds:
+            for precision in ("fp32", self.precision):
+                plan = self._plan(precision, seed)
+                yield Piece(precision, seed, plan, folder / f"{precision}-seed{seed}")
+
+    def _plan(self, precision: str, seed: int) -> Plan:
+        sets = [*self.request.sets, f"precision.mode={precision}", f"training.seed={seed}"]
+        if precision == "fp32":
+            sets.append("precision.tf32=false")  # its 10-bit mantissa is no FP32
+        return plan_run(replace(self.request, sets=sets), self.machine)
+
+
+class Stop:
+    """A wish to end, from a signal: passed on to the training under way, and seen before the next one."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def asked(self) -> bool:
+        """Whether it was asked for."""
+        return self.signal is not None
+
+    def ask(self, number: int) -> None:
+        """End with a checkpoint; asked twice, at once. Safe in a signal handler."""
+        self.signal = number
+        self._pass_on()
+
+    @property
+    def training(self) -> bool:
+        """Whether a training is under way, which ends in its own way."""
+        return self._child is not None
+
+    def watch(self, child: "subprocess.Popen[bytes] | None") -> None:
+        """The training under way."""
+        self._child = child
+        if self.signal is not None:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._child is not None and self.signal is not None:
+            self._child.send_signal(self.signal)
+
+
+def plan_comparison(request: Request, seeds: int) -> Comparison:
+    """Plan what is compared, on this machine. Imports torch.
+
+    Raises:
+        ConfigError: A value is wrong, or the precision is FP32 itself.
+        DataError: The data is not there.
+    """
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise ConfigError(
+            f"--seeds {seeds}: from 1 to {MOST_SEEDS}", hint="3 to 5 show the noise between seeds"
+        )
+    machine = find_machine(with_torch=True)
+    plan = plan_run(request, machine)
+    if plan.precision.used == "fp32":
+        raise ConfigError(
+            f"FP32 against FP32: precision {plan.precision.requested} is fp32 on {plan.device.name}",
+            hint="name the precision to compare: --precision bf16, or --precision fp16",
+        )
+    first = plan.config.training.seed
+    return Comparison(request, machine, plan, tuple(range(first, first + seeds)))
+
+
+def make_folder(comparison: Comparison, runs_dir: Path, name: str | None) -> Path:
+    """The folder of a comparison; one of the same name and the same settings goes on.
+
+    Raises:
+        ConfigError: The name can't be a folder's, or is that of something else.
+        DiskError: The folder can't be written.
+    """
+    settings = to_toml(comparison.plan.config)
+    folder = runs_dir / str(name)
+    if name == folder.name and (folder / SETTINGS).is_file():
+        if _shared(folder / SETTINGS) != _shared_text(settings):
+            raise ConfigError(
+                f"{folder}: a comparison of this name has other settings",
+                hint="choose another --name, or ask with the settings it began with",
+            )
+        return folder
+    folder = directory.create_run(runs_dir, "parity", str(comparison.plan.config.model.name), name)
+    directory.write_text(folder / SETTINGS, settings)
+    return folder
+
+
+def _shared(path: Path) -> list[str]:
+    try:
+        return _shared_text(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunDirectoryError(f"{path}: can't be read", hint="choose another --name") from error
+
+
+def _shared_text(text: str) -> list[str]:
+    """The lines of settings without the precision: FP32 serves several."""
+    return [line for line in text.splitlines() if not line.startswith("mode = ")]
+
+
+def train(piece: Piece, environ: Mapping[str, str], stop: Stop, *, quiet: bool) -> dict[str, Any] | None:
+    """Train a piece, or go on with it; one that is done is taken as it is.
+
+    Args:
+        piece: What is trained.
+        environ: Of this process; the settings in it are in the plan already.
+        stop: Asked before, and told of the process.
+        quiet: Only warnings reach stderr.
+
+    Returns:
+        Its summary; None where it was asked to stop.
+
+    Raises:
+        MptuiError: It could not be trained, for a reason that says nothing of its precision.
+    """
+    summary = directory.read_summary(piece.run)
+    if is_done(piece, summary):
+        return summary
+    if stop.asked():
+        return None
+    code = _run(piece, environ, stop, quiet=quiet)
+    summary = directory.read_summary(piece.run)
+    if stop.asked() and not is_done(piece, summary):
+        return None
+    if not is_done(piece, summary):
+        raise _failure(piece, code, summary)
+    return summary
+
+
+def is_done(piece: Piece, summary: Mapping[str, Any]) -> bool:
+    """Whether a piece has ended and says something of its precision."""
+    status = summary.get("status")
+    return status == "completed" or (status in _ENDED and piece.precision != "fp32")
+
+
+def _run(piece: Piece, environ: Mapping[str, str], stop: Stop, *, quiet: bool) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        profile = Path(folder) / "parity.toml"
+        profile.write_text(to_toml(piece.plan.config), encoding="utf-8")
+        arguments = ["--profile", str(profile), "--runs-dir", str(piece.run.parent), "--name", piece.run.name]
+        arguments += ["--resume"]
+        arguments += ["--quiet"] if quiet else []
+        arguments += ["--compile"] if piece.plan.resolved.compile_forced else []
+        child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            [sys.executable, "-m", "mptui", "run", *arguments],
+            env={k: v for k, v in environ.items() if not k.startswith("MPTUI_") or k in RESERVED_VARIABLES},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,  # ctrl+c comes to us, and is passed on once
+        )
+        stop.watch(child)
+        try:
+            return child.wait()
+        finally:
+            stop.watch(None)
+
+
+def _failure(piece: Piece, code: int, summary: Mapping[str, Any]) -> MptuiError:
+    """The error that a piece ended with, as one of ours."""
+    told = summary.get("error") or {}
+    ended = (
+        "it was stopped" if summary.get("status") == "stopped" else f"its process ended with {_named(code)}"
+    )
+    message = str(told.get("message") or ended).partition("\n")[0]
+    hint = str(told.get("hint") or f"see {piece.run}, and ask again with the same --name to go on")
+    return _ERRORS.get(code, MptuiError)(f"{piece.name}: {message}", hint=hint)
+
+
+def _named(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"code {code}"

@@ -1,0 +1,222 @@
+"""What came of a comparison: the figures of both precisions, their difference, and what it says in words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import isfinite
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from mptui.lab.parity.curves import Curves, Gap, largest_gaps, read_curves
+from mptui.lab.parity.noise import TOLERANCE, Difference, Verdict, between_seeds, difference
+from mptui.lab.parity.pieces import Piece
+
+FORMAT_VERSION = 1
+RESULT = "parity.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one training ended. `metric` is a fraction of 1, None where it came to none; bytes, seconds."""
+
+    precision: str
+    seed: int
+    run: str
+    status: str
+    metric: float | None
+    val_loss: float | None
+    samples_per_second: float | None
+    peak_bytes: int | None
+    seconds: float
+    ended_in: str
+    recoveries: tuple[str, ...]
+    val_samples: int
+    curves: Curves
+
+    @property
+    def trouble(self) -> str | None:
+        """Why its metric says nothing good of its precision, whatever it is; None where nothing is wrong."""
+        if self.status != "completed":
+            return f"{self.precision} with seed {self.seed} ended as {self.status.replace('_', ' ')}"
+        if self.metric is None:
+            return f"{self.precision} with seed {self.seed} has no final metric"
+        if self.ended_in != self.precision:
+            return f"{self.precision} with seed {self.seed} could not be kept: it went on in {self.ended_in}"
+        return None
+
+
+def read_outcome(piece: Piece, summary: Mapping[str, Any]) -> Outcome:
+    """Read how a piece ended from its run directory."""
+    curves = read_curves(piece.run)
+    memory, final = summary.get("memory") or {}, summary.get("final") or {}
+    return Outcome(
+        precision=piece.precision,
+        seed=piece.seed,
+        run=str(piece.run),
+        status=str(summary["status"]),
+        metric=curves.final if curves.final is not None and isfinite(curves.final) else None,
+        val_loss=_number(final.get("val_loss")),
+        samples_per_second=_number(summary.get("samples_per_second")),
+        peak_bytes=memory.get("peak_allocated_bytes") or memory.get("host_peak_bytes"),
+        seconds=float((summary.get("time") or {}).get("total_s") or 0.0),
+        ended_in=str((summary.get("precision") or {}).get("used")),
+        recoveries=tuple(str(r.get("action")) for r in summary.get("recoveries") or ()),
+        val_samples=int((summary.get("dataset") or {}).get("val_samples") or 0),
+        curves=curves,
+    )
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A comparison that is done. `ours` and `fp32` are by seed; `difference` is None where a metric lacks."""
+
+    folder: Path
+    precision: str
+    ours: tuple[Outcome, ...]
+    fp32: tuple[Outcome, ...]
+    difference: Difference | None
+    gaps: tuple[Gap, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """What it shows; a precision that did not hold out differs."""
+        if self.difference is None or any(outcome.trouble for outcome in self.ours):
+            return "differs"
+        return self.difference.verdict
+
+    @property
+    def metric(self) -> str:
+        """The metric that decides."""
+        return self.fp32[0].curves.metric
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times as fast as FP32: the median over the seeds."""
+        return _ratio(self.ours, self.fp32, "samples_per_second")
+
+    @property
+    def memory(self) -> float | None:
+        """Its peak of memory over FP32's: the median over the seeds."""
+        return _ratio(self.ours, self.fp32, "peak_bytes")
+
+
+def compare(folder: Path, precision: str, outcomes: Sequence[Outcome]) -> Result:
+    """Hold the outcomes of a precision against FP32's, seed by seed.
+
+    Args:
+        folder: Of the comparison.
+        precision: What is held against FP32.
+        outcomes: Of all its pieces, in their order.
+    """
+    fp32 = tuple(outcome for outcome in outcomes if outcome.precision == "fp32")
+    ours = tuple(outcome for outcome in outcomes if outcome.precision != "fp32")
+    metrics = [[o.metric for o in side if o.metric is not None] for side in (ours, fp32)]
+    whole = len(metrics[0]) == len(metrics[1]) == len(fp32)
+    return Result(
+        folder,
+        precision,
+        ours,
+        fp32,
+        difference(*metrics) if whole else None,
+        tuple(largest_gaps([o.curves for o in ours], [o.curves for o in fp32])),
+    )
+
+
+def _ratio(ours: Sequence[Outcome], fp32: Sequence[Outcome], name: str) -> float | None:
+    pairs = [(getattr(a, name), getattr(b, name)) for a, b in zip(ours, fp32, strict=True)]
+    ratios = [a / b for a, b in pairs if a and b]
+    return median(ratios) if ratios else None
+
+
+def sentences(result: Result) -> list[str]:
+    """What came of it, in words: the verdict first."""
+    return [
+        _verdict(result),
+        *(trouble for outcome in (*result.fp32, *result.ours) if (trouble := outcome.trouble)),
+        *_noise(result),
+        *(_gap(gap, result.metric) for gap in result.gaps),
+        *_cost(result),
+    ]
+
+
+def _verdict(result: Result) -> str:
+    found, name, metric = result.difference, result.precision, result.metric
+    if found is None:
+        return f"{name} differs from FP32: it did not come to a final {metric or 'metric'}"
+    if any(outcome.trouble for outcome in result.ours):
+        return f"{name} differs from FP32: it did not hold out to the end"
+    by = f"{found.mean:+.2f} points of {metric}"
+    if found.low is None or found.high is None:
+        what = "agrees with" if result.verdict == "agrees" else "differs from"
+        return f"{name} {what} FP32 with this one seed: {by}, {TOLERANCE:g} allowed"
+    by += f" on average, 95 % interval {found.low:+.2f} to {found.high:+.2f}, {len(found.each)} seeds"
+    return {
+        "agrees": f"{name} agrees with FP32 within {TOLERANCE:g} points: {by}",
+        "differs": f"{name} differs from FP32 by more than {TOLERANCE:g} points: {by}",
+        "undecided": f"undecided: the noise is larger than {TOLERANCE:g} points: {by}",
+    }[result.verdict]
+
+
+def _noise(result: Result) -> list[str]:
+    told = []
+    values = [[o.metric for o in side if o.metric is not None] for side in (result.fp32, result.ours)]
+    if len(result.fp32) == 1:
+        told.append("the noise between seeds is unknown with one seed: ask with --seeds 3 or more")
+    else:
+        fp32, ours = (between_seeds(side) for side in values)
+        spread = [
+            f"FP32 {fp32:.2f}" if fp32 is not None else "",
+            f"{result.precision} {ours:.2f}" if ours else "",
+        ]
+        told.append(f"noise between seeds (standard deviation, points): {', '.join(s for s in spread if s)}")
+    samples = result.fp32[0].val_samples
+    if result.metric.startswith("acc") and samples and 100 / samples > TOLERANCE:
+        told.append(f"one of the {samples:,} validation images is {100 / samples:.2f} points")
+    return told
+
+
+def _gap(gap: Gap, metric: str) -> str:
+    if gap.curve == metric:
+        return f"{gap.curve} parts most in {gap.where}: {100 * gap.value:+.2f} points of {100 * gap.fp32:.2f}"
+    return f"{gap.curve} parts most in {gap.where}: {gap.value:+.4f} of {gap.fp32:.4f}"
+
+
+def _cost(result: Result) -> list[str]:
+    told = []
+    if result.speedup is not None:
+        told.append(f"speed: {result.speedup:.2f} times FP32's")
+    if result.memory is not None:
+        told.append(f"peak of memory: {100 * result.memory:.0f} % of FP32's")
+    return told
+
+
+def to_document(result: Result) -> dict[str, Any]:
+    """The result as JSON has it; points are hundredths of the metric, the metric a fraction of 1."""
+    return {
+        "version": FORMAT_VERSION,
+        "directory": str(result.folder),
+        "precision": result.precision,
+        "metric": result.metric,
+        "tolerance_points": TOLERANCE,
+        "verdict": result.verdict,
+        "difference_points": asdict(result.difference) if result.difference else None,
+        "noise_points": {
+            "fp32": between_seeds([o.metric for o in result.fp32 if o.metric is not None]),
+            result.precision: between_seeds([o.metric for o in result.ours if o.metric is not None]),
+        },
+        "largest_gaps": [asdict(gap) for gap in result.gaps],
+        "speedup": result.speedup,
+        "memory_ratio": result.memory,
+        "runs": [_outcome(outcome) for outcome in (*result.fp32, *result.ours)],
+        "sentences": sentences(result),
+    }
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    document = asdict(outcome)
+    del document["curves"]
+    return document

@@ -1,0 +1,224 @@
+"""Parity: what is said of two precisions, from the figures and journals of their runs."""
+
+import json
+from math import inf, nan, sqrt
+
+import numpy as np
+import pytest
+
+from mptui.events import EpochFinished, Step, Validated
+from mptui.lab.parity.curves import largest_gaps, read_curves
+from mptui.lab.parity.noise import between_seeds, difference
+from mptui.lab.parity.pieces import Piece
+from mptui.lab.parity.result import compare, read_outcome, sentences, to_document
+from mptui.runs.journal import Journal
+from tests.tui.events import run_started
+
+
+def test_with_one_seed_the_noise_is_unknown():
+    found = difference([0.9005], [0.9])
+    assert (found.low, found.high) == (None, None)
+    assert found.mean == pytest.approx(0.05)
+    assert found.verdict == "agrees"
+    assert difference([0.902], [0.9]).verdict == "differs"
+    assert between_seeds([0.9]) is None
+
+
+@pytest.mark.parametrize(
+    ("each", "verdict"),
+    [
+        ([0.01, -0.02, 0.03, 0.0], "agrees"),
+        ([0.0, 0.0], "agrees"),
+        ([1.0, 1.1, 0.9], "differs"),
+        ([-1.0, -1.1, -0.9], "differs"),
+        ([1.0, -1.2, 0.3], "undecided"),
+        ([0.1, 0.12, 0.11], "undecided"),
+    ],
+)
+def test_with_more_seeds_the_paired_interval_decides(each, verdict):
+    fp32 = [0.9 + 0.01 * n for n in range(len(each))]  # what all seeds share is no noise of the difference
+    found = difference([value + points / 100 for value, points in zip(fp32, each, strict=True)], fp32)
+    assert found.each == pytest.approx(each)
+    assert found.verdict == verdict
+
+
+def test_the_interval_is_students():
+    each = [0.1, 0.3, 0.2, 0.6]
+    found = difference([points / 100 for points in each], [0.0] * 4)
+    half = 3.182 * np.std(each, ddof=1) / sqrt(4)
+    assert (found.low, found.high) == pytest.approx((0.3 - half, 0.3 + half))
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    for seeds in (2, 5, 40):
+        held = 0
+        for _ in range(1000):
+            found = difference(rng.normal(0.002, 0.001, seeds).tolist(), [0.0] * seeds)
+            held += found.low <= 0.2 <= found.high
+        assert 925 < held < 975
+
+
+# -- journals
+
+
+@pytest.fixture
+def journal(tmp_path):
+    """Write a run's journal: step events of the sizes given, and an epoch after all of them."""
+
+    def write(name, loss, sizes, *, metrics=(0.5,), more=()):
+        run = tmp_path / name
+        run.mkdir()
+        events, step = [], 0
+        for size in sizes:
+            values = [loss(s) for s in range(step + 1, step + size + 1)]
+            step += size
+            events.append(_step(step, size, sum(values) / size))
+        for epoch, metric in enumerate(metrics, 1):
+            shape = {"epoch": epoch, "step": step}
+            events.append(
+                Validated(
+                    **shape, loss=1 - metric, metrics={"acc1": metric, "acc5": 1.0}, seconds=0.0, best=True
+                )
+            )
+            events.append(
+                EpochFinished(
+                    **shape,
+                    epochs=9,
+                    train_loss=1.0,
+                    train_metrics={},
+                    val_metrics={"acc1": metric},
+                    lr=0.1,
+                    seconds=1,
+                )
+            )
+        written = Journal(run)
+        for event in (*events, *more):
+            written.write(event)
+        written.close()
+        return run
+
+    return write
+
+
+def _step(step, steps, loss):
+    losses = dict.fromkeys(("loss", "loss_min", "loss_max"), loss)
+    return Step(step=step, epoch=1, epoch_step=step, steps=steps, samples_seen=step, lr=0.1, **losses)
+
+
+def gap_of(ours, theirs, curve):
+    return next(g for g in largest_gaps([read_curves(ours)], [read_curves(theirs)]) if g.curve == curve)
+
+
+def test_where_the_training_losses_part_is_found_though_their_events_end_elsewhere(journal):
+    fp32 = journal("fp32", lambda step: 2.0, [7] * 14 + [2])
+    ours = journal("ours", lambda step: 2.0 + (0.5 if 40 < step <= 60 else 0.0), [10] * 10)
+    gap = gap_of(ours, fp32, "training loss")
+    assert gap.value == pytest.approx(0.5)
+    assert gap.fp32 == pytest.approx(2.0)
+    first, last = (int(word) for word in gap.where.removeprefix("steps ").split(" to "))
+    assert 40 < first <= last <= 60
+
+
+def test_equal_losses_told_in_other_pieces_do_not_part(journal):
+    a = journal("a", lambda step: 3.0, [1] * 60)
+    b = journal("b", lambda step: 3.0, [9, 20, 1, 30])
+    assert gap_of(a, b, "training loss").value == pytest.approx(0)
+
+
+def test_the_epoch_in_which_the_metric_parts_most(journal):
+    a = journal("a", lambda step: 1.0, [5], metrics=(0.2, 0.5, 0.8))
+    b = journal("b", lambda step: 1.0, [5], metrics=(0.2, 0.6, 0.79))
+    gap = gap_of(a, b, "acc1")
+    assert (gap.where, gap.value, gap.fp32) == ("epoch 2", pytest.approx(-0.1), pytest.approx(0.6))
+
+
+def test_a_curve_that_is_no_number_parts_most(journal):
+    a = journal("a", lambda step: 1.0, [5], metrics=(0.2, nan, 0.8))
+    b = journal("b", lambda step: 1.0, [5], metrics=(0.9, 0.6, 0.79))
+    assert gap_of(a, b, "acc1").where == "epoch 2"
+    losing = journal("c", lambda step: inf if step > 8 else 1.0, [2] * 5)
+    assert gap_of(losing, journal("d", lambda step: 1.0, [2] * 5), "training loss").where == "steps 9 to 10"
+
+
+def test_steps_that_a_resumed_run_took_again_count_once(journal):
+    again = [run_started(resumed_from_step=4), _step(6, 2, 5.0)]
+    run = journal("cut", lambda step: 1.0, [2, 2, 2], more=again)
+    assert read_curves(run).steps == [(2, 2, 1.0), (4, 2, 1.0), (6, 2, 5.0)]
+
+
+# -- results
+
+
+@pytest.fixture
+def result(journal, tmp_path):
+    """The result of runs with these final metrics; what else a summary says can be changed."""
+
+    def build(ours, fp32, images=5000, **changes):
+        outcomes = []
+        for seed, pair in enumerate(zip(fp32, ours, strict=True)):
+            for precision, metric in zip(("fp32", "bf16"), pair, strict=True):
+                run = journal(f"{precision}-{seed}", lambda step: 1.0, [5, 5], metrics=(metric,))
+                summary = {
+                    "status": "completed",
+                    "precision": {"used": precision},
+                    "dataset": {"val_samples": images},
+                    "samples_per_second": 100.0 if precision == "fp32" else 150.0,
+                    "memory": {"peak_allocated_bytes": 4 << 30 if precision == "fp32" else 3 << 30},
+                    "time": {"total_s": 9.0},
+                    **(changes if precision != "fp32" else {}),
+                }
+                outcomes.append(read_outcome(Piece(precision, seed, None, run), summary))
+        return compare(tmp_path, "bf16", outcomes)
+
+    return build
+
+
+def test_one_seed_says_that_the_noise_is_unknown(result):
+    found = result([0.9001], [0.9])
+    told = sentences(found)
+    assert found.verdict == "agrees"
+    assert told[0].startswith("bf16 agrees with FP32 with this one seed: +0.01 points of acc1")
+    assert any("noise between seeds is unknown" in line and "--seeds 3" in line for line in told)
+    assert any("1.50 times" in line for line in told)
+    assert any("75 %" in line for line in told)
+
+
+def test_more_seeds_put_the_noise_beside_the_difference(result):
+    found = result([0.90, 0.92, 0.88], [0.9005, 0.9215, 0.881])
+    told = sentences(found)
+    assert (found.verdict, found.difference.mean) == ("undecided", pytest.approx(-0.1))
+    assert "95 % interval -0.22 to +0.02, 3 seeds" in told[0]
+    assert any("FP32 2.03, bf16 2.00" in line for line in told)
+    document = to_document(found)
+    assert json.loads(json.dumps(document))["noise_points"] == {
+        "fp32": pytest.approx(2.026, rel=1e-3),
+        "bf16": pytest.approx(2.0),
+    }
+    assert len(document["runs"]) == 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"status": "diverged"}, "ended as diverged"),
+        ({"status": "out_of_memory"}, "ended as out of memory"),
+        ({"precision": {"used": "fp32"}}, "went on in fp32"),
+    ],
+)
+def test_a_precision_that_did_not_hold_out_differs_whatever_its_metric(result, changes, word):
+    found = result([0.9], [0.9], **changes)
+    assert found.verdict == "differs"
+    assert any(word in line for line in sentences(found))
+
+
+def test_a_metric_that_is_no_number_is_a_difference(result):
+    found = result([nan], [0.9])
+    assert found.verdict == "differs"
+    assert sentences(found)
+
+
+@pytest.mark.parametrize(("images", "word"), [(50, "2.00 points"), (5000, None)])
+def test_a_validation_set_too_small_for_the_tolerance_is_told(result, images, word):
+    told = [line for line in sentences(result([0.9], [0.9], images=images)) if "validation images" in line]
+    assert [word in line for line in told] == ([True] if word else [])
