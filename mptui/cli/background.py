@@ -63,11 +63,15 @@ def _start(train: Train, then: Callable[[Started], int]) -> int:
     read, write = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # else it could end this one alone
     child = os.fork()
     if child == 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         os.close(read)
         return train(partial(_leave, write), False, False)
     os.close(write)
+    signal.signal(signal.SIGTERM, lambda number, _frame: os.kill(child, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     with os.fdopen(read, encoding="utf-8") as news:
         told = news.readline()
     if told:

@@ -86,9 +86,11 @@ def _train(
     plan = plan_run(request)
 
     from mptui.cli.host import host
+    from mptui.data.open import task_of
     from mptui.runs.directory import create_run
     from mptui.runs.session import Session
 
+    task_of(plan.config.data)  # data that is not there is told before there is a directory
     signals.leave_if_stopped()
     goes_on = resume and (runs_dir / str(name)).is_dir()
     path = (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from textual import on
 
+from mptui.events import RunFinished
 from mptui.hardware.memory import keep_freed_memory
 from mptui.runs.detach import LOG, launcher
 from mptui.text import clean
@@ -153,6 +154,7 @@ def open_cockpit(part: Part, *, isolate: bool = False) -> int:
             if launcher() is None:
                 part(words)
             run.wait()
+            _tell_end(run)
     code = 0 if left and run is not None and run.alone else app.return_code or app.exit_code_of_run
     if background.busy():
         # A thread that imports torch or waits for a driver can't be ended in order.
@@ -163,7 +165,17 @@ def open_cockpit(part: Part, *, isolate: bool = False) -> int:
 
 
 def _farewell(run: Path | None) -> str:
-    name = clean(str(run)) if run else "RUN"
-    return (
-        f"the run goes on in the background\n  watch it: mptui attach {name}\n  stop it: mptui stop {name}\n"
+    name = f" {clean(str(run))}" if run else ""
+    told = (
+        "the run goes on in the background",
+        f"watch it: mptui attach{name}",
+        f"stop it: mptui stop{name}",
     )
+    return "\n  ".join(told) + "\n"
+
+
+def _tell_end(run: Run) -> None:
+    """Leave in the log what ended a run that nobody watches: it may have failed before it had a directory."""
+    for event in run.poll():
+        if isinstance(event, RunFinished) and event.message:
+            print(f"mptui: {event.message}\n  {event.hint}", file=sys.stderr)  # noqa: T201 - the log

@@ -126,7 +126,8 @@ class IsolatedSource:
             if self._stop is not None:
                 self._kill(self._stop)
             return
-        self.exit_code = self._starting.returncode
+        code = self._starting.returncode
+        self.exit_code = code if code >= 0 else 128 - code
         message, _, hint = complaint.rpartition("mptui: ")[2].strip().partition("\n")
         self._early.append(
             RunFinished(

@@ -1,0 +1,201 @@
+"""Runs without a terminal: started in the background, followed from elsewhere, stopped from anywhere."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from mptui.events import Step
+from mptui.runs.directory import owner_of
+from mptui.runs.journal import read_journal
+from tests.cli.test_run import DEADLINE_S, TINY, command
+
+SMALL = {
+    **TINY,
+    "MPTUI_MODEL_NAME": "unet",
+    "MPTUI_MODEL_WIDTH": "4",
+    "MPTUI_MODEL_DEPTH": "1",
+    "MPTUI_DATA_WORKERS": "0",
+}
+ENDLESS = {**SMALL, "MPTUI_TRAINING_EPOCHS": "100000"}
+
+
+def mptui(folder, *arguments, environ=None):
+    return subprocess.run(
+        command(*arguments, "--runs-dir", folder),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_S,
+        env={**os.environ, **SMALL, **(environ or {})},
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Where the runs are; none of them outlives the test."""
+    yield tmp_path
+    for run in tmp_path.iterdir():
+        if (owner := owner_of(run)) is not None:
+            os.kill(owner, signal.SIGKILL)
+
+
+def look_until(condition):
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def steps(run):
+    return [event for event in read_journal(run) if isinstance(event, Step)]
+
+
+def summary(run):
+    return json.loads((run / "summary.json").read_text())
+
+
+def test_a_detached_run_gives_the_shell_back_and_is_stopped_with_a_checkpoint(folder):
+    # a pipe, as in $(mptui run --detach): it must not stay open while the run goes on
+    started = mptui(folder, "run", "--detach", "--json", "--name", "away", environ=ENDLESS)
+    assert started.returncode == 0, started.stderr
+    told = json.loads(started.stdout)
+    run = folder / "away"
+    assert (told["run"], told["directory"], told["pid"]) == ("away", str(run), owner_of(run))
+    process = psutil.Process(told["pid"])
+    assert os.getsid(process.pid) == process.pid
+    opened = [os.readlink(f"/proc/{process.pid}/fd/{number}") for number in (0, 1, 2)]  # noqa: PTH115
+    assert opened == [os.devnull, str(run / "console.log"), str(run / "console.log")]
+    os.kill(process.pid, signal.SIGHUP)
+    look_until(lambda: steps(run))
+    taken = len(steps(run))
+    look_until(lambda: len(steps(run)) > taken)
+
+    again = mptui(folder, "resume", "away", "--detach")
+    assert again.returncode == 6
+    assert str(process.pid) in again.stderr
+
+    stopped = mptui(folder, "stop", "away")
+    assert stopped.returncode == 0, stopped.stderr
+    assert "away is stopped after step" in stopped.stdout
+    (place,) = [line for line in stopped.stdout.splitlines() if line.startswith("checkpoint: ")]
+    assert os.path.isdir(place.removeprefix("checkpoint: "))  # noqa: PTH112
+    assert owner_of(run) is None
+    assert (summary(run)["status"], summary(run)["exit_code"]) == ("stopped", 0)
+
+    once_more = mptui(folder, "stop", "away")
+    assert once_more.returncode == 0
+    assert "away is not running; it is stopped after step" in once_more.stdout
+
+
+def test_a_run_without_a_socket_is_stopped_by_a_signal(folder):
+    assert mptui(folder, "run", "--detach", "--name", "mute", environ=ENDLESS).returncode == 0
+    run = folder / "mute"
+    (run / "control.sock").unlink()
+    look_until(lambda: steps(run))
+    assert "mute is stopped after step" in mptui(folder, "stop", "mute").stdout
+    assert summary(run)["exit_code"] == 143
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--profile", "fsat"], 2, "fast"),
+        (["--epochs", "many"], 2, "--epochs"),
+        (["--data", "./not/there"], 3, "not/there"),
+    ],
+)
+def test_a_mistake_is_told_at_once_and_leaves_nothing(folder, arguments, code, said):
+    ended = mptui(folder, "run", "--detach", *arguments)
+    assert ended.returncode == code
+    assert said in ended.stderr
+    assert ended.stdout == ""
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "name"), [("SLURM_JOB_ID", "SLURM"), ("TORCHELASTIC_RUN_ID", "torchrun")]
+)
+def test_nothing_is_detached_under_a_launcher(folder, variable, name):
+    ended = mptui(folder, "run", "--detach", environ={variable: "7"})
+    assert ended.returncode == 2
+    assert name in ended.stderr
+    assert list(folder.iterdir()) == []
+
+
+def isolated(folder, *arguments):
+    """A run in a process of its own that has taken a step: this console's process, and the run's."""
+    process = subprocess.Popen(
+        command("run", "--isolate", "--name", "apart", "--runs-dir", folder, *arguments),
+        env={**os.environ, **ENDLESS},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    run = folder / "apart"
+    look_until(lambda: len(steps(run)) > 3)
+    owner = owner_of(run)
+    assert owner is not None
+    assert owner != process.pid
+    return process, owner
+
+
+def test_an_isolated_run_stops_for_this_console_and_its_exit_code_is_ours(folder):
+    process, _ = isolated(folder, "--json")
+    process.send_signal(signal.SIGINT)
+    told, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130
+    assert json.loads(told) == summary(folder / "apart")
+    assert summary(folder / "apart")["status"] == "stopped"
+
+
+def test_an_isolated_run_is_shown_here_and_its_death_is_told(folder):
+    process, owner = isolated(folder)
+    look_until(lambda: "Epoch 1/" in (folder / "apart" / "console.log").read_text())
+    os.kill(owner, signal.SIGKILL)
+    _, told = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 128 + signal.SIGKILL
+    assert "Epoch 1/" in told
+    assert "the process that trained it is gone" in told
+    assert "mptui resume" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["attach"], 6, "there are no runs"),
+        (["attach", "nothing"], 6, "nothing"),
+        (["stop", "nothing"], 6, "nothing"),
+    ],
+)
+def test_a_run_that_is_not_there_is_told(folder, arguments, code, said):
+    ended = mptui(folder, *arguments)
+    assert ended.returncode == code
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_without_a_terminal_attach_says_so_and_several_runs_are_named(folder):
+    for name in ("one", "two"):
+        (folder / name).mkdir()
+        (folder / name / "run.toml").write_text("")
+    ended = mptui(folder, "attach", "one")
+    assert ended.returncode == 2
+    assert "needs a terminal" in ended.stderr
+    code = (
+        "import pathlib, sys; from mptui.runs.directory import claim; "
+        "[claim(pathlib.Path(each)) for each in sys.argv[1:]]; print(flush=True); sys.stdin.read()"
+    )
+    arguments = [sys.executable, "-c", code, str(folder / "one"), str(folder / "two")]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        owner.stdout.readline()
+        ended = mptui(folder, "attach")
+        owner.kill()
+    assert ended.returncode == 2
+    assert "2 runs are running: one, two" in ended.stderr

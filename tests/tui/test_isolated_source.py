@@ -1,0 +1,59 @@
+"""A run in a process of its own: how it is asked for, and what is told of one that never began."""
+
+import signal
+import time
+
+from mptui.events import CommandAnswered, Event, PhaseChanged, RunFinished
+from mptui.runs.plan import Request
+from mptui.tui.isolated_source import IsolatedSource, command
+
+DEADLINE_S = 120
+
+
+def test_what_was_picked_is_asked_for_in_flags(tmp_path):
+    flags = {
+        "hardware.device": ("picked", "cpu"),
+        "data.path": ("picked", "/data/a b"),
+        "data.name": ("picked", None),
+        "training.epochs": ("picked", 3),
+        "training.lr": ("edited", 0.5),
+        "speed.channels_last": ("edited", True),
+        "model.name": ("edited", 'quo"ted'),
+    }
+    words = command(Request("fast", flags, ("training.seed=4",), {}), tmp_path)
+    assert words[1:] == [
+        *("-m", "mptui", "run", "--detach", "--json", "--runs-dir", str(tmp_path), "--profile", "fast"),
+        *("--set", 'hardware.device="cpu"', "--data", "/data/a b", "--set", "training.epochs=3"),
+        *("--set", "training.lr=0.5", "--set", "speed.channels_last=true"),
+        *("--set", 'model.name="quo\\"ted"', "--set", "training.seed=4"),
+    ]
+
+
+def test_what_keeps_it_from_beginning_is_told_as_its_end(tmp_path):
+    source = IsolatedSource(Request("debug", {"training.lr": ("edited", -1)}, (), {}), tmp_path).start()
+    source.send("pause")
+    source.wait()
+    events: list[Event] = []
+    deadline = time.monotonic() + DEADLINE_S
+    while not any(isinstance(event, RunFinished) for event in events):
+        assert time.monotonic() < deadline
+        events += source.poll()
+    assert isinstance(events[0], PhaseChanged)
+    refused = events[1]
+    assert isinstance(refused, CommandAnswered)
+    assert (refused.state, refused.detail) == ("refused", "the run has not begun")
+    finished = events[-1]
+    assert isinstance(finished, RunFinished)
+    assert finished.exit_code == source.exit_code == 2
+    assert "greater than 0" in finished.message
+    assert finished.hint
+    assert source.finished
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stop_before_it_began_leaves_no_run(tmp_path):
+    source = IsolatedSource(Request("debug", {"training.epochs": ("picked", 9999)}, (), {}), tmp_path)
+    source.stop(signal.SIGTERM)
+    source.start().wait()
+    assert source.exit_code == 143
+    assert list(tmp_path.iterdir()) == []
