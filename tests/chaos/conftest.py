@@ -3,9 +3,16 @@
 import pytest
 
 from mptui.lab.forkserver import ForkServer
+from tests.chaos.runs import UNET, finished, outcome_of
 
 
 @pytest.fixture(scope="session")
 def fork_server():
     with ForkServer() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def undisturbed(fork_server, tmp_path_factory):
+    """What comes out of the small U-Net run when nobody disturbs it."""
+    return outcome_of(finished(fork_server, UNET, tmp_path_factory.mktemp("undisturbed"), "run"))

@@ -2,17 +2,20 @@
 
 import json
 import signal
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mptui.engine.checkpoint import read_newest
-from mptui.events import EpochFinished, Event, Step, Validated
+from mptui.events import EpochFinished, Event, PhaseChanged, Step, Validated
 from mptui.lab.forkserver import Child, ForkServer
 from mptui.runs.journal import read_journal
 
 LIMIT_S = 300.0
 """Far beyond what any of these runs takes, on a machine that is busy with something else."""
 
+LOOK_S = 0.005
 KILLED = -signal.SIGKILL
 
 
@@ -23,6 +26,12 @@ class Case:
     name: str
     flags: tuple[str, ...]
     sets: dict[str, object] = field(default_factory=dict)
+
+    def but(self, **sets: object) -> "Case":
+        """The same with other settings, by their keys with `__` for the dot."""
+        return Case(
+            self.name, self.flags, {**self.sets, **{k.replace("__", "."): v for k, v in sets.items()}}
+        )
 
     def arguments(self, runs: Path, name: str) -> list[str]:
         """The command line that begins this run, or goes on with it."""
@@ -56,13 +65,18 @@ UNET = Case(
 
 
 def started(
-    server: ForkServer, case: Case, folder: Path, name: str, disk: dict[str, object] | None = None
+    server: ForkServer,
+    case: Case,
+    folder: Path,
+    name: str,
+    disk: dict[str, object] | None = None,
+    output: Path | None = None,
 ) -> Child:
     """Begin a run, or go on with it."""
     folder.mkdir(exist_ok=True)
     return server.start(
         case.arguments(folder, name),
-        folder / f"{name}.out",
+        output or folder / f"{name}.out",
         disk=None if disk is None else {"folder": str(folder / name / "checkpoints"), **disk},
     )
 
@@ -116,3 +130,21 @@ def _figures(event: Step) -> tuple[object, ...]:
 def steps_told(run: Path) -> list[Event]:
     """The steps in the journal, in the order in which they were written."""
     return [event for event in read_journal(run) if isinstance(event, Step)]
+
+
+def wait_for(child: Child, run: Path, seen: Callable[[list[Event]], bool]) -> list[Event]:
+    """Wait until the journal of a run tells something; returns all that it tells."""
+    until = time.monotonic() + LIMIT_S
+    while True:
+        events = list(read_journal(run))
+        if seen(events):
+            return events
+        ended = child.poll()
+        assert ended is None, f"ended ({ended}) before it was seen\n{child.said()}"
+        assert time.monotonic() < until, "never seen"
+        time.sleep(LOOK_S)
+
+
+def in_phase(phase: str) -> Callable[[list[Event]], bool]:
+    """The run has entered a phase."""
+    return lambda events: any(isinstance(event, PhaseChanged) and event.phase == phase for event in events)

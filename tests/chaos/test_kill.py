@@ -30,9 +30,9 @@ class Tally:
 def killed_again_and_again(server, case, folder, kills, seed):
     """Kill runs of `case` so many times, every second time inside a save, and compare each that ends."""
     chance = random.Random(seed)
-    undisturbed = outcome_of(finished(server, case, folder, "undisturbed"))
+    expected = outcome_of(finished(server, case, folder, "undisturbed"))
     before = time.monotonic()
-    assert outcome_of(finished(server, case, folder, "again")) == undisturbed
+    assert outcome_of(finished(server, case, folder, "again")) == expected
     usual_s = time.monotonic() - before
     tally, trials = Tally(), 0
     while tally.kills < kills:
@@ -57,7 +57,7 @@ def killed_again_and_again(server, case, folder, kills, seed):
                 break
             tally.kills += 1
             tally.inside_a_save += inside
-        assert outcome_of(finished(server, case, folder, name)) == undisturbed
+        assert outcome_of(finished(server, case, folder, name)) == expected
         tally.runs += 1
         tally.lives.append(life)
     return tally

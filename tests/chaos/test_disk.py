@@ -1,0 +1,100 @@
+"""A disk that fills up under a real run: it waits, says so, and goes on without a step lost."""
+
+import errno
+import math
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+from mptui.engine.checkpoint import read_newest
+from mptui.events import Paused, Recovered, Warned
+from mptui.runs.directory import read_summary
+from mptui.runs.journal import read_journal
+from tests.chaos.runs import LIMIT_S, LOOK_S, UNET, Case, finished, in_phase, outcome_of, started, wait_for
+
+
+def kinds(run, kind):
+    return [event for event in read_journal(run) if isinstance(event, kind)]
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS], ids=errno.errorcode.get)
+def test_a_run_waits_for_its_disk_and_loses_no_step(fork_server, tmp_path, undisturbed, error):
+    fault = {"at": 50, "when": "half", "error": error, "count": 2, "only": ["write"]}
+    child = started(fork_server, UNET, tmp_path, "run", fault)
+    assert child.wait(LIMIT_S) == 0, child.said()
+    run = tmp_path / "run"
+    assert outcome_of(run) == undisturbed
+    assert kinds(run, Paused)
+    assert any(event.problem == "disk" for event in kinds(run, Recovered))
+    (warning,) = [event for event in kinds(run, Warned) if event.code == "disk"]
+    assert os.strerror(error).lower() in warning.message
+    assert "bytes are needed" in warning.message
+    assert "are free" in warning.message
+
+
+def test_a_stop_while_it_waits_ends_with_seven_and_the_older_checkpoint_whole(
+    fork_server, tmp_path, undisturbed
+):
+    fault = {"at": 5, "error": errno.ENOSPC, "count": math.inf, "only": ["mkdir"]}  # two a save
+    child = started(fork_server, UNET, tmp_path, "run", fault)
+    wait_for(child, tmp_path / "run", in_phase("paused"))
+    child.send(signal.SIGTERM)
+    assert child.wait(LIMIT_S) == 7, child.said()
+    assert "no space left" in child.said()
+    assert "Traceback" not in child.said()
+    snapshot, complaints = read_newest(tmp_path / "run" / "checkpoints")
+    assert snapshot.step > 0
+    assert complaints == []
+    assert outcome_of(finished(fork_server, UNET, tmp_path, "run")) == undisturbed
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A real file system of 16 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "mptui-test", str(place)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("no file system can be mounted here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def fill(place):
+    """Take all but a little of the room that is left."""
+    with (place / "filler").open("wb") as file:
+        file.write(b"\0" * (shutil.disk_usage(place).free - 200_000))
+    with (place / "filler 2").open("wb") as file:
+        file.write(b"\0" * max(0, shutil.disk_usage(place).free - 4096))
+
+
+def test_a_real_disk_that_is_full_for_a_while(fork_server, tmp_path, small_disk):
+    case = Case(UNET.name, (*UNET.flags, "--epochs", "6"), UNET.sets)
+    expected = outcome_of(finished(fork_server, case, tmp_path, "undisturbed"))
+    runs = small_disk / "runs"
+    child = started(fork_server, case, runs, "run", output=tmp_path / "said")
+    wait_for(child, runs / "run", lambda events: len(events) > 20)
+    fill(small_disk)
+    until = time.monotonic() + LIMIT_S
+    while "the run waits" not in child.said():
+        assert child.poll() is None, child.said()
+        assert time.monotonic() < until, child.said()
+        time.sleep(LOOK_S)
+    for filler in small_disk.glob("filler*"):
+        filler.unlink()
+    assert child.wait(LIMIT_S) == 0, child.said()
+    assert outcome_of(runs / "run") == expected
+    assert read_summary(runs / "run")["status"] == "completed"
+
+
+def test_too_small_a_disk_is_told_before_the_start(fork_server, tmp_path, small_disk):
+    case = Case("large", ("--model", "resnet18"), {"data.image_size": 32, "data.samples": 16})
+    child = started(fork_server, case, small_disk, "run", output=tmp_path / "said")
+    assert child.wait(LIMIT_S) == 7
+    assert "bytes are needed" in child.said()
+    assert "are free" in child.said()
+    assert "Traceback" not in child.said()
