@@ -123,6 +123,7 @@ class Step(Event):
     their spikes; `nonfinite` counts the others. With `logging.step_interval_s = 0` each step has its event.
     `split` is where the time of a step goes lately, in seconds: data, copy, forward, backward, optimizer,
     logging, saving, other; `bound_by` what holds it back: data, copy, launch, compute, saving, or "".
+    `ceilings` are the samples a second of the steps with their data at hand, and of the loader without steps.
     """
 
     kind: ClassVar[str] = "step"
@@ -144,6 +145,7 @@ class Step(Event):
     data_wait_fraction: float | None = None
     split: dict[str, float] = field(default_factory=dict)
     bound_by: str = ""
+    ceilings: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
 
 

@@ -157,6 +157,11 @@ class Loader:
         return self._pool.reading
 
     @property
+    def alone(self) -> float | None:
+        """Samples a second that can be read where no step is waited for; None where nothing is read."""
+        return None if self._resident is not None else self._pool.alone
+
+    @property
     def batches(self) -> int:
         """Batches an epoch."""
         return -(-self._end(0) // self._batch_size)

@@ -24,6 +24,8 @@ from mptui.errors import DataError
 
 _DEATHS_BY_ONE_TASK = 3
 _LOOK_S = 0.2
+_FADING = 0.98
+"""Of what was measured before, at each new reading: the last fifty or so count."""
 _PATIENCE_S = 10.0
 """How long a worker may take to leave a sample that is no longer wanted."""
 _NAMES_SHOWN = 5
@@ -51,6 +53,7 @@ class Pool:
         self._inline: deque[Task] = deque()
         self._last_id = self._called_off = 0
         self._deaths: Counter[int] = Counter()
+        self._read = self._read_s = 0.0
 
     def __enter__(self) -> "Pool":
         return self
@@ -70,6 +73,16 @@ class Pool:
         """The first sample of the task that each process is at."""
         oldest = [next(iter(worker.tasks.copy()), None) for worker in self._workers.copy()]
         return [task.requests[0].name for task in oldest if task is not None]
+
+    def note_read(self, samples: int, seconds: float) -> None:
+        """A process has read `samples` in `seconds`."""
+        self._read = self._read * _FADING + samples
+        self._read_s = self._read_s * _FADING + seconds
+
+    @property
+    def alone(self) -> float | None:
+        """Samples a second that the processes read while nothing holds them up; None before they have."""
+        return self._read / self._read_s * max(1, self.size) if self._read_s else None
 
     def next_id(self) -> int:
         """The id of the next task; ids rise."""

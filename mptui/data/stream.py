@@ -214,6 +214,7 @@ class Stream:
 
     def _absorb(self, *, block: bool) -> None:
         for task, answer in self._source.pool.collect(block=block):
+            self._source.pool.note_read(len(task.indices), answer.seconds)
             batch, row, attempt = self._parts.pop(task.id)
             rows = slice(row, row + len(task.indices))
             batch.labels[rows] = answer.labels

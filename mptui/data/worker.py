@@ -10,6 +10,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -56,13 +57,15 @@ class Answer:
     labels: list[int] = field(default_factory=list)
     valid: list[int] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+    seconds: float = 0.0
+    """What the reading took."""
     error: str | None = None
     """The traceback of a fault in the program, which no other sample can make good."""
 
 
 def perform(task: Task, fd: int, called_off: Callable[[], bool]) -> Answer:
     """Read the samples of `task` and write them into the arena's file `fd`; ends early once `called_off`."""
-    answer = Answer()
+    answer, started = Answer(), time.perf_counter()
     draws_BD = uniforms(Stream.GEOMETRY, task.seed, task.epoch, np.array(task.indices), DRAWS)
     for row, request in enumerate(task.requests):
         if called_off():
@@ -74,6 +77,7 @@ def perform(task: Task, fd: int, called_off: Callable[[], bool]) -> Answer:
             label, valid = 0, 0
         answer.labels.append(label)
         answer.valid.append(valid)
+    answer.seconds = time.perf_counter() - started
     return answer
 
 

@@ -22,6 +22,7 @@ class Adviser:
         self._trainer = trainer
         self._cpus = usable_cpus()
         trainer.reporter.layers = computing_layers(trainer.model)
+        trainer.reporter.reading = lambda: trainer.job.train_loader.alone
 
     def look(self) -> None:
         """Give advice where something new holds the run back."""

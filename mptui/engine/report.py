@@ -78,6 +78,7 @@ class Reporter:
         clock: Measures one step in each interval.
         verdict: Judges where the steps' time goes.
         layers: Modules of the network that compute something themselves.
+        reading: Tells how many samples a second the loader alone can read.
     """
 
     def __init__(
@@ -105,6 +106,8 @@ class Reporter:
         self.clock = StepClock(device)
         self.verdict = Verdict()
         self.layers = 0
+        self.reading: Callable[[], float | None] = lambda: None
+        self._ceilings: dict[str, float] = {}
 
     def restart_clock(self) -> None:
         """Training goes on after something else (validation, a pause): that time is no step's."""
@@ -167,7 +170,15 @@ class Reporter:
             of_interval = {"data": interval.waited, "logging": interval.logging, "saving": interval.saving}
             each = {part: seconds / interval.steps for part, seconds in of_interval.items()}
             self.verdict.note({**each, **measured.seconds}, measured.starved)
+            self._ceilings = self._ceilings_of(interval.samples / interval.steps)
         self.clock.arm()
+
+    def _ceilings_of(self, samples: float) -> dict[str, float]:
+        """Samples a second of steps of `samples` that never wait, and of the loader without steps."""
+        split = self.verdict.split()
+        working = sum(seconds for part, seconds in split.items() if part not in {"data", "copy", "saving"})
+        found = {"steps": samples / working if working else None, "data": self.reading()}
+        return {what: round(rate, 1) for what, rate in found.items() if rate is not None}
 
     def _tell_group(
         self, rows: list[StepRow], interval: _Interval, elapsed: float, metrics: dict[str, float]
@@ -195,6 +206,7 @@ class Reporter:
                 data_wait_fraction=min(1.0, interval.waited / elapsed),
                 split={part: round(seconds, 6) for part, seconds in self.verdict.split().items()},
                 bound_by=self.verdict.bound_by(self.layers),
+                ceilings=self._ceilings,
                 metrics=metrics,
             )
         )

@@ -57,6 +57,9 @@ def test_a_slow_disk_holds_the_steps_back(tmp_path):
     assert last.bound_by == "data"
     assert "wait for data" in advice[-1].message
     assert last.split["data"] > last.split["forward"]
+    # the loader alone is no faster than it is now; without waiting, the steps would be
+    assert last.ceilings["data"] <= 250
+    assert last.ceilings["steps"] > last.ceilings["data"]
 
 
 def test_a_network_of_wide_layers_is_bound_by_computing(tmp_path):
@@ -64,6 +67,7 @@ def test_a_network_of_wide_layers_is_bound_by_computing(tmp_path):
 
     assert last.bound_by == "compute"
     assert advice == []
+    assert set(last.ceilings) == {"steps"}  # nothing is read: the data is on the device
 
 
 @pytest.mark.chaos

@@ -105,6 +105,7 @@ def step_event(step: int, time: float, chance: random.Random, **changes) -> Step
             "other": 0.0016,
         },
         "bound_by": "compute",
+        "ceilings": {"steps": 1210.0, "data": 5300.0},
     }
     return Step(**{**values, **changes})
 

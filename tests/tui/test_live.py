@@ -41,7 +41,7 @@ async def test_large_screen_shows_every_panel():
         "of 700 W",
         "84.2 ms",
         "images/s",
-        "bound by compute",
+        "bound by compute; data could 5,300/s",
         "top-1 validation",
         "▼ stable → fast",
         "best 1.22",

@@ -2,6 +2,7 @@
 
 from textual.content import Content
 
+from mptui.events import Step
 from mptui.tui import format as fmt
 from mptui.tui.state import RunView
 from mptui.tui.widgets.panel import Lines, Panel
@@ -19,7 +20,7 @@ _REST = ("copy", "logging", "saving", "other")
 
 _VERDICTS = {
     "compute": "bound by compute",
-    "data": "waiting for data {share} of each step",
+    "data": "waiting for data {share}",
     "copy": "making batches ready takes {share} of each step",
     "launch": "bound by launches: many small operations",
     "saving": "saving takes {share} of the time",
@@ -93,5 +94,12 @@ def _verdict(view: RunView) -> Content:
         return Content(fmt.UNKNOWN)
     total = sum(latest.split.values())
     share = latest.split.get(latest.bound_by, 0.0) / total if total else 0.0
-    words = _VERDICTS[latest.bound_by].format(share=fmt.percent(share))
+    words = _VERDICTS[latest.bound_by].format(share=fmt.percent(share)) + _room(latest)
     return Content.styled(words, "$quiet" if latest.bound_by == "compute" else "$text-warning")
+
+
+def _room(latest: Step) -> str:
+    """How fast the other side would be: what mending this one is worth."""
+    other = {"data": "steps", "compute": "data"}.get(latest.bound_by, "")
+    rate = latest.ceilings.get(other)
+    return f"; {other} could {fmt.count(rate)}/s" if rate is not None else ""
