@@ -72,8 +72,8 @@ class Updater:
         """Apply the gradients that the window's backward passes left, or refuse them; then clear them.
 
         `loss` (0-dim) is the window's: where it is not finite, the loss scale is not to blame. Leaves the
-        rate used in `lr`, the total gradient norm in `norm`, and 1.0 (refused) or 0.0 in `found_inf`, all 0-dim on
-        the device.
+        rate used in `lr`, the total gradient norm in `norm`, and 1.0 (refused) or 0.0 in `found_inf`, all
+        0-dim on the device.
         """
         torch.index_select(self._lr_table, 0, self._applied, out=self._lr_out)
         self._precision.unscale(self._optimizer)
