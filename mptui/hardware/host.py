@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 _TOLD_FEATURES = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_fp16")
 _UNLIMITED_BYTES = 1 << 60
 
@@ -32,6 +30,8 @@ class Host:
 
 def read_host(root: Path = Path("/")) -> Host:
     """Describe the host. `root` is where /proc and /sys are."""
+    import psutil  # the first frame needs this module, and not that one
+
     name, flags = _cpuinfo(root)
     total, free = host_memory(root)
     return Host(
@@ -55,6 +55,8 @@ def usable_cpus(root: Path = Path("/")) -> int:
 
 def host_memory(root: Path = Path("/")) -> tuple[int, int]:
     """Return the bytes of memory that this process may use, and those of them that are free."""
+    import psutil
+
     machine = psutil.virtual_memory()
     total, free = machine.total, machine.available
     for folder in _groups(root, "memory"):

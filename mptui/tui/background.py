@@ -6,6 +6,7 @@ The threads are daemons and none of asyncio's, which the end of an event loop wo
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -45,3 +46,11 @@ def in_background(work: Callable[[], _T]) -> "asyncio.Future[_T]":
 def busy() -> bool:
     """Whether some work has not come back yet."""
     return any(thread.is_alive() for thread in _threads)
+
+
+def wait(timeout: float) -> bool:
+    """Wait for all of it; whether it came back in time."""
+    deadline = time.monotonic() + timeout
+    for thread in _threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return not busy()

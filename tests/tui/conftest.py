@@ -2,7 +2,16 @@ import random
 
 import pytest
 
+from mptui.tui import background
+
 
 @pytest.fixture
 def chance() -> random.Random:
     return random.Random(0)
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_outlives_its_test():
+    """What a screen began in the background (torch is loaded there) ends before the next test."""
+    yield
+    assert background.wait(120)

@@ -69,7 +69,7 @@ class DetectionScreen(Page):
 
     def on_mount(self) -> None:
         """Look, once the first frame is out."""
-        self.set_interval(1 / GAUGES_PER_SECOND, self.show_gauges)
+        self._gauges = self.set_interval(1 / GAUGES_PER_SECOND, self.show_gauges)
         self.call_after_refresh(self.action_look_again)
 
     def action_look_again(self) -> None:
@@ -147,10 +147,12 @@ class DetectionScreen(Page):
 
     def on_screen_suspend(self) -> None:
         """Sample nothing while another screen is shown."""
+        self._gauges.pause()
         self._watch.stop()
 
     def on_screen_resume(self) -> None:
         """Sample again."""
+        self._gauges.resume()
         if self._seen is not None:
             self._watch.follow(self._seen.devices)
 

@@ -10,9 +10,11 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import Input
 
 from mptui.errors import MptuiError
+from mptui.events import DeviceSample, Progress, Step
 from mptui.runs.foresee import Foreseen, foresee
 from mptui.text import clean
 from mptui.tui.background import in_background
+from mptui.tui.budget import Budget
 from mptui.tui.keys import bindings
 from mptui.tui.names import TRAIN, VALIDATION
 from mptui.tui.screens.leave import Answer, LeaveDialog
@@ -35,6 +37,12 @@ from mptui.tui.widgets.step import StepPanel
 
 LOOKS_PER_SECOND = 4
 """How often the screen asks its source what is new; the run never waits for it."""
+
+SHARE = 0.02
+"""What drawing may take of a processor: a loop that Python bounds runs under the same interpreter lock."""
+
+_FIGURES = (Step, DeviceSample, Progress)
+"""Events that only move figures and curves, which can wait for the next drawing."""
 
 PAGES = 3
 """A small screen shows the first chart, the second, or the panels."""
@@ -65,6 +73,8 @@ class LiveScreen(Page):
         self._ascii_only = ascii_only
         self._page = 0
         self._leaving = False
+        self._budget = Budget(SHARE)
+        self._undrawn = False
 
     def compose(self) -> ComposeResult:
         """Lay out the header, the panels and the keys; the stylesheet folds them for small screens."""
@@ -88,22 +98,26 @@ class LiveScreen(Page):
     def on_mount(self) -> None:
         """Begin to look."""
         self.look()
-        self.set_interval(1 / LOOKS_PER_SECOND, self.look)
+        self.set_interval(1 / LOOKS_PER_SECOND, lambda: self.look(at_once=False))
 
-    def look(self) -> None:
-        """Take what is new from the source, and show it."""
+    def look(self, *, at_once: bool = True) -> None:
+        """Take what is new from the source, and show it; what only moves figures may wait for its turn."""
         events = self.source.poll()
         for event in events:
             self.view.fold(event)
         now = self.view.time if self.source.finished else time.time()
         self.query_one(Header).show(self.view, now)
-        if events or not self.view.version:
+        self._undrawn |= bool(events) or not self.view.version
+        at_once |= any(not isinstance(event, _FIGURES) for event in events)
+        if self._undrawn and (at_once or self._budget.allows()):
+            self._undrawn = False
             self._show()
         if self._leaving and (self.view.finished is not None or self.source.finished):
             self.dismiss("left")
 
     def _show(self) -> None:
-        for panel in self.query(Panel):
+        for panel in self.query("Panel"):
+            assert isinstance(panel, Panel)
             panel.show(self.view)
         names = chosen_charts(self.view, self.query_one("#filter", Input).value)
         for number, chart in enumerate(self.query(Chart)):

@@ -1,5 +1,6 @@
 """What all panels of figures have in common: a frame, a title, and no painting while nothing changed."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 from textual.content import Content
@@ -31,9 +32,9 @@ class Panel(Static):
         self._view: RunView | None = None
         self.retitle(title)
 
+    @abstractmethod
     def lines(self, view: RunView, width: int) -> Lines:
         """Return what the panel says of `view` in `width` cells."""
-        raise NotImplementedError
 
     def retitle(self, title: str) -> None:
         """Change the title, if it is another."""
