@@ -1,15 +1,18 @@
-"""What another preset would do to a run in progress, told before it is asked for. Imports no torch."""
+"""What another preset would do to a run in progress, told before it is asked for. Imports no torch.
+
+A live screen opens without the schema: what reads it is imported when it is asked for.
+"""
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mptui.config.dump import values_of
-from mptui.config.merge import resolve, task_of_model
-from mptui.config.switch import switched
 from mptui.runs.directory import CONFIG
-from mptui.runs.plan import Request
+
+if TYPE_CHECKING:
+    from mptui.runs.plan import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,7 @@ class Foreseen:
     kept: Mapping[str, list[str]] = field(default_factory=dict)
 
 
-def foresee(run: Path, profile: str, request: Request | None = None) -> Foreseen:
+def foresee(run: Path, profile: str, request: "Request | None" = None) -> Foreseen:
     """Compare the run in the directory `run` with `profile`; waits for the disk.
 
     Args:
@@ -34,6 +37,11 @@ def foresee(run: Path, profile: str, request: Request | None = None) -> Foreseen
     Raises:
         ConfigError: There is no such preset, or it can't be had in this run.
     """
+    from mptui.config.dump import values_of
+    from mptui.config.merge import resolve, task_of_model
+    from mptui.config.switch import switched
+    from mptui.runs.plan import Request
+
     now = resolve(str(run / CONFIG), task=None, flags={}, sets=(), environ={}).config
     request = request or Request(environ=os.environ)
     preset = resolve(
