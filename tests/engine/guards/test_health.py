@@ -137,7 +137,7 @@ def test_a_run_tells_of_its_scale(tmp_path):
     assert told[-1].backoffs > 2
     assert told[-1].growths > 0
     assert told[-1].skipped == trainer.reporter.totals.skipped
-    assert told[-1].scale == float(trainer.parts.precision.loss_scale())
+    assert told[-1].scale == trainer.parts.precision.state()["scale"]
 
 
 def test_a_run_without_a_scale_has_nothing_to_tell(tmp_path):

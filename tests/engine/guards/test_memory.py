@@ -60,7 +60,8 @@ def fail(trainer, phase, step, samples):
             outputs.register_hook(lambda gradient: check(len(gradient)))
 
     def once(owner, name):
-        whole, done = getattr(owner, name), []
+        whole = getattr(owner, name)
+        done: list[bool] = []
 
         def failing(*args):
             if trainer.step >= step and not done:
