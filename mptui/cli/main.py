@@ -11,7 +11,20 @@ from typing import Annotated, NoReturn
 import typer
 
 from mptui import __version__
-from mptui.cli import attach, bench, detect, doctor, parity, profiles, resume, run, runs, stop
+from mptui.cli import (
+    attach,
+    bench,
+    check_amp,
+    detect,
+    doctor,
+    parity,
+    profiles,
+    resume,
+    run,
+    runs,
+    selftest,
+    stop,
+)
 from mptui.errors import MptuiError
 from mptui.text import clean
 
@@ -50,7 +63,20 @@ def mptui(
     return _open_tui(isolate) if ctx.invoked_subcommand is None else 0
 
 
-for _module in (run, resume, attach, stop, runs, detect, profiles, bench, doctor, parity):
+for _module in (
+    run,
+    resume,
+    attach,
+    stop,
+    runs,
+    detect,
+    profiles,
+    bench,
+    check_amp,
+    doctor,
+    parity,
+    selftest,
+):
     _module.app_command(app)
 
 

@@ -30,9 +30,23 @@ def save_profile(
         ConfigError: The name can't be a file's, or is taken.
         DiskError: The folder can't be written.
     """
+    return _write(name, _differences(config, description), environ)
+
+
+def save_profile_file(path: Path, config: RunConfig, description: str) -> Path:
+    """Save what differs from the defaults as a profile of that path.
+
+    Raises:
+        ConfigError: There is such a file.
+        DiskError: It can't be written.
+    """
+    return _write_file(path, _differences(config, description), hint="choose a folder that can be written")
+
+
+def _differences(config: RunConfig, description: str) -> str:
     default = values_of(RunConfig())
     changed = {key: value for key, value in values_of(config).items() if value != default.get(key)}
-    return _write(name, written(description, changed), environ)
+    return written(description, changed)
 
 
 def copy_profile(name: str, origin: str, environ: Mapping[str, str] = os.environ) -> Path:
@@ -66,15 +80,19 @@ def _write(name: str, text: str, environ: Mapping[str, str]) -> Path:
             hint="use letters, digits, '-', '_' and '.', with a letter or a digit first, and no path",
         )
     path = user_folder(environ) / f"{name}.toml"
+    hint = "make the folder writable, or choose another one with MPTUI_CONFIG_DIR"
+    return _write_file(path, text, hint=hint)
+
+
+def _write_file(path: Path, text: str, *, hint: str) -> Path:
     if path.exists():
         raise ConfigError(
-            f"there is a profile {name} already: {path}", hint="choose another name, or edit that file"
+            f"there is a profile {path.stem} already: {path}", hint="choose another name, or edit that file"
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        hint = "make the folder writable, or choose another one with MPTUI_CONFIG_DIR"
         raise DiskError(f"{path}: {error.strerror}", hint=hint) from error
     return path

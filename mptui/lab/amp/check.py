@@ -1,0 +1,301 @@
+"""Which precision is safe for a network on its own data, and which of its layers want fp32.
+
+A precision is judged against fp32 on the same batches, and against a control: fp32 with images and weights
+rounded to that precision. A layer is at fault if its gradient turns away from fp32's much further than
+rounding alone would turn it, or if its numbers don't fit the format at all.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from mptui.config.schema import RunConfig
+from mptui.data.batch import Batch
+from mptui.engine.control import Mailbox
+from mptui.engine.guards.diagnosis import LOSS
+from mptui.engine.numerics.ranking import Ranking, rank
+from mptui.engine.numerics.spectrum import HEADROOM
+from mptui.engine.setup import set_switches
+from mptui.errors import DivergedError
+from mptui.events import NumericsLayer
+from mptui.lab.amp.trial import Bench, Trial, cosine
+from mptui.runs.plan import Plan
+from mptui.runs.prepare import prepare
+
+TURNED = 0.9
+"""A gradient with a larger cosine to fp32's is as good as that."""
+TIMES_CONTROL = 5.0
+"""How much further than rounding of images and weights a precision may turn a gradient."""
+LOSS_OFF = 0.02
+"""The relative error of the loss that is allowed, or as many times the control's as of gradients."""
+MOST_ISLANDS = 12
+ROUNDS = 24
+
+
+@dataclass(slots=True)
+class Checked:
+    """What one precision does to the network; `why` says in words why it is safe or not."""
+
+    precision: str
+    loss: float
+    loss_error: float = 0.0
+    outputs_error: float = 0.0
+    cosine: float = 1.0
+    control: float = 1.0
+    loss_scale: float | None = None
+    layers: dict[str, float] = field(default_factory=dict)
+    """Layer -> the cosine of its gradient to fp32's, the worst first."""
+    fp32_layers: list[str] = field(default_factory=list)
+    """What must compute in fp32 for it to be safe."""
+    safe: bool = True
+    why: str = ""
+
+
+@dataclass(slots=True)
+class Report:
+    """The outcome: every precision, the layers by risk in fp16, and what to use."""
+
+    model: str
+    dataset: str
+    device: str
+    batches: int
+    batch_size: int
+    checked: dict[str, Checked]
+    ranking: Ranking
+    use: str
+    reason: str
+
+    def config(self, config: RunConfig) -> RunConfig:
+        """`config` with the precision to use, and what it needs."""
+        used = self.checked[self.use]
+        precision = config.precision.model_copy(update={"mode": self.use, "fp32_layers": used.fp32_layers})
+        if used.loss_scale is not None:
+            scaler = config.precision.grad_scaler
+            changes = {"init_scale": used.loss_scale, "min_scale": min(used.loss_scale, scaler.min_scale)}
+            precision = precision.model_copy(update={"grad_scaler": scaler.model_copy(update=changes)})
+        return config.model_copy(update={"precision": precision})
+
+
+def check(plan: Plan, batches: int, mailbox: Mailbox) -> Report:
+    """Check the model of `plan` on the first batches of its data.
+
+    Raises:
+        ConfigError: The model does not exist, or not at this image size or for this task.
+        DataError: The data is missing, empty, or too much of it is broken.
+        DivergedError: The numbers are not finite in fp32 either.
+        Stopped: It was asked to end.
+    """
+    # nothing is kept of it: no workers, no cached set, and fp32 means fp32
+    config = plan.config.model_copy(
+        update={
+            "data": plan.config.data.model_copy(update={"cache": "off"}),
+            "precision": plan.config.precision.model_copy(update={"tf32": False, "fp32_layers": []}),
+        }
+    )
+    alone = replace(plan, workers=0, resolved=replace(plan.resolved, config=config))
+    prepared = prepare(
+        alone, emit=lambda _: None, mailbox=mailbox, on_bad=lambda *_: None, force_compile=False
+    )
+    job = prepared.job
+    set_switches(config)
+    try:
+        taken: list[Batch] = []
+        windows = job.train_loader.windows(0, 1)
+        for window in windows:
+            taken += [_own(batch) for batch in window if batch.valid]
+            if len(taken) >= batches:
+                break
+    finally:
+        job.train_loader.close()
+        job.val_loader.close()
+    checker = Checker(Bench(job, taken[:batches]), mailbox)
+    checked = {name: checker.check(name) for name in ("fp32", "bf16", "fp16")}
+    use, reason = _choice(plan, checked)
+    return Report(
+        model=str(config.model.name),
+        dataset=prepared.dataset.name,
+        device=plan.device.name,
+        batches=min(batches, len(taken)),
+        batch_size=config.training.batch_size,
+        checked=checked,
+        ranking=checker.ranking,
+        use=use,
+        reason=reason,
+    )
+
+
+def _own(batch: Batch) -> Batch:
+    """A batch that stays when the next one is read."""
+    return replace(batch, images_BCHW=batch.images_BCHW.clone(), targets=batch.targets.clone())
+
+
+class Checker:
+    """Tries the precisions on one bench.
+
+    Raises:
+        DivergedError: The numbers are not finite in fp32 either.
+    """
+
+    def __init__(self, bench: Bench, mailbox: Mailbox) -> None:
+        self._bench, self._mailbox = bench, mailbox
+        self._scaler = bench.job.config.precision.grad_scaler
+        self._reference = bench.run("fp32", look=True)
+        if not self._reference.finite:
+            place = f" (first in {self._reference.first_bad})" if self._reference.first_bad else ""
+            raise DivergedError(
+                f"the numbers are not finite in fp32 either{place}: no precision is safe",
+                hint="look at the data with: mptui doctor --data PATH, or take other weights",
+            )
+        self.ranking = rank(self._reference.seen, None)
+        self._order = list(dict.fromkeys(s.layer for s in self._reference.seen if s.part == "forward"))
+
+    def check(self, precision: str) -> Checked:
+        """Try a precision, and where it is not safe, the same with some layers in fp32."""
+        if precision == "fp32":
+            return Checked("fp32", self._reference.loss, why="the measure of the others")
+        self._control = self._bench.rounded(precision)
+        plain = self._tried(precision, [])
+        if plain.safe:
+            return plain
+        islands = self._islands(precision)
+        if not islands:
+            return plain
+        mended = self._tried(precision, islands)
+        if not mended.safe:
+            return plain
+        for name in reversed(islands):  # the likeliest stays
+            fewer = [other for other in mended.fp32_layers if other != name]
+            without = self._tried(precision, fewer) if fewer else plain
+            mended = without if without.safe else mended
+        mended.why = f"safe with {len(mended.fp32_layers)} of its layers in fp32; without: {plain.why}"
+        return mended
+
+    def _islands(self, precision: str) -> list[str]:
+        """Layers whose numbers don't fit, and those that take their outputs in, as far as need be."""
+        islands: list[str] = []
+        if precision == "fp16":
+            for layer in self.ranking.layers:
+                if layer.fault and len(islands) < MOST_ISLANDS:
+                    islands += [n for n in self._with_next(layer.name) if n not in islands]
+        for _ in range(ROUNDS):
+            trial = self._run(precision, islands)
+            bad = trial.first_bad
+            if bad in {"", LOSS} or bad in islands or len(islands) >= MOST_ISLANDS:
+                break
+            islands.append(bad)
+        worst = self._judged(self._run(precision, islands), islands)
+        if not worst.safe and math.isfinite(worst.cosine):
+            islands += [name for name in self._turned(worst.layers) if name not in islands]
+        return [name for name in islands if name][:MOST_ISLANDS]
+
+    def _with_next(self, name: str) -> list[str]:
+        """A layer and the one after it, which would round its output again."""
+        if name not in self._order:
+            return []
+        place = self._order.index(name)
+        return self._order[place : place + 2]
+
+    def _tried(self, precision: str, islands: list[str]) -> Checked:
+        return self._judged(self._run(precision, islands), islands)
+
+    def _run(self, precision: str, islands: Sequence[str]) -> Trial:
+        """A trial; in fp16 with the loss scale that a scaler comes to."""
+        self._mailbox.check_stop()
+        if precision != "fp16":
+            return self._bench.run(precision, fp32_layers=islands)
+        best = self.ranking.best
+        scale = (
+            self._scaler.init_scale
+            if best is None
+            else min(self._scaler.init_scale, best.scale * 2.0**HEADROOM)
+        )
+        while True:
+            trial = self._bench.run("fp16", scale=scale, fp32_layers=islands)
+            lower = scale * self._scaler.backoff_factor
+            if trial.finite or trial.first_bad or lower < self._scaler.min_scale:
+                return trial
+            scale = lower
+            self._mailbox.check_stop()
+
+    def _judged(self, trial: Trial, islands: list[str]) -> Checked:
+        reference = self._reference
+        cosines = {name: cosine(g, trial.gradients[name]) for name, g in reference.gradients.items()}
+        order = sorted(cosines, key=lambda name: cosines[name] if math.isfinite(cosines[name]) else -2.0)
+        checked = Checked(
+            precision=trial.precision,
+            loss=trial.loss,
+            loss_error=_off(trial.loss, reference.loss),
+            outputs_error=_distance(trial.outputs, reference.outputs),
+            cosine=_whole(reference, trial),
+            control=_whole(reference, self._control),
+            loss_scale=trial.scale,
+            layers={name: cosines[name] for name in order},
+            fp32_layers=islands,
+        )
+        checked.safe, checked.why = self._verdict(trial, checked)
+        return checked
+
+    def _verdict(self, trial: Trial, checked: Checked) -> tuple[bool, str]:
+        if trial.first_bad:
+            return False, f"the output of {trial.first_bad} is not finite"
+        if not trial.finite:
+            bad = next((n for n, g in trial.gradients.items() if not bool(g.isfinite().all())), "")
+            return False, f"the gradients of {bad or 'the network'} are not finite with any loss scale"
+        allowed = max(LOSS_OFF, TIMES_CONTROL * _off(self._control.loss, self._reference.loss))
+        if checked.loss_error > allowed:
+            return False, f"the loss is off by {checked.loss_error:.1%}"
+        turned = self._turned(checked.layers)
+        if turned:
+            more = f" and of {len(turned) - 1} more" if len(turned) > 1 else ""
+            return False, (
+                f"the gradient of {turned[0]}{more} is not fp32's (cosine {checked.layers[turned[0]]:.2f})"
+            )
+        if checked.cosine < TURNED:
+            return True, "no further from fp32 than rounding alone, to which this network is very sensitive"
+        return True, "loss and gradients are as in fp32"
+
+    def _turned(self, cosines: dict[str, float]) -> list[str]:
+        """The layers whose gradient is turned further than rounding explains, the worst first."""
+        turned = []
+        for name, value in cosines.items():
+            control = cosine(self._reference.gradients[name], self._control.gradients[name])
+            if value < TURNED and 1 - value > TIMES_CONTROL * (1 - control) + (1 - TURNED) / 2:
+                turned.append(name or LOSS)
+        return turned
+
+
+def _choice(plan: Plan, checked: dict[str, Checked]) -> tuple[str, str]:
+    """What to use, and why: what was asked for or suits the device if that is safe, else what is native."""
+    wanted = plan.precision.used
+    native = [name for name in ("bf16", "fp16") if plan.device.native.get(name) == "native"]
+    instead = f"{wanted} is not safe here: {checked[wanted].why}"
+    for name in dict.fromkeys([wanted, *native]):
+        if checked[name].safe:
+            return name, plan.precision.reason if name == wanted else instead
+    return "fp32", instead
+
+
+def _off(value: float, reference: float) -> float:
+    return abs(value - reference) / abs(reference) if reference else abs(value)
+
+
+def _distance(values: torch.Tensor, reference: torch.Tensor) -> float:
+    norm = float(reference.norm())
+    return float((values - reference).norm()) / norm if norm else float(values.norm())
+
+
+def _whole(reference: Trial, trial: Trial) -> float:
+    return cosine(
+        torch.cat(list(reference.gradients.values())),
+        torch.cat([trial.gradients[name] for name in reference.gradients]),
+    )
+
+
+def lost_layers(ranking: Ranking) -> list[NumericsLayer]:
+    """One line a layer: the part of it that loses most, in the order of risk."""
+    first: dict[str, NumericsLayer] = {}
+    for layer in ranking.layers:
+        first.setdefault(layer.name, layer)
+    return list(first.values())

@@ -1,0 +1,173 @@
+"""A few batches through a network in one precision: the losses, the outputs, and each layer's gradient.
+
+Nothing is learnt: weights and buffers (BatchNorm's statistics) are put back. The network runs
+eagerly, with the same random numbers in every trial.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from mptui.data.batch import Batch
+from mptui.engine.guards.diagnosis import LOSS
+from mptui.engine.islands import raise_islands
+from mptui.engine.numerics.look import Look
+from mptui.engine.numerics.ranking import Seen
+from mptui.engine.parts import Job
+from mptui.engine.precision import DTYPES
+from mptui.engine.setup import StepSeeds
+
+
+@dataclass(slots=True)
+class Trial:
+    """What came of it; gradients are true ones, without the loss scale."""
+
+    precision: str
+    loss: float
+    outputs: torch.Tensor
+    """float32, flat, on the device: of all batches."""
+    gradients: dict[str, torch.Tensor]
+    """Layer -> its weights' gradients, flat and float32, summed over the batches."""
+    scale: float | None
+    seen: list[Seen]
+    first_bad: str
+    """The first layer whose output was not finite; empty: all were."""
+
+    @property
+    def finite(self) -> bool:
+        """Whether the loss and all gradients are finite."""
+        return math.isfinite(self.loss) and all(bool(g.isfinite().all()) for g in self.gradients.values())
+
+
+class Bench:
+    """A network and the batches that it is tried on.
+
+    Args:
+        job: Its network, task and device.
+        batches: On the device.
+    """
+
+    def __init__(self, job: Job, batches: Sequence[Batch]) -> None:
+        self.job, self.batches = job, batches
+        self.model = job.model
+        self._kept = [(t, t.detach().clone()) for t in (*self.model.parameters(), *self.model.buffers())]
+        self._seeds = StepSeeds(job.config.training.seed, job.device)
+
+    def run(
+        self,
+        precision: str,
+        *,
+        scale: float | None = None,
+        fp32_layers: Sequence[str] = (),
+        look: bool = False,
+    ) -> Trial:
+        """Try one precision.
+
+        Args:
+            precision: fp32, bf16 or fp16.
+            scale: The loss is multiplied by it.
+            fp32_layers: Layers that compute in fp32 all the same.
+            look: Count what each layer gives, too.
+        """
+        islands = raise_islands(self.model, fp32_layers, self.job.device)
+        self.model.train()
+        counter = Look(self.model, self.job.device)
+        try:
+            if look:
+                with counter.hooks():
+                    trial = self._run(precision, scale)
+                counter.add_weights()
+                trial.seen = counter.seen(counter.rows.cpu())
+            else:
+                trial = self._run(precision, scale)
+            trial.gradients = self._gradients(scale or 1.0)
+            return trial
+        finally:
+            for island in islands:
+                island.remove()
+            self.model.zero_grad(set_to_none=True)
+            self._put_back()
+
+    def rounded(self, precision: str) -> Trial:
+        """Try fp32 on images and weights that were rounded to `precision`: what no 16-bit run can avoid.
+
+        Where this alone turns the gradients around, the network is so sensitive on these batches that a
+        precision can't be blamed for doing the same.
+        """
+        dtype = DTYPES[precision]
+        images = [batch.images_BCHW for batch in self.batches]
+        with torch.no_grad():
+            for weight in self.model.parameters():
+                weight.copy_(weight.to(dtype))
+        for batch in self.batches:
+            batch.images_BCHW = batch.images_BCHW.to(dtype).float()
+        try:
+            return self.run("fp32")
+        finally:
+            for batch, before in zip(self.batches, images, strict=True):
+                batch.images_BCHW = before
+
+    def _run(self, precision: str, scale: float | None) -> Trial:
+        losses, outputs_of = [], []
+        dtype = DTYPES.get(precision)
+        with _first_bad(self.model) as bad:
+            for number, batch in enumerate(self.batches):
+                self._seeds.set(0, number)
+                with torch.autocast(self.job.device.type, dtype=dtype, enabled=dtype is not None):
+                    outputs = self.model.forward(batch.images_BCHW)
+                    loss = self.job.task.loss(outputs, batch, batch.valid, batch.size)
+                torch.autograd.backward(loss * (scale or 1.0))
+                losses.append(float(loss.detach()))
+                outputs_of.append(outputs.detach().float().flatten())
+        mean = sum(losses) / len(losses)
+        if not bad and not math.isfinite(mean):
+            bad.append(LOSS)
+        first_bad = bad[0] if bad else ""
+        return Trial(precision, mean, torch.cat(outputs_of), {}, scale, [], first_bad)
+
+    def _gradients(self, scale: float) -> dict[str, torch.Tensor]:
+        gradients = {}
+        for name, module in self.model.named_modules():
+            own = [p.grad.float().flatten() for p in module.parameters(recurse=False) if p.grad is not None]
+            if own:
+                gradients[name] = torch.cat(own) / scale
+        return gradients
+
+    @torch.no_grad()
+    def _put_back(self) -> None:
+        for tensor, kept in self._kept:
+            tensor.copy_(kept)
+
+
+@contextmanager
+def _first_bad(model: torch.nn.Module) -> Iterator[list[str]]:
+    """Note which layers give what is not finite, in their order."""
+    bad: list[str] = []
+    handles = []
+    for name, module in model.named_modules():
+        if any(module.children()):
+            continue
+
+        def check(_module: torch.nn.Module, _inputs: object, output: object, name: str = name) -> None:
+            is_tensor = isinstance(output, torch.Tensor) and output.is_floating_point()
+            if is_tensor and not bool(output.isfinite().all()):
+                bad.append(name)
+
+        handles.append(module.register_forward_hook(check))
+    try:
+        yield bad
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def cosine(one: torch.Tensor, other: torch.Tensor) -> float:
+    """The cosine of the angle between two gradients; 1 where both are zero, NaN where one is not finite."""
+    one, other = one.double(), other.double()
+    norms = float(one.norm() * other.norm())
+    if norms == 0:
+        return 1.0 if float(one.norm()) == float(other.norm()) else 0.0
+    return float(one @ other) / norms

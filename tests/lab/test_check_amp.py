@@ -1,0 +1,155 @@
+"""`check-amp`: what is safe is called safe, what is not is named, and what helps is what it writes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from mptui.config.merge import resolve
+from mptui.engine.control import Mailbox, Stopped
+from mptui.engine.parts import Job
+from mptui.errors import ConfigError, DivergedError
+from mptui.lab.amp import check as check_module
+from mptui.lab.amp.check import Checker, check
+from mptui.lab.amp.trial import Bench, cosine
+from mptui.runs.plan import Request, plan_run
+from tests.engine.numerics.networks import Gain
+from tests.engine.small import build_trainer, config, end
+
+
+def plan(**flags):
+    values = {
+        "model.name": "resnet18",
+        "data.name": "shapes",
+        "data.samples": 16,
+        "data.image_size": 32,
+        "training.batch_size": 8,
+        "hardware.device": "cpu",
+        **{name.replace("__", "."): value for name, value in flags.items()},
+    }
+    return plan_run(Request(None, {key: ("--set", value) for key, value in values.items()}, (), {}))
+
+
+def bench(tmp_path, model: nn.Module, batches: int = 2) -> Bench:
+    """Small images (8 px) and a network for them."""
+    trainer, _ = build_trainer(config(training={"batch_size": 16}), tmp_path)
+    job: Job = replace(trainer.job, model=model)
+    taken = []
+    for window in job.train_loader.windows(0, 1):
+        taken += [check_module._own(batch) for batch in window]
+    end(trainer)
+    return Bench(job, taken[:batches])
+
+
+def head(width: int = 8) -> list[nn.Module]:
+    return [nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * width, 3)]
+
+
+def test_a_healthy_network_is_safe_in_both_and_left_as_it_was(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), *head())
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    checker = Checker(bench(tmp_path, model), Mailbox())
+    for precision in ("fp32", "bf16", "fp16"):
+        checked = checker.check(precision)
+        assert checked.safe
+        assert not checked.fp32_layers
+        assert checked.cosine > 0.99
+        assert checked.loss_error < 0.02
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
+    assert not any(module._forward_hooks or "forward" in vars(module) for module in model.modules())
+
+
+@pytest.mark.parametrize(("gain", "fault"), [(1e6, "overflow"), (1e-7, "underflow")])
+def test_a_layer_out_of_range_is_named_and_mended_by_fp32_layers(tmp_path, gain, fault):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        Gain(gain),
+        nn.BatchNorm2d(8, eps=1e-20),
+        nn.ReLU(),
+        *head(),
+    )
+    checker = Checker(bench(tmp_path, model), Mailbox())
+    assert (checker.ranking.layers[0].name, checker.ranking.layers[0].fault) == ("2", fault)
+    fp16 = checker.check("fp16")
+    assert fp16.safe
+    assert 1 <= len(fp16.fp32_layers) <= 2
+    assert set(fp16.fp32_layers) <= {"1", "2", "3"}  # what the gain is given, it itself, what it gives to
+    assert fp16.why.startswith("safe with ")
+    assert fp16.cosine > 0.9
+    assert checker.check("bf16").safe
+
+
+def test_what_no_island_can_mend_is_not_safe(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        Gain(1e6),
+        *[module for _ in range(20) for module in (nn.Conv2d(8, 8, 1), nn.ReLU(), Gain(2.5))],
+        *head(),
+    )
+    fp16 = Checker(bench(tmp_path, model), Mailbox()).check("fp16")
+    assert not fp16.safe
+    assert fp16.why == "the output of 1 is not finite"
+
+
+def test_numbers_that_are_not_finite_in_fp32_end_it(tmp_path):
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), Gain(float("inf")), *head())
+    with pytest.raises(DivergedError, match="first in 1"):
+        Checker(bench(tmp_path, model), Mailbox())
+
+
+def test_a_network_that_turns_at_any_rounding_is_not_blamed_on_bf16(tmp_path):
+    """Many layers on a tiny batch: rounding the images alone turns the gradients, in fp32 too."""
+    torch.manual_seed(1)
+    layers: list[nn.Module] = [nn.Conv2d(3, 8, 3, padding=1)]
+    for _ in range(40):
+        layers += [nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
+    bf16 = Checker(bench(tmp_path, model, batches=1), Mailbox()).check("bf16")
+    assert bf16.control < 0.9
+    assert bf16.safe
+    assert "sensitive" in bf16.why
+
+
+def test_it_is_deterministic_and_what_it_advises_can_be_trained(tmp_path):
+    first, again = (check(plan(), 1, Mailbox()) for _ in range(2))
+    assert first.checked == again.checked
+    assert (first.model, first.batches, first.use) == ("resnet18", 1, first.use)
+    advised = first.config(plan().config)
+    assert advised.precision.mode == first.use
+    assert resolve(None, task=None, flags={}, sets=(), environ={})  # the defaults stay what they are
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_obeys_a_stop():
+    mailbox = Mailbox()
+    mailbox.stop(15)
+    with pytest.raises(Stopped):
+        check(plan(), 1, mailbox)
+
+
+def test_what_it_needs_is_in_the_profile():
+    report = check(plan(precision__mode="fp16"), 1, Mailbox())
+    assert report.use == "fp16"
+    report.checked["fp16"].fp32_layers = ["layer1.*"]
+    advised = report.config(plan().config).precision
+    assert (advised.mode, advised.fp32_layers) == ("fp16", ["layer1.*"])
+    assert advised.grad_scaler.init_scale == report.checked["fp16"].loss_scale
+
+
+def test_a_model_that_is_not_there_is_refused():
+    with pytest.raises(ConfigError):
+        plan(model__name="resnet19")
+
+
+def test_the_cosine_of_nothing():
+    zeros, ones = torch.zeros(3), torch.ones(3)
+    assert cosine(zeros, zeros) == 1.0
+    assert cosine(zeros, ones) == 0.0
+    assert cosine(ones, -ones) == pytest.approx(-1.0)
+    assert cosine(ones, ones * float("nan")) != cosine(ones, ones)
