@@ -3,7 +3,8 @@
 import pytest
 
 from mptui.lab.forkserver import ForkServer
-from tests.chaos.runs import UNET, finished, outcome_of
+from mptui.lab.kills import outcome_of
+from tests.chaos.runs import UNET, finished
 
 
 @pytest.fixture(scope="session")

@@ -1,14 +1,11 @@
-"""Tiny real runs of `mptui run`, and what must be the same of two of them."""
+"""Tiny real runs of `mptui run`."""
 
-import json
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mptui.engine.checkpoint import read_newest
-from mptui.events import EpochFinished, Event, PhaseChanged, Step, Validated
+from mptui.events import Event, PhaseChanged
 from mptui.lab.forkserver import Child, ForkServer
 from mptui.runs.journal import read_journal
 
@@ -16,7 +13,6 @@ LIMIT_S = 300.0
 """Far beyond what any of these runs takes, on a machine that is busy with something else."""
 
 LOOK_S = 0.005
-KILLED = -signal.SIGKILL
 
 
 @dataclass(frozen=True)
@@ -86,50 +82,6 @@ def finished(server: ForkServer, case: Case, folder: Path, name: str) -> Path:
     child = started(server, case, folder, name)
     assert child.wait(LIMIT_S) == 0, child.said()
     return folder / name
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """All of a run that does not depend on the clock."""
-
-    steps: dict[int, tuple[object, ...]]
-    validations: dict[int, tuple[object, ...]]
-    epochs: dict[int, tuple[object, ...]]
-    weights: dict[str, dict[str, bytes]]
-    state: str
-
-
-def outcome_of(run: Path) -> Outcome:
-    """Read it from the run's directory: of a step that was taken twice, the later record counts."""
-    events = list(read_journal(run))
-    snapshot, complaints = read_newest(run / "checkpoints")
-    assert complaints == []
-    return Outcome(
-        steps={e.step: _figures(e) for e in events if isinstance(e, Step)},
-        validations={e.epoch: (e.loss, repr(e.metrics), e.best) for e in events if isinstance(e, Validated)},
-        epochs={e.epoch: (e.train_loss, e.val_loss, e.lr) for e in events if isinstance(e, EpochFinished)},
-        weights={
-            group: {name: t.numpy().tobytes() for name, t in tensors.items()}
-            for group, tensors in snapshot.tensors.items()
-        },
-        state=json.dumps(snapshot.state, sort_keys=True),
-    )
-
-
-def _figures(event: Step) -> tuple[object, ...]:
-    return (
-        event.loss,
-        event.lr,
-        event.grad_norm,
-        event.skipped_steps,
-        event.samples_seen,
-        repr(event.metrics),
-    )
-
-
-def steps_told(run: Path) -> list[Event]:
-    """The steps in the journal, in the order in which they were written."""
-    return [event for event in read_journal(run) if isinstance(event, Step)]
 
 
 def wait_for(child: Child, run: Path, seen: Callable[[list[Event]], bool]) -> list[Event]:

@@ -12,9 +12,10 @@ import pytest
 
 from mptui.engine.checkpoint import read_newest
 from mptui.events import Paused, Recovered, Warned
+from mptui.lab.kills import outcome_of
 from mptui.runs.directory import read_summary
 from mptui.runs.journal import read_journal
-from tests.chaos.runs import LIMIT_S, LOOK_S, UNET, Case, finished, in_phase, outcome_of, started, wait_for
+from tests.chaos.runs import LIMIT_S, LOOK_S, UNET, Case, finished, in_phase, started, wait_for
 
 
 def kinds(run, kind):

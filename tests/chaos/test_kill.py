@@ -1,65 +1,22 @@
 """kill -9 of real runs, at any moment and inside a save: what comes out is what comes out without it."""
 
-import random
 import subprocess
 import sys
 import textwrap
-import time
-from dataclasses import dataclass, field
 
 import pytest
 
 from mptui.events import RunStarted
+from mptui.lab.kills import Killer
 from mptui.runs.journal import read_journal
-from tests.chaos.runs import KILLED, RESNET, UNET, finished, outcome_of, started
-
-CALLS_OF_A_SAVE = 45
-"""About how many calls a save makes; the kills inside one go through all of them, and a little beyond."""
-
-
-@dataclass
-class Tally:
-    """What was done to the runs of a test."""
-
-    kills: int = 0
-    inside_a_save: int = 0
-    runs: int = 0
-    lives: list[int] = field(default_factory=list)
+from tests.chaos.runs import RESNET, UNET
 
 
 def killed_again_and_again(server, case, folder, kills, seed):
-    """Kill runs of `case` so many times, every second time inside a save, and compare each that ends."""
-    chance = random.Random(seed)
-    expected = outcome_of(finished(server, case, folder, "undisturbed"))
-    before = time.monotonic()
-    assert outcome_of(finished(server, case, folder, "again")) == expected
-    usual_s = time.monotonic() - before
-    tally, trials = Tally(), 0
-    while tally.kills < kills:
-        name = f"killed-{tally.runs}"
-        life = 0
-        while tally.kills < kills:
-            life += 1
-            trials += 1
-            assert trials < 5 * kills + 20, "the kills don't hit"
-            inside = trials % 2 == 0
-            disk: dict[str, object] | None = None
-            if inside:
-                at, when = trials // 2 * 7 % CALLS_OF_A_SAVE, chance.choice(["before", "half", "after"])
-                disk = {"at": at + chance.choice([0, CALLS_OF_A_SAVE]), "when": when, "error": None}
-            child = started(server, case, folder, name, disk)
-            if not inside:
-                time.sleep(chance.uniform(0, usual_s))
-                child.send(9)
-            code = child.wait(300)
-            assert code in {0, KILLED}, child.said()
-            if code == 0:
-                break
-            tally.kills += 1
-            tally.inside_a_save += inside
-        assert outcome_of(finished(server, case, folder, name)) == expected
-        tally.runs += 1
-        tally.lives.append(life)
+    tally = Killer(server, lambda name: case.arguments(folder, name), folder, seed=seed).run(kills)
+    assert tally.kills == kills
+    assert tally.damaged == []
+    assert tally.differing == []
     return tally
 
 

@@ -8,10 +8,11 @@ import pytest
 
 from mptui.engine.checkpoint import checkpoints, read_newest
 from mptui.events import CheckpointSaved, EpochFinished, Step
+from mptui.lab.kills import outcome_of
 from mptui.runs.attached import Connection
 from mptui.runs.directory import read_summary
 from mptui.runs.journal import read_journal
-from tests.chaos.runs import LIMIT_S, LOOK_S, UNET, Case, in_phase, outcome_of, started, wait_for
+from tests.chaos.runs import LIMIT_S, LOOK_S, UNET, Case, in_phase, started, wait_for
 from tests.data.images import class_folders
 
 LONG = Case("long", (*UNET.flags, "--epochs", "100000"), {**UNET.sets, "checkpoint.every_steps": 1_000_000})
