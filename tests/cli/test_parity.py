@@ -6,10 +6,16 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
-from mptui.runs.directory import owner_of
+from mptui.cli.parity import _tell
+from mptui.errors import ConfigError, DiskError
+from mptui.lab.parity.pieces import Stop, _failure, is_done, make_folder, plan_comparison, train
+from mptui.lab.parity.result import read_outcome
+from mptui.runs.directory import owner_of, write_json
+from mptui.runs.plan import Request
 
 DEADLINE_S = 300
 TINY = {
@@ -27,22 +33,12 @@ TINY = {
     "MPTUI_PRECISION_GRAD_SCALER_GROWTH_INTERVAL": "1000000",
     "OMP_NUM_THREADS": "1",
 }
+ENVIRON = {**os.environ, **TINY}
 
 
 def command(folder, precision, *arguments):
     flags = ["--model", "unet", "--epochs", "3", "--lr", "0.03", "--runs-dir", str(folder), "--name", "both"]
     return [sys.executable, "-m", "mptui", "parity", *flags, "--precision", precision, *arguments]
-
-
-def parity(folder, precision, *arguments):
-    return subprocess.run(
-        command(folder, precision, *arguments),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=DEADLINE_S,
-        env={**os.environ, **TINY},
-    )
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +47,7 @@ def folder(tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
     process = subprocess.Popen(
         command(runs, "bf16"),
-        env={**os.environ, **TINY},
+        env=ENVIRON,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -73,61 +69,111 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def bf16(folder):
-    """The same comparison, gone on with to its end."""
-    ended = parity(folder, "bf16", "--json")
-    assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout)
+def fp16(folder):
+    """The same comparison, gone on with to its end in a precision that can't learn anything here."""
+    ended = subprocess.run(
+        command(folder, "fp16", "--strict"),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_S,
+        env=ENVIRON,
+    )
+    assert "Traceback" not in ended.stderr
+    return ended
 
 
-def test_a_stopped_comparison_goes_on_and_tells_all_of_both(bf16, folder):
-    assert bf16["metric"] == "iou"
-    assert bf16["verdict"] in {"agrees", "differs"}
-    assert bf16["difference_points"]["low"] is None
-    assert any("noise between seeds is unknown" in line for line in bf16["sentences"])
-    assert {gap["curve"] for gap in bf16["largest_gaps"]} == {"training loss", "validation loss", "iou"}
-    assert bf16["speedup"] > 0
-    runs = {run["precision"]: run for run in bf16["runs"]}
+@pytest.fixture(scope="module")
+def comparison():
+    flags = {
+        "model.name": ("--model", "unet"),
+        "training.epochs": ("--epochs", 3),
+        "training.lr": ("--lr", 0.03),
+    }
+    return plan_comparison(
+        Request(None, {**flags, "precision.mode": ("--precision", "bf16")}, (), ENVIRON), 1
+    )
+
+
+def test_a_planted_disagreement_is_told(fp16, folder):
+    assert fp16.returncode == 1, fp16.stdout + fp16.stderr
+    assert "fp16 differs from FP32 with this one seed" in fp16.stdout
+    assert "training loss parts most in" in fp16.stdout
+    assert [line.split()[:3] for line in fp16.stdout.splitlines()[:3]] == [
+        ["seed", "precision", "status"],
+        ["0", "fp32", "completed"],
+        ["0", "fp16", "completed"],
+    ]
+    assert json.loads((folder / "both/parity.json").read_text())["verdict"] == "differs"
+
+
+def test_another_precision_takes_the_fp32_that_is_there_and_tells_all_of_both(
+    fp16, folder, comparison, capsys
+):
+    both = make_folder(comparison, folder, "both")
+    before = (both / "fp32-seed0/summary.json").stat().st_mtime_ns
+    outcomes = [
+        read_outcome(piece, train(piece, ENVIRON, Stop(), quiet=True)) for piece in comparison.pieces(both)
+    ]
+    assert (both / "fp32-seed0/summary.json").stat().st_mtime_ns == before
+    assert _tell(both, comparison, outcomes, as_json=True, strict=False) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert json.loads((both / "parity.json").read_text()) == document
+    assert (document["metric"], document["precision"]) == ("iou", "bf16")
+    assert document["verdict"] in {"agrees", "differs"}
+    assert document["difference_points"]["low"] is None
+    assert any("noise between seeds is unknown" in line for line in document["sentences"])
+    assert {gap["curve"] for gap in document["largest_gaps"]} == {"training loss", "validation loss", "iou"}
+    assert document["speedup"] > 0
+    runs = {run["precision"]: run for run in document["runs"]}
     assert all(runs[name]["status"] == "completed" for name in ("fp32", "bf16"))
     assert all(runs[name]["peak_bytes"] > 0 for name in ("fp32", "bf16"))
-    configs = [(folder / "both" / f"{name}-seed0/run.toml").read_text() for name in ("fp32", "bf16")]
+    configs = [(both / f"{name}-seed0/run.toml").read_text() for name in ("fp32", "bf16")]
     assert [line for line in configs[0].splitlines() if line not in configs[1]] == [
         'mode = "fp32"',
         "tf32 = false",
     ]
-    assert json.loads((folder / "both/parity.json").read_text()) == bf16
-
-
-def test_both_begin_from_the_same_weights_and_batches(bf16, folder):
-    losses = [first_loss(folder / "both" / f"{name}-seed0") for name in ("fp32", "bf16")]
-    assert losses[0] != losses[1]
+    losses = [first_loss(both / f"{name}-seed0") for name in ("fp32", "bf16")]
+    assert losses[0] != losses[1]  # the same weights and batches, other numbers
     assert losses[0] == pytest.approx(losses[1], rel=0.02)
 
 
-def test_a_planted_disagreement_is_told(bf16, folder):
-    before = (folder / "both/fp32-seed0/summary.json").stat().st_mtime_ns
-    ended = parity(folder, "fp16", "--strict")
-    assert ended.returncode == 1, ended.stdout + ended.stderr
-    assert "fp16 differs from FP32 with this one seed" in ended.stdout
-    assert "training loss parts most in" in ended.stdout
-    assert "Traceback" not in ended.stderr
-    assert (folder / "both/fp32-seed0/summary.json").stat().st_mtime_ns == before  # taken as it was
+def test_a_comparison_of_the_same_name_with_other_settings_is_refused(folder, comparison):
+    other = plan_comparison(replace(comparison.request, sets=("model.width=8",)), 1)
+    with pytest.raises(ConfigError, match="other settings"):
+        make_folder(other, folder, "both")
+    more = plan_comparison(comparison.request, 3)
+    assert make_folder(more, folder, "both") == folder / "both"
+    assert len(list(more.pieces(folder))) == 6
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "word"),
-    [
-        (("fp32",), 2, "--precision bf16"),
-        (("bf16", "--seeds", "0"), 2, "--seeds"),
-        (("bf16", "--set", "training.epoch=3"), 2, "training.epochs"),
-        (("bf16", "--set", "model.width=8"), 2, "other settings"),
-    ],
+    ("sets", "seeds", "word"), [(("precision.mode=fp32",), 1, "FP32 against FP32"), ((), 0, "--seeds 0")]
 )
-def test_a_mistake_is_two_lines_and_its_code(folder, arguments, code, word):
-    ended = parity(folder, *arguments)
-    assert ended.returncode == code, ended.stderr
-    assert word in ended.stderr
-    assert "Traceback" not in ended.stderr
+def test_what_can_not_be_compared_is_refused(comparison, sets, seeds, word):
+    with pytest.raises(ConfigError, match=word):
+        plan_comparison(replace(comparison.request, sets=sets), seeds)
+
+
+def test_a_training_that_fails_ends_the_comparison_with_its_code(comparison, tmp_path):
+    piece = next(iter(comparison.pieces(tmp_path)))
+    piece.run.mkdir()
+    write_json(
+        piece.run / "summary.json", {"status": "failed", "error": {"message": "no room", "hint": "make room"}}
+    )
+    with pytest.raises(DiskError, match="fp32, seed 0: no room"):
+        raise _failure(piece, 7, json.loads((piece.run / "summary.json").read_text()))
+    assert "SIGKILL" in str(_failure(piece, -9, {}))
+    assert not is_done(piece, {"status": "diverged"})  # without FP32 there is nothing to compare with
+    assert is_done(replace(piece, precision="bf16"), {"status": "diverged"})
+
+
+def test_a_stop_before_a_training_trains_nothing(comparison, tmp_path):
+    stop = Stop()
+    stop.ask(signal.SIGTERM)
+    piece = next(iter(comparison.pieces(tmp_path)))
+    assert train(piece, ENVIRON, stop, quiet=True) is None
+    assert not piece.run.exists()
 
 
 def first_loss(run):
