@@ -9,6 +9,9 @@ import re
 import unicodedata
 
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+# joiners and variation selectors: unseen, and terminals disagree about how wide they make what is around them
+_JOINING = frozenset("\u200b\u200c\u200d\u2060\ufe0e\ufe0f\ufeff")
+_UNSEEN = _BIDI | _JOINING
 
 
 _LIKE_AN_ESCAPE = re.compile(r"\\(?=x[0-9a-f]{2}|u[0-9a-f]{4})")
@@ -26,8 +29,8 @@ def clean_name(text: str, limit: int = 1000) -> str:
 def clean(text: str, limit: int = 1000) -> str:
     r"""Make `text` safe for one line of a terminal, a log or a table.
 
-    Control characters, line breaks, surrogates and bidirectional marks become `\xNN`-style escapes; anything
-    beyond `limit` characters is cut with an ellipsis. Cleaning twice changes nothing.
+    Control characters, line breaks, surrogates, joiners and bidirectional marks become `\xNN`-style escapes;
+    anything beyond `limit` characters is cut with an ellipsis. Cleaning twice changes nothing.
     """
     if text.isascii() and text.isprintable() and len(text) <= limit:
         return text
@@ -36,7 +39,7 @@ def clean(text: str, limit: int = 1000) -> str:
 
 
 def _escaped(character: str) -> str:
-    if character in _BIDI or unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"}:
+    if character in _UNSEEN or unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"}:
         code = ord(character)
         return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
     return character

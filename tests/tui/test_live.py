@@ -2,11 +2,24 @@ import pytest
 
 from mptui.config.dump import to_toml
 from mptui.config.merge import resolve
-from mptui.events import Paused, PhaseChanged, PresetSwitched, Progress, Resumed
+from mptui.events import (
+    Advice,
+    CommandAnswered,
+    Paused,
+    PhaseChanged,
+    PrecisionChanged,
+    PresetSwitched,
+    Progress,
+    Recovered,
+    Resumed,
+    RunFinished,
+    Warned,
+)
 from mptui.runs.plan import Request
 from mptui.tui.keymap import Keymap
 from mptui.tui.keys import heard_on
 from mptui.tui.widgets.chart import Chart
+from tests import hostile
 from tests.tui.cockpits import until
 from tests.tui.events import (
     START,
@@ -323,24 +336,43 @@ async def test_ascii_mode_shows_ascii_alone(size):
         assert frame(app).isascii()
 
 
-HOSTILE = "\x1b[2J\x07[/x][bold]模型\u202e\n$accent"
+def told_of(name):
+    """A run in which everything that has a name has this one."""
+    named = ("run", "directory", "profile", "model", "dataset", "device_name", "compile_mode")
+    switch = {"profile": name, "previous": f"old {name}", "changes": {name: [name, name]}}
+    return [
+        PhaseChanged(time=START, phase="scanning", detail=name),
+        run_started(**dict.fromkeys((*named, "precision_reason"), name), classes=[name], notes=[name]),
+        Warned(time=START, step=12, code="w", message=name),
+        Advice(time=START, step=12, code="a", message=name, setting=name),
+        Recovered(time=START, step=12, problem=name, action=name),
+        PrecisionChanged(time=START, step=12, precision="bf16", previous=name, reason=name),
+        PresetSwitched(time=START, step=12, **switch),
+        CommandAnswered(time=START, step=12, command=name, state="refused", detail=name),
+    ]
 
 
 @pytest.mark.parametrize("ascii_only", [False, True])
 async def test_hostile_names_neither_act_nor_break_the_frame(ascii_only, chance):
-    started = run_started(
-        **dict.fromkeys(("profile", "model", "dataset", "device_name", "compile_mode"), HOSTILE)
-    )
-    step = step_event(12, START, chance, metrics={HOSTILE: 1.0})
-    source = MemorySource([started, step], profiles=[HOSTILE])
+    source = MemorySource(profiles=hostile.NAMES[:6])
+    frames = []
     async with live(source, ascii_only=ascii_only) as (app, pilot):
-        await pilot.press("9", "slash", "x", "enter")
-        await pilot.pause()
-        strips = app.screen._compositor.render_strips()
-        assert "\x1b" not in frame(app)
-        assert "\u202e" not in frame(app)
-        assert {strip.cell_length for strip in strips} == {120}
-        assert "[/x]" in frame(app)
+        for name in hostile.NAMES:
+            await put(app, pilot, *told_of(name), step_event(12, START, chance, metrics={name: 1.0}))
+            frames.append(frame(app))
+        for keys in (("9",), ("l",), ("escape", "slash", *"e["), ("enter", "question_mark"), ("escape", "q")):
+            await pilot.press(*keys)
+            await pilot.pause()
+            frames.append(frame(app))
+        await pilot.press("escape")
+        for name in hostile.NAMES:
+            ended = RunFinished(time=START, status="failed", exit_code=1, message=name, hint=name)
+            await put(app, pilot, ended)
+            frames.append(frame(app))
+        assert app.is_running
+    for each in frames:
+        assert not hostile.acts(each)
+        assert not hostile.overflows(each, 120)
 
 
 async def test_help_lists_every_key_of_the_screen():

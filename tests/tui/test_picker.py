@@ -14,6 +14,7 @@ from mptui.runs.plan import Request
 from mptui.tui.app import MptuiApp
 from mptui.tui.last import load_last, save_last, state_folder
 from mptui.tui.screens.picker import PickerScreen
+from tests import hostile
 from tests.hardware.machines import GIB, H200, T4
 from tests.tui.cockpits import cockpit, until
 from tests.tui.frames import frame
@@ -293,21 +294,24 @@ async def test_a_damaged_memory_is_no_memory(environ, content):
         assert screen.picked.data == ""
 
 
-HOSTILE = "\x1b[2J\x07[/x][bold]模型\u202e$accent"
-
-
 async def test_hostile_texts_neither_act_nor_break_the_frame(environ, tmp_path):
     folder = tmp_path / "config" / "profiles"
     folder.mkdir(parents=True)
-    name = HOSTILE.replace("/", "")
-    (folder / f"{name}.toml").write_text(f"description = {json.dumps(HOSTILE)}\n", encoding="utf-8")
-    save_last(dict.fromkeys(("model", "data", "epochs"), HOSTILE) | {"profile": name}, environ)
-    async with picker(environ) as (app, pilot, _screen):
-        await pilot.press("end")
-        await until(app, pilot, "[bold]")
-        strips = app.screen._compositor.render_strips()
-    assert {strip.cell_length for strip in strips} == {80}
-    assert not {"\x1b", "\u202e", "\x07"} & set("".join(strip.text for strip in strips))
+    files = [name.replace("/", "").replace("\x00", "")[:200] for name in hostile.NAMES]
+    for file, name in zip(files, hostile.NAMES, strict=True):
+        (folder / f"{file}.toml").write_text(f"description = {json.dumps(name)}\n", encoding="utf-8")
+    save_last(dict.fromkeys(("profile", "model", "data", "epochs"), "".join(hostile.NAMES)), environ)
+    frames = []
+    async with picker(environ) as (app, pilot, screen):
+        screen.query_one("#profiles").focus()
+        for keys in ("end", *["up"] * len(files), "tab", "end", "e", "escape", "w", "escape", "enter"):
+            await pilot.press(keys)
+            await pilot.pause()
+            frames.append(frame(app))
+        assert app.screen is screen
+    for each in frames:
+        assert not hostile.acts(each)
+        assert not hostile.overflows(each, 80)
 
 
 async def test_ascii_mode_shows_ascii_alone(environ):
