@@ -327,7 +327,7 @@ class Trainer:
         self.job, self.task = self.guards.nan.take_job(job), job.task
         self.parts = build_parts(self.job, self._warn, self.parts)
         self.reporter.scaled = self.parts.precision.scaled
-        self.guards.nan.take_parts()
+        self.guards.take_parts()
         self.adviser.restart()
 
     def leave_epoch(self) -> None:

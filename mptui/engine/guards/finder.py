@@ -12,7 +12,7 @@ import torch
 
 from mptui.data.batch import Batch
 from mptui.data.loader import Window
-from mptui.engine.guards.full import is_out_of_memory, release
+from mptui.engine.guards.full import is_out_of_memory, is_too_few_for_norm, release
 from mptui.errors import MemoryExhaustedError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _fits(trainer: "Trainer", window: Window, batch: Batch, count: int) -> bool:
         try:
             _pass(trainer, batch, count)
         except Exception as error:
-            if not is_out_of_memory(error):
+            if not (is_out_of_memory(error) or is_too_few_for_norm(error)):
                 raise
             fits = False
         trainer.parts.updater.forget()

@@ -21,6 +21,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _TEXTS)
 
 
+def is_too_few_for_norm(error: BaseException) -> bool:
+    """Whether BatchNorm was given one value a channel: a piece of one sample, where its map is one pixel."""
+    return isinstance(error, ValueError) and "more than 1 value per channel" in str(error)
+
+
 def is_host_full(error: BaseException) -> bool:
     """Whether the host's memory is full, in this process or in one that reads for it."""
     if isinstance(error, OSError):

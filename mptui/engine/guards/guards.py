@@ -25,6 +25,12 @@ class Guards:
         self.memory.find()
         self._keep()
 
+    def take_parts(self) -> None:
+        """The trainer has other parts, maybe under another configuration."""
+        self.nan.take_parts()
+        self.memory.take_parts()
+        self._plan_snapshot()
+
     def due(self, step: int) -> bool:
         """Whether a snapshot is to be kept after `step` steps."""
         return step >= self._snapshot_at

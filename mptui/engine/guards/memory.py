@@ -14,7 +14,7 @@ import torch
 from mptui.data.batch import Batch
 from mptui.data.loader import Window
 from mptui.engine.guards.finder import find_micro_batch
-from mptui.engine.guards.full import is_host_full, is_out_of_memory, release
+from mptui.engine.guards.full import is_host_full, is_out_of_memory, is_too_few_for_norm, release
 from mptui.engine.guards.pieces import part
 from mptui.errors import MemoryExhaustedError
 from mptui.events import Recovered, Warned
@@ -28,13 +28,25 @@ class MemoryGuard:
 
     def __init__(self, trainer: "Trainer") -> None:
         self._trainer = trainer
-        asked = trainer.job.config.memory.micro_batch
-        self._limits: dict[str, int | None] = {
-            "training": asked if isinstance(asked, int) else None,
-            "validating": None,
-        }
-        self._to_find = asked == "auto"
+        self._limits: dict[str, int | None] = {"training": None, "validating": None}
         self._warned_of_norm = False
+        self._ask_for(trainer.job.config.memory.micro_batch)
+
+    def _ask_for(self, micro_batch: int | str | None) -> None:
+        self._asked = micro_batch
+        self._limits["training"] = micro_batch if isinstance(micro_batch, int) else None
+        self._to_find = micro_batch == "auto"
+
+    def take_parts(self) -> None:
+        """The trainer has other parts; where another micro-batch is asked for, it is in force now.
+
+        Raises:
+            MemoryExhaustedError: Not even one sample fits.
+        """
+        micro_batch = self._trainer.job.config.memory.micro_batch
+        if micro_batch != self._asked:
+            self._ask_for(micro_batch)
+            self.find()
 
     @property
     def micro_batch(self) -> int | None:
@@ -99,9 +111,11 @@ class MemoryGuard:
             MemoryExhaustedError: It may not be cut, or can't be any more, or weights are half moved and there
                 is no state to go back to.
         """
+        limit = min(self._limits[phase] or rows, rows)
+        if limit < rows and is_too_few_for_norm(error):
+            raise _exhausted(error, 1) from error
         if not is_out_of_memory(error):
             return None
-        limit = min(self._limits[phase] or rows, rows)
         trainer = self._trainer
         half_applied = trainer.parts.updater.applying and not trainer.guards.nan.can_go_back
         if trainer.job.config.guards.on_oom == "stop" or limit == 1 or half_applied:

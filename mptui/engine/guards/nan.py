@@ -153,8 +153,10 @@ class NanGuard:
         self._trainer.take_job(self._job)
 
     def take_parts(self) -> None:
-        """The trainer has other parts, for which another floor may hold."""
-        self._watch.floor = self._floor()
+        """The trainer has other parts, for which other limits may hold."""
+        guards = self._trainer.job.config.guards
+        self._watch.floor, self._watch.max_streak = self._floor(), guards.max_skipped_streak
+        self._ladder.budget = guards.max_recoveries
 
     def _raise_islands(self) -> None:
         """Let the layers that the ladder names compute in fp32, and no others."""

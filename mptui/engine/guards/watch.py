@@ -54,7 +54,7 @@ class Watch:
         self.last_good = 0
         self.alarm: Alarm | None = None
         self.left_out: list[Place] = []
-        self._max_streak = max_streak
+        self.max_streak = max_streak
         self.reset()
 
     @property
@@ -102,14 +102,14 @@ class Watch:
         self.alarm = self._judged(row)
 
     def _judged(self, row: StepRow) -> Alarm | None:
-        few = min(FAULTS_IN_A_ROW, self._max_streak)
+        few = min(FAULTS_IN_A_ROW, self.max_streak)
         if len(self._faults) >= few:
             return self._alarm(self._faults[0], row, f"the numbers of {few} steps in a row were not finite")
         if self._skips_at_floor >= few:
             words = f"gradients overflow although the loss scale is at its floor of {self.floor:g}"
             return self._alarm(self._refused[0], row, words)
-        if len(self._refused) >= self._max_streak:
-            words = f"the gradients of {self._max_streak} steps in a row were not finite"
+        if len(self._refused) >= self.max_streak:
+            words = f"the gradients of {self.max_streak} steps in a row were not finite"
             return self._alarm(self._refused[0], row, words)
         if len(self._recent) >= MANY:
             words = f"the numbers of {MANY} of {WITHIN} steps were not finite"

@@ -2,11 +2,12 @@
 
 import errno
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 
-from mptui.config.schema import GuardsConfig
+from mptui.config.schema import GuardsConfig, MemoryConfig
 from mptui.engine import snapshots
 from mptui.engine.checkpoint import read_newest
 from mptui.engine.control import Stopped
@@ -287,3 +288,26 @@ def test_a_host_that_stays_full_ends_the_run(tmp_path):
 
 def test_both_guards_are_on_unless_said_otherwise():
     assert (GuardsConfig().on_nan, GuardsConfig().on_oom) == ("rollback", "split")
+
+
+def test_another_preset_may_ask_for_another_micro_batch(tmp_path):
+    trainer, _ = build(tmp_path, group_net(), memory={"micro_batch": 4})
+    sizes: list[int] = []
+    trainer.model.register_forward_pre_hook(lambda module, inputs: sizes.append(len(inputs[0])))
+    other = trainer.job.config.model_copy(update={"memory": MemoryConfig(micro_batch=2)})
+    trainer.take_job(replace(trainer.job, config=other))
+    finish(trainer)
+    assert set(sizes) == {2, 8}  # a validation takes what it can
+
+
+def test_pieces_too_small_for_batch_norm_are_the_end(tmp_path):
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, SIDE),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.Flatten(),
+        torch.nn.Linear(8, len(CLASSES)),
+    )
+    trainer, _ = build(tmp_path, model)
+    limit_memory(trainer, lambda: 1)
+    with pytest.raises(MemoryExhaustedError, match="more than 1 value per channel"):
+        finish(trainer)
