@@ -88,6 +88,11 @@ class Terminal:
         for key in keys:
             os.write(self.fd, _KEYS.get(key, key).encode())
 
+    def resize(self, columns: int, lines: int) -> None:
+        """Give the terminal another size."""
+        self.screen.resize(lines, columns)
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
     def ended(self) -> bool:
         """Whether the program has ended."""
         if self._status is None:

@@ -1,0 +1,99 @@
+"""A real terminal that nobody reads, that can show little, and names that would act on it."""
+
+import re
+
+import pytest
+from PIL import Image
+
+from mptui.events import DeviceSample, Step
+from tests import hostile
+from tests.e2e.test_terminal import ENDLESS, SHORT, count, look_until, start_training
+
+pytestmark = pytest.mark.slow
+
+MIB = 1 << 20
+
+
+def test_a_terminal_that_nobody_reads_costs_the_run_no_step(terminal):
+    program = terminal(environ=ENDLESS, size=(140, 45))
+    start_training(program)
+    # many whole frames: more than the terminal holds, so that the screen has to wait
+    program.press(*["\x14"] * 40)
+    steps, samples = count(program, Step), count(program, DeviceSample)
+    look_until(lambda: count(program, DeviceSample) >= samples + 2)
+    memory = program.child.memory_info().rss
+    look_until(lambda: count(program, DeviceSample) >= samples + 7)
+    assert count(program, Step) >= steps + 20
+    assert program.child.memory_info().rss < memory + 100 * MIB
+    program.press("x")
+    program.shows("■ stopped")
+    program.press("q")
+    assert program.exit_code() == 0
+    assert program.is_restored()
+
+
+@pytest.fixture
+def hostile_data(tmp_path):
+    """Images in classes and a folder whose names would act."""
+    names = [name.replace("/", "").replace("\x00", "")[:80] for name in hostile.NAMES]
+    folder = tmp_path / "".join(names)[:120]
+    for number, name in enumerate(names):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for copy in range(4):
+            Image.new("RGB", (16, 16), (20 * number, 60 * copy, 0)).save(folder / name / f"{copy}.png")
+        (folder / name / f"{name}.png").write_bytes(b"no picture")
+    return folder
+
+
+def test_hostile_names_of_data_reach_no_terminal(terminal, hostile_data, tmp_path):
+    profiles = tmp_path / "config" / "profiles"
+    profiles.mkdir(parents=True)
+    for name in hostile.NAMES:
+        file = name.replace("/", "").replace("\x00", "")[:80]
+        (profiles / f"{file}.toml").write_text("[training]\nbatch_size = 8\n", encoding="utf-8")
+    environ = {
+        "MPTUI_CONFIG_DIR": str(tmp_path / "config"),
+        "MPTUI_DATA_PATH": str(hostile_data),
+        "MPTUI_DATA_IMAGE_SIZE": "32",
+        "MPTUI_DATA_BAD_SAMPLE_BUDGET": "1.0",
+        "MPTUI_MODEL_NAME": "resnet18",
+        "MPTUI_TRAINING_BATCH_SIZE": "8",
+        "MPTUI_TRAINING_MAX_STEPS": "2",
+    }
+    program = terminal(environ=environ, size=(120, 36))
+    start_training(program)
+    program.shows("✓ completed")
+    program.press("l")
+    program.shows("left out")
+    program.press("q")
+    assert program.exit_code() == 0
+    assert program.is_restored()
+    written = program.output.decode("utf-8", errors="replace")
+    # what Textual itself sends is escape sequences: what is left without them is text
+    text = re.sub(
+        r"\x1b(\[[0-9;:<=>?]*[ -/]*[@-~]|[()][0-9A-B]|[=>PX^_]|\][^\x07\x1b]*(\x07|\x1b\\))", "", written
+    )
+    assert not hostile.acts(text) - {"\r"}
+    assert "52;c" not in "".join(re.findall(r"\x1b\][^\x07\x1b]*", written))
+
+
+@pytest.mark.parametrize(
+    ("environ", "size"), [({"LANG": "C"}, (60, 16)), ({"NO_COLOR": "1", "TERM": "screen"}, (80, 24))]
+)
+def test_a_run_is_readable_on_any_terminal(terminal, environ, size):
+    program = terminal(environ=SHORT | environ, size=size)
+    program.shows("workers")
+    program.press("enter")
+    program.shows("enter start")
+    program.press("4", "enter")
+    program.shows("completed")
+    for words in ("loss", "grad norm", "images/s", "q leave"):
+        assert words in program.text
+    assert program.text.isascii() == (environ.get("LANG") == "C")
+    program.resize(50, 10)
+    program.shows("mptui needs 60x16 cells")
+    program.resize(*size)
+    program.shows("grad norm")
+    program.press("q")
+    assert program.exit_code() == 0
+    assert program.is_restored()
