@@ -6,6 +6,8 @@ decoded. What a camera or a program wrote comes out as a person would see it: EX
 transparency laid over white, the first frame of an animation, deep grey scaled to 8 bits and not clipped.
 """
 
+import os
+import stat
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -102,6 +104,7 @@ def opened(path: str) -> Iterator[Image.Image]:
         BadSampleError: The file can't be read, is no image, is too large, or is damaged.
     """
     try:
+        _check_file(path)
         with Image.open(path, formats=FORMATS) as image:
             _check_size(path, image)
             yield image
@@ -195,6 +198,13 @@ def _orientation(image: Image.Image) -> int:
     except Exception:  # noqa: BLE001 - the pixels are whole; only the note about them is not
         return 1
     return orientation if orientation in _UPRIGHT else 1
+
+
+def _check_file(path: str) -> None:
+    """Refuse a pipe, a socket and a device: a read from one may never end."""
+    kind = stat.S_IFMT(os.stat(path).st_mode)  # noqa: PTH116 - a Path for each image is slow
+    if kind not in {stat.S_IFREG, stat.S_IFDIR}:
+        raise BadSampleError(path, "not a file")
 
 
 def _check_size(path: str, image: Image.Image) -> None:

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +100,23 @@ class Slow:
     def read(self, side_hint: int | None = None) -> Decoded:
         (self.folder / self.name).touch()
         return Drawn(self.index, 2000, 1500).read(side_hint)
+
+
+@dataclass(frozen=True)
+class Hanging:
+    """Never comes back from a read, as on a disk that is gone; says by `marker` that it has begun."""
+
+    index: int
+    marker: Path
+
+    @property
+    def name(self) -> str:
+        return f"hanging-{self.index}.png"
+
+    def read(self, side_hint: int | None = None) -> Decoded:
+        self.marker.touch()
+        while True:
+            time.sleep(3600)
 
 
 @dataclass(frozen=True)

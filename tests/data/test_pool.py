@@ -15,7 +15,7 @@ from mptui.data.pool import Pool
 from mptui.data.types import Request
 from mptui.data.worker import Answer, Task
 from mptui.errors import DataError
-from tests.data.samples import Chatty, Deadly, Drawn, Faulty, Slow
+from tests.data.samples import Chatty, Deadly, Drawn, Faulty, Hanging, Slow
 
 SIDE = 16
 BYTES = SIDE * SIDE * 3
@@ -169,3 +169,28 @@ def test_workers_end_with_a_trainer_that_is_killed() -> None:
     assert len(pids) == 2
     _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=20)
     assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_read_that_never_ends_is_named_and_can_be_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mptui.data.pool._PATIENCE_S", 0.3)
+    marker = tmp_path / "reading"
+
+    def stop_once_it_hangs() -> None:
+        if marker.exists():
+            raise KeyboardInterrupt
+
+    with Pool(1, stop_once_it_hangs) as pool:
+        pool.arena.reserve(BYTES)
+        pool.submit(task(pool, Hanging(7, marker), 0))
+        hung = pool.pids
+        with pytest.raises(KeyboardInterrupt):
+            while True:
+                pool.collect(block=True)
+        assert pool.reading == ["hanging-7.png"]
+        pool.call_off()
+        assert pool.pids == []
+        assert not psutil.pid_exists(hung[0])
+        marker.unlink()
+        assert len(read(pool, [Drawn(0)])) == 1  # another process does the next task
