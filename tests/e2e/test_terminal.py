@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -49,13 +50,13 @@ def count(terminal: Terminal, kind: type[Event]) -> int:
     return sum(isinstance(event, kind) for event in journal(terminal))
 
 
-def start_training(terminal: Terminal, digit: str = "4") -> None:
-    """From the first frame to the first step: the devices, profile 4 (debug), and enter."""
+def start_training(terminal: Terminal, digit: str = "4", words: str = "A first run or a bug hunt") -> None:
+    """From the first frame to the first step: the devices, a profile (4 is debug), and enter."""
     terminal.shows("workers")
     terminal.press("enter")
     terminal.shows("enter start")
     terminal.press(digit)
-    terminal.shows("A first run or a bug hunt")
+    terminal.shows(words)
     terminal.press("enter")
     terminal.shows("space pause")
     terminal.until(lambda: count(terminal, Step) >= 1, "a step")
@@ -74,21 +75,24 @@ def test_a_run_from_the_first_frame_to_the_exit_code(terminal):
     assert (program.folder / "runs" / Path(last.directory).name / "console.log").exists()
 
 
-def test_a_preset_switched_in_the_middle_loses_and_repeats_no_sample(terminal):
-    program = terminal(environ=ENDLESS | {"MPTUI_TRAINING_LR": "0.01", "MPTUI_DATA_AUGMENT": "none"})
-    start_training(program)
-    program.until(lambda: count(program, EpochFinished) >= 12, "some epochs")
-    program.press("2")
-    program.shows("can't change in a run")
-    program.press("enter")
-    program.until(lambda: count(program, PresetSwitched), "the preset")
-    program.shows("debug → stable")
-    epochs = count(program, EpochFinished)
-    program.until(lambda: count(program, EpochFinished) >= epochs + 2, "two more epochs")
+def test_presets_switched_in_the_middle_lose_and_repeat_no_sample(terminal):
+    environ = {"MPTUI_TRAINING_LR": "0.01", "MPTUI_DATA_AUGMENT": "none", "MPTUI_SPEED_COMPILE": "off"}
+    program = terminal(environ=ENDLESS | environ)
+    start_training(program, "1", "Results quickly")
+    program.until(lambda: count(program, EpochFinished) >= 20, "some epochs")
+    for digit, words in (("2", "fast → stable"), ("4", "stable → debug")):
+        program.press(digit)
+        program.shows("can't change in a run")
+        program.press("enter")
+        program.shows(words)
+        program.until(lambda words=words: words in switches(program), "the preset")
+        epochs = count(program, EpochFinished)
+        program.until(lambda epochs=epochs: count(program, EpochFinished) >= epochs + 3, "more epochs")
     program.press("x")
     program.shows("■ stopped")
     program.press("q")
     assert program.exit_code() == 0
+    assert program.is_restored()
     events = journal(program)
     steps = [event for event in events if isinstance(event, Step)]
     assert [step.step for step in steps] == list(range(1, len(steps) + 1))
@@ -99,15 +103,21 @@ def test_a_preset_switched_in_the_middle_loses_and_repeats_no_sample(terminal):
             taken = [each for each in events[:place] if isinstance(each, Step)]
             assert taken[-1].samples_seen == SAMPLES * event.epoch
     assert {step.nonfinite for step in steps} == {0}
-    (switch,) = [event for event in events if isinstance(event, PresetSwitched)]
-    assert (switch.previous, switch.profile) == ("debug", "stable")
+    batches = [after - before for before, after in pairwise(seen)]
+    assert {16, 8, 2} <= set(batches)
+    first = next(place for place, event in enumerate(events) if isinstance(event, PresetSwitched))
     losses, after = (
         [event.train_loss for event in part if isinstance(event, EpochFinished)]
-        for part in (events[: events.index(switch)], events[events.index(switch) :])
+        for part in (events[:first], events[first:])
     )
-    halfway = (losses[0] + losses[-1]) / 2
     assert losses[-1] < 0.8 * losses[0]
-    assert max(after) < halfway
+    assert max(after) < 0.9 * losses[0]
+
+
+def switches(terminal: Terminal) -> list[str]:
+    """The presets that came into force."""
+    events = journal(terminal)
+    return [f"{each.previous} → {each.profile}" for each in events if isinstance(each, PresetSwitched)]
 
 
 def test_a_paused_run_takes_no_step(terminal):
@@ -116,15 +126,14 @@ def test_a_paused_run_takes_no_step(terminal):
     program.press("space")
     program.until(lambda: count(program, Paused), "the pause")
     program.shows("■ paused")
-    samples = count(program, DeviceSample)
-    program.until(lambda: count(program, DeviceSample) >= samples + 3, "three seconds")
+    steps, samples = count(program, Step), count(program, DeviceSample)
+    program.until(lambda: count(program, DeviceSample) >= samples + 5, "five seconds")
+    assert count(program, Step) == steps
     program.press("space")
     program.until(lambda: count(program, Resumed), "going on")
-    steps = count(program, Step)
     program.until(lambda: count(program, Step) > steps, "a step")
     kinds = [event.kind for event in journal(program)]
     assert "step" not in kinds[kinds.index("paused") : kinds.index("resumed")]
-    assert kinds[kinds.index("paused") : kinds.index("resumed")].count("device") >= 3
 
 
 def test_leaving_while_it_trains_asks_first(terminal):
@@ -142,6 +151,7 @@ def test_leaving_while_it_trains_asks_first(terminal):
     assert isinstance(last, RunFinished)
     assert last.status == "stopped"
     assert list((program.folder / "runs").glob("*/checkpoints/*"))
+    assert program.is_restored()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
