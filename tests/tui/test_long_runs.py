@@ -1,0 +1,97 @@
+"""The screen of a run that goes on for hours: its memory stays flat, a frame costs what it did at first."""
+
+import gc
+import itertools
+import statistics
+import time
+import tracemalloc
+
+import pytest
+
+from mptui.events import CheckpointSaved, EpochFinished, StepSkipped, Validated, Warned
+from tests.tui.events import START, MemorySource, device_sample, run_started, step_event
+from tests.tui.frames import frame, live, put
+
+AT_ONCE = 2000
+EARLY = 4000
+FRAMES = 25
+
+
+class Endless(MemorySource):
+    """A run whose events never end, some thousands at each look, as a journal is played back."""
+
+    def __init__(self, chance):
+        super().__init__()
+        self._events = itertools.chain([run_started()], story(chance))
+        self.given = 0
+
+    def poll(self):
+        events = [*super().poll(), *itertools.islice(self._events, AT_ONCE)]
+        self.given += len(events)
+        return events
+
+
+def story(chance):
+    """Steps, and all that happens beside them."""
+    for number in itertools.count(1):
+        step, when = 12 * number, START + number
+        yield step_event(step, when, chance, metrics={"acc1": 0.5 + 0.4 * chance.random()})
+        yield device_sample(when, step, chance)
+        if number % 50 == 0:
+            yield Warned(time=when, step=step, code="w", message=f"warning at {step}")
+            yield StepSkipped(time=when, step=step, count=1, total=number // 50, streak=1, loss_scale=1024.0)
+        if number % 400 == 0:
+            epoch = number // 400
+            metrics = {"acc1": 0.7, "acc5": 0.9}
+            yield Validated(
+                time=when, step=step, epoch=epoch, loss=1.0, metrics=metrics, seconds=3, best=True
+            )
+            yield EpochFinished(
+                time=when,
+                step=step,
+                epoch=epoch,
+                epochs=10**6,
+                train_loss=1.0,
+                train_metrics={},
+                val_loss=1.1,
+                lr=0.1,
+                seconds=9,
+            )
+            yield CheckpointSaved(time=when, step=step, path="last", reason="time", seconds=1, size_bytes=9)
+
+
+async def cost_of_a_frame(app, pilot, chance):
+    """The median processor time of this thread for one more step and its frame, in seconds."""
+    costs = []
+    source, view = app.screen.source, app.screen.view
+    source._events = iter(())
+    for _ in range(FRAMES):
+        began = time.thread_time()
+        await put(app, pilot, step_event(view.step + 12, view.time + 1, chance))
+        costs.append(time.thread_time() - began)
+    return statistics.median(costs)
+
+
+@pytest.mark.parametrize("events", [24_000, pytest.param(1_000_000, marks=pytest.mark.chaos)])
+async def test_an_hour_of_events_leaves_memory_flat_and_frames_as_cheap(events, chance):
+    async def shown(given, grown=None):
+        source = Endless(chance)
+        async with live(source) as (app, pilot):
+            while source.given < given:
+                app.screen.look()
+                await pilot.pause()
+                if grown is not None and source.given >= EARLY and not tracemalloc.is_tracing():
+                    gc.collect()
+                    tracemalloc.start()
+            if grown is not None:
+                gc.collect()
+                grown.append(tracemalloc.get_traced_memory()[0])
+                tracemalloc.stop()
+            assert "● training" in frame(app)
+            return await cost_of_a_frame(app, pilot, chance)
+
+    grown: list[int] = []
+    early = await shown(EARLY)
+    late = await shown(events, grown)
+    assert grown[0] < 4_000_000
+    assert late < 2.5 * early
