@@ -17,6 +17,7 @@ from typing import Any
 from mptui.engine.files import replace_file
 from mptui.errors import ConfigError, DiskError, RunDirectoryError
 from mptui.events import finite_json
+from mptui.text import clean
 
 VERSION = 1
 """Of a run's files as a whole; `summary.json` and `environment.json` tell it."""
@@ -30,6 +31,17 @@ CRASHED = "crashed"
 
 _LOCK = "lock.json"
 LOCK_VERSION = 1
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("run", "directory", "status", "profile"), str),
+    **dict.fromkeys(("task", "model", "device"), (str, type(None))),
+    **dict.fromkeys(
+        ("version", "exit_code", "epochs", "optimizer_steps", "samples_seen", "skipped_steps"), int
+    ),
+    **dict.fromkeys(("dataset", "precision", "final", "best", "time", "memory", "error"), dict),
+    **dict.fromkeys(("recoveries", "warnings"), list),
+    "started": (int, float),
+    "samples_per_second": (int, float, type(None)),
+}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}")
 
 
@@ -120,12 +132,25 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
 
 
 def read_summary(run: Path) -> dict[str, Any]:
-    """The run's summary.json; empty where there is none or it can't be read."""
+    """The run's summary.json, made safe to show: no value of a wrong type; empty where it can't be read."""
     try:
         document = json.loads((run / SUMMARY).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
-    return document if isinstance(document, dict) else {}
+    if not isinstance(document, dict):
+        return {}
+    known = {key: value for key, value in document.items() if isinstance(value, _TYPES.get(key, object))}
+    if "best" in known and not isinstance(known["best"].get("metric"), str):
+        known["best"] = {"epoch": None, "metric": None, "value": None}
+    return {key: _cleaned(value) for key, value in known.items()}
+
+
+def _cleaned(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, dict):
+        return {clean(key): _cleaned(item) for key, item in value.items()}
+    return [_cleaned(item) for item in value] if isinstance(value, list) else value
 
 
 def check_version(run: Path) -> None:
