@@ -5,8 +5,9 @@ import pytest
 
 # The thread is what a run's worker is: one that begins late, after another one has ended.
 FAULTS = """
-import resource, sys, threading
+import resource, threading
 import torch
+from mptui.hardware.memory import keep_freed_memory
 
 def in_a_thread(work):
     thread = threading.Thread(target=work)
@@ -24,20 +25,15 @@ def faults():
         step()
     print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
-if sys.argv[1] == "keep":
-    from mptui.hardware.memory import keep_freed_memory
-    keep_freed_memory()
+keep_freed_memory()
 torch.set_num_threads(1)
 in_a_thread(lambda: [bytearray(100_000) for _ in range(10)])
 in_a_thread(faults)
 """
 
 
-def page_faults(how: str) -> int:
-    answer = subprocess.run([sys.executable, "-c", FAULTS, how], capture_output=True, text=True, check=True)
-    return int(answer.stdout)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="page faults are told by Linux, and kept low for glibc")
 def test_a_step_pays_no_page_faults_for_the_memory_of_the_step_before():
-    assert page_faults("keep") * 100 < page_faults("as it comes")
+    answer = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
+
+    assert int(answer.stdout) < 300  # as glibc comes, they are thousands: 30,000 pages are freed in a step
