@@ -1,13 +1,15 @@
 """A run's own configuration and data, as the doctor sees them on machines of several kinds."""
 
+import sysconfig
 from dataclasses import replace
 
 import pytest
 
-from mptui.data.types import Dataset
+from mptui.data.shapes import shapes
+from mptui.data.types import Dataset, Problem
 from mptui.hardware.devices import Machine
 from mptui.hardware.torch_view import TorchView
-from mptui.lab.doctor import configuration
+from mptui.lab.doctor import data
 from mptui.lab.doctor.configuration import check_configuration
 from mptui.lab.doctor.data import check_data
 from mptui.lab.doctor.findings import exit_code
@@ -60,7 +62,7 @@ def test_a_compiler_that_is_not_there_is_told_before_it_is_missed(monkeypatch, t
     _, found = look("speed.compile=default")
     assert "a C compiler" in found["speed.compile"].what
     (tmp_path / "cc").touch(mode=0o755)
-    monkeypatch.setattr(configuration.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     _, found = look("speed.compile=default")
     assert "Python's headers" in found["speed.compile"].what
     (tmp_path / "Python.h").touch()
@@ -119,12 +121,10 @@ def test_data_that_is_not_there_is_an_error_of_the_data(tmp_path):
 
 
 def test_a_long_list_of_broken_files_is_cut(monkeypatch):
-    from mptui.data.types import Problem
-    from mptui.lab.doctor import data
-
     plan, _ = look()
     problems = tuple(Problem(f"{index}.png", "truncated") for index in range(50))
-    dataset = Dataset("x", "classification", ("a",), [0], [0], problems=problems, class_counts=[5])
+    half = shapes("classification", 8, 32, 0).train
+    dataset = Dataset("x", "classification", ("a",), half, half, problems=problems, class_counts=[5])
     monkeypatch.setattr(data, "open_dataset", lambda *_, **__: replace(dataset))
     told = [f for f in check_data(plan, lambda done, total: None) if f.name == "file"]
     assert len(told) == 21

@@ -1,6 +1,7 @@
 """Each look at the machine, with the bad state put there: files, variables, limits, a broken torch."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -210,7 +211,7 @@ def test_shared_memory_missing_small_or_full(tmp_path, monkeypatch):
         ((GIB * 8, 0, GIB), "ok"),
     ):
         usage = type("Usage", (), dict(zip(("total", "used", "free"), size, strict=True)))
-        monkeypatch.setattr(host.shutil, "disk_usage", lambda path, usage=usage: usage)
+        monkeypatch.setattr(shutil, "disk_usage", lambda path, usage=usage: usage)
         assert states(host.check_shm(tmp_path)) == [state]
 
 
@@ -246,7 +247,7 @@ def test_a_place_that_cant_be_written_and_one_that_is_full_have_their_own_code(t
         assert states(found) == ["error"]
         assert exit_code(found) == 7
     for free, state in ((1 << 20, "error"), (5 * GIB, "advice"), (50 * GIB, "ok")):
-        monkeypatch.setattr(host.shutil, "disk_usage", lambda path, free=free: type("U", (), {"free": free}))
+        monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: type("U", (), {"free": free}))
         assert states(host.check_disk(tmp_path)) == [state]
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 

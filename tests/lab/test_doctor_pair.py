@@ -1,5 +1,8 @@
 """Two configurations against each other: said twice and differently is an error with its mend."""
 
+import re
+from itertools import product
+
 import pytest
 
 from mptui.hardware.devices import Machine
@@ -66,6 +69,28 @@ def test_the_mend_that_is_told_makes_the_pair_aligned(told):
     assert not errors(told(BEFORE.replace("amp: False", mend)))
     other = conflict.do.split("`")[3]
     assert not errors(told(BEFORE, ACCELERATE.replace("mixed_precision: bf16", other)))
+
+
+def test_every_mend_that_is_told_makes_the_two_agree(told):
+    switch, formats = (None, "true", "false"), (None, "fp16", "bf16")
+    mended = 0
+    for values in product(switch, switch, switch, formats, ("'no'", "fp16", "bf16")):
+        keys = dict(zip(("amp", "fp16", "bf16", "amp_dtype"), values[:4], strict=True))
+        lines = [f"{key}: {value}" for key, value in keys.items() if value is not None]
+        accelerate = ACCELERATE.replace("bf16", values[4])
+        found = errors(told("\n".join(lines), accelerate)) if lines else []
+        if not found or "acc.yaml" not in found[0].what:
+            continue  # they agree, or the file contradicts itself
+        in_training, in_accelerate = found[0].do.split("; or for ")
+        (other,) = re.findall(r"write `([^`]*)`", in_accelerate)
+        there = accelerate.replace(f"mixed_precision: {values[4]}", other)
+        assert not errors(told("\n".join(lines), there)), (values, found[0].do)
+        for text, line in re.findall(r"write `([^`]*)` in \S+:(\d+)", in_training):
+            lines[int(line) - 1] = text
+        lines += re.findall(r"add `([^`]*)`", in_training)
+        assert not errors(told("\n".join(lines), accelerate)), (values, found[0].do)
+        mended += 1
+    assert mended > 40
 
 
 @pytest.mark.parametrize(

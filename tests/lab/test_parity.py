@@ -2,6 +2,8 @@
 
 import json
 from math import inf, nan, sqrt
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,6 +57,8 @@ def test_the_interval_holds_the_truth_as_often_as_it_says():
         held = 0
         for _ in range(1000):
             found = difference(rng.normal(0.002, 0.001, seeds).tolist(), [0.0] * seeds)
+            assert found.low is not None
+            assert found.high is not None
             held += found.low <= 0.2 <= found.high
         assert 925 < held < 975
 
@@ -75,15 +79,20 @@ def journal(tmp_path):
             step += size
             events.append(_step(step, size, sum(values) / size))
         for epoch, metric in enumerate(metrics, 1):
-            shape = {"epoch": epoch, "step": step}
             events.append(
                 Validated(
-                    **shape, loss=1 - metric, metrics={"acc1": metric, "acc5": 1.0}, seconds=0.0, best=True
+                    epoch=epoch,
+                    step=step,
+                    loss=1 - metric,
+                    metrics={"acc1": metric, "acc5": 1.0},
+                    seconds=0.0,
+                    best=True,
                 )
             )
             events.append(
                 EpochFinished(
-                    **shape,
+                    epoch=epoch,
+                    step=step,
                     epochs=9,
                     train_loss=1.0,
                     train_metrics={},
@@ -150,6 +159,11 @@ def test_steps_that_a_resumed_run_took_again_count_once(journal):
 # -- results
 
 
+def piece(precision: str, seed: int, run: Path) -> Piece:
+    plan: Any = None  # how a run ended is read from its directory
+    return Piece(precision, seed, plan, run)
+
+
 @pytest.fixture
 def result(journal, tmp_path):
     """The result of runs with these final metrics; what else a summary says can be changed."""
@@ -168,7 +182,7 @@ def result(journal, tmp_path):
                     "time": {"total_s": 9.0},
                     **(changes if precision != "fp32" else {}),
                 }
-                outcomes.append(read_outcome(Piece(precision, seed, None, run), summary))
+                outcomes.append(read_outcome(piece(precision, seed, run), summary))
         return compare(tmp_path, "bf16", outcomes)
 
     return build

@@ -144,16 +144,24 @@ def _conflict(training: Training, accelerate: Accelerate, ours: Said, theirs: Sa
 def _mend(training: Training, wanted: Said) -> Iterator[str]:
     """The exact lines of the training file that make it train as Accelerate does."""
     settings = training.settings
-    on = {"amp": wanted != "no", "fp16": False, "bf16": False}
-    if training.first("amp") is None and wanted in on:
-        on[wanted] = True
+    on = {"amp": wanted != "no", "fp16": wanted == "fp16", "bf16": wanted == "bf16"}
+    if training.first("amp") is not None:
+        on |= {"fp16": False, "bf16": False}  # the switch says that, and Accelerate the format
     for topic in _SWITCHES:
         for setting in training.topics.get(topic, []):
             if as_bool(setting.value) != on[topic]:
                 yield _line(settings, setting, _like(settings, setting, on=on[topic]))
-    for setting in training.topics.get("dtype", []):
-        if as_format(setting.value) not in {wanted, None, "auto"}:
-            yield _line(settings, setting, _quoted(settings, setting, "fp32" if wanted == "no" else wanted))
+    formats = training.topics.get("dtype", [])
+    if wanted != "no" or training.first("amp") is None:
+        for setting in formats:
+            if as_format(setting.value) not in {wanted, None, "auto"}:
+                yield _line(
+                    settings, setting, _quoted(settings, setting, "fp32" if wanted == "no" else wanted)
+                )
+    switches = [setting for topic in _SWITCHES for setting in training.topics.get(topic, [])]
+    if wanted != "no" and not formats and not any(on[t] for t in _SWITCHES if training.topics.get(t)):
+        switched_on = settings.mended(switches[0], _like(settings, switches[0], on=True))
+        yield f"add `{switched_on.replace(switches[0].keys[-1], 'amp')}`"
 
 
 def _line(settings: Settings, setting: Setting, value: str) -> str:
