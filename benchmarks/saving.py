@@ -1,0 +1,160 @@
+"""What saving costs the training: steps while a checkpoint is written, beside steps while none is.
+
+    python -m benchmarks.saving --model resnet50
+
+Blocks of steps alternate in one process. A block with a save lasts until the save is on the disk; what it
+takes longer than as many steps without one is what the save cost. The share is for one save a minute.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.common import save
+from mptui.data.loader import Window
+from mptui.engine import snapshots
+from mptui.engine.control import Mailbox
+from mptui.engine.saver import Saver
+from mptui.engine.trainer import Trainer
+from mptui.events import CheckpointSaved, Event
+from mptui.runs.plan import Request, plan_run
+from mptui.runs.prepare import prepare
+
+MINUTE_S = 60.0
+WARM_UP = 5
+LEAST_STEPS = 5
+
+
+class Bench:
+    """A trainer that takes blocks of steps, and saves in every other one."""
+
+    def __init__(self, request: Request, folder: Path) -> None:
+        self.plan = plan_run(request)
+        self.saved: list[CheckpointSaved] = []
+        prepared = prepare(
+            self.plan,
+            emit=self._note,
+            mailbox=Mailbox(),
+            on_bad=lambda problem: None,
+            force_compile=self.plan.resolved.compile_forced,
+        )
+        self.saver = Saver(folder, self.plan.config.checkpoint, self._note)
+        self.trainer = Trainer(prepared.job, emit=self._note, mailbox=Mailbox(), saver=self.saver)
+        self.trainer.guards.begin()
+        self._windows = self._forever()
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, CheckpointSaved):
+            self.saved.append(event)
+
+    def _forever(self) -> Iterator[Window]:
+        for epoch in range(1_000_000):
+            yield from self.trainer.job.train_loader.windows(epoch, 1)
+
+    def steps(self, count: int) -> float:
+        """Take steps; returns the seconds they took, the device's work included."""
+        started = time.perf_counter()
+        for _ in range(count):
+            self._one()
+        self._synchronize()
+        return time.perf_counter() - started
+
+    def steps_beside_a_save(self) -> tuple[int, float]:
+        """Save, and take steps until it is on the disk; returns how many and their seconds."""
+        started, count, before = time.perf_counter(), 0, len(self.saved)
+        self.saver.save(snapshots.take(self.trainer), "time")
+        while len(self.saved) == before or count < LEAST_STEPS:
+            self._one()
+            count += 1
+        self._synchronize()
+        return count, time.perf_counter() - started
+
+    def _one(self) -> None:
+        self.trainer._step(next(self._windows))
+        if self.trainer.reporter.due(time.perf_counter()):
+            self.trainer.reporter.flush()
+
+    def _synchronize(self) -> None:
+        if self.trainer.device.type != "cpu":
+            torch.get_device_module(self.trainer.device).synchronize()
+
+    def close(self) -> None:
+        """End threads and workers."""
+        self.saver.close()
+        self.trainer.close()
+
+
+def measure(bench: Bench, rounds: int) -> dict[str, Any]:
+    """The cost of a save in seconds, round by round, and its share at one a minute."""
+    bench.steps(WARM_UP)
+    costs, step_s = [], []
+    for number in range(rounds):
+        count, with_save = bench.steps_beside_a_save()
+        without = bench.steps(count)
+        costs.append(with_save - without)
+        step_s.append(without / count)
+        print(
+            f"  round {number + 1}: {count} steps, {with_save:.3f} s with a save, {without:.3f} s without",
+            flush=True,
+        )
+    shares = [cost / MINUTE_S for cost in costs]
+    written = [event.seconds for event in bench.saved]
+    print(
+        f"  a save costs {statistics.median(costs):.3f} s: "
+        f"{100 * statistics.median(shares):.2f} % at one a minute"
+    )
+    return {
+        "rounds": rounds,
+        "size_bytes": bench.saved[-1].size_bytes,
+        "step_s": statistics.median(step_s),
+        "written_in_s": statistics.median(written),
+        "cost_s": {"median": statistics.median(costs), "min": min(costs), "max": max(costs)},
+        "share_at_one_a_minute": {
+            "median": statistics.median(shares),
+            "min": min(shares),
+            "max": max(shares),
+        },
+    }
+
+
+def main() -> None:
+    """Measure, and write results/saving-MODEL.json."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", default="resnet50")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--batch-size", type=int, default=None)
+    parser.add_argument("--image-size", type=int, default=None)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument(
+        "--folder", type=Path, default=None, help="on the disk to measure; default: a temporary one"
+    )
+    arguments = parser.parse_args()
+    flags: dict[str, tuple[str, Any]] = {
+        "model.name": ("--model", arguments.model),
+        "hardware.device": ("--device", arguments.device),
+        "checkpoint.every_minutes": ("benchmark", 1e6),
+    }
+    if arguments.batch_size:
+        flags["training.batch_size"] = ("--batch-size", arguments.batch_size)
+    if arguments.image_size:
+        flags["data.image_size"] = ("--image-size", arguments.image_size)
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        bench = Bench(Request("fast", flags, ("speed.compile=off",), os.environ), Path(folder))
+        try:
+            result = measure(bench, arguments.rounds)
+        finally:
+            bench.close()
+    save(f"saving-{arguments.model}", {"device": bench.plan.device.name, **result})
+
+
+if __name__ == "__main__":
+    main()
