@@ -272,6 +272,10 @@ class Diagnosed(Event):
     advice: list[str] = field(default_factory=list)
 
 
+NUMERICS_BUDGET = {"summary": 0.005, "full": 0.05}
+"""The share of a run's time that looks at its numbers take at most, by guards.numerics."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumericsLayer:
     """What 16 bits do to a part of a layer: forward (its output), gradient (of it), weights (their gradient).

@@ -17,6 +17,7 @@ from mptui.events import (
     EpochFinished,
     EpochStarted,
     Event,
+    Numerics,
     Paused,
     PhaseChanged,
     PrecisionChanged,
@@ -76,6 +77,7 @@ class RunView:
         self.device: DeviceSample | None = None
         self.validation: Validated | None = None
         self.advice: Advice | None = None
+        self.numerics: Numerics | None = None
         self.skipped_steps = 0
         self.skip_streak = 0
         self.last_skip: int | None = None
@@ -99,6 +101,7 @@ class RunView:
             PrecisionChanged: self._precision_changed,
             StepSkipped: self._step_skipped,
             Advice: self._advised,
+            Numerics: self._looked_at,
             Recovered: self._recovered,
             PresetSwitched: self._preset_switched,
             CheckpointSaved: self._checkpoint_saved,
@@ -243,6 +246,9 @@ class RunView:
     def _step_skipped(self, event: StepSkipped) -> None:
         self.skipped_steps, self.skip_streak, self.last_skip = event.total, event.streak, event.step
         self.skips.append(event.step, event.count)
+
+    def _looked_at(self, event: Numerics) -> None:
+        self.numerics = event
 
     def _advised(self, event: Advice) -> None:
         self.advice = event

@@ -11,6 +11,7 @@ from mptui.tui.screens.detection import DetectionScreen
 from mptui.tui.screens.help import HelpScreen
 from mptui.tui.screens.leave import LeaveDialog
 from mptui.tui.screens.live import LiveScreen
+from mptui.tui.screens.numerics import NumericsScreen
 from mptui.tui.screens.picker import PickerScreen
 from mptui.tui.screens.preset import PresetDialog
 from mptui.tui.widgets.chart import Chart
@@ -19,6 +20,7 @@ from mptui.tui.widgets.values import KeyedList
 
 OWNERS = {
     "live": LiveScreen,
+    "numerics": NumericsScreen,
     "chart": Chart,
     "log": LogPanel,
     "app": MptuiApp,

@@ -17,7 +17,7 @@ from mptui.config.schema import NumericsMode
 from mptui.engine.numerics.look import Look
 from mptui.engine.numerics.ranking import rank
 from mptui.engine.numerics.tally import Reading
-from mptui.events import Advice, Numerics, NumericsLayer
+from mptui.events import NUMERICS_BUDGET, Advice, Numerics, NumericsLayer
 
 if TYPE_CHECKING:
     from mptui.engine.trainer import Trainer
@@ -28,8 +28,6 @@ SAMPLED = 1 << 14
 """Values of each tensor that a summary looks at."""
 EVERY_S = {"summary": 30.0, "full": 2.0}
 """Seconds between two looks, at least."""
-BUDGET = {"summary": 0.005, "full": 0.05}
-"""The share of the run's time that looks take, at most."""
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
@@ -109,7 +107,7 @@ class Lens:
             return
         self._under_way = None
         cost = max(0.0, way.looked.seconds() - way.plain.seconds())
-        every = max(EVERY_S[way.mode], cost / BUDGET[way.mode])
+        every = max(EVERY_S[way.mode], cost / NUMERICS_BUDGET[way.mode])
         if self.mode == way.mode:
             self._next = time.perf_counter() + every
         rows, *scales = way.reading

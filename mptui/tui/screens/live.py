@@ -18,6 +18,7 @@ from mptui.tui.budget import Budget
 from mptui.tui.keys import bindings
 from mptui.tui.names import TRAIN, VALIDATION
 from mptui.tui.screens.leave import Answer, LeaveDialog
+from mptui.tui.screens.numerics import NumericsScreen
 from mptui.tui.screens.page import Page
 from mptui.tui.screens.preset import PresetDialog
 from mptui.tui.source import RunSource
@@ -185,6 +186,11 @@ class LiveScreen(Page):
             self.notify("there is no advice to take", markup=False)
         else:
             self.action_command("set", advice.setting)
+
+    def action_numerics(self) -> None:
+        """Open the numerics lens."""
+        screen = NumericsScreen(self.view, self.action_command, self._keymap)
+        self.app.push_screen(screen, lambda how: self.leave() if how == "leave" else None)
 
     def action_next_page(self) -> None:
         """Turn to the next page of a small screen; move the focus on a large one."""

@@ -21,7 +21,7 @@ def _every_step(monkeypatch):
     """Look at every other step: the one between is the measure."""
     for mode in ("summary", "full"):
         monkeypatch.setitem(lens.EVERY_S, mode, 0.0)
-        monkeypatch.setitem(lens.BUDGET, mode, 1e9)
+        monkeypatch.setitem(lens.NUMERICS_BUDGET, mode, 1e9)
 
 
 @pytest.fixture

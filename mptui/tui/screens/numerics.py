@@ -1,0 +1,110 @@
+"""The numerics lens: the layers that 16 bits hurt most, the exponents of one, the loss scale that helps."""
+
+import time
+from collections.abc import Callable, Mapping
+
+from textual.app import ComposeResult
+
+from mptui.tui.keys import bindings
+from mptui.tui.screens.page import Page
+from mptui.tui.state import RunView
+from mptui.tui.widgets.header import Header
+from mptui.tui.widgets.keybar import KeyBar
+from mptui.tui.widgets.numerics import ExponentPanel, NumericsWords, RiskTable
+from mptui.tui.widgets.panel import Panel
+from mptui.tui.widgets.small import TooSmall
+
+LOOKS_PER_SECOND = 4
+
+
+class NumericsScreen(Page):
+    """What is seen of a run's numbers; looks at all of them while it is asked to.
+
+    Args:
+        view: The run as the live screen below knows it, which keeps it up to date.
+        command: Asks the run for something.
+        keymap: The person's own keys.
+    """
+
+    where = "numerics"
+    BINDINGS = bindings("numerics")
+    DEFAULT_CSS = """
+    NumericsScreen {
+        RiskTable { height: 1fr; min-height: 6; }
+        ExponentPanel { height: 1fr; min-height: 9; }
+        NumericsWords { height: 4; }
+        &.-short RiskTable { height: 6; }
+        &.-short ExponentPanel { min-height: 8; }
+        &.-short NumericsWords { display: none; }
+        &.-tiny, &.-flat {
+            Header, Panel, KeyBar { display: none; }
+        }
+    }
+    """
+
+    def __init__(
+        self,
+        view: RunView,
+        command: Callable[[str, str | None], None],
+        keymap: Mapping[str, str],
+    ) -> None:
+        super().__init__()
+        self._view, self._command, self._keymap = view, command, keymap
+        self._shown = -1
+        self._full = False
+
+    def compose(self) -> ComposeResult:
+        """Lay out the table, the exponents, the words and the keys."""
+        table = RiskTable(id="risks")
+        yield Header()
+        yield table
+        yield ExponentPanel(table, id="exponents")
+        yield NumericsWords(id="words")
+        yield KeyBar(self.where, self._keymap)
+        yield TooSmall("The run goes on.")
+
+    def on_mount(self) -> None:
+        """Begin to look."""
+        self.look()
+        self.set_interval(1 / LOOKS_PER_SECOND, self.look)
+
+    def look(self) -> None:
+        """Show what is new."""
+        ended = self._view.finished is not None
+        self.query_one(Header).show(self._view, self._view.time if ended else time.time())
+        if self._view.version != self._shown:
+            self._shown = self._view.version
+            self._show()
+
+    def _show(self) -> None:
+        for panel in self.query("Panel"):
+            assert isinstance(panel, Panel)
+            panel.show(self._view)
+
+    def action_choose(self, rows: int) -> None:
+        """Choose another layer."""
+        self.query_one(RiskTable).move(rows, self._view)
+        self._show()
+
+    def action_part(self) -> None:
+        """Show outputs, gradients, weights' gradients, or all."""
+        self.query_one(RiskTable).turn()
+        self._show()
+
+    def action_full(self) -> None:
+        """Look at every value now and then, or as configured again."""
+        self._full = not self._full
+        self._command("numerics", "full" if self._full else None)
+
+    def back(self) -> None:
+        """Close, and look as configured again."""
+        self._close("back")
+
+    def leave(self) -> None:
+        """Leave as the live screen does."""
+        self._close("leave")
+
+    def _close(self, how: str) -> None:
+        if self._full and self._view.finished is None:
+            self.action_full()
+        self.dismiss(how)

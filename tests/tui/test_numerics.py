@@ -1,0 +1,195 @@
+"""The numerics lens on the screen: the worst layer first, its exponents against the formats, the advice."""
+
+import pytest
+
+from mptui.events import Numerics, NumericsLayer
+from mptui.tui.keys import heard_on
+from tests.tui.events import START, MemorySource, demo, finished
+from tests.tui.frames import frame, live, seen
+
+
+def layer(name="layer3.0.conv1", part="gradient", **changes) -> NumericsLayer:
+    values = {
+        "name": name,
+        "part": part,
+        "fault": "",
+        "values": 100_000,
+        "zeros": 0.1,
+        "smallest": 3.1e-8,
+        "largest": 2.2e-2,
+        "zeroed": 0.1,
+        "subnormal": 0.21,
+        "overflow": 0.0,
+        "lost": 0.31,
+        "lost_unscaled": 0.9,
+        "bf16_lost": 0.27,
+        "first_exponent": -40,
+        "exponents": [1, 5, 20, 60, 120, 200, 240, 200, 100, 40, 14, 10],
+    }
+    return NumericsLayer(**{**values, **changes})
+
+
+def looked(**changes) -> Numerics:
+    values = {
+        "time": START + 9000,
+        "step": 14_300,
+        "mode": "summary",
+        "precision": "fp16",
+        "eager": False,
+        "loss_scale": 1024.0,
+        "best_scale": 65536.0,
+        "lost": 0.31,
+        "lost_at_best": 0.002,
+        "cost_s": 0.012,
+        "every_s": 30.0,
+        "layers": [
+            layer("layer4.2.conv3", fault="underflow", lost=0.62, zeroed=0.4, subnormal=0.22),
+            layer(),
+            layer("fc", "forward", lost=0.0, zeroed=0.0, subnormal=0.0, smallest=4.4e-5, largest=1.9),
+        ],
+        "others": 150,
+        "others_at_fault": 2,
+        "others_lost": 0.04,
+    }
+    return Numerics(**{**values, **changes})
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36), (60, 16)])
+async def test_the_worst_layer_its_exponents_and_the_advice_are_shown(size):
+    source = MemorySource([*demo(), looked()])
+    async with live(source, size) as (app, pilot):
+        await pilot.press("n")
+        await pilot.pause()
+        text = frame(app)
+    for words in (
+        "layers by risk · step 14,300",
+        "layer4.2.conv3",
+        "62.0 %",
+        "31.0 %",
+        "and 150 more (2 at fault), losing up to 4.0 %",
+        "layer4.2.conv3 · gradients",
+        "2^-40",
+        "fp16 ",
+        "bf16 ",
+    ):
+        assert words in text, text
+    if size[0] >= 80:
+        assert "a loss scale of 1,024 loses 31.0 % of the gradients; 65,536 would lose 0.2 %" in text
+        assert "in fp16 with a loss scale of 1,024: 40.0 % to zero, 22.0 % with fewer bits" in text
+        assert "summary: +12.0 ms on a step in 30 s: 0.0 % · f: every value, at most 5.0 %" in text
+    assert len(text.splitlines()) == size[1]
+    assert all(len(line) <= size[0] for line in text.splitlines())
+
+
+async def test_arrows_choose_a_layer_and_tab_a_part():
+    async with live(MemorySource([*demo(), looked()]), (80, 24)) as (app, pilot):
+        await pilot.press("n", "down")
+        assert "layer3.0.conv1 · gradients" in frame(app)
+        await pilot.press("down", "down", "down")
+        assert "fc · outputs" in frame(app)
+        assert "in fp16: 0.0 % to zero" in frame(app)
+        await pilot.press("tab")
+        assert "· outputs" in frame(app)
+        assert "layer4.2.conv3" not in frame(app)
+        await pilot.press("tab", "tab")
+        assert "no values to show" in frame(app)
+        await pilot.press("tab", "up")
+        assert "layer4.2.conv3 · gradients" in frame(app)
+
+
+async def test_full_is_on_while_it_is_asked_for_and_ends_with_the_screen():
+    source = MemorySource([*demo(), looked()])
+    async with live(source, (80, 24)) as (app, pilot):
+        await pilot.press("n", "f")
+        assert source.sent == [("numerics", "full")]
+        await put_below(app, pilot, looked(mode="full", cost_s=0.1, every_s=5.0, eager=True, step=14_400))
+        text = frame(app)
+        assert "step 14,400" in text
+        assert "full: +100.0 ms on a step in 5 s: 2.0 % of the time · not compiled" in text
+        await pilot.press("escape")
+        assert source.sent == [("numerics", "full"), ("numerics", None)]
+        assert "╭─ loss" in frame(app)
+        await pilot.press("n", "n")
+        assert len(source.sent) == 2
+        assert "╭─ loss" in frame(app)
+
+
+async def put_below(app, pilot, *events):
+    """Let the live screen below take these events."""
+    below = app.screen_stack[-2]
+    below.source.waiting += events
+    below.look()
+    app.screen.look()
+    await pilot.pause()
+
+
+async def test_leaving_from_it_asks_as_on_the_live_screen():
+    source = MemorySource([*demo(), looked()])
+    async with live(source, (80, 24)) as (app, pilot):
+        await pilot.press("n", "f", "q")
+        await pilot.pause()
+        assert await seen(app, pilot, "stop, save")
+    assert source.sent == [("numerics", "full"), ("numerics", None)]
+
+
+async def test_before_the_first_look_it_says_what_looking_costs():
+    async with live(MemorySource(demo()), (80, 24)) as (app, pilot):
+        await pilot.press("n")
+        text = frame(app)
+    assert "nothing was looked at yet" in text
+    assert "at most 5.0 % of the time" in text
+
+
+async def test_a_run_that_ended_is_asked_for_nothing():
+    source = MemorySource([*demo(), looked(), finished()])
+    async with live(source, (80, 24)) as (app, pilot):
+        await pilot.press("n", "f", "escape")
+        assert "layers by risk" not in frame(app)
+    assert source.sent == []
+
+
+async def test_names_from_outside_cannot_command_the_terminal():
+    hostile = "\x1b[31mred\x1b[0m\nnew\u202eline" + "x" * 300
+    event = looked(layers=[layer(hostile), layer("[bold]b[/]")], mode=hostile, precision=hostile)
+    async with live(MemorySource([*demo(), event]), (80, 24)) as (app, pilot):
+        await pilot.press("n")
+        text = frame(app)
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "[bold]b[/]" in text
+    assert len(text.splitlines()) == 24
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"layers": [], "others": 0},
+        {"layers": [layer(exponents=[], first_exponent=0)]},
+        {"layers": [layer(exponents=[1000], first_exponent=127, overflow=1.0, lost=1.0, fault="overflow")]},
+        {"layers": [layer(exponents=[1] * 255, first_exponent=-127)]},
+        {"best_scale": None, "lost_at_best": None, "lost": 1.0},
+        {"loss_scale": None, "lost": None, "precision": "bf16"},
+        {"loss_scale": None, "best_scale": None, "lost_at_best": None, "lost": None},
+        {"every_s": 0.0},
+        {"layers": [layer(smallest=float("nan"), largest=float("inf"), lost=float("nan"))]},
+        {"loss_scale": float("inf"), "best_scale": 1e30},
+        {"loss_scale": float("nan"), "cost_s": float("nan")},
+        {"layers": [layer(first_exponent=2**60)]},
+        {"layers": [layer(exponents=[-5, 0, 10**18])]},
+    ],
+)
+async def test_odd_looks_are_shown_too(odd):
+    async with live(MemorySource([*demo(), looked(**odd)]), (80, 24)) as (app, pilot):
+        await pilot.press("n", "down", "tab", "tab")
+        text = frame(app)
+    assert "what to make of it" in text
+
+
+async def test_it_reads_in_ascii():
+    async with live(MemorySource([*demo(), looked()]), (80, 24), ascii_only=True) as (app, pilot):
+        await pilot.press("n")
+        assert "layer4.2.conv3" in frame(app)
+
+
+def test_its_keys_are_in_the_table():
+    assert {"numerics.full", "numerics.part", "numerics.close"} <= {key.id for key in heard_on("numerics")}
