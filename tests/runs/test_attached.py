@@ -263,6 +263,20 @@ def test_a_socket_that_makes_no_sense_leaves_the_file(owner, attach, path, says)
     assert steps(until(source, seen(1))) == [0, 1]
 
 
+def test_what_comes_with_the_greeting_is_told(owner, attach, path):
+    event = to_record(Warned(time=1.0, step=5, code="", message=""))
+    with socket.socket(socket.AF_UNIX) as run:
+        run.bind(str(path / "control.sock"))
+        run.listen()
+        source = attach()
+        connection, _ = run.accept()
+        with connection:
+            said = [{"hello": 1, "journal": 0, "presets": []}, {"at": 0, "event": event}]
+            connection.sendall(b"".join(json.dumps(each).encode() + b"\n" for each in said))
+            assert steps(until(source, seen(5))) == [5]
+    (path / "control.sock").unlink()
+
+
 def test_nobody_who_polls_waits_and_what_waits_is_bounded(owner, attach, monkeypatch):
     monkeypatch.setattr(attached, "WAITING_LIMIT", 1000)
     monkeypatch.setattr(attached, "EVENTS_A_POLL", 300)
@@ -277,6 +291,8 @@ def test_nobody_who_polls_waits_and_what_waits_is_bounded(owner, attach, monkeyp
     while len(source._events) < 1000:
         assert time.monotonic() < deadline
         time.sleep(0.01)
+    time.sleep(0.3)  # it could read it all meanwhile
+    assert len(source._events) < 4000
     first = source.poll()
     assert len(first) == 300
     assert steps(first + until(source, seen(7999))) == list(range(8000))

@@ -259,6 +259,19 @@ def test_no_event_is_lost_or_told_twice_to_who_comes_in_the_middle(run, connect)
     assert step == next(steps)
 
 
+def test_what_waits_for_others_is_not_told_to_who_finds_it_in_the_journal(run, connect):
+    first = connect(run)
+    assert first.line()["journal"] == 0
+    run.server._deliver = lambda: None
+    run.tell(1)
+    second = connect(run)
+    assert second.line()["journal"] == (run.path / NAME).stat().st_size
+    del run.server._deliver
+    run.tell(2)
+    assert [first.line()["event"]["step"] for _ in range(2)] == [1, 2]
+    assert second.line()["event"]["step"] == 2
+
+
 def test_a_client_that_reads_nothing_is_dropped_and_nobody_waits(run, connect):
     slow, quick = connect(run), connect(run)
     for client in (slow, quick):
@@ -376,5 +389,8 @@ def test_a_process_without_files_left_takes_clients_later(run, connect, monkeypa
     run.server._selector.unregister(real)
     run.server._listener = full
     run.server._selector.register(full, 1)
-    assert connect(run).line()["hello"] == 1
+    client = connect(run)
+    assert client.line()["hello"] == 1
     assert len(refusals) == 3
+    run.tell(1)
+    assert client.line()["event"]["step"] == 1
