@@ -111,6 +111,7 @@ def test_what_is_rare_is_kept_in_its_order_and_the_end_is_whole(tmp_path, small_
     assert found[-40:] == whole
     times = [event.time for event in found if not isinstance(event, DeviceSample)]
     assert times == sorted(times)
+    assert not any(isinstance(event, Progress) for event in found)  # of a phase that has long passed
 
 
 def test_what_happens_often_is_thinned(tmp_path, small_blocks):
