@@ -20,6 +20,7 @@ from textual.pilot import Pilot
 from mptui.runs.plan import Request
 from mptui.tui.cockpit import Cockpit
 from mptui.tui.screens.live import LiveScreen
+from mptui.tui.screens.preset import PresetDialog
 from mptui.tui.session_source import SessionSource
 
 SIZE = (120, 36)
@@ -47,7 +48,7 @@ async def picture(folder: Path) -> str:
     async with app.run_test(size=SIZE) as pilot:
         screen = await _live(app, pilot)
         await _epochs(screen, pilot, EPOCHS_BEFORE)
-        await pilot.press("1")
+        await _switch(app, screen, pilot)
         await _epochs(screen, pilot, EPOCHS)
         await pilot.pause(2)
         # without the fonts that it would fetch: a picture asks nothing of the network
@@ -67,6 +68,15 @@ async def _live(app: Cockpit, pilot: Pilot[Any]) -> LiveScreen:
     while not isinstance(screen := app.screen, LiveScreen):
         await pilot.pause(0.5)
     return screen
+
+
+async def _switch(app: Cockpit, screen: LiveScreen, pilot: Pilot[Any]) -> None:
+    """Switch to the profile `fast`, through the dialog that says what of it can't change."""
+    await pilot.press("1")
+    while screen.view.profile != "fast":
+        if isinstance(app.screen, PresetDialog):
+            await pilot.press("enter")
+        await pilot.pause(0.2)
 
 
 async def _epochs(screen: LiveScreen, pilot: Pilot[Any], number: int) -> None:

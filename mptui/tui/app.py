@@ -8,6 +8,7 @@ from textual.screen import Screen
 
 from mptui.config.profiles import user_folder
 from mptui.tui.ascii import AsciiFilter
+from mptui.tui.driver import SteadyDriver
 from mptui.tui.keymap import Keymap, load_keymap
 from mptui.tui.keys import bindings, heard_on
 from mptui.tui.screens.help import HelpScreen
@@ -39,7 +40,7 @@ class MptuiApp(App[str], inherit_bindings=False):
         theme: str = "dark",
         ascii_only: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(driver_class=SteadyDriver)
         for each in THEMES:
             self.register_theme(each)
         self.theme = theme

@@ -10,6 +10,7 @@ import select
 import signal
 import sys
 import termios
+import time
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
@@ -26,6 +27,7 @@ _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, sign
 
 
 _WORDS = 4096
+_ON_ITS_WAY_S = 0.2
 
 Part = Callable[[str], None]
 """Tells the parent that its child goes on alone, and what to tell the person."""
@@ -100,8 +102,18 @@ def _wait(child: int, heard: int) -> int | bytes:
         pid, status = os.waitpid(child, os.WUNTRACED | os.WNOHANG)
         if pid and not os.WIFSTOPPED(status):
             return status
-        if pid:
+        if pid and _stays_stopped(child):
             os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _stays_stopped(child: int) -> bool:
+    """Whether it is not just on its way back: who stops and continues both, continues one of them first."""
+    time.sleep(_ON_ITS_WAY_S)
+    try:
+        with open(f"/proc/{child}/stat", "rb") as stat:  # noqa: PTH123 - pathlib takes time to load
+            return stat.read().rpartition(b")")[2].split()[0] == b"T"
+    except OSError:  # no Linux
+        return True
 
 
 def _restore(attributes: list[Any], message: bytes, *, clear: bool) -> None:

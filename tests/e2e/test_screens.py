@@ -1,7 +1,10 @@
 """A real terminal that nobody reads, that can show little, and names that would act on it."""
 
+import os
 import re
+import signal
 
+import psutil
 import pytest
 from PIL import Image
 
@@ -27,6 +30,26 @@ def test_a_terminal_that_nobody_reads_costs_the_run_no_step(terminal):
     assert program.child.memory_info().rss < memory + 100 * MIB
     program.press("x")
     program.shows("■ stopped")
+    program.press("q")
+    assert program.exit_code() == 0
+    assert program.is_restored()
+
+
+def test_a_stop_from_outside_is_nothing_but_a_pause(terminal):
+    program = terminal()
+    program.shows("q leave")
+    child = program.child
+    for pid in (program.pid, child.pid):
+        os.kill(pid, signal.SIGSTOP)
+    look_until(lambda: child.status() == psutil.STATUS_STOPPED)
+    before = len(program.output)
+    for pid in (program.pid, child.pid):
+        os.kill(pid, signal.SIGCONT)
+    program.until(lambda: b"\x1b[?1049h" in program.output[before:], "the screen again")
+    program.press("?")
+    program.shows("device before")
+    program.press("escape")
+    program.until(lambda: "device before" not in program.text, "the screen below")
     program.press("q")
     assert program.exit_code() == 0
     assert program.is_restored()
