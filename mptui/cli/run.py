@@ -87,11 +87,13 @@ def _train(
 
     from mptui.cli.host import host
     from mptui.data.open import task_of
-    from mptui.runs.directory import create_run
+    from mptui.runs.directory import check_name, create_run
     from mptui.runs.session import Session
 
     task_of(plan.config.data)  # data that is not there is told before there is a directory
     signals.leave_if_stopped()
+    if name is not None:
+        check_name(name)
     goes_on = resume and (runs_dir / str(name)).is_dir()
     path = (
         runs_dir / str(name)

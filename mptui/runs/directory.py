@@ -53,11 +53,7 @@ def create_run(folder: Path, profile: str, model: str, name: str | None) -> Path
         DiskError: The folder can't be written.
     """
     chosen = name or time.strftime("%Y%m%d-%H%M%S-") + re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{profile}-{model}")
-    if not _NAME.fullmatch(chosen):
-        raise ConfigError(
-            f"--name {chosen!r}: not a name for a run",
-            hint="use letters, digits, '.', '_', '+' and '-', starting with a letter, a digit or '_'",
-        )
+    check_name(chosen)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -77,6 +73,19 @@ def create_run(folder: Path, profile: str, model: str, name: str | None) -> Path
             raise _not_made(path, error) from error
         return path
     raise DiskError(f"{folder}: no free name for the run {chosen}", hint="choose one with --name")
+
+
+def check_name(name: str) -> None:
+    """Refuse what can't name a run: it stays a folder inside that of the runs.
+
+    Raises:
+        ConfigError: It can't.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"--name {name!r}: not a name for a run",
+            hint="use letters, digits, '.', '_', '+' and '-', starting with a letter, a digit or '_'",
+        )
 
 
 def _not_made(path: Path, error: OSError) -> DiskError:
@@ -139,7 +148,7 @@ def read_summary(run: Path) -> dict[str, Any]:
         return {}
     if not isinstance(document, dict):
         return {}
-    known = {key: value for key, value in document.items() if isinstance(value, _TYPES.get(key, object))}
+    known: dict[str, Any] = {k: v for k, v in document.items() if isinstance(v, _TYPES.get(k, object))}
     if "best" in known and not isinstance(known["best"].get("metric"), str):
         known["best"] = {"epoch": None, "metric": None, "value": None}
     return {key: _cleaned(value) for key, value in known.items()}

@@ -5,6 +5,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,14 @@ from mptui.hardware.devices import Device
 from mptui.runs.directory import VERSION
 
 _PACKAGES = ("mptui", "torch", "torchvision", "numpy", "pillow", "safetensors", "textual", "nvidia-ml-py")
-_SECRET = re.compile(
-    r"(?i)([\w-]*(?:token|secret|password|passwd|api[_-]?key|credential)[\w-]*)([=: ]+)(\S+)"
+_WORDS = r"(?:token|secret|password|passwd|api[_-]?key|access[_-]?key|credential)"
+_SECRET_NAME = re.compile(_WORDS, re.IGNORECASE)
+_NAMED = re.compile(
+    rf"(--[\w-]*{_WORDS}[\w-]* +|[\w-]*{_WORDS}[\w-]*[\"']? *[=:] *)([^\s,;]+)", re.IGNORECASE
 )
+_IN_ADDRESS = re.compile(r"(\w://[^\s/:@]*:)[^\s/@]+@")
+_SHORTEST = 8
+"""A value of fewer characters is a word that may stand anywhere."""
 
 
 def describe_environment(device: Device, driver: str | None) -> dict[str, Any]:
@@ -40,13 +46,16 @@ def describe_environment(device: Device, driver: str | None) -> dict[str, Any]:
         "torch_threads": torch.get_num_threads(),
         "git_commit": _git_commit(Path.cwd()),
         "command": redact(" ".join(sys.argv)),
-        "directory": str(Path.cwd()),
+        "directory": redact(str(Path.cwd())),
     }
 
 
-def redact(text: str) -> str:
-    """Replace the values of what is named like a secret."""
-    return _SECRET.sub(r"\1\2…", text)
+def redact(text: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Leave out secrets: what is named like one, the password of an address, values of such variables."""
+    for name, value in environ.items():
+        if len(value) >= _SHORTEST and _SECRET_NAME.search(name):
+            text = text.replace(value, "…")
+    return _IN_ADDRESS.sub(r"\1…@", _NAMED.sub(r"\1…", text))
 
 
 def _version(package: str) -> str | None:

@@ -48,7 +48,7 @@ from mptui.runs.bad_samples import NAME as BAD_SAMPLES
 from mptui.runs.bad_samples import BadSampleList
 from mptui.runs.buffer import EventBuffer
 from mptui.runs.control import ControlServer, preset_names
-from mptui.runs.environment import describe_environment
+from mptui.runs.environment import describe_environment, redact
 from mptui.runs.journal import Journal
 from mptui.runs.plan import Plan
 from mptui.runs.prepare import Prepared, build_switch, checkpoint_bytes, prepare, run_started
@@ -277,13 +277,13 @@ class Session:
         """Write how it ended. What can't be written any more must not hide how it ended."""
         document = self._summary.document
         document["status"], document["exit_code"] = status, code
-        message = error.message if error else clean(repr(bug)) if bug else ""
+        message = redact(error.message if error else clean(repr(bug)) if bug else "")
         if message:
             document["error"] = {"message": message, "hint": error.hint if error else ""}
         with contextlib.suppress(DiskError):
             if error or bug:
                 trace = "".join(traceback.format_exception(error or bug))
-                directory.write_text(self.run / "traceback.txt", trace)
+                directory.write_text(self.run / "traceback.txt", redact(trace))
             self._write_summary()
         finished = RunFinished(
             step=self._step,
@@ -324,7 +324,7 @@ class Session:
                 directory.write_json(self.run / REPORT, to_record(event))
 
     def _warn(self, code: str, message: str) -> None:
-        self._emit(Warned(step=self._step, code=code, message=clean(message)))
+        self._emit(Warned(step=self._step, code=code, message=clean(redact(message))))
 
     @contextlib.contextmanager
     def _pulse(self) -> Iterator[None]:

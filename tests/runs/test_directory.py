@@ -7,6 +7,7 @@ import re
 import stat
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -209,7 +210,7 @@ def test_of_many_that_claim_in_the_same_instant_one_owns_it(tmp_path):
         "    try: directory.claim(pathlib.Path(line.strip())); print('owner', flush=True)\n"
         "    except RunDirectoryError: print('refused', flush=True)"
     )
-    processes = [
+    processes: list[Any] = [
         subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

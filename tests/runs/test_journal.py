@@ -151,7 +151,7 @@ def test_on_a_full_disk_events_wait_and_none_is_lost_when_there_is_room(tmp_path
     with full_after(tmp_path / NAME, room=20):
         for event in events[5:20]:
             journal.write(event)  # of the first some bytes fit, of the others none
-        assert NAME in journal.trouble.message
+        assert NAME in str(journal.trouble)
         assert journal.waiting == 15
         assert not journal.retry()
         assert list(read_journal(tmp_path)) == events[:5]

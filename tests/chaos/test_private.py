@@ -1,0 +1,32 @@
+"""What a run leaves on the disk is for its owner alone, whatever the umask, and holds no secret."""
+
+import stat
+
+from tests.chaos.runs import LIMIT_S, UNET
+
+SECRET = "s3cr3t-0123456789"
+
+
+def test_all_of_a_run_is_for_its_owner_and_holds_no_secret(fork_server, tmp_path):
+    arguments = UNET.arguments(tmp_path, "run")
+    environ = {"WANDB_API_KEY": SECRET, "MPTUI_TRAINING_EPOCHS": "1"}
+    child = fork_server.start(arguments, tmp_path / "said", environ=environ)
+    assert child.wait(LIMIT_S) == 0, child.said()
+    run = tmp_path / "run"
+    for path in [run, *run.rglob("*")]:
+        if not path.is_symlink():
+            wanted = 0o700 if path.is_dir() else 0o600
+            assert stat.S_IMODE(path.stat().st_mode) == wanted, path
+        if path.is_file() and path.suffix in {".json", ".jsonl", ".txt"}:
+            assert SECRET not in path.read_text(), path
+    assert len(list(run.rglob("*"))) > 10
+
+
+def test_a_name_stays_inside_the_folder_of_the_runs(fork_server, tmp_path):
+    for name in ("..", ".", "../up", "/tmp", "-rf", "a/b"):
+        arguments = UNET.arguments(tmp_path / "runs", "x")
+        arguments[arguments.index("x")] = name
+        child = fork_server.start(arguments, tmp_path / "said")
+        assert child.wait(LIMIT_S) == 2, (name, child.said())
+        assert "Traceback" not in child.said()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["said"]
