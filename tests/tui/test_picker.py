@@ -150,7 +150,9 @@ async def test_saving_makes_a_profile_of_how_to_train_and_not_on_what(environ):
     assert screen.picked.edits == {}
 
 
-async def test_a_profile_that_can_not_be_had_is_greyed_and_says_why(environ, tmp_path):
+async def test_a_profile_that_can_not_be_had_is_greyed_and_says_why(environ, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    environ["MPTUI_CONFIG_DIR"] = "config"  # a path of a known length, as the words are wrapped behind it
     folder = tmp_path / "config" / "profiles"
     folder.mkdir(parents=True)
     (folder / "wrong.toml").write_text('[training]\nbatch_size = "many"\n', encoding="utf-8")
