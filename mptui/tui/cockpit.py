@@ -26,6 +26,7 @@ from mptui.tui.terminal import Terminal
 
 if TYPE_CHECKING:
     from mptui.runs.plan import Request
+    from mptui.tui.screens.live import LiveScreen
     from mptui.tui.screens.picker import PickerScreen
 
 
@@ -72,6 +73,7 @@ class Cockpit(TerminalApp):
         super().__init__(first or DetectionScreen(keymap=keymap.keys), keymap=keymap, ascii_only=ascii_only)
         self._starter, self._ascii_only, self._environ = starter, ascii_only, environ
         self.run_now: Run | None = None
+        self._live: LiveScreen | None = None
 
     @on(DetectionScreen.Chosen)
     def _pick(self, event: DetectionScreen.Chosen) -> None:
@@ -86,8 +88,8 @@ class Cockpit(TerminalApp):
         from mptui.tui.screens.live import LiveScreen
 
         self.run_now = self._starter(event.request)
-        screen = LiveScreen(self.run_now, keymap=self.keymap.keys, ascii_only=self._ascii_only)
-        self.push_screen(screen, self._run_left)
+        self._live = LiveScreen(self.run_now, keymap=self.keymap.keys, ascii_only=self._ascii_only)
+        self.push_screen(self._live, self._run_left)
 
     def _run_left(self, how: str | None) -> None:
         if how in {"left", "detached"}:
@@ -107,6 +109,14 @@ class Cockpit(TerminalApp):
     def may_leave(self) -> bool:
         """Whether no run has to be saved first."""
         return self.run_now is None or self.run_now.finished
+
+    def run_left(self) -> Run | None:
+        """The run that goes on now that the screen is gone; one that has told its end is waited for."""
+        run = self.run_now
+        if run is not None and self._live is not None and self._live.view.finished is not None:
+            run.wait()
+            return None
+        return None if run is None or run.finished else run
 
     @property
     def exit_code_of_run(self) -> int:
@@ -142,20 +152,17 @@ def open_cockpit(part: Part, *, isolate: bool = False) -> int:
     catch_signals(app, terminal)
     with terminal:
         app.run()
-        run = app.run_now
-        left = run is not None and not run.finished
-        if left and run is not None and not run.alone:
+        run = app.run_left()
+        if run is not None and not run.alone:
             terminal.hang_up()
-    if run is not None and left:
-        words = _farewell(run.run)
-        if run.alone:
-            print(words, file=sys.stderr)  # noqa: T201 - the screen is gone
-        else:
-            if launcher() is None:
-                part(words)
-            run.wait()
-            _tell_end(run)
-    code = 0 if left and run is not None and run.alone else app.return_code or app.exit_code_of_run
+    if run is not None and run.alone:
+        print(_farewell(run.run), end="", file=sys.stderr)  # noqa: T201 - the screen is gone
+    elif run is not None:
+        if launcher() is None:
+            part(_farewell(run.run))
+        run.wait()
+        _tell_end(run)
+    code = app.return_code or app.exit_code_of_run
     if background.busy():
         # A thread that imports torch or waits for a driver can't be ended in order.
         sys.stdout.flush()

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
-from mptui.config.profiles import list_profiles
 from mptui.events import CommandAnswered, Event, PhaseChanged, RunFinished
 from mptui.runs.attached import AttachedRun
-from mptui.runs.control import PRESETS
+from mptui.runs.control import preset_names
 from mptui.runs.directory import owner_of
 from mptui.text import clean
 
@@ -41,7 +40,7 @@ class IsolatedSource:
         self.request, self._runs = request, runs
         self.run: Path | None = None
         self.exit_code = 0
-        self.profiles: Sequence[str] = [info.name for info in list_profiles(request.environ)][:PRESETS]
+        self.profiles: Sequence[str] = preset_names(request.environ)
         self._early: deque[Event] = deque([PhaseChanged(phase="starting")])
         self._attached: AttachedRun | None = None
         self._starting: subprocess.Popen[str] | None = None

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mptui.config.profiles import list_profiles
 from mptui.errors import MptuiError
 from mptui.events import CommandAnswered, Event, PhaseChanged, RunFinished
+from mptui.runs.control import preset_names
 from mptui.runs.detach import launcher
 from mptui.text import clean
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from mptui.runs.buffer import EventBuffer
     from mptui.runs.plan import Request
     from mptui.runs.session import Session
-
-DIGITS = 9
 
 
 class SessionSource:
@@ -36,7 +34,7 @@ class SessionSource:
     def __init__(
         self, request: "Request", runs: Path, *, on_directory: Callable[[Path], None] = lambda _: None
     ) -> None:
-        self.profiles: Sequence[str] = [info.name for info in list_profiles(request.environ)][:DIGITS]
+        self.profiles: Sequence[str] = preset_names(request.environ)
         self.hosted = True
         self.alone = False
         self.can_detach = launcher() is None

@@ -147,6 +147,7 @@ def test_leaving_while_it_trains_asks_first(terminal):
     program.shows("the run still goes")
     program.press("x")
     assert program.exit_code() == 0
+    assert "in the background" not in program.text
     last = journal(program)[-1]
     assert isinstance(last, RunFinished)
     assert last.status == "stopped"
