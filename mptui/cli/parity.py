@@ -10,6 +10,7 @@ import typer
 
 from mptui.cli import options as o
 from mptui.cli.output import console, print_json, print_next
+from mptui.text import clean
 
 if TYPE_CHECKING:
     from mptui.lab.parity.pieces import Comparison, Stop
@@ -54,6 +55,7 @@ def parity(
 ) -> int:
     """Train FP32 and a precision from one seed and order, and say whether they end alike.
 
+    FP32 is trained without TF32, whose products have 10 bits.
     Asked again with the same --name it goes on where it stopped; more --seeds are added to those done.
     """
     from mptui.lab.parity.pieces import Stop, make_folder, plan_comparison
@@ -63,6 +65,8 @@ def parity(
     _catch_signals(stop)
     request = Request(profile, o.overrides(ctx.params), tuple(sets or ()), os.environ)
     comparison = plan_comparison(request, seeds)
+    if comparison.plan.precision.warning is not None:
+        typer.echo(f"warning: {clean(comparison.plan.precision.warning)}", err=True)
     folder = make_folder(comparison, runs_dir, name)
     outcomes = _train(comparison, folder, stop, quiet=quiet or as_json)
     if stop.signal is not None and len(outcomes) < 2 * seeds:

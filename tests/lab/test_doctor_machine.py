@@ -110,7 +110,7 @@ def view(**changes):
 )
 def test_the_build_of_torch(torch, state, word, driver):
     driver()
-    (found,) = devices.check_torch(seen(torch))
+    (found,) = devices.check_torch(seen(torch), Probed(torch))
     assert (found.state, word in found.what) == (state, True)
 
 
@@ -170,18 +170,24 @@ def test_what_holds_a_gpu_back_is_advice(gpu, word, driver):
 def test_a_torch_that_is_broken_is_a_finding(tmp_path, monkeypatch, code, word):
     put(tmp_path, {"torch/__init__.py": code})
     monkeypatch.syspath_prepend(tmp_path)
-    probed = probe_torch(os.environ, timeout_s=3 if "sleep" in code else 60)
+    probed = probe_torch(os.environ, timeout_s=3 if "sleep" in code else 300)
     assert probed.view.version is None
     assert word in str(probed.view.problem)
     machine = describe_machine(read_gpus(), HOST, probed.view, {})
-    assert states(devices.check_torch(machine)) == ["error"]
+    assert states(devices.check_torch(machine, probed)) == ["error"]
     assert machine.devices[-1].usable
 
 
-def test_this_torch_works_on_the_cpu():
+def test_a_torchvision_of_another_torch_is_a_finding(tmp_path, monkeypatch):
+    code = "raise RuntimeError('operator torchvision::nms does not exist')"
+    put(tmp_path, {"torchvision/__init__.py": code})
+    monkeypatch.syspath_prepend(tmp_path)
     probed = probe_torch(os.environ)
-    assert probed.view.version
     assert "cpu" not in probed.failures
+    assert not probed.works
+    found = devices.check_torch(describe_machine(read_gpus(), HOST, probed.view, {}), probed)
+    assert states(found) == ["ok", "error"]
+    assert "torchvision::nms" in found[1].what
 
 
 # -- the host
@@ -215,14 +221,14 @@ def test_shared_memory_missing_small_or_full(tmp_path, monkeypatch):
         assert states(host.check_shm(tmp_path)) == [state]
 
 
-def under_limit(option, root):
-    """What a shell with a limit of its own is told."""
+def under_limits(files, root):
+    """What a shell with limits of its own is told."""
     code = (
         "from pathlib import Path; from mptui.lab.doctor.host import check_limits\n"
         f"print(*(f'{{f.name}} {{f.state}} {{f.do}}' for f in check_limits(Path({str(root)!r}))), sep='|')"
     )
     ended = subprocess.run(
-        ["sh", "-c", f'ulimit {option} && exec "$0" -c "$1"', sys.executable, code],
+        ["sh", "-c", f'ulimit -n {files} && ulimit -l 64 && exec "$0" -c "$1"', sys.executable, code],
         capture_output=True,
         text=True,
         check=True,
@@ -231,12 +237,12 @@ def under_limit(option, root):
 
 
 def test_limits_of_the_shell(tmp_path):
-    few, _ = under_limit("-n 200", tmp_path)
-    assert few.startswith("nofile advice ulimit -n")
-    assert under_limit("-n 1024", tmp_path)[0].startswith("nofile ok")
-    assert under_limit("-l 64", tmp_path)[1].startswith("memlock ok")
-    put(tmp_path, {"sys/class/infiniband/mlx5_0": ""})
-    assert under_limit("-l 64", tmp_path)[1].startswith("memlock advice ulimit -l")
+    files, locked = under_limits(200, tmp_path)
+    assert files.startswith("nofile advice ulimit -n")
+    assert locked.startswith("memlock ok")
+    files, locked = under_limits(1024, put(tmp_path, {"sys/class/infiniband/mlx5_0": ""}))
+    assert files.startswith("nofile ok")
+    assert locked.startswith("memlock advice ulimit -l")
 
 
 def test_a_place_that_cant_be_written_and_one_that_is_full_have_their_own_code(tmp_path, monkeypatch):
@@ -366,5 +372,4 @@ def test_the_exit_code_is_that_of_what_is_to_be_mended_first():
 
 def test_a_machine_of_the_cpu_alone_is_in_order():
     machine = Machine(host=HOST, driver=None, cuda=None, torch=None, devices=[], notes=[])
-    assert not devices.check_torch(machine)
     assert not devices.check_devices(machine, None)

@@ -17,16 +17,21 @@ _AREA: Area = "configuration"
 _SIXTEEN = {"bf16", "fp16"}
 
 
-def check_configuration(request: Request, machine: Machine) -> tuple[Plan | None, list[Finding]]:
+def check_configuration(
+    request: Request, machine: Machine, *, with_torch: bool
+) -> tuple[Plan | None, list[Finding]]:
     """Resolve a request as a run would, and hold it against the machine.
 
+    Args:
+        request: What would be asked of the run.
+        machine: What was found of this machine.
+        with_torch: Whether torch may be imported; otherwise the values alone are checked.
+
     Returns:
-        The plan of such a run, None where there can be none; and the findings. Where torch was not asked or
-        is broken, the values alone are checked.
+        The plan of such a run, None where there can be none; and the findings.
     """
-    works = machine.torch is not None and machine.torch.version is not None
     try:
-        if not works:
+        if not with_torch:
             resolved = resolve(
                 request.profile, task=None, flags=request.flags, sets=request.sets, environ=request.environ
             )

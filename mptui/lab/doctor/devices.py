@@ -8,7 +8,7 @@ from mptui.hardware.describe import device_title, others_on, torch_line
 from mptui.hardware.devices import Device, Machine
 from mptui.hardware.nvml import NvmlReport
 from mptui.lab.doctor.findings import Finding, advice, error, ok, sentence
-from mptui.lab.doctor.probe import Probed
+from mptui.lab.doctor.probe import VISION, Probed
 
 OLDEST_TORCH = (2, 10)
 _NVIDIA, _DISPLAY = "0x10de", "0x03"
@@ -51,11 +51,9 @@ def _is_nvidia(device: Path) -> bool:
     return vendor == _NVIDIA and kind.startswith(_DISPLAY)
 
 
-def check_torch(machine: Machine) -> list[Finding]:
-    """The build of torch: whether it can be imported, and is not too old."""
-    view = machine.torch
-    if view is None:
-        return []
+def check_torch(machine: Machine, probed: Probed) -> list[Finding]:
+    """The build of torch: whether it and torchvision can be imported, and it is not too old."""
+    view = probed.view
     if view.version is None:
         do = "install it anew: pip install --force-reinstall torch torchvision"
         return [error("machine", "torch", str(view.problem), do)]
@@ -68,6 +66,9 @@ def check_torch(machine: Machine) -> list[Finding]:
         found.append(
             error("machine", "torch", view.problem, "see python -c 'import torch; torch.cuda.init()'")
         )
+    if VISION in probed.failures:
+        do = "install the two that belong together: pip install --upgrade torch torchvision"
+        found.append(error("machine", VISION, f"torchvision can't be used: {probed.failures[VISION]}", do))
     return found
 
 

@@ -47,7 +47,8 @@ def examine(question: Question, on_progress: Callable[[int, int], None]) -> list
         report, read_host(question.root), probed.view if probed else None, question.environ
     )
     found = _machine(question, report, machine, probed)
-    plan, configuration = check_configuration(question.request, machine)
+    works = probed is not None and probed.works
+    plan, configuration = check_configuration(question.request, machine, with_torch=works)
     found += configuration
     if question.with_data and plan is not None:
         from mptui.lab.doctor.data import check_data
@@ -68,7 +69,7 @@ def _machine(
     given = given_environ() if question.environ is os.environ else question.environ
     return [
         *devices.check_driver(report, question.root),
-        *devices.check_torch(machine),
+        *(devices.check_torch(machine, probed) if probed else ()),
         *devices.check_devices(machine, probed),
         *host.check_processors(machine.host),
         *host.check_memory(machine.host),

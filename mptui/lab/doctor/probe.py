@@ -17,6 +17,8 @@ from mptui.text import clean
 TIMEOUT_S = 180.0
 """The first import from a slow disk takes a minute."""
 
+VISION = "torchvision"
+
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); import mptui.lab.doctor.probe as p; p.main()"
 )
@@ -24,10 +26,15 @@ _START = (
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What torch is, and what goes wrong on each device, by torch's name of it."""
+    """What torch is, and what goes wrong: on each device, by torch's name of it, and with `VISION`."""
 
     view: TorchView
     failures: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def works(self) -> bool:
+        """Whether both packages can be imported."""
+        return self.view.version is not None and VISION not in self.failures
 
 
 def probe_torch(environ: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> Probed:
@@ -62,6 +69,8 @@ def main() -> None:
     if view.version is not None:
         names = [_name(device) for device in view.devices if device.built_for]
         failures = {name: fault for name in (*names, "cpu") if (fault := _fault(name))}
+        if fault := _fault_of_vision():
+            failures[VISION] = fault
     sys.stdout.write("\n" + json.dumps({"view": asdict(view), "failures": failures}) + "\n")
 
 
@@ -79,6 +88,15 @@ def _fault(name: str) -> str | None:
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what the doctor is asked about
         return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     return None if finite else "a convolution of ones has gradients that are not finite"
+
+
+def _fault_of_vision() -> str | None:
+    """Why torchvision can't be imported: built for another torch, most often; None if it can."""
+    try:
+        import torchvision  # noqa: F401
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is what the doctor is asked about
+        return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return None
 
 
 def _name(device: TorchDevice) -> str:
