@@ -6,6 +6,7 @@ from typing import Literal
 from mptui.events import (
     Advice,
     CheckpointSaved,
+    Diagnosed,
     EpochFinished,
     Event,
     Paused,
@@ -66,6 +67,8 @@ def _incident(event: Event) -> list[tuple[str, Tone]]:
         case Advice():
             tip = f" (a takes {event.setting})" if event.setting else ""
             return [(f"advice: {event.message}{tip}", "plain")]
+        case Diagnosed():
+            return [(_diagnosed(event), "warn"), *[(f"try: {tip}", "plain") for tip in event.advice[:2]]]
         case Recovered():
             return [(f"{event.problem}: {event.action}", "warn")]
         case PresetSwitched():
@@ -125,6 +128,12 @@ def _skipped(event: StepSkipped) -> str:
     steps = "1 step" if event.count == 1 else f"{event.count:,} steps"
     words = f"{steps} skipped: gradients not finite"
     return words if event.loss_scale is None else f"{words}; loss scale now {event.loss_scale:,.0f}"
+
+
+def _diagnosed(event: Diagnosed) -> str:
+    place = " ".join(word for word in (event.where, event.layer, event.operation) if word)
+    words = f"{event.problem}: {'first in ' + place if place else 'not seen again'}"
+    return f"{words}; {event.detail}" if event.detail else words
 
 
 def _run_finished(event: RunFinished) -> list[tuple[str, Tone]]:

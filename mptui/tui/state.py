@@ -14,9 +14,11 @@ from mptui.events import (
     CheckpointSaved,
     CommandAnswered,
     DeviceSample,
+    Diagnosed,
     EpochFinished,
     EpochStarted,
     Event,
+    LossScale,
     Numerics,
     Paused,
     PhaseChanged,
@@ -80,6 +82,7 @@ class RunView:
         self.numerics: Numerics | None = None
         self.skipped_steps = 0
         self.skip_streak = 0
+        self.loss_scale: LossScale | None = None
         self.last_skip: int | None = None
         self.best: dict[str, tuple[int, float]] = {}
         self.histories: dict[str, dict[str, History]] = {}
@@ -100,6 +103,8 @@ class RunView:
             DeviceSample: self._sampled,
             PrecisionChanged: self._precision_changed,
             StepSkipped: self._step_skipped,
+            LossScale: self._scaled,
+            Diagnosed: self._diagnosed,
             Advice: self._advised,
             Numerics: self._looked_at,
             Recovered: self._recovered,
@@ -249,6 +254,12 @@ class RunView:
 
     def _looked_at(self, event: Numerics) -> None:
         self.numerics = event
+
+    def _scaled(self, event: LossScale) -> None:
+        self.loss_scale = event
+
+    def _diagnosed(self, event: Diagnosed) -> None:
+        self._mark(event, f"{event.problem} in {event.where}" if event.where else event.problem, "warn")
 
     def _advised(self, event: Advice) -> None:
         self.advice = event

@@ -5,6 +5,8 @@ from mptui.config.merge import resolve
 from mptui.events import (
     Advice,
     CommandAnswered,
+    Diagnosed,
+    LossScale,
     Paused,
     PhaseChanged,
     PrecisionChanged,
@@ -77,6 +79,8 @@ async def test_small_screen_folds_the_panels_and_tab_turns_to_them():
         await pilot.press("tab")
         again = frame(app)
     assert "╭─ loss" in first
+    assert "left ends " in first
+    assert "x stop" in first
     assert "mp: 🚀 on   fp16   scale 65,536   skipped 2" in first
     assert "busy 9" in first
     assert "step 84.2 ms   1,1" in first
@@ -113,6 +117,40 @@ async def test_waiting_is_visible_and_the_unknown_is_a_dash():
         assert "● scanning 3,210 of 126,689" in frame(app)
         await put(app, pilot, PhaseChanged(time=START + 98, phase="compiling"))
         assert "● compiling" in frame(app)
+
+
+async def test_how_loss_scaling_fares_and_what_was_found_is_told():
+    health = LossScale(
+        time=START,
+        step=14_300,
+        scale=65536.0,
+        lowest=1024.0,
+        highest=131072.0,
+        growths=3,
+        backoffs=2,
+        skipped=2,
+        streak=0,
+        longest_streak=2,
+        skip_rate=0.01,
+    )
+    found = Diagnosed(
+        time=START,
+        step=14_300,
+        problem="overflow",
+        epoch=12,
+        precision="fp16",
+        where="backward",
+        layer="layer4.2.conv3",
+        operation="convolution",
+        detail="",
+        advice=["a lower learning rate"],
+    )
+    async with live(MemorySource([*demo(), health, found])) as (app, _):
+        text = frame(app)
+    assert "2^16  ↑3 ↓2" in text
+    assert "overflow: first in backward layer4.2.conv3 convolution" in text
+    assert "try: a lower learning rate" in text
+    assert "▼ overflow in backward" in text or "overflow in backward ▼" in text
 
 
 async def test_fp32_has_its_own_icon(chance):
@@ -346,6 +384,14 @@ def told_of(name):
         Warned(time=START, step=12, code="w", message=name),
         Advice(time=START, step=12, code="a", message=name, setting=name),
         Recovered(time=START, step=12, problem=name, action=name),
+        Diagnosed(
+            time=START,
+            step=12,
+            epoch=1,
+            **dict.fromkeys(("problem", "precision", "where", "layer", "operation", "detail"), name),
+            files=[name],
+            advice=[name],
+        ),
         PrecisionChanged(time=START, step=12, precision="bf16", previous=name, reason=name),
         PresetSwitched(time=START, step=12, **switch),
         CommandAnswered(time=START, step=12, command=name, state="refused", detail=name),

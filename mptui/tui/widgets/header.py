@@ -10,17 +10,19 @@ from mptui.tui.widgets.bars import bar
 
 _ENDED = {"completed": ("✓", "$text-success"), "stopped": ("■", "$text-warning")}
 
-_FITS: tuple[tuple[int, frozenset[str]], ...] = (
-    (0, frozenset()),
-    (1, frozenset()),
-    (1, frozenset({"bar"})),
-    (2, frozenset({"bar"})),
-    (2, frozenset({"bar", "end"})),
-    (2, frozenset({"bar", "end", "epoch"})),
-    (2, frozenset({"bar", "end", "epoch", "left"})),
-    (2, frozenset({"bar", "end", "epoch", "left", "step"})),
+_WIDE, _CLOSE = 3, 1
+_FITS: tuple[tuple[int, int, frozenset[str]], ...] = (
+    (0, _WIDE, frozenset()),
+    (1, _WIDE, frozenset()),
+    (1, _WIDE, frozenset({"bar"})),
+    (2, _WIDE, frozenset({"bar"})),
+    (2, _CLOSE, frozenset({"bar"})),
+    (2, _WIDE, frozenset({"bar", "end"})),
+    (2, _WIDE, frozenset({"bar", "end", "epoch"})),
+    (2, _WIDE, frozenset({"bar", "end", "epoch", "left"})),
+    (2, _WIDE, frozenset({"bar", "end", "epoch", "left", "step"})),
 )
-"""From the fullest line to the barest: how many names and which parts are left out."""
+"""From the fullest line to the barest: how many names are left out, the gap, and the parts left out."""
 
 
 class Header(Static):
@@ -50,8 +52,8 @@ class Header(Static):
 def headline(view: RunView, now: float, width: int) -> Content:
     """Compose the line of `width` cells."""
     names, parts = _names(view), _parts(view, now)
-    for short, left_out in _FITS:
-        line = Content("   ").join(part for name, part in parts.items() if name not in left_out)
+    for short, gap, left_out in _FITS:
+        line = Content(" " * gap).join(part for name, part in parts.items() if name not in left_out)
         if names[short].cell_length + 2 + line.cell_length <= width:
             break
     room = max(0, width - line.cell_length)

@@ -83,8 +83,11 @@ def _loss_scale(view: RunView, width: int) -> tuple[str, Content]:
         needs_none = view.precision in {"bf16", "fp32"}
         return fmt.UNKNOWN, Content.styled(f"{view.precision} needs none" if needs_none else "", "$quiet")
     power = math.log2(scale) if scale > 0 else 0.0
-    gauge = bar(power / _SCALE_TOP, max(4, width - 29), "$text-error" if power < 1 else "$text-accent")
-    return fmt.count(scale), Content.assemble(gauge, f" 2^{power:.0f}")
+    moved = view.loss_scale
+    moves = f"  ↑{fmt.short(moved.growths)} ↓{fmt.short(moved.backoffs)}" if moved else ""
+    room = max(4, width - 29 - len(moves))
+    gauge = bar(power / _SCALE_TOP, room, "$text-error" if power < 1 else "$text-accent")
+    return fmt.count(scale), Content.assemble(gauge, f" 2^{power:.0f}", (moves, "$quiet"))
 
 
 def _skip_rate(view: RunView) -> Content:
