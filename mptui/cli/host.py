@@ -54,10 +54,15 @@ def tell_end(summary: dict[str, Any], run: Path, code: int, *, as_json: bool, qu
     if as_json:
         print_json(finite_json(summary))
         return
-    for line in final_lines(summary):
-        typer.echo(clean(line))
-    if not quiet:
-        print_next(_next_step(run, code))
+    try:
+        for line in final_lines(summary):
+            typer.echo(clean(line))
+        if not quiet:
+            print_next(_next_step(run, code))
+    except OSError:  # nobody is there to read it, and the exit code is the run's all the same
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(nowhere, stream.fileno())
 
 
 def renderer_of(*, silent: bool) -> Renderer:

@@ -22,7 +22,10 @@ def kinds(run, kind):
     return [event for event in read_journal(run) if isinstance(event, kind)]
 
 
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS], ids=errno.errorcode.get)
+CHAOS = [pytest.param(error, marks=pytest.mark.chaos) for error in (errno.EIO, errno.EROFS)]
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, *CHAOS], ids=["ENOSPC", "EIO", "EROFS"])
 def test_a_run_waits_for_its_disk_and_loses_no_step(fork_server, tmp_path, undisturbed, error):
     fault = {"at": 50, "when": "half", "error": error, "count": 2, "only": ["write"]}
     child = started(fork_server, UNET, tmp_path, "run", fault)

@@ -174,19 +174,19 @@ def run_directories(count, seed, folder, capfd):
 
 
 def test_malformed_flags(tmp_path, capfd):
-    flags(60, 0, tmp_path, capfd)
+    flags(30, 0, tmp_path, capfd)
 
 
 def test_malformed_profiles(tmp_path, capfd):
-    profiles(40, 0, tmp_path, capfd)
+    profiles(20, 0, tmp_path, capfd)
 
 
 def test_malformed_journals(tmp_path):
-    journals(200, 0, tmp_path)
+    journals(100, 0, tmp_path)
 
 
 def test_malformed_run_directories(tmp_path, capfd):
-    run_directories(20, 0, tmp_path, capfd)
+    run_directories(12, 0, tmp_path, capfd)
 
 
 @pytest.mark.chaos

@@ -1,0 +1,150 @@
+"""Real runs whose surroundings fail: another process, a terminal, a worker, an older or a newer mptui."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mptui.events import RunStarted, Step, Warned
+from mptui.lab.kills import outcome_of
+from mptui.runs.directory import read_summary
+from mptui.runs.journal import read_journal
+from tests.chaos.runs import LIMIT_S, LOOK_S, UNET, Case, finished, in_phase, started, wait_for
+
+LONG = Case("long", (*UNET.flags, "--epochs", "100000"), {**UNET.sets, "checkpoint.every_steps": 1_000_000})
+
+
+def stepped(count):
+    return lambda events: sum(isinstance(event, Step) for event in events) >= count
+
+
+def test_a_run_has_one_owner_and_another_is_refused_with_six(fork_server, tmp_path):
+    first = started(fork_server, LONG, tmp_path, "run")
+    wait_for(first, tmp_path / "run", stepped(1))
+    second = started(fork_server, LONG, tmp_path, "run", output=tmp_path / "second")
+    assert second.wait(LIMIT_S) == 6
+    assert f"process {first.pid} is training this run" in second.said()
+    assert "Traceback" not in second.said()
+    first.send(signal.SIGTERM)
+    assert first.wait(LIMIT_S) == 143
+
+
+def test_a_terminal_that_can_not_be_written_ends_no_run(fork_server, tmp_path, undisturbed):
+    arguments = [argument for argument in UNET.arguments(tmp_path, "run") if argument != "-q"]
+    child = fork_server.start(arguments, Path("/dev/full"))
+    assert child.wait(LIMIT_S) == 0
+    assert outcome_of(tmp_path / "run") == undisturbed
+
+
+@pytest.mark.parametrize("left", ["nothing", "a journal", "a torn save"])
+def test_a_run_that_was_killed_before_its_first_save_begins_again(fork_server, tmp_path, undisturbed, left):
+    run = tmp_path / "run"
+    run.mkdir(mode=0o700)
+    if left != "nothing":
+        whole = finished(fork_server, UNET, tmp_path, "whole")
+        (run / "run.toml").write_bytes((whole / "run.toml").read_bytes())
+        lines = (whole / "events.jsonl").read_bytes().splitlines(keepends=True)
+        (run / "events.jsonl").write_bytes(b"".join(lines[:6]) + lines[6][:20])
+        if left == "a torn save":
+            torn = run / "checkpoints" / ".step-000000001.99.partial"
+            torn.mkdir(parents=True)
+            (torn / "model.safetensors").write_bytes(b"\0" * 100)
+    finished(fork_server, UNET, tmp_path, "run")
+    assert outcome_of(run) == undisturbed
+    assert not list(run.rglob("*.partial"))
+
+
+def test_a_run_of_a_newer_mptui_is_refused_with_six(fork_server, tmp_path):
+    run = finished(fork_server, UNET, tmp_path, "run")
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps({**summary, "version": 99}))
+    child = fork_server.start(["resume", "run", "--runs-dir", tmp_path], tmp_path / "said")
+    assert child.wait(LIMIT_S) == 6
+    assert "newer mptui" in child.said()
+
+
+def test_a_damaged_checkpoint_is_set_aside_and_told_and_the_run_ends_the_same(
+    fork_server, tmp_path, undisturbed
+):
+    child = started(fork_server, UNET.but(checkpoint__keep=3), tmp_path, "run")
+    wait_for(child, tmp_path / "run", stepped(5))
+    child.send(signal.SIGKILL)
+    child.wait(LIMIT_S)
+    newest = sorted((tmp_path / "run" / "checkpoints").glob("step-*"))[-1]
+    content = bytearray((newest / "model.safetensors").read_bytes())
+    content[len(content) // 2] ^= 1
+    (newest / "model.safetensors").write_bytes(content)
+    finished(fork_server, UNET.but(checkpoint__keep=3), tmp_path, "run")
+    assert outcome_of(tmp_path / "run") == undisturbed
+    told = [e for e in read_journal(tmp_path / "run") if isinstance(e, Warned)]
+    assert any(e.code == "damaged_checkpoint" and "model.safetensors" in e.message for e in told)
+
+
+def test_a_hung_loader_is_told_with_its_stacks_and_the_run_goes_on(fork_server, tmp_path):
+    case = LONG.but(data__workers=1, data__cache='"off"', guards__hang_minutes=0.05)
+    child = started(fork_server, case, tmp_path, "run")
+    run = tmp_path / "run"
+    wait_for(child, run, stepped(2))
+    (worker,) = [
+        p for p in psutil.Process(child.pid).children() if "mptui.data.worker" in " ".join(p.cmdline())
+    ]
+    worker.suspend()
+    told = wait_for(child, run, lambda events: any(map(is_hang, events)) and waits_for_data(run))
+    steps = sum(isinstance(event, Step) for event in told)
+    worker.resume()
+    wait_for(child, run, stepped(steps + 2))
+    worker.suspend()  # and a stop is seen while it hangs
+    child.send(signal.SIGTERM)
+    assert child.wait(LIMIT_S) == 143, child.said()
+    until = time.monotonic() + LIMIT_S
+    while not gone(worker):
+        assert time.monotonic() < until
+        time.sleep(LOOK_S)
+
+
+def is_hang(event):
+    return isinstance(event, Warned) and event.code == "hang" and "being read: " in event.message
+
+
+def waits_for_data(run):
+    return "mptui/data/pool.py" in (run / "stacks.txt").read_text()
+
+
+def gone(process):
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_a_killed_loader_worker_is_replaced_and_the_run_ends_the_same(fork_server, tmp_path, undisturbed):
+    child = started(fork_server, UNET.but(data__workers=1, data__cache='"off"'), tmp_path, "run")
+    run = tmp_path / "run"
+    while not (
+        workers := [p for p in psutil.Process(child.pid).children() if "data.worker" in " ".join(p.cmdline())]
+    ):
+        assert child.poll() is None
+        time.sleep(LOOK_S)
+    os.kill(workers[0].pid, signal.SIGKILL)
+    assert child.wait(LIMIT_S) == 0, child.said()
+    assert len([e for e in read_journal(run) if isinstance(e, Step)]) == 8
+    assert {e.step for e in read_journal(run) if isinstance(e, Step)} == set(undisturbed.steps)
+
+
+def test_a_resumed_run_says_from_where(fork_server, tmp_path):
+    child = started(fork_server, LONG, tmp_path, "run")
+    wait_for(child, tmp_path / "run", stepped(3))
+    child.send(signal.SIGTERM)
+    assert child.wait(LIMIT_S) == 143
+    step = read_summary(tmp_path / "run")["optimizer_steps"]
+    again = started(fork_server, LONG, tmp_path, "run")
+    wait_for(again, tmp_path / "run", lambda events: sum(isinstance(e, RunStarted) for e in events) == 2)
+    again.send(signal.SIGTERM)
+    assert again.wait(LIMIT_S) == 143
+    resumed = [e for e in read_journal(tmp_path / "run") if isinstance(e, RunStarted)][-1]
+    assert resumed.resumed_from_step == step
+    assert in_phase("training")(list(read_journal(tmp_path / "run")))
