@@ -12,7 +12,7 @@ from tests.engine.small import build_trainer, config, end, small_net
 
 def dtypes(trainer) -> dict[str, torch.dtype]:
     """What each layer's output is computed in, in the precision of the run."""
-    found = {}
+    found: dict[str, torch.dtype] = {}
     handles = [
         module.register_forward_hook(lambda _m, _i, output, name=name: found.__setitem__(name, output.dtype))
         for name, module in trainer.model.named_children()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -81,7 +82,8 @@ class Look:
                 if isinstance(value, torch.Tensor) and value.is_floating_point():
                     self._add(number, "forward", value)
                     if value.requires_grad:
-                        value.register_hook(lambda gradient: self._add(number, "gradient", gradient))
+                        count = partial(self._add, number, "gradient")
+                        value.register_hook(count)  # type: ignore[no-untyped-call]
 
         return passing
 

@@ -1,7 +1,8 @@
 """Which layers 16 bits hurt, the worst first, and the loss scale that would help most.
 
-A fault is what float16 can't carry: a value that overflows whatever the loss scale, or most values below its
-normal range. Of several faults of one step the earliest comes first, since what follows it may be its doing.
+A fault is what float16 can't carry: a value that overflows whatever the loss scale, or most of an output's
+values, or most of a gradient's sum, below its normal range. Of several faults of one step the earliest comes
+first, since what follows it may be its doing.
 """
 
 import math
@@ -16,7 +17,7 @@ Part = Literal["forward", "gradient", "weights"]
 """A layer's output, the gradient of its output, the gradient of its own weights."""
 
 MOST = 0.5
-"""The share of values below float16's normal range from which on a layer counts as lost in it."""
+"""The share below float16's normal range from which on a layer counts as lost in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +65,21 @@ def rank(seen: Sequence[Seen], scale: float | None) -> Ranking:
     return Ranking(layers, None if scale is None else Together(gradients).lost(), best)
 
 
+def _below(seen: Seen, doublings: int) -> float:
+    """The share of it that lies below float16's normal range: of an output's values, of a gradient's sum."""
+    if seen.part != "forward":
+        return seen.spectrum.weight_below(doublings)
+    shares = seen.spectrum.shares()
+    return shares.zeroed + shares.subnormal
+
+
 def _told(seen: Seen, in_use: int, unscaled: int, *, size: float, judged: bool) -> NumericsLayer:
     spectrum = seen.spectrum
     shares, bare = spectrum.shares(in_use), spectrum.shares(unscaled)
     fault = ""
     if judged and bare.overflow:
         fault = "overflow"
-    elif judged and shares.zeroed + shares.subnormal >= MOST:
+    elif judged and _below(seen, in_use) >= MOST:
         fault = "underflow"
     first, bars = spectrum.bars()
     return NumericsLayer(

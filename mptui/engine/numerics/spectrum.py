@@ -15,6 +15,8 @@ from mptui.engine.numerics.tally import BINS
 
 _BIAS = 127
 _INFINITE = 4 * 255
+_SIZES = np.exp2(np.arange(_INFINITE) // 4 - float(_BIAS))
+_SIZES[0] = 0.0
 LOWEST_SCALE, HIGHEST_SCALE = 2.0**0, 2.0**32
 """Loss scales that are looked at for the best."""
 HEADROOM = 2
@@ -70,6 +72,17 @@ class Spectrum:
         subnormal = int(below[whole] - below[kept])
         overflow = int(below[-1] - below[infinite])
         return Shares(zeroed / self.told, subnormal / self.told, overflow / self.told)
+
+    def weight_below(self, doublings: int = 0) -> float:
+        """The share of the values' sum (of magnitudes, to the binade) that lies below float16's normal range.
+
+        Where values differ by many orders, as the gradients of samples that are learnt already and of those
+        that are not, most values can be lost and nearly nothing with them.
+        """
+        _, whole, _ = _edges(doublings)
+        weights = self._counts[:_INFINITE] * _SIZES
+        total = float(weights.sum())
+        return float(weights[:whole].sum()) / total if total else 0.0
 
     def bars(self) -> tuple[int, list[int]]:
         """The histogram of exponents: the lowest, and from it on the share of values with each.

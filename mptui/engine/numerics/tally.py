@@ -47,7 +47,7 @@ def add(row: torch.Tensor, values: torch.Tensor, *, most: int | None = None) -> 
     flat = _flat(values.detach())
     if most is not None and len(flat) > most:
         flat = flat[:: -(-len(flat) // most)]
-    for part in flat.split(_CHUNK.get(row.device.type, _CHUNK_ELSEWHERE)):
+    for part in torch.split(flat, _CHUNK.get(row.device.type, _CHUNK_ELSEWHERE)):
         _add(row, part.float())
 
 

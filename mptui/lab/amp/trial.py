@@ -152,8 +152,7 @@ def _first_bad(model: torch.nn.Module) -> Iterator[list[str]]:
             continue
 
         def check(_module: torch.nn.Module, _inputs: object, output: object, name: str = name) -> None:
-            is_tensor = isinstance(output, torch.Tensor) and output.is_floating_point()
-            if is_tensor and not bool(output.isfinite().all()):
+            if isinstance(output, torch.Tensor) and not bool(output.isfinite().all()):
                 bad.append(name)
 
         handles.append(module.register_forward_hook(check))

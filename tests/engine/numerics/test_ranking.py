@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from tests.engine.numerics.networks import Gain, Gate, look_at, network
+from mptui.engine.numerics.look import Look
+from mptui.engine.numerics.ranking import rank
+from tests.engine.numerics.networks import CPU, Gain, Gate, look_at, network
 
 SEEDS = range(30)
 PRECISIONS = {"fp32": None, "bf16": None, "fp16": 1024.0}
@@ -46,6 +48,21 @@ def test_so_it_is_in_every_precision(precision):
         check_healthy(seed, precision)
         for sick in SICK:
             check_sick(seed, sick, precision)
+
+
+def test_a_network_that_has_learnt_its_data_raises_no_alarm():
+    """Nearly all gradients are then those of samples that are certain: tiny, and of no weight."""
+    model = nn.Sequential(nn.Linear(1, 2, bias=False))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[-0.5], [0.5]]))
+    certain = torch.linspace(0, 100, 400)[:, None]  # the logarithm of how much likelier the right class is
+    look = Look(model, CPU)
+    with look.hooks():
+        nn.functional.cross_entropy(model(certain), torch.ones(400, dtype=torch.int64)).backward()
+    look.add_weights()
+    ranking = rank(look.seen(look.rows), None)
+    assert max(layer.lost for layer in ranking.layers if layer.part == "gradient") > 0.5
+    assert not [layer for layer in ranking.layers if layer.fault]
 
 
 def test_a_gradient_that_the_scale_loses_is_told_with_the_scale_that_saves_it():

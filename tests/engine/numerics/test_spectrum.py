@@ -62,6 +62,14 @@ def test_headroom_is_given_up_before_anything_overflows():
     assert best_scale([counted(torch.full((10,), 2.0**16))]) is None
 
 
+def test_the_weight_below_the_range_is_of_the_sum_and_not_of_the_values():
+    few_large = torch.cat([torch.full((990,), 2.0**-20), torch.full((10,), 1.0)])
+    assert counted(few_large).shares().lost == 0.99
+    assert counted(few_large).weight_below() < 1e-3
+    assert counted(few_large).weight_below(-20) == 1.0
+    assert counted(torch.zeros(3)).weight_below() == 0.0
+
+
 def test_no_gradients_need_no_scale():
     assert best_scale([]) is None
     assert best_scale([counted(torch.zeros(5))]) is None
