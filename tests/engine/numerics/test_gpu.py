@@ -1,4 +1,4 @@
-"""The lens on a GPU: nothing in a step that is looked at waits for the device, and the counts are the CPU's."""
+"""The lens on a GPU: no step that is looked at waits for the device, and the counts are those of the CPU."""
 
 import pytest
 import torch
