@@ -42,6 +42,9 @@ LOOKS_PER_SECOND = 4
 SHARE = 0.02
 """What drawing may take of a processor: a loop that Python bounds runs under the same interpreter lock."""
 
+SLOWEST_S = 2.0
+"""How old a figure gets at most, however busy the processor is."""
+
 _FIGURES = (Step, DeviceSample, Progress)
 """Events that only move figures and curves, which can wait for the next drawing."""
 
@@ -74,7 +77,7 @@ class LiveScreen(Page):
         self._ascii_only = ascii_only
         self._page = 0
         self._leaving = False
-        self._budget = Budget(SHARE)
+        self._budget = Budget(SHARE, SLOWEST_S)
         self._undrawn = False
 
     def compose(self) -> ComposeResult:
