@@ -74,6 +74,11 @@ def test_python_is_parsed_and_never_run(file, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+def test_odd_escapes_in_a_python_file_are_no_news(file, recwarn):
+    assert values(file("train.py", "pattern = '\\d'\nlr = 1\n")) == {"pattern": "\\d", "lr": 1}
+    assert not list(recwarn)
+
+
 def test_what_yaml_merges_is_overridden_by_a_table_of_its_own(file):
     path = file(
         "a.yaml", "base: &b {amp: false, lr: 0.1}\nother: &o {lr: 7}\ntrain:\n  <<: [*b, *o]\n  amp: true\n"

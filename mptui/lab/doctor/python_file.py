@@ -5,6 +5,7 @@ literal (a call, a name, an expression) is passed over; of two assignments the l
 """
 
 import ast
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,9 @@ def read_python(path: Path, text: str) -> list[Setting]:
         ConfigError: It is not Python.
     """
     try:
-        module = ast.parse(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of odd escapes in the file: not what is asked
+            module = ast.parse(text)
     except SyntaxError as error:
         raise refused(path, f"not Python: {error.msg}", error.lineno) from error
     except ValueError as error:
