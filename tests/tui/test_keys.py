@@ -1,3 +1,6 @@
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,3 +104,11 @@ def test_what_can_not_be_used_is_left_out_and_said(keymap, text, said):
 
 def test_keys_that_are_never_heard_together_may_be_the_same(keymap):
     assert keymap('[leave]\nstop = "y"\n').warnings == []
+
+
+def test_the_page_of_keys_is_made_from_the_table():
+    docs = Path(__file__).parents[2] / "docs"
+    made = subprocess.run(
+        [sys.executable, docs / "make_keys.py"], capture_output=True, text=True, check=True
+    ).stdout
+    assert (docs / "keys.md").read_text(encoding="utf-8") == made, "python docs/make_keys.py > docs/keys.md"
