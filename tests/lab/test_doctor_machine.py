@@ -11,7 +11,7 @@ import pytest
 
 from mptui.hardware.devices import Machine, describe_machine
 from mptui.hardware.host import read_host
-from mptui.hardware.nvml import read_gpus
+from mptui.hardware.nvml import NvmlReport, read_gpus
 from mptui.hardware.torch_view import TorchDevice, TorchView
 from mptui.lab.doctor import devices, host, login
 from mptui.lab.doctor.findings import Finding, exit_code
@@ -70,6 +70,7 @@ def test_a_lost_gpu_and_one_that_the_driver_does_not_see(tmp_path, driver):
     found = devices.check_driver(read_gpus(), tmp_path)
     assert states(found) == ["ok", "error"]
     assert "is lost" in found[1].what
+    assert states(devices.check_devices(seen(None), read_gpus(), None)) == ["ok"]  # told once
     driver(h200())
     second = {
         f"sys/bus/pci/devices/1/{name}": text for name, text in (("vendor", "0x10de"), ("class", "0x030000"))
@@ -124,7 +125,7 @@ def test_the_build_of_torch(torch, state, word, driver):
 )
 def test_a_gpu_that_torch_cant_use_is_an_error_with_the_remedy(torch, word, driver):
     driver(h200())
-    found = devices.check_devices(seen(torch), None)
+    found = devices.check_devices(seen(torch), read_gpus(), None)
     assert states(found)[0] == "error"
     assert word in found[0].what + found[0].do
     assert found[0].do
@@ -134,8 +135,8 @@ def test_a_device_that_fails_at_real_work_is_an_error(driver):
     driver()
     machine = seen(view(devices=[card()]))
     failing = Probed(machine.torch, {"cuda:0": "RuntimeError: cuDNN error"})
-    assert states(devices.check_devices(machine, failing)) == ["error", "ok"]
-    assert states(devices.check_devices(machine, Probed(machine.torch))) == ["ok", "ok"]
+    assert states(devices.check_devices(machine, read_gpus(), failing)) == ["error", "ok"]
+    assert states(devices.check_devices(machine, read_gpus(), Probed(machine.torch))) == ["ok", "ok"]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_a_device_that_fails_at_real_work_is_an_error(driver):
 )
 def test_what_holds_a_gpu_back_is_advice(gpu, word, driver):
     driver(gpu)
-    found = [f for f in devices.check_devices(seen(None), None) if f.state == "advice"]
+    found = [f for f in devices.check_devices(seen(None), read_gpus(), None) if f.state == "advice"]
     assert [word in f.what for f in found] == ([True] if word else [])
 
 
@@ -372,4 +373,4 @@ def test_the_exit_code_is_that_of_what_is_to_be_mended_first():
 
 def test_a_machine_of_the_cpu_alone_is_in_order():
     machine = Machine(host=HOST, driver=None, cuda=None, torch=None, devices=[], notes=[])
-    assert not devices.check_devices(machine, None)
+    assert not devices.check_devices(machine, NvmlReport(), None)

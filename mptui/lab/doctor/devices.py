@@ -78,16 +78,15 @@ def _version(text: str) -> tuple[int, int]:
     return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else OLDEST_TORCH
 
 
-def check_devices(machine: Machine, probed: Probed | None) -> list[Finding]:
+def check_devices(machine: Machine, report: NvmlReport, probed: Probed | None) -> list[Finding]:
     """Each device, the CPU last; and what is to be said of them together."""
     failures = probed.failures if probed else {}
     found = [finding for device in machine.devices for finding in _check_device(device, machine, failures)]
-    told = {gpu.problem for device in machine.devices if (gpu := device.gpu)} | {None}
-    known = {machine.torch.problem if machine.torch else None}
-    for note in machine.notes:
-        if note not in told | known and "no NVIDIA driver" not in note and "is lost" not in note:
-            found.append(sentence("machine", "gpu", "advice", note, "see: mptui detect"))
-    return found
+    said = {report.problem, *(f"{gpu.name}: {gpu.problem}" for gpu in report.gpus)}
+    if machine.torch is not None:
+        said.add(machine.torch.problem)
+    notes = [note for note in machine.notes if note not in said]
+    return [*found, *(sentence("machine", "gpu", "advice", note, "see: mptui detect") for note in notes)]
 
 
 def _check_device(device: Device, machine: Machine, failures: dict[str, str]) -> Iterator[Finding]:

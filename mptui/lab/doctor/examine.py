@@ -70,7 +70,7 @@ def _machine(
     return [
         *devices.check_driver(report, question.root),
         *(devices.check_torch(machine, probed) if probed else ()),
-        *devices.check_devices(machine, probed),
+        *devices.check_devices(machine, report, probed),
         *host.check_processors(machine.host),
         *host.check_memory(machine.host),
         *host.check_shm(question.root),
