@@ -95,6 +95,15 @@ def test_cursor_says_the_values_under_it():
     assert 480 < float(rows[0].split("s0 ")[1].split()[0]) < 530
 
 
+def test_every_series_is_named_where_there_is_little_room():
+    series = [Series(f"top-{n} {of}", history([1.0, 2.0])) for n in (1, 5) for of in ("train", "validation")]
+    wide, narrow = (
+        "".join(text for text, _ in Drawing(Plot(series), width, 12).rows()[0]) for width in (120, 71)
+    )
+    assert all(each.label in wide for each in series)
+    assert all(words in narrow for words in ("top-1 train", "top-1 val", "top-5 train", "top-5 val"))
+
+
 def test_smoothing_keeps_the_raw_spike_behind():
     values = history([30.0 if i == 500 else 1.0 for i in range(1000)])
     rows = Drawing(Plot([Series("loss", values)], smooth=True), 80, 20).rows()

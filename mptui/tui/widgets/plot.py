@@ -14,6 +14,7 @@ from rich.cells import cell_len
 
 from mptui.tui import format as fmt
 from mptui.tui.history import Columns, History
+from mptui.tui.names import VALIDATION
 from mptui.tui.state import Mark
 from mptui.tui.widgets.axes import Axis, end_of_steps, linear_axis, log_axis, step_ticks
 from mptui.tui.widgets.canvas import ASCII_MARKERS, DOTS, Mode, trace
@@ -179,18 +180,21 @@ class Drawing:
                 end = column + len(label) + 2
 
     def _draw_legend(self) -> None:
+        """Name the series on the right, in fewer letters where they would not fit."""
+        ascii_only = self.plot.mode == "ascii"
+        labels = [_narrow(series.label) for series in self.plot.series]
+        if sum(len(label) + 6 for label in labels) > self._width:
+            labels = [label.replace(VALIDATION, "val") for label in labels]
         column = self._size[0]
-        for number in reversed(range(len(self.plot.series))):
-            series = self.plot.series[number]
-            label = _narrow(series.label)
-            swatch = "╌╌" if series.dashed else "──"
-            if self.plot.mode == "ascii":
+        for number in reversed(range(len(labels))):
+            swatch = "╌╌" if self.plot.series[number].dashed else "──"
+            if ascii_only:
                 swatch = ASCII_MARKERS[number % len(ASCII_MARKERS)]
-            column -= len(swatch) + 1 + len(label)
+            column -= len(swatch) + 1 + len(labels[number])
             if column < GUTTER:
                 return
             self._write(0, column, swatch, f"series-{number % SERIES_COLOURS + 1}")
-            self._write(0, column + len(swatch) + 1, label, "text")
+            self._write(0, column + len(swatch) + 1, labels[number], "text")
             column -= 3
 
     def _draw_cursor(self, cell: int) -> None:
