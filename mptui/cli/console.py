@@ -64,6 +64,10 @@ class Plain:
             self._say(f"precision: {event.previous} -> {event.precision}: {event.reason}")
         elif isinstance(event, ev.StepSkipped):
             self._say(skipped_line(event))
+        elif isinstance(event, ev.Recovered):
+            self._say(f"{event.problem}: {event.action}")
+        elif isinstance(event, ev.Advice):
+            self._say(advice_line(event))
         elif isinstance(event, ev.PhaseChanged) and event.phase in {"scanning", "compiling"}:
             self._say(f"{event.phase} {event.detail} …")
         elif isinstance(event, ev.Warned):
@@ -203,6 +207,11 @@ def skipped_line(event: ev.StepSkipped) -> str:
     """How many steps were skipped, and the loss scale now."""
     scale = "" if event.loss_scale is None else f", loss scale {event.loss_scale:,.0f}"
     return f"skipped {event.count} step(s) with non-finite gradients ({event.total} in all{scale})"
+
+
+def advice_line(event: ev.Advice) -> str:
+    """What would help, and the flag that does it."""
+    return f"advice: {event.message}" + (f" (--set {event.setting})" if event.setting else "")
 
 
 def final_lines(summary: dict[str, object]) -> list[str]:

@@ -17,6 +17,7 @@ from mptui.engine.parts import Job
 
 Kind = Literal["scale", "bf16", "island", "fp32", "lr"]
 
+_GENTLENESS = ("fp16", "bf16", "fp32")
 SCALE_DROP = 2.0**-4
 MOST_ISLANDS = 4
 
@@ -85,7 +86,7 @@ class Ladder:
         gentler = training.model_copy(update={"lr": training.lr * self.lr_factor})
         return replace(
             job,
-            precision=self.precision or job.precision,
+            precision=max(job.precision, self.precision or "fp16", key=_GENTLENESS.index),
             config=job.config.model_copy(update={"training": gentler}),
         )
 

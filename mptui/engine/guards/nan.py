@@ -17,7 +17,7 @@ from mptui.engine.guards.watch import Alarm, Place, Watch
 from mptui.engine.meter import StepRow
 from mptui.engine.parts import Job
 from mptui.errors import DataError, DivergedError
-from mptui.events import Diagnosed, PrecisionChanged, Recovered
+from mptui.events import Diagnosed, PrecisionChanged, Recovered, Warned
 
 if TYPE_CHECKING:
     from mptui.engine.trainer import Trainer
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FILES_SHOWN, FILES_KEPT = 3, 64
 """Of a batch: in a line, and in a report."""
 LOOKS = 20
-"""Single bad batches that are looked at again; of further ones only the step is told."""
+"""Bad batches of a run that are looked at again and told, each with its files."""
 REPORT = "divergence.json"
 """Where the run directory keeps the last diagnosis."""
 
@@ -176,13 +176,19 @@ class NanGuard:
 
     def _tell_left_out(self, place: Place) -> None:
         """A batch was bad by itself, and the update has left it out."""
+        trainer = self._trainer
         self._looks += 1
-        told = f"left out the batch of step {place.step}"
-        if self._looks <= LOOKS:
-            finding = self._found(place)
-            self._tell(place, "bad batch", finding)
-            told = f"{told}: {finding.words()}; {_shown(finding.files)}"
-        self._trainer.emit(Recovered(step=self._trainer.step, problem="bad batch", action=told))
+        if self._looks > LOOKS:
+            if self._looks == LOOKS + 1:
+                message = (
+                    f"more than {LOOKS} bad batches were left out; further ones are only counted as skipped"
+                )
+                trainer.emit(Warned(step=trainer.step, code="bad_batches", message=message))
+            return
+        finding = self._found(place)
+        self._tell(place, "bad batch", finding)
+        told = f"left out the batch of step {place.step}: {finding.words()}; {_shown(finding.files)}"
+        trainer.emit(Recovered(step=trainer.step, problem="bad batch", action=told))
 
     def _tell(self, place: Place, problem: str, finding: Finding) -> None:
         trainer = self._trainer

@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -215,6 +216,32 @@ def test_the_run_is_the_one_that_took_the_gentler_setting_at_the_snapshot(tmp_pa
     end(second)
     assert bits(trainer) == bits(second)
     assert trainer.step == second.step == 19
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "not_fused"])
+def test_back_at_the_very_start_nothing_is_left_of_the_steps_that_were_taken(tmp_path, optimizer, fused):
+    bad = [(0, 16), (0, 24), (0, 32)]
+    trainer, events = exploding(tmp_path / "a", bad=bad, optimizer=optimizer, fused=fused, every=50)
+    trainer.train()
+    end(trainer)
+    assert of(events, Recovered)[0].step == 0
+    half = {**FLAT, "lr": RATE / 2}
+    other, _ = exploding(tmp_path / "b", bad=[], training=half, optimizer=optimizer, fused=fused)
+    leave_out(other, bad[:1])
+    other.train()
+    end(other)
+    assert bits(trainer) == bits(other)
+
+
+def test_a_preset_can_not_bring_back_what_overflowed(tmp_path):
+    trainer, _ = build_trainer(config(), tmp_path, precision="fp16", model=gain_net())
+    trainer.train()
+    assert trainer.job.precision == "bf16"
+    for asked, used in (("fp16", "bf16"), ("bf16", "bf16"), ("fp32", "fp32")):
+        trainer.take_job(replace(trainer.job, precision=asked))
+        assert trainer.job.precision == used
+    end(trainer)
 
 
 def test_when_it_is_noticed_changes_nothing(tmp_path):
