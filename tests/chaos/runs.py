@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mptui.events import Event, PhaseChanged
+from mptui.events import Event, PhaseChanged, Step
 from mptui.lab.forkserver import Child, ForkServer
 from mptui.runs.journal import read_journal
 
@@ -33,6 +33,7 @@ class Case:
         """The command line that begins this run, or goes on with it."""
         common: dict[str, object] = {
             "training.deterministic": "true",
+            "training.epochs": 2,
             "logging.step_interval_s": 0,
             "checkpoint.every_steps": 1,
             "data.workers": 0,
@@ -44,12 +45,12 @@ class Case:
 
 RESNET = Case(
     "resnet",
-    ("--model", "resnet18", "--batch-size", "4", "--epochs", "2", "--seed", "3"),
+    ("--model", "resnet18", "--batch-size", "4", "--seed", "3"),
     {"data.image_size": 32, "data.samples": 16, "training.ema_decay": 0.9},
 )
 UNET = Case(
     "unet",
-    ("--model", "unet", "--batch-size", "4", "--epochs", "2", "--seed", "3"),
+    ("--model", "unet", "--batch-size", "4", "--seed", "3"),
     {
         "data.image_size": 32,
         "data.samples": 16,
@@ -58,6 +59,10 @@ UNET = Case(
         "training.optimizer": "adamw",
     },
 )
+
+
+LONG = UNET.but(training__epochs=100_000, checkpoint__every_steps=1_000_000)
+"""A run that ends by a signal alone, and saves only then and at a new best."""
 
 
 def started(
@@ -82,6 +87,11 @@ def finished(server: ForkServer, case: Case, folder: Path, name: str) -> Path:
     child = started(server, case, folder, name)
     assert child.wait(LIMIT_S) == 0, child.said()
     return folder / name
+
+
+def stepped(count: int) -> Callable[[list[Event]], bool]:
+    """The run has told so many steps."""
+    return lambda events: sum(isinstance(event, Step) for event in events) >= count
 
 
 def wait_for(child: Child, run: Path, seen: Callable[[list[Event]], bool]) -> list[Event]:

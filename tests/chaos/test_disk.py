@@ -77,7 +77,7 @@ def fill(place):
 
 
 def test_a_real_disk_that_is_full_for_a_while(fork_server, tmp_path, small_disk):
-    case = Case(UNET.name, (*UNET.flags, "--epochs", "6"), UNET.sets)
+    case = UNET.but(training__epochs=6)
     expected = outcome_of(finished(fork_server, case, tmp_path, "undisturbed"))
     runs = small_disk / "runs"
     child = started(fork_server, case, runs, "run", output=tmp_path / "said")

@@ -9,7 +9,7 @@ SECRET = "s3cr3t-0123456789"
 
 def test_all_of_a_run_is_for_its_owner_and_holds_no_secret(fork_server, tmp_path):
     arguments = UNET.arguments(tmp_path, "run")
-    environ = {"WANDB_API_KEY": SECRET, "MPTUI_TRAINING_EPOCHS": "1"}
+    environ = {"WANDB_API_KEY": SECRET}
     child = fork_server.start(arguments, tmp_path / "said", environ=environ)
     assert child.wait(LIMIT_S) == 0, child.said()
     run = tmp_path / "run"

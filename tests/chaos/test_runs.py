@@ -1,5 +1,6 @@
 """Real runs whose surroundings fail: another process, a terminal, a worker, an older or a newer mptui."""
 
+import contextlib
 import json
 import os
 import signal
@@ -13,13 +14,7 @@ from mptui.events import RunStarted, Step, Warned
 from mptui.lab.kills import outcome_of
 from mptui.runs.directory import read_summary
 from mptui.runs.journal import read_journal
-from tests.chaos.runs import LIMIT_S, LOOK_S, UNET, Case, finished, in_phase, started, wait_for
-
-LONG = Case("long", (*UNET.flags, "--epochs", "100000"), {**UNET.sets, "checkpoint.every_steps": 1_000_000})
-
-
-def stepped(count):
-    return lambda events: sum(isinstance(event, Step) for event in events) >= count
+from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, UNET, finished, in_phase, started, stepped, wait_for
 
 
 def test_a_run_has_one_owner_and_another_is_refused_with_six(fork_server, tmp_path):
@@ -89,9 +84,7 @@ def test_a_hung_loader_is_told_with_its_stacks_and_the_run_goes_on(fork_server, 
     child = started(fork_server, case, tmp_path, "run")
     run = tmp_path / "run"
     wait_for(child, run, stepped(2))
-    (worker,) = [
-        p for p in psutil.Process(child.pid).children() if "mptui.data.worker" in " ".join(p.cmdline())
-    ]
+    worker = workers_of(child)[0]  # of the training half: it is the first
     worker.suspend()
     told = wait_for(child, run, lambda events: any(map(is_hang, events)) and waits_for_data(run))
     steps = sum(isinstance(event, Step) for event in told)
@@ -104,6 +97,16 @@ def test_a_hung_loader_is_told_with_its_stacks_and_the_run_goes_on(fork_server, 
     while not gone(worker):
         assert time.monotonic() < until
         time.sleep(LOOK_S)
+
+
+def workers_of(child):
+    """The loader processes of a run, the oldest first."""
+    found = []
+    for process in psutil.Process(child.pid).children():
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            if "mptui.data.worker" in " ".join(process.cmdline()):
+                found.append(process)
+    return sorted(found, key=lambda process: process.create_time())
 
 
 def is_hang(event):
@@ -124,9 +127,7 @@ def gone(process):
 def test_a_killed_loader_worker_is_replaced_and_the_run_ends_the_same(fork_server, tmp_path, undisturbed):
     child = started(fork_server, UNET.but(data__workers=1, data__cache='"off"'), tmp_path, "run")
     run = tmp_path / "run"
-    while not (
-        workers := [p for p in psutil.Process(child.pid).children() if "data.worker" in " ".join(p.cmdline())]
-    ):
+    while not (workers := workers_of(child)):
         assert child.poll() is None
         time.sleep(LOOK_S)
     os.kill(workers[0].pid, signal.SIGKILL)

@@ -12,17 +12,10 @@ from mptui.lab.kills import outcome_of
 from mptui.runs.attached import Connection
 from mptui.runs.directory import read_summary
 from mptui.runs.journal import read_journal
-from tests.chaos.runs import LIMIT_S, LOOK_S, UNET, Case, in_phase, started, wait_for
+from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, UNET, Case, in_phase, started, stepped, wait_for
 from tests.data.images import class_folders
 
-LONG = Case("long", (*UNET.flags, "--epochs", "100000"), {**UNET.sets, "checkpoint.every_steps": 1_000_000})
-"""A run that ends by a signal alone, and saves only then and at a new best."""
-
 FOLDER = ("--model", "resnet18", "--batch-size", "4", "--seed", "3")
-
-
-def stepped(count):
-    return lambda events: sum(isinstance(event, Step) for event in events) >= count
 
 
 def catches(child, number):
@@ -50,8 +43,14 @@ def ends(child, run, number, code):
 
 # what to run, and what the journal must tell before the signal is sent
 PHASES = {
-    "preparing": (LONG.but(data__samples=4000, data__image_size=64), in_phase("warming_up")),
-    "warming up": (LONG.but(training__accumulate=100_000, data__samples=4000), in_phase("warming_up")),
+    "preparing": (
+        LONG.but(data__samples=4000, data__image_size=64, training__epochs=9),
+        in_phase("warming_up"),
+    ),
+    "warming up": (
+        LONG.but(training__accumulate=1000, data__samples=4000, training__epochs=9),
+        in_phase("warming_up"),
+    ),
     "training": (LONG, stepped(3)),
     "validating": (LONG.but(data__samples=512), in_phase("validating")),
     "between two epochs": (LONG.but(data__samples=4), stepped(2)),
