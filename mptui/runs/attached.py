@@ -29,6 +29,12 @@ HELLO_S = 5.0
 EVENTS_A_POLL = 8_000
 """What a screen folds in a fifth of a second."""
 
+PATIENCE_S = 15.0
+"""How long a command waits for a connection before it is refused."""
+
+PENDING_LIMIT = 16
+"""Commands that wait for a connection."""
+
 WAITING_LIMIT = 20_000
 """Events that wait for who polls; the thread reads no further until some are taken."""
 
@@ -121,6 +127,8 @@ class AttachedRun:
         self._lived = False
         self._asked = ""
         self._connection: Connection | None = None
+        self._pending: deque[tuple[str, str | None]] = deque(maxlen=PENDING_LIMIT)
+        self._patient_until = 0.0
         self._next_try = 0.0
         self._lock = threading.Lock()
         self._closing, self._ended = threading.Event(), threading.Event()
@@ -128,6 +136,7 @@ class AttachedRun:
 
     def start(self) -> "AttachedRun":
         """Begin to follow."""
+        self._patient_until = time.monotonic() + PATIENCE_S
         self._thread.start()
         return self
 
@@ -145,18 +154,13 @@ class AttachedRun:
         return self._ended.wait(timeout)
 
     def send(self, command: str, argument: str | None = None) -> None:
-        """Ask the run for something; what can't be asked is answered at once."""
+        """Ask the run for something, now or when it has answered; what can't be asked is refused."""
         if self._readonly:
             self._refuse(command, "this screen only watches")
             return
-        self._asked = command
         with self._lock:
-            try:
-                if self._connection is None:
-                    raise ConnectionError
-                self._connection.send(command, argument)
-            except OSError:
-                self._refuse(command, f"no connection to the run; see mptui stop {self.run.name}")
+            self._pending.append((command, argument))
+            self._send_pending()
 
     def close(self) -> None:
         """Stop to follow."""
@@ -174,6 +178,8 @@ class AttachedRun:
                     self._follow()
                     continue
                 self._read(None)
+                with self._lock:
+                    self._send_pending()
                 if not alive:
                     self._end()
                     return
@@ -194,8 +200,23 @@ class AttachedRun:
         connection.patience(LOOK_S)
         presets = connection.hello.get("presets")
         self.profiles = [clean(str(name), 100) for name in presets] if isinstance(presets, list) else []
-        self._connection = connection
+        with self._lock:
+            self._connection = connection
+            self._send_pending()
         return True
+
+    def _send_pending(self) -> None:
+        """Send what was asked for; without a connection it waits a while, in which one may come."""
+        if self._connection is None and time.monotonic() < self._patient_until:
+            return
+        while self._pending:
+            self._asked, argument = self._pending.popleft()
+            try:
+                if self._connection is None:
+                    raise ConnectionError
+                self._connection.send(self._asked, argument)
+            except OSError:
+                self._refuse(self._asked, f"no connection to the run; see mptui stop {self.run.name}")
 
     def _follow(self) -> None:
         """The journal as far as the socket says, then the socket until it is lost."""
@@ -212,6 +233,7 @@ class AttachedRun:
             with self._lock:
                 self._connection.close()
                 self._connection = None
+                self._patient_until = time.monotonic() + PATIENCE_S
 
     def _take(self, document: dict[str, Any]) -> None:
         if "error" in document:

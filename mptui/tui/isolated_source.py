@@ -42,7 +42,9 @@ class IsolatedSource:
         self.exit_code = 0
         self.profiles: Sequence[str] = preset_names(request.environ)
         self._early: deque[Event] = deque([PhaseChanged(phase="starting")])
+        self._commands: deque[tuple[str, str | None]] = deque()
         self._attached: AttachedRun | None = None
+        self._lock = threading.Lock()
         self._starting: subprocess.Popen[str] | None = None
         self._stop: int | None = None
         self._ended = threading.Event()
@@ -66,14 +68,16 @@ class IsolatedSource:
         return events + (self._attached.poll() if self._attached else [])
 
     def send(self, command: str, argument: str | None = None) -> None:
-        """Ask the run for something; before it has a directory, only for its end."""
-        if self._attached is not None:
-            self._attached.send(command, argument)
-        elif command == "stop":
-            self.stop(signal.SIGTERM)
-        else:
-            answer = CommandAnswered(command=command, state="refused", detail="the run has not begun")
-            self._early.append(answer)
+        """Ask the run for something, or note it for as soon as there is a run."""
+        with self._lock:
+            if self._attached is not None:
+                self._attached.send(command, argument)
+            elif command == "stop":
+                self.stop(signal.SIGTERM)
+            else:
+                self._commands.append((command, argument))
+                asked = CommandAnswered(command=command, state="asked", detail=argument or "")
+                self._early.append(asked)
 
     def stop(self, signal: int) -> None:
         """Ask it to save and end; safe in a signal handler."""
@@ -121,7 +125,10 @@ class IsolatedSource:
         told, complaint = self._starting.communicate()
         if self._starting.returncode == 0:
             self.run = Path(json.loads(told)["directory"])
-            self._attached = AttachedRun(self.run).start()
+            with self._lock:
+                self._attached = AttachedRun(self.run).start()
+                for asked in self._commands:
+                    self._attached.send(*asked)
             if self._stop is not None:
                 self._kill(self._stop)
             return

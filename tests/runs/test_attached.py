@@ -160,7 +160,8 @@ def test_a_lost_socket_is_made_up_for_by_the_file_and_found_again(owner, attach)
     assert steps(events) == [0, 1, 2, 3, 99]
 
 
-def test_a_run_without_a_socket_is_followed_in_its_file(owner, attach):
+def test_a_run_without_a_socket_is_followed_in_its_file(owner, attach, monkeypatch):
+    monkeypatch.setattr(attached, "PATIENCE_S", 0.1)
     owner.tell(0)
     source = attach()
     events = until(source, seen(0))
@@ -223,6 +224,20 @@ def test_commands_reach_the_run(owner, attach):
     (refused,) = until(source, bool)
     assert isinstance(refused, CommandAnswered)
     assert (refused.command, refused.state) == ("preset", "refused")
+
+
+def test_what_is_asked_before_the_run_has_answered_reaches_it(owner, attach, monkeypatch):
+    monkeypatch.setattr(attached, "PATIENCE_S", DEADLINE_S)
+    owner.tell(0)
+    source = attach()
+    source.send("pause")
+    until(source, seen(0))
+    owner.open()
+    deadline = time.monotonic() + DEADLINE_S
+    while not owner.sent:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert owner.sent == [("pause", None)]
 
 
 def test_who_only_watches_asks_for_nothing(owner, attach):

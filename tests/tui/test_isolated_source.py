@@ -39,9 +39,9 @@ def test_what_keeps_it_from_beginning_is_told_as_its_end(tmp_path):
         assert time.monotonic() < deadline
         events += source.poll()
     assert isinstance(events[0], PhaseChanged)
-    refused = events[1]
-    assert isinstance(refused, CommandAnswered)
-    assert (refused.state, refused.detail) == ("refused", "the run has not begun")
+    asked = events[1]
+    assert isinstance(asked, CommandAnswered)
+    assert (asked.command, asked.state) == ("pause", "asked")
     finished = events[-1]
     assert isinstance(finished, RunFinished)
     assert finished.exit_code == source.exit_code == 2
