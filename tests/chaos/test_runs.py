@@ -14,7 +14,8 @@ from mptui.events import RunStarted, Step, Warned
 from mptui.lab.kills import outcome_of
 from mptui.runs.directory import read_summary
 from mptui.runs.journal import read_journal
-from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, UNET, finished, in_phase, started, stepped, wait_for
+from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, UNET, Case, finished, in_phase, started, stepped, wait_for
+from tests.data.images import pairs, stripes
 
 
 def test_a_run_has_one_owner_and_another_is_refused_with_six(fork_server, tmp_path):
@@ -134,6 +135,38 @@ def test_a_killed_loader_worker_is_replaced_and_the_run_ends_the_same(fork_serve
     assert child.wait(LIMIT_S) == 0, child.said()
     assert len([e for e in read_journal(run) if isinstance(e, Step)]) == 8
     assert {e.step for e in read_journal(run) if isinstance(e, Step)} == set(undisturbed.steps)
+
+
+def test_files_that_turn_bad_after_the_scan_are_listed_and_the_result_is_the_same_for_any_workers(
+    fork_server, tmp_path
+):
+    data = pairs(tmp_path / "data", [stripes(0, 1)] * 60)
+    case = Case(
+        "folder",
+        (*UNET.flags, "--data", str(data)),
+        {"data.image_size": 32, "data.bad_sample_budget": 0.1, "model.width": 2, "model.depth": 2},
+    ).but(data__cache='"off"', training__epochs=1, checkpoint__every_steps=1000)
+    environ = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+    def trained(name, workers):
+        arguments = case.but(data__workers=workers).arguments(tmp_path, name)
+        child = fork_server.start(arguments, tmp_path / "said", environ=environ)
+        assert child.wait(LIMIT_S) == 0, child.said()
+        return tmp_path / name
+
+    trained("scanned", 0)
+    bad = [data / "images" / f"{number}.jpg" for number in (7, 13, 40)]
+    for path in bad:  # of the same size and time: the scan that was kept takes them for what they were
+        status = path.stat()
+        path.write_bytes(b"\0" * status.st_size)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    runs = [trained(f"workers-{workers}", workers) for workers in (0, 2)]
+    for run in runs:
+        listed = json.loads((run / "bad_samples.json").read_text())
+        assert [file["path"] for file in listed["files"]] == sorted(map(str, bad))
+        assert all("not an image" in file["reason"] for file in listed["files"])
+        assert any(w["code"] == "bad_sample" for w in read_summary(run)["warnings"])
+    assert outcome_of(runs[0]) == outcome_of(runs[1])
 
 
 def test_a_resumed_run_says_from_where(fork_server, tmp_path):
