@@ -150,13 +150,15 @@ async def test_a_run_that_ended_is_asked_for_nothing():
 
 async def test_names_from_outside_cannot_command_the_terminal():
     hostile = "\x1b[31mred\x1b[0m\nnew\u202eline" + "x" * 300
-    event = looked(layers=[layer(hostile), layer("[bold]b[/]")], mode=hostile, precision=hostile)
+    names = ["\x1b[31mr\u202ed", hostile, "[bold]b[/]"]
+    event = looked(layers=[layer(name) for name in names], mode=hostile, precision=hostile)
     async with live(MemorySource([*demo(), event]), (80, 24)) as (app, pilot):
         await pilot.press("n")
         text = frame(app)
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "[bold]b[/]" in text
+    assert r"\x1b[31mr\u202ed" in text
     assert len(text.splitlines()) == 24
 
 
