@@ -79,6 +79,24 @@ class History:
         if high > self._open_high:
             self._open_high = high
 
+    def forget_after(self, x: float) -> None:
+        """Drop what lies beyond step `x`: a run that goes on from there takes those steps again."""
+        self._seal()
+        if self._origin is None or x >= self.end_x:
+            return
+        first = max(0, int((x - self._origin) // self._width) + 1)
+        for array, empty in (
+            (self._low, np.nan),
+            (self._high, np.nan),
+            (self._sum, 0.0),
+            (self._count, 0.0),
+            (self._broken, 0.0),
+        ):
+            array[first:] = empty
+        self._end = min(self._end, first)
+        self.end_x = self.last_x = x
+        self.version += 1
+
     def columns(self, x0: float, x1: float, width: int) -> Columns:
         """Look at the steps from `x0` to `x1` (both included) through `width` columns."""
         self._seal()

@@ -173,6 +173,9 @@ class RunView:
             self._record(clean(place.chart, 24), clean(f"{place.word} {series}".lstrip(), 24), step, value)
 
     def _run_started(self, event: RunStarted) -> None:
+        if self.started is not None:  # after a kill, the steps beyond the last save are taken again
+            for history in [self.skips, *(h for group in self.histories.values() for h in group.values())]:
+                history.forget_after(event.step)
         self.started, self.finished = event, None
         self.profile, self.precision = event.profile, event.precision
         self.epochs = event.epochs

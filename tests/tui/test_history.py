@@ -71,3 +71,23 @@ def test_aggregated_values_keep_their_extremes():
 def test_tail_gives_the_latest_values():
     assert filled(200, float, capacity=8).tail(2).tolist() == pytest.approx([175.5, 195.5], abs=8)
     assert History().tail(5).size == 0
+
+
+@pytest.mark.parametrize("resumed", [0, 1, 500, 1_999, 2_000, 90_000, 99_999])
+@pytest.mark.parametrize("steps", [2_000, 100_000])
+def test_steps_that_are_taken_again_are_there_once_as_they_were_the_last_time(steps, resumed):
+    history = History()
+    for step in range(1, steps + 1):
+        history.append(step, 7.0)
+    history.forget_after(resumed)
+    for step in range(resumed + 1, steps + 1):
+        history.append(step, 1.0)
+    width = 64  # wide enough that a column is many buckets
+    seen = history.columns(1, steps, width)
+    assert not np.isnan(seen.mean).any()
+    border = resumed / steps * width
+    for column, mean in enumerate(seen.mean):
+        if column + 1 < border - 1:
+            assert mean == 7.0
+        elif column > border + 1:
+            assert mean == 1.0

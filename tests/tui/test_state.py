@@ -1,5 +1,6 @@
 import gc
 import math
+import random
 import tracemalloc
 
 import pytest
@@ -157,3 +158,13 @@ def test_compiled_is_what_runs_and_not_what_was_asked_for():
     assert told == [False, True, False, True, False]
     assert view.started is not None
     assert view.started.compile_mode == "off"
+
+
+def test_after_a_kill_the_steps_taken_again_count_as_they_were_the_last_time():
+    chance = random.Random(0)
+    view = folded(run_started(), *(step_event(step, START, chance, loss=9.0) for step in range(1, 11)))
+    view.fold(run_started(step=4, resumed_from_step=4))
+    for step in range(5, 9):
+        view.fold(step_event(step, START, chance, loss=1.0))
+    seen = view.history("loss", "train").columns(1, 10, 10)
+    assert [value for value in seen.mean.tolist() if not math.isnan(value)] == [9.0] * 4 + [1.0] * 4
