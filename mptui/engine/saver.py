@@ -83,10 +83,14 @@ class Saver:
             return "time"
         return None
 
+    @property
+    def idle(self) -> bool:
+        """Whether no save is under way."""
+        return self._writing is None or self._writing.future.done()
+
     def may_save(self) -> bool:
         """Whether the end of an epoch may be saved: the last save has paid for itself."""
-        idle = self._writing is None or self._writing.future.done()
-        return idle and time.monotonic() - self._last_end >= _SHARE * self._last_cost
+        return self.idle and time.monotonic() - self._last_end >= _SHARE * self._last_cost
 
     def offer_best(self, snapshot: Snapshot) -> None:
         """A new best: written now if it may, else when it may or at the end."""
@@ -109,7 +113,7 @@ class Saver:
             DiskError: A save failed, and the run was asked to stop.
         """
         held = self._writing is not None and self._writing.failed
-        if held:
+        if held or self.idle:  # one that is written gives its memory back
             self.settle()
         self.write_waiting_best()
         return held

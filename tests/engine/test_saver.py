@@ -1,0 +1,114 @@
+"""When a save fails: the run is held until it is written, and nothing of it is lost."""
+
+import contextlib
+import errno
+import gc
+import math
+import time
+import weakref
+
+import pytest
+import torch
+
+from mptui.config.schema import CheckpointConfig
+from mptui.engine import saver
+from mptui.engine.checkpoint import Snapshot, checkpoints, read_newest
+from mptui.engine.saver import Saver
+from mptui.errors import DiskError
+from mptui.events import CheckpointSaved, Warned
+from mptui.lab.faults import Fault, failing, faulty_disk
+
+
+def snapshot(step):
+    return Snapshot(step, {"model": {"weight": torch.full((100,), float(step))}}, {"cursor": {}})
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(saver, "RETRY_S", (0.01, 0.02))
+    monkeypatch.setattr(saver, "LOOK_S", 0.001)
+
+
+class Around:
+    """What a saver is given, and what it did with it."""
+
+    def __init__(self, folder, stop_after=math.inf):
+        self.events, self.holds, self._asked, self._stop_after = [], [], 0, stop_after
+        self.saver = Saver(
+            folder, CheckpointConfig(), self.events.append, hold=self._hold, should_stop=self._should_stop
+        )
+
+    @contextlib.contextmanager
+    def _hold(self, error):
+        self.holds.append(error.message)
+        yield
+
+    def _should_stop(self):
+        self._asked += 1
+        return self._asked > self._stop_after
+
+
+def full(folder, count):
+    """A disk on which that many saves fail, at the first file of each."""
+    return faulty_disk(folder, Fault(0, "before", failing(errno.ENOSPC), count, only=["write"]))
+
+
+def test_a_save_that_failed_holds_the_run_at_the_next_look_and_is_written_when_there_is_room(tmp_path):
+    around = Around(tmp_path)
+    with full(tmp_path, count=4):
+        around.saver.save(snapshot(3), "time")
+        while not around.saver.idle:
+            pass
+        assert around.saver.tend()
+        assert not around.saver.tend()
+        around.saver.close()
+    assert len(around.holds) == 1
+    assert "no space left" in around.holds[0]
+    assert read_newest(tmp_path)[0].step == 3
+    assert [event.step for event in around.events if isinstance(event, CheckpointSaved)] == [3]
+
+
+def test_asked_to_stop_it_tries_once_more_and_says_why_it_can_not(tmp_path):
+    around = Around(tmp_path, stop_after=5)
+    with full(tmp_path, count=math.inf):
+        with pytest.raises(DiskError, match="no space left"):
+            around.saver.save(snapshot(3), "stop", wait=True)
+        around.saver.close()
+    assert checkpoints(tmp_path) == []
+
+
+def test_asked_to_stop_it_is_saved_if_there_is_room_by_then(tmp_path):
+    around = Around(tmp_path, stop_after=0)
+    with full(tmp_path, count=1):
+        around.saver.save(snapshot(3), "stop", wait=True)
+        around.saver.close()
+    assert read_newest(tmp_path)[0].step == 3
+
+
+def test_how_a_run_ended_is_not_hidden_by_a_best_that_can_not_be_written(tmp_path):
+    around = Around(tmp_path)
+
+    def ends_badly():
+        with around.saver:
+            around.saver.offer_best(snapshot(2))
+            raise ZeroDivisionError
+
+    with full(tmp_path, count=math.inf), pytest.raises(ZeroDivisionError):
+        ends_badly()
+    assert [event.code for event in around.events if isinstance(event, Warned)] == ["disk"]
+
+
+def test_a_snapshot_that_is_written_gives_its_memory_back(tmp_path):
+    around = Around(tmp_path)
+    taken = snapshot(1)
+    weight = weakref.ref(taken.tensors["model"]["weight"])
+    around.saver.save(taken, "time")
+    del taken
+    while not around.saver.idle:
+        pass
+    around.saver.tend()
+    until = time.monotonic() + 60
+    while weight() is not None:  # the thread lets go of it a moment after it is done
+        gc.collect()
+        assert time.monotonic() < until
+    around.saver.close()
