@@ -11,6 +11,7 @@ import argparse
 import statistics
 import time
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -52,7 +53,7 @@ class Steps:
         with nullcontext() if look is None else look.hooks():
             with torch.autocast(self.device.type, dtype=torch.bfloat16):
                 loss = torch.nn.functional.cross_entropy(self.model(self.images_BCHW), self.labels_B)
-            loss.backward()
+            torch.autograd.backward(loss)
         if look is not None:
             look.add_weights()
             (rows,) = Reading([look.rows])
@@ -80,7 +81,7 @@ def main() -> None:
     steps = Steps(args.model, args.side, args.batch, device)
     steps.seconds(0, 2)
     figures = alternate(
-        {name: lambda most=most: steps.seconds(most, args.steps) for name, most in SIDES.items()}, args.rounds
+        {name: partial(steps.seconds, most, args.steps) for name, most in SIDES.items()}, args.rounds
     )
     plain = statistics.median(figures["off"])
     document: dict[str, Any] = {"model": args.model, "side": args.side, "batch": args.batch, "step_s": plain}

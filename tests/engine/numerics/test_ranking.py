@@ -52,9 +52,10 @@ def test_so_it_is_in_every_precision(precision):
 
 def test_a_network_that_has_learnt_its_data_raises_no_alarm():
     """Nearly all gradients are then those of samples that are certain: tiny, and of no weight."""
-    model = nn.Sequential(nn.Linear(1, 2, bias=False))
+    layer = nn.Linear(1, 2, bias=False)
+    model = nn.Sequential(layer)
     with torch.no_grad():
-        model[0].weight.copy_(torch.tensor([[-0.5], [0.5]]))
+        layer.weight.copy_(torch.tensor([[-0.5], [0.5]]))
     certain = torch.linspace(0, 100, 400)[:, None]  # the logarithm of how much likelier the right class is
     look = Look(model, CPU)
     with look.hooks():
