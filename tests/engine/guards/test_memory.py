@@ -311,3 +311,20 @@ def test_pieces_too_small_for_batch_norm_are_the_end(tmp_path):
     limit_memory(trainer, lambda: 1)
     with pytest.raises(MemoryExhaustedError, match="more than 1 value per channel"):
         finish(trainer)
+
+
+def test_gradients_that_were_unscaled_already_can_come_again(tmp_path):
+    trainer, events = build_trainer(config(), tmp_path, precision="fp16", model=group_net())
+    apply = trainer.parts.updater._apply
+    failed: list[bool] = []
+
+    def failing():
+        if trainer.step == 3 and not failed:
+            failed.append(True)
+            raise torch.OutOfMemoryError("no room for the optimizer")
+        apply()
+
+    trainer.parts.updater._apply = failing  # type: ignore[method-assign]
+    finish(trainer)
+    assert trainer.step == 10
+    assert {e.problem for e in of(events, Recovered)} == {"out of memory"}
