@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from mptui.engine.control import Command
-from mptui.errors import ConfigError
+from mptui.errors import ConfigError, DiskError
 from mptui.events import CommandAnswered, Paused, PrecisionChanged, PresetSwitched, Resumed
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _switch(trainer: "Trainer", command: Command) -> str | None:
         if trainer.rebuild is None:
             raise ConfigError("this run has no other presets", hint="start it from a profile")
         switch = trainer.rebuild(command)
-    except ConfigError as error:
+    except (ConfigError, DiskError) as error:
         return error.message
     trainer.close()
     before = trainer.job.precision

@@ -15,7 +15,7 @@ from mptui.engine import saver
 from mptui.engine.checkpoint import Snapshot, checkpoints, read_newest
 from mptui.engine.saver import Saver
 from mptui.errors import DiskError
-from mptui.events import CheckpointSaved, Warned
+from mptui.events import CheckpointSaved, Event, Warned
 from mptui.lab.faults import Fault, failing, faulty_disk
 
 
@@ -33,7 +33,9 @@ class Around:
     """What a saver is given, and what it did with it."""
 
     def __init__(self, folder, stop_after=math.inf):
-        self.events, self.holds, self._asked, self._stop_after = [], [], 0, stop_after
+        self.events: list[Event] = []
+        self.holds: list[str] = []
+        self._asked, self._stop_after = 0, stop_after
         self.saver = Saver(
             folder, CheckpointConfig(), self.events.append, hold=self._hold, should_stop=self._should_stop
         )
