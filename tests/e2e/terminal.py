@@ -53,18 +53,19 @@ class Terminal:
         self.attributes = termios.tcgetattr(self.fd)
         self._status: int | None = None
 
-    def read(self, timeout: float = LOOK_S) -> None:
-        """Take what the program wrote."""
+    def read(self, timeout: float = LOOK_S) -> bool:
+        """Take what the program wrote; whether that was anything."""
         ready, _, _ = select.select([self.fd], [], [], timeout)
         if not ready:
-            return
+            return False
         try:
             data = os.read(self.fd, 1 << 16)
         except OSError:  # the other side has ended
             time.sleep(timeout)
-            return
+            return False
         self.output += data
         self._stream.feed(data)
+        return True
 
     @property
     def text(self) -> str:
@@ -103,7 +104,8 @@ class Terminal:
     def exit_code(self) -> int:
         """Wait for the end, and read to the last byte."""
         self.until(self.ended, "the end")
-        self.read()
+        while self.read():
+            pass
         assert self._status is not None
         return os.waitstatus_to_exitcode(self._status)
 
