@@ -365,6 +365,9 @@ class Trainer:
         watch = Stopwatch(self.device)
         self._step(window)
         if self.parts.compiler.note_step(watch.seconds()):
+            # compiling takes minutes, and a stop is only seen after it: a job may be ended before that
+            if not self.guards.settle():
+                self.saver.save(snapshots.take(self), "time")
             self._enter_training()
 
     def _enter_training(self) -> None:
