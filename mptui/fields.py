@@ -29,7 +29,7 @@ def reader_of(kind: Any) -> Read:  # noqa: ANN401 - any annotation
     if get_origin(kind) is dict:
         item = reader_of(get_args(kind)[1])
         return lambda value: {key: item(each) for key, each in _of(dict, value).items()}
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         parts = {part.name: reader_of(part.type) for part in fields(kind)}
         return lambda value: kind(**{name: read(_of(dict, value)[name]) for name, read in parts.items()})
     return _READERS[kind]

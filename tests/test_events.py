@@ -26,7 +26,7 @@ def values_of(kind: Any) -> st.SearchStrategy[object]:
         return st.lists(values_of(get_args(kind)[0]), max_size=3)
     if get_origin(kind) is dict:
         return st.dictionaries(texts, values_of(get_args(kind)[1]), max_size=3)
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         return st.builds(kind, **{f.name: values_of(f.type) for f in fields(kind)})
     return VALUES[kind]
 

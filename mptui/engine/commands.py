@@ -1,7 +1,8 @@
 """What a person asks of a running trainer, done between two optimizer steps."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
+from mptui.config.schema import NumericsMode
 from mptui.engine.control import Command
 from mptui.errors import ConfigError, DiskError
 from mptui.events import CommandAnswered, Paused, PrecisionChanged, PresetSwitched, Resumed
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
 
 PAUSE_LOOK_S = 1.0
 """While paused, the mailbox wakes the thread; it looks by itself this often too."""
+
+_NUMERICS: dict[str, NumericsMode] = {mode: mode for mode in get_args(NumericsMode)}
 
 
 def obey(trainer: "Trainer", command: Command) -> None:
@@ -24,7 +27,7 @@ def obey(trainer: "Trainer", command: Command) -> None:
     elif name == "validate":
         _validate(trainer)
     elif name == "numerics":
-        trainer.lens.ask(command.argument)
+        trainer.lens.ask(_NUMERICS.get(command.argument or ""))
     elif name in {"preset", "set"} and (refusal := _switch(trainer, command)) is not None:
         trainer.emit(CommandAnswered(step=trainer.step, command=name, state="refused", detail=refusal))
         return
