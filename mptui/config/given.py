@@ -77,7 +77,7 @@ def _from_assignments(sets: Sequence[str]) -> tuple[Layer, list[str]]:
 def data_flags(where: str, flag: str) -> dict[str, tuple[str, Any]]:
     """What a folder or a set's name sets, given by `flag`; either replaces whatever a profile names."""
     path = Path(where).expanduser()
-    is_path = os.sep in where or path.exists()
+    is_path = os.sep in where or os.path.exists(path)  # noqa: PTH110 - pathlib raises for a name that is too long
     return {
         "data.path": (flag, str(path) if is_path else None),
         "data.name": (flag, None if is_path else where),

@@ -65,7 +65,7 @@ def find_profile(name: str, environ: Mapping[str, str] = os.environ) -> Path:
         return _checked(Path(name).expanduser())
     for _, folder in _folders(environ):
         path = folder / f"{name}.toml"
-        if path.is_file():
+        if os.path.isfile(path):  # noqa: PTH113 - pathlib raises for a name that is too long
             return path
     names = [info.name for info in list_profiles(environ)]
     near = get_close_matches(name, names, n=1)
@@ -104,7 +104,7 @@ def _built_in() -> Path:
 
 
 def _is_file_name(name: str) -> bool:
-    return "/" in name or os.sep in name or name.endswith(".toml") or Path(name).is_file()
+    return "/" in name or os.sep in name or name.endswith(".toml") or os.path.isfile(name)  # noqa: PTH113
 
 
 def _checked(path: Path) -> Path:
@@ -112,7 +112,7 @@ def _checked(path: Path) -> Path:
         run = path / "run.toml"
         hint = f"name a file: --profile {run if run.is_file() else path / 'my.toml'}"
         raise ConfigError(f"{path}: a folder, not a profile", hint=hint)
-    if not path.exists():
+    if not os.path.exists(path):  # noqa: PTH110
         hint = "check the path, or take a profile by its name: see `mptui profiles list`"
         raise ConfigError(f"{path}: no such file", hint=hint)
     return path

@@ -102,7 +102,7 @@ def find_run(folder: Path, run: str) -> Path:
     """
     direct = Path(run)
     for path in (direct, folder / run) if os.sep not in run else (direct,):
-        if (path / CONFIG).is_file():
+        if os.path.isfile(path / CONFIG):  # noqa: PTH113 - pathlib raises for a name that is too long
             return path
     matches = [p for p in list_runs(folder) if p.name.startswith(run)]
     if len(matches) == 1:
