@@ -5,10 +5,17 @@ from typing import TYPE_CHECKING
 import torch
 
 from mptui.engine.verdict import Circumstances
+from mptui.events import Advice
 from mptui.hardware.host import usable_cpus
 
 if TYPE_CHECKING:
     from mptui.engine.trainer import Trainer
+
+
+NO_BETTER = 8
+"""Epochs without a better validation after which a run in 16 bits is told how to compare it with FP32."""
+
+_TENSOR_CORE = 8
 
 
 class Adviser:
@@ -21,6 +28,8 @@ class Adviser:
     def __init__(self, trainer: "Trainer") -> None:
         self._trainer = trainer
         self._cpus = usable_cpus()
+        self._aligned = aligned_share(trainer.model)
+        self._told_of_accuracy = False
         trainer.reporter.layers = computing_layers(trainer.model)
         trainer.reporter.reading = lambda: trainer.job.train_loader.alone
 
@@ -30,6 +39,21 @@ class Adviser:
         advice = trainer.reporter.verdict.advice(self._circumstances(), trainer.step)
         if advice is not None:
             trainer.emit(advice)
+
+    def epoch_ended(self) -> None:
+        """Give advice, once, where a run in 16 bits has not grown better for long: is it the precision?"""
+        trainer = self._trainer
+        if self._told_of_accuracy or trainer.job.precision == "fp32" or trainer.best.epochs_since < NO_BETTER:
+            return
+        self._told_of_accuracy = True
+        trainer.emit(
+            Advice(
+                step=trainer.step,
+                code="no_better",
+                message=f"no better for {NO_BETTER} epochs, in {trainer.job.precision}: `mptui check-amp` "
+                "looks whether that is safe for this network, `mptui parity` trains it beside FP32",
+            )
+        )
 
     def restart(self) -> None:
         """Other settings are in force: measure again."""
@@ -44,9 +68,23 @@ class Adviser:
             cached=job.train_loader.cached,
             compiled=self._trainer.parts.compiler.active,
             batch_size=job.config.training.batch_size,
+            tensor_cores=job.device.type == "cuda" and job.precision != "fp32",
+            aligned=self._aligned,
         )
 
 
 def computing_layers(model: torch.nn.Module) -> int:
     """How many modules of a network have no modules inside: each is a few kernels to launch."""
     return sum(1 for module in model.modules() if not any(module.children()))
+
+
+def aligned_share(model: torch.nn.Module) -> float:
+    """Share of a network's weights in layers whose channels in and out are multiples of 8.
+
+    Tensor Cores work on such pieces of 16-bit numbers; others are padded (NVIDIA, Deep Learning Performance).
+    """
+    kinds = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
+    weights = [module.weight for module in model.modules() if isinstance(module, kinds)]
+    total = sum(weight.numel() for weight in weights)
+    aligned = sum(w.numel() for w in weights if all(size % _TENSOR_CORE == 0 for size in w.shape[:2]))
+    return aligned / total if total else 1.0

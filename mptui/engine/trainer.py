@@ -282,6 +282,7 @@ class Trainer:
                 best=is_best,
             )
         )
+        self.adviser.epoch_ended()
         self.metrics.reset()
         self.reporter.epoch = EpochSums()
         if is_best:

@@ -13,6 +13,9 @@ BOUND_BY_DATA, BOUND_BY_COPY, BOUND_BY_SAVING = 0.10, 0.20, 0.10
 LAUNCH_S = 200e-6
 """Forward and backward of a layer that take less than this are mostly the issuing of their operations."""
 
+ALIGNED = 0.5
+"""Share of the weights in layers that suit Tensor Cores, from which on nothing is said."""
+
 _KEPT = 9
 _SURE = 5
 
@@ -28,6 +31,8 @@ class Circumstances:
         cached: Whether the data is on the device already.
         compiled: Whether the network is compiled.
         batch_size: Samples a micro-batch.
+        tensor_cores: Whether the network computes in 16 bits on a GPU.
+        aligned: Share of the weights in layers whose channels are multiples of 8, as Tensor Cores take them.
     """
 
     layers: int
@@ -36,6 +41,8 @@ class Circumstances:
     cached: bool
     compiled: bool
     batch_size: int
+    tensor_cores: bool = False
+    aligned: float = 1.0
 
 
 class Verdict:
@@ -117,18 +124,20 @@ def _saving(_now: Circumstances) -> tuple[str, str | None]:
 
 
 def _launch(now: Circumstances) -> tuple[str, str | None]:
-    if not now.compiled:
+    what = "the device waits for the host, which issues many small operations"
+    if now.tensor_cores:
+        what = f"{what}, too small for Tensor Cores to gain on them"
+    compiling = "" if now.compiled else " or compiling"
+    return f"{what}: a larger batch{compiling} would help", f"training.batch_size={2 * now.batch_size}"
+
+
+def _compute(now: Circumstances) -> tuple[str, str | None] | None:
+    if now.tensor_cores and now.aligned < ALIGNED:
         return (
-            "the device waits for the host, which issues many small operations: a larger batch "
-            "or compiling would help",
-            f"training.batch_size={2 * now.batch_size}",
+            f"{1 - now.aligned:.0%} of the weights are in layers whose channels are no multiple of 8: "
+            "Tensor Cores gain little on them; a width that is one would help",
+            None,
         )
-    return "the device waits for the host: a larger batch would help", (
-        f"training.batch_size={2 * now.batch_size}"
-    )
-
-
-def _compute(_now: Circumstances) -> None:
     return None  # as it should be
 
 

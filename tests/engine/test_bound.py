@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from mptui.engine.advise import NO_BETTER
 from mptui.events import Advice, Step
 from tests.engine.blots import SIDE, Blot
 from tests.engine.small import build_trainer, config, end, of
@@ -68,6 +69,20 @@ def test_a_network_of_wide_layers_is_bound_by_computing(tmp_path):
     assert last.bound_by == "compute"
     assert advice == []
     assert set(last.ceilings) == {"steps"}  # nothing is read: the data is on the device
+
+
+@pytest.mark.parametrize(("precision", "told"), [("bf16", 1), ("fp32", 0)])
+def test_a_run_in_16_bits_that_grows_no_better_is_told_how_to_compare(tmp_path, precision, told):
+    run = config(training={"epochs": NO_BETTER + 2, "lr": 1e-20, "batch_size": 16})
+    trainer, events = build_trainer(run, tmp_path, precision=precision, train=16)
+    try:
+        trainer.train()
+    finally:
+        end(trainer)
+
+    advice = [event for event in of(events, Advice) if event.code == "no_better"]
+    assert len(advice) == told
+    assert all("mptui parity" in event.message for event in advice)
 
 
 @pytest.mark.chaos

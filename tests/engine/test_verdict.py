@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
+from mptui.engine.advise import aligned_share
 from mptui.engine.timing import PARTS, StepClock
 from mptui.engine.verdict import Circumstances, Verdict
 
@@ -75,6 +78,26 @@ def test_after_a_change_it_is_measured_again():
 
 def test_a_run_bound_by_compute_is_left_in_peace():
     assert judged(*[split()] * 9).advice(HERE, 9) is None
+
+
+def test_a_network_that_tensor_cores_gain_little_on_is_told():
+    there = replace(HERE, tensor_cores=True)
+    odd = replace(there, aligned=0.2)
+
+    assert judged(*[split()] * 5, starved=False).advice(there, 9) is None
+    advice = judged(*[split()] * 5, starved=False).advice(odd, 9)
+    assert advice is not None
+    assert "80% of the weights" in advice.message
+    small = judged(*[split()] * 5, starved=True).advice(there, 9)
+    assert small is not None
+    assert "too small for Tensor Cores" in small.message
+
+
+def test_how_much_of_a_network_suits_tensor_cores():
+    odd = torch.nn.Conv2d(8, 12, 1)  # 96 weights
+    even = torch.nn.Linear(16, 24)  # 384
+
+    assert aligned_share(torch.nn.Sequential(odd, torch.nn.ReLU(), even)) == 384 / 480
 
 
 def test_the_parts_of_a_step_add_up_to_the_step():
