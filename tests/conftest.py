@@ -1,6 +1,7 @@
 """What all tests share: none of them sees the settings of the person who runs them."""
 
 import os
+import sys
 
 import pytest
 
@@ -12,3 +13,13 @@ def _no_settings_from_outside(tmp_path_factory):
             patch.delenv(name)
         patch.setenv("MPTUI_CONFIG_DIR", str(tmp_path_factory.mktemp("config")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _no_switches_from_before():
+    """What a run of this process sets for all of torch ends with its test."""
+    yield
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.autograd.set_detect_anomaly(False)
+        torch.use_deterministic_algorithms(False)
