@@ -20,6 +20,7 @@ import sys
 import tempfile
 import termios
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,11 +113,15 @@ def ui_rate(case: Case) -> float:
         terminal.press(DIGIT)
         terminal.shows("Nothing clever")
         terminal.press("\r")
-        terminal.shows("completed")
+        terminal.watch(lambda: _completed(Path(folder)))
         terminal.press("q")
         terminal.wait()
         (summary,) = Path(folder).glob("runs/*/summary.json")
         return float(json.loads(summary.read_text())["samples_per_second"])
+
+
+def _completed(folder: Path) -> bool:
+    return any('"completed"' in summary.read_text() for summary in folder.glob("runs/*/summary.json"))
 
 
 class Terminal:
@@ -141,25 +146,30 @@ class Terminal:
         """Type a key."""
         os.write(self._fd, key.encode())
 
+    def watch(self, over: Callable[[], bool]) -> None:
+        """Read until it is over, and interpret nothing: a terminal at the end of SSH costs nothing here."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not over():
+            if time.monotonic() > deadline or not self._read(interpret=False):
+                raise SystemExit("the run never ended")
+
     def wait(self) -> None:
         """Read to the end."""
-        while self._read():
+        while self._read(interpret=False):
             pass
         os.waitpid(self._pid, 0)
         os.close(self._fd)
 
-    def _read(self) -> bool:
-        """Take what was written; whether more may come.
-
-        The bytes wait until there are many: to interpret each at once would take a processor from the run.
-        """
+    def _read(self, *, interpret: bool = True) -> bool:
+        """Take what was written; whether more may come."""
         time.sleep(LOOK_S)
         while select.select([self._fd], [], [], 0)[0]:
             try:
                 data = os.read(self._fd, 1 << 16)
             except OSError:  # the other side has ended
                 return False
-            self._stream.feed(data)
+            if interpret:
+                self._stream.feed(data)
         return True
 
 
