@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mptui import format as fmt
 from mptui.config.merge import Resolved
 from mptui.errors import ConfigError
 from mptui.hardware.advice import choose_precision
 from mptui.hardware.devices import Device
 from mptui.runs.plan import filled
-from mptui.tui import format as fmt
 
 if TYPE_CHECKING:
     from mptui.engine.footprint import Footprint

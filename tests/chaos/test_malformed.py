@@ -11,7 +11,7 @@ from mptui.cli.main import _exit_code
 from mptui.events import Warned, to_record
 from mptui.runs.directory import list_runs, status_of
 from mptui.runs.journal import NAME, read_journal
-from mptui.tui.state import RunView
+from mptui.runs.state import RunView
 from tests.tui.events import demo
 
 PROFILES = sorted((Path(__file__).parents[2] / "profiles").glob("*.toml"))

@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from mptui.tui.history import History
-from mptui.tui.state import Mark
+from mptui.runs.history import History
+from mptui.runs.state import Mark
 from mptui.tui.widgets.axes import linear_axis, log_axis
 from mptui.tui.widgets.plot import GUTTER, Drawing, Plot, Series
 

@@ -10,8 +10,8 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
+from mptui import format as fmt
 from mptui.text import clean
-from mptui.tui import format as fmt
 from mptui.tui.background import in_background
 from mptui.tui.keys import bindings
 from mptui.tui.looking import Seen, look

@@ -12,17 +12,17 @@ from textual.widgets import Input
 from mptui.errors import MptuiError
 from mptui.events import DeviceSample, Progress, Step
 from mptui.runs.foresee import Foreseen, foresee
+from mptui.runs.names import TRAIN, VALIDATION
+from mptui.runs.state import RunView
 from mptui.text import clean
 from mptui.tui.background import in_background
 from mptui.tui.budget import Budget
 from mptui.tui.keys import bindings
-from mptui.tui.names import TRAIN, VALIDATION
 from mptui.tui.screens.leave import Answer, LeaveDialog
 from mptui.tui.screens.numerics import NumericsScreen
 from mptui.tui.screens.page import Page
 from mptui.tui.screens.preset import PresetDialog
 from mptui.tui.source import RunSource
-from mptui.tui.state import RunView
 from mptui.tui.widgets.canvas import Mode
 from mptui.tui.widgets.chart import Chart
 from mptui.tui.widgets.device import DevicePanel

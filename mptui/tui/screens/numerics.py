@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 
 from textual.app import ComposeResult
 
+from mptui.runs.state import RunView
 from mptui.tui.keys import bindings
 from mptui.tui.screens.page import Page
-from mptui.tui.state import RunView
 from mptui.tui.widgets.header import Header
 from mptui.tui.widgets.keybar import KeyBar
 from mptui.tui.widgets.numerics import ExponentPanel, NumericsWords, RiskTable

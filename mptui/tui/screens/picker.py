@@ -15,6 +15,7 @@ from textual.css.query import NoMatches
 from textual.message import Message
 from textual.widgets import Input, OptionList, Static
 
+from mptui import format as fmt
 from mptui.config.given import read_value
 from mptui.config.keys import SETTINGS, UNSET, Setting
 from mptui.config.merge import Resolved
@@ -25,7 +26,6 @@ from mptui.errors import MptuiError
 from mptui.hardware.devices import Device
 from mptui.runs.plan import Request
 from mptui.text import clean
-from mptui.tui import format as fmt
 from mptui.tui.about import about_data, model_names
 from mptui.tui.background import in_background
 from mptui.tui.completion import DataSuggester, ModelSuggester

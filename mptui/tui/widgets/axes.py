@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mptui.tui import format as fmt
+from mptui import format as fmt
 
 Floats = NDArray[np.float64]
 

@@ -7,9 +7,9 @@ from textual.events import Click
 from textual.message import Message
 from textual.widgets import Static
 
+from mptui import format as fmt
 from mptui.events import DeviceSample
 from mptui.text import clean
-from mptui.tui import format as fmt
 from mptui.tui.widgets import gauges
 
 if TYPE_CHECKING:

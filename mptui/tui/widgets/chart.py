@@ -12,9 +12,9 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from mptui.tui.history import History
+from mptui.runs.history import History
+from mptui.runs.state import Mark
 from mptui.tui.keys import bindings
-from mptui.tui.state import Mark
 from mptui.tui.widgets.canvas import Mode
 from mptui.tui.widgets.plot import GUTTER, PARTS, Drawing, Plot, Run, Series
 

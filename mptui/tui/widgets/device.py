@@ -2,9 +2,9 @@
 
 from textual.content import Content
 
+from mptui import format as fmt
 from mptui.events import DeviceSample
-from mptui.tui import format as fmt
-from mptui.tui.state import RunView
+from mptui.runs.state import RunView
 from mptui.tui.widgets.gauges import FIGURE, LABEL, busy, clock, gauge, heat, power, share, throttle
 from mptui.tui.widgets.panel import Lines, Panel
 

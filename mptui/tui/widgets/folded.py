@@ -1,6 +1,6 @@
 """Precision, device and step in one line each: the panels of a wide screen, folded for a small one."""
 
-from mptui.tui.state import RunView
+from mptui.runs.state import RunView
 from mptui.tui.widgets.device import device_line
 from mptui.tui.widgets.panel import Lines, Panel
 from mptui.tui.widgets.precision import precision_line

@@ -2,8 +2,8 @@
 
 from textual.content import Content
 
+from mptui import format as fmt
 from mptui.events import DeviceSample
-from mptui.tui import format as fmt
 from mptui.tui.widgets.bars import bar
 
 LABEL, FIGURE = 10, 14

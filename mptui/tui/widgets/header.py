@@ -3,9 +3,9 @@
 from textual.content import Content
 from textual.widgets import Static
 
-from mptui.tui import format as fmt
-from mptui.tui.names import BUSY_PHASES, PHASE_WORDS
-from mptui.tui.state import RunView
+from mptui import format as fmt
+from mptui.runs.names import BUSY_PHASES, PHASE_WORDS
+from mptui.runs.state import RunView
 from mptui.tui.widgets.bars import bar
 
 _ENDED = {"completed": ("✓", "$text-success"), "stopped": ("■", "$text-warning")}

@@ -2,10 +2,10 @@
 
 from textual.content import Content
 
-from mptui.tui import format as fmt
+from mptui import format as fmt
+from mptui.runs.log_lines import LogLine
+from mptui.runs.state import RunView
 from mptui.tui.keys import bindings
-from mptui.tui.log_lines import LogLine
-from mptui.tui.state import RunView
 from mptui.tui.widgets.panel import Lines, Panel
 
 _STYLES = {

@@ -4,10 +4,10 @@ import math
 
 from textual.content import Content
 
+from mptui import format as fmt
 from mptui.events import NUMERICS_BUDGET, Numerics, NumericsLayer
+from mptui.runs.state import RunView
 from mptui.text import clean
-from mptui.tui import format as fmt
-from mptui.tui.state import RunView
 from mptui.tui.widgets.panel import Lines, Panel
 
 PARTS = ("all", "forward", "gradient", "weights")

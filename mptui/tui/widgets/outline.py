@@ -3,10 +3,10 @@
 from textual.content import Content
 from textual.widgets import Static
 
+from mptui import format as fmt
 from mptui.config.merge import Resolved
 from mptui.hardware.devices import Device
 from mptui.text import clean
-from mptui.tui import format as fmt
 from mptui.tui.fits import Fit
 from mptui.tui.picked import in_words
 from mptui.tui.widgets.bars import bar

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from textual.content import Content
 from textual.widgets import Static
 
+from mptui.runs.state import RunView
 from mptui.text import clean
-from mptui.tui.state import RunView
 
 Lines = Sequence[Content]
 

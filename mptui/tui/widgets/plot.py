@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.cells import cell_len
 
-from mptui.tui import format as fmt
-from mptui.tui.history import Columns, History
-from mptui.tui.names import VALIDATION
-from mptui.tui.state import Mark
+from mptui import format as fmt
+from mptui.runs.history import Columns, History
+from mptui.runs.names import VALIDATION
+from mptui.runs.state import Mark
 from mptui.tui.widgets.axes import Axis, end_of_steps, linear_axis, log_axis, step_ticks
 from mptui.tui.widgets.canvas import ASCII_MARKERS, DOTS, Mode, trace
 

@@ -4,8 +4,8 @@ import math
 
 from textual.content import Content
 
-from mptui.tui import format as fmt
-from mptui.tui.state import RunView
+from mptui import format as fmt
+from mptui.runs.state import RunView
 from mptui.tui.widgets.bars import bar, sparkline
 from mptui.tui.widgets.panel import Lines, Panel, row
 

@@ -2,9 +2,9 @@
 
 from textual.content import Content
 
+from mptui import format as fmt
 from mptui.events import Step
-from mptui.tui import format as fmt
-from mptui.tui.state import RunView
+from mptui.runs.state import RunView
 from mptui.tui.widgets.panel import Lines, Panel
 
 _BARS = {

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from mptui import format as fmt
 from mptui.events import (
     Advice,
     CheckpointSaved,
@@ -21,9 +22,8 @@ from mptui.events import (
     Validated,
     Warned,
 )
+from mptui.runs.names import PHASE_WORDS, shown
 from mptui.text import clean
-from mptui.tui import format as fmt
-from mptui.tui.names import PHASE_WORDS, shown
 
 Tone = Literal["plain", "quiet", "good", "warn", "bad"]
 

@@ -34,11 +34,11 @@ from mptui.events import (
     Validated,
     Warned,
 )
+from mptui.runs.history import History
+from mptui.runs.log_lines import LogLine, Tone, told, validated
+from mptui.runs.names import LOSS, TRAIN, VALIDATION, shown
+from mptui.runs.pace import Pace
 from mptui.text import clean
-from mptui.tui.history import History
-from mptui.tui.log_lines import LogLine, Tone, told, validated
-from mptui.tui.names import LOSS, TRAIN, VALIDATION, shown
-from mptui.tui.pace import Pace
 
 LOG_LINES = 500
 MARKS = 100
