@@ -187,3 +187,21 @@ def test_sums_go_on_from_a_checkpoint():
     assert resumed.compute() == metrics.compute()
     resumed.reset()
     assert math.isnan(resumed.compute()["iou"])
+
+
+@pytest.mark.parametrize("classes", [3, 300])
+def test_of_equal_logits_the_first_class_is_predicted(classes):
+    logits = torch.zeros(1, classes, 1, 3)
+    logits[0, 1:, 0, 0] = 1.0
+    logits[0, -1, 0, 1] = 1.0
+    metrics = Overlap([str(number) for number in range(classes)], CPU)
+    metrics.update(logits, masked(torch.tensor([[[1, classes - 1, 0]]])))
+    assert metrics.compute()["pixel_acc"] == 1
+
+
+def test_a_pixel_that_is_not_a_number_counts_for_its_own_class_alone():
+    logits = logits_for([[[0, 1, 1]]])
+    logits[0, :, 0, 0] = math.nan
+    metrics = Overlap(CLASSES, CPU)
+    metrics.update(logits, masked(torch.tensor([[[0, 1, 1]]])))
+    assert metrics.per_class()["iou"] == {"background": 0, "cat": 1, "dog": 0}
