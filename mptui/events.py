@@ -67,7 +67,8 @@ class RunStarted(Event):
 class PhaseChanged(Event):
     """What the run is busy with from now on.
 
-    `phase` is one of `PHASES`. `total` is the number of units (files, batches) where it is known.
+    `phase` is one of `PHASES`. `total` is the number of units (files, batches) where it is known,
+    `expected_s` the seconds that it took the last time.
     """
 
     kind: ClassVar[str] = "phase"
@@ -75,6 +76,7 @@ class PhaseChanged(Event):
     phase: str
     detail: str = ""
     total: int | None = None
+    expected_s: float | None = None
 
 
 PHASES = (
@@ -367,7 +369,10 @@ class PresetSwitched(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved(Event):
-    """A checkpoint is whole on the disk. `reason` is epoch, best, time, steps, asked, or stop."""
+    """A checkpoint is whole on the disk.
+
+    `reason` is epoch, best, time, steps, compile, asked, or stop.
+    """
 
     kind: ClassVar[str] = "checkpoint_saved"
 

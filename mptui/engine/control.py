@@ -1,5 +1,6 @@
 """What the outside asks of a running trainer: a mailbox that is looked at between two steps."""
 
+import threading
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
@@ -23,6 +24,45 @@ class Stopped(Exception):  # noqa: N818 - an outcome, not an error
         self.signal = signal
 
 
+class Left(BaseException):
+    """The run has ended without the thread that trained it: nothing that it did since is kept."""
+
+
+class WayOut:
+    """How a run ends in the middle of a compile, which looks at no mailbox for a minute or more.
+
+    The worker opens it while all that was trained is on the disk; whoever sees a stop meanwhile takes it,
+    and ends the run without the worker. One of the two is first, and the other learns of it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open = False
+        self.taken = False
+
+    def open(self) -> None:
+        """Nothing would be lost without the worker, from now on."""
+        with self._lock:
+            self._open = True
+
+    def close(self) -> None:
+        """The worker goes on.
+
+        Raises:
+            Left: The run has ended without it.
+        """
+        with self._lock:
+            self._open = False
+            if self.taken:
+                raise Left
+
+    def take(self) -> bool:
+        """End the run without the worker, if it can be spared; whether it can."""
+        with self._lock:
+            self.taken = self.taken or self._open
+            return self.taken
+
+
 class Mailbox:
     """Commands on their way to the worker thread.
 
@@ -34,6 +74,7 @@ class Mailbox:
         self._commands: SimpleQueue[Command | None] = SimpleQueue()
         self.stop_asked = False
         self.stop_signal: int | None = None
+        self.way_out = WayOut()
 
     def post(self, command: Command) -> None:
         """Leave a command; safe from any thread and from a signal handler."""

@@ -12,6 +12,7 @@ from mptui.engine.compiling import Compiler
 from mptui.engine.ema import WeightAverage
 from mptui.engine.guards.island import Island
 from mptui.engine.islands import raise_islands
+from mptui.engine.kept import Kept, facts_of
 from mptui.engine.optim import build_optimizer, supports_fused, take_over
 from mptui.engine.precision import Precision, build_precision
 from mptui.engine.schedule import Schedule, scaled_lr
@@ -36,6 +37,8 @@ class Job:
     fallbacks: tuple[str, ...] = ("fp32",)
     """What the device computes in natively, beside fp16, where fp16 can't go on."""
     force_compile: bool = False
+    device_name: str = ""
+    """The name that people know it by: figures are kept by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,22 @@ def build_parts(job: Job, warn: Warn, kept: Parts | None = None) -> Parts:
         forced=job.force_compile,
         steps=schedule_steps - updater.position(),
         warn=warn,
+        kept=_compile_cost(job),
+        repeatable=training.deterministic,
     )
     return Parts(
         job, steps_per_epoch, schedule_steps, precision, optimizer, average, updater, compiler, islands
     )
+
+
+def _compile_cost(job: Job) -> Kept:
+    """Where it is kept what compiling such a job costs here."""
+    config = job.config
+    facts = facts_of(config, job.device_name, job.num_classes)
+    how = {
+        "mode": config.speed.compile,
+        "precision": job.precision,
+        "channels_last": config.speed.channels_last,
+        "micro_batch": config.memory.micro_batch,
+    }
+    return Kept("compile", {**facts, **how})

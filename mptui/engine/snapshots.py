@@ -46,6 +46,7 @@ def take(trainer: "Trainer", copy: Copy = host_copy) -> Snapshot:
             "lr": float(trainer.parts.updater.lr),
             "schedule": [trainer.parts.updater.position(), trainer.parts.schedule_steps],
             "guards": trainer.guards.state(),
+            "compiled": trainer.parts.compiler.decision,
         },
     )
 
@@ -74,6 +75,7 @@ def restore(trainer: "Trainer", snapshot: Snapshot) -> None:
         trainer.parts.updater.lr.fill_(state["lr"])
         position, length = state["schedule"]
         trainer.parts.updater.seek(round(position / length * trainer.parts.schedule_steps))
+        trainer.parts.compiler.take_up(state.get("compiled"))
     except (KeyError, TypeError, RuntimeError) as error:
         raise RunDirectoryError(
             f"the checkpoint of step {snapshot.step} does not fit this run: {error}",

@@ -18,7 +18,7 @@ from mptui.engine import snapshots
 from mptui.engine.advise import Adviser
 from mptui.engine.checks import check_batch, check_loss
 from mptui.engine.commands import obey
-from mptui.engine.compiling import Stopwatch
+from mptui.engine.compile_phase import CompilePhase
 from mptui.engine.control import Command, Mailbox, Stopped
 from mptui.engine.evaluate import Measured, evaluate
 from mptui.engine.guards.guards import Guards
@@ -64,7 +64,7 @@ class Trainer:
         self.step = 0
         self._started = self._epoch_started = time.perf_counter()
         self.phase = ""
-        self._left_epoch = False
+        self.left_epoch = False
         self.parts = build_parts(job, self._warn)
         self.metrics = self.task.metrics(self.device)
         self.reporter = Reporter(
@@ -81,6 +81,7 @@ class Trainer:
         self._unscaled = torch.ones((), device=self.device)
         self.lens = Lens(self)
         self.adviser = Adviser(self)
+        self._compiling = CompilePhase(self)
 
     def close(self) -> None:
         """End the workers of the loaders."""
@@ -104,9 +105,10 @@ class Trainer:
             while self._has_more():
                 self.mailbox.check_stop()
                 self._train_epoch()
-                if not self._left_epoch:  # else it goes on from the cursor, with other settings
+                if not self.left_epoch:  # else it goes on from the cursor, with other settings
                     self._finish_epoch()
         except Stopped:
+            self.mailbox.way_out.close()
             self.guards.settle()
             self.save("stop")
             raise
@@ -136,19 +138,19 @@ class Trainer:
                 first_step=self.cursor.epoch_step,
             )
         )
-        self._left_epoch = False
+        self.left_epoch = False
         self._epoch_started = time.perf_counter()
-        self._enter_training()
+        self._compiling.enter_training()
         for window in self.guards.memory.windows(self._windows_left):
-            if self.parts.compiler.undecided:
-                self._timed_step(window)
+            if self.parts.compiler.timing:
+                self._compiling.timed_step(window)
             else:
                 self._step(window)
-            if not self._left_epoch:
+            if not self.left_epoch:
                 self.cursor.sample = window.next_sample
                 if self.mailbox or self.guards.due(self.step) or self.reporter.due(time.perf_counter()):
                     self._between_steps()
-            if self._left_epoch or self._enough():
+            if self.left_epoch or self._enough():
                 break
 
     def _windows_left(self) -> Iterator[Window]:
@@ -333,23 +335,25 @@ class Trainer:
 
     def leave_epoch(self) -> None:
         """End the pass over the data under way; the next one begins where the cursor stands."""
-        self._left_epoch = True
+        self.left_epoch = True
 
     def validate(self) -> Measured:
         """Measure the validation set, with the averaged weights where there are some."""
         self.reporter.flush(wait=True)
-        self.enter("validating", total=self.job.val_loader.batches)
+        looks = self._compiling.begin_validation()
         with self.parts.average.in_place() if self.parts.average is not None else contextlib.nullcontext():
-            return evaluate(
+            measured = evaluate(
                 self.model,
                 self.task,
                 self.job.val_loader,
                 self.parts.precision,
                 self.device,
                 on_progress=self.emit,
-                check_stop=self.mailbox.check_stop,
+                check_stop=lambda: next(looks),
                 in_pieces=self.guards.memory.measure,
             )
+        self._compiling.end_validation()
+        return measured
 
     def save(self, reason: str) -> None:
         """Save now, and wait until it is on the disk."""
@@ -359,39 +363,20 @@ class Trainer:
         self.enter(before)
         self.reporter.restart_clock()
 
-    # -- compiling and warming up
-
-    def _timed_step(self, window: Window) -> None:
-        """A step of the few that decide whether compiling repays itself."""
-        watch = Stopwatch(self.device)
-        self._step(window)
-        if self.parts.compiler.note_step(watch.seconds()):
-            # compiling takes minutes, and a stop is only seen after it: a job may be ended before that
-            if not self.guards.settle():
-                self.saver.save(snapshots.take(self), "time")
-            self._enter_training()
-
-    def _enter_training(self) -> None:
-        if self.parts.compiler.active and not self.parts.compiler.proven:
-            self.enter("compiling", detail=self.job.config.speed.compile)
-        else:
-            self.enter("training" if self.step else "warming_up")
-        self.parts.updater.keep_grads = self.parts.compiler.static_shapes
-        self.reporter.restart_clock()
-
     def _first_step_done(self) -> None:
-        """The first step of the run, or of the compiled code, is through."""
         if self.outcome.first_step_s is None:
             self.outcome.first_step_s = time.perf_counter() - self._started
-        self.parts.compiler.proven = self.parts.compiler.active
-        self.enter("training")
-        self.reporter.restart_clock()
+        self._compiling.first_step_done()
 
-    def enter(self, phase: str, *, detail: str = "", total: int | None = None) -> None:
+    def enter(
+        self, phase: str, *, detail: str = "", total: int | None = None, expected_s: float | None = None
+    ) -> None:
         """Say what the run is busy with from now on."""
         if phase != self.phase:
             self.phase = phase
-            self.emit(PhaseChanged(step=self.step, phase=phase, detail=detail, total=total))
+            self.emit(
+                PhaseChanged(step=self.step, phase=phase, detail=detail, total=total, expected_s=expected_s)
+            )
 
     def _warn(self, code: str, message: str) -> None:
         self.emit(Warned(step=self.step, code=code, message=message))
