@@ -153,8 +153,9 @@ class DataConfig(Table):
     """Processes that decode; 0: the training thread itself; auto: by the processors there are."""
     prefetch: Annotated[int, Field(ge=1, le=64)] = 4
     """Batches a worker keeps ready."""
-    cache: Literal["auto", "off", "device"] = "auto"
-    """device: the decoded set stays on the device as uint8; auto: where it is small enough."""
+    cache: Literal["auto", "off", "ram", "device"] = "auto"
+    """Keep decoded images: device: all of them there, as uint8, before the first epoch; ram: in memory that
+    the workers share, as they are read; auto: device or ram where they fit, and why is said at the start."""
     augment: Literal["default", "none"] = "default"
     """default: flips, random resized crops, colour; none: only a resize."""
     mixup_alpha: Annotated[float, Field(ge=0)] = 0.0

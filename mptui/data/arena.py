@@ -18,7 +18,7 @@ class Arena:
     """A growing file without a name, mapped into this process."""
 
     def __init__(self) -> None:
-        self.fd = _anonymous_file()
+        self.fd = anonymous_file()
         self._map: mmap.mmap | None = None
 
     def reserve(self, size: int) -> None:
@@ -51,7 +51,8 @@ class Arena:
         self.fd, self._map = -1, None
 
 
-def _anonymous_file() -> int:
+def anonymous_file() -> int:
+    """Open a file without a name, in memory where the system has such files."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("mptui-data")
     with tempfile.TemporaryFile() as file:

@@ -62,6 +62,7 @@ def _with_labels(
         warnings=tuple(warnings),
         class_counts=counts,
         sides=_sides(report),
+        sizes=(report.sides[train], report.sides[val]),
     )
 
 
@@ -74,7 +75,7 @@ def _with_masks(name: str, found: Found, report: Report, data: DataConfig, seed:
     for row, survey in list(surveys.items()):
         if (unknown := unknown_code(survey, coding)) is not None:
             report.problems[row] = Problem(found.masks[row], f"{unknown} of the mask is none of the classes")
-            report.sides[row] = 0
+            report.sides[row] = 0, 0
             del surveys[row]
     problems = _within_budget(found, report, data.bad_sample_budget)
     as_one_class = np.zeros(len(found.images), np.int64)
@@ -95,6 +96,7 @@ def _with_masks(name: str, found: Found, report: Report, data: DataConfig, seed:
         has_ignored=ignored_train or ignored_val,
         class_counts=counts,
         sides=_sides(report),
+        sizes=(report.sides[train], report.sides[val]),
     )
 
 
@@ -115,7 +117,7 @@ def _within_budget(found: Found, report: Report, budget: float) -> tuple[Problem
 
 def _halves(found: Found, labels: Labels, report: Report, fraction: float, seed: int) -> tuple[Rows, Rows]:
     """The usable rows to train on, and those to validate with."""
-    usable = np.flatnonzero(report.sides)
+    usable = np.flatnonzero(report.sides[:, 0])
     if found.train_rows < len(found.images):
         train, val = usable[usable < found.train_rows], usable[usable >= found.train_rows]
     else:
@@ -130,5 +132,5 @@ def _halves(found: Found, labels: Labels, report: Report, fraction: float, seed:
 
 
 def _sides(report: Report) -> tuple[int, int, int]:
-    sides = report.sides[report.sides > 0]
+    sides = report.sides[:, 0][report.sides[:, 0] > 0]
     return int(sides.min()), int(np.median(sides)), int(sides.max())

@@ -26,11 +26,13 @@ _END_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a look at a sample told: which file can't be used and why, or the shorter side in pixels."""
+    """What a look at a sample told: which file can't be used and why, or its sides in pixels."""
 
     path: str = ""
     reason: str = ""
     side: int = 0
+    """The shorter one; 0 where the sample can't be used."""
+    longer: int = 0
     mask: MaskSurvey | None = None
 
     def to_json(self) -> list[Any]:
@@ -40,8 +42,8 @@ class Finding:
     @staticmethod
     def from_json(values: Sequence[Any]) -> "Finding":
         """The reverse of `to_json`."""
-        path, reason, side, mask = values
-        return Finding(path, reason, side, None if mask is None else survey_from_json(mask))
+        path, reason, side, longer, mask = values
+        return Finding(path, reason, side, longer, None if mask is None else survey_from_json(mask))
 
 
 def survey_from_json(values: Sequence[Any]) -> MaskSurvey:
@@ -63,15 +65,14 @@ def check(sample: Sample, whole: bool) -> Finding:
         with opened(path) as image:
             stored = image.size
             if not whole and _ends_well(path, image):
-                return Finding(side=min(stored))
+                return Finding(side=min(stored), longer=max(stored))
             image.draft(None, (1, 1))
             _, orientation = load_upright(image)
         if mask_path is None:
-            return Finding(side=min(stored))
+            return Finding(side=min(stored), longer=max(stored))
         with opened(mask_path) as file:
-            return Finding(
-                side=min(stored), mask=survey(mask_path, upright_mask(mask_path, file, stored, orientation))
-            )
+            mask = upright_mask(mask_path, file, stored, orientation)
+            return Finding(side=min(stored), longer=max(stored), mask=survey(mask_path, mask))
     except BadSampleError as error:
         return Finding(path=error.name, reason=error.reason)
 

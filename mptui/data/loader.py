@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +19,13 @@ import torch
 
 from mptui.data.augment import Finish, colours, mix
 from mptui.data.batch import Batch
+from mptui.data.caching import CacheMode, memory_room
 from mptui.data.geometry import Geometry
 from mptui.data.pool import Pool
 from mptui.data.resident import Pass, Resident, load
 from mptui.data.seeds import Stream as Numbers
 from mptui.data.seeds import generator
+from mptui.data.stored import StoredSplit
 from mptui.data.stream import BadSamples, HostBatch, Source, Stream
 from mptui.data.transfer import Transfer
 from mptui.data.types import Problem, Split
@@ -76,7 +77,10 @@ class Loader:
         channels_last: Images are NHWC in memory.
         workers: Processes that decode; 0: the calling thread does.
         prefetch: Batches to read ahead for each worker, up to a GiB in all.
-        cache: device: keep the decoded split there.
+        cache: device: keep the decoded split there, before the first epoch; ram: keep what has been decoded
+            in memory that all workers share.
+        cache_room: ram: bytes that may still be taken, by those that are; None: of half the free memory.
+        on_cache_full: ram: told once, when no more can be kept, of the samples that are and of all.
         mixup_alpha: Beta(alpha, alpha) of mixup, in training; 0: off.
         cutmix_alpha: The same for cutmix.
         drop_last: Leave a short last batch out.
@@ -102,7 +106,9 @@ class Loader:
         channels_last: bool = True,
         workers: int = 0,
         prefetch: int = 4,
-        cache: Literal["off", "device"] = "off",
+        cache: CacheMode = "off",
+        cache_room: Callable[[int], int] | None = None,
+        on_cache_full: Callable[[int, int], None] = lambda kept, count: None,
         mixup_alpha: float = 0.0,
         cutmix_alpha: float = 0.0,
         drop_last: bool = False,
@@ -115,14 +121,22 @@ class Loader:
         self._count, self._batch_size, self._side = len(split), batch_size, side
         self._device, self._seed, self._train = device, seed, train
         self._augment = train and augment
-        self.workers, self.cached, self._on_progress = workers, cache == "device", on_progress
+        self.workers, self.cached, self._on_progress = workers, cache != "off", on_progress
+        self._on_device = cache == "device"
         self._ahead = workers * prefetch
         self._alphas = (mixup_alpha, cutmix_alpha) if train else (0.0, 0.0)
         self._drop_last, self._pad_last = drop_last, pad_last
         make = Geometry.for_training if self._augment else Geometry.for_validation
         self._geometry = make(task, side)
-        stored = Geometry.for_storage(task, side) if self._augment and self.cached else self._geometry
-        self._pool = Pool(workers, check_stop)
+        stored = Geometry.for_storage(task, side) if self._augment and self._on_device else self._geometry
+        self._shelf: StoredSplit | None = None
+        if cache == "ram":
+            room = cache_room or memory_room()
+            split = self._shelf = StoredSplit(
+                split, self._geometry, masks=task == "segmentation", room=room, on_full=on_cache_full
+            )
+        self._check_stop = check_stop
+        self._pool = self._new_pool(workers)
         self._bad = BadSamples(len(split), bad_budget, on_bad)
         self._source = Source(
             split, self._pool, self._bad, stored, masks=task == "segmentation", classes=num_classes, seed=seed
@@ -177,7 +191,7 @@ class Loader:
             DataError: Too many samples are bad.
             ConfigError: Crops on the device can't count ignored pixels.
         """
-        if not self.cached or self._resident is not None:
+        if not self._on_device or self._resident is not None:
             return
         resident = load(self._source, self._device, self._on_progress)
         stored = self._source.geometry.side
@@ -214,7 +228,7 @@ class Loader:
             DataError: Too many samples are bad.
         """
         aside = copy.copy(self)
-        aside._pool, aside._ahead, aside._stream = Pool(0), 0, None
+        aside._pool, aside._ahead, aside._stream, aside._shelf = Pool(0), 0, None, None
         aside._source = replace(self._source, pool=aside._pool)
         aside._transfer = Transfer(self._device, aside._pool.arena)
         windows = aside.windows(epoch, accumulate, start_sample)
@@ -231,7 +245,7 @@ class Loader:
         self._transfer.close()
         self._pool.close()
         self._ahead //= 2
-        self._pool = Pool(self._pool.size)
+        self._pool = self._new_pool(self._pool.size)
         self._source = replace(self._source, pool=self._pool)
         self._transfer = Transfer(self._device, self._pool.arena)
         return True
@@ -246,6 +260,12 @@ class Loader:
         self._transfer.close()
         self._pool.close()
         self._resident = None
+        if self._shelf is not None:
+            self._shelf.close()
+
+    def _new_pool(self, workers: int) -> Pool:
+        shared = () if self._shelf is None else (self._shelf.shelf.fd,)
+        return Pool(workers, self._check_stop, shared)
 
     def _end(self, start: int) -> int:
         """Position after the last sample used, in an epoch gone through from `start`."""

@@ -75,7 +75,7 @@ class MaskedFileRequest:
         with opened(self.mask_path) as file:
             mask = upright_mask(self.mask_path, file, stored, orientation)
             mask_HW = _classes(self.mask_path, mask, self.coding)
-        return Decoded(pixels_HW3, mask_HW=_resized(mask_HW, pixels_HW3.shape[0], pixels_HW3.shape[1]))
+        return Decoded(pixels_HW3, mask_HW=resized_mask(mask_HW, pixels_HW3.shape[0], pixels_HW3.shape[1]))
 
 
 def upright_mask(path: str, mask: Image.Image, stored: Size, orientation: int) -> Image.Image:
@@ -187,7 +187,7 @@ def _colours(mask: Image.Image) -> npt.NDArray[np.int32]:
     return codes_HW
 
 
-def _resized(mask_HW: Mask, height: int, width: int) -> Mask:
+def resized_mask(mask_HW: Mask, height: int, width: int) -> Mask:
     """Take the nearest pixel of the mask for each of `height` x `width` pixels."""
     if mask_HW.shape == (height, width):
         return mask_HW

@@ -43,11 +43,18 @@ class Pool:
     Args:
         workers: How many processes; 0: none.
         check_stop: Called several times a second while answers are waited for; may raise.
+        shared: Descriptors that requests read from; processes inherit them under the same numbers.
     """
 
-    def __init__(self, workers: int, check_stop: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        workers: int,
+        check_stop: Callable[[], None] = lambda: None,
+        shared: tuple[int, ...] = (),
+    ) -> None:
         self.arena = Arena()
         self.size = workers
+        self._shared = shared
         self._check_stop = check_stop
         self._workers: list[_Worker] = []
         self._inline: deque[Task] = deque()
@@ -95,7 +102,7 @@ class Pool:
             self._inline.append(task)
             return
         while len(self._workers) < self.size:
-            self._workers.append(_Worker(self.arena.fd))
+            self._workers.append(_Worker(self.arena.fd, self._shared))
         min(self._workers, key=lambda worker: worker.load).send(task)
 
     def collect(self, *, block: bool) -> list[tuple[Task, Answer]]:
@@ -167,7 +174,7 @@ class Pool:
         left = [task for task in dead.tasks if task.id > self._called_off]
         if left:
             self._blame(left[0], status)
-        worker = _Worker(self.arena.fd)
+        worker = _Worker(self.arena.fd, self._shared)
         for task in left:
             worker.send(task)
         return worker
@@ -190,10 +197,10 @@ class Pool:
 class _Worker:
     """One process, the pipe to it, and its tasks that have no answer yet, oldest first."""
 
-    def __init__(self, arena_fd: int) -> None:
+    def __init__(self, arena_fd: int, shared: tuple[int, ...]) -> None:
         self.connection, theirs = Pipe()
         self.tasks: deque[Task] = deque()
-        self._process = _started(theirs, arena_fd)
+        self._process = _started(theirs, arena_fd, shared)
         theirs.close()
 
     @property
@@ -233,7 +240,7 @@ class _Worker:
             self.connection.send_bytes(message)
 
 
-def _started(connection: Connection, arena_fd: int) -> "subprocess.Popen[bytes]":
+def _started(connection: Connection, arena_fd: int, shared: tuple[int, ...]) -> "subprocess.Popen[bytes]":
     descriptors = (connection.fileno(), arena_fd)
     return subprocess.Popen(  # noqa: S603 - our own interpreter and code
         [sys.executable, "-I", "-c", _BOOT, *map(str, descriptors), json.dumps(sys.path)],
@@ -242,6 +249,6 @@ def _started(connection: Connection, arena_fd: int) -> "subprocess.Popen[bytes]"
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env={**os.environ, **_ONE_THREAD},
-        pass_fds=descriptors,
+        pass_fds=(*descriptors, *shared),
         start_new_session=True,
     )

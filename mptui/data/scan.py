@@ -2,29 +2,32 @@
 
 Each file is decoded whole, in child processes. Above `DECODE_WHOLE` files that would take too long: then
 the headers are read, and where a file is truncated is seen from its end; pixels damaged in its middle are
-met in training, and counted there. What was found is kept until one of the files changes.
+met in training, and counted there. What was found of a file is kept until the file changes.
 """
 
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from mptui.data.cache import cache_folder, fingerprint, load_json, save_json
-from mptui.data.check import Finding, Sample, survey_from_json
+from mptui.data.cache import cache_folder
+from mptui.data.check import Finding, Sample
 from mptui.data.checkers import check_all
 from mptui.data.masks import MaskSurvey
-from mptui.data.types import Problem
+from mptui.data.scanned import file_keys, recall, remember
+from mptui.data.types import Problem, Sides
 
 DECODE_WHOLE = 20_000
 
 _CHUNK_WHOLE = 8
 _CHUNK_HEADERS = 256
 _MOST_PROCESSES = 16
+_REMEMBER_EVERY = 100_000
+"""Files after which what was found is written down, in a scan that may take hours."""
 
 OnProgress = Callable[[int, int], None]
 ShouldStop = Callable[[], bool]
@@ -34,8 +37,8 @@ ShouldStop = Callable[[], bool]
 class Report:
     """What the scan found, sample by sample."""
 
-    sides: npt.NDArray[np.int32]
-    """The shorter side of each image in pixels; 0: the sample can't be used."""
+    sides: Sides
+    """0: the sample can't be used."""
     surveys: dict[int, MaskSurvey] = field(default_factory=dict)
     """What each usable mask holds, by sample."""
     problems: dict[int, Problem] = field(default_factory=dict)
@@ -43,7 +46,7 @@ class Report:
 
     def add(self, index: int, finding: Finding) -> None:
         """Note what was found of a sample."""
-        self.sides[index] = finding.side
+        self.sides[index] = finding.side, finding.longer
         if finding.reason:
             self.problems[index] = Problem(finding.path, finding.reason)
         elif finding.mask is not None:
@@ -53,7 +56,7 @@ class Report:
 def scan(
     images: Sequence[str], masks: Sequence[str] | None, on_progress: OnProgress, should_stop: ShouldStop
 ) -> Report:
-    """Look at every sample, or take what an earlier scan of the same unchanged files found.
+    """Look at every sample that has changed since an earlier scan; of the others take what that found.
 
     Args:
         images: The image files.
@@ -65,22 +68,26 @@ def scan(
         ScanCancelledError: `should_stop` said so.
     """
     whole = masks is not None or len(images) <= DECODE_WHOLE
-    kept = cache_folder() / "scans" / f"{_digest(images, masks, whole)}.json"
-    report = _restored(load_json(kept), len(images), masks is not None)
-    known = report is not None
-    if report is None:
-        report = Report(np.zeros(len(images), np.int32))
+    kept = _place(images, masks, whole)
+    keys = file_keys(images, masks, should_stop)
+    report = Report(*recall(kept, keys, masked=masks is not None))
     # Unusable files are never kept: a permission given, or a disk back, is seen at once.
-    todo = np.flatnonzero(report.sides == 0)
-    _look(report, todo, images, masks, whole, on_progress, should_stop)
-    if not known:
-        save_json(kept, _kept(report))
+    todo = np.flatnonzero(report.sides[:, 0] == 0)
+    for start in range(0, len(todo), _REMEMBER_EVERY):
+        try:
+            part = todo[start : start + _REMEMBER_EVERY]
+            done = len(images) - len(todo) + start
+            _look(report, part, done, images, masks, whole, on_progress, should_stop)
+        finally:
+            remember(kept, keys, report.sides, report.surveys)
+    on_progress(len(images), len(images))
     return report
 
 
 def _look(
     report: Report,
     todo: npt.NDArray[np.intp],
+    done: int,
     images: Sequence[str],
     masks: Sequence[str] | None,
     whole: bool,
@@ -94,36 +101,19 @@ def _look(
         for start in starts:
             yield [(images[i], None if masks is None else masks[i]) for i in todo[start : start + size]]
 
-    done = len(images) - len(todo)
     on_progress(done, len(images))
     processes = min(_processors(), _MOST_PROCESSES, len(starts))
-    if not processes:
-        return
     for start, findings in zip(starts, check_all(chunks(), whole, processes, should_stop), strict=True):
         for index, finding in zip(todo[start : start + size], findings, strict=True):
             report.add(int(index), finding)
         on_progress(done + start + len(findings), len(images))
 
 
-def _digest(images: Sequence[str], masks: Sequence[str] | None, whole: bool) -> str:
-    digests = (fingerprint(images), fingerprint(masks or ()), str(whole))
-    return hashlib.sha256(" ".join(digests).encode()).hexdigest()
-
-
-def _kept(report: Report) -> dict[str, Any]:
-    surveys = {str(index): astuple(survey) for index, survey in report.surveys.items()}
-    return {"sides": report.sides.tolist(), "surveys": surveys}
-
-
-def _restored(kept: Any, count: int, masked: bool) -> Report | None:  # noqa: ANN401 - any JSON value
-    """Turn what was kept back into a report; None unless it is whole."""
-    try:
-        report = Report(np.array(kept["sides"], np.int32))
-        report.surveys = {int(index): survey_from_json(values) for index, values in kept["surveys"].items()}
-    except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
-        return None
-    usable = set(np.flatnonzero(report.sides).tolist()) if masked else set()
-    return report if report.sides.shape == (count,) and set(report.surveys) == usable else None
+def _place(images: Sequence[str], masks: Sequence[str] | None, whole: bool) -> Path:
+    """Where what is found of these files is kept: by the folder that they have in common."""
+    common = os.path.commonpath([images[0], images[len(images) - 1]]) if len(images) else ""
+    digest = hashlib.sha256(os.fsencode(f"{common}\0{masks is not None}\0{whole}")).hexdigest()
+    return cache_folder() / "scans" / f"{digest[:32]}.npz"
 
 
 def _processors() -> int:

@@ -15,6 +15,8 @@ IGNORE = -1
 
 Pixels = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.int16]
+Sides = npt.NDArray[np.uint16]
+"""[N, 2]: the shorter and the longer side of images in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +93,5 @@ class Dataset:
     """Training samples of each class; with masks, training pixels."""
     sides: tuple[int, int, int] | None = None
     """Shorter sides of the images in pixels: smallest, median, largest."""
+    sizes: tuple[Sides, Sides] | None = None
+    """Of the images of the training and of the validation half; None: all are squares of `sides`."""

@@ -3,16 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 
 from mptui.config.merge import resolve
 from mptui.config.switch import switched
+from mptui.data.caching import choose_cache
 from mptui.data.checkers import ScanCancelledError
 from mptui.data.loader import Loader
 from mptui.data.open import open_dataset
-from mptui.data.resident import cache_fits
 from mptui.data.types import Dataset, Problem, Split
 from mptui.engine.control import Command, Mailbox, Stopped
 from mptui.engine.islands import layers_named
@@ -72,9 +71,35 @@ def prepare(plan: Plan, *, emit: Emit, mailbox: Mailbox, on_bad: OnBad, force_co
         for message in load_weights(model, config.model.weights):
             emit(Warned(code="weights", message=message))
     mailbox.check_stop()
+    plan = _with_cache(plan, dataset, emit)
     loaders = LoaderMaker(plan, dataset, emit, on_bad, mailbox.check_stop)
     job = build_job(plan, loaders, model.to(device), force_compile=force_compile)
     return Prepared(job, dataset, loaders)
+
+
+def _with_cache(plan: Plan, dataset: Dataset, emit: Emit) -> Plan:
+    """The plan with `data.cache` chosen: kept in run.toml, so that a resumed run has the same pixels."""
+    config = plan.config
+    choice = choose_cache(
+        config.data.cache,
+        dataset,
+        side=int(config.data.image_size or 0),
+        device=torch.device(plan.device.torch_name),
+        augment=config.data.augment == "default",
+        epochs=config.training.epochs,
+    )
+    if not choice.enough:
+        message = f"data.cache = ram: {choice.reason}; the rest of the samples is read anew in each epoch"
+        emit(Warned(code="cache", message=message))
+    if config.data.cache != "auto":
+        return plan
+    chosen = config.model_copy(update={"data": config.data.model_copy(update={"cache": choice.mode})})
+    sources = {**plan.resolved.sources, "data.cache": f"chosen: {choice.reason}"}
+    return replace(
+        plan,
+        resolved=replace(plan.resolved, config=chosen, sources=sources),
+        notes=(*plan.notes, f"Cache: {choice.mode} ({choice.reason})"),
+    )
 
 
 def _scanned(plan: Plan, side: int, emit: Emit, mailbox: Mailbox) -> Dataset:
@@ -224,7 +249,8 @@ class LoaderMaker:
             channels_last=config.speed.channels_last,
             workers=self.plan.workers,
             prefetch=data.prefetch,
-            cache=self._cache(split),
+            cache=data.cache if data.cache != "auto" else "off",
+            on_cache_full=self._cache_full,
             mixup_alpha=data.mixup_alpha if train else 0.0,
             cutmix_alpha=data.cutmix_alpha if train else 0.0,
             num_classes=len(self.dataset.classes),
@@ -237,17 +263,9 @@ class LoaderMaker:
             check_stop=self.check_stop,
         )
 
-    def _cache(self, split: Split) -> Literal["off", "device"]:
-        if self.plan.config.data.cache != "auto":
-            return self.plan.config.data.cache
-        fits, _ = cache_fits(
-            split,
-            side=int(self.plan.config.data.image_size or 0),
-            task=self.plan.task,
-            device=torch.device(self.plan.device.torch_name),
-            has_ignored=self.dataset.has_ignored,
-        )
-        return "device" if fits else "off"
+    def _cache_full(self, kept: int, count: int) -> None:
+        message = f"the memory for data.cache = ram is full: {kept:,} of {count:,} samples stay decoded"
+        self.emit(Warned(code="cache", message=message))
 
     def _progress(self, done: int, total: int) -> None:
         self.check_stop()

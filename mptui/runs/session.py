@@ -191,6 +191,9 @@ class Session:
                 on_bad=lambda problem: self._bad.add([problem]),
                 force_compile=self._force_compile,
             )
+            if plan is not prepared.loaders.plan:  # what only the data decides is chosen now, and stays so
+                self.plan = prepared.loaders.plan
+                directory.write_text(self.run / directory.CONFIG, to_toml(self.plan.config))
             with contextlib.ExitStack() as stack:
                 self._note_problems(prepared)
                 saver = stack.enter_context(self._saver())

@@ -77,7 +77,7 @@ def test_any_number_of_workers_gives_the_same_bits(make: Callable[..., Loader]) 
     assert_same(found[2], found[0])
 
 
-@pytest.mark.parametrize("cache", ["off", "device"])
+@pytest.mark.parametrize("cache", ["off", "device", "ram"])
 def test_an_epoch_goes_on_from_any_sample_with_any_batch_size(cache: str) -> None:
     with loader(cache=cache) as it, loader(cache=cache, batch_size=5, workers=1) as other:
         images, targets, indices = joined(batches(it, epoch=3))
@@ -122,7 +122,7 @@ def test_views_and_colours_change_from_epoch_to_epoch_in_training_only() -> None
 
 
 @pytest.mark.parametrize("channels_last", [True, False])
-@pytest.mark.parametrize("cache", ["off", "device"])
+@pytest.mark.parametrize("cache", ["off", "device", "ram"])
 def test_images_are_normalised_floats_in_the_layout_asked_for(channels_last: bool, cache: str) -> None:
     layout = torch.channels_last if channels_last else torch.contiguous_format
     for augment in (True, False):
@@ -173,7 +173,7 @@ def test_a_validation_sample_has_the_same_replacement_in_every_epoch() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("cache", ["off", "device"])
+@pytest.mark.parametrize("cache", ["off", "device", "ram"])
 def test_too_many_bad_samples_end_the_run_by_name(workers: int, cache: str) -> None:
     with (
         loader(Samples(52, broken_every_ninth), workers=workers, bad_budget=0.04, cache=cache) as it,
@@ -211,7 +211,7 @@ def test_a_bug_in_a_reader_is_raised_and_the_loader_can_be_closed() -> None:
 # -- windows --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cache", ["off", "device"])
+@pytest.mark.parametrize("cache", ["off", "device", "ram"])
 def test_seven_batches_by_four_are_two_windows(cache: str) -> None:
     with loader(cache=cache) as it:
         assert (it.batches, it.steps(4)) == (7, 2)
@@ -219,7 +219,7 @@ def test_seven_batches_by_four_are_two_windows(cache: str) -> None:
         assert [(len(window), window.size, window.valid) for window in windows] == [(4, 32, 32), (3, 20, 20)]
 
 
-@pytest.mark.parametrize("cache", ["off", "device"])
+@pytest.mark.parametrize("cache", ["off", "device", "ram"])
 def test_valid_counts_pixels_that_are_not_ignored(cache: str) -> None:
     def make(index: int) -> Request:
         return Masked(index, ignored_rows=96 if index == 0 else index * 2)
@@ -246,7 +246,7 @@ def test_ignored_pixels_are_not_cropped_on_the_device() -> None:
         it.prepare()
 
 
-@pytest.mark.parametrize("cache", ["off", "device"])
+@pytest.mark.parametrize("cache", ["off", "device", "ram"])
 def test_masks_lie_where_their_images_say(cache: str) -> None:
     with segmentation(Samples(40, Masked), cache=cache, side=64) as it:
         found = batches(it)
@@ -281,7 +281,7 @@ def test_short_last_batches(count: int, settings: dict[str, Any], sizes: list[in
         assert it.batches == len(sizes)
 
 
-@pytest.mark.parametrize("cache", ["off", "device"])
+@pytest.mark.parametrize("cache", ["off", "device", "ram"])
 def test_a_padded_batch_tells_its_real_size(cache: str) -> None:
     with loader(Samples(11), train=False, pad_last=True, cache=cache) as it:
         last = batches(it)[-1]
@@ -290,7 +290,7 @@ def test_a_padded_batch_tells_its_real_size(cache: str) -> None:
     assert torch.equal(last.images_BCHW[3:6], last.images_BCHW[:3])
 
 
-@pytest.mark.parametrize("cache", ["off", "device"])
+@pytest.mark.parametrize("cache", ["off", "device", "ram"])
 def test_mixed_images_have_both_targets(cache: str) -> None:
     with loader(cache=cache, mixup_alpha=1.0) as mixed, loader(cache=cache) as plain:
         for found, expected in zip(batches(mixed), batches(plain), strict=True):

@@ -1,0 +1,82 @@
+"""`data.cache = "auto"`: what is chosen from the sizes that the scan found, and what is said of it."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mptui.data import caching
+from mptui.data.caching import choose_cache, memory_room
+from mptui.data.types import Dataset, Sides
+from tests.data.samples import Samples
+
+GIB = 1 << 30
+CPU = torch.device("cpu")
+
+
+def dataset(count: int, side: int = 500, **settings: Any) -> Dataset:
+    sizes: Sides = np.full((count, 2), (side, side * 4 // 3), np.uint16)
+    split = Samples(count)
+    chosen = {"task": "classification", "sizes": (sizes, sizes[: count // 4]), **settings}
+    return Dataset("set", classes=("a", "b"), train=split, val=Samples(count // 4), **chosen)
+
+
+def chosen(of: Dataset, asked: str = "auto", **settings: Any) -> caching.Choice:
+    wanted: dict[str, Any] = {"side": 224, "device": CPU, "augment": True, "epochs": 10, **settings}
+    return choose_cache(asked, of, **wanted)
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes in all and free, which a test may change."""
+    figures = [64 * GIB, 60 * GIB]
+    monkeypatch.setattr(caching, "host_memory", lambda: tuple(figures))
+    return figures
+
+
+@pytest.mark.parametrize(
+    ("count", "settings", "mode", "said"),
+    [
+        (400, {}, "device", "fits in 1,024 MiB"),
+        (50_000, {}, "ram", "does not fit in 1,024 MiB"),
+        (50_000, {"epochs": 1}, "off", "reads each image once"),
+        (500_000, {}, "off", "do not fit in 30,720 MiB"),
+    ],
+)
+def test_auto_takes_what_fits_and_says_why(
+    memory: list[int], count: int, settings: dict[str, Any], mode: str, said: str
+) -> None:
+    choice = chosen(dataset(count), **settings)
+    assert choice.mode == mode
+    assert said in choice.reason
+    assert choice.enough
+
+
+def test_small_images_take_less_than_large_ones(memory: list[int]) -> None:
+    assert chosen(dataset(200_000)).mode == "off"
+    assert chosen(dataset(200_000, side=120)).mode == "ram"
+
+
+def test_masks_with_ignored_pixels_are_kept_in_memory(memory: list[int]) -> None:
+    masked = dataset(200, task="segmentation", has_ignored=True)
+    assert chosen(masked).mode == "ram"
+    assert "ignored" in chosen(masked).reason
+
+
+def test_memory_that_was_asked_for_is_taken_as_far_as_it_goes(memory: list[int]) -> None:
+    assert chosen(dataset(150_000), "ram").enough
+    memory[1] = 8 * GIB
+    short = chosen(dataset(150_000), "ram")
+    assert (short.mode, short.enough) == ("ram", False)
+    assert chosen(dataset(200_000), "off").mode == "off"
+    assert chosen(dataset(200_000), "device").mode == "device"
+
+
+def test_there_is_room_until_the_share_is_taken_or_memory_is_short(memory: list[int]) -> None:
+    room = memory_room(0.5)
+    assert room(0) == 30 * GIB
+    assert room(29 * GIB) == GIB
+    assert room(31 * GIB) < 0
+    memory[1] = 5 * GIB  # others have taken it
+    assert room(0) < 0
