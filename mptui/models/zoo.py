@@ -8,6 +8,7 @@ from torch import nn
 
 from mptui.config.schema import ModelConfig
 from mptui.errors import ConfigError
+from mptui.models.convolutions import mend_convolutions
 from mptui.models.unet import UNet
 
 _WITH_AUXILIARY_HEADS = frozenset({"googlenet", "inception_v3"})
@@ -38,6 +39,7 @@ def build(config: ModelConfig, *, num_classes: int, task: str, side: int) -> nn.
     model: nn.Module = torchvision.models.get_model(
         name, weights=None, num_classes=num_classes, **_special_arguments(name, side)
     )
+    mend_convolutions(model)
     return model
 
 
