@@ -5,7 +5,7 @@ unwritten, where they are zero: whatever the memory held before, NaN too, goes i
 torch 2.13 and 2.15, for strides above 1 and for kernels above 3; float32 and float16 are right.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -26,7 +26,7 @@ def _may_have_idle_taps(conv: nn.Conv2d) -> bool:
 def _forward(
     conv: nn.Conv2d, images_BCHW: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
-    plain = partial(nn.Conv2d._conv_forward, conv)
+    plain: Callable[..., torch.Tensor] = partial(nn.Conv2d._conv_forward, conv)
     at_risk = (
         images_BCHW.device.type == "cpu"
         and torch.is_autocast_enabled("cpu")
