@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from mptui.data.readers import load_upright, opened, turned, upright_rgb
+from mptui.data.readers import load_upright, opened, to_rgb, turned
 from mptui.data.types import BadSampleError, Decoded, Mask
 
 MAX_CODES = 256
@@ -68,10 +68,13 @@ class MaskedFileRequest:
         """Decode both files, the mask at the size of the image; see `Request.read`."""
         with opened(self.path) as image:
             stored = image.size
-            pixels_HW3, orientation = upright_rgb(image, side_hint)
+            if side_hint is not None:
+                image.draft(None, (side_hint, side_hint))
+            upright, orientation = load_upright(image)
+            pixels_HW3 = to_rgb(upright)
         with opened(self.mask_path) as file:
             mask = upright_mask(self.mask_path, file, stored, orientation)
-            mask_HW = _classes(self.mask_path, mask, self.coding)
+            mask_HW = mask_classes(self.mask_path, mask, self.coding)
         return Decoded(pixels_HW3, mask_HW=resized_mask(mask_HW, pixels_HW3.shape[0], pixels_HW3.shape[1]))
 
 
@@ -134,7 +137,12 @@ def _survey_of_bytes(mask: Image.Image, lossy: bool) -> MaskSurvey:
     return MaskSurvey("palette", *_columns(counted), colours=colours)
 
 
-def _classes(path: str, mask: Image.Image, coding: MaskCoding) -> Mask:
+def mask_classes(path: str, mask: Image.Image, coding: MaskCoding) -> Mask:
+    """The class of each pixel of a decoded mask.
+
+    Raises:
+        BadSampleError: A pixel is of none.
+    """
     codes_HW = _colours(mask) if coding.by_colour else _values(path, mask)
     mask_HW = _lookup(coding, codes_HW)
     if (mask_HW == _UNKNOWN).any():

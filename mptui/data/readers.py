@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
-from mptui.data import jpeg
 from mptui.data.types import BadSampleError, Decoded, Pixels
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO")
@@ -98,21 +98,26 @@ def _mapped(path: str) -> Pixels:
 
 
 @contextmanager
-def opened(path: str) -> Iterator[Image.Image]:
+def opened(path: str, content: bytes | None = None) -> Iterator[Image.Image]:
     """Open an image of a sane size; whatever goes wrong, until it is closed again, is a `BadSampleError`.
+
+    Args:
+        path: The file, or what to call it in a message.
+        content: What is in it, where that was read already.
 
     Raises:
         BadSampleError: The file can't be read, is no image, is too large, or is damaged.
     """
     try:
-        _check_file(path)
-        with Image.open(path, formats=FORMATS) as image:
+        if content is None:
+            _check_file(path)
+        with Image.open(path if content is None else BytesIO(content), formats=FORMATS) as image:
             _check_size(path, image)
             yield image
     except BadSampleError:
         raise
     except UnidentifiedImageError as error:
-        empty = Path(path).stat().st_size == 0
+        empty = (Path(path).stat().st_size if content is None else len(content)) == 0
         reason = "empty (0 bytes)" if empty else "not an image, or one of a format that is not read"
         raise BadSampleError(path, reason) from error
     except Exception as error:
@@ -136,35 +141,22 @@ def turned(image: Image.Image, orientation: int) -> Image.Image:
     return image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image
 
 
-def read_rgb(path: str, side_hint: int | None = None) -> Pixels:
+def read_rgb(path: str, side_hint: int | None = None, content: bytes | None = None) -> Pixels:
     """Decode an image file as upright RGB, uint8 [H, W, 3]; writable.
 
     Args:
         path: The file.
         side_hint: A JPEG may be decoded at 1/2, 1/4 or 1/8 of its size while its shorter side stays at
             least this many pixels: that is much faster.
+        content: What is in it, where that was read already.
 
     Raises:
         BadSampleError: The file can't be read, is no image, is too large, or is damaged.
     """
-    with opened(path) as image:
-        return upright_rgb(image, side_hint)[0]
-
-
-def upright_rgb(image: Image.Image, side_hint: int | None) -> tuple[Pixels, int]:
-    """Decode an opened image as upright RGB; see `read_rgb`.
-
-    Returns:
-        uint8 [H, W, 3], and the orientation (1 to 8) that the image was stored with.
-    """
-    pixels_HW3 = jpeg.decoded(image, side_hint)
-    if pixels_HW3 is not None:
-        orientation = _orientation(image)
-        return jpeg.turned(pixels_HW3, orientation), orientation
-    if side_hint is not None:
-        image.draft(None, (side_hint, side_hint))
-    upright, orientation = load_upright(image)
-    return to_rgb(upright), orientation
+    with opened(path, content) as image:
+        if side_hint is not None:
+            image.draft(None, (side_hint, side_hint))
+        return to_rgb(load_upright(image)[0])
 
 
 def to_rgb(image: Image.Image) -> Pixels:
