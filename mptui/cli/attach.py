@@ -51,14 +51,14 @@ def _running_or_newest(folder: Path) -> Path:
         ConfigError: Several are running.
         RunDirectoryError: There is none at all.
     """
-    from mptui.runs.directory import list_runs, owner_of
+    from mptui.runs.directory import holder_of, list_runs
 
     found = list_runs(folder)
     if not found:
         raise RunDirectoryError(
             f"there are no runs in {folder}", hint="--runs-dir says where; start one: mptui run"
         )
-    running = [path for path in found if owner_of(path) is not None]
+    running = [path for path in found if holder_of(path) is not None]
     if len(running) > 1:
         names = ", ".join(path.name for path in running)
         raise ConfigError(f"{len(running)} runs are running: {names}", hint="name one: mptui attach RUN")

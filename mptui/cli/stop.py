@@ -9,6 +9,7 @@ import typer
 
 from mptui.cli import options as o
 from mptui.cli.output import print_next
+from mptui.errors import RunDirectoryError
 from mptui.text import clean
 
 if TYPE_CHECKING:
@@ -16,7 +17,14 @@ if TYPE_CHECKING:
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name, the start of it, or its directory.")]
 
+Timeout = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", min=0, help="How long to wait; the run goes on with what it was asked."),
+]
+
 POLL_S = 0.1
+WAIT_S = 600.0
+"""A run that saves to a slow disk, or is in the middle of a compile, takes minutes."""
 
 
 def app_command(app: typer.Typer) -> None:
@@ -24,21 +32,44 @@ def app_command(app: typer.Typer) -> None:
     app.command("stop")(stop)
 
 
-def stop(run: Run, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR) -> int:
-    """Save a run and end it, wherever it runs, and wait until that is done."""
-    from mptui.runs.directory import find_run, owner_of
+def stop(run: Run, timeout: Timeout = WAIT_S, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR) -> int:
+    """Save a run and end it, wherever it runs on this machine, and wait until that is done."""
+    from mptui.runs.directory import find_run, holder_of, owner_of
 
     path = find_run(runs_dir, run)
-    owner = owner_of(path)
-    if owner is None:
+    holder = holder_of(path)
+    if holder is None:
         _tell_end(path, "is not running; it is")
         return 0
-    _ask(path, owner)
+    if holder.host is not None:
+        raise RunDirectoryError(
+            f"{path}: process {holder.pid} on {holder.host} trains this run",
+            hint=f"stop it there: mptui stop {path.name}",
+        )
+    _ask(path, holder.pid)
     typer.echo(f"asked {clean(path.name)} to save and stop …", err=True)
-    while owner_of(path) is not None:
+    until = time.monotonic() + timeout
+    while owner_of(path) == holder.pid:
+        if time.monotonic() >= until:
+            raise RunDirectoryError(
+                f"{path}: process {holder.pid} was asked to stop {timeout:g} s ago and {_busy(holder.pid)}",
+                hint=f"wait for it (mptui attach {path.name} shows what it does), or end it without a save: "
+                f"kill -9 {holder.pid}",
+            )
         time.sleep(POLL_S)
     _tell_end(path, "is")
     return 0
+
+
+def _busy(pid: int) -> str:
+    """What a process does that has not ended."""
+    import psutil
+
+    try:
+        asleep = psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    except psutil.Error:
+        asleep = False
+    return f"stands still (kill -CONT {pid} lets it go on)" if asleep else "has not ended yet"
 
 
 def _ask(run: "Path", owner: int) -> None:

@@ -1,7 +1,8 @@
 """A run of another process, or one that has ended, as a screen or a console follows it.
 
-A thread reads the journal as far as the run's socket says, and follows the socket from there on; without a
-socket it follows the file. Nobody who polls ever waits.
+What the run had come to is read from its index at once. A thread reads the journal on from there, as far as
+the run's socket says, and follows the socket from then on; without a socket it follows the file. Nobody who
+polls ever waits.
 """
 
 import contextlib
@@ -16,7 +17,8 @@ from typing import Any
 
 from mptui.events import CommandAnswered, Event, RunFinished, from_record
 from mptui.runs import control_place, journal
-from mptui.runs.directory import CRASHED, owner_of, status_of
+from mptui.runs.directory import CRASHED, holder_of, status_of
+from mptui.runs.index import read_index
 from mptui.runs.overview import LONGEST_LINE, read_events
 from mptui.text import clean
 
@@ -110,6 +112,9 @@ class AttachedRun:
     Args:
         run: Its directory.
         readonly: Send no commands.
+
+    Attributes:
+        view: What the run had come to before the first event that `poll` gives.
     """
 
     hosted = False
@@ -122,8 +127,9 @@ class AttachedRun:
         self.exit_code = 0
         self._readonly = readonly
         self._events: deque[Event] = deque()
-        self._position = 0
-        self._latest: Event | None = None
+        self.view, self._position = read_index(run)
+        self._step, self._time = self.view.step, self.view.time
+        self._finished = self.view.finished if self.view.phase == "finished" else None
         self._lived = False
         self._asked = ""
         self._connection: Connection | None = None
@@ -172,7 +178,7 @@ class AttachedRun:
     def _work(self) -> None:
         try:
             while not self._closing.is_set():
-                alive = owner_of(self.run) is not None  # asked before reading: what it wrote last is read
+                alive = holder_of(self.run) is not None  # asked before reading: what it wrote last is read
                 self._lived |= alive
                 if alive and self._connect():
                     self._follow()
@@ -258,30 +264,31 @@ class AttachedRun:
         while len(self._events) > WAITING_LIMIT and not self._closing.is_set():
             self._closing.wait(LOOK_S)
         if events:
-            self._latest = events[-1]
+            latest = events[-1]
+            self._finished = latest if isinstance(latest, RunFinished) else None
+            self._step, self._time = latest.step, latest.time
             self._events.extend(events)
 
     def _end(self) -> None:
         """Nobody trains it any more: it has said how it ended, or it has crashed."""
-        finished = self._latest
-        if not isinstance(finished, RunFinished):
-            finished = _how_it_ended(self.run, finished)
+        finished = self._finished
+        if finished is None:
+            finished = _how_it_ended(self.run, self._step, self._time or time.time())
             self._put([finished])
         self.exit_code = finished.exit_code if self._lived else 0
 
     def _refuse(self, command: str, why: str) -> None:
-        step = self._latest.step if self._latest else 0
-        self._events.append(CommandAnswered(step=step, command=command, state="refused", detail=why))
+        self._events.append(CommandAnswered(step=self._step, command=command, state="refused", detail=why))
 
 
-def _how_it_ended(run: Path, latest: Event | None) -> RunFinished:
+def _how_it_ended(run: Path, step: int, when: float) -> RunFinished:
     """The end of a run whose journal has none: the disk took only the summary, or it has crashed."""
     summary = status_of(run)
     crashed = summary["status"] == CRASHED
     code, seconds = summary.get("exit_code"), (summary.get("time") or {}).get("total_s")
     return RunFinished(
-        time=latest.time if latest else time.time(),
-        step=latest.step if latest else 0,
+        time=when,
+        step=step,
         status=clean(str(summary["status"])),
         exit_code=code if isinstance(code, int) and not crashed else 1,
         message="the process that trained it is gone: killed, or the machine went down" if crashed else "",

@@ -8,9 +8,11 @@ import contextlib
 import fcntl
 import json
 import os
+import platform
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,13 @@ CRASHED = "crashed"
 
 _LOCK = "lock.json"
 LOCK_VERSION = 1
+
+BEAT_S = 10.0
+"""How often the owner of a run touches its lock."""
+
+LOST_AFTER_S = 300.0
+"""An owner on another machine that has not touched its lock for so long is gone; clocks may differ some."""
+
 _TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("run", "directory", "status", "profile"), str),
     **dict.fromkeys(("task", "model", "device"), (str, type(None))),
@@ -137,7 +146,12 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
     """Replace a JSON file whole."""
-    write_text(path, json.dumps(finite_json(document), indent=2, allow_nan=False) + "\n")
+    write_text(path, json_text(document))
+
+
+def json_text(document: dict[str, Any]) -> str:
+    """The text of a JSON file."""
+    return json.dumps(finite_json(document), indent=2, allow_nan=False) + "\n"
 
 
 def read_summary(run: Path) -> dict[str, Any]:
@@ -180,8 +194,17 @@ def status_of(run: Path) -> dict[str, Any]:
     """The run's summary, told apart: `running` only while a process trains it, else `crashed`."""
     summary = {"run": run.name, **read_summary(run), "directory": str(run)}
     if summary.get("status") in {None, "running"}:
-        summary["status"] = CRASHED if owner_of(run) is None else "running"
+        summary["status"] = CRASHED if holder_of(run) is None else "running"
     return summary
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who trains a run: a process of this machine, or of `host`, seen `age_s` seconds ago."""
+
+    pid: int
+    host: str | None
+    age_s: float
 
 
 def claim(run: Path) -> None:
@@ -192,20 +215,39 @@ def claim(run: Path) -> None:
         DiskError: The run's directory can't be written.
     """
     with _alone_with(run):
-        owner = owner_of(run)
-        if owner is not None and owner != os.getpid():
-            raise RunDirectoryError(
-                f"{run}: process {owner} is training this run",
-                hint=f"watch it (mptui attach {run.name}), wait until it ends, or stop it",
-            )
+        holder = holder_of(run)
+        if holder is not None and (holder.host is not None or holder.pid != os.getpid()):
+            raise _held(run, holder)
         mine = {"pid": os.getpid(), "started": _start_time(os.getpid()), "boot": _boot_id()}
-        write_json(run / _LOCK, {"version": LOCK_VERSION, **mine})
+        write_json(run / _LOCK, {"version": LOCK_VERSION, **mine, "host": platform.node()})
+
+
+def _held(run: Path, holder: Holder) -> RunDirectoryError:
+    if holder.host is None:
+        return RunDirectoryError(
+            f"{run}: process {holder.pid} is training this run",
+            hint=f"watch it (mptui attach {run.name}), wait until it ends, or stop it",
+        )
+    left = max(1, round(LOST_AFTER_S - holder.age_s))
+    return RunDirectoryError(
+        f"{run}: process {holder.pid} on {holder.host} is training this run, as of {holder.age_s:.0f} s ago",
+        hint=f"stop it there (mptui stop {run.name}); if that machine is gone, try again in {left} s, "
+        f"or remove {run / _LOCK}",
+    )
+
+
+def keep_claim(run: Path) -> None:
+    """Tell other machines that the owner of the run lives; to be called about once a second."""
+    lock = run / _LOCK
+    with contextlib.suppress(OSError):
+        if time.time() - lock.stat().st_mtime > BEAT_S:
+            os.utime(lock)
 
 
 def release(run: Path) -> None:
     """Give the run up. Where the disk can't be written any more, the lock is stale once the process ends."""
     with contextlib.suppress(DiskError, OSError), _alone_with(run):
-        if owner_of(run) in {None, os.getpid()}:
+        if holder_of(run) is None or owner_of(run) == os.getpid():
             (run / _LOCK).unlink(missing_ok=True)
 
 
@@ -225,13 +267,29 @@ def _alone_with(run: Path) -> Iterator[None]:
 
 
 def owner_of(run: Path) -> int | None:
-    """The living process that trains the run; None where there is none, or its lock is stale."""
+    """The living process of this machine that trains the run; None where there is none."""
+    holder = holder_of(run)
+    return holder.pid if holder is not None and holder.host is None else None
+
+
+def holder_of(run: Path) -> Holder | None:
+    """Who trains the run; None where nobody does, or the lock is stale.
+
+    A process of this machine is looked for. One of another machine can't be: it touches its lock while it
+    lives.
+    """
     try:
         lock = json.loads((run / _LOCK).read_text(encoding="utf-8"))
         pid, started, boot = int(lock["pid"]), lock["started"], lock["boot"]
-    except (OSError, ValueError, KeyError, TypeError):
+        host, touched = lock.get("host", platform.node()), (run / _LOCK).stat().st_mtime
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return pid if boot == _boot_id() and started == _start_time(pid) else None
+    age_s = max(0.0, time.time() - touched)
+    if host == platform.node() and boot == _boot_id():
+        return Holder(pid, None, age_s) if started == _start_time(pid) else None
+    if host == platform.node() and touched < _boot_time():
+        return None  # this machine, before it was started again
+    return Holder(pid, clean(str(host), 100), age_s) if age_s < LOST_AFTER_S else None
 
 
 def _start_time(pid: int) -> float | None:
@@ -254,3 +312,9 @@ def _boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
+
+
+def _boot_time() -> float:
+    import psutil
+
+    return float(psutil.boot_time())

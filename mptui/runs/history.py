@@ -5,6 +5,7 @@ and each bucket covers twice as many steps: two thousand buckets hold a thousand
 bucket keeps the smallest and the largest value beside the sum: a spike of one step never disappears.
 """
 
+import base64
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,19 @@ class Columns:
     high: Floats
     mean: Floats
     broken: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedHistory:
+    """A history as it is kept in a file: `buckets` are its arrays, as little-endian float64 in base64."""
+
+    origin: float | None
+    width: int
+    last: float
+    last_x: float
+    end_x: float
+    version: int
+    buckets: str
 
 
 class History:
@@ -130,6 +144,39 @@ class History:
     def first_x(self) -> float:
         """The step of the first value; 0 before there is one."""
         return self._origin or 0.0
+
+    def saved(self) -> SavedHistory:
+        """Return all of it, for a file."""
+        self._seal()
+        arrays = np.stack([array[: self._end] for array in self._arrays()]).astype("<f8")
+        buckets = base64.b64encode(arrays.tobytes()).decode()
+        return SavedHistory(
+            self._origin, self._width, self.last, self.last_x, self.end_x, self.version, buckets
+        )
+
+    @classmethod
+    def loaded(cls, saved: SavedHistory, capacity: int = CAPACITY) -> "History":
+        """Return the history that was saved.
+
+        Raises:
+            ValueError: It is none of this capacity.
+        """
+        history = cls(capacity)
+        arrays = np.frombuffer(base64.b64decode(saved.buckets, validate=True), "<f8").reshape(5, -1)
+        places = [saved.origin or 0.0, saved.last_x, saved.end_x]
+        if arrays.shape[1] > capacity or saved.width < 1 or not np.isfinite(places).all():
+            raise ValueError("no history")
+        if np.isinf(arrays).any() or np.isnan(arrays[2:]).any() or (arrays[3:] < 0).any():
+            raise ValueError("no buckets of a history")
+        for own, values in zip(history._arrays(), arrays, strict=True):
+            own[: len(values)] = values
+        history._origin, history._width, history._end = saved.origin, saved.width, arrays.shape[1]
+        history.last, history.last_x, history.end_x = saved.last, saved.last_x, saved.end_x
+        history.version = saved.version
+        return history
+
+    def _arrays(self) -> tuple[Floats, ...]:
+        return self._low, self._high, self._sum, self._count, self._broken
 
     def _placed(self, x0: float, x1: float, width: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Buckets in use within the range, and the column each falls into (rising)."""

@@ -45,20 +45,17 @@ from mptui.events import (
 from mptui.hardware.sampler import DeviceSampler
 from mptui.runs import directory
 from mptui.runs.bad_samples import NAME as BAD_SAMPLES
-from mptui.runs.bad_samples import BadSampleList
 from mptui.runs.buffer import EventBuffer
 from mptui.runs.control import ControlServer, preset_names
 from mptui.runs.environment import describe_environment, redact
-from mptui.runs.journal import Journal
 from mptui.runs.plan import Plan
 from mptui.runs.prepare import Prepared, build_switch, checkpoint_bytes, prepare, run_started
-from mptui.runs.summary import Summary
+from mptui.runs.records import Records
 from mptui.runs.trackers import follow
 from mptui.runs.watchdog import Watchdog
 from mptui.text import clean
 
 PULSE_S = 1.0
-SUMMARY_EVERY_S = 30.0
 
 _STATUS: dict[type[MptuiError], str] = {
     DivergedError: "diverged",
@@ -93,7 +90,6 @@ class Session:
         self._resume, self._force_compile = resume, force_compile
         self._listeners: list[EventBuffer] = []
         self._lock = threading.Lock()
-        self._summary = Summary(run.name, str(run))
         self._step, self._phase = 0, ""
         self._trainer: Trainer | None = None
         self._result: Result | None = None
@@ -122,9 +118,7 @@ class Session:
             DiskError: The run's directory can't be written.
         """
         directory.claim(self.run)
-        self._journal = Journal(self.run)
-        self._journal_waits = False
-        self._bad = BadSampleList(self.run)
+        self._records = Records(self.run)
         self._watchdog = Watchdog(self.run, 60 * self.plan.config.guards.hang_minutes, self._warn)
         try:
             self._control.open()
@@ -179,7 +173,7 @@ class Session:
         device = torch.device(plan.device.torch_name)
         directory.write_text(self.run / directory.CONFIG, to_toml(plan.config))
         directory.write_json(self.run / directory.ENVIRONMENT, describe_environment(plan.device, plan.driver))
-        self._write_summary()
+        self._records.write_summary()
         self._emit(PhaseChanged(phase="starting"))
         if plan.precision.warning is not None:
             self._warn("precision", plan.precision.warning)
@@ -188,7 +182,7 @@ class Session:
                 plan,
                 emit=self._emit,
                 mailbox=self.mailbox,
-                on_bad=lambda problem: self._bad.add([problem]),
+                on_bad=lambda problem: self._records.bad_samples.add([problem]),
                 force_compile=self._force_compile,
             )
             if plan is not prepared.loaders.plan:  # what only the data decides is chosen now, and stays so
@@ -278,7 +272,7 @@ class Session:
         self, status: str, code: int, error: MptuiError | None, bug: BaseException | None, seconds: float
     ) -> None:
         """Write how it ended. What can't be written any more must not hide how it ended."""
-        document = self._summary.document
+        document = self._records.summary.document
         document["status"], document["exit_code"] = status, code
         message = redact(error.message if error else clean(repr(bug)) if bug else "")
         if message:
@@ -287,7 +281,7 @@ class Session:
             if error or bug:
                 trace = "".join(traceback.format_exception(error or bug))
                 directory.write_text(self.run / "traceback.txt", redact(trace))
-            self._write_summary()
+            self._records.write_summary()
         finished = RunFinished(
             step=self._step,
             status=status,
@@ -297,16 +291,18 @@ class Session:
             directory=str(self.run),
             seconds=seconds,
         )
-        self._bad.write()
-        self._journal.write(finished)
+        self._records.bad_samples.write()
+        self._records.take(finished)
         for listener in self._listeners:
             listener.put(finished)
         self._control.put(finished)
         self._control.close()
-        self._journal.close()
-        directory.release(self.run)
-        self._result = Result(status, code, document, error, bug)
-        self._ended.set()
+        try:
+            self._records.close()
+            directory.release(self.run)
+        finally:
+            self._result = Result(status, code, document, error, bug)
+            self._ended.set()
 
     # -- telling
 
@@ -316,9 +312,8 @@ class Session:
             self._step = max(self._step, event.step)
             if isinstance(event, PhaseChanged):
                 self._phase = event.phase
-            self._journal.write(event)
+            self._records.take(event)
             self._watchdog.note(event)
-            self._summary.fold(event)
             for listener in self._listeners:
                 listener.put(event)
             self._control.put(event)
@@ -331,25 +326,19 @@ class Session:
 
     @contextlib.contextmanager
     def _pulse(self) -> Iterator[None]:
-        """Once a second: what the device does; now and then: the summary."""
+        """Once a second: what the device does, and what the run's files are due."""
         sampler = DeviceSampler(self.plan.device.torch_name, uuid=self.plan.device.uuid)
         sampler.start()
         ending = threading.Event()
 
         def beat() -> None:
-            written = time.monotonic()
             last = 0.0
             while not ending.wait(PULSE_S):
                 sample = sampler.latest()
                 if sample is not None and sample.time != last:
                     last = sample.time
                     self._emit(replace(sample, step=self._step))
-                if time.monotonic() - written > SUMMARY_EVERY_S:
-                    written = time.monotonic()
-                    with contextlib.suppress(DiskError):  # it is written again the next time
-                        self._write_summary()
-                self._bad.write()
-                self._look_after_journal()
+                self._records.beat(self._emit, self._step)
                 trainer = self._trainer
                 self._watchdog.look(trainer and (trainer.step, trainer.cursor.sample))
 
@@ -362,40 +351,22 @@ class Session:
             thread.join()
             sampler.stop()
 
-    def _look_after_journal(self) -> None:
-        """Say once that the journal can't be written, and once that it is."""
-        trouble, waiting = self._journal.trouble, self._journal.waiting
-        if trouble is not None and not self._journal.retry():
-            if not self._journal_waits:
-                self._journal_waits = True
-                self._warn("disk", f"{trouble.message}; events wait in memory: {trouble.hint}")
-        elif self._journal_waits:
-            self._journal_waits = False
-            lost = f"; {self._journal.lost:,} older ones are lost" if self._journal.lost else ""
-            action = f"the journal is written again, with {waiting:,} events that waited{lost}"
-            self._emit(Recovered(step=self._step, problem="disk", action=action))
-
     def _note_problems(self, prepared: Prepared) -> None:
         """Keep the list of files that the scan left out."""
         problems = prepared.dataset.problems
-        self._bad.add(problems)
-        self._bad.write()
+        self._records.bad_samples.add(problems)
+        self._records.bad_samples.write()
         if problems:
             names = ", ".join(clean(f"{p.path} ({p.reason})") for p in problems[:5])
             more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
             self._warn("bad_samples", f"left out {len(problems)} files: {names}{more}; see {BAD_SAMPLES}")
 
     def _note_figures(self, trainer: Trainer, device: torch.device) -> None:
-        document = self._summary.document
+        document = self._records.summary.document
         document["samples_per_second"] = trainer.reporter.median_rate()
         document["time"]["first_step_s"] = trainer.outcome.first_step_s
         document["time"]["data_wait_fraction"] = trainer.reporter.wait_fraction()
-        self._summary.measure(device)
-
-    def _write_summary(self) -> None:
-        self._summary.measure(None)
-        with self._lock:
-            directory.write_json(self.run / directory.SUMMARY, self._summary.document)
+        self._records.summary.measure(device)
 
 
 def _out_of_memory(error: torch.OutOfMemoryError) -> MemoryExhaustedError:

@@ -47,6 +47,9 @@ METRICS = 48
 
 OPEN_COMMANDS = 16
 
+EPOCHS_KEPT = 1024
+"""Points of a curve by epoch; of more epochs neighbours share one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:
@@ -86,12 +89,13 @@ class RunView:
         self.last_skip: int | None = None
         self.best: dict[str, tuple[int, float]] = {}
         self.histories: dict[str, dict[str, History]] = {}
+        self.by_epoch: dict[str, History] = {}
         self.skips = History()
         self.marks: deque[Mark] = deque(maxlen=MARKS)
         self.log: deque[LogLine] = deque(maxlen=LOG_LINES)
         self.pace = Pace()
         self.version = 0
-        self._commands: dict[str, LogLine] = {}
+        self.commands: dict[str, LogLine] = {}
         self._folds: dict[type[Event], Callable[[Any], None]] = {
             RunStarted: self._run_started,
             PhaseChanged: self._phase_changed,
@@ -120,7 +124,7 @@ class RunView:
     def fold(self, event: Event) -> None:
         """Take one event into account."""
         if not isinstance(event, Step):
-            event = _cleaned(event)
+            event = cleaned(event)
         self.version += 1
         self.time = event.time
         self.step = event.step or self.step  # a validation's progress has no step
@@ -231,7 +235,7 @@ class RunView:
         self._record_metrics(event.step, event.metrics, VALIDATION)
         if event.best:
             self._remember_best(event)
-        if "validate" in self._commands:
+        if "validate" in self.commands:
             self.log.append(validated(event))
 
     def _remember_best(self, event: Validated) -> None:
@@ -242,6 +246,18 @@ class RunView:
     def _epoch_finished(self, event: EpochFinished) -> None:
         self.epoch, self.epochs = event.epoch, event.epochs
         self.pace.interrupted()
+        losses = {"train_loss": event.train_loss, "val_loss": event.val_loss}
+        for name, value in {**losses, **event.val_metrics}.items():
+            if value is not None:
+                self._record_epoch(clean(name, 24), event.epoch, value)
+
+    def _record_epoch(self, name: str, epoch: int, value: float) -> None:
+        history = self.by_epoch.get(name)
+        if history is None and len(self.by_epoch) < METRICS:
+            history = self.by_epoch[name] = History(EPOCHS_KEPT)
+        if history is not None:
+            history.forget_after(epoch - 1)  # one that is taken again after a kill counts as it was then
+            history.append(epoch, value)
 
     def _sampled(self, event: DeviceSample) -> None:
         self.device = event
@@ -312,19 +328,19 @@ class RunView:
         words = {"asked": "asked …", "taken": f"taken at step {event.step:,}"}.get(event.state, event.state)
         if event.detail and event.state != "asked":
             words = f"{words} ({event.detail})"
-        line = self._commands.get(event.command)
+        line = self.commands.get(event.command)
         if line is None or event.state == "asked":
             if event.detail and event.state == "asked":
                 words = f"{event.detail} {words}"
             line = LogLine(event.time, clean(f"{event.command} {words}"))
             self.log.append(line)
-            self._commands[event.command] = line
+            self.commands[event.command] = line
         else:
             line.text = clean(f"{line.text} {words}")
         if event.state == "refused":
             line.tone = "warn"
-        if event.state in {"done", "refused"} or len(self._commands) > OPEN_COMMANDS:
-            del self._commands[event.command]
+        if event.state in {"done", "refused"} or len(self.commands) > OPEN_COMMANDS:
+            del self.commands[event.command]
 
 
 def _changed(event: PresetSwitched) -> str:
@@ -335,8 +351,8 @@ def _changed(event: PresetSwitched) -> str:
     return f"{key.rpartition('.')[2]} {' → '.join(values)}"
 
 
-def _cleaned(event: Event) -> Event:
-    """The event with each text in it made safe to show."""
+def cleaned(event: Event) -> Event:
+    """The event with each text of its own made safe to show."""
     values = {f.name: getattr(event, f.name) for f in fields(event)}
     texts: dict[str, Any] = {name: clean(text) for name, text in values.items() if isinstance(text, str)}
     return replace(event, **texts)

@@ -19,7 +19,8 @@ from mptui.events import (
 )
 from mptui.runs.directory import VERSION
 
-_WARNINGS_KEPT = 100
+LIST_LIMIT = 100
+"""Entries kept of a list, whatever happens to a run: its first half, and the latest."""
 
 
 class Summary:
@@ -83,9 +84,10 @@ class Summary:
         elif isinstance(event, PrecisionChanged):
             document["precision"]["used"] = event.precision
         elif isinstance(event, Recovered):
-            document["recoveries"].append({"kind": event.problem, "step": event.step, "action": event.action})
-        elif isinstance(event, Warned) and len(document["warnings"]) < _WARNINGS_KEPT:
-            document["warnings"].append({"code": event.code, "message": event.message})
+            recovery = {"kind": event.problem, "step": event.step, "action": event.action}
+            _keep(document["recoveries"], recovery)
+        elif isinstance(event, Warned):
+            _keep(document["warnings"], {"code": event.code, "message": event.message})
 
     def _fold_start(self, event: RunStarted) -> None:
         self.document |= {
@@ -117,3 +119,9 @@ class Summary:
         if device is not None and device.type == "cuda":
             memory["peak_allocated_bytes"] = torch.cuda.max_memory_allocated(device)
             memory["peak_reserved_bytes"] = torch.cuda.max_memory_reserved(device)
+
+
+def _keep(entries: list[dict[str, Any]], entry: dict[str, Any]) -> None:
+    entries.append(entry)
+    if len(entries) > LIST_LIMIT:
+        del entries[LIST_LIMIT // 2]

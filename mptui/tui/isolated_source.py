@@ -18,6 +18,7 @@ from mptui.events import CommandAnswered, Event, PhaseChanged, RunFinished
 from mptui.runs.attached import AttachedRun
 from mptui.runs.control import preset_names
 from mptui.runs.directory import owner_of
+from mptui.runs.state import RunView
 from mptui.text import clean
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class IsolatedSource:
         self.request, self._runs = request, runs
         self.run: Path | None = None
         self.exit_code = 0
+        self.view = RunView()
         self.profiles: Sequence[str] = preset_names(request.environ)
         self._early: deque[Event] = deque([PhaseChanged(phase="starting")])
         self._commands: deque[tuple[str, str | None]] = deque()

@@ -14,6 +14,7 @@ from mptui.errors import MptuiError
 from mptui.events import CommandAnswered, Event, PhaseChanged, RunFinished
 from mptui.runs.control import preset_names
 from mptui.runs.detach import launcher
+from mptui.runs.state import RunView
 from mptui.text import clean
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class SessionSource:
         self.alone = False
         self.can_detach = launcher() is None
         self.exit_code = 0
+        self.view = RunView()
         self.run: Path | None = None
         self.request, self._runs, self._on_directory = request, runs, on_directory
         self._early: deque[Event] = deque([PhaseChanged(phase="starting")])

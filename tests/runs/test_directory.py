@@ -7,17 +7,22 @@ import re
 import stat
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
 
 from mptui.errors import ConfigError, DiskError, RunDirectoryError
+from mptui.runs import directory
 from mptui.runs.directory import (
     CONFIG,
+    LOST_AFTER_S,
     SUMMARY,
     claim,
     create_run,
     find_run,
+    holder_of,
+    keep_claim,
     list_runs,
     owner_of,
     read_summary,
@@ -191,7 +196,48 @@ def test_a_lock_from_before_the_last_boot_is_stale(tmp_path):
     claim(tmp_path)
     lock = tmp_path / "lock.json"
     lock.write_text(json.dumps({**json.loads(lock.read_text()), "boot": "another"}))
+    os.utime(lock, (1, 1))
+    assert holder_of(tmp_path) is None
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A lock that another machine wrote to a shared disk."""
+    (tmp_path / "lock.json").write_text(
+        json.dumps({"version": 1, "pid": os.getpid(), "started": 1.0, "boot": "another", "host": "node\x1b7"})
+    )
+    return tmp_path / "lock.json"
+
+
+def test_a_run_of_a_living_process_of_another_machine_is_refused_in_words(tmp_path, elsewhere):
     assert owner_of(tmp_path) is None
+    assert status_of(tmp_path)["status"] == "running"
+    with pytest.raises(RunDirectoryError) as refused:
+        claim(tmp_path)
+    assert rf"process {os.getpid()} on node\x1b7 is training this run" in refused.value.message
+    assert "lock.json" in refused.value.hint
+    release(tmp_path)
+    assert elsewhere.exists()
+
+
+def test_a_run_that_another_machine_has_long_not_touched_is_taken_over(tmp_path, elsewhere):
+    gone = time.time() - LOST_AFTER_S - 60
+    os.utime(elsewhere, (gone, gone))
+    assert status_of(tmp_path)["status"] == "crashed"
+    claim(tmp_path)
+    assert owner_of(tmp_path) == os.getpid()
+
+
+def test_the_owner_touches_its_lock_so_that_other_machines_see_it_live(tmp_path, monkeypatch):
+    monkeypatch.setattr(directory, "BEAT_S", 3600)
+    claim(tmp_path)
+    lock = tmp_path / "lock.json"
+    os.utime(lock, (1, 1))
+    keep_claim(tmp_path)
+    touched = lock.stat().st_mtime
+    assert time.time() - touched < LOST_AFTER_S / 2
+    keep_claim(tmp_path)
+    assert lock.stat().st_mtime == touched  # once in a while is enough
 
 
 @pytest.mark.parametrize("lock", ["", "{}", "[]", '{"pid": "x"}', '{"pid": null, "started": 1, "boot": ""}'])
@@ -223,6 +269,7 @@ def test_of_many_that_claim_in_the_same_instant_one_owns_it(tmp_path):
             run = tmp_path / str(round_)
             run.mkdir()
             (run / "lock.json").write_text('{"pid": 1, "started": 1.0, "boot": "before"}')
+            os.utime(run / "lock.json", (1, 1))
             for process in processes:
                 process.stdin.write(f"{run}\n")
                 process.stdin.flush()

@@ -21,6 +21,7 @@ from mptui.events import (
     StepSkipped,
     Validated,
 )
+from mptui.runs.state import RunView
 
 START = 1_790_000_000.0
 GIB = 1 << 30
@@ -198,6 +199,7 @@ class MemorySource:
         self, events=(), profiles=("fast", "stable", "memory-limited", "debug"), can_detach=False, hosted=True
     ):
         self.run = self.request = None
+        self.view = RunView()
         self.waiting = list(events)
         self.profiles = list(profiles)
         self.can_detach, self.hosted = can_detach, hosted

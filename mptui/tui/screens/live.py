@@ -72,13 +72,13 @@ class LiveScreen(Page):
     ) -> None:
         super().__init__()
         self.source = source
-        self.view = RunView()
+        self.view = source.view
         self._keymap = keymap or {}
         self._ascii_only = ascii_only
         self._page = 0
         self._leaving = False
         self._budget = Budget(SHARE, SLOWEST_S)
-        self._undrawn = False
+        self._undrawn = True
 
     def compose(self) -> ComposeResult:
         """Lay out the header, the panels and the keys; the stylesheet folds them for small screens."""

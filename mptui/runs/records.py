@@ -1,0 +1,95 @@
+"""The files that the owner of a run keeps up to date: journal, index, summary, bad samples, lock.
+
+What happens is in the journal at once. The rest is derived from it, and written at a rate that no number of
+steps a second changes; what the disk does not take is written the next time.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from mptui.errors import DiskError
+from mptui.events import Event, Recovered, Warned
+from mptui.runs import directory
+from mptui.runs.bad_samples import BadSampleList
+from mptui.runs.index import Index
+from mptui.runs.journal import Journal
+from mptui.runs.summary import Summary
+
+WRITTEN_EVERY_S = 30.0
+"""How often index and summary are renewed: how much of the journal a reader may have to read."""
+
+
+class Records:
+    """The files of one run. Any thread may give it events; one beats.
+
+    Args:
+        run: Its directory, which this process has claimed.
+
+    Raises:
+        DiskError: The journal can't be opened.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._lock = threading.Lock()
+        self._journal = Journal(run)
+        self._journal_waits = False
+        self._index = Index(run)
+        self._written = time.monotonic()
+        self.summary = Summary(run.name, str(run))
+        self.bad_samples = BadSampleList(run)
+
+    def take(self, event: Event) -> None:
+        """Note an event, in the order of the calls; never waits for the disk to be free."""
+        with self._lock:
+            self._journal.write(event)
+            self.summary.fold(event)
+
+    def beat(self, emit: Callable[[Event], None], step: int) -> None:
+        """Do what is due; to be called about once a second.
+
+        Args:
+            emit: Where trouble with the disk, and its end, is told.
+            step: The run's step.
+        """
+        directory.keep_claim(self._run)
+        if time.monotonic() - self._written > WRITTEN_EVERY_S:
+            self._written = time.monotonic()
+            with contextlib.suppress(DiskError):
+                self.write_summary()
+            self._index.renew()
+        self.bad_samples.write()
+        self._look_after_journal(emit, step)
+
+    def write_summary(self) -> None:
+        """Write summary.json.
+
+        Raises:
+            DiskError: The disk does not take it.
+        """
+        self.summary.measure(None)
+        with self._lock:
+            text = directory.json_text(self.summary.document)
+        directory.write_text(self._run / directory.SUMMARY, text)
+
+    def close(self) -> None:
+        """Let go of the journal, and leave an index that stands for all of it."""
+        self._journal.close()
+        self._index.renew()
+
+    def _look_after_journal(self, emit: Callable[[Event], None], step: int) -> None:
+        """Say once that the journal can't be written, and once that it is."""
+        trouble, waiting = self._journal.trouble, self._journal.waiting
+        if trouble is not None and not self._journal.retry():
+            if not self._journal_waits:
+                self._journal_waits = True
+                message = f"{trouble.message}; events wait in memory: {trouble.hint}"
+                emit(Warned(step=step, code="disk", message=message))
+        elif self._journal_waits:
+            self._journal_waits = False
+            lost = f"; {self._journal.lost:,} older ones are lost" if self._journal.lost else ""
+            action = f"the journal is written again, with {waiting:,} events that waited{lost}"
+            emit(Recovered(step=step, problem="disk", action=action))
