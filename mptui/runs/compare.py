@@ -8,10 +8,10 @@ from typing import Any
 import tomli
 
 from mptui.errors import RunDirectoryError
-from mptui.events import EpochFinished
 from mptui.runs import journal
 from mptui.runs.directory import CONFIG, list_runs, status_of
-from mptui.runs.overview import read_events
+from mptui.runs.index import read_run
+from mptui.runs.state import EPOCHS_KEPT
 from mptui.text import clean
 
 SILENT_S = 60.0
@@ -113,15 +113,9 @@ def _figures(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def _curves(run: Path) -> dict[str, list[float]]:
-    curves: dict[str, list[float]] = {}
+    """The losses and metrics by epoch; of a run of very many epochs, means of neighbours."""
     try:
-        events = [event for _, some in read_events(run / journal.NAME, 0) for event in some]
+        by_epoch = read_run(run).by_epoch
     except OSError:
         return {}
-    for event in events:
-        if isinstance(event, EpochFinished):
-            losses = {"train_loss": event.train_loss, "val_loss": event.val_loss, **event.val_metrics}
-            for name, value in losses.items():
-                if value is not None:
-                    curves.setdefault(clean(name), []).append(value)
-    return curves
+    return {name: history.tail(EPOCHS_KEPT).tolist() for name, history in by_epoch.items()}
