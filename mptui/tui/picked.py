@@ -1,5 +1,6 @@
 """What was picked before a run: a profile, what it is for, and changes by hand. Imports no torch."""
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from mptui.errors import ConfigError
 from mptui.hardware.advice import PrecisionChoice, choose_precision
 from mptui.hardware.devices import Device
 from mptui.runs.plan import Request
+from mptui.text import clean
 
 EDITED = "edited"
 PICKED = "picked"
@@ -127,6 +129,9 @@ _ORDER = {table: n for n, table in enumerate(dict.fromkeys((*_FIRST, *TABLES)))}
 
 
 def _plain(value: object) -> str:
+    """A value as it can be typed: text without quotes, a list as TOML has it."""
+    if isinstance(value, list):
+        return clean(json.dumps(value, ensure_ascii=False))
     return shown(value).strip('"')
 
 

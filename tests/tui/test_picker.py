@@ -114,6 +114,18 @@ async def test_an_edit_is_checked_while_it_is_typed_and_then_shown(environ):
     assert screen.picked.edits == {"training.lr": 0.05}
 
 
+async def test_a_list_is_shown_and_edited_as_a_profile_has_it(environ):
+    async with picker(environ) as (app, pilot, screen):
+        await go_to(pilot, screen, "precision.fp32_layers")
+        await pilot.press("e")
+        await pilot.pause()
+        assert app.focused.value == "[]"
+        await write(pilot, '["fc", "layer4.*"]')
+        await pilot.press("enter")
+        await until(app, pilot, '["fc", "lay… edited ([])')
+    assert screen.picked.edits == {"precision.fp32_layers": ["fc", "layer4.*"]}
+
+
 async def test_an_edit_that_can_not_be_had_is_refused_with_the_reason(environ):
     async with picker(environ) as (app, pilot, screen):
         await go_to(pilot, screen, "training.deterministic")
