@@ -15,49 +15,35 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.common import save
-from benchmarks.loop import CPU, TINY_BATCH, TINY_CLASSES, Noises, tiny_network
-from mptui.config.schema import ModelConfig, RunConfig
+from benchmarks.subjects import CASES as SUBJECTS
+from benchmarks.subjects import TINY, Case, make_trainer
 from mptui.data.batch import Batch
-from mptui.data.loader import Loader, Window
-from mptui.engine.control import Mailbox
-from mptui.engine.parts import Job
-from mptui.engine.saver import Saver
+from mptui.data.loader import Window
 from mptui.engine.trainer import Trainer
-from mptui.models.zoo import build
-from mptui.runs.journal import Journal
-from mptui.tasks.registry import build_task
 
 SNAPSHOTS = 10
 
 
 @dataclass(frozen=True)
-class Case:
-    """One network and how its steps are timed."""
+class Blocks:
+    """What is trained, and how its steps are timed."""
 
-    precision: str
-    side: int
-    batch: int
+    case: Case
     blocks: int
     steps: int
-    network: Callable[[], torch.nn.Module]
 
 
-def _resnet18() -> torch.nn.Module:
-    torch.manual_seed(0)
-    return build(ModelConfig(name="resnet18"), num_classes=TINY_CLASSES, task="classification", side=64)
-
-
-CASES = {
-    "resnet18": Case("fp32", 64, 32, blocks=40, steps=1, network=_resnet18),
-    "tiny": Case("fp32", 8, TINY_BATCH, blocks=100, steps=100, network=tiny_network),
-    "tiny-fp16": Case("fp16", 8, TINY_BATCH, blocks=100, steps=100, network=tiny_network),
+BLOCKS = {
+    "resnet18": Blocks(SUBJECTS["resnet18"], blocks=40, steps=1),
+    "tiny": Blocks(SUBJECTS[TINY], blocks=100, steps=100),
+    "tiny-fp16": Blocks(replace(SUBJECTS[TINY], precision="fp16"), blocks=100, steps=100),
 }
 
 
@@ -84,48 +70,6 @@ class Unguarded:
 
     def windows(self, begin: Callable[[], Iterator[Window]]) -> Iterator[Window]:
         return begin()
-
-
-def make_trainer(case: Case, folder: Path, stack: ExitStack) -> Trainer:
-    """A trainer with journal and default logging, over one window that stays on the device."""
-    config = RunConfig.model_validate(
-        {"training": {"epochs": 10_000, "lr": 0.001, "batch_size": case.batch}, "speed": {"fused": True}}
-    )
-
-    def loader(train: bool) -> Loader:
-        made = Loader(
-            Noises(2 * case.batch),
-            task="classification",
-            batch_size=case.batch,
-            side=case.side,
-            num_classes=TINY_CLASSES,
-            device=CPU,
-            train=train,
-            augment=False,
-            seed=0,
-            channels_last=False,
-            cache="device",
-        )
-        made.prepare()
-        return made
-
-    folder.mkdir()
-    journal = Journal(folder)
-    saver = Saver(folder, config.checkpoint, journal.write)
-    stack.callback(saver.close)
-    job = Job(
-        config=config,
-        model=case.network(),
-        task=build_task("classification", [str(i) for i in range(TINY_CLASSES)], config.training),
-        num_classes=TINY_CLASSES,
-        device=CPU,
-        precision=case.precision,
-        train_loader=loader(True),
-        val_loader=loader(False),
-    )
-    trainer = Trainer(job, emit=journal.write, mailbox=Mailbox(), saver=saver)
-    stack.callback(trainer.close)
-    return trainer
 
 
 def stepper(trainer: Trainer) -> Callable[[], None]:
@@ -155,11 +99,11 @@ def microseconds(step: Callable[[], None], steps: int) -> float:
     return (time.thread_time() - started) / steps * 1e6
 
 
-def measure(case: Case) -> dict[str, Any]:
+def measure(timed: Blocks) -> dict[str, Any]:
     """The guards' work a step, and its share of the step."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        guarded = make_trainer(case, Path(folder, "on"), stack)
-        bare = make_trainer(case, Path(folder, "off"), stack)
+        guarded = make_trainer(timed.case, Path(folder, "on"), stack)
+        bare = make_trainer(timed.case, Path(folder, "off"), stack)
         bare.reporter.watcher = None
         bare.guards = Unguarded()  # type: ignore[assignment]
         snapshot_every = guarded.job.config.guards.snapshot_every
@@ -168,11 +112,11 @@ def measure(case: Case) -> dict[str, Any]:
         guarded.guards._snapshot_at = 1 << 60
         sides = {"with": stepper(guarded), "without": stepper(bare)}
         for step in sides.values():
-            microseconds(step, case.steps)
+            microseconds(step, timed.steps)
         figures: dict[str, list[float]] = {name: [] for name in sides}
-        for number in range(case.blocks):
+        for number in range(timed.blocks):
             for name in list(sides) if number % 2 else list(sides)[::-1]:
-                figures[name].append(microseconds(sides[name], case.steps))
+                figures[name].append(microseconds(sides[name], timed.steps))
         snapshots = [_snapshot(guarded, sides["with"]) for _ in range(SNAPSHOTS)]
     over = [a - b for a, b in zip(figures["with"], figures["without"], strict=True)]
     step_us = statistics.median(figures["without"])
@@ -208,13 +152,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", choices=list(CASES))
+    parser.add_argument("--only", choices=list(BLOCKS))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     document: dict[str, Any] = {}
-    for name in [arguments.only] if arguments.only else CASES:
+    for name in [arguments.only] if arguments.only else BLOCKS:
         print(name)
-        document[name] = measure(CASES[name])
+        document[name] = measure(BLOCKS[name])
     save(f"guards-{arguments.only}" if arguments.only else "guards", document)
 
 

@@ -1,0 +1,138 @@
+"""The physical floor of a training step: its operations and its bytes, at what the machine reaches on each.
+
+A network can't be trained faster than its layers, one after the other, can be computed and their values
+moved: each takes the longer of its operations at the ceiling of a large product and its bytes at the ceiling
+of a large copy. Both ceilings are measured in the same run as what is held against them.
+
+What a step must move, at least: a convolution or product reads two operands and writes one, three times
+(forward, the input's gradient, the weights' gradient; the first layer has no input's gradient). A
+normalisation over the batch, with the activation behind it in the same pass, reads its values twice, for
+their statistics and to use them, and writes once; backward it reads them and their gradient twice and writes
+once. A pooling or resizing moves what goes in and out, twice. Additions and concatenations are taken to be
+parts of their neighbours. One multiply-add is two operations.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+_PRODUCTS = (nn.modules.conv._ConvNd, nn.Linear)
+_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
+_RESIZING = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Upsample)
+
+REPEATS = 5
+PRODUCT_SIDE = {"cpu": 2048, "cuda": 8192}
+COPY_BYTES = {"cpu": 1 << 28, "cuda": 1 << 31}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What one pass of one layer does for one image: multiply-adds and values moved."""
+
+    name: str
+    multiply_adds: int
+    values: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a training step does for one image, pass by pass."""
+
+    passes: tuple[Layer, ...]
+
+    @property
+    def operations(self) -> int:
+        """Of one image's step."""
+        return sum(2 * each.multiply_adds for each in self.passes)
+
+    @property
+    def values(self) -> int:
+        """Numbers read and written for one image's step."""
+        return sum(each.values for each in self.passes)
+
+    def images_per_second(self, operations_s: float, bytes_s: float, value_bytes: int) -> float:
+        """The floor as a rate.
+
+        Args:
+            operations_s: Operations a second of a large product in the same precision.
+            bytes_s: Bytes a second that a large copy reads and writes, together.
+            value_bytes: Of an activation.
+        """
+        seconds = (
+            max(2 * each.multiply_adds / operations_s, each.values * value_bytes / bytes_s)
+            for each in self.passes
+        )
+        return 1 / sum(seconds)
+
+
+def work_of(model: nn.Module, side: int, batch: int) -> Work:
+    """The work of a training step of `model` on images of `side` pixels, weights shared by `batch` images.
+
+    The model is run once on the meta device, and stays there.
+    """
+    passes: list[Layer] = []
+
+    def note(name: str) -> Callable[[nn.Module, tuple[torch.Tensor, ...], torch.Tensor], None]:
+        def hook(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+            moved, put = inputs[0].numel(), output.numel()
+            if isinstance(module, _PRODUCTS):
+                weights = module.weight.numel()
+                macs = _multiply_adds(module, inputs[0], output)
+                times = 2 if not any(p.multiply_adds for p in passes) else 3
+                passes.extend([Layer(name, macs, moved + put + weights // batch)] * times)
+            elif isinstance(module, _NORMS):
+                passes.extend([Layer(name, 0, 3 * put), Layer(name, 0, 5 * put)])
+            elif isinstance(module, _RESIZING):
+                passes.extend([Layer(name, 0, moved + put)] * 2)
+
+        return hook
+
+    model = model.to("meta")
+    hooks = [module.register_forward_hook(note(name)) for name, module in model.named_modules()]
+    with torch.no_grad():
+        model.eval()(torch.empty(1, 3, side, side, device="meta"))
+    for hook in hooks:
+        hook.remove()
+    return Work(tuple(passes))
+
+
+def _multiply_adds(module: nn.Module, given: torch.Tensor, output: torch.Tensor) -> int:
+    weight = module.weight
+    assert isinstance(weight, torch.Tensor)
+    if isinstance(module, nn.modules.conv._ConvTransposeNd):
+        return given.numel() * weight[0].numel()  # each input pixel meets the weights of its channel
+    return output.numel() * weight[0].numel()
+
+
+def ceilings(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
+    """What this machine reaches: operations a second of a large product, bytes a second of a large copy."""
+    side, size = PRODUCT_SIDE[device.type], COPY_BYTES[device.type]
+    left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+    source = torch.ones(size, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    product = _seconds(lambda: torch.mm(left, right), device)
+    copy = _seconds(lambda: target.copy_(source), device)
+    return {"operations_s": 2 * side**3 / product, "bytes_s": 2 * size / copy}
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    """Median seconds of `work`, the device's included, once it is warm."""
+    work()
+    took = []
+    for _ in range(REPEATS):
+        synchronize(device)
+        started = time.perf_counter()
+        work()
+        synchronize(device)
+        took.append(time.perf_counter() - started)
+    return statistics.median(took)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until all that was asked of `device` is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,115 @@
+"""`mptui run` beside a bare loop and its peers: Lightning, Accelerate, timm, and torchvision's recipe.
+
+    pip install 'mptui[peers]'
+    python -m benchmarks.peers                 # ResNet-18 at 64 px, a narrow U-Net at 128, the tiny network
+    python -m benchmarks.peers --only tiny
+    python -m benchmarks.peers --device cuda --precision bf16 --compile default     # ResNet-50, U-Net at 512
+
+Every figure is a fresh process; the sides alternate, forwards and backwards, round by round, and a ratio is
+taken within its round. Timed are the steps from the warm-up to the last, by the wall, on CUDA between two
+waits for the device; `--clock cpu` takes the processors' time instead, which other work on the machine
+disturbs less. What the machine reaches on a large product and a large copy is measured in the same run, and
+gives the floor that physics sets.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+
+from benchmarks.common import alternate, ratios, save
+from benchmarks.floors import ceilings, work_of
+from benchmarks.sides import DTYPES, SIDES, figures, missing
+from benchmarks.subjects import CASES, ON_GPU, TINY, Case
+
+ASKED: Mapping[str, Mapping[str, float]] = {
+    "cpu": {"bare": 0.99, "lightning": 1.0, "lightning-logging": 1.0, "accelerate": 1.0, "timm": 1.0},
+    "cuda": {"lightning": 1.15, "lightning-logging": 1.15, "accelerate": 1.15, "timm": 1.15, "recipe": 1.15},
+    TINY: {"accelerate": 1.25, "lightning-logging": 2.5},
+}
+"""What `mptui run` is to reach, as a multiple of a side's images a second."""
+
+
+def measure(
+    case: Case, sides: Sequence[str], *, rounds: int, clock: str, threads: int, reached: Mapping[str, float]
+) -> dict[str, Any]:
+    """Images a second of `mptui run` and of `sides`, their ratios, and the floor."""
+
+    def rate(side: str) -> float:
+        return case.batch / float(figures(side, case, threads)[f"{clock}_s"])
+
+    rates = alternate({side: lambda side=side: rate(side) for side in ("mptui", *sides)}, rounds)  # type: ignore[misc]
+    asked = ASKED[TINY if case.model == TINY else case.device]
+    found = {
+        side: {**ratios(rates["mptui"], rates[side]), **({"asked": asked[side]} if side in asked else {})}
+        for side in sides
+    }
+    for side, ratio in found.items():
+        spread = f"({ratio['min']:.3f} to {ratio['max']:.3f})"
+        wanted = f", asked {ratio['asked']}" if "asked" in ratio else ""
+        print(f"  mptui over {side:<18} {ratio['median']:.3f} {spread}{wanted}")
+    return {"case": asdict(case), "images_per_second": rates, "ratios": found, "floor": floor(case, reached)}
+
+
+def floor(case: Case, reached: Mapping[str, float]) -> dict[str, float]:
+    """What physics allows of a step: operations and values moved for an image, and the images a second."""
+    with torch.device("meta"):
+        network = case.network()
+    work = work_of(network, case.side, case.batch)
+    value_bytes = 4 if case.precision == "fp32" else 2
+    rate = work.images_per_second(reached["operations_s"], reached["bytes_s"], value_bytes)
+    return {
+        "operations": work.operations,
+        "bytes": work.values * value_bytes,
+        "images_per_second": rate,
+    }
+
+
+def main() -> None:
+    """Measure, and write results/peers.json; on a GPU results/peers-cuda.json."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", choices=sorted({*CASES, *ON_GPU}))
+    parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--precision", choices=["fp32", *DTYPES], default="fp32")
+    parser.add_argument("--compile", default="off")
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    arguments = parser.parse_args()
+    if absent := missing(arguments.sides):
+        parser.error(absent)
+    torch.set_num_threads(arguments.threads)
+    reached = ceilings(torch.device(arguments.device), DTYPES.get(arguments.precision, torch.float32))
+    cases = CASES if arguments.device == "cpu" else ON_GPU
+    document: dict[str, Any] = {
+        "rounds": arguments.rounds,
+        "clock": arguments.clock,
+        "ceilings": reached,
+        "cases": {},
+    }
+    for name in [arguments.only] if arguments.only else cases:
+        print(name)
+        document["cases"][name] = measure(
+            replace(
+                cases[name],
+                device=arguments.device,
+                precision=arguments.precision,
+                compile=arguments.compile,
+            ),
+            arguments.sides,
+            rounds=arguments.rounds,
+            clock=arguments.clock,
+            threads=arguments.threads,
+            reached=reached,
+        )
+    named = ["peers", *(["cuda"] if arguments.device == "cuda" else []), *filter(None, [arguments.only])]
+    save("-".join(named), document)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,305 @@
+"""The ways to train that are compared, each in a process of its own: `mptui run`, a bare loop, and its peers.
+
+Each is written in the manner that its own documents show, with what they advise for speed: one fused
+optimizer, channels last, data on the device, no validation. All train the same network on as many images of
+the same size, in the same precision, with the same threads.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.subjects import Batches, Case, Stamps
+from mptui.hardware.memory import keep_freed_memory
+
+LR, MOMENTUM, WEIGHT_DECAY = 0.001, 0.9, 1e-4
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+PRINT_EVERY = 10
+LOG_EVERY = 50
+
+Loop = Callable[[Case, torch.nn.Module, Batches], None]
+
+
+def figures(side: str, case: Case, threads: int = 0, flags: Sequence[str] = ()) -> dict[str, Any]:
+    """Train by `side` in a fresh process; `wall_s` and `cpu_s` of a step, and what else it tells.
+
+    Args:
+        side: `mptui`, or one of SIDES.
+        case: What is trained.
+        threads: That compute on the CPU; 0: as torch has it.
+        flags: More of them for `mptui run`.
+
+    Raises:
+        RuntimeError: It failed; with the end of what it wrote.
+    """
+    subject = json.dumps(asdict(case))
+    environ = {**os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
+    with tempfile.TemporaryDirectory() as folder:
+        told = Path(folder, "figures.json")
+        if side == "mptui":
+            run = ("run", "--json", "--runs-dir", str(Path(folder, "runs")), *_flags(case), *flags)
+            command = [sys.executable, "-m", "benchmarks.timed_run", subject, str(told), *run]
+        else:
+            command = [sys.executable, "-m", "benchmarks.sides", side, subject, str(told)]
+        answer = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
+        if answer.returncode or not told.exists():
+            raise RuntimeError(f"{side} failed on {case.model}:\n{answer.stderr[-3000:]}")
+        found: dict[str, Any] = json.loads(told.read_text())
+        if side == "mptui":
+            summary = json.loads(answer.stdout)
+            found["peak_bytes"] = summary["memory"]["peak_allocated_bytes"]
+            found["loss"] = summary["final"].get("train_loss")
+        return found
+
+
+def missing(sides: Sequence[str]) -> str:
+    """One line that says what to install for `sides`; empty where all is there."""
+    needed = dict.fromkeys(NEEDS[side] for side in sides if side in NEEDS)
+    absent = [name for name in needed if importlib.util.find_spec(name) is None]
+    return f"not installed: {', '.join(absent)}; pip install 'mptui[peers]'" if absent else ""
+
+
+def _flags(case: Case) -> list[str]:
+    """What `mptui run` is told of a case; its logging, guards and lens stay as they are by default."""
+    sets = {
+        "data.samples": case.samples,
+        "data.image_size": case.side,
+        "data.cache": "device",
+        "data.augment": "none",
+        "model.width": case.width,
+        "precision.tf32": case.tf32,
+        "speed.channels_last": case.channels_last,
+        "speed.compile": case.compile,
+    }
+    named = "unet" if case.task == "segmentation" else case.model
+    return [
+        *("--model", "resnet18" if case.model == "tiny" else named, "--data", "shapes"),
+        *("--batch-size", str(case.batch), "--epochs", "100", "--max-steps", str(case.steps)),
+        *("--lr", str(LR), "--precision", case.precision, "--device", case.device),
+        *(["--compile"] if case.compile != "off" else []),
+        *(f"--set={key}={json.dumps(value)}" for key, value in sets.items()),
+    ]
+
+
+# -- the loops
+
+
+def bare(case: Case, model: torch.nn.Module, batches: Batches) -> None:
+    """The ten lines of a tutorial, tuned by hand: nothing is counted, told or waited for."""
+    keep_freed_memory()
+    optimizer, criterion, autocast = _sgd(model), case.criterion(), _autocast(case)
+    scaler = torch.amp.GradScaler(case.device) if case.precision == "fp16" else None
+    for images, targets in batches:
+        with autocast():
+            loss = criterion(model(images), targets)
+        if scaler is None:
+            torch.autograd.backward(loss)
+            optimizer.step()
+        else:
+            torch.autograd.backward(scaler.scale(loss))
+            scaler.step(optimizer)
+            scaler.update()
+        optimizer.zero_grad()
+
+
+def recipe(case: Case, model: torch.nn.Module, batches: Batches) -> None:
+    """As torchvision's reference scripts train: metrics of each step at once, a line each ten steps."""
+    optimizer, criterion, autocast = _sgd(model), case.criterion(), _autocast(case)
+    scaler = torch.amp.GradScaler(case.device) if case.precision == "fp16" else None
+    kept: dict[str, deque[float]] = {
+        name: deque(maxlen=20) for name in ("loss", "lr", "acc1", "acc5", "img/s")
+    }
+    device = torch.device(case.device)
+    for number, (images, targets) in enumerate(batches):
+        started = time.time()
+        images, targets = images.to(device), targets.to(device)
+        with autocast():
+            outputs = model(images)
+            loss = criterion(outputs, targets)
+        optimizer.zero_grad()
+        if scaler is None:
+            torch.autograd.backward(loss)
+            optimizer.step()
+        else:
+            torch.autograd.backward(scaler.scale(loss))
+            scaler.step(optimizer)
+            scaler.update()
+        kept["loss"].append(loss.item())
+        kept["lr"].append(optimizer.param_groups[0]["lr"])
+        if case.task == "classification":
+            with torch.inference_mode():
+                ranked = outputs.topk(min(5, case.classes), 1).indices == targets[:, None]
+                kept["acc1"].append(ranked[:, :1].float().sum().mul(100 / len(targets)).item())
+                kept["acc5"].append(ranked.float().sum().mul(100 / len(targets)).item())
+        kept["img/s"].append(len(targets) / (time.time() - started))
+        if number % PRINT_EVERY == 0:
+            told = (f"{name}: {torch.tensor(list(d)).median().item():.4f}" for name, d in kept.items() if d)
+            print(f"[{number}/{len(batches)}]", "  ".join(told))
+
+
+def accelerate(case: Case, model: torch.nn.Module, batches: Batches) -> None:
+    """The loop of Accelerate's quick tour."""
+    from accelerate import Accelerator
+
+    mixed = "no" if case.precision == "fp32" else case.precision
+    accelerator = Accelerator(mixed_precision=mixed, cpu=case.device == "cpu")
+    optimizer = _sgd(model)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, case.steps)
+    loader = torch.utils.data.DataLoader(batches, batch_size=None)
+    model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+    criterion = case.criterion()
+    for images, targets in loader:
+        optimizer.zero_grad()
+        loss = criterion(model(images), targets)
+        accelerator.backward(loss)
+        optimizer.step()
+        scheduler.step()
+
+
+def timm(case: Case, model: torch.nn.Module, batches: Batches) -> None:
+    """As timm's training script trains: its optimizers, its scaler and its meters; a line each 50 steps."""
+    from timm.optim import create_optimizer_v2
+    from timm.scheduler import CosineLRScheduler
+    from timm.utils import AverageMeter, NativeScaler
+
+    logger = logging.getLogger("train")
+    logging.basicConfig(level=logging.INFO)
+    optimizer = create_optimizer_v2(
+        model, opt="momentum", lr=LR, weight_decay=WEIGHT_DECAY, momentum=MOMENTUM, fused=True
+    )
+    scheduler = CosineLRScheduler(optimizer, t_initial=case.steps, t_in_epochs=False)
+    scaler = NativeScaler(case.device) if case.precision == "fp16" else None
+    autocast, criterion = _autocast(case), case.criterion()
+    losses, step_time, data_time = AverageMeter(), AverageMeter(), AverageMeter()
+    ended = time.time()
+    for number, (images, targets) in enumerate(batches):
+        data_time.update(time.time() - ended)
+        with autocast():
+            loss = criterion(model(images), targets)
+        if scaler is None:
+            torch.autograd.backward(loss)
+            optimizer.step()
+        else:
+            scaler(loss, optimizer)
+        optimizer.zero_grad()
+        losses.update(loss.item(), images.size(0))
+        scheduler.step_update(num_updates=number, metric=losses.avg)
+        now = time.time()
+        step_time.update(now - ended)
+        if number % LOG_EVERY == 0:
+            rate = sum(group["lr"] for group in optimizer.param_groups) / len(optimizer.param_groups)
+            logger.info(
+                f"Train: [{number:>4d}/{len(batches)}] Loss: {losses.val:#.3g} ({losses.avg:#.3g}) "
+                f"Time: {step_time.val:.3f}s ({step_time.avg:.3f}s) LR: {rate:.3e} Data: {data_time.val:.3f}"
+            )
+        ended = now
+
+
+def lightning(case: Case, model: torch.nn.Module, batches: Batches, *, barebones: bool) -> None:
+    """Lightning's trainer: stripped as its documents show for measuring, or with its bar and its logger."""
+    import lightning as pl
+
+    criterion = case.criterion()
+
+    class Learner(pl.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = model
+
+        def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], number: int) -> torch.Tensor:
+            images, targets = batch
+            loss = criterion(self.network(images), targets)
+            if not barebones:
+                self.log("train_loss", loss, prog_bar=True)
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return _sgd(self.network)
+
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = pl.Trainer(
+            accelerator="gpu" if case.device == "cuda" else "cpu",
+            devices=1,
+            precision="32-true" if case.precision == "fp32" else f"{case.precision.lstrip('fp')}-mixed",
+            max_epochs=1,
+            benchmark=True,
+            default_root_dir=folder,
+            **({"barebones": True} if barebones else {}),
+        )
+        trainer.fit(Learner(), batches)
+
+
+SIDES: dict[str, Loop] = {
+    "bare": bare,
+    "recipe": recipe,
+    "accelerate": accelerate,
+    "timm": timm,
+    "lightning": partial(lightning, barebones=True),
+    "lightning-logging": partial(lightning, barebones=False),
+}
+NEEDS = {
+    "accelerate": "accelerate",
+    "timm": "timm",
+    "lightning": "lightning",
+    "lightning-logging": "lightning",
+}
+
+
+def _sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(
+        model.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, fused=True
+    )
+
+
+def _autocast(case: Case) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+    if case.precision == "fp32":
+        return contextlib.nullcontext
+    return partial(torch.autocast, case.device, dtype=DTYPES[case.precision])
+
+
+def train(side: str, case: Case) -> dict[str, Any]:
+    """Train by `side` in this process, as `figures` tells of."""
+    torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high" if case.tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = case.tf32
+    torch.backends.cudnn.benchmark = True
+    layout = torch.channels_last if case.channels_last else torch.contiguous_format
+    model = case.network().to(torch.device(case.device)).to(memory_format=layout)
+    if case.compile != "off":
+        model.compile(mode=None if case.compile == "default" else case.compile)
+    stamps = Stamps(case)
+    SIDES[side](case, model, Batches(case, stamps))
+    peak = torch.cuda.max_memory_allocated() if case.device == "cuda" else None
+    return {**stamps.figures, "peak_bytes": peak}
+
+
+def main() -> None:
+    """Be the process of one side."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("side", choices=list(SIDES))
+    parser.add_argument("case", help="a Case as JSON")
+    parser.add_argument("figures", type=Path, help="where the figures go")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    case = Case(**json.loads(arguments.case))
+    arguments.figures.write_text(json.dumps(train(arguments.side, case)))
+
+
+if __name__ == "__main__":
+    main()

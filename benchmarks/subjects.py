@@ -1,0 +1,246 @@
+"""What the benchmarks train: networks, and data that stays on the device."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from benchmarks.floors import synchronize
+from mptui.config.schema import ModelConfig, RunConfig
+from mptui.data.loader import Loader
+from mptui.data.types import Dataset, Decoded
+from mptui.engine.control import Mailbox
+from mptui.engine.parts import Job
+from mptui.engine.saver import Saver
+from mptui.engine.trainer import Trainer
+from mptui.models.zoo import build
+from mptui.runs.journal import Journal
+from mptui.tasks.registry import build_task
+
+CPU = torch.device("cpu")
+TINY = "tiny"
+TINY_SIDE, TINY_BATCH, TINY_CLASSES = 8, 32, 10
+
+
+@dataclass(frozen=True)
+class Case:
+    """One network, what it is trained on, and how: the same for every side that is compared."""
+
+    model: str
+    side: int
+    batch: int
+    classes: int
+    steps: int
+    warm_up: int = 5
+    width: int = 16
+    """Of a U-Net."""
+    device: str = "cpu"
+    precision: str = "fp32"
+    tf32: bool = True
+    channels_last: bool = True
+    compile: str = "off"
+
+    @property
+    def task(self) -> str:
+        return "segmentation" if self.model == "unet" else "classification"
+
+    @property
+    def samples(self) -> int:
+        # one epoch: no checkpoint is written beside the steps that are timed
+        return self.steps * self.batch
+
+    def network(self) -> torch.nn.Module:
+        """With random weights, on torch's default device."""
+        if self.model == TINY:
+            return tiny_network()
+        config = ModelConfig(name=self.model, width=self.width)
+        return build(config, num_classes=self.classes, task=self.task, side=self.side)
+
+    def criterion(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+        """The loss of the recipe, as one writes it by hand."""
+        if self.task == "classification":
+            return F.cross_entropy
+        return lambda outputs, targets: F.cross_entropy(outputs, targets) + _dice_loss(outputs, targets)
+
+
+CASES = {
+    case.model: case
+    for case in (
+        Case("resnet18", side=64, batch=32, classes=8, steps=30),
+        Case("unet", side=128, batch=4, classes=4, steps=30),
+        Case(TINY, side=TINY_SIDE, batch=TINY_BATCH, classes=TINY_CLASSES, steps=12_000, warm_up=2_000),
+    )
+}
+
+ON_GPU = {
+    case.model: case
+    for case in (
+        Case("resnet50", side=224, batch=256, classes=1000, steps=220, warm_up=20),
+        Case("unet", side=512, batch=16, classes=4, steps=220, warm_up=20, width=64),
+        CASES[TINY],
+    )
+}
+
+
+def _dice_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The soft Dice loss of the U-Net recipe, over the foreground classes."""
+    p = outputs.float().softmax(1)[:, 1:]
+    truth = F.one_hot(targets, outputs.shape[1]).permute(0, 3, 1, 2)[:, 1:].float()
+    overlap = 2 * (p * truth).sum((2, 3)) + 1
+    return (1 - overlap / (p.sum((2, 3)) + truth.sum((2, 3)) + 1)).mean()
+
+
+class Stamps:
+    """The time between the first step after the warm-up and the last one, taken where batches are asked for.
+
+    A framework that asks for some batches ahead does so at both ends: the span holds as many steps.
+    """
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._asked = 0
+        self._wall = self._cpu = 0.0
+        self.figures: dict[str, float] = {}
+
+    def asked(self) -> None:
+        """Another batch is asked for."""
+        if self._asked == self._case.warm_up:
+            synchronize(torch.device(self._case.device))
+            self._wall, self._cpu = time.perf_counter(), time.process_time()
+        elif self._asked == self._case.steps - 1:
+            synchronize(torch.device(self._case.device))
+            steps = self._asked - self._case.warm_up
+            self.figures = {
+                "wall_s": (time.perf_counter() - self._wall) / steps,
+                "cpu_s": (time.process_time() - self._cpu) / steps,
+            }
+        self._asked += 1
+
+
+class Batches(torch.utils.data.IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
+    """An epoch of random images on the device, normalised already: a batch is a gather."""
+
+    def __init__(self, case: Case, stamps: Stamps) -> None:
+        self._case, self._stamps = case, stamps
+        device, side = torch.device(case.device), case.side
+        # no more than a device holds beside the training: an epoch goes through them several times
+        self._kept = min(case.samples, max(case.batch, (1 << 30) // (12 * side**2)))
+        images = torch.randn(self._kept, 3, side, side, device=device)
+        layout = torch.channels_last if case.channels_last else torch.contiguous_format
+        self._images = images.to(memory_format=layout)
+        mask = (side, side) if case.task == "segmentation" else ()
+        self._targets = torch.randint(case.classes, (self._kept, *mask), device=device)
+
+    def __len__(self) -> int:
+        return self._case.steps
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        order = torch.randperm(self._case.samples, device=self._images.device) % self._kept
+        for rows in torch.split(order, self._case.batch):
+            self._stamps.asked()
+            yield self._images.index_select(0, rows), self._targets.index_select(0, rows)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """An image of noise, with a label or a mask."""
+
+    index: int
+    side: int
+    classes: int
+    masked: bool = False
+
+    @property
+    def name(self) -> str:
+        return str(self.index)
+
+    def read(self, side_hint: int | None = None) -> Decoded:
+        rng = np.random.default_rng(self.index)
+        image = rng.integers(0, 255, (self.side, self.side, 3), dtype=np.uint8)
+        if self.masked:
+            return Decoded(
+                image, mask_HW=rng.integers(self.classes, size=(self.side, self.side), dtype=np.int16)
+            )
+        return Decoded(image, self.index % self.classes)
+
+
+@dataclass(frozen=True)
+class Noises:
+    """A split of them."""
+
+    count: int
+    side: int
+    classes: int
+    masked: bool = False
+
+    def __len__(self) -> int:
+        return self.count
+
+    def request(self, index: int) -> Noise:
+        return Noise(index, self.side, self.classes, self.masked)
+
+
+def dataset(case: Case) -> Dataset:
+    """The set that `mptui run` is given: as large as the other sides' one."""
+    masked = case.task == "segmentation"
+    train, val = (
+        Noises(count, case.side, case.classes, masked)
+        for count in (case.samples, min(case.samples, case.batch))
+    )
+    classes = tuple(f"class {number}" for number in range(case.classes))
+    return Dataset("noise", case.task, classes, train, val, sides=(case.side,) * 3)
+
+
+def tiny_network() -> torch.nn.Module:
+    """Two layers: all of its step is the host's work."""
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(192, 32), torch.nn.ReLU(), torch.nn.Linear(32, TINY_CLASSES)
+    )
+
+
+def make_trainer(case: Case, folder: Path, stack: ExitStack, *, batches: int = 2) -> Trainer:
+    """A trainer with journal and default logging over `batches` batches on the device, in this process."""
+    config = RunConfig.model_validate(
+        {"training": {"epochs": 10_000, "lr": 0.001, "batch_size": case.batch}, "speed": {"fused": True}}
+    )
+
+    def loader(train: bool) -> Loader:
+        made = Loader(
+            Noises(batches * case.batch, case.side, case.classes),
+            task=case.task,
+            batch_size=case.batch,
+            side=case.side,
+            num_classes=case.classes,
+            device=CPU,
+            train=train,
+            augment=False,
+            seed=0,
+            channels_last=False,
+            cache="device",
+        )
+        made.prepare()
+        return made
+
+    folder.mkdir()
+    journal = Journal(folder)
+    saver = Saver(folder, config.checkpoint, journal.write)
+    stack.callback(saver.close)
+    job = Job(
+        config=config,
+        model=case.network(),
+        task=build_task(case.task, [str(i) for i in range(case.classes)], config.training),
+        num_classes=case.classes,
+        device=CPU,
+        precision=case.precision,
+        train_loader=loader(True),
+        val_loader=loader(False),
+    )
+    trainer = Trainer(job, emit=journal.write, mailbox=Mailbox(), saver=saver)
+    stack.callback(trainer.close)
+    return trainer

@@ -1,0 +1,62 @@
+"""`mptui run` over noise, with a stamp where batches are asked for: a child of `benchmarks.sides`.
+
+python -m benchmarks.timed_run CASE FIGURES run --json …   # the rest is mptui's own command line
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.subjects import TINY, Case, Stamps, dataset, tiny_network
+from mptui.data.loader import Loader, Window
+from mptui.runs import prepare
+
+
+def _stamp(stamps: Stamps) -> None:
+    """Let every training loader tell when a batch is asked for."""
+    windows = Loader.windows
+
+    def stamped(loader: Loader, epoch: int, accumulate: int, start_sample: int = 0) -> Iterator[Window]:
+        given = windows(loader, epoch, accumulate, start_sample)
+        return _told(given, stamps) if loader._train else given
+
+    Loader.windows = stamped  # type: ignore[method-assign, assignment]
+
+
+def _told(windows: Iterator[Window], stamps: Stamps) -> Iterator[Window]:
+    while True:
+        stamps.asked()
+        window = next(windows, None)
+        if window is None:
+            return
+        yield window
+
+
+def main() -> None:
+    """Train, and write the figures of the stamps."""
+    case, figures = Case(**json.loads(sys.argv[1])), Path(sys.argv[2])
+    del sys.argv[1:3]
+    stamps = Stamps(case)
+    _stamp(stamps)
+
+    def opened(*_args: Any, **_options: Any) -> Any:  # noqa: ANN401 - stands in for open_dataset
+        return dataset(case)
+
+    def built(*_args: Any, **_options: Any) -> Any:  # noqa: ANN401 - stands in for build
+        return tiny_network()
+
+    prepare.open_dataset = opened  # type: ignore[attr-defined]
+    if case.model == TINY:
+        prepare.build = built  # type: ignore[attr-defined]
+    from mptui.cli.main import main as command
+
+    try:
+        command()
+    finally:
+        figures.write_text(json.dumps(stamps.figures))
+
+
+if __name__ == "__main__":
+    main()
