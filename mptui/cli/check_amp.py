@@ -45,10 +45,10 @@ def check_amp(
 ) -> int:
     """Try your model on your data in fp32, bf16 and fp16: which is safe, and which layers want fp32."""
     from mptui.hardware.memory import keep_freed_memory
-    from mptui.runs.plan import Request, plan_run
+    from mptui.runs.plan import plan_run
 
     keep_freed_memory()
-    plan = plan_run(Request(profile, o.overrides(ctx.params), tuple(sets or ()), os.environ))
+    plan = plan_run(o.request_of(ctx))
 
     from mptui.engine.control import Mailbox
     from mptui.lab.amp.check import check

@@ -1,6 +1,5 @@
 """`mptui doctor`: is this machine, this data, this configuration in order; do two configurations agree."""
 
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -66,10 +65,9 @@ def doctor(
     """
     from mptui.lab.doctor.examine import Question, examine
     from mptui.lab.doctor.findings import exit_code
-    from mptui.runs.plan import Request
 
     question = Question(
-        request=Request(profile, o.overrides(ctx.params), tuple(sets or ()), os.environ),
+        request=o.request_of(ctx),
         runs_dir=runs_dir,
         with_torch=with_torch,
         with_data=data is not None,

@@ -5,11 +5,15 @@ in the same words.
 """
 
 import contextlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from mptui.runs.plan import Request
 
 Profile = Annotated[
     str | None, typer.Option("--profile", metavar="NAME|FILE", help="How to train: see `mptui profiles`.")
@@ -79,6 +83,16 @@ _NUMBERS = {
     "workers": "data.workers",
     "seed": "training.seed",
 }
+
+
+def request_of(ctx: typer.Context, profile: str | None = None) -> "Request":
+    """What a command was asked with: its --profile, or `profile` in place of it, its flags and its --set."""
+    from mptui.runs.plan import Request
+
+    given = ctx.params
+    return Request(
+        profile or given.get("profile"), overrides(given), tuple(given.get("sets") or ()), os.environ
+    )
 
 
 def overrides(given: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:

@@ -59,11 +59,10 @@ def parity(
     Asked again with the same --name it goes on where it stopped; more --seeds are added to those done.
     """
     from mptui.lab.parity.pieces import Stop, make_folder, plan_comparison
-    from mptui.runs.plan import Request
 
     stop = Stop()
     _catch_signals(stop)
-    request = Request(profile, o.overrides(ctx.params), tuple(sets or ()), os.environ)
+    request = o.request_of(ctx)
     comparison = plan_comparison(request, seeds)
     if comparison.plan.precision.warning is not None:
         typer.echo(f"warning: {clean(comparison.plan.precision.warning)}", err=True)

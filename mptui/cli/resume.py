@@ -1,6 +1,5 @@
 """`mptui resume`: go on with a run where it stopped."""
 
-import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -37,11 +36,10 @@ def resume(
 ) -> int:
     """Go on from the run's newest whole checkpoint, in the middle of an epoch if that is where it stopped."""
     from mptui.runs.directory import CONFIG, check_version, find_run
-    from mptui.runs.plan import Request
 
     path = find_run(runs_dir, run)
     check_version(path)
-    request = Request(str(path / CONFIG), o.overrides(ctx.params), tuple(sets or ()), os.environ)
+    request = o.request_of(ctx, str(path / CONFIG))
     train = partial(_train, request, path)
     return background.begin(train, detach=detach, isolate=isolate, as_json=as_json, quiet=quiet)
 

@@ -1,6 +1,5 @@
 """`mptui run`: a training run without a screen."""
 
-import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,9 +46,7 @@ def run(
     quiet: o.Quiet = False,
 ) -> int:
     """Train, and write a run directory that says what happened."""
-    from mptui.runs.plan import Request
-
-    request = Request(profile, o.overrides(ctx.params), tuple(sets or ()), os.environ)
+    request = o.request_of(ctx)
     if resume and name is None:
         raise ConfigError("--resume: of which run?", hint="name it with --name, or use: mptui resume RUN")
     if dry_run:
