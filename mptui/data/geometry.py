@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
+from mptui.data.resample import block, flipped, resampled
 from mptui.data.types import Mask, Pixels
 
 DRAWS = 7
@@ -20,9 +20,6 @@ DRAWS = 7
 
 _EVAL_MARGIN = 256 / 224
 _STORAGE_MARGIN = 1.15
-_REDUCING_GAP = 3.0  # Pillow halves before it filters; 3 can't be told from filtering alone
-
-_FLIPS = (Image.Transpose.TRANSPOSE, Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.FLIP_TOP_BOTTOM)
 
 Boxes = npt.NDArray[np.float64]
 Flips = npt.NDArray[np.bool_]
@@ -103,28 +100,19 @@ def views(
 
 
 def cut_image(image_HW3: Pixels, box: Boxes, flips: Flips, side: int) -> Pixels:
-    """Cut one view out of an image: crop and area-proper resize in one go, then the flips."""
-    height, width = image_HW3.shape[:2]
-    left, top, right, bottom = (box * (width, height, width, height)).tolist()
-    square = Image.fromarray(image_HW3).resize(
-        (side, side),
-        Image.Resampling.BILINEAR,
-        box=(max(left, 0.0), max(top, 0.0), min(right, width), min(bottom, height)),
-        reducing_gap=_REDUCING_GAP,
-    )
-    for flip, wanted in zip(_FLIPS, flips, strict=True):
-        if wanted:
-            square = square.transpose(flip)
-    return np.asarray(square)
+    """Cut one view out of an image: crop and area-proper resize, then the flips."""
+    left, top, right, bottom = _pixel_box(box, image_HW3.shape[1], image_HW3.shape[0], side)
+    square = resampled(image_HW3[top:bottom, left:right], side, side)
+    transposed, mirrored_x, mirrored_y = flips.tolist()
+    return flipped(square, transposed=transposed, mirrored_x=mirrored_x, mirrored_y=mirrored_y)
 
 
 def cut_mask(mask_HW: Mask, box: Boxes, flips: Flips, side: int) -> Mask:
     """Cut the same view out of a mask: the value at the centre of each output pixel."""
-    height, width = mask_HW.shape
-    left, top, right, bottom = box
+    left, top, right, bottom = _pixel_box(box, mask_HW.shape[1], mask_HW.shape[0], side)
     centres = (np.arange(side) + 0.5) / side
-    columns = np.minimum((left + centres * (right - left)) * width, width - 1).astype(np.intp)
-    rows = np.minimum((top + centres * (bottom - top)) * height, height - 1).astype(np.intp)
+    columns = (left + centres * (right - left)).astype(np.intp)
+    rows = (top + centres * (bottom - top)).astype(np.intp)
     mask = mask_HW[rows[:, None], columns]
     transposed, mirrored_x, mirrored_y = flips
     if transposed:
@@ -132,6 +120,15 @@ def cut_mask(mask_HW: Mask, box: Boxes, flips: Flips, side: int) -> Mask:
     if mirrored_x:
         mask = mask[:, ::-1]
     return np.ascontiguousarray(mask[::-1] if mirrored_y else mask)
+
+
+def _pixel_box(box: Boxes, width: int, height: int, side: int) -> tuple[int, int, int, int]:
+    """The whole pixels that are nearest to a box; what `resampled` would cut off is left out already."""
+    left, top, right, bottom = np.rint(box * (width, height, width, height)).astype(int).tolist()
+    left, top = min(left, width - 1), min(top, height - 1)
+    across, down = max(1, min(right, width) - left), max(1, min(bottom, height) - top)
+    across, down = across - across % block(across / side), down - down % block(down / side)
+    return left, top, left + across, top + down
 
 
 def _share(geometry: Geometry, draws: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

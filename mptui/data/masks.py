@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from mptui.data.readers import load_upright, opened, to_rgb, turned
+from mptui.data.readers import load_upright, opened, turned, upright_rgb
 from mptui.data.types import BadSampleError, Decoded, Mask
 
 MAX_CODES = 256
@@ -68,10 +68,7 @@ class MaskedFileRequest:
         """Decode both files, the mask at the size of the image; see `Request.read`."""
         with opened(self.path) as image:
             stored = image.size
-            if side_hint is not None:
-                image.draft(None, (side_hint, side_hint))
-            upright, orientation = load_upright(image)
-            pixels_HW3 = to_rgb(upright)
+            pixels_HW3, orientation = upright_rgb(image, side_hint)
         with opened(self.mask_path) as file:
             mask = upright_mask(self.mask_path, file, stored, orientation)
             mask_HW = mask_classes(self.mask_path, mask, self.coding)

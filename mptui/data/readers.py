@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
+from mptui.data import jpeg
 from mptui.data.types import BadSampleError, Decoded, Pixels
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO")
@@ -154,9 +155,23 @@ def read_rgb(path: str, side_hint: int | None = None, content: bytes | None = No
         BadSampleError: The file can't be read, is no image, is too large, or is damaged.
     """
     with opened(path, content) as image:
-        if side_hint is not None:
-            image.draft(None, (side_hint, side_hint))
-        return to_rgb(load_upright(image)[0])
+        return upright_rgb(image, side_hint)[0]
+
+
+def upright_rgb(image: Image.Image, side_hint: int | None) -> tuple[Pixels, int]:
+    """Decode an opened image as upright RGB; see `read_rgb`.
+
+    Returns:
+        uint8 [H, W, 3], and the orientation (1 to 8) that the image was stored with.
+    """
+    pixels_HW3 = jpeg.decoded(image, side_hint)
+    if pixels_HW3 is not None:
+        orientation = _orientation(image)
+        return jpeg.turned(pixels_HW3, orientation), orientation
+    if side_hint is not None:
+        image.draft(None, (side_hint, side_hint))
+    upright, orientation = load_upright(image)
+    return to_rgb(upright), orientation
 
 
 def to_rgb(image: Image.Image) -> Pixels:

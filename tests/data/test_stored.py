@@ -228,7 +228,7 @@ def test_views_of_what_is_kept_are_those_of_the_file(files: list[Path]) -> None:
                 sides = np.array([float(image.shape[1])]), np.array([float(image.shape[0])])
                 boxes, flips = views(geometry, row[None], *sides)
                 cuts.append(cut_image(image, boxes[0], flips[0], SIDE).astype(float))
-            assert np.abs(cuts[0] - cuts[1]).mean() < 6.0
+            assert np.abs(cuts[0] - cuts[1]).mean() < 8.0  # both are cut at whole pixels
 
 
 @pytest.mark.parametrize(
