@@ -26,11 +26,12 @@ def app_command(app: typer.Typer) -> None:
 
 def attach(run: Run = None, readonly: Readonly = False, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR) -> int:
     """Watch and steer a run; `q` leaves the screen and not the run. Any number may watch."""
-    from mptui.runs.directory import find_run
+    from mptui.runs.directory import check_version, find_run
     from mptui.tui.parent import guarded
     from mptui.tui.terminal import check_terminal
 
     path = find_run(runs_dir, run) if run is not None else _running_or_newest(runs_dir)
+    check_version(path)
     check_terminal()
 
     def show(_part: object) -> int:

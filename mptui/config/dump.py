@@ -7,6 +7,7 @@ import tomli_w
 from mptui.config.keys import SETTINGS, UNSET, nested
 from mptui.config.merge import Resolved
 from mptui.config.schema import RunConfig
+from mptui.config.validate import VERSION
 
 
 def to_toml(config: RunConfig) -> str:
@@ -42,7 +43,7 @@ def values_of(config: RunConfig) -> dict[str, Any]:
 
 def written(description: str, values: dict[str, Any]) -> str:
     """Write {"table.key": value} as TOML tables, in the order given."""
-    return tomli_w.dumps({"description": description, **nested(values)})
+    return tomli_w.dumps({"version": VERSION, "description": description, **nested(values)})
 
 
 def _unset_by_default(key: str) -> str | None:

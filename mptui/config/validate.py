@@ -16,6 +16,9 @@ from mptui.config.schema import RunConfig, Table
 from mptui.errors import ConfigError
 from mptui.text import clean
 
+VERSION = 1
+"""Of profiles, and so of run.toml; one that names none is of the first."""
+
 Keys = tuple[str, ...]
 _LARGEST = 1 << 20
 
@@ -65,6 +68,7 @@ def read_profile(path: Path) -> tuple[Profile, list[str]]:
     """
     text, document = read_document(path)
     reader = _Reader()
+    reader.version(document.pop("version", VERSION))
     profile = Profile(
         path,
         description=reader.description(document.pop("description", "")),
@@ -108,6 +112,12 @@ class _Reader:
 
     def __init__(self) -> None:
         self.faults: list[tuple[Keys, str]] = []
+
+    def version(self, value: object) -> None:
+        """Refuse what a later mptui wrote, whose keys may mean something else."""
+        if type(value) is not int or value > VERSION:
+            told = f"version = {shown(value)}: this mptui knows profiles of version {VERSION}"
+            self.faults.append((("version",), told))
 
     def description(self, value: object) -> str:
         if isinstance(value, str):

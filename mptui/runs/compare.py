@@ -9,7 +9,7 @@ import tomli
 
 from mptui.errors import RunDirectoryError
 from mptui.runs import journal
-from mptui.runs.directory import CONFIG, list_runs, status_of
+from mptui.runs.directory import CONFIG, check_version, list_runs, status_of
 from mptui.runs.index import read_run
 from mptui.runs.state import EPOCHS_KEPT
 from mptui.text import clean
@@ -55,9 +55,11 @@ def compare(first: Path, second: Path) -> dict[str, Any]:
     summary.json says of either; `curves` the losses and metrics of each epoch, by name.
 
     Raises:
-        RunDirectoryError: The configuration of one can't be read.
+        RunDirectoryError: The configuration of one can't be read, or it is of a later version.
     """
     runs = (first, second)
+    for run in runs:
+        check_version(run)
     one, other = (_settings(run) for run in runs)
     found = [_figures(status_of(run)) for run in runs]
     curves = [_curves(run) for run in runs]
@@ -87,7 +89,8 @@ def _settings(run: Path) -> dict[str, Any]:
         raise RunDirectoryError(
             f"{run / CONFIG}: {error}", hint="name two runs that are whole; mptui runs lists them"
         ) from None
-    document.pop("description", None)
+    for name in ("version", "description"):
+        document.pop(name, None)
     return dict(_flat("", document))
 
 

@@ -11,18 +11,21 @@ import os
 import platform
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tomli
+
 from mptui.engine.files import replace_file
 from mptui.errors import ConfigError, DiskError, RunDirectoryError
-from mptui.events import finite_json
+from mptui.events import SCHEMA_VERSION, finite_json
+from mptui.runs import journal
 from mptui.text import clean
 
 VERSION = 1
-"""Of a run's files as a whole; `summary.json` and `environment.json` tell it."""
+"""Of `summary.json` and `environment.json`; run.toml and the journal tell their own."""
 
 SUMMARY = "summary.json"
 CONFIG = "run.toml"
@@ -177,17 +180,35 @@ def _cleaned(value: Any) -> Any:  # noqa: ANN401 - any JSON value
 
 
 def check_version(run: Path) -> None:
-    """Refuse to go on with a run of a later mptui.
+    """Refuse what a later mptui wrote, which this one might misread.
 
     Raises:
-        RunDirectoryError: It is one.
+        RunDirectoryError: A file of the run is of a later version.
     """
-    version = read_summary(run).get("version")
-    if isinstance(version, int) and version > VERSION:
-        raise RunDirectoryError(
-            f"{run}: written by a newer mptui (run version {version}, this one knows {VERSION})",
-            hint="use that version of mptui to go on with this run",
-        )
+    from mptui.config.validate import VERSION as OF_PROFILES
+
+    known = {
+        CONFIG: (_version(run / CONFIG, tomli.loads), OF_PROFILES),
+        SUMMARY: (_version(run / SUMMARY, json.loads), VERSION),
+        ENVIRONMENT: (_version(run / ENVIRONMENT, json.loads), VERSION),
+        journal.NAME: (journal.version_of(run), SCHEMA_VERSION),
+    }
+    for name, (version, newest) in known.items():
+        if version is not None and version > newest:
+            raise RunDirectoryError(
+                f"{run / name}: written by a newer mptui (version {version}, this one knows {newest})",
+                hint="use that version of mptui for this run",
+            )
+
+
+def _version(path: Path, loads: Callable[[str], object]) -> int | None:
+    """The version that a file tells; None where it tells none."""
+    try:
+        document = loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    version = document.get("version") if isinstance(document, dict) else None
+    return version if isinstance(version, int) else None
 
 
 def status_of(run: Path) -> dict[str, Any]:

@@ -11,15 +11,22 @@ import errno
 import json
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from mptui.errors import DiskError
-from mptui.events import Event, from_record, to_record
+from mptui.events import SCHEMA_VERSION, Event, from_record, to_record
 
 NAME = "events.jsonl"
 
+
+HEADER = "journal"
+"""The `event` of the first line, which is none: it tells the version of the others."""
+
+_LONGEST_HEADER = 4096
 
 MOST_WAITING = 100_000
 """Events that wait in memory for a disk: some 30 MB, or hours of a run; beyond it the oldest go."""
@@ -47,10 +54,17 @@ class Journal:
             self._end = _cut_torn_line(self._file)
         except OSError as error:
             raise _disk_error(self._path, error) from error
+        if not self._end:
+            self._append(
+                {"event": HEADER, "time": round(time.time(), 3), "step": 0, "version": SCHEMA_VERSION}
+            )
 
     def write(self, event: Event) -> None:
         """Append one event, or keep it until the disk takes it."""
-        line = json.dumps(to_record(event), separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        self._append(to_record(event))
+
+    def _append(self, record: dict[str, Any]) -> None:
+        line = json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n"
         with self._lock:
             self._waiting.append(line)
             if len(self._waiting) > MOST_WAITING:
@@ -114,6 +128,16 @@ def parsed(line: bytes) -> Event | None:
         record = json.loads(line)
         return from_record(record) if isinstance(record, dict) else None
     except (ValueError, RecursionError):
+        return None
+
+
+def version_of(directory: Path) -> int | None:
+    """The version of a run's journal; None where it does not tell."""
+    try:
+        with (directory / NAME).open("rb") as file:
+            header = json.loads(file.readline(_LONGEST_HEADER))
+        return int(header["version"]) if header["event"] == HEADER else None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
 
 

@@ -41,6 +41,14 @@ def faults_of(path, text):
     return [line.removeprefix(f"{path}:") for line in read_profile(path)[1]]
 
 
+@pytest.mark.parametrize("version", ["2", "'1'", "true", "1.0"])
+def test_a_profile_of_a_later_version_is_refused(tmp_path, version):
+    assert faults_of(tmp_path / "p.toml", "version = 1\n[training]\nlr = 0.1\n") == []
+    (told,) = faults_of(tmp_path / "p.toml", f"# mine\nversion = {version}\n[training]\nlr = 0.1\n")
+    assert told.startswith("2: version = ")
+    assert told.endswith("this mptui knows profiles of version 1")
+
+
 def test_all_faults_are_told_with_line_table_key_and_nearest_name(tmp_path):
     assert faults_of(tmp_path / "p.toml", FAULTY) == [
         "1: description = 3: must be text in quotes",

@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 
 from mptui.errors import ConfigError, DiskError, RunDirectoryError
-from mptui.runs import directory
+from mptui.events import SCHEMA_VERSION
+from mptui.runs import directory, journal
 from mptui.runs.directory import (
     CONFIG,
+    ENVIRONMENT,
     LOST_AFTER_S,
     SUMMARY,
+    check_version,
     claim,
     create_run,
     find_run,
@@ -294,6 +297,52 @@ def test_a_process_may_claim_again_and_release(tmp_path):
     release(tmp_path)
     assert owner_of(tmp_path) is None
     release(tmp_path)
+
+
+@pytest.fixture
+def versions(tmp_path):
+    """A run whose files tell their versions; returns what writes one of them anew with another."""
+
+    def write(name, version):
+        if name == CONFIG:
+            text = f"version = {version}\n[training]\nlr = 0.1\n"
+        else:
+            text = json.dumps({"event": "journal", "version": version}) + "\n"
+        (tmp_path / name).write_text(text)
+
+    for name in VERSIONED:
+        write(name, 1)
+    return write
+
+
+VERSIONED = [CONFIG, SUMMARY, ENVIRONMENT, journal.NAME]
+
+
+@pytest.mark.parametrize("name", VERSIONED)
+def test_each_file_of_a_newer_version_is_refused_and_named(tmp_path, versions, name):
+    check_version(tmp_path)
+    versions(name, 99)
+    with pytest.raises(RunDirectoryError, match=rf"{re.escape(name)}: written by a newer mptui \(version 99"):
+        check_version(tmp_path)
+
+
+@pytest.mark.parametrize("name", VERSIONED)
+@pytest.mark.parametrize(
+    "content", [b"", b"[", b"[]", b"version = 'x'", b'{"event":"journal","version":{}}', None]
+)
+def test_a_file_that_tells_no_version_is_of_the_first(tmp_path, versions, name, content):
+    if content is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_bytes(content)
+    check_version(tmp_path)
+
+
+def test_a_journal_tells_its_version_once(tmp_path):
+    for _ in range(2):
+        journal.Journal(tmp_path).close()
+    assert journal.version_of(tmp_path) == SCHEMA_VERSION
+    assert (tmp_path / journal.NAME).read_bytes().count(b"\n") == 1
 
 
 @pytest.mark.parametrize("status", ["completed", "stopped", "diverged"])
