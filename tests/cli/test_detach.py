@@ -98,7 +98,17 @@ def test_a_run_without_a_socket_is_stopped_by_a_signal(folder):
     run = folder / "mute"
     (run / "control.sock").unlink()
     look_until(lambda: steps(run))
-    assert "mute is stopped after step" in mptui(folder, "stop", "mute").stdout
+    owner = owner_of(run)
+    assert owner is not None
+    os.kill(owner, signal.SIGSTOP)
+    late = mptui(folder, "stop", "mute", "--timeout", "0.2")
+    os.kill(owner, signal.SIGCONT)
+    assert late.returncode == 6
+    told = [line for line in late.stderr.splitlines() if "asked to stop" in line or "kill -9" in line]
+    assert f"process {owner} was asked to stop 0.2 s ago and stands still (kill -CONT {owner}" in told[0]
+    assert "mptui attach mute" in told[1]
+    look_until(lambda: owner_of(run) is None)  # what it was asked it does, once it can
+    assert "stopped after step" in mptui(folder, "stop", "mute").stdout
     assert summary(run)["exit_code"] == 143
 
 
