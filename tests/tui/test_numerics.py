@@ -2,10 +2,10 @@
 
 import pytest
 
-from mptui.events import Numerics, NumericsLayer
+from mptui.events import Numerics, NumericsLayer, PrecisionChanged
 from mptui.tui.keys import heard_on
 from tests.tui.events import START, MemorySource, demo, finished
-from tests.tui.frames import frame, live, seen
+from tests.tui.frames import frame, live, put, seen
 
 
 def layer(name="layer3.0.conv1", part="gradient", **changes) -> NumericsLayer:
@@ -79,6 +79,28 @@ async def test_the_worst_layer_its_exponents_and_the_advice_are_shown(size):
         assert "summary: +12.0 ms on a step in 30 s: 0.0 % · f: every value, at most 5.0 %" in text
     assert len(text.splitlines()) == size[1]
     assert all(len(line) <= size[0] for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("precision", "changes", "words"),
+    [
+        ("fp16", {}, "✗ 3 beyond fp16's range: n"),
+        ("fp16", {"layers": [layer()], "others_at_fault": 0}, "✓ 31.0 % of gradients lost"),
+        (
+            "fp16",
+            {"layers": [layer()], "others_at_fault": 0, "lost": 0.0002},
+            "✓ under 0.1 % of gradients lost",
+        ),
+        ("fp16", {"layers": [layer()], "others_at_fault": 0, "lost": 0.0}, "✓ nothing underflows"),
+        ("bf16", {"loss_scale": None, "lost": None}, "✓ nothing underflows"),
+    ],
+)
+async def test_the_precision_panel_tells_the_health_of_the_numbers(precision, changes, words):
+    source = MemorySource([*demo(), PrecisionChanged(precision=precision, previous=None, reason="")])
+    async with live(source) as (app, pilot):
+        assert "health      –" in frame(app)
+        await put(app, pilot, looked(precision=precision, **changes))
+        assert f"health      {words}" in frame(app)
 
 
 async def test_arrows_choose_a_layer_and_tab_a_part():

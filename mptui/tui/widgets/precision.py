@@ -10,6 +10,8 @@ from mptui.tui.widgets.bars import bar, sparkline
 from mptui.tui.widgets.panel import Lines, Panel, row
 
 _ON, _OFF = "🚀", "📊"
+_MUCH = 0.01
+"""The share of the gradients from which on losing them is worth a warning's colour."""
 _SCALE_TOP = 24
 """The gauge spans loss scales from 2^0 to 2^24, the largest that torch's scaler grows to in practice."""
 
@@ -37,6 +39,7 @@ class PrecisionPanel(Panel):
                 Content.styled(trend, "$series-1"),
             ),
             row("lr", fmt.figure(latest.lr if latest else None)),
+            Content.assemble(("health      ", "$quiet"), _health(view)),
         ]
 
 
@@ -97,3 +100,20 @@ def _skip_rate(view: RunView) -> Content:
     if view.skip_streak > 1:
         return Content.styled(f"{words}, {view.skip_streak} in a row", "$text-error")
     return Content.styled(words, "$text-warning" if view.skipped_steps else "$quiet")
+
+
+def _health(view: RunView) -> Content:
+    """What the last look at the numbers found, in the precision that the run computes in."""
+    seen = view.numerics
+    if seen is None:
+        return Content.styled(fmt.UNKNOWN, "$quiet")
+    if view.precision != "fp16":  # the same range as fp32
+        return Content.styled("✓ nothing underflows", "$text-success")
+    faults = seen.others_at_fault + sum(bool(layer.fault) for layer in seen.layers)
+    if faults:
+        return Content.styled(f"✗ {faults:,} beyond fp16's range: n", "$text-error")
+    if seen.lost:
+        tone = "$text-warning" if seen.lost >= _MUCH else "$text-success"
+        share = fmt.percent(seen.lost) if seen.lost >= 0.001 else "under 0.1 %"
+        return Content.styled(f"✓ {share} of gradients lost", tone)
+    return Content.styled("✓ nothing underflows", "$text-success")
