@@ -4,7 +4,7 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -74,7 +74,7 @@ class Reporter:
 
     Attributes:
         scaled: Whether the loss is scaled now, so that the rows' scale means something.
-        watcher: Shown each row once, in order, as it is read.
+        watcher: Shown the rows as they are read, each once, in order.
         clock: Measures one step in each interval.
         verdict: Judges where the steps' time goes.
         layers: Modules of the network that compute something themselves.
@@ -98,7 +98,7 @@ class Reporter:
         self._interval = _Interval()
         self._rates: deque[float] = deque(maxlen=RATES_KEPT)
         self.scaled = False
-        self.watcher: Callable[[StepRow], None] | None = None
+        self.watcher: Callable[[Sequence[StepRow]], None] | None = None
         self.totals = Totals()
         self.epoch = EpochSums()
         self.waited = 0.0
@@ -108,6 +108,8 @@ class Reporter:
         self.layers = 0
         self.reading: Callable[[], float | None] = lambda: None
         self._ceilings: dict[str, float] = {}
+        self._untold: list[StepRow] = []
+        self._untold_refused = 0
 
     def restart_clock(self) -> None:
         """Training goes on after something else (validation, a pause): that time is no step's."""
@@ -130,6 +132,18 @@ class Reporter:
         started = time.perf_counter()
         self._meter.send(self._metrics.state())
         self._tell(self._meter.read(wait=wait or self._interval_s == 0))
+        self._interval.logging += time.perf_counter() - started
+
+    def catch_up(self) -> None:
+        """Read all rows, waiting for the device, and count them; they are told when the next ones are."""
+        if self._interval_s == 0:  # each step has an event of its own, with the counts as they were then
+            self.flush(wait=True)
+            return
+        started = time.perf_counter()
+        self._meter.send(self._metrics.state())
+        for part in self._meter.read(wait=True):
+            self._host_metrics.load_state(part.sums)
+            self._count(part.rows)
         self._interval.logging += time.perf_counter() - started
 
     @contextlib.contextmanager
@@ -157,12 +171,14 @@ class Reporter:
             self._rates.append(interval.samples / elapsed)
             self._judge(interval)
         rows = [row for part in arrived for row in part.rows]
-        if not rows:
+        if not rows and not self._untold:
             return
-        self._host_metrics.load_state(arrived[-1].sums)
+        if arrived:
+            self._host_metrics.load_state(arrived[-1].sums)
         metrics = self._host_metrics.compute()
         for group in [[row] for row in rows] if self._interval_s == 0 else [rows]:
-            self._tell_group(group, interval, elapsed, metrics)
+            self._count(group)
+            self._tell_counted(interval, elapsed, metrics)
 
     def _judge(self, interval: _Interval) -> None:
         measured = self.clock.read()
@@ -180,10 +196,10 @@ class Reporter:
         found = {"steps": samples / working if working else None, "data": self.reading()}
         return {what: round(rate, 1) for what, rate in found.items() if rate is not None}
 
-    def _tell_group(
-        self, rows: list[StepRow], interval: _Interval, elapsed: float, metrics: dict[str, float]
-    ) -> None:
-        refused = self._count(rows)
+    def _tell_counted(self, interval: _Interval, elapsed: float, metrics: dict[str, float]) -> None:
+        """Tell of the rows that were counted since the last time."""
+        rows, self._untold = self._untold, []
+        refused, self._untold_refused = self._untold_refused, 0
         finite = [row.loss for row in rows if math.isfinite(row.loss)]
         last = rows[-1]
         self._emit(
@@ -221,7 +237,7 @@ class Reporter:
                 )
             )
 
-    def _count(self, rows: list[StepRow]) -> int:
+    def _count(self, rows: Sequence[StepRow]) -> None:
         refused = 0
         for row in rows:
             self.totals.tried = row.step
@@ -233,13 +249,14 @@ class Reporter:
                 self.totals.streak = 0
                 self.epoch.loss += row.loss * row.samples
                 self.epoch.samples += row.samples
-            if self.watcher is not None:
-                self.watcher(row)
         self.totals.skipped += refused
-        return refused
+        self._untold += rows
+        self._untold_refused += refused
+        if self.watcher is not None:
+            self.watcher(rows)
 
     def state(self) -> dict[str, Any]:
-        """Counts and sums for a checkpoint; call `flush(wait=True)` first."""
+        """Counts and sums for a checkpoint; call `catch_up` first."""
         totals = self.totals
         return {
             "tried": totals.tried,

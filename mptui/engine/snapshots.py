@@ -27,7 +27,7 @@ def take(trainer: "Trainer", copy: Copy = host_copy) -> Snapshot:
         trainer: Stands between two steps.
         copy: Copies named tensors to where training no longer touches them.
     """
-    trainer.reporter.flush(wait=True)
+    trainer.reporter.catch_up()
     average = trainer.parts.average.state() if trainer.parts.average is not None else {}
     return Snapshot(
         step=trainer.step,

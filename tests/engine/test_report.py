@@ -51,6 +51,45 @@ def test_an_interval_of_zero_tells_of_each_step():
     assert [e.samples_seen for e in of(events, Step)] == [8, 16, 24]
 
 
+def test_rows_read_early_are_counted_at_once_and_told_with_the_next_ones():
+    reporter, events, _ = reporter_with(HOUR)
+    seen: list[int] = []
+    reporter.watcher = lambda rows: seen.extend(row.step for row in rows)
+    note(reporter, 1, 4.0)
+    note(reporter, 2, math.nan, refused=True)
+    reporter.catch_up()
+    assert not events
+    assert seen == [1, 2]
+    assert (reporter.state()["tried"], reporter.state()["skipped"]) == (2, 1)
+    note(reporter, 3, 2.0)
+    reporter.flush(wait=True)
+    (event,) = of(events, Step)
+    assert (event.steps, event.step, event.samples_seen, event.loss) == (3, 3, 24, 3.0)
+    assert [(e.count, e.total) for e in of(events, StepSkipped)] == [(1, 1)]
+    assert seen == [1, 2, 3]
+    reporter.flush(wait=True)
+    assert len(of(events, Step)) == 1
+
+
+def test_rows_read_early_are_told_when_none_follow():
+    reporter, events, metrics = reporter_with(HOUR)
+    batch = Batch(torch.zeros(2, 1), torch.tensor([0, 1]), 2, 2, np.arange(2))
+    metrics.update(torch.eye(3)[:2], batch)
+    note(reporter, 1, 4.0)
+    reporter.catch_up()
+    reporter.flush(wait=True)
+    (event,) = of(events, Step)
+    assert (event.step, event.metrics["acc1"]) == (1, 1.0)
+
+
+def test_each_step_has_its_own_event_also_where_rows_are_read_early():
+    reporter, events, _ = reporter_with(0.0)
+    note(reporter, 1, 4.0)
+    note(reporter, 2, 3.0)
+    reporter.catch_up()
+    assert [(e.step, e.samples_seen) for e in of(events, Step)] == [(1, 8), (2, 16)]
+
+
 def test_nothing_new_is_no_event():
     reporter, events, _ = reporter_with(0.0)
     reporter.flush(wait=True)

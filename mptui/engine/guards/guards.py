@@ -65,7 +65,10 @@ class Guards:
 
     def keep_if_due(self) -> None:
         """Keep a snapshot if it is time, unless all is not well."""
-        if self.due(self._trainer.step) and not self.settle():
+        if not self.due(self._trainer.step):
+            return
+        self._trainer.reporter.catch_up()
+        if not self.look():
             self._keep()
 
     def _keep(self) -> None:

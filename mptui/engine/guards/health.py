@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from mptui.config.schema import GradScalerConfig
@@ -32,8 +33,16 @@ class ScalerHealth:
         self._advised: set[str] = set()
         self._news = False
 
-    def see(self, row: StepRow) -> None:
-        """Take in the row of the next step."""
+    def see(self, rows: Sequence[StepRow]) -> None:
+        """Take in the rows of the next steps."""
+        if any(row.refused or row.loss_scale != self.scale for row in rows):
+            for row in rows:
+                self._see(row)
+        elif rows:
+            self.seen += len(rows)
+            self.streak = 0
+
+    def _see(self, row: StepRow) -> None:
         self.seen += 1
         if row.refused and math.isfinite(row.loss):
             self.skipped += 1

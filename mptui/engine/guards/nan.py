@@ -6,6 +6,7 @@ takes the next move of the ladder and trains again what lies between. When the b
 report of what was found.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mptui.engine.guards.diagnosis import Finding, look_at
@@ -49,12 +50,12 @@ class NanGuard:
     def _mode(self) -> str:
         return self._trainer.job.config.guards.on_nan
 
-    def see(self, row: StepRow) -> None:
-        """Take in the row of the next step; called as rows are read."""
+    def see(self, rows: Sequence[StepRow]) -> None:
+        """Take in the rows of the next steps; called as they are read."""
         if self._trainer.parts.precision.scaled:
-            self.health.see(row)
+            self.health.see(rows)
         if self._mode != "ignore":
-            self._watch.see(row)
+            self._watch.see(rows)
 
     def keep(self) -> None:
         """Keep the state as it is, for a way back; between two steps, with all rows read."""
@@ -75,6 +76,7 @@ class NanGuard:
         alarm = self._watch.alarm
         if alarm is None and not self._watch.left_out:
             return False
+        self._trainer.reporter.flush()  # the steps are told before what was wrong with them
         left_out, self._watch.left_out = self._watch.left_out, []
         for place in left_out:
             if alarm is None or place.step < alarm.place.step:

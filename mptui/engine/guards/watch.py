@@ -8,6 +8,7 @@ a function of the rows alone, whenever they are read.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -37,7 +38,7 @@ class Alarm:
 
 
 class Watch:
-    """Looks at each row once, in order.
+    """Looks at all rows once, in order.
 
     Args:
         max_streak: Refused steps in a row that are a divergence whatever their cause.
@@ -73,8 +74,7 @@ class Watch:
         self.left_out += self._faults
         self._absolved()
         waiting, self._waiting = self._waiting, []
-        for row in waiting:
-            self.see(row)
+        self.see(waiting)
 
     def _absolved(self) -> None:
         self.alarm = None
@@ -82,8 +82,14 @@ class Watch:
         self._skips_at_floor = 0
         self._recent: list[int] = []
 
-    def see(self, row: StepRow) -> None:
-        """Take in the row of the next step."""
+    def see(self, rows: Sequence[StepRow]) -> None:
+        """Take in the rows of the next steps."""
+        if self.alarm is None and not any(row.refused for row in rows):
+            rows = rows[-1:]  # of good steps the last says all
+        for row in rows:
+            self._see(row)
+
+    def _see(self, row: StepRow) -> None:
         if self.alarm is not None:
             self._waiting.append(row)
             return

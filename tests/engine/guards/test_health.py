@@ -4,6 +4,7 @@ import json
 import math
 from typing import Any
 
+import pytest
 import torch
 
 from mptui.config.schema import GradScalerConfig
@@ -64,7 +65,7 @@ def rows(kinds, scales):
 def seen(kinds, scales, **numbers):
     health = ScalerHealth(GradScalerConfig(**numbers))
     for row in rows(kinds, scales):
-        health.see(row)
+        health.see([row])
     return health
 
 
@@ -78,6 +79,16 @@ def test_its_figures_are_told_when_something_happened():
     assert (told.streak, told.longest_streak, told.skip_rate) == (0, 2, 0.5)
     assert list(health.moves) == [(2, 512.0), (3, 256.0), (5, 128.0), (6, 256.0)]
     assert health.news(6) is None
+
+
+@pytest.mark.parametrize("size", [1, 2, 6])
+def test_it_makes_no_difference_how_many_rows_are_read_at_once(size):
+    kinds = ["good", "skip", "skip", "good", "good", "skip", "good", "good", "good"]
+    scales = [1024.0, 512.0, 256.0, 256.0, 256.0, 128.0, 128.0, 128.0, 256.0]
+    health, read = ScalerHealth(GradScalerConfig(init_scale=1024.0)), list(rows(kinds, scales))
+    for first in range(0, len(read), size):
+        health.see(read[first : first + size])
+    assert health.state() == seen(kinds, scales, init_scale=1024.0).state()
 
 
 def test_a_scale_that_keeps_falling_gets_advice_once():
@@ -122,7 +133,7 @@ def test_it_goes_on_from_a_state_as_a_checkpoint_keeps_it():
     other = ScalerHealth(GradScalerConfig())
     other.load_state(json.loads(json.dumps(first.state())))
     for row in list(rows(kinds, scales))[2:]:
-        other.see(row)
+        other.see([row])
     assert other.state() == whole.state()
 
 

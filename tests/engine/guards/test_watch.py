@@ -28,7 +28,7 @@ def row(step, kind, scale=1024.0):
 def watched(kinds, *, floor=1.0, max_streak=50, scale=1024.0):
     watch = Watch(max_streak, floor)
     for step, kind in enumerate(kinds, 1):
-        watch.see(row(step, kind, scale))
+        watch.see([row(step, kind, scale)])
     return watch
 
 
@@ -77,11 +77,25 @@ def test_rows_after_an_alarm_wait_and_are_seen_when_it_was_a_false_one():
     late.absolve()
     soon = Watch(50, 1.0)
     for step, kind in enumerate(kinds, 1):
-        soon.see(row(step, kind))
+        soon.see([row(step, kind)])
         if soon.alarm is not None:
             soon.absolve()
     assert left_out(late) == left_out(soon) == [2, 3, 4, 6]
     assert late.state() == soon.state()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 50])
+def test_it_makes_no_difference_how_many_rows_are_read_at_once(size):
+    kinds = [GOOD, NAN, GOOD, GOOD, OVERFLOW, OVERFLOW, GOOD, NAN, NAN, NAN, GOOD, NAN, GOOD]
+    rows = [row(step, kind, 2.0) for step, kind in enumerate(kinds, 1)]
+    watch = Watch(50, 1.0)
+    for first in range(0, len(rows), size):
+        watch.see(rows[first : first + size])
+    one_by_one = watched(kinds, scale=2.0)
+    assert (watch.alarm, watch.state()) == (one_by_one.alarm, one_by_one.state())
+    watch.absolve()
+    one_by_one.absolve()
+    assert (left_out(watch), watch.state()) == (left_out(one_by_one), one_by_one.state())
 
 
 def test_going_back_forgets_the_rows_that_waited():
@@ -100,5 +114,5 @@ def test_a_watch_goes_on_from_a_state():
         second = Watch(50, 1.0)
         second.load_state(first.state())
         for step, kind in enumerate(kinds[cut:], cut + 1):
-            second.see(row(step, kind))
+            second.see([row(step, kind)])
         assert second.alarm == watched(kinds).alarm
