@@ -30,7 +30,8 @@ def resampled(image_HW3: npt.NDArray[np.uint8], width: int, height: int) -> Pixe
     """Make an image `width` x `height` pixels; its sides become the sides of the new one."""
     scale_x, scale_y = image_HW3.shape[1] / width, image_HW3.shape[0] / height
     if max(scale_x, scale_y) >= _BLOCKS_FROM:
-        image_HW3 = _averaged(image_HW3, block(scale_x), block(scale_y))
+        fewer = (round(width * _between(scale_x)), round(height * _between(scale_y)))
+        image_HW3 = _pixels(cv2.resize(image_HW3, fewer, interpolation=cv2.INTER_AREA))
         scale_x, scale_y = image_HW3.shape[1] / width, image_HW3.shape[0] / height
     if max(scale_x, scale_y) > 1:
         along_x, along_y = _smoothing(scale_x), _smoothing(scale_y)
@@ -38,11 +39,6 @@ def resampled(image_HW3: npt.NDArray[np.uint8], width: int, height: int) -> Pixe
             smooth = cv2.sepFilter2D(image_HW3, -1, along_x, along_y, borderType=cv2.BORDER_REPLICATE)
             image_HW3 = _pixels(smooth)
     return _pixels(cv2.resize(image_HW3, (width, height), interpolation=cv2.INTER_LINEAR))
-
-
-def block(scale: float) -> int:
-    """Pixels that are averaged into one before an image shrinks by `scale`."""
-    return int(scale / 2) if scale >= _BLOCKS_FROM else 1
 
 
 def flipped(image_HW3: Pixels, *, transposed: bool, mirrored_x: bool, mirrored_y: bool) -> Pixels:
@@ -54,11 +50,9 @@ def flipped(image_HW3: Pixels, *, transposed: bool, mirrored_x: bool, mirrored_y
     return image_HW3
 
 
-def _averaged(image_HW3: Pixels, across: int, down: int) -> Pixels:
-    """Average blocks of `across` x `down` pixels; the rest at the right and the bottom is cut off."""
-    height, width = image_HW3.shape[0] // down, image_HW3.shape[1] // across
-    whole = image_HW3[: height * down, : width * across]
-    return _pixels(cv2.resize(whole, (width, height), interpolation=cv2.INTER_AREA))
+def _between(scale: float) -> float:
+    """The scale that is left after blocks of whole pixels have been averaged: 2 to 3, or what it was."""
+    return scale / int(scale / 2) if scale >= _BLOCKS_FROM else scale
 
 
 @lru_cache(maxsize=4096)

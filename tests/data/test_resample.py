@@ -1,0 +1,178 @@
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+
+from mptui.data.geometry import DRAWS, Geometry, cut_image, cut_mask, views
+from mptui.data.masks import MaskCoding, MaskedFileRequest
+from mptui.data.readers import FileRequest
+from mptui.data.resample import resampled
+from mptui.data.types import Mask, Pixels
+
+from .images import save_oriented
+
+MEAN_TOLERANCE, MAX_TOLERANCE = 2.0, 24
+"""Of 255, in an image against Pillow's bilinear resize; over many photos the mean is 0.3."""
+WHOLE_TOLERANCE = 5.0
+"""The same where a JPEG was decoded smaller: libjpeg halves more sharply than Pillow's filter."""
+
+
+def natural(width: int, height: int, seed: int = 0) -> Pixels:
+    """Smooth areas, edges and texture: amplitudes fall with the frequency, as in photos."""
+    rng = np.random.default_rng(seed)
+    fy, fx = np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None]
+    amplitude = np.maximum(np.hypot(fx, fy), 1 / max(width, height)) ** -1.2
+    planes = []
+    for _ in range(3):
+        noise = rng.standard_normal(amplitude.shape) + 1j * rng.standard_normal(amplitude.shape)
+        plane = np.fft.irfft2(noise * amplitude, (height, width))
+        planes.append(plane / plane.std() * 50 + 128)
+    image = np.stack(planes, axis=-1)
+    image[height // 3 : height // 2, width // 4 : width // 2] += 60
+    return image.clip(0, 255).astype(np.uint8)
+
+
+def pillow(image: Pixels, width: int, height: int) -> Pixels:
+    return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))
+
+
+def difference(a: Pixels, b: Pixels) -> tuple[float, int]:
+    each = np.abs(a.astype(int) - b)
+    return float(each.mean()), int(each.max())
+
+
+@pytest.mark.parametrize("scale", [0.5, 0.83, 1.0, 1.04, 1.2, 1.5, 1.8, 2.0, 2.5, 3.0, 3.7, 4.1, 5.9, 9.0])
+@pytest.mark.parametrize("shape", [1.0, 0.75, 1.6])
+def test_pixels_are_within_a_tolerance_of_pillows(scale: float, shape: float) -> None:
+    side = 96
+    image = natural(round(side * scale * shape), round(side * scale), seed=int(scale * 10))
+    mean, most = difference(resampled(image, side, side), pillow(image, side, side))
+    assert mean < MEAN_TOLERANCE
+    assert most <= MAX_TOLERANCE
+
+
+@pytest.mark.parametrize("index", range(6))
+def test_a_view_of_a_jpeg_is_within_a_tolerance_of_pillows(tmp_path: Path, index: int) -> None:
+    """Decoded at a half or a quarter where the crop allows, which Pillow does too with `draft`."""
+    path = str(tmp_path / "a.jpg")
+    Image.fromarray(natural(1000, 752, seed=index)).save(path, quality=90, subsampling=index % 3)
+    geometry = Geometry.for_training("classification", 128)
+    decoded_at = set()
+    for row in np.random.default_rng(index).random((6, DRAWS)):
+        hint = geometry.side_hint(row)
+        image = FileRequest(path, 0).read(hint).image_HW3
+        height, width = image.shape[:2]
+        decoded_at.add(width)
+        boxes, flips = views(geometry, row[None], np.array([float(width)]), np.array([float(height)]))
+        found = cut_image(image, boxes[0], flips[0], 128)
+        box = np.rint(boxes[0] * (width, height, width, height)) / (width, height, width, height)
+        with Image.open(path) as small, Image.open(path) as whole:
+            small.draft(None, (hint, hint))
+            for picture, tolerance in ((small, MEAN_TOLERANCE), (whole, WHOLE_TOLERANCE)):
+                cropped = picture.crop(tuple(np.rint(box * (picture.size * 2)).astype(int).tolist()))
+                expected = cropped.resize((128, 128), Image.Resampling.BILINEAR)
+                if flips[0, 1]:
+                    expected = expected.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+                mean, most = difference(found, np.asarray(expected))
+                assert mean < tolerance
+                assert most <= tolerance * 12
+    assert len(decoded_at) > 1
+
+
+def test_the_same_size_and_a_flat_image_stay_as_they_are() -> None:
+    image = natural(64, 48)
+    np.testing.assert_array_equal(resampled(image, 64, 48), image)
+    for value in (0, 1, 127, 254, 255):
+        for size in ((65, 64), (90, 75), (128, 128), (200, 333), (640, 300)):
+            flat = np.full((*size, 3), value, np.uint8)
+            assert (resampled(flat, 64, 64) == value).all()
+
+
+def test_what_the_smaller_image_cannot_hold_is_smoothed_away() -> None:
+    """A fine chequered pattern becomes grey, and no pattern that was not there."""
+    chequered = (np.indices((300, 300)).sum(0) % 2 * 255).astype(np.uint8)
+    image = np.repeat(chequered[..., None], 3, axis=2)
+    for side in (150, 137, 100, 70, 50):
+        small = resampled(image, side, side)[2:-2, 2:-2].astype(float)
+        reference = pillow(image, side, side)[2:-2, 2:-2].astype(float)
+        assert small.mean() == pytest.approx(127.5, abs=2)
+        assert small.std() < max(8.0, 1.5 * reference.std())
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 400), (400, 1), (3, 2000), (2, 2)])
+def test_the_narrowest_images_can_be_cut(size: tuple[int, int]) -> None:
+    image, mask = np.full((*size, 3), 200, np.uint8), np.ones(size, np.int16)
+    for task in ("classification", "segmentation"):
+        geometry = Geometry.for_training(task, 32)
+        draws = np.random.default_rng(0).random((20, DRAWS))
+        for row in draws:
+            boxes, flips = views(geometry, row[None], np.array([float(size[1])]), np.array([float(size[0])]))
+            assert (cut_image(image, boxes[0], flips[0], 32) == 200).all()
+            assert (cut_mask(mask, boxes[0], flips[0], 32) == 1).all()
+
+
+def quadrants(width: int, height: int) -> tuple[Pixels, Mask]:
+    """Four areas that differ, with edges off the middle, and the mask that says which is which."""
+    mask = np.zeros((height, width), np.int16)
+    mask[:, int(width * 0.42) :] += 1
+    mask[int(height * 0.57) :] += 2
+    colours = np.array([[10, 10, 10], [240, 10, 10], [10, 240, 10], [10, 10, 240]], np.uint8)
+    return colours[mask], mask
+
+
+def read_back(image: Pixels) -> Mask:
+    """Which area each pixel of a cut shows."""
+    lit = image.astype(int).max(axis=2) > 125
+    return np.where(lit, image.argmax(axis=2) + 1, 0).astype(np.int16)
+
+
+def off_edges(mask: Mask, reach: int) -> npt.NDArray[np.bool_]:
+    """Pixels whose neighbours within `reach` all have their class."""
+    inner = np.ones(mask.shape, bool)
+    for shift in range(1, reach + 1):
+        for axis in (0, 1):
+            for way in (shift, -shift):
+                inner &= mask == np.roll(mask, way, axis)
+    return inner
+
+
+@pytest.mark.parametrize("size", [(70, 50), (200, 301), (640, 480), (1501, 777)])
+def test_a_mask_is_cut_to_the_pixel_of_its_image(size: tuple[int, int]) -> None:
+    image, mask = quadrants(*size)
+    geometry = Geometry.for_training("segmentation", 64)
+    seen = 0
+    for row in np.random.default_rng(1).random((40, DRAWS)):
+        boxes, flips = views(geometry, row[None], np.array([float(size[0])]), np.array([float(size[1])]))
+        shown = read_back(cut_image(image, boxes[0], flips[0], 64))
+        told = cut_mask(mask, boxes[0], flips[0], 64)
+        inner = off_edges(told, 1)
+        assert (shown == told)[inner].all()
+        seen += len(np.unique(told)) == 4
+    assert seen > 20
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("hint", [None, 64])
+def test_a_jpeg_decoded_smaller_keeps_its_mask(tmp_path: Path, orientation: int, hint: int | None) -> None:
+    image, mask = quadrants(601, 450)
+    save_oriented(tmp_path / "a.jpg", orientation, Image.fromarray(image))
+    Image.fromarray(mask.astype(np.uint8)).save(tmp_path / "a.png")  # drawn over the upright image
+    if orientation in {2, 3, 4}:  # whose shape is the stored one's: then masks are drawn over that
+        save_oriented(tmp_path / "a.png", orientation, Image.fromarray(mask.astype(np.uint8)))
+        Image.open(tmp_path / "a.png").convert("L").save(tmp_path / "b.png")
+        stored = Image.fromarray(np.asarray(Image.open(tmp_path / "b.png")))
+        stored.save(tmp_path / "a.png")
+    coding = MaskCoding(("a", "b", "c", "d"), (0, 1, 2, 3), (0, 1, 2, 3))
+    sample = MaskedFileRequest(str(tmp_path / "a.jpg"), str(tmp_path / "a.png"), coding).read(hint)
+    assert sample.mask_HW is not None
+    assert sample.mask_HW.shape == sample.image_HW3.shape[:2] == ((450, 601) if hint is None else (113, 151))
+    for row in np.random.default_rng(2).random((10, DRAWS)):
+        height, width = sample.mask_HW.shape
+        geometry = Geometry.for_training("segmentation", 64)
+        boxes, flips = views(geometry, row[None], np.array([float(width)]), np.array([float(height)]))
+        shown = read_back(cut_image(sample.image_HW3, boxes[0], flips[0], 64))
+        told = cut_mask(sample.mask_HW, boxes[0], flips[0], 64)
+        inner = off_edges(told, 2)
+        assert (shown == told)[inner].all()
