@@ -2,6 +2,7 @@
 
 import os
 import sys
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -13,12 +14,10 @@ from mptui.errors import ConfigError
 if TYPE_CHECKING:
     from mptui.lab.bench import Bench, Row
     from mptui.lab.stats import Ratio
-    from mptui.runs.plan import Plan, Request
+    from mptui.runs.plan import Plan
 
 _BAR = 12
 _PROFILE = "stable"
-_BUILT_IN_STEPS = 32
-"""Steps an epoch of the built-in data has at least, so that it is long beside what comes between two."""
 
 Rounds = Annotated[
     int,
@@ -64,24 +63,26 @@ def bench(
     """Measure each switch: added to the plain FP32 loop alone, and left out of all of them together."""
     from mptui.lab.ablation import switches, variants
     from mptui.lab.bench import Bench
+    from mptui.lab.measure import Effort, Measurer, endless
     from mptui.runs.plan import Request, plan_run
 
     if against not in {None, "guides"}:
         raise ConfigError(f"--against {against}: there are only the guides", hint="use --against guides")
     request = Request(profile or _PROFILE, o.overrides(ctx.params), tuple(sets or ()), os.environ)
     plan = plan_run(request)
-    request = _long_enough(request, plan)
+    request = endless(request, plan)
     found = switches(plan.config, plan.device, _cpus(), _precision(plan))
     if only is not None:
         found = _chosen(only, found)
-    lab = Bench(request, variants(found), seconds=seconds)
-    progress = _Progress(rounds * len(lab.rows))
     interrupted = False
-    try:
-        for _ in range(rounds):
-            lab.round(progress)
-    except KeyboardInterrupt:
-        interrupted = True  # what is complete is still worth its table
+    with Measurer(os.environ) as measurer:
+        lab = Bench(request, variants(found), effort=Effort(seconds), measure=measurer.measure)
+        progress = _Progress(rounds * len(lab.rows))
+        try:
+            for _ in range(rounds):
+                lab.round(progress)
+        except KeyboardInterrupt:
+            interrupted = True  # what is complete is still worth its table
     document = {
         "model": plan.config.model.name,
         "device": plan.device.torch_name,
@@ -108,16 +109,6 @@ def _precision(plan: "Plan") -> str:
     from mptui.hardware.advice import choose_precision
 
     return choose_precision("auto", plan.device).used
-
-
-def _long_enough(request: "Request", plan: "Plan") -> "Request":
-    """The built-in data in epochs of some length; no run ends before it is measured."""
-    from dataclasses import replace
-
-    flags = {**request.flags, "training.epochs": ("bench", 100_000)}
-    if plan.resolved.sources["data.samples"].startswith("chosen"):
-        flags["data.samples"] = ("bench", 2 * _BUILT_IN_STEPS * plan.config.training.batch_size)
-    return replace(request, flags=flags)
 
 
 def _chosen(only: str, found: list[Any]) -> list[Any]:
@@ -203,6 +194,8 @@ def _line(lab: "Bench", row: "Row", fastest: float, claims: bool) -> list[str]:
 
 
 def _interval(over: "Ratio") -> str:
+    if over.high == inf:
+        return "one round"
     told = f"{over.low:.2f} to {over.high:.2f}"
     return f"{told}, noise" if over.verdict == "same" else told
 

@@ -6,18 +6,19 @@ within a round.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from mptui.lab.ablation import Variant
-from mptui.lab.measure import Measured, MeasureError, measure
+from mptui.lab.measure import Effort, Measured, MeasureError
 from mptui.lab.stats import Ratio, ratio
 
 if TYPE_CHECKING:
     from mptui.runs.plan import Request
 
-Measure = Callable[["Request", Mapping[str, object], float], Measured]
+Measure = Callable[["Request", Mapping[str, object], Effort], Measured]
+"""As `Measurer.measure`."""
 
 
 @dataclass(slots=True)
@@ -41,7 +42,7 @@ class Row:
 
     @property
     def loss(self) -> float | None:
-        """Median of the loss after the first steps."""
+        """The loss after the first steps."""
         losses = [m.loss for m in self.rounds if m.loss is not None]
         return median(losses) if losses else None
 
@@ -58,25 +59,26 @@ class Bench:
     Args:
         request: What is trained.
         variants: What of; the first is compared with none.
-        seconds: Training that is timed, for each variant in each round.
+        effort: For each variant in each round.
         measure: Measures one variant.
     """
 
     def __init__(
-        self, request: "Request", variants: Sequence[Variant], *, seconds: float, measure: Measure = measure
+        self, request: "Request", variants: Sequence[Variant], *, effort: Effort, measure: Measure
     ) -> None:
         self.rows = [Row(variant) for variant in variants]
-        self._request, self._seconds, self._measure = request, seconds, measure
+        self._request, self._effort, self._measure = request, effort, measure
         self._rounds = 0
 
     def round(self, tell: Callable[[Row], None]) -> None:
         """Measure every variant once more; `tell` is called after each."""
         rows = self.rows if self._rounds % 2 == 0 else self.rows[::-1]
+        effort = replace(self._effort, loss=self._rounds == 0)  # from one seed it is the same each time
         for row in rows:
             if row.failed is not None:
                 continue
             try:
-                row.rounds.append(self._measure(self._request, row.variant.settings, self._seconds))
+                row.rounds.append(self._measure(self._request, row.variant.settings, effort))
             except MeasureError as error:
                 row.failed = str(error)
             tell(row)
@@ -114,7 +116,7 @@ class Bench:
             "settings": dict(row.variant.settings),
             "against": row.variant.against,
             "samples_per_second": row.rate,
-            "ratio": None if gain is None else {"median": gain.median, "low": gain.low, "high": gain.high},
+            "ratio": None if gain is None else gain.document,
             "verdict": None if gain is None else gain.verdict,
             "peak_bytes": row.peak_bytes,
             "first_step_s": row.first_step_s,

@@ -1,32 +1,47 @@
-"""One short honest run in a process of its own: its speed, its memory, and what it had learnt by then.
+"""Short honest runs, each in a process of its own: how fast, in what memory, and what was learnt by then.
 
 A process of its own since the switches of torch, the memory's peak and what a compiler keeps are a process's:
-what was measured before must not be seen in what is measured next. `python -m mptui.lab.measure` is that
-process; it reads what to do on stdin and answers on stdout, both in JSON.
+what was measured before must not be seen in what is measured next. Where the system can, one process imports
+torch and forks for each run: before the first tensor it has no thread of torch's and no device to lose.
+`python -m mptui.lab.measure` is that process; it reads what to do on stdin and answers on stdout, a line of
+JSON each.
 """
 
+import contextlib
+import ctypes
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from mptui.errors import MptuiError
+from mptui.errors import MemoryExhaustedError, MptuiError
 from mptui.events import EpochStarted, Event, Step
 
 if TYPE_CHECKING:
-    from mptui.runs.plan import Request
+    from mptui.runs.plan import Plan, Request
 
 LOSS_AT = 10
-"""Steps after which the losses of two runs are compared."""
+"""Steps after which the losses of two runs are compared: by the mean of their later half."""
 
 _INTERVAL_S = 0.1
-_WARM_UP = 5
+_LOOK_S = 0.2
+_WARM_UP, _WARM_UP_S = 5, 2.0
+"""Steps, or seconds after the first step, that are not measured."""
+_BUILT_IN_STEPS = 32
+"""Steps an epoch of the built-in data has at least, so that it is long beside what comes between two."""
+# macOS' own libraries start threads as they are loaded, and Windows can't fork
+_FORKS = sys.platform == "linux"
+_DIE_WITH_PARENT = 1  # prctl(2): PR_SET_PDEATHSIG
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +52,9 @@ class Measured:
         samples_per_second: Median over the intervals after the warm-up.
         peak_bytes: Most that the tensors took on the device; on a CPU, the process.
         first_step_s: From the start of training to the end of its first step, compiling included.
-        loss: Mean training loss about step `LOSS_AT`; None if it did not come so far.
+        loss: Mean training loss of the steps before `LOSS_AT`; None if it was not wanted.
         wait: Share of the time that steps waited for data.
+        epoch_steps: Optimizer steps an epoch.
     """
 
     samples_per_second: float
@@ -46,43 +62,132 @@ class Measured:
     first_step_s: float | None
     loss: float | None
     wait: float
+    epoch_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long a run is measured: `seconds` of training after the warm-up, and with `loss` up to `LOSS_AT`.
+
+    For its loss a run tells of every step, which costs it a little speed: compare it with its like. A run
+    that has not ended `limit_s` after it was asked for is given up.
+    """
+
+    seconds: float
+    loss: bool = True
+    limit_s: float | None = None
 
 
 class MeasureError(Exception):
-    """A run that could not be measured; the text is a sentence for people."""
+    """A run that could not be measured; the text is a sentence for people.
+
+    Attributes:
+        exit_code: What `mptui run` would have ended with.
+    """
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        self.exit_code = exit_code
+        super().__init__(message)
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether it did not fit."""
+        return self.exit_code == MemoryExhaustedError.exit_code
 
 
-def measure(request: "Request", settings: Mapping[str, object], seconds: float) -> Measured:
-    """Run `request` under `settings` (table.key -> value) in a process of its own.
+class StoppedError(Exception):
+    """It was asked to end while a run was measured."""
+
+
+def endless(request: "Request", plan: "Plan") -> "Request":
+    """The same in epochs of some length and many of them: no run ends before it is measured."""
+    flags = {**request.flags, "training.epochs": ("bench", 100_000)}
+    if plan.resolved.sources["data.samples"].startswith("chosen"):
+        flags["data.samples"] = ("bench", 2 * _BUILT_IN_STEPS * plan.config.training.batch_size)
+    return replace(request, flags=flags)
+
+
+class Measurer:
+    """Measures one run at a time; a context manager, which ends what it has started.
 
     Args:
-        request: What is trained; what it says of the keys in `settings` is left aside.
-        settings: They win over everything.
-        seconds: Of training after the warm-up.
-
-    Raises:
-        MeasureError: The run ended before it was measured, out of memory for one.
+        environ: Of the runs.
+        should_stop: Asked several times a second.
     """
-    flags = {key: list(value) for key, value in request.flags.items() if key not in settings}
-    flags |= {key: ["bench", value] for key, value in settings.items()}
-    sets = [given for given in request.sets if given.partition("=")[0].strip() not in settings]
-    asked = {"profile": request.profile, "flags": flags, "sets": sets, "seconds": seconds}
-    child = subprocess.run(
-        [sys.executable, "-m", "mptui.lab.measure"],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        env=dict(request.environ),
-        check=False,
-    )
-    try:
-        answer = json.loads(child.stdout.splitlines()[-1])
-    except (ValueError, IndexError):
-        last = (child.stderr.strip() or f"ended with {child.returncode}").splitlines()[-1]
-        raise MeasureError(f"the run to be measured failed: {last}") from None
-    if "error" in answer:
-        raise MeasureError(answer["error"])
-    return Measured(**answer)
+
+    def __init__(self, environ: Mapping[str, str], should_stop: Callable[[], bool] = lambda: False) -> None:
+        self._environ, self._should_stop = dict(environ), should_stop
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "Measurer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def measure(self, request: "Request", settings: Mapping[str, object], effort: Effort) -> Measured:
+        """Run `request` under `settings` (table.key -> value) in a process of its own.
+
+        Args:
+            request: What is trained; what it says of the keys in `settings` is left aside.
+            settings: They win over everything.
+            effort: How long.
+
+        Raises:
+            MeasureError: The run ended before it was measured, out of memory for one.
+            StoppedError: `should_stop` said so; the run has ended.
+        """
+        flags = {key: list(value) for key, value in request.flags.items() if key not in settings}
+        flags |= {key: ["bench", value] for key, value in settings.items()}
+        sets = [given for given in request.sets if given.partition("=")[0].strip() not in settings]
+        asked = {"profile": request.profile, "flags": flags, "sets": sets}
+        answer = self._answer({**asked, "seconds": effort.seconds, "loss": effort.loss}, effort.limit_s)
+        if "error" in answer:
+            raise MeasureError(answer["error"], answer["code"])
+        return Measured(**answer)
+
+    def _answer(self, asked: Mapping[str, object], limit_s: float | None) -> dict[str, Any]:
+        server = self._server = self._server or self._started()
+        assert server.stdin is not None
+        assert server.stdout is not None
+        until = None if limit_s is None else time.monotonic() + limit_s
+        try:
+            server.stdin.write(json.dumps(asked).encode() + b"\n")
+            server.stdin.flush()
+            while not select.select([server.stdout], [], [], _LOOK_S)[0]:
+                if self._should_stop():
+                    raise StoppedError
+                if until is not None and time.monotonic() > until:
+                    raise MeasureError(f"no result within {limit_s:.0f} s")
+            answer: dict[str, Any] = json.loads(server.stdout.readline())
+        except (OSError, ValueError):
+            self._end()
+            raise MeasureError(f"the process that measures ended with {server.returncode}") from None
+        except BaseException:
+            self._end()
+            raise
+        if not _FORKS:
+            self._end()
+        return answer
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        # In a session of its own, so that ctrl+c is ours alone. It ends with us, whatever ends us: its stdin
+        # closes.
+        return subprocess.Popen(
+            [sys.executable, "-m", "mptui.lab.measure"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=self._environ,
+            start_new_session=True,
+        )
+
+    def _end(self) -> None:
+        if self._server is not None:
+            self._server.kill()
+            self._server.communicate()
+            self._server = None
 
 
 class Watch:
@@ -90,37 +195,54 @@ class Watch:
 
     Args:
         seconds: Of training after the warm-up that are enough.
+        loss: Whether the loss after the first steps is wanted.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self._left = seconds
-        self._warm = 0
+    def __init__(self, seconds: float, *, loss: bool = True) -> None:
+        self._left, self._wants_loss = seconds, loss
+        self._warm, self._warm_s = 0, 0.0
         self._rates: list[float] = []
         self._waits: list[float] = []
+        self._losses: list[float] = []
         self._fresh = True
-        self.loss: float | None = None
+        self._short_epochs = False
+        self.epoch_steps = 0
 
     def note(self, event: Event) -> None:
         """Take an event of the run in."""
         if isinstance(event, EpochStarted):
-            self._fresh = True
+            self._fresh, self.epoch_steps = True, event.steps
+            self._short_epochs |= self._warm > _WARM_UP and not self._rates
         if not isinstance(event, Step):
             return
-        if self.loss is None and event.step >= LOSS_AT:
-            self.loss = event.loss
-        self._warm += event.steps
-        # the first interval of an epoch has the start of its workers in it
-        skipped, self._fresh = self._fresh or self._warm <= _WARM_UP, False
+        if LOSS_AT // 2 < event.step <= LOSS_AT:
+            self._losses.append(event.loss)
+        skipped = self._is_warm_up(event)
+        # the first interval of an epoch has the start of its workers in it; some epochs have no other
+        skipped, self._fresh = skipped or (self._fresh and not self._short_epochs), False
         if skipped or event.samples_per_second is None or event.step_time_s is None:
             return
         self._left -= event.step_time_s * event.steps
         self._rates.append(event.samples_per_second)
         self._waits.append(event.data_wait_fraction or 0.0)
 
+    def _is_warm_up(self, event: Step) -> bool:
+        long_enough = self._warm_s >= _WARM_UP_S
+        if self._warm:  # what is compiled and tried out in the first steps is no warming up
+            self._warm_s += (event.step_time_s or 0.0) * event.steps
+        self._warm += event.steps
+        return self._warm <= _WARM_UP and not long_enough
+
     @property
     def enough(self) -> bool:
         """Whether the run may end."""
-        return self._left <= 0 and self.loss is not None
+        return self._left <= 0 and (self.loss is not None or not self._wants_loss)
+
+    @property
+    def loss(self) -> float | None:
+        """Mean loss of the steps before `LOSS_AT`; None before it, or where not every step was told."""
+        wanted = LOSS_AT - LOSS_AT // 2
+        return sum(self._losses) / wanted if len(self._losses) == wanted else None
 
     @property
     def rate(self) -> float | None:
@@ -133,16 +255,19 @@ class Watch:
         return sum(self._waits) / len(self._waits) if self._waits else 0.0
 
 
-def _run(profile: str | None, flags: dict[str, Any], sets: Sequence[str], seconds: float) -> dict[str, Any]:
+def _run(
+    profile: str | None, flags: dict[str, Any], sets: Sequence[str], seconds: float, loss: bool
+) -> dict[str, Any]:
     from mptui.runs.directory import create_run
     from mptui.runs.plan import Request, plan_run
     from mptui.runs.session import Session
 
     given = {key: (str(flag), value) for key, (flag, value) in flags.items()}
-    given["logging.step_interval_s"] = ("bench", _INTERVAL_S)
+    given["logging.step_interval_s"] = ("bench", 0.0 if loss else _INTERVAL_S)
     given["guards.on_nan"] = ("bench", "ignore")  # a repair would change what is being measured
+    given["guards.on_oom"] = ("bench", "stop")
     plan = plan_run(Request(profile, given, sets, os.environ))
-    watch = Watch(seconds)
+    watch = Watch(seconds, loss=loss)
     with tempfile.TemporaryDirectory() as folder:
         run = create_run(Path(folder), "bench", str(plan.config.model.name), None)
         session = Session(plan, run, force_compile=plan.config.speed.compile != "off")
@@ -171,22 +296,92 @@ def _run(profile: str | None, flags: dict[str, Any], sets: Sequence[str], second
             first_step_s=result.summary["time"]["first_step_s"],
             loss=watch.loss,
             wait=watch.wait,
+            epoch_steps=watch.epoch_steps,
         )
     )
 
 
-def _answer() -> None:
-    """Be the process that measures."""
+def _answer(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Be the process that is measured."""
     from mptui.hardware.memory import keep_freed_memory
 
     keep_freed_memory()
-    asked = json.loads(sys.stdin.read())
     try:
-        answer = _run(**asked)
+        return _run(**asked)
     except MptuiError as error:
-        answer = {"error": error.message}
-    sys.stdout.write("\n" + json.dumps(answer) + "\n")
+        return {"error": error.message, "code": error.exit_code}
+    except Exception as error:  # noqa: BLE001 - a bug is told to the person too: nobody else hears of it
+        last = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        return {"error": f"the run to be measured failed: {type(error).__name__}: {last}", "code": 1}
+
+
+def serve() -> None:
+    """Answer requests on stdin until it ends."""
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # what libraries print is no answer
+    if _FORKS:
+        import torch
+
+        from mptui.runs import plan, session
+
+        assert plan
+        assert session
+        assert not torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # a fork could not use it
+    for line in sys.stdin:
+        asked = json.loads(line)
+        answer = _forked(asked) if _FORKS else _answer(asked)
+        answers.write(json.dumps(answer).encode() + b"\n")
+
+
+def _forked(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of a child; this process ends, and the child with it, where nobody waits for it any more."""
+    with _pipe() as (reading, writing):
+        child = os.fork()
+        if not child:
+            _be_child(asked, writing)
+        os.close(writing)
+        answer = b""
+        while not answer.endswith(b"\n"):
+            ready, _, _ = select.select([reading, 0], [], [])
+            if 0 in ready:  # the next question comes after this answer, so it is the end of all of them
+                os.kill(child, signal.SIGKILL)
+                sys.exit()
+            piece = os.read(reading, 1 << 16)
+            if not piece:
+                break
+            answer += piece
+        _, status = os.waitpid(child, 0)
+    if answer.endswith(b"\n"):
+        return dict(json.loads(answer))
+    return {
+        "error": f"the run to be measured ended with {_named(os.waitstatus_to_exitcode(status))}",
+        "code": 1,
+    }
+
+
+@contextlib.contextmanager
+def _pipe() -> Iterator[tuple[int, int]]:
+    reading, writing = os.pipe()
+    try:
+        yield reading, writing
+    finally:
+        os.close(reading)
+
+
+def _be_child(asked: Mapping[str, Any], writing: int) -> None:
+    """Be measured, answer, and end: what is left of the parent in this process must not run."""
+    try:
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        answer = json.dumps(_answer(asked)).encode() + b"\n"
+        while answer:
+            answer = answer[os.write(writing, answer) :]
+    finally:
+        os._exit(0)
+
+
+def _named(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"code {code}"
 
 
 if __name__ == "__main__":
-    _answer()
+    serve()

@@ -1,53 +1,22 @@
 import json
-import os
 import random
 
-import pytest
 from typer.testing import CliRunner
 
 from mptui.cli.main import app
 from mptui.config.schema import RunConfig
-from mptui.events import EpochStarted, Step
 from mptui.hardware.devices import Device
 from mptui.lab.ablation import switches, variants
 from mptui.lab.bench import Bench
-from mptui.lab.measure import LOSS_AT, Measured, MeasureError, Watch, measure
+from mptui.lab.measure import Effort, Measured, MeasureError
 from mptui.runs.plan import Request
 
-SMALL = {
-    "model.name": ("test", "unet"),
-    "model.width": ("test", 4),
-    "model.depth": ("test", 1),
-    "data.name": ("test", "shapes"),
-    "data.image_size": ("test", 16),
-    "data.samples": ("test", 48),
-    "training.batch_size": ("test", 2),
-    "training.epochs": ("test", 1000),
-    "hardware.device": ("test", "cpu"),
-}
 MIXING = RunConfig.model_validate({"data": {"mixup_alpha": 0.2, "cutmix_alpha": 1.0}})
 
 
 def device(kind="cuda", **formats):
     native = {"fp16": "native", "bf16": "native", "tf32": "native", **formats}
     return Device(kind=kind, index=0, name="one", architecture=None, memory_total=None, native=native)
-
-
-def step_event(step, rate=100.0, steps=5, loss=2.0):
-    return Step(
-        step=step,
-        epoch=1,
-        epoch_step=step,
-        steps=steps,
-        samples_seen=step,
-        loss=loss,
-        loss_min=loss,
-        loss_max=loss,
-        lr=0.1,
-        samples_per_second=rate,
-        step_time_s=0.1,
-        data_wait_fraction=0.5,
-    )
 
 
 def test_each_switch_is_added_alone_and_left_out_alone():
@@ -88,13 +57,13 @@ def test_what_the_device_lacks_is_no_switch():
 def test_every_other_round_is_in_the_opposite_order():
     asked = []
 
-    def noted(request, settings, seconds):
+    def noted(request, settings, effort):
         asked.append(settings["name"])
         return Measured(100.0, None, None, None, 0.0)
 
     found = [v for v in variants([]) if v.name == "baseline"]
     a, b, c = (type(found[0])(name, name, {"name": name}, None if name == "a" else "a") for name in "abc")
-    lab = Bench(Request(), [a, b, c], seconds=1.0, measure=noted)
+    lab = Bench(Request(), [a, b, c], effort=Effort(1.0), measure=noted)
     lab.round(lambda row: None)
     lab.round(lambda row: None)
 
@@ -114,7 +83,7 @@ def test_verdicts_under_noise_that_grows_and_falls_with_the_machine():
     for number in range(60):
         chance = random.Random(number)
 
-        def noisy(request, settings, seconds, chance=chance, state=[1.0]):  # noqa: B006
+        def noisy(request, settings, effort, chance=chance, state=[1.0]):  # noqa: B006
             state[0] = min(2.0, max(1.0, state[0] + chance.uniform(-0.02, 0.02)))
             rate = 100 * state[0] / (1 + chance.expovariate(60))
             for key, gain in truth.items():
@@ -123,7 +92,7 @@ def test_verdicts_under_noise_that_grows_and_falls_with_the_machine():
                 rate * (0.5 if settings["precision.mode"] == "bf16" else 1), None, None, None, 0.0
             )
 
-        lab = Bench(Request(), variants(found), seconds=1.0, measure=noisy)
+        lab = Bench(Request(), variants(found), effort=Effort(1.0), measure=noisy)
         for _ in range(8):
             lab.round(lambda row: None)
         verdicts = {row["name"]: row["verdict"] for row in lab.document()}
@@ -133,56 +102,19 @@ def test_verdicts_under_noise_that_grows_and_falls_with_the_machine():
 
 
 def test_a_variant_that_does_not_fit_is_told_and_the_others_go_on():
-    def measured(request, settings, seconds):
+    def measured(request, settings, effort):
         if settings["speed.fused"]:
             raise MeasureError("out of memory")
         return Measured(100.0, 5, 1.0, 2.0, 0.0)
 
     found = [s for s in switches(RunConfig(), device(), cpus=1, precision="fp32") if s.name == "fused"]
-    lab = Bench(Request(), variants(found), seconds=1.0, measure=measured)
+    lab = Bench(Request(), variants(found), effort=Effort(1.0), measure=measured)
     lab.round(lambda row: None)
     rows = {row["name"]: row for row in lab.document()}
 
     assert rows["+fused"]["failed"] == "out of memory"
     assert rows["+fused"]["ratio"] is None
     assert rows["-fused"]["samples_per_second"] == 100.0
-
-
-def test_warm_up_and_the_start_of_an_epoch_are_not_measured():
-    watch = Watch(seconds=1.0)
-    watch.note(step_event(5, rate=1.0))
-    watch.note(step_event(10, rate=100.0))
-    watch.note(EpochStarted(epoch=2, epochs=3, steps=10))
-    watch.note(step_event(15, rate=1.0))
-    watch.note(step_event(20, rate=100.0))
-
-    assert watch.rate == 100.0
-    assert watch.wait == 0.5
-    assert watch.enough
-
-
-def test_it_is_not_enough_before_the_losses_can_be_compared():
-    watch = Watch(seconds=0.0)
-    watch.note(step_event(LOSS_AT - 1))
-    before = watch.enough
-    watch.note(step_event(LOSS_AT, loss=1.5))
-
-    assert (before, watch.enough) == (False, True)
-    assert watch.loss == 1.5
-
-
-def test_a_real_run_is_measured_in_a_process_of_its_own():
-    measured = measure(Request(None, SMALL, (), os.environ), {"speed.fused": False}, 0.1)
-
-    assert measured.samples_per_second > 0
-    assert (measured.peak_bytes or 0) > 2**20
-    assert (measured.loss or 0) > 0
-    assert 0 <= measured.wait <= 1
-
-
-def test_a_run_that_can_not_be_measured_says_why():
-    with pytest.raises(MeasureError, match="abacus"):
-        measure(Request(None, SMALL, (), os.environ), {"hardware.device": "abacus"}, 0.1)
 
 
 def test_the_command_prints_one_document(tmp_path, monkeypatch):

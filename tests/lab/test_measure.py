@@ -1,0 +1,199 @@
+"""Short runs in processes of their own: what is measured of one, and that none sees another."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from mptui.events import EpochStarted, Step
+from mptui.lab.measure import LOSS_AT, Effort, MeasureError, Measurer, StoppedError, Watch
+from mptui.runs.plan import Request
+
+DEADLINE_S = 300
+SMALL = {
+    "model.name": ("test", "unet"),
+    "model.width": ("test", 4),
+    "model.depth": ("test", 1),
+    "data.name": ("test", "shapes"),
+    "data.image_size": ("test", 16),
+    "data.samples": ("test", 48),
+    "training.batch_size": ("test", 2),
+    "training.epochs": ("test", 100_000),
+    "hardware.device": ("test", "cpu"),
+}
+ENVIRON = {**os.environ, "OMP_NUM_THREADS": "1"}
+REQUEST = Request(None, SMALL, (), ENVIRON)
+SHORT = Effort(0.1)
+
+
+class Hook:
+    """What is done while a run is measured."""
+
+    def __init__(self):
+        self.asked = lambda: False
+
+
+@pytest.fixture(scope="module")
+def hook():
+    return Hook()
+
+
+@pytest.fixture(scope="module")
+def lab(hook):
+    with Measurer(ENVIRON, lambda: hook.asked()) as measurer:
+        yield measurer
+
+
+def step_event(step, rate=100.0, steps=5, loss=2.0, seconds=0.1):
+    return Step(
+        step=step,
+        epoch=1,
+        epoch_step=step,
+        steps=steps,
+        samples_seen=step,
+        loss=loss,
+        loss_min=loss,
+        loss_max=loss,
+        lr=0.1,
+        samples_per_second=rate,
+        step_time_s=seconds,
+        data_wait_fraction=0.5,
+    )
+
+
+def test_warm_up_and_the_start_of_an_epoch_are_not_measured():
+    watch = Watch(seconds=1.0, loss=False)
+    watch.note(step_event(5, rate=1.0))
+    watch.note(step_event(10, rate=100.0))
+    watch.note(EpochStarted(epoch=2, epochs=3, steps=10))
+    watch.note(step_event(15, rate=1.0))
+    watch.note(step_event(20, rate=100.0))
+
+    assert watch.rate == 100.0
+    assert watch.wait == 0.5
+    assert watch.epoch_steps == 10
+    assert watch.enough
+
+
+def test_epochs_of_one_step_are_measured_all_the_same():
+    watch = Watch(seconds=1.0, loss=False)
+    for step in range(1, 20):
+        watch.note(EpochStarted(epoch=step, epochs=100, steps=1))
+        watch.note(step_event(step, steps=1))
+
+    assert watch.enough
+
+
+def test_slow_steps_are_warm_after_some_seconds():
+    watch = Watch(seconds=1.0, loss=False)
+    for step, rate in enumerate((1.0, 2.0, 3.0, 100.0), 1):
+        watch.note(step_event(step, rate=rate, steps=1, seconds=1.5))
+
+    assert watch.rate == 100.0
+    assert watch.enough
+
+
+def test_it_is_not_enough_before_the_losses_can_be_compared():
+    watch = Watch(seconds=0.0)
+    for step in range(1, LOSS_AT):
+        watch.note(step_event(step, steps=1, loss=float(step)))
+    before = watch.enough
+    watch.note(step_event(LOSS_AT, steps=1, loss=float(LOSS_AT)))
+    watch.note(step_event(LOSS_AT + 1, steps=1, loss=100.0))
+
+    assert (before, watch.enough) == (False, True)
+    assert watch.loss == 8.0  # the mean of 6 to 10
+
+
+def test_a_real_run_is_measured(lab):
+    measured = lab.measure(REQUEST, {"speed.fused": False}, SHORT)
+
+    assert measured.samples_per_second > 0
+    assert (measured.peak_bytes or 0) > 2**20
+    assert (measured.loss or 0) > 0
+    assert 0 <= measured.wait <= 1
+    assert measured.epoch_steps == 24
+
+
+def test_no_run_sees_what_another_has_set_or_kept(lab):
+    switches = {"training.deterministic": True, "guards.detect_anomaly": True, "training.seed": 7}
+    large = {"training.batch_size": 48, "data.image_size": 64, "model.width": 16}
+    before = lab.measure(REQUEST, {}, SHORT)
+    other = lab.measure(REQUEST, {**switches, **large}, SHORT)
+    after = lab.measure(REQUEST, {}, SHORT)
+
+    assert after.loss == before.loss != other.loss
+    assert other.peak_bytes > before.peak_bytes + 2**24
+    assert after.peak_bytes < (before.peak_bytes + other.peak_bytes) / 2
+
+
+def test_a_run_that_can_not_be_measured_says_why_and_the_next_one_is(lab):
+    with pytest.raises(MeasureError, match="abacus") as told:
+        lab.measure(REQUEST, {"hardware.device": "abacus"}, SHORT)
+
+    assert told.value.exit_code == 2
+    assert not told.value.out_of_memory
+    assert lab.measure(REQUEST, {}, SHORT).samples_per_second > 0
+
+
+def children_of(measurer):
+    """The processes of a run that is being measured; waits for them."""
+    server = psutil.Process(measurer._server.pid)
+    return server.children() if server.is_running() else []
+
+
+def test_a_run_that_is_killed_is_told_by_its_signal_and_the_next_one_is_measured(lab, hook, monkeypatch):
+    killed: list[psutil.Process] = []
+
+    def kill_once():
+        if not killed:
+            killed.extend(children_of(lab))
+            for child in killed:
+                child.kill()
+        return False
+
+    monkeypatch.setattr(hook, "asked", kill_once)
+    with pytest.raises(MeasureError, match="SIGKILL"):
+        lab.measure(REQUEST, {}, Effort(DEADLINE_S))
+    assert lab.measure(REQUEST, {}, SHORT).samples_per_second > 0
+
+
+def test_a_stop_ends_the_run_at_once_and_leaves_no_process(lab, hook, monkeypatch):
+    running = []
+
+    def look():
+        running.extend(children_of(lab))
+        return bool(running)
+
+    monkeypatch.setattr(hook, "asked", look)
+    with pytest.raises(StoppedError):
+        lab.measure(REQUEST, {}, Effort(DEADLINE_S))
+
+    assert psutil.wait_procs(running, DEADLINE_S)[1] == []
+
+
+def test_a_run_that_takes_too_long_is_given_up(lab):
+    with pytest.raises(MeasureError, match="no result within"):
+        lab.measure(REQUEST, {}, Effort(DEADLINE_S, limit_s=0.5))
+
+
+def test_a_run_ends_with_the_process_that_asked_for_it():
+    code = (
+        "import os; from mptui.lab.measure import *; from mptui.runs.plan import Request\n"
+        f"request = Request(None, {SMALL!r}, (), os.environ)\n"
+        f"Measurer(os.environ).measure(request, {{}}, Effort({DEADLINE_S}))"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], env=ENVIRON)
+    deadline = time.monotonic() + DEADLINE_S
+    while len(family := psutil.Process(parent.pid).children(recursive=True)) < 2:
+        assert parent.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+
+    assert psutil.wait_procs(family, DEADLINE_S)[1] == []
