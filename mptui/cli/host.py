@@ -11,6 +11,7 @@ from mptui.cli.console import Bars, Plain, Quiet, Renderer, final_lines
 from mptui.cli.output import console, print_json, print_next
 from mptui.cli.signals import Signals
 from mptui.events import finite_json
+from mptui.runs.leaving import end_now, worker_left
 from mptui.text import clean
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ def host(session: "Session", signals: Signals, *, as_json: bool, quiet: bool) ->
             print_json(finite_json(result.summary))
         raise result.error
     tell_end(result.summary, session.run, result.exit_code, as_json=as_json, quiet=quiet)
+    if worker_left():
+        end_now(result.exit_code)
     return result.exit_code
 
 

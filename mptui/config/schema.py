@@ -61,7 +61,7 @@ class PrecisionConfig(Table):
     """In what number format the network computes."""
 
     mode: PrecisionMode = "auto"
-    """auto takes what suits the device; what the device lacks falls back bf16, fp16, fp32, with a warning."""
+    """auto measures what is fastest; what the device lacks falls back bf16, fp16, fp32, with a warning."""
     tf32: bool = True
     """Let fp32 convolutions and matrix products use TensorFloat-32 where the device has it."""
     fp32_layers: list[str] = []
@@ -119,10 +119,10 @@ class SpeedConfig(Table):
 
     compile: CompileMode = "off"
     """torch.compile's mode; used where it can repay itself in this run (`--compile` forces it)."""
-    channels_last: bool = True
-    """Keep images and convolution weights as NHWC in memory."""
-    fused: bool = True
-    """Update all weights in one fused kernel; it also skips a bad step without a host-device sync."""
+    channels_last: bool | Literal["auto"] = "auto"
+    """Keep images and convolution weights as NHWC in memory; auto measures it."""
+    fused: bool | Literal["auto"] = "auto"
+    """Update all weights in one fused kernel, which skips a bad step without a sync; auto measures it."""
 
 
 class MemoryConfig(Table):

@@ -76,6 +76,20 @@ def choose_precision(requested: PrecisionMode, device: Device) -> PrecisionChoic
     return _choice(requested, used, why, f"{why}: training in {used}")
 
 
+def measurable_precisions(device: Device) -> list[PrecisionMode]:
+    """What may be measured for auto on `device`, whatever the tables say of its speed.
+
+    Not what is known to give NaN or to lose accuracy for nothing: fp16 only where it is native, and on a CPU
+    not at all.
+    """
+    found: list[PrecisionMode] = ["fp32"]
+    if device.kind == "cpu" or device.native.get("bf16") in {"native", "emulated"}:
+        found.append("bf16")
+    if device.kind != "cpu" and device.native.get("fp16") == "native":
+        found.append("fp16")
+    return found
+
+
 def _choice(
     requested: PrecisionMode, used: PrecisionMode, reason: str, warning: str | None = None
 ) -> PrecisionChoice:

@@ -32,7 +32,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A run in full: no value is left open but those that only the data decides (the cache, the compiler)."""
+    """A run in full: no value is left open but those that only the data decides (the cache, the compiler).
+
+    What `auto` leaves to the card is here as the table of cards has it, until it is measured.
+    """
 
     request: Request
     resolved: Resolved
@@ -42,6 +45,8 @@ class Plan:
     workers: int
     driver: str | None
     notes: tuple[str, ...] = ()
+    channels_last: bool = True
+    fused: bool = True
 
     @property
     def config(self) -> RunConfig:
@@ -78,7 +83,15 @@ def plan_run(request: Request, machine: Machine | None = None) -> Plan:
         workers=default_workers(machine.host.cpus_usable) if workers == "auto" else workers,
         driver=machine.driver,
         notes=notes,
+        channels_last=layout_of(config, device),
+        fused=bool(config.speed.fused),
     )
+
+
+def layout_of(config: RunConfig, device: Device) -> bool:
+    """Whether images are NHWC in memory: as asked for, else as suits the device."""
+    asked = config.speed.channels_last
+    return device.kind != "mps" if asked == "auto" else asked
 
 
 def _check_model(config: RunConfig, task: TaskName) -> None:

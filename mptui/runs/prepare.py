@@ -29,18 +29,27 @@ from mptui.text import clean
 
 Emit = Callable[[Event], None]
 OnBad = Callable[[Problem], None]
+Decide = Callable[[Plan, torch.nn.Module, Dataset], Plan]
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A job, and the data it was made from."""
+    """A job, and the data it was made from; the plan of its loaders leaves nothing to the card."""
 
     job: Job
     dataset: Dataset
     loaders: "LoaderMaker"
 
 
-def prepare(plan: Plan, *, emit: Emit, mailbox: Mailbox, on_bad: OnBad, force_compile: bool) -> Prepared:
+def prepare(
+    plan: Plan,
+    *,
+    emit: Emit,
+    mailbox: Mailbox,
+    on_bad: OnBad,
+    force_compile: bool,
+    decide: Decide = lambda plan, model, dataset: plan,
+) -> Prepared:
     """Make everything ready that the trainer needs.
 
     Args:
@@ -49,6 +58,7 @@ def prepare(plan: Plan, *, emit: Emit, mailbox: Mailbox, on_bad: OnBad, force_co
         mailbox: Looked at in every phase.
         on_bad: Told of each sample that can't be used, in the training too.
         force_compile: Compile even where that can't repay itself.
+        decide: Measures what the plan leaves to the card; without it the table of cards decides.
 
     Raises:
         ConfigError: The model does not exist, or not at this image size or for this task.
@@ -71,7 +81,8 @@ def prepare(plan: Plan, *, emit: Emit, mailbox: Mailbox, on_bad: OnBad, force_co
         for message in load_weights(model, config.model.weights):
             emit(Warned(code="weights", message=message))
     mailbox.check_stop()
-    plan = _with_cache(plan, dataset, emit)
+    layers_named(model, config.precision.fp32_layers)  # told now, and not in the middle of a step
+    plan = _with_cache(decide(plan, model, dataset), dataset, emit)
     loaders = LoaderMaker(plan, dataset, emit, on_bad, mailbox.check_stop)
     job = build_job(plan, loaders, model.to(device), force_compile=force_compile)
     return Prepared(job, dataset, loaders)
@@ -116,9 +127,11 @@ def _scanned(plan: Plan, side: int, emit: Emit, mailbox: Mailbox) -> Dataset:
 
 def build_job(plan: Plan, loaders: "LoaderMaker", model: torch.nn.Module, *, force_compile: bool) -> Job:
     """The job of `plan` around a model that is on its device already."""
-    config, dataset = plan.config, loaders.dataset
+    dataset = loaders.dataset
+    speed = {"channels_last": plan.channels_last, "fused": plan.fused}
+    config = plan.config.model_copy(update={"speed": plan.config.speed.model_copy(update=speed)})
     layers_named(model, config.precision.fp32_layers)  # told now, and not in the middle of a switch
-    memory_format = torch.channels_last if config.speed.channels_last else torch.contiguous_format
+    memory_format = torch.channels_last if plan.channels_last else torch.contiguous_format
     return Job(
         config=config,
         model=model.to(memory_format=memory_format),
@@ -130,6 +143,7 @@ def build_job(plan: Plan, loaders: "LoaderMaker", model: torch.nn.Module, *, for
         val_loader=loaders.make(dataset.val, train=False),
         fallbacks=("bf16", "fp32") if plan.device.native.get("bf16") == "native" else ("fp32",),
         force_compile=force_compile,
+        device_name=plan.device.name,
     )
 
 
@@ -152,11 +166,14 @@ def build_switch(plan: Plan, prepared: Prepared, command: Command, emit: Emit) -
         raise ConfigError(
             f"{argument}: this can't change in a run, or is so already", hint="start another run with --set"
         )
+    chosen = prepared.loaders.plan
     fresh = replace(
         plan,
         request=request,
         resolved=replace(preset, config=config),
-        precision=choose_precision(config.precision.mode, plan.device),
+        precision=chosen.precision
+        if config.precision.mode == chosen.precision.requested
+        else choose_precision(config.precision.mode, plan.device),
         workers=plan.workers if config.data.workers == "auto" else config.data.workers,
     )
     if kept:
@@ -189,7 +206,7 @@ def run_started(
         precision=plan.precision.used,
         precision_reason=plan.precision.reason,
         tf32=config.precision.tf32 and plan.device.native.get("tf32") == "native",
-        channels_last=config.speed.channels_last,
+        channels_last=plan.channels_last,
         compile_mode=config.speed.compile,
         image_size=int(config.data.image_size or 0),
         batch_size=config.training.batch_size,
@@ -246,7 +263,7 @@ class LoaderMaker:
             augment=train and data.augment == "default",
             seed=training.seed,
             device=torch.device(self.plan.device.torch_name),
-            channels_last=config.speed.channels_last,
+            channels_last=self.plan.channels_last,
             workers=self.plan.workers,
             prefetch=data.prefetch,
             cache=data.cache if data.cache != "auto" else "off",

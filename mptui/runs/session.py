@@ -19,7 +19,7 @@ import torch
 from mptui.config.dump import to_toml
 from mptui.engine import snapshots
 from mptui.engine.checkpoint import cant_save, need_space, never_saved, read_newest
-from mptui.engine.control import Command, Mailbox, Stopped
+from mptui.engine.control import Command, Left, Mailbox, Stopped
 from mptui.engine.guards.nan import REPORT
 from mptui.engine.parts import Switch
 from mptui.engine.saver import Saver
@@ -47,7 +47,9 @@ from mptui.runs import directory
 from mptui.runs.bad_samples import NAME as BAD_SAMPLES
 from mptui.runs.buffer import EventBuffer
 from mptui.runs.control import ControlServer, preset_names
+from mptui.runs.decide import Decider
 from mptui.runs.environment import describe_environment, redact
+from mptui.runs.leaving import WORKER
 from mptui.runs.plan import Plan
 from mptui.runs.prepare import Prepared, build_switch, checkpoint_bytes, prepare, run_started
 from mptui.runs.records import Records
@@ -93,8 +95,10 @@ class Session:
         self._step, self._phase = 0, ""
         self._trainer: Trainer | None = None
         self._result: Result | None = None
-        self._thread = threading.Thread(target=self._work, name="mptui-session", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=WORKER, daemon=True)
         self._ended = threading.Event()
+        self._trackers = contextlib.ExitStack()
+        self._left = False
         self._control = ControlServer(
             run,
             presets=preset_names(plan.request.environ),
@@ -118,6 +122,7 @@ class Session:
             DiskError: The run's directory can't be written.
         """
         directory.claim(self.run)
+        self._started = time.monotonic()
         self._records = Records(self.run)
         self._watchdog = Watchdog(self.run, 60 * self.plan.config.guards.hang_minutes, self._warn)
         try:
@@ -150,14 +155,19 @@ class Session:
     # -- the worker
 
     def _work(self) -> None:
-        started = time.monotonic()
+        with contextlib.suppress(Left):  # the run has ended without this thread
+            self._work_to_the_end()
+
+    def _work_to_the_end(self) -> None:
         error: MptuiError | None = None
         bug: BaseException | None = None
         status, code = "completed", 0
         try:
             self._train()
         except Stopped as stop:
-            status, code = "stopped", 128 + stop.signal if stop.signal else 0
+            status, code = "stopped", _exit_code(stop.signal)
+        except Left:
+            raise
         except torch.OutOfMemoryError as caught:
             error = _out_of_memory(caught)
         except MptuiError as caught:
@@ -166,7 +176,17 @@ class Session:
             bug, status, code = caught, "failed", 1
         if error is not None:
             status, code = _STATUS.get(type(error), "failed"), error.exit_code
-        self._end(status, code, error, bug, time.monotonic() - started)
+        self.mailbox.way_out.close()
+        self._end(status, code, error, bug)
+
+    def _end_without_worker(self) -> None:
+        """End a run that was asked to stop while it compiles: all that it has learnt is saved."""
+        with self._lock:
+            self._left = True
+        self._trackers.close()
+        if self._trainer is not None:
+            self._note_figures(self._trainer, self._trainer.device)
+        self._end("stopped", _exit_code(self.mailbox.stop_signal), None, None)
 
     def _train(self) -> None:
         plan = self.plan
@@ -177,13 +197,16 @@ class Session:
         self._emit(PhaseChanged(phase="starting"))
         if plan.precision.warning is not None:
             self._warn("precision", plan.precision.warning)
-        with self._pulse(), follow(plan.config, self.run, self.listen, self._warn):
+        with self._pulse(), self._trackers:
+            self._trackers.enter_context(follow(plan.config, self.run, self.listen, self._warn))
+            decider = Decider(self.run, self._goes_on(), self._emit, self.mailbox.check_stop)
             prepared = prepare(
                 plan,
                 emit=self._emit,
                 mailbox=self.mailbox,
                 on_bad=lambda problem: self._records.bad_samples.add([problem]),
                 force_compile=self._force_compile,
+                decide=decider.decide,
             )
             if plan is not prepared.loaders.plan:  # what only the data decides is chosen now, and stays so
                 self.plan = prepared.loaders.plan
@@ -252,6 +275,10 @@ class Session:
         self.plan = plan
         return switch
 
+    def _goes_on(self) -> bool:
+        """Whether this is a resume of something that was saved."""
+        return self._resume and not never_saved(self.run / directory.CHECKPOINTS)
+
     def _restore(self, trainer: Trainer) -> int:
         """Set `trainer` to the newest whole checkpoint; to the start where the run was killed before any.
 
@@ -268,9 +295,7 @@ class Session:
         snapshots.restore(trainer, snapshot)
         return snapshot.step
 
-    def _end(
-        self, status: str, code: int, error: MptuiError | None, bug: BaseException | None, seconds: float
-    ) -> None:
+    def _end(self, status: str, code: int, error: MptuiError | None, bug: BaseException | None) -> None:
         """Write how it ended. What can't be written any more must not hide how it ended."""
         document = self._records.summary.document
         document["status"], document["exit_code"] = status, code
@@ -289,7 +314,7 @@ class Session:
             message=message,
             hint=error.hint if error else "",
             directory=str(self.run),
-            seconds=seconds,
+            seconds=time.monotonic() - self._started,
         )
         self._records.bad_samples.write()
         self._records.take(finished)
@@ -309,6 +334,8 @@ class Session:
     def _emit(self, event: Event) -> None:
         """To the journal first, then to everyone. From any of the session's threads."""
         with self._lock:
+            if self._left:
+                return
             self._step = max(self._step, event.step)
             if isinstance(event, PhaseChanged):
                 self._phase = event.phase
@@ -326,7 +353,7 @@ class Session:
 
     @contextlib.contextmanager
     def _pulse(self) -> Iterator[None]:
-        """Once a second: what the device does, and what the run's files are due."""
+        """Once a second: what the device does, what is due for its files, a stop that it misses."""
         sampler = DeviceSampler(self.plan.device.torch_name, uuid=self.plan.device.uuid)
         sampler.start()
         ending = threading.Event()
@@ -338,6 +365,9 @@ class Session:
                 if sample is not None and sample.time != last:
                     last = sample.time
                     self._emit(replace(sample, step=self._step))
+                if self.mailbox.stop_asked and self.mailbox.way_out.take():
+                    self._end_without_worker()
+                    return
                 self._records.beat(self._emit, self._step)
                 trainer = self._trainer
                 self._watchdog.look(trainer and (trainer.step, trainer.cursor.sample))
@@ -367,6 +397,10 @@ class Session:
         document["time"]["first_step_s"] = trainer.outcome.first_step_s
         document["time"]["data_wait_fraction"] = trainer.reporter.wait_fraction()
         self._records.summary.measure(device)
+
+
+def _exit_code(signal: int | None) -> int:
+    return 128 + signal if signal else 0
 
 
 def _out_of_memory(error: torch.OutOfMemoryError) -> MemoryExhaustedError:

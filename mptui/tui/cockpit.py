@@ -12,6 +12,7 @@ from textual import on
 from mptui.events import RunFinished
 from mptui.hardware.memory import keep_freed_memory
 from mptui.runs.detach import LOG, launcher
+from mptui.runs.leaving import end_now, worker_left
 from mptui.text import clean
 from mptui.tui import background
 from mptui.tui.app import person_keymap
@@ -168,6 +169,8 @@ def open_cockpit(part: Part, *, isolate: bool = False) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+    if worker_left():
+        end_now(code)
     return code
 
 

@@ -158,7 +158,7 @@ def test_faults_of_all_layers_are_told_at_once(tmp_path):
         "--epochs = 0: must be 1 or more",
         "--set trainig.lr=1: unknown key; nearest: training.lr",
         "--set training.lr: not of the form table.key=value",
-        "--set speed.fused=yes: must be true or false",
+        "--set speed.fused=yes: must be true or false or 'auto'",
     ]
 
 

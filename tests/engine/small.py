@@ -100,7 +100,7 @@ def build_trainer(
             train=is_train,
             augment=is_train and run.data.augment == "default",
             seed=run.training.seed,
-            channels_last=run.speed.channels_last,
+            channels_last=bool(run.speed.channels_last),
             workers=workers,
             cache=cache,
             pad_last=not is_train,

@@ -382,4 +382,6 @@ def _choices(setting: Setting) -> list[str]:
     if kind is bool:
         return ["true", "false"]
     words = get_args(kind)
+    if bool in words:
+        return ["true", "false", *(word for inner in words for word in get_args(inner))]
     return [str(word) for word in words] if words and all(isinstance(word, str) for word in words) else []

@@ -1,0 +1,156 @@
+"""What a run leaves to its card: measured before it begins, written down, and taken again on a resume."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+
+from mptui.config.schema import PrecisionMode
+from mptui.data.cache import load_json
+from mptui.data.types import Dataset
+from mptui.engine.choices import Candidates, Choice, Timer, choose, layouts, precisions, updates
+from mptui.engine.kept import Kept, facts_of
+from mptui.engine.optim import supports_fused
+from mptui.engine.trial import Trial
+from mptui.events import Event, PhaseChanged
+from mptui.hardware.advice import measurable_precisions
+from mptui.runs.directory import write_json
+from mptui.runs.plan import Plan
+from mptui.tasks.registry import build_task
+from mptui.text import clean
+
+NAME = "choices.json"
+"""In the run's directory: what was decided for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decider:
+    """Decides for one run.
+
+    Args:
+        run: Its directory.
+        again: It is resumed: what it had is taken, and nothing is measured.
+        emit: Told what is being measured.
+        check_stop: Asked before each step of a measurement; may raise Stopped.
+        trial: Makes what takes the steps.
+    """
+
+    run: Path
+    again: bool
+    emit: Callable[[Event], None]
+    check_stop: Callable[[], None]
+    trial: Callable[..., Trial] = Trial
+
+    def decide(self, plan: Plan, model: torch.nn.Module, dataset: Dataset) -> Plan:
+        """The plan with nothing left to the card. A deterministic run is decided by the table of cards.
+
+        Args:
+            plan: What will be done, as the table has it.
+            model: On the host or on the device; it is copied.
+            dataset: What it is trained on.
+
+        Raises:
+            Stopped: From `check_stop`.
+            DiskError: The decision can't be written down.
+        """
+        if plan.config.training.deterministic:
+            return plan
+        if self.again:
+            return _taken_again(plan, load_json(self.run / NAME))
+        decided = self._measured(plan, model, dataset)
+        write_json(
+            self.run / NAME,
+            {
+                "precision": {"used": decided.precision.used, "reason": decided.precision.reason},
+                "channels_last": decided.channels_last,
+                "fused": decided.fused,
+            },
+        )
+        return decided
+
+    def _measured(self, plan: Plan, model: torch.nn.Module, dataset: Dataset) -> Plan:
+        config, device = plan.config, torch.device(plan.device.torch_name)
+        steps = _micro_batches(plan, dataset)
+        task = build_task(plan.task, dataset.classes, config.training)
+        trial = self.trial(model, task, config, device, len(dataset.classes))
+        facts = {**facts_of(config, plan.device.name, len(dataset.classes)), "task": plan.task}
+        facts["micro_batch"] = config.memory.micro_batch
+
+        def chosen(
+            kind: str, candidates: Candidates, timers: Callable[[str], Timer], **more: object
+        ) -> Choice:
+            def told(name: str) -> Timer:
+                words = clean(candidates.words[name])
+                self.emit(PhaseChanged(phase="preparing", detail=f"measuring {words}"))
+                return timers(name)
+
+            kept = Kept(kind, {**facts, **more})
+            return choose(candidates, kept, told, steps=steps, check_stop=self.check_stop)
+
+        notes = []
+        if config.precision.mode == "auto":
+            names = measurable_precisions(plan.device)
+            choice = chosen(
+                "precision",
+                precisions(names, plan.precision.used),
+                lambda name: trial.step(name, channels_last=plan.channels_last),
+                channels_last=plan.channels_last,
+            )
+            plan = _with_precision(plan, choice.name, choice.reason)
+        if config.speed.channels_last == "auto" and plan.device.kind != "mps":
+            choice = chosen(
+                "layout",
+                layouts(_word(plan.channels_last)),
+                lambda name: trial.step(plan.precision.used, channels_last=name == "true"),
+                precision=plan.precision.used,
+            )
+            plan = replace(plan, channels_last=choice.name == "true")
+            notes.append(choice.reason)
+        if config.speed.fused == "auto" and supports_fused(device):
+            choice = chosen(
+                "update",
+                updates(),
+                lambda name: trial.update(channels_last=plan.channels_last, fused=name == "true"),
+                channels_last=plan.channels_last,
+            )
+            plan = replace(plan, fused=choice.name == "true")
+            notes.append(choice.reason)
+        return replace(plan, notes=(*plan.notes, *filter(None, notes)))
+
+
+def _word(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _micro_batches(plan: Plan, dataset: Dataset) -> int:
+    """How many the run takes."""
+    training = plan.config.training
+    each = training.batch_size * training.accumulate
+    steps = training.epochs * -(-len(dataset.train) // each)
+    return min(steps, training.max_steps or steps) * training.accumulate
+
+
+def _with_precision(plan: Plan, used: str, reason: str) -> Plan:
+    if not reason:
+        return plan
+    mode: PrecisionMode = next(mode for mode in get_args(PrecisionMode) if mode == used)
+    choice = replace(plan.precision, used=mode, reason=reason, grad_scaler=mode == "fp16")
+    return replace(plan, precision=choice)
+
+
+def _taken_again(plan: Plan, recorded: Any) -> Plan:  # noqa: ANN401 - any JSON value
+    """What the run was begun with, where it is still left to the card; else as the table has it."""
+    if not isinstance(recorded, dict):
+        return plan
+    speed, precision = plan.config.speed, recorded.get("precision")
+    if plan.config.precision.mode == "auto" and isinstance(precision, dict):
+        used, reason = precision.get("used"), precision.get("reason")
+        if used in measurable_precisions(plan.device) and isinstance(reason, str):
+            plan = _with_precision(plan, used, clean(reason))
+    if speed.channels_last == "auto" and isinstance(recorded.get("channels_last"), bool):
+        plan = replace(plan, channels_last=recorded["channels_last"])
+    if speed.fused == "auto" and isinstance(recorded.get("fused"), bool):
+        plan = replace(plan, fused=recorded["fused"])
+    return plan

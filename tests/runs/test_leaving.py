@@ -1,0 +1,184 @@
+"""A stop in the middle of a compile, which sees none: the run ends at once, saved, and can go on."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from mptui.engine.checkpoint import read_newest
+from mptui.events import CheckpointSaved, PhaseChanged, RunFinished, Step
+from mptui.runs.directory import create_run, read_summary
+from mptui.runs.journal import read_journal
+from mptui.runs.leaving import worker_left
+from mptui.runs.plan import Request, plan_run
+from mptui.runs.session import Session
+
+LIMIT_S = 300.0
+SETTINGS = {
+    "model.name": "unet",
+    "model.width": 2,
+    "model.depth": 1,
+    "data.name": "shapes",
+    "data.image_size": 16,
+    "data.samples": 32,
+    "data.workers": 0,
+    "training.batch_size": 8,
+    "training.epochs": 2,
+    "training.deterministic": True,
+    "training.ema_decay": 0.9,
+    "logging.step_interval_s": 0,
+    "hardware.device": "cpu",
+    "speed.compile": "default",
+}
+
+
+class Compiler:
+    """Stands in for torch.compile: each forward waits until it may go on, in the phases that it is told."""
+
+    def __init__(self):
+        self.may_go_on = threading.Event()
+        self.slow = {"training", "evaluating"}
+        self.begun = threading.Event()
+
+    def compile(self, model, **_):
+        def compiled(*inputs):
+            if ("training" if model.training else "evaluating") in self.slow:
+                self.begun.set()
+                assert self.may_go_on.wait(LIMIT_S)
+            return model.forward(*inputs)
+
+        model._compiled_call_impl = compiled
+
+
+@pytest.fixture
+def compiler(monkeypatch, tmp_path):
+    program = tmp_path / "bin" / "c++"
+    program.parent.mkdir()
+    program.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
+    stand_in = Compiler()
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda model, **how: stand_in.compile(model, **how))
+    yield stand_in
+    stand_in.may_go_on.set()
+    until(lambda: not worker_left())
+
+
+def until(seen):
+    limit = time.monotonic() + LIMIT_S
+    while not seen():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+def session(runs, name, *, resume=False, **changed):
+    flags = {key: ("test", value) for key, value in {**SETTINGS, **changed}.items()}
+    run = runs / name if resume else create_run(runs, "test", "unet", name)
+    return Session(plan_run(Request("stable", flags, (), os.environ)), run, resume=resume, force_compile=True)
+
+
+def finish(one):
+    one.start()
+    assert one.wait(LIMIT_S)
+    return one.result
+
+
+def last_weights(run):
+    return read_newest(run / "checkpoints")[0].tensors
+
+
+def losses(run):
+    return {event.step: event.loss for event in read_journal(run) if isinstance(event, Step)}
+
+
+@pytest.mark.parametrize("phase", ["training", "evaluating"])
+def test_a_stop_in_a_compile_ends_the_run_at_once_and_it_goes_on_bit_by_bit(tmp_path, compiler, phase):
+    compiler.slow = {phase}
+    stopped = session(tmp_path, "stopped")
+    stopped.start()
+    assert compiler.begun.wait(LIMIT_S)
+    stopped.mailbox.stop(signal.SIGTERM)
+    assert stopped.wait(LIMIT_S)  # while the compile goes on
+    assert not compiler.may_go_on.is_set()
+    assert worker_left()
+    assert (stopped.result.status, stopped.result.exit_code) == ("stopped", 143)
+    summary = read_summary(stopped.run)
+    assert (summary["status"], summary["exit_code"]) == ("stopped", 143)
+    written = list(read_journal(stopped.run))
+    assert isinstance(written[-1], RunFinished)
+    assert [e.reason for e in written if isinstance(e, CheckpointSaved)][-1] == "compile"
+    assert not (stopped.run / "lock.json").exists()
+
+    compiler.may_go_on.set()  # what the worker finds when it comes back
+    until(lambda: not worker_left())
+    assert list(read_journal(stopped.run)) == written
+    assert read_newest(stopped.run / "checkpoints")[0].step == (0 if phase == "training" else 4)
+
+    assert finish(session(tmp_path, "stopped", resume=True)).exit_code == 0
+    assert finish(session(tmp_path, "whole")).exit_code == 0
+    assert losses(tmp_path / "stopped") == losses(tmp_path / "whole")
+    one, other = last_weights(tmp_path / "stopped"), last_weights(tmp_path / "whole")
+    for group in ("model", "optimizer", "average"):
+        assert one[group].keys() == other[group].keys()
+        for name, value in one[group].items():
+            assert torch.equal(value, other[group][name]), name
+
+
+@pytest.mark.parametrize("asks", ["x", "interrupt"])
+def test_a_key_and_an_interrupt_end_it_too(tmp_path, compiler, asks):
+    stopped = session(tmp_path, "stopped")
+    stopped.start()
+    assert compiler.begun.wait(LIMIT_S)
+    if asks == "x":
+        stopped.send("stop")
+    else:
+        stopped.mailbox.stop(signal.SIGINT)
+    assert stopped.wait(LIMIT_S)
+    assert stopped.result.status == "stopped"
+    assert stopped.result.exit_code == (0 if asks == "x" else 130)
+
+
+def test_a_compile_that_ends_before_the_stop_is_seen_goes_on_in_order(tmp_path, compiler):
+    compiler.may_go_on.set()
+    one = session(tmp_path, "one", **{"training.epochs": 100_000})
+    heard = one.listen()
+    one.start()
+    until(lambda: any(isinstance(e, PhaseChanged) and e.phase == "training" for e in heard.drain()))
+    one.mailbox.stop(signal.SIGTERM)
+    assert one.wait(LIMIT_S)
+    assert one.result.exit_code == 143
+    assert [e.reason for e in read_journal(one.run) if isinstance(e, CheckpointSaved)][-1] == "stop"
+    assert not worker_left()
+
+
+def test_a_real_process_ends_by_a_real_signal_while_it_compiles(tmp_path):
+    waits = tmp_path / "compiles"
+    waits.touch()
+    program = tmp_path / "bin" / "c++"
+    program.parent.mkdir()
+    program.touch(mode=0o755)
+    given = {key: str(value).lower() for key, value in SETTINGS.items() if key != "speed.compile"}
+    sets = [text for key, value in given.items() for text in ("--set", f"{key}={value}")]
+    script = Path(__file__).with_name("slow_compile.py")
+    asked = ["run", "--compile", "--name", "run", "--runs-dir", str(tmp_path), "--json", *sets]
+    child = subprocess.Popen(
+        [sys.executable, str(script), *asked],
+        env={**os.environ, "SLOW_COMPILE": str(waits), "PATH": f"{program.parent}:{os.environ['PATH']}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    compiles = lambda e: isinstance(e, PhaseChanged) and e.phase == "compiling"  # noqa: E731
+    until(lambda: child.poll() is not None or any(map(compiles, read_journal(tmp_path / "run"))))
+    child.send_signal(signal.SIGTERM)
+    told, complaint = child.communicate(timeout=LIMIT_S)
+    assert child.returncode == 143, complaint
+    assert waits.exists()  # it would compile to this moment
+    assert '"status": "stopped"' in told
+    assert "Traceback" not in complaint
+    assert read_summary(tmp_path / "run")["status"] == "stopped"
