@@ -18,6 +18,7 @@ from mptui.cli import (
     detect,
     doctor,
     parity,
+    prepare,
     profiles,
     resume,
     run,
@@ -75,6 +76,7 @@ for _module in (
     check_amp,
     doctor,
     parity,
+    prepare,
     selftest,
 ):
     _module.app_command(app)

@@ -41,6 +41,11 @@ class Signals:
         self._mailbox = mailbox
         self._pass_on()
 
+    @property
+    def stop_asked(self) -> bool:
+        """Whether a stop came."""
+        return self._stop is not None
+
     def leave_if_stopped(self) -> None:
         """End the command where a stop came before there was a run; nothing was trained, nothing is saved."""
         if self._stop is not None:

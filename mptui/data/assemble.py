@@ -5,11 +5,14 @@ import numpy as np
 from mptui.config.schema import DataConfig
 from mptui.data.coding import class_pixels, find_coding, unknown_code
 from mptui.data.folders import Found, some
+from mptui.data.geometry import stored_side
+from mptui.data.masks import MaskCoding
+from mptui.data.prepared import Prepared
 from mptui.data.scan import OnProgress, Report, ShouldStop, scan
 from mptui.data.splits import FileSplit, Labels, MaskedSplit, Rows, split_by_class
-from mptui.data.types import Dataset, Problem
+from mptui.data.types import Dataset, Problem, Sides
 from mptui.errors import DataError
-from mptui.text import clean_name
+from mptui.text import clean, clean_name
 
 _MOST_NAMED = 20
 
@@ -38,19 +41,65 @@ def assemble(
     return _with_labels(name, found, found.labels, report, data, seed)
 
 
+def assemble_prepared(prepared: Prepared, data: DataConfig, side: int, seed: int) -> Dataset:
+    """Make a prepared set ready: the same samples in the same order as of the files it was made from.
+
+    Args:
+        prepared: The set.
+        data: The share of validation, the ignored mask value.
+        side: Pixels of a side that the network will see.
+        seed: Chooses the validation half where the set has none of its own.
+
+    Raises:
+        DataError: Too little is in it, or another mask value is ignored.
+    """
+    facts, labels, pixels = prepared.facts, prepared.labels, prepared.pixels
+    if pixels is not None and data.ignore_index not in {None, facts.get("ignore_index")}:
+        raise DataError(
+            f"{clean_name(str(prepared.folder))}: prepared with another data.ignore_index",
+            hint=f"Prepare it again: mptui prepare DATA --ignore-index {data.ignore_index}",
+        )
+    count = len(labels)
+    train_rows = count if facts["train_count"] is None else facts["train_count"]
+    as_split = labels if pixels is None else np.zeros(count, np.int64)
+    train, val = halves(as_split, np.arange(count), train_rows, data.val_fraction, seed)
+    if pixels is None:
+        counts = np.bincount(labels[train], minlength=len(prepared.classes)).tolist()
+    else:
+        counts = pixels[train, :-1].sum(axis=0).tolist()
+    sides = prepared.sides
+    warnings = [clean(text) for text in facts["warnings"]]
+    if stored_side(side) > facts["side"]:
+        made_for = f"prepared for {facts['image_size']} px: at {side} px images are enlarged"
+        warnings.append(f"{made_for}; prepare it again with --image-size {side}")
+    return Dataset(
+        name=clean_name(facts["name"]),
+        task=facts["task"],
+        classes=prepared.classes,
+        train=prepared.split(train),
+        val=prepared.split(val),
+        problems=prepared.problems,
+        warnings=tuple(warnings),
+        has_ignored=pixels is not None and bool(pixels[:, -1].any()),
+        class_counts=counts,
+        sides=shorter_sides(sides),
+        sizes=(sides[train], sides[val]),
+    )
+
+
 def _with_labels(
     name: str, found: Found, labels: Labels, report: Report, data: DataConfig, seed: int
 ) -> Dataset:
-    problems = _within_budget(found, report, data.bad_sample_budget)
-    train, val = _halves(found, labels, report, data.val_fraction, seed)
+    problems = within_budget(found, report, data.bad_sample_budget)
+    train, val = _halves_of(found, labels, report, data.val_fraction, seed)
     counts = np.bincount(labels[train], minlength=len(found.classes)).tolist()
     warnings = list(found.warnings)
     if unusable := [name for name, count in zip(found.classes, counts, strict=True) if not count]:
         warnings.append(f"classes without a usable training image: {some(unusable)}")
     if found.train_rows == len(found.images):
-        alone = [name for name, count in zip(found.classes, counts, strict=True) if count == 1]
         in_val = set(labels[val].tolist())
-        if alone := [name for name in alone if found.classes.index(name) not in in_val]:
+        counted = enumerate(zip(found.classes, counts, strict=True))
+        if alone := [name for number, (name, count) in counted if count == 1 and number not in in_val]:
             warnings.append(f"classes with one image, trained on and never validated: {some(alone)}")
     return Dataset(
         name=name,
@@ -61,25 +110,18 @@ def _with_labels(
         problems=problems,
         warnings=tuple(warnings),
         class_counts=counts,
-        sides=_sides(report),
+        sides=shorter_sides(report.sides),
         sizes=(report.sides[train], report.sides[val]),
     )
 
 
 def _with_masks(name: str, found: Found, report: Report, data: DataConfig, seed: int) -> Dataset:
     assert found.masks is not None
-    if not report.surveys:
-        _within_budget(found, report, data.bad_sample_budget)
+    coding = mask_coding(found, report, data)
+    problems = within_budget(found, report, data.bad_sample_budget)
     surveys = report.surveys
-    coding = found.coding or find_coding(list(surveys.values()), data.ignore_index, found.class_file)
-    for row, survey in list(surveys.items()):
-        if (unknown := unknown_code(survey, coding)) is not None:
-            report.problems[row] = Problem(found.masks[row], f"{unknown} of the mask is none of the classes")
-            report.sides[row] = 0, 0
-            del surveys[row]
-    problems = _within_budget(found, report, data.bad_sample_budget)
     as_one_class = np.zeros(len(found.images), np.int64)
-    train, val = _halves(found, as_one_class, report, data.val_fraction, seed)
+    train, val = _halves_of(found, as_one_class, report, data.val_fraction, seed)
     counts, ignored_train = class_pixels([surveys[int(row)] for row in train], coding)
     _, ignored_val = class_pixels([surveys[int(row)] for row in val], coding)
     warnings = found.warnings
@@ -95,13 +137,35 @@ def _with_masks(name: str, found: Found, report: Report, data: DataConfig, seed:
         warnings=warnings,
         has_ignored=ignored_train or ignored_val,
         class_counts=counts,
-        sides=_sides(report),
+        sides=shorter_sides(report.sides),
         sizes=(report.sides[train], report.sides[val]),
     )
 
 
-def _within_budget(found: Found, report: Report, budget: float) -> tuple[Problem, ...]:
-    """The unusable samples, if the run may go on without them."""
+def mask_coding(found: Found, report: Report, data: DataConfig) -> MaskCoding:
+    """How the masks of a scanned set are coded; samples whose masks it does not explain are set aside.
+
+    Raises:
+        DataError: Nothing explains them, or too many samples are unusable.
+    """
+    assert found.masks is not None
+    if not report.surveys:
+        within_budget(found, report, data.bad_sample_budget)
+    coding = found.coding or find_coding(list(report.surveys.values()), data.ignore_index, found.class_file)
+    for row, survey in list(report.surveys.items()):
+        if (unknown := unknown_code(survey, coding)) is not None:
+            report.problems[row] = Problem(found.masks[row], f"{unknown} of the mask is none of the classes")
+            report.sides[row] = 0, 0
+            del report.surveys[row]
+    return coding
+
+
+def within_budget(found: Found, report: Report, budget: float) -> tuple[Problem, ...]:
+    """The unusable samples, if the run may go on without them.
+
+    Raises:
+        DataError: There are too many.
+    """
     problems = (*found.unpaired, *(report.problems[row] for row in sorted(report.problems)))
     total = len(found.images) + len(found.unpaired)
     if len(problems) > budget * total:
@@ -115,22 +179,37 @@ def _within_budget(found: Found, report: Report, budget: float) -> tuple[Problem
     return problems
 
 
-def _halves(found: Found, labels: Labels, report: Report, fraction: float, seed: int) -> tuple[Rows, Rows]:
-    """The usable rows to train on, and those to validate with."""
-    usable = np.flatnonzero(report.sides[:, 0])
-    if found.train_rows < len(found.images):
-        train, val = usable[usable < found.train_rows], usable[usable >= found.train_rows]
+def _halves_of(found: Found, labels: Labels, report: Report, fraction: float, seed: int) -> tuple[Rows, Rows]:
+    return halves(labels, np.flatnonzero(report.sides[:, 0]), found.train_rows, fraction, seed)
+
+
+def halves(labels: Labels, usable: Rows, train_rows: int, fraction: float, seed: int) -> tuple[Rows, Rows]:
+    """The usable rows to train on, and those to validate with.
+
+    Args:
+        labels: The class of each row.
+        usable: The rows that can be used.
+        train_rows: How many rows are of a folder for training; all, where there is none for validation.
+        fraction: The share to hold out in that case.
+        seed: Chooses what is held out.
+
+    Raises:
+        DataError: One half is empty.
+    """
+    if train_rows < len(labels):
+        train, val = usable[usable < train_rows], usable[usable >= train_rows]
     else:
         train, val = split_by_class(labels, usable, fraction, seed)
     if not len(train) or not len(val):
         which = "training" if not len(train) else "validation"
         raise DataError(
-            f"no usable images are left for {which} ({len(usable)} of {len(found.images)} are usable)",
+            f"no usable images are left for {which} ({len(usable)} of {len(labels)} are usable)",
             hint="A class needs two images or more, or the set a folder for validation.",
         )
     return train, val
 
 
-def _sides(report: Report) -> tuple[int, int, int]:
-    sides = report.sides[:, 0][report.sides[:, 0] > 0]
+def shorter_sides(sizes: Sides) -> tuple[int, int, int]:
+    """The smallest, the median and the largest shorter side of usable images."""
+    sides = sizes[:, 0][sizes[:, 0] > 0]
     return int(sides.min()), int(np.median(sides)), int(sides.max())

@@ -45,8 +45,8 @@ def choose_cache(
         augment: Whether training samples are cut at random.
         epochs: How often the training half is read; what is read once is not worth keeping.
     """
-    if asked == "off" or asked == "device":
-        return Choice(asked, "asked for")
+    if asked in {"off", "device"}:
+        return Choice("off" if asked == "off" else "device", "asked for")
     needed = _needed(dataset, side, augment)
     budget = memory_room(_SHARE_ASKED if asked == "ram" else _SHARE)(0)
     fits = needed <= budget

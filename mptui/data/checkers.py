@@ -1,49 +1,70 @@
-"""Child processes that look at files, and the bounded stream of work through them."""
+"""Child processes that decode files, and the bounded stream of work through them."""
 
 import json
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
 
 from mptui.data.check import Finding, Sample
 
-_START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from mptui.data.check import main; main()"
-)
+_START = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from {} import main; main()"
 _LOOK_AROUND_S = 0.2
+_ENDED = "reading it ended the process: out of memory, or a decoder's fault"
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class Work(Generic[Found]):
+    """What children are to do with samples."""
+
+    module: str
+    """Its `main` answers each line [told, samples] of stdin with a line of JSON: a list, a value a sample."""
+    told: Any
+    """What it is told with each chunk; ready for JSON."""
+    found: Callable[[Any], Found]
+    """Makes one of its values into what is handed on."""
+    failed: Callable[[str, str], Found]
+    """What is handed on of a sample that ends the child: made of its path and the reason."""
+
+
+def looking(*, whole: bool) -> Work[Finding]:
+    """Look whether samples can be read; with `whole` by decoding every pixel."""
+    return Work("mptui.data.check", whole, Finding.from_json, Finding)
 
 
 class ScanCancelledError(Exception):
     """The scan was asked to stop before it was done."""
 
 
-class Checker:
+class Checker(Generic[Found]):
     """One child process. A file that ends the child is found, named, and costs no other file its turn."""
 
-    def __init__(self) -> None:
+    def __init__(self, work: Work[Found]) -> None:
+        self._work = work
         self._guard = threading.Lock()
         self._stopped = False
         self._child = self._started()
 
-    def check(self, samples: Sequence[Sample], whole: bool) -> list[Finding]:
-        """Have the child look at some samples.
+    def check(self, samples: Sequence[Sample]) -> list[Found]:
+        """Have the child do its work on some samples.
 
         Raises:
             ScanCancelledError: `stop` was called meanwhile.
         """
         try:
-            return self._ask(samples, whole)
+            return self._ask(samples)
         except (OSError, EOFError):
             self._restart()
         if len(samples) == 1:
-            return [
-                Finding(samples[0][0], "reading it ended the process: out of memory, or a decoder's fault")
-            ]
-        return [finding for sample in samples for finding in self.check([sample], whole)]
+            return [self._work.failed(samples[0][0], _ENDED)]
+        return [found for sample in samples for found in self.check([sample])]
 
     def stop(self) -> None:
         """End the child, from any thread; a `check` under way returns at once."""
@@ -63,23 +84,22 @@ class Checker:
             self._child.communicate()
             self._child = self._started()
 
-    def _ask(self, samples: Sequence[Sample], whole: bool) -> list[Finding]:
+    def _ask(self, samples: Sequence[Sample]) -> list[Found]:
         stdin, stdout = self._child.stdin, self._child.stdout
         assert stdin is not None
         assert stdout is not None
-        stdin.write(json.dumps([whole, samples]) + "\n")
+        stdin.write(json.dumps([self._work.told, samples]) + "\n")
         stdin.flush()
         line = stdout.readline()
         if not line.endswith("\n"):
             raise EOFError("the child ended")
-        return [Finding.from_json(values) for values in json.loads(line)]
+        return [self._work.found(values) for values in json.loads(line)]
 
-    @staticmethod
-    def _started() -> subprocess.Popen[str]:
+    def _started(self) -> subprocess.Popen[str]:
         # A session of its own: ctrl+c and a closed terminal are the parent's business. The child ends
         # with the parent, whatever ends that: its stdin closes.
         return subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-c", _START, json.dumps(sys.path)],
+            [sys.executable, "-c", _START.format(self._work.module), json.dumps(sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -89,28 +109,28 @@ class Checker:
 
 
 def check_all(
-    chunks: Iterator[list[Sample]], whole: bool, processes: int, should_stop: Callable[[], bool]
-) -> Iterator[list[Finding]]:
-    """Look at chunks of samples in `processes` children; yields their findings in the order of the chunks.
+    chunks: Iterator[list[Sample]], work: Work[Found], processes: int, should_stop: Callable[[], bool]
+) -> Generator[list[Found], None, None]:
+    """Do `work` on chunks of samples in `processes` children; yields what is found, in the chunks' order.
 
     Only a few chunks are under way at a time, however many there are.
 
     Raises:
         ScanCancelledError: `should_stop` said so.
     """
-    checkers = [Checker() for _ in range(processes)]
-    idle: SimpleQueue[Checker] = SimpleQueue()
+    checkers = [Checker(work) for _ in range(processes)]
+    idle: SimpleQueue[Checker[Found]] = SimpleQueue()
     for checker in checkers:
         idle.put(checker)
 
-    def task(chunk: list[Sample]) -> list[Finding]:
+    def task(chunk: list[Sample]) -> list[Found]:
         checker = idle.get()
         try:
-            return checker.check(chunk, whole)
+            return checker.check(chunk)
         finally:
             idle.put(checker)
 
-    under_way: deque[Future[list[Finding]]] = deque()
+    under_way: deque[Future[list[Found]]] = deque()
     threads = ThreadPoolExecutor(processes)
     try:
         for chunk in chunks:
@@ -127,7 +147,7 @@ def check_all(
             checker.close()
 
 
-def _result(future: Future[list[Finding]], should_stop: Callable[[], bool]) -> list[Finding]:
+def _result(future: Future[list[Found]], should_stop: Callable[[], bool]) -> list[Found]:
     while True:
         if should_stop():
             raise ScanCancelledError

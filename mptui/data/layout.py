@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from mptui.data.prepared import is_prepared, task_of_prepared
 from mptui.data.readers import EXTENSIONS, opened
 from mptui.data.types import BadSampleError
 from mptui.errors import DataError
@@ -92,6 +93,8 @@ def detect_task(path: str) -> str:
         DataError: It is neither, or can't be read; the message says what was looked for and found.
     """
     check_folder(path)
+    if is_prepared(path):
+        return task_of_prepared(path)
     if has_images_and_masks(find_halves(path, has_images_and_masks).train):
         return "segmentation"
     train = find_halves(path, has_subfolders).train

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import cast
 
 from mptui.config.schema import DataConfig
-from mptui.data.assemble import assemble
+from mptui.data.assemble import assemble, assemble_prepared
 from mptui.data.cache import cache_folder
-from mptui.data.folders import find_classes, find_pairs
+from mptui.data.folders import Found, find_classes, find_pairs
 from mptui.data.layout import detect_task
 from mptui.data.named import NAMED, fetched, open_arrays, open_files
+from mptui.data.prepared import is_prepared, open_prepared
 from mptui.data.scan import OnProgress, ShouldStop
 from mptui.data.shapes import DEFAULT_SAMPLES, Task, shapes
 from mptui.data.types import Dataset
@@ -62,7 +63,7 @@ def open_dataset(
         ScanCancelledError: `should_stop` said so.
     """
     if data.name is None and data.path is not None:
-        dataset = _open_folder(data, data.path, task, seed, on_progress, should_stop)
+        dataset = _open_folder(data, data.path, task, side, seed, on_progress, should_stop)
     else:
         dataset = _open_named(data, data.name or BUILT_IN, task, side, seed, on_progress, should_stop)
     for warning in dataset.warnings:
@@ -70,16 +71,62 @@ def open_dataset(
     return dataset
 
 
+def files_of(data: DataConfig, task: str | None, should_stop: ShouldStop) -> tuple[str, str, Found]:
+    """List the files of a set that has one a sample: its name, its task and the files.
+
+    Args:
+        data: The set.
+        task: What it is for, where it serves more than one task; None: the first of them.
+        should_stop: Asked several times a second while files are fetched.
+
+    Raises:
+        ConfigError: The set is no set of files.
+        DataError: It is missing, or not whole.
+    """
+    if data.name is None and data.path is not None:
+        folder = os.path.abspath(_expanded(data.path))  # noqa: PTH100 - links stay what they are
+        detected = detect_task(folder)
+        if task not in {None, detected}:
+            raise _wrong_task(data.path, (detected,), str(task))
+        title, found = _found(folder, detected)
+        return title, detected, found
+    name = data.name or BUILT_IN
+    tasks = _tasks_of(name)
+    chosen = task or tasks[0]
+    if chosen not in tasks:
+        raise _wrong_task(name, tasks, chosen)
+    if name == BUILT_IN or NAMED[name].files is None:
+        raise ConfigError(
+            f"{name} is no set of image files: there is nothing to prepare", hint=f"mptui run --data {name}"
+        )
+    root = cache_folder() / "data" if data.path is None else Path(_expanded(data.path))
+    if data.download:
+        fetched(name, root, should_stop)
+    return name, chosen, open_files(name, root, chosen)
+
+
 def _open_folder(
-    data: DataConfig, path: str, task: str, seed: int, on_progress: OnProgress, should_stop: ShouldStop
+    data: DataConfig,
+    path: str,
+    task: str,
+    side: int,
+    seed: int,
+    on_progress: OnProgress,
+    should_stop: ShouldStop,
 ) -> Dataset:
     folder = _expanded(path)
     detected = detect_task(folder)
     if detected != task:
         raise _wrong_task(path, (detected,), task)
-    found = find_pairs(folder) if task == "segmentation" else find_classes(folder)
-    name = clean_name(Path(folder).resolve().name)
+    if is_prepared(folder):
+        return assemble_prepared(open_prepared(folder), data, side, seed)
+    name, found = _found(folder, task)
     return assemble(name, found, data, seed, on_progress, should_stop)
+
+
+def _found(folder: str, task: str) -> tuple[str, Found]:
+    found = find_pairs(folder) if task == "segmentation" else find_classes(folder)
+    return clean_name(Path(folder).resolve().name), found
 
 
 def _open_named(

@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from mptui.data.cache import cache_folder
 from mptui.data.check import Finding, Sample
-from mptui.data.checkers import check_all
+from mptui.data.checkers import check_all, looking
 from mptui.data.masks import MaskSurvey
-from mptui.data.scanned import file_keys, recall, remember
+from mptui.data.scanned import Keys, file_keys, recall, remember
 from mptui.data.types import Problem, Sides
 
 DECODE_WHOLE = 20_000
@@ -39,6 +39,8 @@ class Report:
 
     sides: Sides
     """0: the sample can't be used."""
+    keys: Keys
+    """A number for each sample, which changes when its files do."""
     surveys: dict[int, MaskSurvey] = field(default_factory=dict)
     """What each usable mask holds, by sample."""
     problems: dict[int, Problem] = field(default_factory=dict)
@@ -70,7 +72,8 @@ def scan(
     whole = masks is not None or len(images) <= DECODE_WHOLE
     kept = _place(images, masks, whole)
     keys = file_keys(images, masks, should_stop)
-    report = Report(*recall(kept, keys, masked=masks is not None))
+    sides, surveys = recall(kept, keys, masked=masks is not None)
+    report = Report(sides, keys, surveys)
     # Unusable files are never kept: a permission given, or a disk back, is seen at once.
     todo = np.flatnonzero(report.sides[:, 0] == 0)
     for start in range(0, len(todo), _REMEMBER_EVERY):
@@ -102,8 +105,10 @@ def _look(
             yield [(images[i], None if masks is None else masks[i]) for i in todo[start : start + size]]
 
     on_progress(done, len(images))
-    processes = min(_processors(), _MOST_PROCESSES, len(starts))
-    for start, findings in zip(starts, check_all(chunks(), whole, processes, should_stop), strict=True):
+    processes = min(processors(), _MOST_PROCESSES, len(starts))
+    for start, findings in zip(
+        starts, check_all(chunks(), looking(whole=whole), processes, should_stop), strict=True
+    ):
         for index, finding in zip(todo[start : start + size], findings, strict=True):
             report.add(int(index), finding)
         on_progress(done + start + len(findings), len(images))
@@ -116,5 +121,6 @@ def _place(images: Sequence[str], masks: Sequence[str] | None, whole: bool) -> P
     return cache_folder() / "scans" / f"{digest[:32]}.npz"
 
 
-def _processors() -> int:
+def processors() -> int:
+    """How many children may work at the same time."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

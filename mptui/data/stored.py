@@ -16,11 +16,11 @@ from math import sqrt
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from mptui.data.arena import anonymous_file
 from mptui.data.geometry import DRAWS, Geometry, cut_image, cut_mask, stored_side, views
 from mptui.data.masks import resized_mask
+from mptui.data.resample import resampled
 from mptui.data.types import Decoded, Request, Split
 
 _HEAD = np.dtype([("whole", "<u8"), ("label", "<i8"), ("height", "<i4"), ("width", "<i4")])
@@ -184,9 +184,8 @@ def shrunk(sample: Decoded, side: int) -> Decoded:
         return sample
     # Rounded down, which at a scale for the area keeps it below the most there may be.
     new = (max(1, int(width * scale + 1e-6)), max(1, int(height * scale + 1e-6)))
-    image = Image.fromarray(sample.image_HW3).resize(new, Image.Resampling.BILINEAR, reducing_gap=3.0)
     mask = None if sample.mask_HW is None else resized_mask(sample.mask_HW, new[1], new[0])
-    return Decoded(np.asarray(image), sample.label, mask)
+    return Decoded(resampled(sample.image_HW3, *new), sample.label, mask)
 
 
 def stored_bytes(geometry: Geometry, masks: bool, count: int, sides_N2: npt.NDArray[np.uint16] | None) -> int:

@@ -10,7 +10,7 @@ from PIL import Image
 from mptui.config.schema import DataConfig
 from mptui.data import scan as scanning
 from mptui.data.check import check
-from mptui.data.checkers import Checker, ScanCancelledError
+from mptui.data.checkers import Checker, looking, ScanCancelledError
 from mptui.data.open import open_dataset, task_of
 from mptui.errors import ConfigError, DataError
 
@@ -153,9 +153,9 @@ def test_a_file_that_ends_the_process_is_named_and_costs_no_other(tmp_path, monk
         "PIL.Image.open = lambda path, **k: os._exit(9) if str(path) == killer else whole(path, **k)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(site))
-    checker = Checker()
+    checker = Checker(looking(whole=True))
     try:
-        found = checker.check([(str(tmp_path / "cat" / f"{i}.png"), None) for i in range(3)], whole=True)
+        found = checker.check([(str(tmp_path / "cat" / f"{i}.png"), None) for i in range(3)])
     finally:
         checker.stop()
         checker.close()

@@ -1,0 +1,195 @@
+"""`mptui prepare`: a set made ready for a slow file system, in a few large files."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mptui.cli import options as o
+from mptui.cli.output import console, print_json, print_next
+from mptui.cli.signals import Signals
+
+if TYPE_CHECKING:
+    from mptui.data.prepared import Prepared
+
+FORMAT_VERSION = 1
+_SIDES = {"classification": 224, "segmentation": 512}
+_TELL_EVERY_S = 10.0
+
+_Data = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="A folder or a torchvision set; a prepared set is looked at, byte by byte.",
+        show_default=False,
+    ),
+]
+_Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Where to put it; otherwise here, under the data's name."),
+]
+_Size = Annotated[
+    int | None,
+    typer.Option(
+        "--image-size",
+        metavar="N",
+        min=8,
+        max=4096,
+        help="What will be trained at, in pixels: 224, with masks 512.",
+    ),
+]
+_Quality = Annotated[
+    int, typer.Option("--quality", metavar="1-100", min=1, max=100, help="Of the JPEGs that are written.")
+]
+_Lossless = Annotated[
+    bool, typer.Option("--lossless", help="Write PNGs: several times as large, not a bit lost.")
+]
+_Ignore = Annotated[
+    int | None,
+    typer.Option("--ignore-index", metavar="N", min=0, max=65535, help="Mask value that counts for nothing."),
+]
+_Budget = Annotated[
+    float,
+    typer.Option(
+        "--bad-budget", metavar="SHARE", min=0, max=1, help="Share of unreadable files to go on without."
+    ),
+]
+
+
+def app_command(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("prepare")(prepare)
+
+
+def prepare(
+    data: _Data,
+    out: _Out = None,
+    image_size: _Size = None,
+    quality: _Quality = 90,
+    lossless: _Lossless = False,
+    ignore_index: _Ignore = None,
+    bad_budget: _Budget = 0.01,
+    model: o.Model = None,
+    download: o.Download = False,
+    as_json: o.Json = False,
+) -> int:
+    """Decode every image once, make it small, and write all into a few large files.
+
+    For disks that are slow with many files. Stopped or killed, it goes on when it is called again.
+    """
+    signals = Signals()
+    from mptui.config.given import data_flags
+    from mptui.config.merge import task_of_model
+    from mptui.config.schema import DataConfig
+    from mptui.data.checkers import ScanCancelledError
+    from mptui.data.open import files_of
+    from mptui.data.prepared import is_prepared
+    from mptui.data.preparing import Order, prepare_set
+
+    if is_prepared(data):
+        return _look(data, as_json)
+    flags = {key.partition(".")[2]: value for key, (_, value) in data_flags(data, "DATA").items()}
+    config = DataConfig(**flags, download=download, ignore_index=ignore_index, bad_sample_budget=bad_budget)
+    began = time.monotonic()
+    try:
+        name, task, found = files_of(
+            config, None if model is None else task_of_model(model), lambda: signals.stop_asked
+        )
+        side = image_size or _SIDES[task]
+        order = Order(
+            name=name,
+            task=task,
+            found=found,
+            out=out or Path(f"{name}-{side}px"),
+            image_size=side,
+            quality=0 if lossless else quality,
+            data=config,
+        )
+        with _progress() as on_progress:
+            prepared = prepare_set(order, _tell, on_progress, lambda: signals.stop_asked)
+    except ScanCancelledError:
+        typer.echo("stopped; the same command goes on from here", err=True)
+        signals.leave_if_stopped()
+        raise
+    _report(prepared, time.monotonic() - began, as_json)
+    return 0
+
+
+def _look(data: str, as_json: bool) -> int:
+    """Hold a prepared set against what was written."""
+    from mptui.data.prepared import check_bytes, open_prepared
+
+    began = time.monotonic()
+    prepared = open_prepared(data)
+    with _progress() as on_progress:
+        check_bytes(prepared, on_progress)
+    _tell(f"{data} is a prepared set, and whole")
+    _report(prepared, time.monotonic() - began, as_json)
+    return 0
+
+
+def _report(prepared: "Prepared", seconds: float, as_json: bool) -> None:
+    document = _document(prepared, seconds)
+    if as_json:
+        print_json(document)
+        return
+    typer.echo(
+        f"{prepared.folder}: {document['samples']:,} samples for {document['task']}, {len(prepared.classes)}"
+        f" classes, shorter side {document['side']} px, {document['bytes'] / 2**20:,.0f} MiB in"
+        f" {document['shards']} shards"
+    )
+    if document["left_out"]:
+        typer.echo(f"{document['left_out']} files that can't be used were left out", err=True)
+    print_next(f"mptui run --data {prepared.folder}")
+
+
+def _document(prepared: "Prepared", seconds: float) -> dict[str, Any]:
+    facts = prepared.facts
+    return {
+        "version": FORMAT_VERSION,
+        "folder": str(prepared.folder),
+        "name": facts["name"],
+        "task": facts["task"],
+        "classes": list(prepared.classes),
+        "samples": facts["count"],
+        "train_samples": facts["train_count"],
+        "image_size": facts["image_size"],
+        "side": facts["side"],
+        "shards": len(facts["shards"]),
+        "bytes": sum(shard["bytes"] for shard in facts["shards"]),
+        "left_out": len(prepared.problems),
+        "seconds": round(seconds, 1),
+    }
+
+
+def _tell(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal, a line now and then elsewhere; both on stderr."""
+    if not sys.stderr.isatty():
+        yield _Lines()
+        return
+    from rich.progress import Progress
+
+    with Progress(console=console(file=sys.stderr), transient=True) as bar:
+        task = bar.add_task("", total=None, visible=False)
+        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
+
+
+class _Lines:
+    """How far it is, once in a while."""
+
+    def __init__(self) -> None:
+        self._told = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        if time.monotonic() - self._told >= _TELL_EVERY_S:
+            self._told = time.monotonic()
+            _tell(f"{done:,} of {total:,}")
