@@ -6,7 +6,7 @@ nothing of terminals.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from mptui.events import (
@@ -123,7 +123,7 @@ class RunView:
 
     def fold(self, event: Event) -> None:
         """Take one event into account."""
-        if not isinstance(event, Step):
+        if not (isinstance(event, Step) and _is_plain(event)):
             event = cleaned(event)
         self.version += 1
         self.time = event.time
@@ -352,10 +352,26 @@ def _changed(event: PresetSwitched) -> str:
 
 
 def cleaned(event: Event) -> Event:
-    """The event with each text of its own made safe to show."""
-    values = {f.name: getattr(event, f.name) for f in fields(event)}
-    texts: dict[str, Any] = {name: clean(text) for name, text in values.items() if isinstance(text, str)}
-    return replace(event, **texts)
+    """The event with each text in it made safe to show."""
+    made: Event = _cleaned(event)
+    return made
+
+
+def _cleaned(value: Any) -> Any:  # noqa: ANN401 - whatever a field of an event holds
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, list):
+        return [_cleaned(item) for item in value]
+    if isinstance(value, dict):
+        return {clean(key): _cleaned(item) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _cleaned(getattr(value, f.name)) for f in fields(value)})
+    return value
+
+
+def _is_plain(event: Step) -> bool:
+    """Whether a step has only texts that need no cleaning, as each of ours; most events are steps."""
+    return all(map(str.isidentifier, (event.bound_by or "x", *event.split, *event.ceilings, *event.metrics)))
 
 
 def _under_preset(started: RunStarted, changes: dict[str, list[str]]) -> RunStarted:

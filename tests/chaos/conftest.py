@@ -5,6 +5,9 @@ import pytest
 from mptui.lab.forkserver import ForkServer
 from mptui.lab.kills import outcome_of
 from tests.chaos.runs import UNET, finished
+from tests.runs.conftest import chance
+
+__all__ = ["chance"]
 
 
 @pytest.fixture(scope="session")

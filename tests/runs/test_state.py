@@ -7,6 +7,7 @@ import pytest
 
 from mptui.events import (
     CommandAnswered,
+    DeviceSample,
     Paused,
     PhaseChanged,
     PrecisionChanged,
@@ -139,8 +140,12 @@ def test_the_end_is_told_with_what_to_do():
 def test_text_from_outside_is_cleaned(hostile):
     view = folded(run_started(profile=hostile, model=hostile, dataset=hostile))
     view.fold(Warned(code="w", message=hostile))
-    shown = "".join([view.profile, view.started.model, *(line.text for line in view.log)])
-    assert shown.isprintable()
+    view.fold(DeviceSample(name=hostile, throttle=[hostile]))
+    step = step_event(1, START, random.Random(0), bound_by=hostile, split={hostile: 0.1})
+    view.fold(step)
+    shown = [view.profile, view.started.model, view.device.name, *view.device.throttle]
+    shown += [view.latest.bound_by, *view.latest.split, *(line.text for line in view.log)]
+    assert "".join(shown).isprintable()
 
 
 def test_compiled_is_what_runs_and_not_what_was_asked_for():
