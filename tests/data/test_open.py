@@ -10,7 +10,7 @@ from PIL import Image
 from mptui.config.schema import DataConfig
 from mptui.data import scan as scanning
 from mptui.data.check import check
-from mptui.data.checkers import Checker, looking, ScanCancelledError
+from mptui.data.checkers import Checker, ScanCancelledError, looking
 from mptui.data.open import open_dataset, task_of
 from mptui.errors import ConfigError, DataError
 

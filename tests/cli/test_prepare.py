@@ -1,0 +1,184 @@
+"""`mptui prepare` as a person meets it: told what it does, stopped, killed, out of room, and gone on with."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from mptui.data.layout import detect_task
+from mptui.errors import DataError
+from tests.data.images import class_folders, photo
+
+# The command in a process of its own, with small shards, and `{fault}` set up beforehand.
+_CALL = """
+import os, resource, signal, sys
+from mptui.data import preparing, shards
+preparing.SAMPLES_A_SHARD = 8
+calls = 0
+def at(number, what, owner, name):
+    whole = getattr(owner, name)
+    def counted(*arguments):
+        global calls
+        calls += 1
+        if calls == number:
+            what()
+        return whole(*arguments)
+    setattr(owner, name, counted)
+die = lambda: os.kill(os.getpid(), signal.SIGKILL)
+{fault}
+from mptui.cli.main import main
+sys.argv[0] = "mptui"
+main()
+"""
+_SHORT = {"in a shard", "before what is in a shard is noted", "in the index"}
+"""Those of the fast form."""
+_DEATHS = {
+    "in a shard": "at(20, die, shards.ShardWriter, 'add')",
+    "before a shard has its name": "at(3, die, shards.os, 'fsync')",
+    "before what is in a shard is noted": "at(2, die, shards, '_write_note')",
+    "before the index": "at(1, die, preparing, '_finish')",
+    "in the index": "at(2, die, preparing, 'write_file')",
+    "before the notes are removed": "at(1, die, preparing, 'forget_notes')",
+}
+
+
+def called(*arguments, within, fault="", command="prepare"):
+    return subprocess.run(
+        [sys.executable, "-c", _CALL.format(fault=fault), command, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=within,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+@pytest.fixture
+def prepare(tmp_path):
+    """Run it in an empty folder."""
+    return partial(called, within=tmp_path)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    root = tmp_path_factory.mktemp("photos") / "data"
+    for name in ("cat", "dog"):
+        (root / name).mkdir(parents=True)
+        for index in range(21):
+            photo(60 + index, 50, seed=index).save(root / name / f"{index}.jpg")
+    return root
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data, tmp_path_factory):
+    """What a call that nothing disturbs makes of it."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    ended = called(data, "--image-size", 32, within=folder)
+    assert ended.returncode == 0, ended.stderr
+    assert "data-32px: 42 samples for classification, 2 classes" in ended.stdout
+    assert ended.stderr.splitlines()[-1] == "Next: mptui run --data data-32px"
+    return folder / "data-32px"
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+def test_a_prepared_set_is_looked_at(prepare, undisturbed):
+    looked = prepare(undisturbed, "--json")
+    document = json.loads(looked.stdout)
+    assert (looked.returncode, document["samples"], document["shards"]) == (0, 42, 6)
+    assert "and whole" in looked.stderr
+
+
+def test_training_on_it_is_training_on_the_folder(prepare, tmp_path):
+    """Images that are small enough are kept bit for bit, and so is all that is learnt from them."""
+    class_folders(tmp_path / "data", {"cat": 16, "dog": 16})
+    assert prepare("data", "--image-size", 32, "--out", "out").returncode == 0
+    results = []
+    for where in ("data", "out"):
+        run = prepare(
+            *("--data", where, "--model", "shufflenet_v2_x0_5", "--epochs", 1, "--batch-size", 8, "--json"),
+            *("--set", "data.image_size=32", "--precision", "fp32", "--runs-dir", "runs", "--workers", 1),
+            command="run",
+        )
+        assert run.returncode == 0, run.stderr
+        results.append(json.loads(run.stdout))
+    raw, other = results
+    assert other["dataset"] == raw["dataset"]
+    assert other["final"] == raw["final"]
+
+
+@pytest.mark.parametrize(
+    "death", [pytest.param(each, marks=() if each in _SHORT else pytest.mark.chaos) for each in _DEATHS]
+)
+def test_a_killed_call_goes_on_where_it_was(prepare, data, undisturbed, tmp_path, death):
+    killed = prepare(data, "--image-size", 32, "--out", "out", fault=_DEATHS[death])
+    assert killed.returncode == -signal.SIGKILL
+    there = {path: path.stat().st_ino for path in (tmp_path / "out").glob("samples-*.tar")}
+    if death != "before the notes are removed":
+        with pytest.raises(DataError, match="not complete"):
+            detect_task(str(tmp_path / "out"))
+    again = prepare(data, "--image-size", 32, "--out", "out", "--json")
+    assert again.returncode == 0, again.stderr
+    assert contents(tmp_path / "out").items() >= contents(undisturbed).items()
+    kept = [path for path, number in there.items() if path.stat().st_ino == number]
+    assert len(kept) >= len(there) - 1  # the one without a note is written again
+
+
+def test_a_stop_leaves_what_is_done(prepare, data, tmp_path):
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        stop = f"at(3, lambda: os.kill(os.getpid(), {int(number)}), shards, '_write_note')"
+        stopped = prepare(data, "--image-size", 32, "--out", f"out{code}", "--json", fault=stop)
+        assert (stopped.returncode, stopped.stdout) == (code, "")
+        assert "goes on from here" in stopped.stderr
+        assert "Traceback" not in stopped.stderr
+        assert len(list((tmp_path / f"out{code}").glob("samples-*.tar"))) == 3
+        assert not list((tmp_path / f"out{code}").glob("*.tar.partial"))
+    assert "24 of 42 are there already" in prepare(data, "--image-size", 32, "--out", "out130").stderr
+
+
+def test_a_full_disk_is_told_and_gone_on_from(prepare, data, tmp_path):
+    full = "resource.setrlimit(resource.RLIMIT_FSIZE, (9000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))"
+    fault = f"def fill():\n    {full}\nat(2, fill, shards, '_write_note')"
+    ended = prepare(data, "--image-size", 32, "--out", "out", fault=fault)
+    assert ended.returncode == 7
+    assert "cannot write" in ended.stderr
+    assert "bytes are free" in ended.stderr
+    assert "goes on from here" in ended.stderr
+    assert prepare(data, "--image-size", 32, "--out", "out").returncode == 0
+    short = "preparing.shutil.disk_usage = lambda path: os.sys.modules['types'].SimpleNamespace(free=5000)"
+    ended = prepare(data, "--image-size", 32, "--out", "other", fault=short)
+    assert ended.returncode == 7
+    assert "bytes more are needed, 5,000 are free" in ended.stderr
+
+
+def test_mistakes_are_told_in_a_line(prepare, data, tmp_path):
+    for arguments, code, said in (
+        (("nothing/here",), 3, "no such folder"),
+        (("shapes",), 2, "nothing to prepare"),
+        (("cifar10",), 2, "nothing to prepare"),
+        ((data, "--out", data), 2, "other things"),
+        ((data, "--quality", "200"), 2, "quality"),
+    ):
+        ended = prepare(*arguments)
+        assert ended.returncode == code, (arguments, ended.stderr)
+        assert said in ended.stderr
+        assert "Traceback" not in ended.stderr
+
+
+def test_too_many_bad_files_end_it(prepare, tmp_path):
+    class_folders(tmp_path / "few", {"cat": 6, "dog": 6})
+    (tmp_path / "few/cat/2.png").write_bytes(b"no image")
+    ended = prepare("few", "--image-size", 32)
+    assert ended.returncode == 3
+    assert "2.png" in ended.stderr
+    ended = prepare("few", "--image-size", 32, "--bad-budget", 0.2, "--json")
+    assert ended.returncode == 0
+    assert json.loads(ended.stdout)["left_out"] == 1
