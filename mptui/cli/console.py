@@ -4,6 +4,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from mptui import events as ev
+from mptui import format as fmt
 from mptui.text import clean
 
 if TYPE_CHECKING:
@@ -69,7 +70,9 @@ class Plain:
         elif isinstance(event, ev.Advice):
             self._say(advice_line(event))
         elif isinstance(event, ev.PhaseChanged) and event.phase in {"scanning", "compiling"}:
-            self._say(f"{event.phase} {event.detail} …")
+            self._say(f"{event.phase} {event.detail}{_usual(event)} …")
+        elif isinstance(event, ev.PhaseChanged) and event.phase == "preparing" and event.detail:
+            self._say(f"{event.detail} …")
         elif isinstance(event, ev.Warned):
             self._say(f"warning: {event.message}")
 
@@ -122,6 +125,7 @@ class Bars:
         )
         self._progress.start()
         self._bar: TaskID | None = None
+        self._compile: TaskID | None = None
         self._epoch = 0
         self._on, self._off = icon
         self._mp = ""
@@ -130,6 +134,8 @@ class Bars:
         """Move the bar, or print a line above it."""
         if isinstance(event, ev.RunStarted):
             self._mp = self._off if event.precision == "fp32" else self._on
+        if isinstance(event, ev.PhaseChanged):
+            self._count_compile(event)
         if isinstance(event, ev.EpochStarted):
             self._epoch = event.epoch
             self._new_bar(f"Epoch {event.epoch} [Train]", event.steps, event.first_step)
@@ -138,7 +144,9 @@ class Bars:
                 self._bar, completed=event.epoch_step, figures=f"{step_figures(event)} mp: {self._mp}"
             )
         elif isinstance(event, ev.PhaseChanged) and event.phase in {"scanning", "preparing", "validating"}:
-            name = f"Epoch {self._epoch} [Val]" if event.phase == "validating" else event.phase
+            name = event.detail if event.phase == "preparing" and event.detail else event.phase
+            if event.phase == "validating":
+                name = f"Epoch {self._epoch} [Val]"
             self._new_bar(name, event.total, 0)
         elif isinstance(event, ev.Progress) and self._bar is not None:
             self._progress.update(self._bar, completed=event.done, total=event.total)
@@ -149,10 +157,23 @@ class Bars:
         """Leave the console as it was."""
         self._progress.stop()
 
+    def _count_compile(self, event: ev.PhaseChanged) -> None:
+        """A line of its own counts the seconds of a compile, below the bar that waits for it."""
+        if self._compile is not None:
+            self._progress.remove_task(self._compile)
+            self._compile = None
+        if event.phase == "compiling":
+            self._compile = self._progress.add_task(f"compiling{_usual(event)}", total=None, figures="")
+
     def _new_bar(self, name: str, total: int | None, done: int) -> None:
         if self._bar is not None:
             self._progress.remove_task(self._bar)
         self._bar = self._progress.add_task(name, total=total, completed=done, figures="")
+
+
+def _usual(event: ev.PhaseChanged) -> str:
+    """How long a phase took the last time."""
+    return "" if event.expected_s is None else f" (about {fmt.duration(event.expected_s)} the last time)"
 
 
 def start_lines(event: ev.RunStarted) -> list[str]:

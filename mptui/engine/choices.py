@@ -65,7 +65,7 @@ def updates() -> Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which candidate is taken, and why in words; no words where nothing was measured."""
+    """Which candidate is taken, and how it stands to the next best; no words where nothing was measured."""
 
     name: str
     reason: str = ""
@@ -153,18 +153,15 @@ def _decided(candidates: Candidates, seconds: Mapping[str, float]) -> Choice:
             taken = name
     if taken is None:
         return Choice(candidates.first)
-    word = candidates.words[taken]
     others = [name for name in seconds if name != taken]
     if not others:
-        return Choice(taken, f"{word}: the only one that could take a step here")
+        return Choice(taken, "the only one that could take a step here")
     other = min(others, key=lambda name: seconds[name])
     ratio = seconds[other] / seconds[taken]
-    figures = f"{_told(seconds[taken])} a step against {_told(seconds[other])}"
+    figures = f"({_told(seconds[taken])} a step against {_told(seconds[other])})"
     if ratio < 1:
-        return Choice(
-            taken, f"{word}: {candidates.words[other]} gains only {1 / ratio:.2f}x here ({figures})"
-        )
-    return Choice(taken, f"{word}: {ratio:.2f}x {candidates.words[other]} here ({figures})")
+        return Choice(taken, f"{candidates.words[other]} gains only {1 / ratio:.2f}x here {figures}")
+    return Choice(taken, f"{ratio:.2f}x {candidates.words[other]} here {figures}")
 
 
 def _told(seconds: float) -> str:

@@ -9,6 +9,7 @@ import torch
 from mptui.config.schema import RunConfig
 from mptui.data.batch import Batch
 from mptui.engine.compiling import Stopwatch
+from mptui.engine.guards.full import release
 from mptui.engine.islands import raise_islands
 from mptui.engine.optim import build_optimizer, supports_fused
 from mptui.engine.precision import Precision, build_precision
@@ -78,6 +79,13 @@ class Trial:
             return watch.seconds() / UPDATES
 
         return take
+
+    def close(self) -> None:
+        """Give back what the copies took."""
+        if self._networks:
+            self._networks.clear()
+            self._optimizers.clear()
+            release(self._device)
 
     def _network(self, channels_last: bool) -> torch.nn.Module:
         if channels_last not in self._networks:

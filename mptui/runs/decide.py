@@ -1,5 +1,6 @@
 """What a run leaves to its card: measured before it begins, written down, and taken again on a resume."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,14 +35,12 @@ class Decider:
         again: It is resumed: what it had is taken, and nothing is measured.
         emit: Told what is being measured.
         check_stop: Asked before each step of a measurement; may raise Stopped.
-        trial: Makes what takes the steps.
     """
 
     run: Path
     again: bool
     emit: Callable[[Event], None]
     check_stop: Callable[[], None]
-    trial: Callable[..., Trial] = Trial
 
     def decide(self, plan: Plan, model: torch.nn.Module, dataset: Dataset) -> Plan:
         """The plan with nothing left to the card. A deterministic run is decided by the table of cards.
@@ -59,7 +58,11 @@ class Decider:
             return plan
         if self.again:
             return _taken_again(plan, load_json(self.run / NAME))
-        decided = self._measured(plan, model, dataset)
+        device, classes = torch.device(plan.device.torch_name), dataset.classes
+        task = build_task(plan.task, classes, plan.config.training)
+        trial = Trial(model, task, plan.config, device, len(classes))
+        with contextlib.closing(trial):
+            decided = self._measured(plan, trial, dataset)
         write_json(
             self.run / NAME,
             {
@@ -70,11 +73,9 @@ class Decider:
         )
         return decided
 
-    def _measured(self, plan: Plan, model: torch.nn.Module, dataset: Dataset) -> Plan:
+    def _measured(self, plan: Plan, trial: Trial, dataset: Dataset) -> Plan:
         config, device = plan.config, torch.device(plan.device.torch_name)
         steps = _micro_batches(plan, dataset)
-        task = build_task(plan.task, dataset.classes, config.training)
-        trial = self.trial(model, task, config, device, len(dataset.classes))
         facts = {**facts_of(config, plan.device.name, len(dataset.classes)), "task": plan.task}
         facts["micro_batch"] = config.memory.micro_batch
 
@@ -100,24 +101,31 @@ class Decider:
             )
             plan = _with_precision(plan, choice.name, choice.reason)
         if config.speed.channels_last == "auto" and plan.device.kind != "mps":
+            candidates = layouts(_word(plan.channels_last))
             choice = chosen(
                 "layout",
-                layouts(_word(plan.channels_last)),
+                candidates,
                 lambda name: trial.step(plan.precision.used, channels_last=name == "true"),
                 precision=plan.precision.used,
             )
             plan = replace(plan, channels_last=choice.name == "true")
-            notes.append(choice.reason)
+            notes.append(_note(candidates, choice))
         if config.speed.fused == "auto" and supports_fused(device):
+            candidates = updates()
             choice = chosen(
                 "update",
-                updates(),
+                candidates,
                 lambda name: trial.update(channels_last=plan.channels_last, fused=name == "true"),
                 channels_last=plan.channels_last,
             )
             plan = replace(plan, fused=choice.name == "true")
-            notes.append(choice.reason)
+            notes.append(_note(candidates, choice))
         return replace(plan, notes=(*plan.notes, *filter(None, notes)))
+
+
+def _note(candidates: Candidates, choice: Choice) -> str:
+    """What people read of a choice; empty where nothing was measured."""
+    return f"{candidates.words[choice.name]}: {choice.reason}" if choice.reason else ""
 
 
 def _word(value: bool) -> str:

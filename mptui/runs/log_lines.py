@@ -48,7 +48,8 @@ def _told(event: Event) -> list[tuple[str, Tone]]:
             return _run_started(event)
         case PhaseChanged(phase="scanning" | "preparing" | "warming_up" | "compiling"):
             word = PHASE_WORDS.get(event.phase, event.phase)
-            return [(f"{word} {event.detail}".rstrip(), "quiet")]
+            usual = f", about {fmt.duration(event.expected_s)} the last time" if event.expected_s else ""
+            return [(f"{word} {event.detail}".rstrip() + usual, "quiet")]
         case EpochFinished():
             return [(_epoch_finished(event), "good" if event.best else "plain")]
         case CheckpointSaved():

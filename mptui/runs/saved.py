@@ -85,6 +85,7 @@ class _Plain:
     phase: str
     phase_detail: str
     phase_since: float | None
+    phase_expected_s: float | None
     paused: bool
     compiled: bool
     step: int

@@ -71,6 +71,7 @@ class RunView:
         self.phase = "starting"
         self.phase_detail = ""
         self.phase_since: float | None = None
+        self.phase_expected_s: float | None = None
         self.paused = False
         self.compiled = False
         self.progress: Progress | None = None
@@ -188,6 +189,7 @@ class RunView:
     def _phase_changed(self, event: PhaseChanged) -> None:
         self.compiled |= event.phase == "compiling"
         self._enter(event, event.phase, event.detail)
+        self.phase_expected_s = event.expected_s
 
     def _warned(self, event: Warned) -> None:
         if event.code == "compile_failed":
@@ -195,7 +197,7 @@ class RunView:
 
     def _enter(self, event: Event, phase: str, detail: str = "") -> None:
         self.phase, self.phase_detail, self.phase_since = phase, detail, event.time
-        self.progress = None
+        self.phase_expected_s = self.progress = None
         self.pace.interrupted()
 
     def _progressed(self, event: Progress) -> None:

@@ -115,8 +115,9 @@ async def test_waiting_is_visible_and_the_unknown_is_a_dash():
         await put(app, pilot, PhaseChanged(time=START + 96, phase="scanning"))
         await put(app, pilot, Progress(time=START + 97, phase="scanning", done=3210, total=126_689))
         assert "● scanning 3,210 of 126,689" in frame(app)
-        await put(app, pilot, PhaseChanged(time=START + 98, phase="compiling"))
+        await put(app, pilot, PhaseChanged(time=START + 98, phase="compiling", expected_s=110.0))
         assert "● compiling" in frame(app)
+        assert "of about 1 min 50 s" in frame(app)
 
 
 async def test_how_loss_scaling_fares_and_what_was_found_is_told():

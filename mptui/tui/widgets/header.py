@@ -96,4 +96,6 @@ def _state(view: RunView, now: float) -> Content:
         word = f"{word} {view.progress.done:,} of {view.progress.total:,}"
     elif view.phase in BUSY_PHASES and view.phase_since is not None:
         word = f"{word} {fmt.duration(max(0.0, now - view.phase_since))}"
+        if view.phase_expected_s is not None:
+            word = f"{word} of about {fmt.duration(view.phase_expected_s)}"
     return Content.styled(f"● {word}", "$text-success" if view.phase == "training" else "$text-accent")

@@ -1,0 +1,188 @@
+"""What a run leaves to its card: measured for it, told, written down, and taken again on a resume."""
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+
+from mptui.engine.control import Stopped
+from mptui.runs import decide
+from mptui.runs.decide import NAME, Decider
+from mptui.runs.directory import create_run, read_summary
+from mptui.runs.plan import Request, plan_run
+from mptui.runs.session import Session
+
+SETTINGS = {
+    "model.name": "unet",
+    "model.width": 2,
+    "model.depth": 1,
+    "data.name": "shapes",
+    "data.image_size": 16,
+    "data.samples": 16,
+    "data.workers": 0,
+    "training.batch_size": 8,
+    "training.epochs": 1000,
+    "hardware.device": "cpu",
+    "precision.mode": "auto",
+}
+LIMIT_S = 300.0
+
+
+class Card:
+    """Stands in for `Trial`: takes the seconds that this card is said to need, and counts the steps."""
+
+    def __init__(self, *, bf16=1.0, channels_first=1.0, foreach=1.0):
+        self.bf16, self.channels_first, self.foreach = bf16, channels_first, foreach
+        self.taken = 0
+
+    def __call__(self, *_):
+        return self
+
+    def close(self):
+        pass
+
+    def _takes(self, seconds):
+        def step():
+            self.taken += 1
+            return seconds
+
+        return step
+
+    def step(self, precision, *, channels_last):
+        seconds = self.bf16 if precision == "bf16" else 1.0
+        return self._takes(seconds if channels_last else seconds * self.channels_first)
+
+    def update(self, *, channels_last, fused):
+        return self._takes(1.0 if fused else self.foreach)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def decided(tmp_path, monkeypatch):
+    """Run a short part of a long run on a card; its session, ended."""
+
+    def go(card, name="run", *, resume=False, **changed):
+        monkeypatch.setattr(decide, "Trial", card)
+        flags = {key: ("test", value) for key, value in {**SETTINGS, **changed}.items()}
+        run = tmp_path / name if resume else create_run(tmp_path, "test", "unet", name)
+        session = Session(plan_run(Request("stable", flags, (), os.environ)), run, resume=resume)
+        heard = session.listen()
+        session.start()
+        while not session.finished:
+            heard.wait(0.1)
+            if any(event.kind == "step" for event in heard.drain()):
+                session.mailbox.stop(None)
+        assert session.wait(LIMIT_S)
+        assert session.result.error is None
+        assert session.result.bug is None
+        return session
+
+    return go
+
+
+def test_the_fastest_is_used_told_and_written_down(decided):
+    session = decided(Card(bf16=0.5, channels_first=0.8, foreach=0.5))
+    told = read_summary(session.run)["precision"]
+    assert told == {
+        "requested": "auto",
+        "used": "bf16",
+        "reason": "2.00x fp32 here (500 ms a step against 1.00 s)",
+    }
+    job = session._trainer.job
+    assert (job.precision, job.config.speed.channels_last, job.config.speed.fused) == ("bf16", False, False)
+    notes = session.plan.notes
+    assert "channels first: 1.25x channels last here (400 ms a step against 500 ms)" in notes
+    assert "a foreach update: 2.00x a fused update here (500 ms a step against 1.00 s)" in notes
+    assert 'mode = "auto"' in (session.run / "run.toml").read_text()  # what was asked for
+
+
+def test_a_resumed_run_has_what_it_was_begun_with_and_measures_nothing(decided, tmp_path):
+    decided(Card(bf16=0.5, channels_first=0.8, foreach=0.5))
+    for file in (tmp_path / "cache").rglob("*.json"):
+        file.unlink()
+    other = Card(bf16=2.0)
+    session = decided(other, resume=True)
+    assert other.taken == 0
+    job = session._trainer.job
+    assert (job.precision, job.config.speed.channels_last, job.config.speed.fused) == ("bf16", False, False)
+    assert read_summary(session.run)["precision"]["reason"].startswith("2.00x fp32 here")
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "",
+        "[]",
+        '{"precision": {"used": "fp16", "reason": "x"}, "channels_last": "no", "fused": 0}',
+        '{"precision": {"used": ["bf16"], "reason": "x"}}',
+        '{"precision": {"used": "bf16", "reason": 5}}',
+    ],
+)
+def test_a_resumed_run_whose_choices_are_damaged_goes_by_the_table(decided, written):
+    first = decided(Card(bf16=2.0))
+    (first.run / NAME).write_text(written)
+    card = Card(bf16=0.5)
+    session = decided(card, resume=True)
+    assert card.taken == 0
+    table = plan_run(session.plan.request).precision.used
+    assert session._trainer.job.precision == table
+    assert session._trainer.job.config.speed.channels_last is True
+
+
+def test_what_was_asked_for_is_not_measured(decided):
+    card = Card(bf16=0.5, channels_first=0.5, foreach=0.5)
+    asked = {"precision.mode": "fp32", "speed.channels_last": True, "speed.fused": True}
+    session = decided(card, **asked)
+    assert card.taken == 0
+    job = session._trainer.job
+    assert (job.precision, job.config.speed.channels_last, job.config.speed.fused) == ("fp32", True, True)
+
+
+@pytest.mark.parametrize("why", [{"training.deterministic": True}, {"training.epochs": 3}], ids=str)
+def test_a_deterministic_run_and_a_short_one_measure_nothing(decided, why):
+    card = Card(bf16=0.5, channels_first=0.5)
+    session = decided(card, **why)
+    assert card.taken == 0
+    assert session._trainer.job.precision == plan_run(session.plan.request).precision.used
+    assert session._trainer.job.config.speed.channels_last is True
+
+
+def test_a_deterministic_run_takes_nothing_that_was_kept_either(decided):
+    decided(Card(bf16=0.5, channels_first=0.5), "first")
+    session = decided(Card(), "second", **{"training.deterministic": True})
+    assert session._trainer.job.config.speed.channels_last is True
+
+
+def test_a_stop_while_it_measures_ends_it_with_nothing_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(decide, "Trial", Card())
+
+    def stop():
+        raise Stopped(15)
+
+    flags = {key: ("test", value) for key, value in SETTINGS.items()}
+    plan = plan_run(Request("stable", flags, (), os.environ))
+    decider = Decider(tmp_path, False, lambda _: None, stop)
+    dataset = type("Set", (), {"classes": ("a", "b"), "train": range(16)})()
+    with pytest.raises(Stopped):
+        decider.decide(plan, None, dataset)
+    assert not (tmp_path / NAME).exists()
+    assert list((tmp_path / "cache").rglob("*.json")) == []
+
+
+def test_fp16_is_not_tried_on_a_cpu_and_bf16_is_whatever_the_table_says(tmp_path, monkeypatch):
+    monkeypatch.setattr(decide, "Trial", Card(bf16=0.5))
+    flags = {key: ("test", value) for key, value in SETTINGS.items()}
+    plan = plan_run(Request("stable", flags, (), os.environ))
+    told = []
+    for native in ("native", "emulated"):
+        device = replace(plan.device, native={"bf16": native, "fp16": "native"}, name=native)
+        dataset = type("Set", (), {"classes": ("a", "b"), "train": range(16)})()
+        decider = Decider(tmp_path, False, lambda e: told.append(e.detail), lambda: None)
+        assert decider.decide(replace(plan, device=device), None, dataset).precision.used == "bf16"
+    assert "measuring fp16" not in told
+    assert json.loads((tmp_path / NAME).read_text())["precision"]["used"] == "bf16"
