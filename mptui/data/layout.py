@@ -113,7 +113,7 @@ def subfolders(path: str) -> dict[str, str]:
     Raises:
         DataError: The folder can't be listed.
     """
-    names = (entry.name for entry in _entries(path) if entry.is_dir())
+    names = (entry.name for entry in _entries(path) if _leads_to(entry.is_dir))
     return {name: os.path.join(path, name) for name in sorted(names, key=natural_key)}  # noqa: PTH118
 
 
@@ -148,7 +148,7 @@ def _walk(folder: str, seen: set[tuple[int, int]], ignored: Counter[str]) -> Ite
         return
     seen.add((status.st_dev, status.st_ino))
     for entry in sorted(_entries(folder), key=lambda entry: entry.name):
-        if entry.is_dir():
+        if _leads_to(entry.is_dir):
             yield from _walk(entry.path, seen, ignored)
         elif _is_sample(entry):
             yield entry.path
@@ -160,9 +160,17 @@ def _is_sample(entry: os.DirEntry[str]) -> bool:
     extension = os.path.splitext(entry.name)[1].lower()  # noqa: PTH122
     if extension not in EXTENSIONS and extension:
         return False
-    if not entry.is_file():  # a link to nothing is a sample that the scan will name; a pipe is none
+    if not _leads_to(entry.is_file):  # a link to nothing is a sample that the scan will name; a pipe is none
         return entry.is_symlink() and bool(extension) and not os.path.exists(entry.path)  # noqa: PTH110
     return bool(extension) or _holds_image(entry.path)
+
+
+def _leads_to(kind: Callable[[], bool]) -> bool:
+    """Whether an entry is, or a link leads to, something of this kind; links in a circle lead nowhere."""
+    try:
+        return kind()
+    except OSError:
+        return False
 
 
 def _holds_image(path: str) -> bool:
@@ -189,6 +197,6 @@ def _first(folders: dict[str, str], names: tuple[str, ...]) -> str | None:
 
 
 def _found(path: str) -> str:
-    names = sorted((clean_name(e.name) + "/" * e.is_dir() for e in _entries(path)), key=natural_key)
+    names = sorted((clean_name(e.name) + "/" * _leads_to(e.is_dir) for e in _entries(path)), key=natural_key)
     shown = ", ".join(islice(names, 8))
     return f"{shown}, … ({len(names)} in all)" if len(names) > 8 else shown or "nothing"

@@ -1,6 +1,8 @@
 """Whatever flags, profiles, journals and run directories hold: no traceback, and the right exit code."""
 
+import io
 import json
+import os
 import random
 import signal
 from pathlib import Path
@@ -8,10 +10,14 @@ from pathlib import Path
 import pytest
 
 from mptui.cli.main import _exit_code
+from mptui.config.schema import DataConfig
+from mptui.data.open import open_dataset
+from mptui.errors import ConfigError, DataError
 from mptui.events import Warned, to_record
 from mptui.runs.directory import list_runs, status_of
 from mptui.runs.journal import NAME, read_journal
 from mptui.runs.state import RunView
+from tests.data.images import photo
 from tests.tui.events import demo
 
 PROFILES = sorted((Path(__file__).parents[2] / "profiles").glob("*.toml"))
@@ -60,6 +66,9 @@ TOKENS = [
     b"lr = ",
     b"\xc3",
 ]
+FOLDERS = ["train", "val", "images", "masks", "cats", "dogs", ".hidden", "x.png", "é" * 50, "\x1b[2J"]
+FILES = ["a.png", "b.jpg", "c.JPEG", "a_mask.png", "notes.txt", "d.tif", ".e.png", "f", "g\n.png", "h.gif"]
+FORMATS = ["PNG", "JPEG", "TIFF", "GIF", "BMP"]
 SUMMARIES = [
     '{"status": "running", "best": {"metric": null, "value": 1.5}, "epochs": "many"}',
     '{"status": "running", "best": {"value": 0.5}, "optimizer_steps": null}',
@@ -159,6 +168,63 @@ def journals(count, seed, folder):
         view.fold(Warned(code="a", message="b"))
 
 
+def put_something(path, chance):
+    """A picture, half of one, no picture at all, or what is no file."""
+    kind = chance.randrange(8)
+    if path.exists() or path.is_symlink():
+        return
+    if kind == 0:
+        path.symlink_to(path.name)
+    elif kind == 1:
+        path.mkdir()
+    elif kind == 2:
+        os.mkfifo(path)
+    elif kind == 3:
+        path.write_bytes(chance.choice(TOKENS) * chance.randrange(50))
+    else:
+        content = io.BytesIO()
+        photo(chance.randint(1, 40), chance.randint(1, 40)).save(content, chance.choice(FORMATS))
+        picture = content.getvalue()
+        path.write_bytes(mutated(picture, chance) if kind < 6 else picture)
+
+
+def refusal(root, task, budget):
+    """Open a folder as data; why that can't be, or None."""
+    try:
+        open_dataset(
+            DataConfig(path=str(root), bad_sample_budget=budget),
+            task=task,
+            side=8,
+            seed=0,
+            on_progress=lambda done, total: None,
+            should_stop=lambda: False,
+            on_warning=lambda words: None,
+        )
+    except (DataError, ConfigError) as error:
+        return error
+    return None
+
+
+def data_trees(count, seed, folder):
+    chance = random.Random(seed)
+    codes = set()
+    for number in range(count):
+        root = folder / str(number)
+        for _ in range(chance.randint(0, 5)):
+            inside = "/".join(chance.choices(FOLDERS, k=chance.randint(1, 2)))
+            (root / inside).mkdir(parents=True, exist_ok=True)
+        for place in [root, *root.rglob("*")] if root.is_dir() else []:
+            for name in chance.choices(FILES, k=chance.randint(0, 4)):
+                put_something(place / name, chance)
+        for task in ("classification", "segmentation"):
+            error = refusal(root, task, chance.choice((0.0, 0.5, 1.0)))
+            codes.add(error.exit_code if error else 0)
+            if error is not None:
+                assert error.message.replace("\n", "").isprintable()
+                assert error.hint
+    assert {0, 3} <= codes
+
+
 def run_directories(count, seed, folder, capfd):
     chance = random.Random(seed)
     run = folder / "run"
@@ -185,6 +251,10 @@ def test_malformed_journals(tmp_path):
     journals(100, 0, tmp_path)
 
 
+def test_malformed_data_trees(tmp_path):
+    data_trees(25, 0, tmp_path)
+
+
 def test_malformed_run_directories(tmp_path, capfd):
     run_directories(12, 0, tmp_path, capfd)
 
@@ -193,5 +263,6 @@ def test_malformed_run_directories(tmp_path, capfd):
 def test_two_thousand_malformed_files_and_flags(tmp_path, capfd):
     flags(700, 1, tmp_path, capfd)
     profiles(500, 1, tmp_path, capfd)
-    journals(600, 1, tmp_path)
+    data_trees(300, 1, tmp_path / "data")
+    journals(300, 1, tmp_path)
     run_directories(200, 1, tmp_path, capfd)

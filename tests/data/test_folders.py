@@ -99,6 +99,13 @@ def test_a_class_that_only_validation_has_is_refused_by_name(tmp_path):
         find_classes(str(tmp_path))
 
 
+def test_links_in_a_circle_are_no_folders_and_no_images(tmp_path):
+    class_folders(tmp_path, {"cat": 2, "dog": 2})
+    for place in (tmp_path, tmp_path / "cat"):
+        (place / "round").symlink_to("round")
+    assert len(find_classes(str(tmp_path)).images) == 4
+
+
 def test_hostile_names_reach_no_message_and_still_open(tmp_path):
     evil = "a\x1b]52;c;eA==\x07\nb\u202e"
     class_folders(tmp_path, {f"train/{evil}": 1, "train/dog": 1, "val/dog": 1})
