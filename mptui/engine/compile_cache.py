@@ -50,7 +50,8 @@ def _make_private(folder: Path) -> str | None:
     if not folder.is_absolute():
         return f"{folder} is not an absolute path"
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         own = folder.lstat()
         if not stat.S_ISDIR(own.st_mode):
             return f"{folder} is not a folder"

@@ -78,12 +78,15 @@ def build_trainer(
     precision: str = "fp32",
     model: torch.nn.Module | None = None,
     train: int = 40,
+    val: int = 16,
+    drop_last: bool = False,
     kind: type[Blot] = Blot,
     workers: int = 0,
     force_compile: bool = False,
     fallbacks: tuple[str, ...] = ("bf16", "fp32"),
     cache: Literal["off", "device"] = "off",
     reads_as: type[Blot] | None = None,
+    device: torch.device = CPU,
 ) -> tuple[Trainer, Recorder]:
     """A trainer over `train` samples of a kind (read by another, `reads_as`), with all its parts real."""
     task = "classification" if kind is Blot else "segmentation"
@@ -96,7 +99,7 @@ def build_trainer(
             batch_size=run.training.batch_size,
             side=SIDE,
             num_classes=len(classes),
-            device=CPU,
+            device=device,
             train=is_train,
             augment=is_train and run.data.augment == "default",
             seed=run.training.seed,
@@ -104,19 +107,20 @@ def build_trainer(
             workers=workers,
             cache=cache,
             pad_last=not is_train,
+            drop_last=is_train and drop_last,
         )
 
     if model is None:
         model = small_net() if kind is Blot else mask_net()
     job = Job(
         config=run,
-        model=model,
+        model=model.to(device),
         task=build_task(task, classes, run.training),
         num_classes=len(classes),
-        device=CPU,
+        device=device,
         precision=precision,
         train_loader=loader(train, 0, True),
-        val_loader=loader(16, 10_000, False),
+        val_loader=loader(val, 10_000, False),
         fallbacks=fallbacks,
         force_compile=force_compile,
     )
