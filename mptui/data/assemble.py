@@ -1,5 +1,7 @@
 """Files found, made a set to train on: scan them, set the unusable ones aside, share out the rest."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from mptui.config.schema import DataConfig
@@ -93,7 +95,7 @@ def _with_labels(
     problems = within_budget(found, report, data.bad_sample_budget)
     train, val = _halves_of(found, labels, report, data.val_fraction, seed)
     counts = np.bincount(labels[train], minlength=len(found.classes)).tolist()
-    warnings = list(found.warnings)
+    warnings = [*found.warnings, *_not_finite(found, report)]
     if unusable := [name for name, count in zip(found.classes, counts, strict=True) if not count]:
         warnings.append(f"classes without a usable training image: {some(unusable)}")
     if found.train_rows == len(found.images):
@@ -124,9 +126,9 @@ def _with_masks(name: str, found: Found, report: Report, data: DataConfig, seed:
     train, val = _halves_of(found, as_one_class, report, data.val_fraction, seed)
     counts, ignored_train = class_pixels([surveys[int(row)] for row in train], coding)
     _, ignored_val = class_pixels([surveys[int(row)] for row in val], coding)
-    warnings = found.warnings
+    warnings = [*found.warnings, *_not_finite(found, report)]
     if absent := [title for title, pixels in zip(coding.classes, counts, strict=True) if not pixels]:
-        warnings += (f"classes without a pixel in any training mask: {some(absent)}",)
+        warnings.append(f"classes without a pixel in any training mask: {some(absent)}")
     return Dataset(
         name=name,
         task="segmentation",
@@ -134,12 +136,18 @@ def _with_masks(name: str, found: Found, report: Report, data: DataConfig, seed:
         train=MaskedSplit(found.images, found.masks, coding, train),
         val=MaskedSplit(found.images, found.masks, coding, val),
         problems=problems,
-        warnings=warnings,
+        warnings=tuple(warnings),
         has_ignored=ignored_train or ignored_val,
         class_counts=counts,
         sides=shorter_sides(report.sides),
         sizes=(report.sides[train], report.sides[val]),
     )
+
+
+def _not_finite(found: Found, report: Report) -> Iterator[str]:
+    if report.not_finite:
+        named = some([found.images[row] for row in report.not_finite])
+        yield f"images with NaN or infinite pixels, which are read as black or white: {named}"
 
 
 def mask_coding(found: Found, report: Report, data: DataConfig) -> MaskCoding:

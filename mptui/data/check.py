@@ -7,14 +7,14 @@ reaches the program from here. Imports no torch: a child starts in a fraction of
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
 from mptui.data.masks import MaskSurvey, survey, upright_mask
-from mptui.data.readers import load_upright, opened
+from mptui.data.readers import is_finite, load_upright, opened
 from mptui.data.types import BadSampleError
 
 Sample = tuple[str, str | None]
@@ -34,6 +34,8 @@ class Finding:
     """The shorter one; 0 where the sample can't be used."""
     longer: int = 0
     mask: MaskSurvey | None = None
+    finite: bool = True
+    """False: some pixels are NaN or infinite; the sample can be used all the same."""
 
     def to_json(self) -> list[Any]:
         """The fields in order, ready for JSON."""
@@ -42,8 +44,9 @@ class Finding:
     @staticmethod
     def from_json(values: Sequence[Any]) -> "Finding":
         """The reverse of `to_json`."""
-        path, reason, side, longer, mask = values
-        return Finding(path, reason, side, longer, None if mask is None else survey_from_json(mask))
+        path, reason, side, longer, mask, finite = values
+        found = None if mask is None else survey_from_json(mask)
+        return Finding(path, reason, side, longer, found, bool(finite))
 
 
 def survey_from_json(values: Sequence[Any]) -> MaskSurvey:
@@ -67,12 +70,13 @@ def check(sample: Sample, whole: bool) -> Finding:
             if not whole and _ends_well(path, image):
                 return Finding(side=min(stored), longer=max(stored))
             image.draft(None, (1, 1))
-            _, orientation = load_upright(image)
+            upright, orientation = load_upright(image)
+            seen = Finding(side=min(stored), longer=max(stored), finite=is_finite(upright))
         if mask_path is None:
-            return Finding(side=min(stored), longer=max(stored))
+            return seen
         with opened(mask_path) as file:
             mask = upright_mask(mask_path, file, stored, orientation)
-            return Finding(side=min(stored), longer=max(stored), mask=survey(mask_path, mask))
+            return replace(seen, mask=survey(mask_path, mask))
     except BadSampleError as error:
         return Finding(path=error.name, reason=error.reason)
 

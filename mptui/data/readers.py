@@ -187,6 +187,11 @@ def to_rgb(image: Image.Image) -> Pixels:
     return np.array(image.convert("RGB"))
 
 
+def is_finite(image: Image.Image) -> bool:
+    """Whether every pixel of a decoded image is a number; only a float picture can hold NaN or infinity."""
+    return image.mode != "F" or bool(np.isfinite(np.asarray(image)).all())
+
+
 def _over_white(image: Image.Image) -> Image.Image:
     if image.getchannel("A").getextrema() == (255, 255):
         return image.convert("RGB")

@@ -45,13 +45,18 @@ class Report:
     """What each usable mask holds, by sample."""
     problems: dict[int, Problem] = field(default_factory=dict)
     """The unusable samples."""
+    not_finite: list[int] = field(default_factory=list)
+    """Usable ones with pixels that are NaN or infinite."""
 
     def add(self, index: int, finding: Finding) -> None:
         """Note what was found of a sample."""
         self.sides[index] = finding.side, finding.longer
         if finding.reason:
             self.problems[index] = Problem(finding.path, finding.reason)
-        elif finding.mask is not None:
+            return
+        if not finding.finite:
+            self.not_finite.append(index)
+        if finding.mask is not None:
             self.surveys[index] = finding.mask
 
 
@@ -82,7 +87,9 @@ def scan(
             done = len(images) - len(todo) + start
             _look(report, part, done, images, masks, whole, on_progress, should_stop)
         finally:
-            remember(kept, keys, report.sides, report.surveys)
+            known = report.sides.copy()
+            known[report.not_finite] = 0  # looked at again the next time, to be named again
+            remember(kept, keys, known, report.surveys)
     on_progress(len(images), len(images))
     return report
 

@@ -1,14 +1,17 @@
 """`mptui run`, `resume` and `runs` as a person meets them: real processes, real files, real signals."""
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import tomli
+from PIL import Image
 
 from tests.data.images import class_folders
 
@@ -128,12 +131,16 @@ def test_a_folder_of_pictures_is_learnt_and_its_broken_files_are_named(tmp_path)
     data = tmp_path / "data"
     class_folders(data, {"cat": 8, "dog": 8})
     (data / "cat" / "torn.jpg").write_bytes(b"\xff\xd8\xff\xe0 nothing more")
+    Image.fromarray(np.full((64, 64), np.nan, np.float32)).save(data / "dog" / "nan.tif")
     flags = ["--model", "resnet18", "--data", data, "--epochs", 1, "--runs-dir", tmp_path / "runs"]
     ended = mptui("run", *flags, "--set", "data.bad_sample_budget=0.2", "--json")
     assert ended.returncode == 0, ended.stderr
     summary = json.loads(ended.stdout)
     assert summary["dataset"]["classes"] == 2
-    assert any("torn.jpg" in warning["message"] for warning in summary["warnings"])
+    warnings = [warning["message"] for warning in summary["warnings"]]
+    assert any("torn.jpg" in message for message in warnings)
+    assert any("nan.tif" in message and "NaN" in message for message in warnings)
+    assert math.isfinite(summary["final"]["train_loss"])
 
     strict = mptui("run", *flags, "--set", "data.bad_sample_budget=0")
     assert strict.returncode == 3

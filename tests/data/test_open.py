@@ -98,6 +98,16 @@ def test_a_class_with_one_image_is_trained_on_and_named(tmp_path):
     assert any("dog" in warning for warning in dataset.warnings)
 
 
+def test_a_picture_that_holds_nan_is_used_and_named_each_time(tmp_path):
+    class_folders(tmp_path, {"cat": 5, "dog": 5})
+    Image.fromarray(np.full((16, 16), np.nan, np.float32)).save(tmp_path / "dog" / "nan.tif")
+    for _ in range(2):
+        dataset = opened(tmp_path)
+        assert len(dataset.train) + len(dataset.val) == 11
+        (named,) = dataset.warnings
+        assert str(tmp_path / "dog" / "nan.tif") in named
+
+
 def test_an_unchanged_set_is_not_decoded_again_and_a_changed_one_is(tmp_path, own_cache):
     class_folders(tmp_path, {"cat": 20, "dog": 20})
     first: list[tuple[int, int]] = []
