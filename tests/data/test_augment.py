@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from mptui.data.augment import IMAGENET_MEAN, IMAGENET_STD, Finish, colours, mix
+from mptui.data.augment import IMAGENET_MEAN, IMAGENET_STD, Finish, _by_products, colours, mix
 from mptui.data.geometry import DRAWS, Geometry, cut_image, cut_mask, views
 from mptui.data.resident import affine, crop
 from mptui.data.seeds import Stream, replacement, uniforms
@@ -27,12 +27,16 @@ def test_plain_pixels_are_normalised_in_the_layout_asked_for(channels_last: bool
     assert found.is_contiguous(memory_format=layout)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 @pytest.mark.parametrize("channels_last", LAYOUTS)
-def test_colours_equal_brightness_contrast_saturation_one_after_the_other(channels_last: bool) -> None:
+def test_colours_equal_brightness_contrast_saturation_one_after_the_other(
+    channels_last: bool, dtype: torch.dtype
+) -> None:
     indices = np.arange(4)
-    found = Finish(6, CPU, channels_last=channels_last).coloured(
-        pixels(), torch.from_numpy(colours(7, 2, indices))
-    )
+    colour = torch.from_numpy(colours(7, 2, indices))
+    found = Finish(6, CPU, channels_last=channels_last).coloured(pixels().to(dtype), colour)
+    as_on_a_gpu = _by_products(pixels().to(dtype), colour).permute(0, 3, 1, 2)
+    torch.testing.assert_close(found, as_on_a_gpu, atol=1e-5, rtol=1e-5)
     factors = torch.from_numpy(uniforms(Stream.COLOUR, 7, 2, indices, 3)).float() * 0.4 + 0.8
     brightness, contrast, saturation = factors.T[:, :, None, None, None]
     luma = torch.tensor([0.299, 0.587, 0.114])
