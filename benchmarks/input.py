@@ -1,0 +1,247 @@
+"""The input alone: photos on disk to batches at 224 px, beside `ImageFolder` in a `DataLoader`.
+
+    python -m benchmarks.input                   # 1,000 photos of mixed size, made of installed photographs
+    python -m benchmarks.input --photos FOLDER   # photos of your own, FOLDER/CLASS/*.jpg; made there if none
+    python -m benchmarks.input --only wait       # what a ResNet-18 at 224 px waits for its batches
+
+Each figure is a fresh process that goes through the photos once to start its workers and to warm the disk's
+cache, and then `PASSES` times: CPU time of the process and its workers, and wall time, an image. Both sides
+give normalised float32 batches of 64; ImageFolder by the recipe of torchvision (RandomResizedCrop,
+RandomHorizontalFlip, ToTensor, Normalize) with workers that persist, at every count of workers from
+0 to the number of cores: its CPU time is taken where that is lowest, its wall time where that is. mptui cuts
+the same kind of views and jitters the colours besides, with one worker a core. torch has one thread on both
+sides. The floor is nothing but the decoding, with libjpeg-turbo: of whole photos, and at the size needed.
+
+The second part is `mptui run` itself: a ResNet-18 at 224 px that trains on this machine from these photos.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import simplejpeg
+import torch
+
+from benchmarks.common import alternate, ratios, save
+from benchmarks.photos import SHARES, photos_of, prepared
+from mptui.data.augment import IMAGENET_MEAN, IMAGENET_STD
+from mptui.data.geometry import DRAWS, Geometry
+from mptui.data.loader import Loader
+from mptui.data.readers import FileRequest
+from mptui.data.seeds import Stream, uniforms
+from mptui.hardware.memory import keep_freed_memory
+
+SIDE = 224
+BATCH = 64
+PASSES = 2
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+OURS = "mptui"
+STEPS = 16
+STEP_BATCH = 32
+
+
+@dataclass(frozen=True)
+class Photos:
+    """A split of files; one class."""
+
+    paths: list[str]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def request(self, index: int) -> FileRequest:
+        return FileRequest(self.paths[index], 0)
+
+
+def mptui_pass(root: Path, workers: int) -> Callable[[int], int]:
+    """A pass of the loader; returns how many images it gave."""
+    loader = Loader(
+        Photos([str(path) for path in photos_of(root)]),
+        task="classification",
+        batch_size=BATCH,
+        side=SIDE,
+        num_classes=1,
+        device=torch.device("cpu"),
+        train=True,
+        augment=True,
+        seed=0,
+        workers=workers,
+    )
+    return lambda epoch: sum(batch.size for window in loader.windows(epoch, 1) for batch in window)
+
+
+def imagefolder_pass(root: Path, workers: int) -> Callable[[int], int]:
+    """A pass of torchvision's recipe; returns how many images it gave."""
+    from torch.utils.data import DataLoader
+    from torchvision import transforms
+    from torchvision.datasets import ImageFolder
+
+    recipe = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(SIDE),
+            transforms.RandomHorizontalFlip(),
+            transforms.ToTensor(),
+            transforms.Normalize(IMAGENET_MEAN, IMAGENET_STD),
+        ]
+    )
+    loader = DataLoader(
+        ImageFolder(str(root), recipe),
+        batch_size=BATCH,
+        shuffle=True,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+    )
+    return lambda epoch: sum(len(images) for images, _ in loader)
+
+
+def measured(passing: Callable[[int], int]) -> dict[str, float]:
+    """Milliseconds an image, of CPU and of wall time, after a pass to warm up."""
+    torch.set_num_threads(1)
+    keep_freed_memory()  # as in `mptui run`; ImageFolder's workers, forked from here, have it too
+    started = time.perf_counter()
+    passing(0)
+    first_s, before, started = time.perf_counter() - started, _cpu_s(), time.perf_counter()
+    images = sum(passing(1 + number) for number in range(PASSES))
+    wall_s = time.perf_counter() - started
+    return {
+        "cpu_ms": (_cpu_s() - before) / images * 1e3,
+        "wall_ms": wall_s / images * 1e3,
+        "first_pass_s": first_s,
+    }
+
+
+def _cpu_s() -> float:
+    """CPU seconds of this process and its workers, all alive."""
+    process = psutil.Process()
+    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    return float(sum(each.user + each.system for each in times))
+
+
+def in_a_process(side: str, root: Path, workers: int) -> dict[str, float]:
+    """`measured` of one side, by a fresh interpreter."""
+    command = [sys.executable, "-m", "benchmarks.input", "--side", side, "--workers", str(workers)]
+    answer = subprocess.run([*command, "--photos", str(root)], capture_output=True, text=True, check=True)
+    figures: dict[str, float] = json.loads(answer.stdout)
+    return figures
+
+
+def decode_floor(root: Path) -> dict[str, float]:
+    """Milliseconds of CPU an image that the decoding alone takes: whole, and at the size a view needs."""
+    geometry = Geometry.for_training("classification", SIDE)
+    files = [path.read_bytes() for path in photos_of(root)]
+    draws_BD = uniforms(Stream.GEOMETRY, 0, 1, np.arange(len(files)), DRAWS)
+    started = time.process_time()
+    for data in files:
+        simplejpeg.decode_jpeg(data)
+    whole_s, started = time.process_time() - started, time.process_time()
+    for data, draws in zip(files, draws_BD, strict=True):
+        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+        ratio = min(height, width) // geometry.side_hint(draws)
+        shrink = next(each for each in (8, 4, 2, 1) if ratio >= each or each == 1)
+        simplejpeg.decode_jpeg(data, min_height=-(-height // shrink), min_width=-(-width // shrink))
+    needed_s = time.process_time() - started
+    return {"whole_cpu_ms": whole_s / len(files) * 1e3, "needed_cpu_ms": needed_s / len(files) * 1e3}
+
+
+def compare(root: Path, rounds: int) -> dict[str, Any]:
+    """Both sides in rounds that alternate, and the floor."""
+    figures: dict[str, list[dict[str, float]]] = {}
+
+    def side(name: str, kind: str, workers: int) -> Callable[[], float]:
+        def run() -> float:
+            figures.setdefault(name, []).append(in_a_process(kind, root, workers))
+            return figures[name][-1]["cpu_ms"]
+
+        return run
+
+    theirs = {f"ImageFolder, {n} workers": n for n in range(CORES + 1)}
+    sides = {OURS: side(OURS, OURS, CORES)}
+    sides |= {name: side(name, "imagefolder", workers) for name, workers in theirs.items()}
+    alternate(sides, rounds)
+    document: dict[str, Any] = {"images": len(photos_of(root)), "workers": CORES, "rounds": figures}
+    for figure in ("cpu_ms", "wall_ms"):
+        each = {name: [one[figure] for one in figures[name]] for name in figures}
+        best = min(theirs, key=lambda name: statistics.median(each[name]))
+        gain = ratios(each[best], each[OURS])
+        document[figure] = {
+            "median": {name: statistics.median(values) for name, values in each.items()},
+            "best_imagefolder": best,
+            "imagefolder_over_mptui": gain,
+        }
+        print(f"  {figure}: {best} over mptui {gain['median']:.2f} ({gain['min']:.2f} to {gain['max']:.2f})")
+    document["floor"] = decode_floor(root)
+    print(f"  floor: {document['floor']}")
+    return document
+
+
+def wait_of_a_run(root: Path) -> dict[str, Any]:
+    """What a real run waits for its data: a ResNet-18 at 224 px, trained on this machine from the photos."""
+    with tempfile.TemporaryDirectory() as folder:
+        answer = subprocess.run(
+            [
+                *(sys.executable, "-m", "mptui", "run", "--json", "--runs-dir", folder),
+                *("--model", "resnet18", "--data", str(root), "--batch-size", str(STEP_BATCH)),
+                *("--max-steps", str(STEPS), "--workers", str(CORES), "--precision", "fp32", "--no-compile"),
+                *("--set", f"data.image_size={SIDE}", "--set", "data.cache=off"),
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    summary = json.loads(answer.stdout)
+    waited = {
+        "steps": summary["optimizer_steps"],
+        "samples_per_second": summary["samples_per_second"],
+        "data_wait_fraction": summary["time"]["data_wait_fraction"],
+    }
+    print(f"  {waited}")
+    return waited
+
+
+def main() -> None:
+    """Measure, and write results/input.json."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--photos", type=Path)
+    parser.add_argument("--originals", type=Path, help="photographs to make the photos of")
+    parser.add_argument("--only", choices=["mixed", "typical", "wait"])
+    parser.add_argument("--side", choices=[OURS, "imagefolder"], help=argparse.SUPPRESS)
+    parser.add_argument("--workers", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.side:
+        passing = mptui_pass if arguments.side == OURS else imagefolder_pass
+        print(json.dumps(measured(passing(arguments.photos, arguments.workers))))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "photos" if arguments.photos is None else arguments.photos
+        document: dict[str, Any] = {"set": prepared(root, arguments.originals), "cores": CORES}
+        if arguments.only in {None, "mixed"}:
+            print("all photos")
+            document["mixed"] = compare(root, arguments.rounds)
+        if arguments.only in {None, "typical"} and (root / "typical").is_dir():
+            print(f"those of {SHARES['typical'][1]}")
+            alone = Path(folder) / "typical"
+            alone.mkdir()
+            (alone / "typical").symlink_to((root / "typical").resolve())
+            document["typical"] = compare(alone, arguments.rounds)
+        if arguments.only in {None, "wait"}:
+            print("ResNet-18")
+            document["wait"] = wait_of_a_run(root)
+    save(f"input-{arguments.only}" if arguments.only else "input", document)
+
+
+if __name__ == "__main__":
+    main()
