@@ -8,7 +8,9 @@ The memory is a file without a name, written and read at fixed places; what was 
 torch here: workers import this.
 """
 
+import mmap
 import os
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,11 +25,13 @@ from mptui.data.masks import resized_mask
 from mptui.data.resample import resampled
 from mptui.data.types import Decoded, Request, Split
 
-_HEAD = np.dtype([("whole", "<u8"), ("label", "<i8"), ("height", "<i4"), ("width", "<i4")])
+_HEAD = struct.Struct("<QqII")
+"""Before each sample: `_WHOLE` once it is there, its label, height and width."""
 _WHOLE = 0x6D70747569  # any number that is not 0
 _PAGE = 4096
 _LONGEST = 3
 """The longer side over the shorter one up to which an image keeps its full resolution."""
+_MAPS: dict[int, mmap.mmap] = {}
 _NO_DRAWS = np.zeros((1, DRAWS))
 _LOOK_EVERY = 64
 
@@ -44,24 +48,20 @@ class Shelf:
     def place(self) -> int:
         """Bytes from one sample to the next."""
         pixels = _most_pixels(self.geometry)
-        return _aligned(_HEAD.itemsize + pixels * (5 if self.masks else 3))
+        return _aligned(_HEAD.size + pixels * (5 if self.masks else 3))
 
     def find(self, index: int) -> Decoded | None:
-        """What is kept of sample `index`, if anything is."""
-        at = index * self.place
-        found = os.pread(self.fd, _HEAD.itemsize, at)
-        if len(found) < _HEAD.itemsize:
-            return None
-        whole, label, height, width = np.frombuffer(found, _HEAD)[0].tolist()
+        """What is kept of sample `index`, if anything is; the arrays are views of the memory."""
+        memory, at = _mapped(self.fd), index * self.place
+        whole, label, height, width = _HEAD.unpack_from(memory, at)
         if whole != _WHOLE:
             return None
-        shape = height, width
+        shape, at = (height, width), at + _HEAD.size
         mask_bytes = 2 * height * width * self.masks
-        read = os.pread(self.fd, mask_bytes + 3 * height * width, at + _HEAD.itemsize)
         return Decoded(
-            np.frombuffer(read, np.uint8, offset=mask_bytes).reshape(*shape, 3),
+            np.ndarray((*shape, 3), np.uint8, memory, at + mask_bytes),
             label,
-            np.frombuffer(read, np.int16, height * width).reshape(shape) if self.masks else None,
+            np.ndarray(shape, np.int16, memory, at) if self.masks else None,
         )
 
     def put(self, index: int, sample: Decoded) -> None:
@@ -70,8 +70,8 @@ class Shelf:
         mask = b"" if sample.mask_HW is None else np.ascontiguousarray(sample.mask_HW).tobytes()
         content = mask + np.ascontiguousarray(sample.image_HW3).tobytes()
         with suppress(OSError):  # no room on the disk, where there is no memory without a name
-            if os.pwrite(self.fd, content, at + _HEAD.itemsize) == len(content):
-                os.pwrite(self.fd, np.array([(_WHOLE, sample.label, height, width)], _HEAD).data, at)
+            if os.pwrite(self.fd, content, at + _HEAD.size) == len(content):
+                os.pwrite(self.fd, _HEAD.pack(_WHOLE, sample.label, height, width), at)
 
     def form(self, request: Request) -> Decoded:
         """Read a sample and bring it into the form that is kept.
@@ -161,6 +161,7 @@ class StoredSplit:
         """Give the memory back."""
         if not self._closed:
             self._closed = True
+            _MAPS.pop(self.shelf.fd, None)  # the next file may have the same descriptor
             os.close(self.shelf.fd)
 
     def _look(self) -> None:
@@ -197,14 +198,21 @@ def stored_bytes(geometry: Geometry, masks: bool, count: int, sides_N2: npt.NDAr
         count: How many samples there are.
         sides_N2: The shorter and the longer side of each in pixels; None: unknown, the largest are assumed.
     """
-    each = _HEAD.itemsize + _most_pixels(geometry) * (5 if masks else 3)
+    each = _HEAD.size + _most_pixels(geometry) * (5 if masks else 3)
     if not geometry.random or sides_N2 is None:
         return count * _aligned(each)
     side = stored_side(geometry.side)
     shorter, longer = sides_N2.astype(np.float64).T
     scale = np.minimum(1.0, side / np.maximum(1.0, shorter))
     pixels = np.minimum(shorter * longer * scale * scale, _most_pixels(geometry))
-    return int((np.ceil((_HEAD.itemsize + pixels * (5 if masks else 3)) / _PAGE) * _PAGE).sum())
+    return int((np.ceil((_HEAD.size + pixels * (5 if masks else 3)) / _PAGE) * _PAGE).sum())
+
+
+def _mapped(fd: int) -> mmap.mmap:
+    """The whole file as memory, mapped once in a process."""
+    if fd not in _MAPS:
+        _MAPS[fd] = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+    return _MAPS[fd]
 
 
 def _most_pixels(geometry: Geometry) -> int:
