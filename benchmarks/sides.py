@@ -17,7 +17,7 @@ import tempfile
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.subjects import Batches, Case, Stamps
+from benchmarks.subjects import TINY, Batches, Case, Stamps
 from mptui.hardware.memory import keep_freed_memory
 
 LR, MOMENTUM, WEIGHT_DECAY = 0.001, 0.9, 1e-4
@@ -33,7 +33,8 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 PRINT_EVERY = 10
 LOG_EVERY = 50
 
-Loop = Callable[[Case, torch.nn.Module, Batches], None]
+Data = Iterable[tuple[torch.Tensor, torch.Tensor]]
+Loop = Callable[[Case, torch.nn.Module, Data], None]
 
 
 def figures(side: str, case: Case, threads: int = 0, flags: Sequence[str] = ()) -> dict[str, Any]:
@@ -77,19 +78,19 @@ def missing(sides: Sequence[str]) -> str:
 
 def _flags(case: Case) -> list[str]:
     """What `mptui run` is told of a case; its logging, guards and lens stay as they are by default."""
-    sets = {
-        "data.samples": case.samples,
+    sets: dict[str, object] = {
         "data.image_size": case.side,
-        "data.cache": "device",
-        "data.augment": "none",
         "model.width": case.width,
         "precision.tf32": case.tf32,
         "speed.channels_last": case.channels_last,
         "speed.compile": case.compile,
     }
+    if not case.folder:
+        cache = "device" if case.resident else "off"
+        sets |= {"data.samples": case.samples, "data.cache": cache, "data.augment": "none"}
     named = "unet" if case.task == "segmentation" else case.model
     return [
-        *("--model", "resnet18" if case.model == "tiny" else named, "--data", "shapes"),
+        *("--model", "resnet18" if case.model == TINY else named, "--data", case.folder or "shapes"),
         *("--batch-size", str(case.batch), "--epochs", "100", "--max-steps", str(case.steps)),
         *("--lr", str(LR), "--precision", case.precision, "--device", case.device),
         *(["--compile"] if case.compile != "off" else []),
@@ -100,7 +101,7 @@ def _flags(case: Case) -> list[str]:
 # -- the loops
 
 
-def bare(case: Case, model: torch.nn.Module, batches: Batches) -> None:
+def bare(case: Case, model: torch.nn.Module, batches: Data) -> None:
     """The ten lines of a tutorial, tuned by hand: nothing is counted, told or waited for."""
     keep_freed_memory()
     optimizer, criterion, autocast = _sgd(model), case.criterion(), _autocast(case)
@@ -118,7 +119,7 @@ def bare(case: Case, model: torch.nn.Module, batches: Batches) -> None:
         optimizer.zero_grad()
 
 
-def recipe(case: Case, model: torch.nn.Module, batches: Batches) -> None:
+def recipe(case: Case, model: torch.nn.Module, batches: Data) -> None:
     """As torchvision's reference scripts train: metrics of each step at once, a line each ten steps."""
     optimizer, criterion, autocast = _sgd(model), case.criterion(), _autocast(case)
     scaler = torch.amp.GradScaler(case.device) if case.precision == "fp16" else None
@@ -150,10 +151,10 @@ def recipe(case: Case, model: torch.nn.Module, batches: Batches) -> None:
         kept["img/s"].append(len(targets) / (time.time() - started))
         if number % PRINT_EVERY == 0:
             told = (f"{name}: {torch.tensor(list(d)).median().item():.4f}" for name, d in kept.items() if d)
-            print(f"[{number}/{len(batches)}]", "  ".join(told))
+            print(f"[{number}/{case.steps}]", "  ".join(told))
 
 
-def accelerate(case: Case, model: torch.nn.Module, batches: Batches) -> None:
+def accelerate(case: Case, model: torch.nn.Module, batches: Data) -> None:
     """The loop of Accelerate's quick tour."""
     from accelerate import Accelerator
 
@@ -161,7 +162,8 @@ def accelerate(case: Case, model: torch.nn.Module, batches: Batches) -> None:
     accelerator = Accelerator(mixed_precision=mixed, cpu=case.device == "cpu")
     optimizer = _sgd(model)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, case.steps)
-    loader = torch.utils.data.DataLoader(batches, batch_size=None)
+    assert isinstance(batches, Batches), "photos have a loader already"
+    loader: Any = torch.utils.data.DataLoader(batches, batch_size=None)
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
     criterion = case.criterion()
     for images, targets in loader:
@@ -172,7 +174,7 @@ def accelerate(case: Case, model: torch.nn.Module, batches: Batches) -> None:
         scheduler.step()
 
 
-def timm(case: Case, model: torch.nn.Module, batches: Batches) -> None:
+def timm(case: Case, model: torch.nn.Module, batches: Data) -> None:
     """As timm's training script trains: its optimizers, its scaler and its meters; a line each 50 steps."""
     from timm.optim import create_optimizer_v2
     from timm.scheduler import CosineLRScheduler
@@ -205,13 +207,13 @@ def timm(case: Case, model: torch.nn.Module, batches: Batches) -> None:
         if number % LOG_EVERY == 0:
             rate = sum(group["lr"] for group in optimizer.param_groups) / len(optimizer.param_groups)
             logger.info(
-                f"Train: [{number:>4d}/{len(batches)}] Loss: {losses.val:#.3g} ({losses.avg:#.3g}) "
+                f"Train: [{number:>4d}/{case.steps}] Loss: {losses.val:#.3g} ({losses.avg:#.3g}) "
                 f"Time: {step_time.val:.3f}s ({step_time.avg:.3f}s) LR: {rate:.3e} Data: {data_time.val:.3f}"
             )
         ended = now
 
 
-def lightning(case: Case, model: torch.nn.Module, batches: Batches, *, barebones: bool) -> None:
+def lightning(case: Case, model: torch.nn.Module, batches: Data, *, barebones: bool) -> None:
     """Lightning's trainer: stripped as its documents show for measuring, or with its bar and its logger."""
     import lightning as pl
 
@@ -273,6 +275,38 @@ def _autocast(case: Case) -> Callable[[], contextlib.AbstractContextManager[Any]
     return partial(torch.autocast, case.device, dtype=DTYPES[case.precision])
 
 
+def _photos(case: Case, stamps: Stamps) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Batches of photos as the tutorials read them: ImageFolder, its usual transforms, worker processes."""
+    from torchvision import transforms
+    from torchvision.datasets import ImageFolder
+
+    usual = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(case.side),
+            transforms.RandomHorizontalFlip(),
+            transforms.ToTensor(),
+            transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        ]
+    )
+    loader = torch.utils.data.DataLoader(
+        ImageFolder(case.folder, usual),
+        batch_size=case.batch,
+        shuffle=True,
+        drop_last=True,
+        num_workers=os.cpu_count() or 1,
+        pin_memory=case.device == "cuda",
+        persistent_workers=True,
+    )
+    device, left = torch.device(case.device), case.steps
+    while left:
+        for images, targets in loader:
+            stamps.asked()
+            yield images.to(device, non_blocking=True), targets.to(device, non_blocking=True)
+            left -= 1
+            if not left:
+                return
+
+
 def train(side: str, case: Case) -> dict[str, Any]:
     """Train by `side` in this process, as `figures` tells of."""
     torch.manual_seed(0)
@@ -284,7 +318,7 @@ def train(side: str, case: Case) -> dict[str, Any]:
     if case.compile != "off":
         model.compile(mode=None if case.compile == "default" else case.compile)
     stamps = Stamps(case)
-    SIDES[side](case, model, Batches(case, stamps))
+    SIDES[side](case, model, _photos(case, stamps) if case.folder else Batches(case, stamps))
     peak = torch.cuda.max_memory_allocated() if case.device == "cuda" else None
     return {**stamps.figures, "peak_bytes": peak}
 

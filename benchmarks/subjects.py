@@ -44,6 +44,10 @@ class Case:
     tf32: bool = True
     channels_last: bool = True
     compile: str = "off"
+    resident: bool = True
+    """Whether `mptui run` keeps its data on the device; else it is in the processes that read."""
+    folder: str = ""
+    """Class folders of photos to read instead, decoded and augmented on the way."""
 
     @property
     def task(self) -> str:

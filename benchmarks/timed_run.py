@@ -47,7 +47,8 @@ def main() -> None:
     def built(*_args: Any, **_options: Any) -> Any:  # noqa: ANN401 - stands in for build
         return tiny_network()
 
-    prepare.open_dataset = opened  # type: ignore[attr-defined]
+    if not case.folder:
+        prepare.open_dataset = opened  # type: ignore[attr-defined]
     if case.model == TINY:
         prepare.build = built  # type: ignore[attr-defined]
     from mptui.cli.main import main as command

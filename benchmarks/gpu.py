@@ -1,0 +1,184 @@
+"""What a GPU is asked for: ratios of one run, alternated, with the card's own ceilings beside them.
+
+    python -m benchmarks.gpu                                # ResNet-50 at 224, U-Net at 512, photos: hours
+    python -m benchmarks.gpu --only resnet50 --rounds 5
+    python -m benchmarks.gpu --smoke                        # on a CPU with tiny networks: that it runs
+
+For each network: `mptui run` in FP32-strict, FP32 (TF32) and AMP (bf16 and fp16, the better counts), all else
+equal and compiled; its share of the floor; the best peer at its best settings; the peak memory of each. For
+photos on the disk: `mptui run` with everything on beside a plain FP32 script. `peers.py` measures the peers
+by themselves; that no step waits for the device is a test (pytest -m gpu).
+"""
+
+import argparse
+import random
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from benchmarks.common import alternate, ratios, save
+from benchmarks.floors import ceilings
+from benchmarks.peers import floor
+from benchmarks.sides import SIDES, figures, missing
+from benchmarks.subjects import ON_GPU, Case
+
+Figures = Callable[..., Mapping[str, Any]]
+
+AMP = ("bf16", "fp16")
+MICRO_BATCHES = 4
+"""Of memory-limited: the same batch, a quarter at a time."""
+MEMORY_STEPS = 12
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be reached on one network."""
+
+    floor_share: float
+    over_tf32: float
+    over_fp32: float
+    over_peer: float | None = None
+
+
+ASKED = {
+    "resnet50": Asked(floor_share=0.37, over_tf32=1.6, over_fp32=3.5, over_peer=1.15),
+    "unet": Asked(floor_share=0.55, over_tf32=1.7, over_fp32=5.0),
+}
+ASKED_MEMORY = {"amp": 0.55, "amp compiled": 0.50, "memory-limited": 0.30}
+ASKED_PHOTOS = 3.5
+SMOKE = {
+    "resnet50": Case("resnet18", side=32, batch=8, classes=4, steps=8, warm_up=2),
+    "unet": Case("unet", side=32, batch=2, classes=3, steps=8, warm_up=2, width=4),
+}
+
+
+def speed(
+    case: Case, asked: Asked, *, rounds: int, peers: Sequence[str], get: Figures = figures
+) -> dict[str, Any]:
+    """Images a second of `mptui run` in each precision and of the peers, and the ratios asked for."""
+    strict = replace(case, precision="fp32", tf32=False)
+    cases = {
+        "fp32": strict,
+        "tf32": replace(strict, tf32=True),
+        **{dtype: replace(case, precision=dtype) for dtype in AMP},
+    }
+
+    def rate(side: str, chosen: Case) -> float:
+        return chosen.batch / float(get(side, chosen)["wall_s"])
+
+    ours = {f"mptui {name}": lambda c=chosen: rate("mptui", c) for name, chosen in cases.items()}
+    theirs = {f"{side} {dtype}": lambda s=side, d=dtype: rate(s, cases[d]) for side in peers for dtype in AMP}
+    rates = alternate({**ours, **theirs}, rounds)
+    amp = max((f"mptui {dtype}" for dtype in AMP), key=lambda name: statistics.median(rates[name]))
+    reached = ceilings(torch.device(case.device), torch.bfloat16)
+    lowest = floor(cases[amp.split()[1]], reached)
+    found: dict[str, Any] = {
+        "floor_share": {
+            **ratios(rates[amp], [lowest["images_per_second"]] * rounds),
+            "asked": asked.floor_share,
+        },
+        "amp_over_tf32": {**ratios(rates[amp], rates["mptui tf32"]), "asked": asked.over_tf32},
+        "amp_over_fp32": {**ratios(rates[amp], rates["mptui fp32"]), "asked": asked.over_fp32},
+    }
+    if theirs:
+        best = max(theirs, key=lambda name: statistics.median(rates[name]))
+        found["best_peer"] = best
+        found["over_best_peer"] = {**ratios(rates[amp], rates[best]), "asked": asked.over_peer}
+    return {"images_per_second": rates, "amp": amp, "ceilings": reached, "floor": lowest, **found}
+
+
+def memory(case: Case, get: Figures = figures) -> dict[str, Any]:
+    """Peak bytes on the device of a few steps, as shares of FP32's."""
+    few = replace(case, steps=MEMORY_STEPS, warm_up=2, resident=False, precision="fp32", compile="off")
+    amp = replace(few, precision=AMP[0])
+    part = replace(amp, batch=max(1, case.batch // MICRO_BATCHES))
+    peaks = {
+        "fp32": get("mptui", few)["peak_bytes"],
+        "amp": get("mptui", amp)["peak_bytes"],
+        "amp compiled": get("mptui", replace(amp, compile=case.compile))["peak_bytes"],
+        "memory-limited": get("mptui", part, flags=["--profile", "memory-limited"])["peak_bytes"],
+    }
+    found: dict[str, Any] = {"peak_bytes": peaks}
+    for name, share in ASKED_MEMORY.items():
+        if peaks["fp32"]:  # a CPU has no such figure
+            found[name] = {"share": peaks[name] / peaks["fp32"], "asked_at_most": share}
+    return found
+
+
+def photos(case: Case, *, rounds: int, side: int, get: Figures = figures) -> dict[str, Any]:
+    """From JPEG to weights: `mptui run` with everything on, and a plain FP32 script of the tutorials."""
+    with _folder(case, side) as folder:
+        everything = replace(case, precision=AMP[0], folder=folder)
+        plain = replace(everything, precision="fp32", compile="off", channels_last=False)
+        rates = alternate(
+            {
+                "mptui": lambda: case.batch / float(get("mptui", everything)["wall_s"]),
+                "plain script": lambda: case.batch / float(get("bare", plain)["wall_s"]),
+            },
+            rounds,
+        )
+    over = {**ratios(rates["mptui"], rates["plain script"]), "asked": ASKED_PHOTOS}
+    return {"images_per_second": rates, "over_plain_script": over}
+
+
+@contextmanager
+def _folder(case: Case, side: int) -> Iterator[str]:
+    """Class folders of as many JPEGs as an epoch takes; of a few hundred pictures, each under many names."""
+    rng, count = np.random.default_rng(0), int(case.samples / 0.8) + case.batch
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(case.classes):
+            Path(folder, f"class{number}").mkdir()
+        made: list[Path] = []
+        for number in range(count):
+            path = Path(folder, f"class{number % case.classes}", f"{number}.jpg")
+            if len(made) < 256:
+                coarse = rng.integers(0, 256, (side // 16, side // 16, 3), dtype=np.uint8)
+                picture = Image.fromarray(coarse).resize((side * 4 // 3, side), Image.Resampling.BICUBIC)
+                picture.save(path, quality=90)
+                made.append(path)
+            else:
+                path.hardlink_to(random.choice(made))
+        yield folder
+
+
+def main() -> None:
+    """Measure, and write results/gpu.json."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", choices=[*ASKED, "photos"])
+    parser.add_argument("--compile", default="default", help="of all that is compared")
+    parser.add_argument("--smoke", action="store_true")
+    arguments = parser.parse_args()
+    peers = [side for side in SIDES if side not in {"bare", "lightning-logging"}]
+    if not arguments.smoke and (absent := missing(peers)):
+        parser.error(absent)
+    if not arguments.smoke and not torch.cuda.is_available():
+        parser.error("there is no GPU; --smoke tries the commands on a CPU")
+    cases = SMOKE if arguments.smoke else ON_GPU
+    rounds, peers = (1, ["recipe"]) if arguments.smoke else (arguments.rounds, peers)
+    chosen = {} if arguments.smoke else {"device": "cuda", "compile": arguments.compile}
+    document: dict[str, Any] = {"rounds": rounds, "compile": arguments.compile}
+    for name, asked in ASKED.items():
+        if arguments.only in {None, name}:
+            case = replace(cases[name], **chosen)
+            beside = peers if asked.over_peer is not None else []
+            document[name] = {**speed(case, asked, rounds=rounds, peers=beside), "memory": memory(case)}
+    if arguments.only in {None, "photos"}:
+        case = replace(cases["resnet50"], **chosen)
+        document["photos"] = photos(case, rounds=rounds, side=64 if arguments.smoke else 360)
+    if not arguments.smoke:
+        save(f"gpu-{arguments.only}" if arguments.only else "gpu", document)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The loop on a GPU: no step waits for the device."""
+
+import itertools
+import time
+
+import pytest
+import torch
+
+from tests.engine.blots import Blot, Scene
+from tests.engine.small import build_trainer, config, end
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
+]
+WARM_UP, STEPS, BATCH = 20, 200, 4
+
+
+def take(trainer, windows, count):
+    """Take steps as the loop does, with all that comes between two of them."""
+    for window in itertools.islice(windows, count):
+        trainer._step(window)
+        if trainer.reporter.due(time.perf_counter()):
+            trainer._between_steps()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("kind", [Blot, Scene])
+@pytest.mark.parametrize("training", [{}, {"accumulate": 2, "clip_grad_norm": 1.0, "ema_decay": 0.9}])
+def test_two_hundred_steps_with_logging_guards_and_lens_wait_for_nothing(tmp_path, precision, kind, training):
+    accumulate = training.get("accumulate", 1)
+    run = config(
+        training={"batch_size": BATCH, **training},
+        data={"augment": "default" if kind is Blot else "none"},
+        guards={"snapshot_every": 1_000_000, "numerics": "full"},
+        logging={"step_interval_s": 0.05},
+    )
+    trainer, _ = build_trainer(
+        run,
+        tmp_path,
+        precision=precision,
+        kind=kind,
+        train=BATCH * accumulate * (WARM_UP + STEPS),
+        cache="device",
+        device=torch.device("cuda"),
+    )
+    trainer.guards.begin()
+    trainer.enter("training")
+    windows = iter(trainer.job.train_loader.windows(0, accumulate))
+    take(trainer, windows, WARM_UP)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        take(trainer, windows, STEPS)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+    assert trainer.step == WARM_UP + STEPS
+    end(trainer)
