@@ -77,7 +77,7 @@ CASES = {
     for case in (
         Case("resnet18", side=64, batch=32, classes=8, steps=30),
         Case("unet", side=128, batch=4, classes=4, steps=30),
-        Case(TINY, side=TINY_SIDE, batch=TINY_BATCH, classes=TINY_CLASSES, steps=12_000, warm_up=2_000),
+        Case(TINY, side=TINY_SIDE, batch=TINY_BATCH, classes=TINY_CLASSES, steps=6_000, warm_up=1_000),
     )
 }
 
