@@ -1,7 +1,5 @@
 """`mptui check-amp`: which precision is safe for this model, layer by layer."""
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -68,7 +66,7 @@ def check_amp(
 
 
 def _save(where: str, report: "Report", plan: "Plan") -> str:
-    from mptui.config.save import save_profile, save_profile_file
+    from mptui.config.save import place_of, profile_text, write_profile
 
     used = report.checked[report.use]
     islands = f", {len(used.fp32_layers)} layers in fp32" if used.fp32_layers else ""
@@ -76,9 +74,7 @@ def _save(where: str, report: "Report", plan: "Plan") -> str:
     # a profile says how to train, not what on; the names of layers are this network's
     data = type(plan.config.data)(image_size=plan.config.data.image_size)
     config = report.config(plan.config).model_copy(update={"data": data})
-    if os.sep in where or where.endswith(".toml"):
-        return str(save_profile_file(Path(where).expanduser(), config, description))
-    return str(save_profile(where, config, description))
+    return str(write_profile(place_of(where), profile_text(config, description)))
 
 
 def _document(report: "Report", path: str | None) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from mptui.cli import (
     runs,
     selftest,
     stop,
+    tune,
 )
 from mptui.errors import MptuiError
 from mptui.text import clean
@@ -73,6 +74,7 @@ for _module in (
     detect,
     profiles,
     bench,
+    tune,
     check_amp,
     doctor,
     parity,

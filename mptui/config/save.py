@@ -1,9 +1,10 @@
 """Writes a profile of one's own: from a configuration, or as a copy of another profile."""
 
+import contextlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +31,36 @@ def save_profile(
         ConfigError: The name can't be a file's, or is taken.
         DiskError: The folder can't be written.
     """
-    return _write(name, _differences(config, description), environ)
+    return write_profile(_place_of_name(name, environ), profile_text(config, description))
 
 
-def save_profile_file(path: Path, config: RunConfig, description: str) -> Path:
-    """Save what differs from the defaults as a profile of that path.
+def place_of(where: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """The file that a profile is saved in: a path, or the file of a name in the user's folder.
 
     Raises:
-        ConfigError: There is such a file.
-        DiskError: It can't be written.
+        ConfigError: The name can't be a file's.
     """
-    return _write_file(path, _differences(config, description), hint="choose a folder that can be written")
+    if os.sep in where or where.endswith(".toml"):
+        return Path(where).expanduser()
+    return _place_of_name(where, environ)
 
 
-def _differences(config: RunConfig, description: str) -> str:
+def check_free(path: Path, *, hint: str = "choose another name, or edit that file") -> None:
+    """Check that no profile is there.
+
+    Raises:
+        ConfigError: One is.
+    """
+    if path.exists():
+        raise ConfigError(f"there is a profile {path.stem} already: {path}", hint=hint)
+
+
+def profile_text(config: RunConfig, description: str, comments: Sequence[str] = ()) -> str:
+    """What differs from the defaults as TOML, below `comments`, a line each."""
     default = values_of(RunConfig())
     changed = {key: value for key, value in values_of(config).items() if value != default.get(key)}
-    return written(description, changed)
+    head = [f"# {clean(line, limit=1000)}\n" for line in comments]
+    return "".join(head) + written(description, changed)
 
 
 def copy_profile(name: str, origin: str, environ: Mapping[str, str] = os.environ) -> Path:
@@ -63,7 +77,8 @@ def copy_profile(name: str, origin: str, environ: Mapping[str, str] = os.environ
     edited = _DESCRIPTION.sub(lambda _: line, text, count=1)
     if not _says(edited, document):
         edited = f"{line}\n{text}"
-    return _write(name, edited if _says(edited, document) else tomli_w.dumps(document), environ)
+    text = edited if _says(edited, document) else tomli_w.dumps(document)
+    return write_profile(_place_of_name(name, environ), text)
 
 
 def _says(text: str, document: dict[str, Any]) -> bool:
@@ -73,26 +88,35 @@ def _says(text: str, document: dict[str, Any]) -> bool:
         return False
 
 
-def _write(name: str, text: str, environ: Mapping[str, str]) -> Path:
+def write_profile(path: Path, text: str, *, replace: bool = False) -> Path:
+    """Write a profile, whole or not at all.
+
+    Raises:
+        ConfigError: There is such a file, and `replace` is not set.
+        DiskError: It can't be written.
+    """
+    if not replace:
+        check_free(path)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        hint = "choose a folder that can be written; names are kept below MPTUI_CONFIG_DIR"
+        raise DiskError(f"{path}: {error.strerror}", hint=hint) from error
+    return path
+
+
+def _place_of_name(name: str, environ: Mapping[str, str]) -> Path:
     if not _NAME.fullmatch(name) or name.endswith(".toml"):
         raise ConfigError(
             f"\"{clean(name, limit=80)}\" can't be a profile's name",
             hint="use letters, digits, '-', '_' and '.', with a letter or a digit first, and no path",
         )
-    path = user_folder(environ) / f"{name}.toml"
-    hint = "make the folder writable, or choose another one with MPTUI_CONFIG_DIR"
-    return _write_file(path, text, hint=hint)
-
-
-def _write_file(path: Path, text: str, *, hint: str) -> Path:
-    if path.exists():
-        raise ConfigError(
-            f"there is a profile {path.stem} already: {path}", hint="choose another name, or edit that file"
-        )
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise DiskError(f"{path}: {error.strerror}", hint=hint) from error
-    return path
+    return user_folder(environ) / f"{name}.toml"

@@ -1,0 +1,1 @@
+"""The search for the settings that suit a machine, a model and its data."""

@@ -1,0 +1,113 @@
+"""What a search came to: a configuration, and the evidence for it in sentences."""
+
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mptui.config.schema import RunConfig
+from mptui.lab.tune.search import Search, shown, told
+from mptui.runs.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What it took: seconds, and runs that were measured."""
+
+    seconds: float
+    runs: int
+
+
+def settings(search: Search) -> dict[str, object]:
+    """What was contested or had to change (table.key -> value): the rest stays as the profile has it."""
+    contested = {key for f in search.findings for e in f.entries for key in e.settings}
+    chosen = {k: v for k, v in search.best.items() if k in contested or v != search.start.get(k)}
+    return {"speed.compile": search.best["speed.compile"], **chosen}
+
+
+def tuned(plan: Plan, chosen: Mapping[str, object]) -> RunConfig:
+    """The configuration of `plan` with what was found, as a profile of this model and this data."""
+    tables: dict[str, dict[str, object]] = {}
+    for key, value in chosen.items():
+        table, name = key.split(".")
+        tables.setdefault(table, {})[name] = value
+    config, sources = plan.config, plan.resolved.sources
+    data = tables.setdefault("data", {})
+    if sources["data.samples"].startswith("chosen"):
+        data["samples"] = None
+    if config.data.path is not None:  # the profile is found from anywhere
+        from pathlib import Path
+
+        data["path"] = str(Path(config.data.path).expanduser().resolve())
+    copies: dict[str, Any] = {
+        table: getattr(config, table).model_copy(update=values) for table, values in tables.items()
+    }
+    return RunConfig.model_validate(config.model_copy(update=copies).model_dump())
+
+
+def description(plan: Plan) -> str:
+    """One line for lists of profiles."""
+    config = plan.config
+    return f"{config.model.name} at {config.data.image_size} px, as tuned on {plan.device.name}"
+
+
+def evidence(plan: Plan, search: Search, effort: Effort, cpus: int) -> list[str]:
+    """What was measured, a line each, for the head of the profile and for a person."""
+    import torch
+
+    from mptui import __version__
+
+    config = plan.config
+    lines = [
+        f"Measured by mptui tune {__version__} on {time.strftime('%Y-%m-%d')}: {plan.device.name}, "
+        f"{cpus} CPUs, torch {torch.__version__}, Python {platform.python_version()}",
+        f"{config.model.name} at {config.data.image_size} px on {config.data.path or config.data.name}, "
+        f"batch {config.training.batch_size}, from profile {plan.resolved.profile}; {effort.runs} runs in "
+        f"{effort.seconds / 60:.1f} minutes",
+        "Each figure is images/s against the value in force then: median, 95 % interval, alternated rounds.",
+    ]
+    if search.total is not None:
+        lines.append(f"All of it: {shown(search.total, search.total_rounds)} as fast as the start")
+    for finding in search.findings:
+        verdict = "in force" if finding.changed else "stays"
+        lines.append(f"{finding.axis.name}: {finding.kept} {verdict}; {told(finding)}")
+    if search.untried:
+        lines.append(f"There was no time to measure {', '.join(search.untried)}")
+    return lines
+
+
+def document(plan: Plan, search: Search, effort: Effort) -> dict[str, Any]:
+    """All of it as JSON's values."""
+    return {
+        "model": plan.config.model.name,
+        "dataset": plan.config.data.path or plan.config.data.name,
+        "device": plan.device.torch_name,
+        "device_name": plan.device.name,
+        "settings": settings(search),
+        "ratio": None if search.total is None else search.total.document,
+        "ratio_rounds": search.total_rounds,
+        "seconds": effort.seconds,
+        "runs": effort.runs,
+        "findings": [
+            {
+                "name": finding.axis.name,
+                "before": finding.axis.current,
+                "kept": finding.kept,
+                "why": finding.why or None,
+                "tried": [
+                    {
+                        "value": entry.name,
+                        "settings": dict(entry.settings),
+                        "ratio": None if entry.over is None else entry.over.document,
+                        "verdict": None if entry.over is None else entry.over.verdict,
+                        "rounds": [measured.samples_per_second for measured in entry.rounds],
+                        "failed": entry.failed,
+                    }
+                    for entry in finding.entries
+                ],
+            }
+            for finding in search.findings
+        ],
+        "untried": search.untried,
+    }

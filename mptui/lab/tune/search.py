@@ -1,0 +1,353 @@
+"""A search along one setting after the other, in alternated rounds, that can end at any moment.
+
+Each setting is a contest: the value in force and its rivals are measured in rounds, every other round in the
+opposite order. After two rounds the worse half of the rivals is out, after four all but the best (successive
+halving: K. Jamieson and A. Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter
+Optimization", AISTATS 2016). A rival comes into force where the whole interval of its ratio is above 1;
+within the noise the value in force stays.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from statistics import median
+from typing import Protocol
+
+from mptui.lab.measure import Measured, MeasureError
+from mptui.lab.stats import ROUNDS, Ratio, ratio
+
+Settings = Mapping[str, object]
+
+LOSS_TOLERANCE = 0.05
+"""How far the loss after the first steps may be from fp32's, as a share of it: beyond is another training."""
+
+_BATCH = "training.batch_size"
+_SURE = 4
+"""Rounds before a verdict."""
+_PLAIN_TO_SEE = 1.05
+"""A gain whose interval begins beyond this needs no more rounds."""
+_MORE_ROUNDS, _LIKELY = 10, 1.02
+"""Rounds for a rival whose median is a gain that is still within the noise."""
+_HOPELESS_AT_ONCE, _HOPELESS = 0.6, 0.97
+"""Ratios below which a rival is out after one round, and after more: by its best round, one may go astray."""
+_CLOSE = 0.93
+"""A rival that came so near gets a second chance once other settings have changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One value of a setting, by the name to show, and what it sets (table.key -> value)."""
+
+    name: str
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A setting that can be tuned.
+
+    Attributes:
+        name: What it is called; a setting is contested once under a name.
+        current: The value in force, by its name.
+        options: Its rivals, the likeliest first.
+        worth: The gain that is expected, as a share of the speed: what is tried first.
+        first_s: Seconds that the first run of a rival takes beside the usual ones: it compiles.
+        same_batch: Whether the loss is comparable with that of the value in force.
+    """
+
+    name: str
+    current: str
+    options: tuple[Option, ...]
+    worth: float
+    first_s: float = 0.0
+    same_batch: bool = True
+
+
+@dataclass(slots=True)
+class Entry:
+    """One side of a contest: what was measured of it, and how it stands to the value in force."""
+
+    name: str
+    settings: Settings
+    rounds: list[Measured] = field(default_factory=list)
+    failed: str | None = None
+    ratios: list[float] = field(default_factory=list)
+    over: Ratio | None = None
+
+    def hold_against(self, other: "Entry") -> None:
+        """Take the ratio to the value in force, over the rounds that both have."""
+        count = min(len(self.rounds), len(other.rounds))
+        ours, theirs = ([m.samples_per_second for m in e.rounds[:count]] for e in (self, other))
+        if count:
+            self.ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+            self.over = ratio(ours, theirs)
+
+    @property
+    def best_round(self) -> float:
+        """Its ratio in its best round; 0 before the first."""
+        return max(self.ratios, default=0.0)
+
+    @property
+    def sure(self) -> bool:
+        """Whether it is faster than the value in force."""
+        return self.over is not None and len(self.rounds) >= _SURE and self.over.verdict == "faster"
+
+
+@dataclass(slots=True)
+class Finding:
+    """What came of a contest: the name of the value that is in force now, and what it was held against."""
+
+    axis: Axis
+    entries: list[Entry]
+    before: dict[str, object]
+    kept: str = ""
+    why: str = ""
+
+    @property
+    def changed(self) -> bool:
+        """Whether another value came into force."""
+        return self.kept != self.axis.current
+
+    @property
+    def close(self) -> bool:
+        """Whether a rival that lost came near."""
+        return any(
+            e.name != self.kept and e.over is not None and e.over.median > _CLOSE for e in self.entries
+        )
+
+
+class Clock(Protocol):
+    """How much time there is."""
+
+    def left(self) -> float:
+        """Seconds until the search has to end; never below 0."""
+
+
+Run = Callable[[Settings, bool], Measured]
+"""Measures settings; the bool asks for the loss.
+
+Raises MeasureError, and StoppedError where it is asked to end or the time is over.
+"""
+Propose = Callable[[Settings, Measured], Sequence[Axis]]
+"""The settings that can be tuned, given what is in force and what was first measured of it."""
+
+
+class Search:
+    """A search under way; `best` is what it would end with now.
+
+    Args:
+        start: What is in force at first (table.key -> value).
+        first: What was measured of it.
+        propose: Knows what can be tuned.
+        run: Measures.
+        clock: How much time there is.
+        tell: Told what is tried and what came of it, in lines for people.
+    """
+
+    def __init__(
+        self,
+        start: Settings,
+        first: Measured,
+        *,
+        propose: Propose,
+        run: Run,
+        clock: Clock,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.start, self.best = dict(start), dict(start)
+        self.findings: list[Finding] = []
+        self.total: Ratio | None = None
+        self.total_rounds = 0
+        self._first, self._propose, self._run, self._clock, self._tell = first, propose, run, clock, tell
+        self._seconds: list[float] = []
+        self._reference = first.loss
+
+    def go(self) -> None:
+        """Search until all is tried or the time is over.
+
+        Raises:
+            StoppedError: It was asked to end, or the time is over; `best` and `findings` hold all the same.
+        """
+        while axis := self._next({f.axis.name for f in self.findings}):
+            self._contest(axis)
+        again = {f.axis.name for f in self.findings if f.close and f.before != self._others(f.axis)}
+        while axis := self._next(set(), only=again):
+            again.discard(axis.name)
+            self._contest(axis)
+        self._confirm()
+
+    @property
+    def untried(self) -> list[str]:
+        """The settings that there was no time for."""
+        tried = {finding.axis.name for finding in self.findings}
+        return [a.name for a in self._propose(self.best, self._first) if a.name not in tried]
+
+    def _next(self, done: set[str], only: set[str] | None = None) -> Axis | None:
+        """The setting that is worth most for the time it takes, with the rivals that there is time for."""
+        fitting = []
+        for axis in self._propose(self.best, self._first):
+            if axis.name in done or not (only is None or axis.name in only):
+                continue
+            options = self._fitting(axis)
+            if options:
+                fitting.append((axis.worth / self._cost(axis, len(options)), axis, options))
+        if not fitting:
+            return None
+        _, axis, options = max(fitting, key=lambda each: each[0])
+        return Axis(axis.name, axis.current, options, axis.worth, axis.first_s, axis.same_batch)
+
+    def _fitting(self, axis: Axis) -> tuple[Option, ...]:
+        confirm = 2 * _SURE * self._typical if self.best != self.start else 0.0
+        count = len(axis.options)
+        while count and self._cost(axis, count) > self._clock.left() - confirm:
+            count -= 1
+        return axis.options[:count]
+
+    def _cost(self, axis: Axis, rivals: int) -> float:
+        """Seconds that a contest takes at the least; never 0."""
+        return _SURE * (rivals + 1) * self._typical + rivals * axis.first_s + 1e-9
+
+    @property
+    def _typical(self) -> float:
+        return median(self._seconds) if self._seconds else 0.0
+
+    def _others(self, axis: Axis) -> dict[str, object]:
+        """What is in force, but for the settings of `axis`."""
+        own = {key for option in axis.options for key in option.settings}
+        return {key: value for key, value in self.best.items() if key not in own}
+
+    # -- a contest
+
+    def _contest(self, axis: Axis) -> None:
+        force = Entry(axis.current, {})
+        finding = Finding(
+            axis, [Entry(o.name, o.settings) for o in axis.options], self._others(axis), axis.current
+        )
+        self.findings = [f for f in self.findings if f.axis.name != axis.name] + [finding]
+        rivals = ", ".join(entry.name for entry in finding.entries)
+        self._tell(f"{axis.name}: {axis.current} is in force, tries {rivals}")
+        live = finding.entries
+        try:
+            for number in range(_MORE_ROUNDS):
+                self._round([force, *live], number, axis)
+                live = self._still_worth(live, number + 1)
+                if not live or (len(live) == 1 and _is_decided(live[0])):
+                    break
+        finally:
+            self._settle(finding, force)
+
+    def _round(self, entries: list[Entry], number: int, axis: Axis) -> None:
+        for entry in entries if number % 2 == 0 else entries[::-1]:
+            if entry.failed is None:
+                self._measure(entry, loss=number == 0)
+        force, *rivals = entries
+        if number == 0 and axis.same_batch and self.best.get(_BATCH) == self.start.get(_BATCH):
+            self._check_losses(entries)
+        for rival in rivals:
+            rival.hold_against(force)
+        told = ", ".join(f"{e.name} {e.failed or _rate(e)}" for e in entries)
+        self._tell(f"  round {number + 1}: {told}")
+
+    def _measure(self, entry: Entry, *, loss: bool) -> None:
+        before = self._clock.left()
+        try:
+            entry.rounds.append(self._run({**self.best, **entry.settings}, loss))
+        except MeasureError as error:
+            entry.failed = "out of memory" if error.out_of_memory else str(error)
+            return
+        if len(entry.rounds) > 1 or not entry.settings:  # the first of a rival may compile
+            self._seconds.append(before - self._clock.left())
+
+    def _check_losses(self, entries: list[Entry]) -> None:
+        """Put out what learns otherwise than fp32 does, or than the start where fp32 was not measured."""
+        for entry in entries:
+            if entry.settings.get("precision.mode") == "fp32" and entry.rounds:
+                self._reference = entry.rounds[0].loss
+        for entry in entries:
+            loss = entry.rounds[0].loss if entry.rounds else None
+            if loss is not None and self._reference is not None and not _is_near(loss, self._reference):
+                entry.failed = f"its loss after the first steps is {loss:.3f}, and not {self._reference:.3f}"
+
+    @staticmethod
+    def _still_worth(live: list[Entry], rounds: int) -> list[Entry]:
+        """Who goes on after so many rounds: successive halving, and nobody who is clearly slower."""
+        worst = _HOPELESS if rounds > 1 else _HOPELESS_AT_ONCE
+        left = [e for e in live if e.failed is None and e.best_round > worst]
+        left.sort(key=_median, reverse=True)
+        if rounds in {2, 4}:
+            left = left[: (len(left) + 1) // 2 if rounds == 2 else 1]
+        return left
+
+    def _settle(self, finding: Finding, force: Entry) -> None:
+        """Put the best that is surely faster into force, also where the contest was cut short."""
+        sure = [e for e in finding.entries if e.failed is None and e.sure]
+        if force.failed is not None:  # what is in force learns otherwise than fp32, or runs no more
+            finding.why = f"{force.name}: {force.failed}"
+            sure = sure or [e for e in finding.entries if e.failed is None and e.rounds]
+        if sure:
+            best = max(sure, key=_median)
+            self.best |= best.settings
+            finding.kept = best.name
+        self._tell(
+            f"{finding.axis.name}: {finding.kept}{'' if finding.changed else ' stays'}; {told(finding)}"
+        )
+
+    def _confirm(self) -> None:
+        """Hold the outcome against the start while there is time: single gains don't multiply."""
+        if self.best == self.start:
+            return
+        before, after = Entry("start", self.start), Entry("outcome", {})
+        self._tell("all of it against the start")
+        for number in range(ROUNDS):
+            if self._clock.left() < 2 * self._typical:
+                break
+            for entry in (before, after) if number % 2 == 0 else (after, before):
+                self._measure(entry, loss=False)
+            if before.failed or after.failed:
+                break
+            after.hold_against(before)
+            self.total, self.total_rounds = after.over, number + 1
+
+
+def told(finding: Finding) -> str:
+    """How the rivals did, as a phrase for people."""
+    return "; ".join([*([finding.why] if finding.why else []), *(_told(entry) for entry in finding.entries)])
+
+
+def _told(entry: Entry) -> str:
+    if entry.failed is not None:
+        return f"{entry.name} is out: {entry.failed}"
+    if entry.over is None:
+        return f"{entry.name} was not measured"
+    return f"{entry.name} {shown(entry.over, len(entry.rounds))}"
+
+
+def shown(over: Ratio, rounds: int) -> str:
+    """A ratio with its interval and rounds, and the word noise where it may be none."""
+    if rounds == 1:
+        return f"{over.median:.2f} times (one round)"
+    noise = ", within the noise" if over.verdict == "same" else ""
+    return f"{over.median:.2f} times ({over.low:.2f} to {over.high:.2f}, {rounds} rounds{noise})"
+
+
+def _is_decided(entry: Entry) -> bool:
+    """Whether more rounds would tell nothing more of the last rival."""
+    if entry.over is None:
+        return False
+    if len(entry.rounds) < ROUNDS:
+        return entry.sure and entry.over.low > _PLAIN_TO_SEE
+    if len(entry.rounds) == ROUNDS:
+        return entry.over.verdict != "same" or entry.over.median < _LIKELY
+    return False
+
+
+def _median(entry: Entry) -> float:
+    return entry.over.median if entry.over is not None else 0.0
+
+
+def _is_near(loss: float, reference: float) -> bool:
+    return isfinite(loss) and abs(loss - reference) <= LOSS_TOLERANCE * abs(reference)
+
+
+def _rate(entry: Entry) -> str:
+    return f"{entry.rounds[-1].samples_per_second:,.1f}" if entry.rounds else "–"

@@ -1,0 +1,122 @@
+"""A search for the settings of a run, within a time, from a start that fits."""
+
+import time
+from collections.abc import Callable
+
+from mptui.errors import (
+    ConfigError,
+    DataError,
+    DiskError,
+    DivergedError,
+    MemoryExhaustedError,
+    MptuiError,
+)
+from mptui.lab.measure import Effort, Measured, MeasureError, Measurer, StoppedError, endless
+from mptui.lab.tune.axes import BATCH, MICRO_BATCH, Tunable
+from mptui.lab.tune.search import Search, Settings
+from mptui.runs.plan import Plan
+
+_ERRORS = {e.exit_code: e for e in (ConfigError, DataError, DivergedError, MemoryExhaustedError, DiskError)}
+_RUNS = 100
+"""Runs that the time is meant to be enough for."""
+_SHORTEST_S, _LONGEST_S = 0.5, 3.0
+
+
+class Deadline:
+    """The end of the time that was given."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds
+
+    def left(self) -> float:
+        """Seconds until then; never below 0."""
+        return max(0.0, self._until - time.monotonic())
+
+
+class Tuning:
+    """A search that measures real runs.
+
+    Args:
+        plan: Of the run as it was asked for.
+        measurer: Measures.
+        seconds: That it may take.
+        cpus: Processors that it may use.
+        tell: Told how it goes, in lines for people.
+    """
+
+    def __init__(
+        self, plan: Plan, measurer: Measurer, *, seconds: float, cpus: int, tell: Callable[[str], None]
+    ) -> None:
+        self.clock = Deadline(seconds)
+        self.runs = 0
+        self.search: Search | None = None
+        self._began = time.monotonic()
+        self._plan, self._measurer, self._tell = plan, measurer, tell
+        self._request = endless(plan.request, plan)
+        self._timed_s = min(_LONGEST_S, max(_SHORTEST_S, seconds / _RUNS))
+        self._tunable = Tunable(plan, cpus, _free_bytes(plan))
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken so far."""
+        return time.monotonic() - self._began
+
+    def go(self) -> None:
+        """Search until all is tried or the time is over; `search` is there once the start was measured.
+
+        Raises:
+            MptuiError: Not even the start could be measured.
+            StoppedError: It was asked to end, or the time is over; what `search` holds is sound all the same.
+        """
+        start, first = self._fitting_start()
+        self._tell(f"the start: {first.samples_per_second:,.1f} images/s")
+        self.search = Search(
+            start,
+            first,
+            propose=self._tunable.axes,
+            run=self._run,
+            clock=self.clock,
+            tell=self._tell,
+        )
+        self.search.go()
+
+    def _fitting_start(self) -> tuple[dict[str, object], Measured]:
+        """The start, and what was measured of it; in smaller pieces where it does not fit."""
+        start = self._tunable.start()
+        pieces = batch = self._plan.config.training.batch_size
+        while True:
+            try:
+                return start, self._run(start, True)
+            except MeasureError as error:
+                if not error.out_of_memory or pieces == 1:
+                    raise _as_ours(error) from error
+                pieces = (pieces + 1) // 2
+                start[MICRO_BATCH] = pieces
+                self._tell(f"{BATCH} = {batch} does not fit; tries {MICRO_BATCH} = {pieces}")
+
+    def _run(self, settings: Settings, loss: bool) -> Measured:
+        if not self.clock.left():
+            raise StoppedError
+        self.runs += 1
+        try:
+            return self._measurer.measure(
+                self._request, settings, Effort(self._timed_s, loss=loss, limit_s=self.clock.left())
+            )
+        except MeasureError:
+            if not self.clock.left():  # it was not slow: it was the last
+                raise StoppedError from None
+            raise
+
+
+def _as_ours(error: MeasureError) -> MptuiError:
+    """The error that ended the first run, with its exit code."""
+    kind = _ERRORS.get(error.exit_code, MptuiError)
+    return kind(str(error), hint="see that it trains at all: the same with mptui run --max-steps 20")
+
+
+def _free_bytes(plan: Plan) -> int | None:
+    if plan.device.kind == "cpu":
+        from mptui.hardware.host import host_memory
+
+        return host_memory()[1]
+    return plan.device.memory_free

@@ -1,0 +1,183 @@
+"""The search of `mptui tune` on made-up machines, whose best settings are known."""
+
+import contextlib
+import math
+import random
+
+import pytest
+
+from mptui.lab.measure import Measured, MeasureError, StoppedError
+from mptui.lab.tune.search import Axis, Option, Search
+
+RUN_S = 3.0
+START = {"precision.mode": "fp32", "layout": False, "compile": "off", "workers": 1, "fused": True}
+VALUES = {
+    "precision.mode": ("bf16", "fp16"),
+    "layout": (True,),
+    "compile": ("default", "max"),
+    "workers": (0, 2, 4),
+    "fused": (False,),
+}
+WORTH = {"precision.mode": 0.6, "layout": 0.2, "compile": 0.3, "workers": 0.1, "fused": 0.02}
+GAINS = {
+    ("precision.mode", "bf16"): 1.5,
+    ("precision.mode", "fp16"): 1.4,
+    ("layout", True): 1.2,
+    ("compile", "default"): 1.12,
+    ("compile", "max"): 1.25,
+    ("workers", 0): 0.5,
+    ("workers", 2): 1.1,
+    ("workers", 4): 0.9,
+}
+
+
+class FakeMachine:
+    """Measures by formula, with the noise of a busy machine, and takes its time by its own clock."""
+
+    def __init__(self, seed, gains=GAINS, seconds=1e9, spread=0.015):
+        self.chance = random.Random(seed)
+        self.gains, self.seconds, self.spread = gains, seconds, spread
+        self.asked, self.level = [], 0.0
+        self.losses, self.faults = {}, {}
+
+    def left(self):
+        return max(0.0, self.seconds)
+
+    def run(self, settings, loss):
+        if not self.left():
+            raise StoppedError
+        self.seconds -= RUN_S
+        self.asked.append(dict(settings))
+        for each in settings.items():
+            if each in self.faults:
+                raise MeasureError(*self.faults[each])
+        self.level += self.chance.uniform(-0.01, 0.01)
+        busy = self.chance.expovariate(4) if self.chance.random() < 0.02 else 0.0
+        rate = 100 * math.exp(self.level + self.chance.gauss(0, self.spread) - busy)
+        for each in settings.items():
+            rate *= self.gains.get(each, 1.0)
+        found = next((self.losses[each] for each in settings.items() if each in self.losses), 2.0)
+        return Measured(rate, None, None, found if loss else None, 0.0)
+
+
+def propose(best, first):
+    return [
+        Axis(
+            key,
+            str(best[key]),
+            tuple(Option(str(v), {key: v}) for v in (START[key], *values) if v != best[key]),
+            WORTH[key],
+        )
+        for key, values in VALUES.items()
+    ]
+
+
+def search_on(machine, lines=None):
+    first = machine.run(START, True)
+    tell = (lambda line: None) if lines is None else lines.append
+    return Search(START, first, propose=propose, run=machine.run, clock=machine, tell=tell)
+
+
+def best_of(machine):
+    search = search_on(machine)
+    with contextlib.suppress(StoppedError):
+        search.go()
+    return search
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_best_is_found(seed):
+    search = best_of(FakeMachine(seed))
+
+    changed = {"precision.mode": "bf16", "layout": True, "compile": "max", "workers": 2}
+    assert search.best == {**START, **changed}
+    assert search.total is not None
+    assert search.total.median == pytest.approx(1.5 * 1.2 * 1.25 * 1.1, rel=0.05)
+
+
+def test_a_tie_keeps_what_is_in_force():
+    changed = [key for seed in range(100) for key in kept_otherwise(FakeMachine(seed, gains={}))]
+
+    assert len(changed) <= 0.05 * 100 * len(VALUES)
+
+
+def kept_otherwise(machine):
+    return [key for key, value in best_of(machine).best.items() if value != START[key]]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_worth_most_comes_first_and_the_time_is_kept(seed):
+    machine = FakeMachine(seed, seconds=40 * RUN_S)
+    search = best_of(machine)
+
+    assert search.best["precision.mode"] == "bf16"
+    assert 0 <= machine.left() <= 8 * RUN_S
+    assert "workers" in search.untried
+
+
+@pytest.mark.parametrize("seconds", [1.0, 5 * RUN_S, 11 * RUN_S, 23 * RUN_S])
+def test_whenever_the_time_ends_what_is_in_force_has_won(seconds):
+    search = best_of(FakeMachine(3, seconds=seconds))
+
+    for finding in search.findings:
+        if finding.changed:
+            winner = next(e for e in finding.entries if e.name == finding.kept)
+            assert winner.over.verdict == "faster"
+    assert set(search.best) == set(START)
+
+
+def test_a_stop_in_the_middle_leaves_what_was_found():
+    machine = FakeMachine(1)
+    machine_stops_at(machine, 25)
+    search = search_on(machine)
+    with pytest.raises(StoppedError):
+        search.go()
+
+    assert search.best["precision.mode"] == "bf16"
+
+
+def machine_stops_at(machine, count):
+    run = machine.run
+
+    def stopping(settings, loss):
+        if len(machine.asked) >= count:
+            raise StoppedError
+        return run(settings, loss)
+
+    machine.run = stopping
+
+
+def test_what_learns_otherwise_than_fp32_is_out_however_fast():
+    machine = FakeMachine(1, gains={**GAINS, ("precision.mode", "fp16"): 3.0})
+    machine.losses = {("precision.mode", "fp16"): 2.4, ("precision.mode", "bf16"): 2.01}
+    search = best_of(machine)
+
+    assert search.best["precision.mode"] == "bf16"
+    out = next(e for f in search.findings for e in f.entries if e.name == "fp16")
+    assert "its loss after the first steps is 2.400, and not 2.000" in out.failed
+
+
+def test_what_is_in_force_is_out_too_where_it_learns_otherwise():
+    machine = FakeMachine(1)
+    machine.losses = {("precision.mode", "bf16"): math.nan}
+    start = {**START, "precision.mode": "bf16"}
+    search = Search(
+        start, machine.run(start, True), propose=propose, run=machine.run, clock=machine, tell=lambda _: None
+    )
+    search._reference = None
+    search.go()
+
+    assert search.best["precision.mode"] != "bf16"
+
+
+@pytest.mark.parametrize("fault", [("no room", 5), ("no such thing", 2)])
+def test_what_can_not_be_measured_is_out_and_told(fault):
+    machine = FakeMachine(1)
+    machine.faults = {("compile", "max"): fault}
+    lines: list[str] = []
+    search = search_on(machine, lines)
+    search.go()
+
+    assert search.best["compile"] == "default"
+    assert any("max is out" in line for line in lines)
+    assert sum(settings["compile"] == "max" for settings in machine.asked) == 1
