@@ -16,7 +16,7 @@ from mptui.engine.precision import Precision, build_precision
 from mptui.engine.update import Updater
 from mptui.tasks.base import Task
 
-UPDATES = 20
+UPDATES = 5
 """Updates that are timed together: one is too short for a clock."""
 
 _STEPS = 1000

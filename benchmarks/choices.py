@@ -1,0 +1,172 @@
+"""Does `auto` choose right here? Its choice, made anew each time, beside longer timings of all candidates.
+
+    python -m benchmarks.choices            # results/choices.json
+    python -m benchmarks.choices --case resnet18 --trials 10
+
+A trial is a choice with an empty cache folder, as a long run makes it before it begins. Between the trials
+every candidate takes steps of its own, alternated: their medians over all trials are the truth. A choice is
+right where no candidate is faster by more than the margin that `auto` asks of it.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.common import save
+from mptui.data.open import open_dataset
+from mptui.engine.choices import Candidates, layouts, precisions, updates
+from mptui.engine.trial import Trial
+from mptui.hardware.advice import measurable_precisions
+from mptui.models.zoo import build
+from mptui.runs.decide import Decider
+from mptui.runs.plan import Plan, Request, plan_run
+from mptui.tasks.registry import build_task
+
+STEPS = 3
+"""Steps of each candidate after each trial."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network at the side of its images and its batch."""
+
+    model: str
+    side: int
+    batch: int
+
+
+CASES = {
+    "resnet18": Case("resnet18", 64, 32),
+    "resnet50": Case("resnet50", 64, 16),
+    "unet": Case("unet", 64, 4),
+}
+
+
+class Setting:
+    """One case, ready to be decided and timed."""
+
+    def __init__(self, case: Case) -> None:
+        values = {
+            "model.name": case.model,
+            "data.image_size": case.side,
+            "data.samples": 4 * case.batch,
+            "training.batch_size": case.batch,
+            "training.epochs": 100_000,
+        }
+        self.plan = plan_run(Request(None, {key: ("benchmark", v) for key, v in values.items()}, (), {}))
+        config = self.plan.config
+        self.dataset = open_dataset(
+            config.data,
+            task=self.plan.task,
+            side=case.side,
+            seed=0,
+            on_progress=lambda done, total: None,
+            should_stop=lambda: False,
+            on_warning=print,
+        )
+        classes = self.dataset.classes
+        self.model = build(config.model, num_classes=len(classes), task=self.plan.task, side=case.side)
+        task = build_task(self.plan.task, classes, config.training)
+        device = torch.device(self.plan.device.torch_name)
+        self.trial = Trial(self.model, task, config, device, len(classes))
+
+    def decided(self) -> Plan:
+        """The choice of a run that nobody has made before."""
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["XDG_CACHE_HOME"] = folder
+            decider = Decider(Path(folder), False, lambda event: None, lambda: None)
+            return decider.decide(self.plan, self.model, self.dataset)
+
+    def timers(self) -> dict[str, Callable[[], float]]:
+        """All candidates: each precision, in both layouts, and both updates."""
+        found = {}
+        for precision in measurable_precisions(self.plan.device):
+            for last in (True, False):
+                name = f"{precision} {'last' if last else 'first'}"
+                found[name] = self.trial.step(precision, channels_last=last)
+        for fused in (True, False):
+            name = f"update {'fused' if fused else 'foreach'}"
+            found[name] = self.trial.update(channels_last=True, fused=fused)
+        return found
+
+
+def measure(case: Case, trials: int) -> dict[str, Any]:
+    """Choices beside the truth."""
+    setting = Setting(case)
+    timers = setting.timers()
+    for timer in timers.values():
+        timer()  # warms up
+    figures: dict[str, list[float]] = {name: [] for name in timers}
+    chosen = []
+    for number in range(trials):
+        plan = setting.decided()
+        layout = "last" if plan.channels_last else "first"
+        update = "fused" if plan.fused else "foreach"
+        chosen.append({"precision": plan.precision.used, "layout": layout, "update": update})
+        print(f"  trial {number + 1}  {chosen[-1]}: {plan.precision.reason}", flush=True)
+        for step in range(STEPS):
+            names = list(timers) if (number + step) % 2 == 0 else list(timers)[::-1]
+            for name in names:
+                figures[name].append(timers[name]())
+    seconds = {name: statistics.median(values) for name, values in figures.items()}
+    right = {kind: [_right(kind, choice, seconds) for choice in chosen] for kind in chosen[0]}
+    result = {
+        "trials": trials,
+        "seconds": seconds,
+        "chosen": chosen,
+        "right": {kind: f"{sum(each)} of {trials}" for kind, each in right.items()},
+        "last_over_first": {
+            precision: _each(figures[f"{precision} first"], figures[f"{precision} last"])
+            for precision in measurable_precisions(setting.plan.device)
+        },
+        "table": setting.plan.precision.used,
+    }
+    print(f"  right: {result['right']}  channels last over first: {result['last_over_first']}")
+    return result
+
+
+def _right(kind: str, choice: dict[str, str], seconds: dict[str, float]) -> bool:
+    """Whether nothing that could have been chosen instead is faster by its margin."""
+    if kind == "precision":
+        candidates: Candidates = precisions(["fp32", "bf16", "fp16"], "fp32")
+        times = {n.split()[0]: s for n, s in seconds.items() if n.endswith(" last") and "update" not in n}
+    elif kind == "layout":
+        candidates = layouts("true")
+        precision = choice["precision"]
+        times = {word: seconds[f"{precision} {word}"] for word in ("last", "first")}
+    else:
+        candidates = updates()
+        times = {word: seconds[f"update {word}"] for word in ("fused", "foreach")}
+    margin = max(1.05, *candidates.margins.values())
+    return times[choice[kind]] <= margin * min(times.values())
+
+
+def _each(slower: list[float], faster: list[float]) -> dict[str, float]:
+    ratios = [a / b for a, b in zip(slower, faster, strict=True)]
+    return {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
+
+
+def main() -> None:
+    """Measure, and write results/choices.json."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--trials", type=int, default=5)
+    parser.add_argument("--case", choices=list(CASES))
+    arguments = parser.parse_args()
+    document: dict[str, Any] = {}
+    for name in [arguments.case] if arguments.case else list(CASES):
+        print(name)
+        document[name] = measure(CASES[name], arguments.trials)
+    save(f"choices-{arguments.case}" if arguments.case else "choices", document)
+
+
+if __name__ == "__main__":
+    main()
