@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from mptui.cli import options as o
+from mptui.cli.guides_table import guides_table
 from mptui.cli.output import console, print_json, print_next
 from mptui.errors import ConfigError
 
@@ -35,6 +36,12 @@ Only = Annotated[
 Against = Annotated[
     str | None, typer.Option("--against", metavar="guides", help="Hold what guides promise beside it.")
 ]
+Table = Annotated[
+    str | None,
+    typer.Option(
+        "--table", metavar="guides", help="The guides' networks by number format, in place of one model."
+    ),
+]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")]
 
 
@@ -57,6 +64,7 @@ def bench(
     seconds: Seconds = 3.0,
     only: Only = None,
     against: Against = None,
+    table: Table = None,
     as_json: o.Json = False,
     markdown: Markdown = False,
 ) -> int:
@@ -68,15 +76,25 @@ def bench(
 
     if against not in {None, "guides"}:
         raise ConfigError(f"--against {against}: there are only the guides", hint="use --against guides")
+    if table is not None:
+        _check_table(table, {"--model": model, "--data": data, "--profile": profile})
+        return guides_table(
+            device=device or "auto",
+            sets=sets or (),
+            only=only,
+            rounds=rounds,
+            seconds=seconds,
+            as_json=as_json,
+            markdown=markdown,
+        )
     request = Request(profile or _PROFILE, o.overrides(ctx.params), tuple(sets or ()), os.environ)
     plan = plan_run(request)
     request = endless(request, plan)
-    found = switches(plan.config, plan.device, _cpus(), _precision(plan))
-    if only is not None:
-        found = _chosen(only, found)
+    every = switches(plan.config, plan.device, _cpus(), _precision(plan))
+    found = every if only is None else _chosen(only, every)
     interrupted = False
     with Measurer(os.environ) as measurer:
-        lab = Bench(request, variants(found), effort=Effort(seconds), measure=measurer.measure)
+        lab = Bench(request, variants(found, every), effort=Effort(seconds), measure=measurer.measure)
         progress = _Progress(rounds * len(lab.rows))
         try:
             for _ in range(rounds):
@@ -97,6 +115,17 @@ def bench(
         _show(lab, document, claims=against is not None, style="markdown" if markdown else "table")
         print_next("mptui run --profile fast   # or a profile with the settings that pay here")
     return 130 if interrupted else 0
+
+
+def _check_table(table: str, given: dict[str, str | None]) -> None:
+    if table != "guides":
+        raise ConfigError(f"--table {table}: there is only the guides'", hint="use --table guides")
+    taken = [flag for flag, value in given.items() if value is not None]
+    if taken:
+        raise ConfigError(
+            f"--table guides with {', '.join(taken)}: the table has networks and data of its own",
+            hint="leave it out, or measure your own model without --table",
+        )
 
 
 def _cpus() -> int:

@@ -88,7 +88,16 @@ def _of_the_data(config: RunConfig, cpus: int) -> list[Switch]:
     found = []
     if cpus > 1:
         found.append(Switch("workers", f"{cpus} workers", {"data.workers": 1}, {"data.workers": cpus}))
-    found.append(Switch("cache", "cache", {"data.cache": "off"}, {"data.cache": "device"}))
+    found += [
+        Switch(
+            name,
+            f"cache ({where})",
+            {"data.cache": "off"},
+            {"data.cache": where},
+            together=where == "device",
+        )
+        for name, where in (("cache-ram", "ram"), ("cache", "device"))
+    ]
     mixing: dict[str, object] = {}
     if config.data.mixup_alpha:
         mixing["data.mixup_alpha"] = config.data.mixup_alpha
@@ -99,10 +108,15 @@ def _of_the_data(config: RunConfig, cpus: int) -> list[Switch]:
     return found
 
 
-def variants(found: list[Switch]) -> list[Variant]:
-    """The baseline, each switch alone added to it, everything, and everything with each switch left out."""
+def variants(found: list[Switch], plain: list[Switch] | None = None) -> list[Variant]:
+    """The baseline, each switch alone added to it, everything, and everything with each switch left out.
+
+    Args:
+        found: The switches that are measured.
+        plain: All that the baseline has off, where that is more of them.
+    """
     off: dict[str, object] = {}
-    for switch in found:
+    for switch in plain or found:
         off |= switch.off
     everything = dict(off)
     for switch in found:

@@ -73,7 +73,8 @@ class Bench:
     def round(self, tell: Callable[[Row], None]) -> None:
         """Measure every variant once more; `tell` is called after each."""
         rows = self.rows if self._rounds % 2 == 0 else self.rows[::-1]
-        effort = replace(self._effort, loss=self._rounds == 0)  # from one seed it is the same each time
+        # from one seed the losses are the same each time
+        effort = self._effort if self._rounds == 0 else replace(self._effort, loss_at=0)
         for row in rows:
             if row.failed is not None:
                 continue

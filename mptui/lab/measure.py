@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mptui.runs.plan import Plan, Request
 
 LOSS_AT = 10
-"""Steps after which the losses of two runs are compared: by the mean of their later half."""
+"""Steps after which the losses of two runs are compared, if these don't take too long."""
 
 _INTERVAL_S = 0.1
 _LOOK_S = 0.2
@@ -52,7 +52,7 @@ class Measured:
         samples_per_second: Median over the intervals after the warm-up.
         peak_bytes: Most that the tensors took on the device; on a CPU, the process.
         first_step_s: From the start of training to the end of its first step, compiling included.
-        loss: Mean training loss of the steps before `LOSS_AT`; None if it was not wanted.
+        loss: Mean training loss of the later half of the first steps; None if it was not wanted.
         wait: Share of the time that steps waited for data.
         epoch_steps: Optimizer steps an epoch.
     """
@@ -67,14 +67,14 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long a run is measured: `seconds` of training after the warm-up, and with `loss` up to `LOSS_AT`.
+    """How long a run is measured: `seconds` of training after the warm-up, and to the step `loss_at`; 0: any.
 
     For its loss a run tells of every step, which costs it a little speed: compare it with its like. A run
     that has not ended `limit_s` after it was asked for is given up.
     """
 
     seconds: float
-    loss: bool = True
+    loss_at: int = LOSS_AT
     limit_s: float | None = None
 
 
@@ -143,7 +143,7 @@ class Measurer:
         flags |= {key: ["bench", value] for key, value in settings.items()}
         sets = [given for given in request.sets if given.partition("=")[0].strip() not in settings]
         asked = {"profile": request.profile, "flags": flags, "sets": sets}
-        answer = self._answer({**asked, "seconds": effort.seconds, "loss": effort.loss}, effort.limit_s)
+        answer = self._answer({**asked, "seconds": effort.seconds, "loss_at": effort.loss_at}, effort.limit_s)
         if "error" in answer:
             raise MeasureError(answer["error"], answer["code"])
         return Measured(**answer)
@@ -195,11 +195,11 @@ class Watch:
 
     Args:
         seconds: Of training after the warm-up that are enough.
-        loss: Whether the loss after the first steps is wanted.
+        loss_at: The steps whose loss is wanted; 0: none.
     """
 
-    def __init__(self, seconds: float, *, loss: bool = True) -> None:
-        self._left, self._wants_loss = seconds, loss
+    def __init__(self, seconds: float, *, loss_at: int = LOSS_AT) -> None:
+        self._left, self._loss_at = seconds, loss_at
         self._warm, self._warm_s = 0, 0.0
         self._rates: list[float] = []
         self._waits: list[float] = []
@@ -215,7 +215,7 @@ class Watch:
             self._short_epochs |= self._warm > _WARM_UP and not self._rates
         if not isinstance(event, Step):
             return
-        if LOSS_AT // 2 < event.step <= LOSS_AT:
+        if self._loss_at // 2 < event.step <= self._loss_at:
             self._losses.append(event.loss)
         skipped = self._is_warm_up(event)
         # the first interval of an epoch has the start of its workers in it; some epochs have no other
@@ -236,13 +236,13 @@ class Watch:
     @property
     def enough(self) -> bool:
         """Whether the run may end."""
-        return self._left <= 0 and (self.loss is not None or not self._wants_loss)
+        return self._left <= 0 and (self.loss is not None or not self._loss_at)
 
     @property
     def loss(self) -> float | None:
-        """Mean loss of the steps before `LOSS_AT`; None before it, or where not every step was told."""
-        wanted = LOSS_AT - LOSS_AT // 2
-        return sum(self._losses) / wanted if len(self._losses) == wanted else None
+        """Mean loss of the later half of the first steps; None before their end, or if one was not told."""
+        wanted = self._loss_at - self._loss_at // 2
+        return sum(self._losses) / wanted if wanted and len(self._losses) == wanted else None
 
     @property
     def rate(self) -> float | None:
@@ -256,18 +256,18 @@ class Watch:
 
 
 def _run(
-    profile: str | None, flags: dict[str, Any], sets: Sequence[str], seconds: float, loss: bool
+    profile: str | None, flags: dict[str, Any], sets: Sequence[str], seconds: float, loss_at: int
 ) -> dict[str, Any]:
     from mptui.runs.directory import create_run
     from mptui.runs.plan import Request, plan_run
     from mptui.runs.session import Session
 
     given = {key: (str(flag), value) for key, (flag, value) in flags.items()}
-    given["logging.step_interval_s"] = ("bench", 0.0 if loss else _INTERVAL_S)
+    given["logging.step_interval_s"] = ("bench", 0.0 if loss_at else _INTERVAL_S)
     given["guards.on_nan"] = ("bench", "ignore")  # a repair would change what is being measured
     given["guards.on_oom"] = ("bench", "stop")
     plan = plan_run(Request(profile, given, sets, os.environ))
-    watch = Watch(seconds, loss=loss)
+    watch = Watch(seconds, loss_at=loss_at)
     with tempfile.TemporaryDirectory() as folder:
         run = create_run(Path(folder), "bench", str(plan.config.model.name), None)
         session = Session(plan, run, force_compile=plan.config.speed.compile != "off")

@@ -26,7 +26,7 @@ def test_each_switch_is_added_alone_and_left_out_alone():
     assert [switch.name for switch in found] == [
         *("tf32", "fp16", "bf16", "channels_last", "fused"),
         *("compile-default", "compile-reduce-overhead", "compile-max-autotune"),
-        *("batch", "workers", "cache", "no-mixup"),
+        *("batch", "workers", "cache-ram", "cache", "no-mixup"),
     ]
     assert names[0] == "baseline"
     assert {f"+{switch.name}" for switch in found} < set(names)
@@ -47,11 +47,20 @@ def test_a_variant_is_the_baseline_but_for_its_switch():
     assert every["-no-mixup"] == {**everything, "data.mixup_alpha": 0.2, "data.cutmix_alpha": 1.0}
 
 
+def test_a_few_switches_are_measured_on_the_same_plain_loop_as_all():
+    found = switches(MIXING, device(), cpus=8, precision="bf16")
+    few = variants([s for s in found if s.name == "fused"], found)
+
+    assert [v.name for v in few] == ["baseline", "+fused", "everything", "-fused"]
+    assert few[0] == variants(found)[0]
+    assert few[1].settings == {**few[0].settings, "speed.fused": True}
+
+
 def test_what_the_device_lacks_is_no_switch():
     processor = device("cpu", fp16="emulated", bf16="emulated", tf32="no")
     found = {s.name for s in switches(RunConfig(), processor, cpus=1, precision="fp32")}
 
-    assert found == {"fp16", "bf16", "channels_last", "fused", "compile", "batch", "cache"}
+    assert found == {"fp16", "bf16", "channels_last", "fused", "compile", "batch", "cache-ram", "cache"}
 
 
 def test_every_other_round_is_in_the_opposite_order():

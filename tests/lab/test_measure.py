@@ -66,7 +66,7 @@ def step_event(step, rate=100.0, steps=5, loss=2.0, seconds=0.1):
 
 
 def test_warm_up_and_the_start_of_an_epoch_are_not_measured():
-    watch = Watch(seconds=1.0, loss=False)
+    watch = Watch(seconds=1.0, loss_at=0)
     watch.note(step_event(5, rate=1.0))
     watch.note(step_event(10, rate=100.0))
     watch.note(EpochStarted(epoch=2, epochs=3, steps=10))
@@ -80,7 +80,7 @@ def test_warm_up_and_the_start_of_an_epoch_are_not_measured():
 
 
 def test_epochs_of_one_step_are_measured_all_the_same():
-    watch = Watch(seconds=1.0, loss=False)
+    watch = Watch(seconds=1.0, loss_at=0)
     for step in range(1, 20):
         watch.note(EpochStarted(epoch=step, epochs=100, steps=1))
         watch.note(step_event(step, steps=1))
@@ -89,7 +89,7 @@ def test_epochs_of_one_step_are_measured_all_the_same():
 
 
 def test_slow_steps_are_warm_after_some_seconds():
-    watch = Watch(seconds=1.0, loss=False)
+    watch = Watch(seconds=1.0, loss_at=0)
     for step, rate in enumerate((1.0, 2.0, 3.0, 100.0), 1):
         watch.note(step_event(step, rate=rate, steps=1, seconds=1.5))
 

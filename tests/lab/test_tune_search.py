@@ -73,9 +73,13 @@ def propose(best, first):
 
 
 def search_on(machine, lines=None):
-    first = machine.run(START, True)
     tell = (lambda line: None) if lines is None else lines.append
-    return Search(START, first, propose=propose, run=machine.run, clock=machine, tell=tell)
+    return search_from(START, machine, tell)
+
+
+def search_from(start, machine, tell):
+    first = machine.run(start, False)
+    return Search(start, first, first_s=RUN_S, propose=propose, run=machine.run, clock=machine, tell=tell)
 
 
 def best_of(machine):
@@ -161,10 +165,7 @@ def test_what_is_in_force_is_out_too_where_it_learns_otherwise():
     machine = FakeMachine(1)
     machine.losses = {("precision.mode", "bf16"): math.nan}
     start = {**START, "precision.mode": "bf16"}
-    search = Search(
-        start, machine.run(start, True), propose=propose, run=machine.run, clock=machine, tell=lambda _: None
-    )
-    search._reference = None
+    search = search_from(start, machine, lambda line: None)
     search.go()
 
     assert search.best["precision.mode"] != "bf16"

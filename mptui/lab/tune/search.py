@@ -138,6 +138,7 @@ class Search:
     Args:
         start: What is in force at first (table.key -> value).
         first: What was measured of it.
+        first_s: Seconds that this took.
         propose: Knows what can be tuned.
         run: Measures.
         clock: How much time there is.
@@ -149,6 +150,7 @@ class Search:
         start: Settings,
         first: Measured,
         *,
+        first_s: float,
         propose: Propose,
         run: Run,
         clock: Clock,
@@ -159,8 +161,8 @@ class Search:
         self.total: Ratio | None = None
         self.total_rounds = 0
         self._first, self._propose, self._run, self._clock, self._tell = first, propose, run, clock, tell
-        self._seconds: list[float] = []
-        self._reference = first.loss
+        self._seconds = [first_s]
+        self._reference: float | None = None
 
     def go(self) -> None:
         """Search until all is tried or the time is over.
@@ -209,7 +211,7 @@ class Search:
 
     @property
     def _typical(self) -> float:
-        return median(self._seconds) if self._seconds else 0.0
+        return median(self._seconds)
 
     def _others(self, axis: Axis) -> dict[str, object]:
         """What is in force, but for the settings of `axis`."""
@@ -261,7 +263,8 @@ class Search:
     def _check_losses(self, entries: list[Entry]) -> None:
         """Put out what learns otherwise than fp32 does, or than the start where fp32 was not measured."""
         for entry in entries:
-            if entry.settings.get("precision.mode") == "fp32" and entry.rounds:
+            exact = entry.settings.get("precision.mode") == "fp32"
+            if entry.rounds and (exact or self._reference is None):
                 self._reference = entry.rounds[0].loss
         for entry in entries:
             loss = entry.rounds[0].loss if entry.rounds else None

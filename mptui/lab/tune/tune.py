@@ -11,7 +11,7 @@ from mptui.errors import (
     MemoryExhaustedError,
     MptuiError,
 )
-from mptui.lab.measure import Effort, Measured, MeasureError, Measurer, StoppedError, endless
+from mptui.lab.measure import LOSS_AT, Effort, Measured, MeasureError, Measurer, StoppedError, endless
 from mptui.lab.tune.axes import BATCH, MICRO_BATCH, Tunable
 from mptui.lab.tune.search import Search, Settings
 from mptui.runs.plan import Plan
@@ -19,6 +19,10 @@ from mptui.runs.plan import Plan
 _ERRORS = {e.exit_code: e for e in (ConfigError, DataError, DivergedError, MemoryExhaustedError, DiskError)}
 _RUNS = 100
 """Runs that the time is meant to be enough for."""
+_FEWEST = 4
+"""Steps that a loss is compared after, where they are so slow that `LOSS_AT` of them take too long."""
+_PATIENCE_S = 90.0
+"""How long a run may take at the least; more than that, half of the time that is left: it may compile."""
 _SHORTEST_S, _LONGEST_S = 0.5, 3.0
 
 
@@ -50,7 +54,7 @@ class Tuning:
         self.clock = Deadline(seconds)
         self.runs = 0
         self.search: Search | None = None
-        self._began = time.monotonic()
+        self._given_s, self._began, self._loss_at = seconds, time.monotonic(), LOSS_AT
         self._plan, self._measurer, self._tell = plan, measurer, tell
         self._request = endless(plan.request, plan)
         self._timed_s = min(_LONGEST_S, max(_SHORTEST_S, seconds / _RUNS))
@@ -70,9 +74,12 @@ class Tuning:
         """
         start, first = self._fitting_start()
         self._tell(f"the start: {first.samples_per_second:,.1f} images/s")
+        step_s = self._plan.config.training.batch_size / first.samples_per_second
+        self._loss_at = int(max(_FEWEST, min(LOSS_AT, self._given_s / _RUNS * 3 / step_s)))
         self.search = Search(
             start,
             first,
+            first_s=self.seconds,
             propose=self._tunable.axes,
             run=self._run,
             clock=self.clock,
@@ -86,7 +93,7 @@ class Tuning:
         pieces = batch = self._plan.config.training.batch_size
         while True:
             try:
-                return start, self._run(start, True)
+                return start, self._run(start, False)
             except MeasureError as error:
                 if not error.out_of_memory or pieces == 1:
                     raise _as_ours(error) from error
@@ -98,10 +105,10 @@ class Tuning:
         if not self.clock.left():
             raise StoppedError
         self.runs += 1
+        left = self.clock.left()
+        effort = Effort(self._timed_s, self._loss_at if loss else 0, min(left, max(_PATIENCE_S, left / 2)))
         try:
-            return self._measurer.measure(
-                self._request, settings, Effort(self._timed_s, loss=loss, limit_s=self.clock.left())
-            )
+            return self._measurer.measure(self._request, settings, effort)
         except MeasureError:
             if not self.clock.left():  # it was not slow: it was the last
                 raise StoppedError from None
