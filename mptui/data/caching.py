@@ -53,16 +53,13 @@ def choose_cache(
     told = f"{_mib(needed)} decoded {'fit' if fits else 'do not fit'} in {_mib(budget)} of memory"
     if asked == "ram":
         return Choice("ram", told, enough=fits)
-    halves = (dataset.train, dataset.val)
-    on_device, why = zip(
-        *(cache_fits(half, side, dataset.task, device, dataset.has_ignored) for half in halves), strict=True
-    )
-    if all(on_device):
-        return Choice("device", f"on {device.type}, {why[0]}")
-    not_there = f"on {device.type}, {why[on_device.index(False)]}"
+    count = len(dataset.train) + len(dataset.val)
+    on_device, why = cache_fits(count, side, dataset.task, device, dataset.has_ignored)
+    if on_device:
+        return Choice("device", f"{why} on {device.type}")
     if epochs == 1:
-        return Choice("off", f"one epoch reads each image once; {not_there}")
-    return Choice("ram" if fits else "off", f"{told}; {not_there}")
+        return Choice("off", f"one epoch reads each image once; on {device.type}, {why}")
+    return Choice("ram" if fits else "off", f"{told}; on {device.type}, {why}")
 
 
 def memory_room(share: float = _SHARE_ASKED) -> Callable[[int], int]:

@@ -16,9 +16,9 @@ from mptui.data.geometry import DRAWS, Geometry, stored_side, views
 from mptui.data.seeds import Stream as Numbers
 from mptui.data.seeds import uniforms
 from mptui.data.stream import Source, Stream
-from mptui.data.types import Split
 
-_DEVICE_SHARE = 0.1
+_DEVICE_SHARE = 0.2
+"""Of the free memory of a device, what both halves of a set may take unasked."""
 _HOST_BYTES = 1 << 30
 _FINISHED_BYTES = 1 << 28
 _DRAWN_AT_ONCE = 4096
@@ -158,24 +158,24 @@ def crop(
 
 
 def cache_fits(
-    split: Split, side: int, task: str, device: torch.device, has_ignored: bool, budget: int | None = None
+    count: int, side: int, task: str, device: torch.device, has_ignored: bool, budget: int | None = None
 ) -> tuple[bool, str]:
-    """Whether to keep a split on the device, and why.
+    """Whether to keep samples on the device, and why.
 
     Args:
-        split: What would be kept.
+        count: How many would be kept.
         side: The side in pixels of what the network sees.
         task: classification or segmentation.
         device: Where it would be kept.
         has_ignored: Whether masks have pixels that count for nothing: cut on the device, how many there are
             would be unknown to the host.
-        budget: Bytes it may take; None: a tenth of a GPU's free memory, 1 GiB of a host's.
+        budget: Bytes it may take; None: a fifth of a GPU's free memory, 1 GiB of a host's.
     """
     if has_ignored and task == "segmentation":
         return False, "masks have ignored pixels, which must be counted before they are on the device"
     if budget is None:
         budget = _free_share(device)
-    needed = len(split) * stored_side(side) ** 2 * (5 if task == "segmentation" else 3)
+    needed = count * stored_side(side) ** 2 * (5 if task == "segmentation" else 3)
     verb = "fits" if needed < budget else "does not fit"
     return needed < budget, f"{needed / 2**20:,.0f} MiB {verb} in {budget / 2**20:,.0f} MiB"
 

@@ -109,8 +109,8 @@ def _data(now: Circumstances) -> tuple[str, str | None]:
     if more > now.workers:
         return f"steps wait for data: {more} workers would help", f"data.workers={more}"
     if not now.cached:
-        return "steps wait for data, and all processors read: keep the data decoded", "data.cache=device"
-    return "steps wait for data although it is on the device: is the host busy with something else?", None
+        return "steps wait for data, and all processors read: keep the data decoded", "data.cache=ram"
+    return "steps wait for data although it is kept decoded: is the host busy with something else?", None
 
 
 def _copy(_now: Circumstances) -> tuple[str, str | None]:

@@ -38,7 +38,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize(
     ("count", "settings", "mode", "said"),
     [
-        (400, {}, "device", "fits in 1,024 MiB"),
+        (400, {}, "device", "fits in 1,024 MiB on cpu"),
         (50_000, {}, "ram", "does not fit in 1,024 MiB"),
         (50_000, {"epochs": 1}, "off", "reads each image once"),
         (500_000, {}, "off", "do not fit in 30,720 MiB"),

@@ -373,9 +373,9 @@ def test_cached_bad_samples_are_replaced() -> None:
 
 
 def test_what_fits_on_the_device() -> None:
-    assert cache_fits(Samples(100), 32, "classification", CPU, False)[0]
-    assert not cache_fits(Samples(10**7), 224, "classification", CPU, False)[0]
-    assert not cache_fits(Samples(100), 32, "classification", CPU, False, budget=1000)[0]
-    fits, reason = cache_fits(Samples(100), 32, "segmentation", CPU, True)
+    assert cache_fits(100, 32, "classification", CPU, False)[0]
+    assert not cache_fits(10**7, 224, "classification", CPU, False)[0]
+    assert not cache_fits(100, 32, "classification", CPU, False, budget=1000)[0]
+    fits, reason = cache_fits(100, 32, "segmentation", CPU, True)
     assert not fits
     assert "ignored" in reason
