@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import torch
 
 from mptui.config.schema import RunConfig
+from mptui.data.caching import CacheMode
 from mptui.data.loader import Loader
 from mptui.engine.control import Mailbox
 from mptui.engine.parts import Job
@@ -84,7 +85,7 @@ def build_trainer(
     workers: int = 0,
     force_compile: bool = False,
     fallbacks: tuple[str, ...] = ("bf16", "fp32"),
-    cache: Literal["off", "device"] = "off",
+    cache: CacheMode = "off",
     reads_as: type[Blot] | None = None,
     device: torch.device = CPU,
 ) -> tuple[Trainer, Recorder]:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from mptui.data.caching import CacheMode
 from mptui.engine import snapshots
 from mptui.engine.checkpoint import read_newest
 from mptui.engine.control import Stopped
@@ -27,6 +28,7 @@ CASES: dict[str, dict[str, Any]] = {
     "fp16": {"precision": {"grad_scaler": {"init_scale": 2.0**22, "growth_interval": 2}}},
     "patience": {"training": {"epochs": 9, "lr": 1e-9, "early_stopping_patience": 2}},
     "max_steps": {"training": {"epochs": 9, "max_steps": 8}},
+    "from memory": {"training": {"epochs": 3}},
 }
 
 
@@ -34,7 +36,10 @@ def build(folder, case, workers=0, dropout=0.0):
     precision = "fp16" if case == "fp16" else "fp32"
     model = small_net(dropout=dropout)
     run = config(**CASES[case])
-    return build_trainer(run, folder, precision=precision, model=model, train=38, workers=workers)
+    cache: CacheMode = "ram" if case == "from memory" else "off"
+    return build_trainer(
+        run, folder, precision=precision, model=model, train=38, workers=workers, cache=cache
+    )
 
 
 def undisturbed(folder, case, dropout=0.0):
@@ -142,10 +147,11 @@ def test_stopped_in_every_validation_it_ends_with_the_same_bits(tmp_path):
     assert_the_same((trainer, events), (resumed, resumed_events))
 
 
-def test_two_workers_and_stops_give_the_bits_of_none(tmp_path):
-    trainer, events = undisturbed(tmp_path / "whole", "sgd")
+@pytest.mark.parametrize("case", ["sgd", "from memory"])
+def test_two_workers_and_stops_give_the_bits_of_none(tmp_path, case):
+    trainer, events = undisturbed(tmp_path / "whole", case)
     resumed, resumed_events, stops = stopped_again_and_again(
-        tmp_path / "parts", "sgd", lambda event: each_step(event) if event.step in {3, 7} else None, workers=2
+        tmp_path / "parts", case, lambda event: each_step(event) if event.step in {3, 7} else None, workers=2
     )
     assert stops == 2
     assert_the_same((trainer, events), (resumed, resumed_events))
