@@ -30,8 +30,11 @@ def use_compile_cache(warn: Callable[[str, str], None], folder: Path | None = No
         warn: Told (code, message) where nothing can be kept.
         folder: Where to keep it.
     """
-    if VARIABLE in os.environ:
-        return Path(os.environ[VARIABLE])
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    named = os.environ.get(VARIABLE)
+    if named is not None and named != default_cache_dir():  # which torch itself sets when it is imported
+        return Path(named)
     folder = cache_folder() / "compiled" if folder is None else folder
     fault = _make_private(folder)
     if fault is None:

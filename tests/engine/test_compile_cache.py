@@ -4,6 +4,7 @@ import os
 
 import pytest
 import torch._inductor.codecache as codecache
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from mptui.engine import compile_cache
 from mptui.engine.compile_cache import VARIABLE, prune, use_compile_cache
@@ -103,6 +104,13 @@ def test_a_cache_that_depends_on_the_current_folder_is_not_used(asks, tmp_path, 
 def test_the_persons_own_choice_stays(monkeypatch, tmp_path):
     monkeypatch.setenv(VARIABLE, str(tmp_path / "own"))
     assert use_compile_cache(lambda *_: None) == tmp_path / "own"
+
+
+def test_what_torch_has_set_by_itself_is_nobodys_choice(asks, monkeypatch, tmp_path):
+    asks(tmp_path)
+    monkeypatch.setenv(VARIABLE, default_cache_dir())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert use_compile_cache(lambda *_: None) == tmp_path / "mptui" / "compiled"
 
 
 def test_beyond_its_bounds_what_was_not_used_for_longest_goes(tmp_path):
