@@ -5,7 +5,7 @@
 
 Each figure is a fresh process on a pseudo-terminal of 120x36 cells, from its start until the frame shows the
 last step of the journal and how the run ended. The journal lies in the page cache, as it does while a run
-writes it.
+writes it; it has no index, as that of a run of an older version. With one, see `benchmarks.long_run`.
 """
 
 import argparse

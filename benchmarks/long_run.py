@@ -31,6 +31,7 @@ import psutil
 from benchmarks import attach
 from benchmarks.common import alternate, ratios, save
 from mptui.events import Event, Step
+from mptui.runs.directory import CONFIG
 from mptui.runs.index import NAME as INDEX
 from mptui.runs.index import Index
 from mptui.runs.journal import NAME as JOURNAL
@@ -156,7 +157,7 @@ def _keep(player: Player, events: Iterator[Event], place: Path) -> int:
     journal = Journal(place)
     journal.write(story.finished(player.view.step))
     journal.close()
-    (place / attach.CONFIG).touch()
+    (place / CONFIG).touch()
     return player.view.step
 
 
