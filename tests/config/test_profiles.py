@@ -1,3 +1,4 @@
+import errno
 from pathlib import Path
 
 import pytest
@@ -5,7 +6,7 @@ import pytest
 from mptui.config.keys import TASKS
 from mptui.config.merge import check_profile, resolve
 from mptui.config.profiles import ORDER, find_profile, list_profiles
-from mptui.config.save import copy_profile, save_profile
+from mptui.config.save import copy_profile, place_of, profile_text, save_profile, write_profile
 from mptui.config.schema import CheckpointConfig, RunConfig, TrainingConfig
 from mptui.errors import ConfigError, DiskError
 
@@ -166,3 +167,25 @@ def test_a_folder_that_cannot_be_made_is_a_disk_error(places):
     Path(places["MPTUI_CONFIG_DIR"]).write_text("in the way")
     with pytest.raises(DiskError, match="own/profiles"):
         copy_profile("mine", "fast", places)
+
+
+def test_a_profile_is_replaced_whole_or_not_at_all(places, monkeypatch):
+    path = write_profile(place_of("mine", places), 'description = "old"\n')
+    assert write_profile(path, 'description = "new"\n', replace=True).read_text() == 'description = "new"\n'
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("mptui.config.save.os.fsync", full)
+    with pytest.raises(DiskError, match="No space left"):
+        write_profile(path, 'description = "newer"\n', replace=True)
+    assert path.read_text() == 'description = "new"\n'
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_comments_stand_above_a_profile_and_hide_nothing(places):
+    text = profile_text(RunConfig(), "Mine", ["measured\nepochs = 7", "twice"])
+    write_profile(place_of("mine", places), text)
+
+    assert [line[0] for line in text.splitlines()[:2]] == ["#", "#"]
+    assert config_of("mine", places) == RunConfig(description="Mine")

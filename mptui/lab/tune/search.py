@@ -276,6 +276,8 @@ class Search:
         """Who goes on after so many rounds: successive halving, and nobody who is clearly slower."""
         worst = _HOPELESS if rounds > 1 else _HOPELESS_AT_ONCE
         left = [e for e in live if e.failed is None and e.best_round > worst]
+        if rounds >= _SURE:  # what is no faster by now will not be shown to be
+            left = [e for e in left if _median(e) > 1]
         left.sort(key=_median, reverse=True)
         if rounds in {2, 4}:
             left = left[: (len(left) + 1) // 2 if rounds == 2 else 1]

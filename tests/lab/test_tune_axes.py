@@ -1,0 +1,147 @@
+"""What `mptui tune` tries on which machine, and what it leaves alone."""
+
+from types import SimpleNamespace
+from typing import get_args
+
+import pytest
+
+from mptui.config.merge import resolve
+from mptui.config.schema import CompileMode, DataConfig
+from mptui.engine.footprint import footprint
+from mptui.hardware.advice import choose_precision
+from mptui.hardware.devices import Device
+from mptui.lab.measure import Measured
+from mptui.lab.stats import ratio
+from mptui.lab.tune import outcome
+from mptui.lab.tune.axes import Tunable
+from mptui.lab.tune.search import Axis, Entry, Finding, Option
+from mptui.runs.plan import Plan, Request, filled
+
+GIB = 1 << 30
+PHOTOS = Measured(100.0, GIB, 1.0, 2.0, wait=0.3, epoch_steps=1000)
+NO_WAIT = Measured(100.0, GIB, 1.0, 2.0, wait=0.0, epoch_steps=1000)
+
+
+def device(kind="cuda", **formats):
+    native = {"fp16": "native", "bf16": "native", "tf32": "native", **formats}
+    return Device(kind=kind, index=0, name="one", architecture=None, memory_total=None, native=native)
+
+
+def tunable(on, *sets, profile="fast", flags=None, free=80 * GIB, data="resnet50"):
+    given = {"model.name": ("test", data), "data.path": ("test", "photos"), **(flags or {})}
+    request = Request(profile, given, sets, {})
+    resolved = resolve(profile, task=None, flags=given, sets=sets, environ={})
+    resolved, notes = filled(resolved, on)
+    precision = choose_precision(resolved.config.precision.mode, on)
+    plan = Plan(request, resolved, "classification", on, precision, 7, None, notes, True, True)
+    return Tunable(plan, 8, free)
+
+
+def axes_of(tuned, first=PHOTOS, **best):
+    return {axis.name: axis for axis in tuned.axes({**tuned.start(), **best}, first)}
+
+
+def values(axis):
+    return [option.name for option in axis.options]
+
+
+def test_the_values_are_those_of_the_schema():
+    found = axes_of(tunable(device()))
+    caches = set(get_args(DataConfig.model_fields["cache"].annotation))
+
+    assert set(values(found["data.cache"])) == caches - {"auto"}
+    assert set(values(found["speed.compile"])) == set(get_args(CompileMode)) - {"off"}
+    assert set(values(found["precision.mode"])) == {"fp32", "fp16"}  # bf16 is in force
+    assert values(found["speed.channels_last"]) == ["false"]
+
+
+def test_on_a_gpu_the_precision_is_worth_most_and_on_starving_data_the_input():
+    def order(first):
+        found = axes_of(tunable(device()), first).values()
+        return [axis.name for axis in sorted(found, key=lambda axis: -axis.worth)]
+
+    assert order(NO_WAIT)[0] == "precision.mode"
+    starving = Measured(100.0, GIB, 1.0, 2.0, wait=0.8, epoch_steps=1000)
+    assert set(order(starving)[:3]) == {"data.cache", "data.workers", "data.prefetch"}
+
+
+def test_what_is_emulated_is_tried_last_and_what_is_not_there_never():
+    found = axes_of(tunable(device("cpu", fp16="emulated", bf16="emulated", tf32="no")))
+
+    assert "precision.mode" not in found  # fp32 is in force, and nothing else is native
+    assert values(found["precision.mode, emulated"]) == ["bf16", "fp16"]
+    assert found["precision.mode, emulated"].worth <= min(axis.worth for axis in found.values())
+    assert "precision.tf32" not in found
+    assert values(found["speed.compile"]) == ["default"]
+    assert "precision.mode, emulated" not in axes_of(tunable(device("cpu", fp16="no", bf16="no", tf32="no")))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("precision.mode", "fp32"), ("data.workers", "3"), ("speed.compile", "off")]
+)
+def test_what_a_person_has_set_stays(key, value):
+    assert key in axes_of(tunable(device()))
+    assert key not in axes_of(tunable(device(), f"{key}={value}"))
+
+
+def test_steps_that_never_wait_for_data_leave_the_workers_alone():
+    found = axes_of(tunable(device()), NO_WAIT)
+
+    assert "data.workers" not in found
+    assert "data.workers" not in axes_of(tunable(device()), PHOTOS, **{"data.cache": "device"})
+
+
+def peak_of(batch):
+    tuned = tunable(device(), f"training.batch_size={batch}")
+    return footprint(tuned.plan.config, "classification", device="cuda", precision="bf16").total
+
+
+def test_a_larger_batch_is_tried_where_the_rate_follows_it_and_set_and_memory_are_large_enough():
+    twice, four_times = (peak_of(size) for size in (128, 256))
+    assert values(axes_of(tunable(device(), free=four_times))["training.batch_size"]) == ["128", "256"]
+    assert values(axes_of(tunable(device(), free=four_times - 1))["training.batch_size"]) == ["128"]
+    assert "training.batch_size" not in axes_of(tunable(device(), free=twice - 1))
+    small = Measured(100.0, GIB, 1.0, 2.0, wait=0.3, epoch_steps=60)
+    assert "training.batch_size" not in axes_of(tunable(device()), small)
+    assert "training.batch_size" not in axes_of(tunable(device(), profile=None))
+    asked = {"training.batch_size": ("--batch-size", 64)}
+    assert "training.batch_size" not in axes_of(tunable(device(), flags=asked))
+
+
+def done():
+    """A search that has ended."""
+    start = {"precision.mode": "bf16", "speed.compile": "off", "data.workers": 7, "data.cache": "auto"}
+    over = ratio([12.0, 12.1, 12.2], [10.0, 10.0, 10.0])
+    entry = Entry("fp16", {"precision.mode": "fp16"}, [PHOTOS] * 3, over=over)
+    out = Entry("fp32", {"precision.mode": "fp32"}, failed="out of memory")
+    axis = Axis("precision.mode", "bf16", (Option("fp16", {}), Option("fp32", {})), 0.5)
+    return SimpleNamespace(
+        start=start,
+        best={**start, "precision.mode": "fp16"},
+        total=over,
+        total_rounds=3,
+        untried=["data.cache"],
+        findings=[Finding(axis, [entry, out], {}, "fp16")],
+    )
+
+
+def test_a_profile_has_what_was_measured_and_where_its_data_is():
+    tuned = tunable(device())
+    chosen = outcome.settings(done())
+    config = outcome.tuned(tuned.plan, chosen)
+
+    assert chosen == {"speed.compile": "off", "precision.mode": "fp16"}
+    assert config.data.workers == "auto"  # nobody has measured it
+    assert config.model.name == "resnet50"
+    assert str(config.data.path).endswith("/photos")
+    assert config.training == tuned.plan.config.training
+
+
+def test_the_evidence_names_ratio_rounds_failures_and_what_there_was_no_time_for():
+    told = "\n".join(outcome.evidence(tunable(device()).plan, done(), outcome.Effort(90, 12), 8))
+
+    assert "precision.mode: fp16 in force; fp16 1.21 times (" in told
+    assert "3 rounds" in told
+    assert "fp32 is out: out of memory" in told
+    assert "no time to measure data.cache" in told
+    assert "12 runs in 1.5 minutes" in told
