@@ -11,6 +11,7 @@ RandomHorizontalFlip, ToTensor, Normalize) with workers that persist, at every c
 0 to the number of cores: its CPU time is taken where that is lowest, its wall time where that is. mptui cuts
 the same kind of views and jitters the colours besides, with one worker a core. torch has one thread on both
 sides. The floor is nothing but the decoding, with libjpeg-turbo: of whole photos, and at the size needed.
+Beside it stands how far the pixels are from those that Pillow makes of the whole photo.
 
 The second part is `mptui run` itself: a ResNet-18 at 224 px that trains on this machine from these photos.
 """
@@ -32,11 +33,12 @@ import numpy as np
 import psutil
 import simplejpeg
 import torch
+from PIL import Image
 
 from benchmarks.common import alternate, ratios, save
 from benchmarks.photos import SHARES, photos_of, prepared
 from mptui.data.augment import IMAGENET_MEAN, IMAGENET_STD
-from mptui.data.geometry import DRAWS, Geometry
+from mptui.data.geometry import DRAWS, Geometry, cut_image, views
 from mptui.data.loader import Loader
 from mptui.data.readers import FileRequest
 from mptui.data.seeds import Stream, uniforms
@@ -154,6 +156,39 @@ def decode_floor(root: Path) -> dict[str, float]:
     return {"whole_cpu_ms": whole_s / len(files) * 1e3, "needed_cpu_ms": needed_s / len(files) * 1e3}
 
 
+def difference_from_pillow(root: Path) -> dict[str, dict[str, float]]:
+    """How far the views' pixels, of 255, are from those that Pillow cuts out of the whole photo."""
+    geometry = Geometry.for_training("classification", SIDE)
+    paths = photos_of(root)
+    draws_BD = uniforms(Stream.GEOMETRY, 0, 1, np.arange(len(paths)), DRAWS)
+    means: dict[str, list[float]] = {"whole": [], "smaller": []}
+    most = dict.fromkeys(means, 0.0)
+    for path, draws in zip(paths, draws_BD, strict=True):
+        image_HW3 = FileRequest(str(path), 0).read(geometry.side_hint(draws)).image_HW3
+        size = np.array(image_HW3.shape[1::-1])
+        boxes, _ = views(geometry, draws[None], size[:1].astype(float), size[1:].astype(float))
+        found = cut_image(image_HW3, boxes[0], np.zeros(3, bool), SIDE)
+        with Image.open(path) as file:
+            box = np.rint(np.rint(boxes[0].reshape(2, 2) * size) / size * file.size).astype(int)
+            left, top, right, bottom = box.flatten().tolist()
+            cropped = file.convert("RGB").crop((left, top, right, bottom))
+            kind = "whole" if file.width == size[0] else "smaller"
+        expected = np.asarray(cropped.resize((SIDE, SIDE), Image.Resampling.BILINEAR))
+        off = np.abs(found.astype(int) - expected)
+        means[kind].append(float(off.mean()))
+        most[kind] = max(most[kind], float(off.max()))
+    return {
+        kind: {
+            "photos": len(each),
+            "mean": statistics.mean(each),
+            "worst_photo": max(each),
+            "max": most[kind],
+        }
+        for kind, each in means.items()
+        if each
+    }
+
+
 def compare(root: Path, rounds: int) -> dict[str, Any]:
     """Both sides in rounds that alternate, and the floor."""
     figures: dict[str, list[dict[str, float]]] = {}
@@ -182,6 +217,8 @@ def compare(root: Path, rounds: int) -> dict[str, Any]:
         print(f"  {figure}: {best} over mptui {gain['median']:.2f} ({gain['min']:.2f} to {gain['max']:.2f})")
     document["floor"] = decode_floor(root)
     print(f"  floor: {document['floor']}")
+    document["off_pillow"] = difference_from_pillow(root)
+    print(f"  off Pillow's pixels: {document['off_pillow']}")
     return document
 
 

