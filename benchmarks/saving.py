@@ -5,6 +5,8 @@
 
 Blocks of steps alternate in one process. A block with a save lasts until the save is on the disk; what it
 takes longer than as many steps without one is what the save cost. The share is for one save a minute.
+`processor_s` is the same in processor time, all threads together: what a save takes from other work of a
+machine whose processors the training keeps busy, and it says so on a busy machine too.
 """
 
 import argparse
@@ -95,10 +97,13 @@ class Bench:
 def measure(bench: Bench, rounds: int) -> dict[str, Any]:
     """The cost of a save in seconds, round by round, and its share at one a minute."""
     bench.steps(WARM_UP)
-    costs, step_s = [], []
+    costs, processor, step_s = [], [], []
     for number in range(rounds):
+        began = time.process_time()
         count, with_save = bench.steps_beside_a_save()
+        between = time.process_time()
         without = bench.steps(count)
+        processor.append(2 * between - began - time.process_time())
         costs.append(with_save - without)
         step_s.append(without / count)
         print(
@@ -116,6 +121,11 @@ def measure(bench: Bench, rounds: int) -> dict[str, Any]:
         "size_bytes": bench.saved[-1].size_bytes,
         "step_s": statistics.median(step_s),
         "written_in_s": statistics.median(written),
+        "processor_s": {
+            "median": statistics.median(processor),
+            "min": min(processor),
+            "max": max(processor),
+        },
         "cost_s": {"median": statistics.median(costs), "min": min(costs), "max": max(costs)},
         "share_at_one_a_minute": {
             "median": statistics.median(shares),
