@@ -209,6 +209,12 @@ class Search:
         """Seconds that a contest takes at the least; never 0."""
         return _SURE * (rivals + 1) * self._typical + rivals * axis.first_s + 1e-9
 
+    def _has_spare_time(self) -> bool:
+        """Whether there is more time than all other settings need."""
+        tried = {finding.axis.name for finding in self.findings}
+        others = [axis for axis in self._propose(self.best, self._first) if axis.name not in tried]
+        return self._clock.left() > sum(self._cost(axis, len(axis.options)) for axis in others)
+
     @property
     def _typical(self) -> float:
         return median(self._seconds)
@@ -231,6 +237,8 @@ class Search:
         live = finding.entries
         try:
             for number in range(_MORE_ROUNDS):
+                if number == ROUNDS and not self._has_spare_time():
+                    break
                 self._round([force, *live], number, axis)
                 live = self._still_worth(live, number + 1)
                 if not live or (len(live) == 1 and _is_decided(live[0])):
