@@ -31,7 +31,7 @@ FINAL_MODES = {"1049": b"l", "25": b"h", "1000": b"l", "1003": b"l", "2004": b"l
 class Terminal:
     """The program on a terminal of its own; the test is the terminal and whoever sits before it."""
 
-    def __init__(self, folder: Path, *, size=(80, 24), environ=None, arguments=()):
+    def __init__(self, folder: Path, *, size=(80, 24), environ=None, arguments=(), program=("-m", "mptui")):
         self.folder = folder
         self.screen = pyte.Screen(*size)
         self._stream = pyte.ByteStream(self.screen)
@@ -49,7 +49,7 @@ class Terminal:
             kept = {name: value for name, value in os.environ.items() if name not in _OURS}
             # the terminal has its size before the program begins
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
-            os.execve(sys.executable, [sys.executable, "-m", "mptui", *arguments], kept | settings)
+            os.execve(sys.executable, [sys.executable, *program, *arguments], kept | settings)
         self.attributes = termios.tcgetattr(self.fd)
         self._status: int | None = None
 

@@ -26,6 +26,7 @@ from tests.e2e.terminal import DEADLINE_S, LOOK_S, Terminal
 
 pytestmark = pytest.mark.slow
 
+SLOW_COMPILE = Path(__file__).parent.parent / "runs" / "slow_compile.py"
 SAMPLES = 32
 TINY = {
     "MPTUI_MODEL_NAME": "unet",
@@ -165,6 +166,33 @@ def test_a_signal_saves_leaves_and_restores_the_terminal(terminal, number, code)
     last = journal(program)[-1]
     assert isinstance(last, RunFinished)
     assert (last.status, last.exit_code) == ("stopped", code)
+    assert list((program.folder / "runs").glob("*/checkpoints/*"))
+
+
+def test_a_stop_while_it_compiles_is_seen_at_once_and_the_program_can_be_left(terminal, tmp_path):
+    waits, compiler = tmp_path / "compiles", tmp_path / "bin" / "c++"
+    waits.touch()
+    compiler.parent.mkdir()
+    compiler.touch(mode=0o755)
+    settings = {
+        "MPTUI_SPEED_COMPILE": "default",
+        "MPTUI_TRAINING_EPOCHS": "1000000",
+        "MPTUI_TRAINING_DETERMINISTIC": "false",
+        "SLOW_COMPILE": str(waits),
+        "PATH": f"{compiler.parent}:{os.environ['PATH']}",
+    }
+    program = terminal(environ=TINY | settings, program=(str(SLOW_COMPILE),))
+    start_training(program)
+    program.shows("● compiling")
+    program.press("x")
+    program.shows("stopped")
+    program.press("q")
+    assert program.exit_code() == 0
+    assert waits.exists()  # it would compile to this moment
+    assert program.is_restored()
+    last = journal(program)[-1]
+    assert isinstance(last, RunFinished)
+    assert last.status == "stopped"
     assert list((program.folder / "runs").glob("*/checkpoints/*"))
 
 
