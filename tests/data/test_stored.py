@@ -1,5 +1,6 @@
 """`data.cache = "ram"`: read once, kept where all workers find it, and the same bits whatever happens."""
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -187,13 +188,14 @@ def test_no_more_is_kept_than_there_is_room_for() -> None:
 
 
 def test_memory_is_given_back() -> None:
+    gc.collect()
     process = psutil.Process()
     before = process.num_fds()
     it = loader(workers=1)
     epoch(it, 0)
     it.close()
     it.close()
-    assert process.num_fds() == before
+    assert process.num_fds() <= before
 
 
 def test_a_half_written_sample_is_read_again() -> None:
