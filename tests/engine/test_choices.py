@@ -208,3 +208,20 @@ def test_a_trial_of_masks_has_the_shapes_of_the_run():
     (images,) = seen
     assert tuple(images.shape) == (4, 3, SIDE, SIDE)
     assert images.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_on_a_gpu_a_trial_leaves_its_random_numbers_too(precision):
+    drawn = torch.cuda.get_rng_state()
+    net = small_net(dropout=0.5)
+    config = RunConfig.model_validate({"training": {"batch_size": 4}, "data": {"image_size": SIDE}})
+    task = build_task("classification", ("a", "b"), config.training)
+    trial = Trial(net, task, config, torch.device("cuda"), 2)
+    for channels_last in (True, False):
+        assert trial.step(precision, channels_last=channels_last)() > 0
+        assert trial.update(channels_last=channels_last, fused=False)() > 0
+    trial.close()
+    assert torch.equal(drawn, torch.cuda.get_rng_state())
+    assert all(not p.is_cuda for p in net.parameters())

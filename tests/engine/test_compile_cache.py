@@ -6,7 +6,6 @@ import pytest
 import torch._inductor.codecache as codecache
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-from mptui.engine import compile_cache
 from mptui.engine.compile_cache import VARIABLE, prune, use_compile_cache
 
 
@@ -84,7 +83,7 @@ def test_where_others_could_write_nothing_is_kept_and_it_is_said(asks, tmp_path,
 
 
 def test_a_folder_of_another_user_is_not_used(asks, tmp_path, monkeypatch):
-    monkeypatch.setattr(compile_cache.os, "geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     folder, told = asks(tmp_path / "cache")
     assert folder != tmp_path / "cache"
     assert "another user's" in told[0][1]

@@ -1,10 +1,12 @@
 """Compiling: only where it repays itself, and never the end of a run."""
 
+import time
+
 import pytest
 import torch
 from torch._dynamo.exc import InternalTorchDynamoError
 
-from mptui.engine import compiling, snapshots
+from mptui.engine import snapshots
 from mptui.engine.compiling import AGAIN, PROBE_STEPS, Compiler
 from mptui.engine.kept import Kept
 from mptui.events import PhaseChanged, Warned
@@ -224,7 +226,7 @@ def clock(monkeypatch):
     class Clock:
         now = 0.0
 
-    monkeypatch.setattr(compiling.time, "perf_counter", lambda: Clock.now)
+    monkeypatch.setattr(time, "perf_counter", lambda: Clock.now)
     return Clock
 
 
@@ -325,7 +327,7 @@ def graphs():
 
             module._compiled_call_impl = torch._dynamo.optimize(backend)(module._call_impl)
 
-        module.compile = compile_
+        module.compile = compile_  # type: ignore[method-assign]
         return module
 
     yield net, counted

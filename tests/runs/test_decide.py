@@ -5,6 +5,7 @@ import os
 from dataclasses import replace
 
 import pytest
+import torch
 
 from mptui.engine.control import Stopped
 from mptui.runs import decide
@@ -169,7 +170,7 @@ def test_a_stop_while_it_measures_ends_it_with_nothing_kept(tmp_path, monkeypatc
     decider = Decider(tmp_path, False, lambda _: None, stop)
     dataset = type("Set", (), {"classes": ("a", "b"), "train": range(16)})()
     with pytest.raises(Stopped):
-        decider.decide(plan, None, dataset)
+        decider.decide(plan, torch.nn.Identity(), dataset)
     assert not (tmp_path / NAME).exists()
     assert list((tmp_path / "cache").rglob("*.json")) == []
 
@@ -182,7 +183,12 @@ def test_fp16_is_not_tried_on_a_cpu_and_bf16_is_whatever_the_table_says(tmp_path
     for native in ("native", "emulated"):
         device = replace(plan.device, native={"bf16": native, "fp16": "native"}, name=native)
         dataset = type("Set", (), {"classes": ("a", "b"), "train": range(16)})()
-        decider = Decider(tmp_path, False, lambda e: told.append(e.detail), lambda: None)
-        assert decider.decide(replace(plan, device=device), None, dataset).precision.used == "bf16"
+        decider = Decider(
+            tmp_path, False, lambda event: told.append(getattr(event, "detail", "")), lambda: None
+        )
+        assert (
+            decider.decide(replace(plan, device=device), torch.nn.Identity(), dataset).precision.used
+            == "bf16"
+        )
     assert "measuring fp16" not in told
     assert json.loads((tmp_path / NAME).read_text())["precision"]["used"] == "bf16"

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from mptui.engine.checkpoint import read_newest
-from mptui.events import CheckpointSaved, PhaseChanged, RunFinished, Step
+from mptui.events import CheckpointSaved, EpochFinished, PhaseChanged, RunFinished, Step
 from mptui.runs.directory import create_run, read_summary
 from mptui.runs.journal import read_journal
 from mptui.runs.leaving import worker_left
@@ -148,7 +148,7 @@ def test_a_compile_that_ends_before_the_stop_is_seen_goes_on_in_order(tmp_path, 
     one = session(tmp_path, "one", **{"training.epochs": 100_000})
     heard = one.listen()
     one.start()
-    until(lambda: any(isinstance(e, PhaseChanged) and e.phase == "training" for e in heard.drain()))
+    until(lambda: any(isinstance(event, EpochFinished) for event in heard.drain()))  # both are compiled
     one.mailbox.stop(signal.SIGTERM)
     assert one.wait(LIMIT_S)
     assert one.result.exit_code == 143
