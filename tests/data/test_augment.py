@@ -169,3 +169,14 @@ def test_with_both_each_batch_takes_one_by_chance() -> None:
         for mixed, _ in [mix(images.clone(), mixup_alpha=1.0, cutmix_alpha=1.0, position=(0, 0, first))]
     ]
     assert 5 < sum(cut) < 25
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("channels_last", LAYOUTS)
+def test_colours_on_a_gpu_are_those_of_a_host(channels_last: bool) -> None:
+    colour = torch.from_numpy(colours(7, 2, np.arange(4)))
+    gpu = torch.device("cuda")
+    found = Finish(6, gpu, channels_last=channels_last).coloured(pixels().to(gpu), colour.to(gpu))
+    expected = Finish(6, CPU, channels_last=channels_last).coloured(pixels(), colour)
+    torch.testing.assert_close(found.cpu(), expected, atol=0.02, rtol=0.01)  # products may be in TF32
