@@ -28,6 +28,7 @@ from mptui.data.batch import Batch
 from mptui.data.loader import Window
 from mptui.engine.trainer import Trainer
 
+ASKED_SHARE = 0.01
 SNAPSHOTS = 10
 NEVER = 1 << 60
 
@@ -134,6 +135,7 @@ def measure(timed: Blocks) -> dict[str, Any]:
         "snapshot_ms": statistics.median(snapshots) / 1e3,
         "snapshot_every": snapshot_every,
         "share": share,
+        "asked_at_most": ASKED_SHARE,
     }
 
 

@@ -80,13 +80,14 @@ class Updater:
         grads = [p.grad for p in self._parameters if p.grad is not None]
         norm = self.norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads, 2.0)))
         zero_or_nan = norm - norm
-        torch.ne(zero_or_nan, 0, out=self.found_inf)
+        # with itself, from which NaN alone differs: a number would be made a tensor first, at twice the cost
+        torch.ne(zero_or_nan, zero_or_nan, out=self.found_inf)
         if self._clip is not None:
             torch._foreach_mul_(grads, torch.clamp(self._clip / (norm + 1e-6), max=1.0))
         self.applying = True
         self._apply()
         self._precision.update(loss)
-        good = torch.eq(zero_or_nan, 0)
+        good = torch.eq(zero_or_nan, zero_or_nan)
         self._buffers.keep_if(good)
         if self._average is not None:
             self._average.update(good.float())
