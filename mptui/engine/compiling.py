@@ -77,6 +77,7 @@ class Compiler:
         self._compiled: list[float] = []
         self._began: float | None = None
         self.active = self.proven = self.undecided = self.proven_in_validation = False
+        self._settled = False
         if mode == "off":
             return
         if (reason := _impossible(device)) is not None:
@@ -117,11 +118,11 @@ class Compiler:
         return None if self.undecided or self._mode == "off" else self.active
 
     def take_up(self, decision: bool | None) -> None:
-        """Go on as the run that made a checkpoint had decided, instead of timing steps again."""
-        if decision is None or self._mode == "off" or _impossible(self._device) is not None:
+        """Go on as the run that made a checkpoint had decided, unless this one has by itself."""
+        if decision is None or self._settled or self._mode == "off" or _impossible(self._device) is not None:
             return
-        self.undecided = False
-        if decision and not self.active:
+        self.undecided, self._settled = False, True
+        if decision:
             self.start()
 
     def note_step(self, seconds: float) -> bool:
@@ -132,7 +133,7 @@ class Compiler:
         self._eager.append(seconds)
         if len(self._eager) < PROBE_STEPS:
             return False
-        self.undecided = False
+        self.undecided, self._settled = False, True
         left = (self._steps - len(self._eager)) * median(self._eager[1:])
         cpu = self._device.type == "cpu"
         cost = self.expected_s or _COST_S["cpu" if cpu else self._mode]
@@ -163,7 +164,7 @@ class Compiler:
         """Compile from the next forward on."""
         use_compile_cache(self._warn)
         self._model.compile(mode=None if self._mode == "default" else self._mode)
-        self.active = True
+        self.active = self._settled = True
 
     def begin(self) -> None:
         """The next step compiles: its time counts from now."""

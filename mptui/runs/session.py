@@ -183,7 +183,8 @@ class Session:
         """End a run that was asked to stop while it compiles: all that it has learnt is saved."""
         with self._lock:
             self._left = True
-        self._trackers.close()
+        with contextlib.suppress(Exception):  # another project's code
+            self._trackers.close()
         if self._trainer is not None:
             self._note_figures(self._trainer, self._trainer.device)
         self._end("stopped", _exit_code(self.mailbox.stop_signal), None, None)

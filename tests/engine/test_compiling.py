@@ -15,6 +15,12 @@ from tests.engine.small import CPU, build_trainer, config, end, losses, of, smal
 CUDA = torch.device("cuda")
 
 
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    """What compiling cost in another test is not known."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def with_compiler(tmp_path, monkeypatch):
     """A C++ compiler is there, as far as anyone can see without running it."""
@@ -214,8 +220,7 @@ def test_other_errors_are_raised_on(tmp_path, error, after):
 
 
 @pytest.fixture
-def kept(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def kept():
     return lambda: Kept("compile", {"model": "net"})
 
 
@@ -307,6 +312,17 @@ def test_a_resumed_run_is_compiled_as_before_without_timing_steps_again(tmp_path
     assert again.parts.compiler.active is forced
     assert not again.parts.compiler.undecided
     end(again)
+
+
+@pytest.mark.usefixtures("with_compiler")
+def test_a_rollback_does_not_bring_back_what_was_undone(kept):
+    compiler, net, _ = compiler_for(CPU, 10**6, kept=kept())
+    probe(compiler, 0.1)
+    before = compiler.decision
+    compiler.undo()
+    compiler.take_up(before)
+    assert not compiler.active
+    assert net.compiled == [None]
 
 
 # -- other shapes
