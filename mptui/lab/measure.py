@@ -149,6 +149,8 @@ class Measurer:
         return Measured(**answer)
 
     def _answer(self, asked: Mapping[str, object], limit_s: float | None) -> dict[str, Any]:
+        if self._should_stop():
+            raise StoppedError
         server = self._server = self._server or self._started()
         assert server.stdin is not None
         assert server.stdout is not None

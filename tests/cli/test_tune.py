@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from mptui.cli.main import app
 from mptui.config.merge import check_profile, resolve
-from mptui.errors import ConfigError
+from mptui.errors import ConfigError, MemoryExhaustedError
+from mptui.lab.measure import Measured, MeasureError, Measurer
 
 DEADLINE_S = 300
 FLAGS = ["--model", "unet", "--data", "shapes", "--batch-size", "2", "--device", "cpu"]
@@ -33,7 +34,11 @@ def places(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "after"), [(signal.SIGINT, 130, "round 1"), (signal.SIGTERM, 143, "the start")]
+    ("number", "code", "after"),
+    [
+        (signal.SIGINT, 130, "is in force, tries"),
+        pytest.param(signal.SIGTERM, 143, "round 1", marks=pytest.mark.chaos),
+    ],
 )
 def test_a_stop_saves_the_best_so_far_as_a_profile_that_trains(places, tmp_path, number, code, after):
     process = subprocess.Popen(
@@ -88,13 +93,31 @@ def test_a_profile_that_is_there_is_told_before_anything_is_measured(places, tmp
     assert path.read_text() == 'description = "mine"\n'
 
 
-def test_the_time_is_kept_and_the_evidence_is_printed(places, tmp_path):
-    result = CliRunner().invoke(app, ["tune", *TINY, "--precision", "fp32", "--minutes", "0.25"])
+def test_without_a_name_the_profile_is_printed_with_its_evidence(places, tmp_path, monkeypatch):
+    def measure(self, request, settings, effort):
+        return Measured(90.0 if settings["speed.channels_last"] else 100.0, 2**20, 0.1, 2.0, 0.0, 1000)
+
+    monkeypatch.setattr(Measurer, "measure", measure)
+    result = CliRunner().invoke(app, ["tune", *TINY, "--precision", "fp32", "--minutes", "60"])
 
     assert result.exit_code == 0, result.output
-    head = [line for line in result.stdout.splitlines() if line.startswith("# ")]
-    assert head[0].startswith("# Measured by mptui tune")
-    assert "precision.mode" not in "".join(head)  # it was asked for, and so it stays
+    head = "".join(line for line in result.stdout.splitlines() if line.startswith("# "))
+    assert head.startswith("# Measured by mptui tune")
+    assert "speed.channels_last: false in force; false 1.11 times (1.11 to 1.11, 4 rounds)" in head
+    assert "precision.mode" not in head  # it was asked for, and so it stays
     (tmp_path / "printed.toml").write_text(result.stdout)
-    check_profile("./printed.toml", places)
+    resolved = resolve("./printed.toml", task=None, flags={}, sets=(), environ=places)
+    assert resolved.config.speed.channels_last is False
+    assert resolved.config.precision.mode == "fp32"
     assert {each.name for each in tmp_path.iterdir()} == {"printed.toml"}
+
+
+def test_a_run_that_does_not_start_ends_with_its_code(places, monkeypatch):
+    def measure(self, request, settings, effort):
+        raise MeasureError("out of memory", 5)
+
+    monkeypatch.setattr(Measurer, "measure", measure)
+    ended = CliRunner().invoke(app, ["tune", *TINY])
+
+    assert isinstance(ended.exception, MemoryExhaustedError)
+    assert "training.batch_size = 2 does not fit; tries memory.micro_batch = 1" in ended.stderr

@@ -20,7 +20,8 @@ _WAIT = 0.005
 """Below this share of the time that steps wait for data, the input can give nothing."""
 _EPOCH_STEPS = 50
 """Steps an epoch keeps at the least where the batch is made larger."""
-_COMPILE_S = {"cpu": 45.0, "gpu": 60.0}
+_COMPILE_S = {"cpu": 110.0, "gpu": 60.0}
+"""Seconds of a cold first step that compiles."""
 
 # gains that are expected, as a share of the speed: other people's figures, and only the order matters
 _GAINS = {
