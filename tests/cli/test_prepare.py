@@ -97,24 +97,6 @@ def test_a_prepared_set_is_looked_at(prepare, undisturbed):
     assert "and whole" in looked.stderr
 
 
-def test_training_on_it_is_training_on_the_folder(prepare, tmp_path):
-    """Images that are small enough are kept bit for bit, and so is all that is learnt from them."""
-    class_folders(tmp_path / "data", {"cat": 16, "dog": 16})
-    assert prepare("data", "--image-size", 32, "--out", "out").returncode == 0
-    results = []
-    for where in ("data", "out"):
-        run = prepare(
-            *("--data", where, "--model", "shufflenet_v2_x0_5", "--epochs", 1, "--batch-size", 8, "--json"),
-            *("--set", "data.image_size=32", "--precision", "fp32", "--runs-dir", "runs", "--workers", 1),
-            command="run",
-        )
-        assert run.returncode == 0, run.stderr
-        results.append(json.loads(run.stdout))
-    raw, other = results
-    assert other["dataset"] == raw["dataset"]
-    assert other["final"] == raw["final"]
-
-
 @pytest.mark.parametrize(
     "death", [pytest.param(each, marks=() if each in _SHORT else pytest.mark.chaos) for each in _DEATHS]
 )

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -65,12 +66,22 @@ def small_shards(monkeypatch):
     monkeypatch.setattr(preparing, "SAMPLES_A_SHARD", 7)
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    root = tmp_path_factory.mktemp("made")
+    data = photos(root / "data", {"cat": 12, "dog": 9})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preparing, "SAMPLES_A_SHARD", 7)
+        prepared(data, root / "out")
+    return root
+
+
 @pytest.fixture
-def ready(tmp_path, small_shards):
+def ready(made, tmp_path, small_shards):
     """A folder and the set prepared from it."""
-    data = photos(tmp_path / "data", {"cat": 12, "dog": 9})
-    prepared(data, tmp_path / "out")
-    return data, tmp_path / "out"
+    for name in ("data", "out"):
+        shutil.copytree(made / name, tmp_path / name)
+    return tmp_path / "data", tmp_path / "out"
 
 
 # -- the same samples -----------------------------------------------------------------------------
@@ -230,8 +241,8 @@ def test_a_larger_view_than_it_was_prepared_for_is_told(ready):
 # -- again ----------------------------------------------------------------------------------------
 
 
-def test_it_is_made_once(ready):
-    data, out = ready
+def test_it_is_made_once(made, small_shards):
+    data, out = made / "data", made / "out"
     before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
     prepared(data, out)
     assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before

@@ -1,0 +1,57 @@
+"""A run on a prepared set is the run on the folder that it was made from."""
+
+import os
+
+import pytest
+
+from mptui.data.prepared import open_prepared
+from mptui.events import EpochFinished, Validated
+from mptui.runs.directory import create_run
+from mptui.runs.plan import Request, plan_run
+from mptui.runs.session import Session
+from tests.data.images import pairs, stripes
+from tests.data.test_prepared import prepared
+
+SETTINGS = {
+    "model.name": "unet",
+    "model.width": 4,
+    "model.depth": 1,
+    "precision.mode": "fp32",
+    "data.image_size": 16,
+    "data.workers": 1,
+    "training.batch_size": 8,
+    "training.epochs": 2,
+    "hardware.device": "cpu",
+}
+
+
+@pytest.mark.parametrize("cache", ["off", "ram"])
+def test_images_small_enough_to_be_kept_as_they_are_train_to_the_same_figures(tmp_path, cache):
+    masks = [stripes(0, 255) if index % 3 else stripes(255, 255, 0) for index in range(20)]
+    pairs(tmp_path / "data", masks)
+    assert prepared(tmp_path / "data", tmp_path / "out", size=16).folder == tmp_path / "out"
+    assert open_prepared(str(tmp_path / "out")).facts["count"] == 20
+    figures = []
+    for where in ("data", "out"):
+        settings = {**SETTINGS, "data.path": str(tmp_path / where), "data.cache": cache}
+        flags = {key: ("test", value) for key, value in settings.items()}
+        session = Session(
+            plan_run(Request("stable", flags, (), os.environ)),
+            create_run(tmp_path / "runs", "test", "unet", where),
+        )
+        heard = session.listen()
+        session.start()
+        while not session.finished:
+            heard.wait(0.1)
+        assert session.result.exit_code == 0
+        told = [event for event in heard.drain() if isinstance(event, EpochFinished | Validated)]
+        figures.append(
+            [
+                (event.val_loss, event.train_loss)
+                if isinstance(event, EpochFinished)
+                else (event.loss, event.metrics)
+                for event in told
+            ]
+        )
+    assert figures[0] == figures[1]
+    assert len(figures[0]) >= 4
