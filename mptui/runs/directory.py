@@ -232,9 +232,10 @@ def claim(run: Path) -> None:
     """Make this process the run's owner: of any number that ask in the same instant, one is.
 
     Raises:
-        RunDirectoryError: Another living process is.
+        RunDirectoryError: Another living process is, or the run is a later mptui's.
         DiskError: The run's directory can't be written.
     """
+    check_version(run)
     with _alone_with(run):
         holder = holder_of(run)
         if holder is not None and (holder.host is not None or holder.pid != os.getpid()):

@@ -323,7 +323,8 @@ def test_each_file_of_a_newer_version_is_refused_and_named(tmp_path, versions, n
     check_version(tmp_path)
     versions(name, 99)
     with pytest.raises(RunDirectoryError, match=rf"{re.escape(name)}: written by a newer mptui \(version 99"):
-        check_version(tmp_path)
+        claim(tmp_path)
+    assert owner_of(tmp_path) is None
 
 
 @pytest.mark.parametrize("name", VERSIONED)
