@@ -217,9 +217,15 @@ def _line(lab: "Bench", row: "Row", fastest: float, claims: bool) -> list[str]:
         "█" * round(_BAR * rate / fastest) if rate is not None and fastest else "",
         f"{row.peak_bytes / 2**20:,.0f} MiB" if row.peak_bytes is not None else "–",
         f"{row.first_step_s:.1f} s" if row.first_step_s is not None else "–",
-        f"{row.loss:.3f}" if row.loss is not None else "–",
+        _loss(lab, row),
     ]
     return [*line, _claim(row.variant.name)] if claims else line
+
+
+def _loss(lab: "Bench", row: "Row") -> str:
+    off = lab.off_baseline(row)
+    told = "–" if row.loss is None else f"{row.loss:.3f}"
+    return told if off is None or row.variant.against is None else f"{told} {off:+.1%}"
 
 
 def _interval(over: "Ratio") -> str:

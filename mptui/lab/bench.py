@@ -97,6 +97,16 @@ class Bench:
         """How many times as fast `row` is as the first variant."""
         return self._over(row, self.rows[0])
 
+    def off_baseline(self, row: Row) -> float | None:
+        """How far the loss after the first steps is from the first variant's, as a share of it.
+
+        None where they can't be compared: with another batch they are losses of other samples.
+        """
+        batches = {r.variant.settings.get("training.batch_size") for r in (row, self.rows[0])}
+        if row.loss is None or not self.rows[0].loss or len(batches) > 1:
+            return None
+        return row.loss / self.rows[0].loss - 1
+
     @staticmethod
     def _over(row: Row, other: Row) -> Ratio | None:
         count = min(len(row.rounds), len(other.rounds))
@@ -122,6 +132,7 @@ class Bench:
             "peak_bytes": row.peak_bytes,
             "first_step_s": row.first_step_s,
             "loss": row.loss,
+            "loss_off_baseline": self.off_baseline(row),
             "rounds": [m.samples_per_second for m in row.rounds],
             "failed": row.failed,
         }

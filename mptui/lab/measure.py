@@ -181,6 +181,7 @@ class Measurer:
             [sys.executable, "-m", "mptui.lab.measure"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # what goes wrong is in the answer; the rest is chatter of libraries
             env=self._environ,
             start_new_session=True,
         )

@@ -1,6 +1,7 @@
 import json
 import random
 
+import pytest
 from typer.testing import CliRunner
 
 from mptui.cli.main import app
@@ -108,6 +109,24 @@ def test_verdicts_under_noise_that_grows_and_falls_with_the_machine():
         wrong += sum(verdicts[name] != verdict for name, verdict in right.items())
 
     assert wrong <= 0.05 * 60 * len(right)
+
+
+def test_losses_are_held_against_the_baseline_where_the_batch_is_the_same():
+    def measured(request, settings, effort):
+        return Measured(100.0, None, None, 2.0 if settings["precision.mode"] == "fp32" else 2.1, 0.0)
+
+    found = [
+        s
+        for s in switches(RunConfig(), device(), cpus=1, precision="bf16")
+        if s.name in {"bf16", "fp16", "batch"}
+    ]
+    lab = Bench(Request(), variants(found), effort=Effort(1.0), measure=measured)
+    lab.round(lambda row: None)
+    off = {row["name"]: row["loss_off_baseline"] for row in lab.document()}
+
+    assert off["+bf16"] == pytest.approx(0.05)
+    assert off["baseline"] == 0.0
+    assert off["+batch"] is None  # a loss of other samples
 
 
 def test_a_variant_that_does_not_fit_is_told_and_the_others_go_on():
