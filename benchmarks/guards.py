@@ -44,8 +44,8 @@ class Blocks:
 
 BLOCKS = {
     "resnet18": Blocks(SUBJECTS["resnet18"], blocks=40, steps=1),
-    "tiny": Blocks(SUBJECTS[TINY], blocks=100, steps=100),
-    "tiny-fp16": Blocks(replace(SUBJECTS[TINY], precision="fp16"), blocks=100, steps=100),
+    "tiny": Blocks(SUBJECTS[TINY], blocks=300, steps=50),
+    "tiny-fp16": Blocks(replace(SUBJECTS[TINY], precision="fp16"), blocks=300, steps=50),
 }
 
 
