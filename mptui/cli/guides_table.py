@@ -14,6 +14,7 @@ from mptui.text import clean
 if TYPE_CHECKING:
     from mptui.lab.bench import Row
     from mptui.lab.guides_table import Subject
+    from mptui.runs.plan import Request
 
 
 def guides_table(
@@ -34,11 +35,11 @@ def guides_table(
     chosen = select_device(device, found.devices)
     rows: list[dict[str, Any]] = []
     interrupted = False
-    try:
-        for subject in _subjects(only):
-            rows.append(_measured(subject, lab.request_of(subject, chosen, sets), rounds, seconds))
-    except KeyboardInterrupt:
-        interrupted = True  # the rows that are complete are still worth their table
+    for subject in _subjects(only):
+        row, interrupted = _measured(subject, lab.request_of(subject, chosen, sets), rounds, seconds)
+        rows.append(row)
+        if interrupted:
+            break
     document = {
         "device": chosen.torch_name,
         "device_name": chosen.name,
@@ -68,7 +69,10 @@ def _subjects(only: str | None) -> "list[Subject]":
     return [known[name] for name in names]
 
 
-def _measured(subject: "Subject", request: Any, rounds: int, seconds: float) -> dict[str, Any]:  # noqa: ANN401
+def _measured(
+    subject: "Subject", request: "Request", rounds: int, seconds: float
+) -> tuple[dict[str, Any], bool]:
+    """A row of the table, and whether ctrl+c cut it short: what was measured is still worth showing."""
     from mptui.lab.bench import Bench
     from mptui.lab.guides_table import described, formats
     from mptui.lab.measure import Effort, Measurer, endless
@@ -84,9 +88,13 @@ def _measured(subject: "Subject", request: Any, rounds: int, seconds: float) -> 
             figure = row.failed or f"{row.rounds[-1].samples_per_second:,.1f} images/s"
             typer.echo(f"{subject.title}, {row.variant.title}: {clean(figure)}", err=True)
 
-        for _ in range(rounds):
-            bench.round(tell)
-    return described(subject, plan, bench)
+        interrupted = False
+        try:
+            for _ in range(rounds):
+                bench.round(tell)
+        except KeyboardInterrupt:
+            interrupted = True
+    return described(subject, plan, bench), interrupted
 
 
 def _show(document: dict[str, Any], *, markdown: bool) -> None:
@@ -120,7 +128,7 @@ def _show(document: dict[str, Any], *, markdown: bool) -> None:
 def _lines(row: dict[str, Any]) -> list[list[str]]:
     """A line for each format of a network; the first names it."""
     base, *others = row["formats"]
-    rate = base["failed"] or f"{base['samples_per_second']:,.1f}"
+    rate = "–" if base["samples_per_second"] is None else f"{base['samples_per_second']:,.1f}"
     first = [row["title"], f"{row['image_size']} px, batch {row['batch_size']}", rate]
     lines = []
     for number, found in enumerate(others):

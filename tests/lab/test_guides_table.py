@@ -60,6 +60,24 @@ def test_a_person_reads_sizes_claims_what_did_not_fit_and_what_is_not_there(made
     assert "diffusion U-Net: not measured" in shown
 
 
+def test_what_was_measured_before_ctrl_c_is_shown(made_up, monkeypatch):
+    measure = Measurer.measure
+
+    def stopped(self, request, settings, effort):
+        if len(made_up) == 4:
+            raise KeyboardInterrupt
+        return measure(self, request, settings, effort)
+
+    monkeypatch.setattr(Measurer, "measure", stopped)
+    flags = ["--table", "guides", "--device", "cpu", "--rounds", "2", "--json"]
+    ended = CliRunner().invoke(app, ["bench", *flags], standalone_mode=False)
+
+    assert ended.return_value == 130
+    rows = json.loads(ended.stdout)["rows"]
+    assert [row["name"] for row in rows] == ["resnet50"]
+    assert [len(found["rounds"]) for found in rows[0]["formats"]] == [1, 1, 2]
+
+
 def test_all_but_the_format_is_the_same_and_set_by_the_table(made_up):
     table("--rounds", "1", "--only", "unet", "--set", "training.batch_size=2")
 
