@@ -24,8 +24,7 @@ import torch
 from benchmarks.common import save
 from benchmarks.subjects import CASES as SUBJECTS
 from benchmarks.subjects import TINY, Case, make_trainer
-from mptui.data.batch import Batch
-from mptui.data.loader import Window
+from mptui.data.batch import Batch, Window
 from mptui.engine.trainer import Trainer
 
 ASKED_SHARE = 0.01

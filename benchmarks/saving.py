@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from benchmarks.common import save
-from mptui.data.loader import Window
+from mptui.data.batch import Window
 from mptui.engine import snapshots
 from mptui.engine.control import Mailbox
 from mptui.engine.saver import Saver

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.subjects import TINY, Case, Stamps, dataset, tiny_network
-from mptui.data.loader import Loader, Window
+from mptui.data.batch import Window
+from mptui.data.loader import Loader
 from mptui.runs import prepare
 
 

@@ -1,9 +1,10 @@
-"""A batch on the device, as tasks and the trainer see it.
+"""A batch on the device, as tasks and the trainer see it, and the batches of one optimizer step.
 
 Shapes: B samples, H and W pixels, K classes.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -31,3 +32,39 @@ class Batch:
     """mixup, cutmix: the labels_B of the other images; the loss is lam x targets + (1 - lam) x these."""
     lam: float = 1.0
     """mixup, cutmix: the share of the first image."""
+
+    def pad(self, rows: int, memory_format: torch.memory_format) -> None:
+        """Fill up to `rows` with copies of its own samples, so that its shape is that of the others."""
+        copied = torch.arange(rows, device=self.images_BCHW.device) % self.size
+        self.images_BCHW = self.images_BCHW[copied].contiguous(memory_format=memory_format)
+        self.targets = self.targets[copied]
+        if self.mixed_targets is not None:
+            self.mixed_targets = self.mixed_targets[copied]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The micro-batches of one optimizer step.
+
+    Iterate over it as often as need be, until the next is asked for.
+    """
+
+    index: int
+    """Which window of the epoch this is, from 0."""
+    size: int
+    """Samples in it."""
+    valid: int
+    """Sum of its batches' `valid`; 0 where every pixel is ignored."""
+    wait_s: float
+    """Seconds that the caller waited for its data."""
+    next_sample: int
+    """Where in the epoch's order the next window begins: `start_sample` of a resume after this one."""
+    batches: int
+    load: Callable[[int], Batch] = field(repr=False)
+    """Makes its batch number i."""
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        return map(self.load, range(self.batches))

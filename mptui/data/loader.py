@@ -9,7 +9,7 @@ import contextlib
 import copy
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from mptui.data.augment import Finish, colours, mix
-from mptui.data.batch import Batch
+from mptui.data.batch import Batch, Window
 from mptui.data.caching import CacheMode, memory_room
 from mptui.data.geometry import Geometry
 from mptui.data.pool import Pool
@@ -30,34 +30,6 @@ from mptui.data.stream import BadSamples, HostBatch, Source, Stream
 from mptui.data.transfer import Transfer
 from mptui.data.types import Problem, Split
 from mptui.errors import ConfigError
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The micro-batches of one optimizer step.
-
-    Iterate over it as often as need be, until the next is asked for.
-    """
-
-    index: int
-    """Which window of the epoch this is, from 0."""
-    size: int
-    """Samples in it."""
-    valid: int
-    """Sum of its batches' `valid`; 0 where every pixel is ignored."""
-    wait_s: float
-    """Seconds that the caller waited for its data."""
-    next_sample: int
-    """Where in the epoch's order the next window begins: `start_sample` of a resume after this one."""
-    batches: int
-    load: Callable[[int], Batch] = field(repr=False)
-    """Makes its batch number i."""
-
-    def __len__(self) -> int:
-        return self.batches
-
-    def __iter__(self) -> Iterator[Batch]:
-        return map(self.load, range(self.batches))
 
 
 class Loader:
@@ -412,14 +384,6 @@ class Loader:
             )
             batch.mixed_targets = batch.targets.roll(1, 0)
         if self._pad_last and batch.size < self._batch_size:
-            self._pad(batch)
+            layout = torch.channels_last if self._channels_last else torch.contiguous_format
+            batch.pad(self._batch_size, layout)
         return batch
-
-    def _pad(self, batch: Batch) -> None:
-        """Fill a batch up with copies of its samples."""
-        rows = torch.arange(self._batch_size, device=self._device) % batch.size
-        layout = torch.channels_last if self._channels_last else torch.contiguous_format
-        batch.images_BCHW = batch.images_BCHW[rows].contiguous(memory_format=layout)
-        batch.targets = batch.targets[rows]
-        if batch.mixed_targets is not None:
-            batch.mixed_targets = batch.mixed_targets[rows]

@@ -7,7 +7,7 @@ outside, and nothing is lost.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from mptui.data.loader import Window
+from mptui.data.batch import Window
 from mptui.engine import snapshots
 from mptui.engine.compiling import Stopwatch
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from mptui.data.batch import Batch
-from mptui.data.loader import Window
+from mptui.data.batch import Batch, Window
 from mptui.engine import snapshots
 from mptui.engine.advise import Adviser
 from mptui.engine.checks import check_batch, check_loss

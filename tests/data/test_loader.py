@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from mptui.data.augment import IMAGENET_MEAN, IMAGENET_STD
-from mptui.data.batch import Batch
-from mptui.data.loader import Loader, Window
+from mptui.data.batch import Batch, Window
+from mptui.data.loader import Loader
 from mptui.data.resident import cache_fits
 from mptui.data.types import IGNORE, Problem, Request
 from mptui.errors import ConfigError, DataError

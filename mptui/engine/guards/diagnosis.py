@@ -14,8 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mptui.data.batch import Batch
-from mptui.data.loader import Window
+from mptui.data.batch import Batch, Window
 from mptui.engine.guards.watch import Place
 from mptui.engine.precision import Precision
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from mptui.data.batch import Batch
-from mptui.data.loader import Window
+from mptui.data.batch import Batch, Window
 from mptui.engine.guards.full import is_out_of_memory, is_too_few_for_norm, release
 from mptui.errors import MemoryExhaustedError
 

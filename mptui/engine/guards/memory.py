@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mptui.data.batch import Batch
-from mptui.data.loader import Window
+from mptui.data.batch import Batch, Window
 from mptui.engine.guards.finder import find_micro_batch
 from mptui.engine.guards.full import is_host_full, is_out_of_memory, is_too_few_for_norm, release
 from mptui.engine.guards.pieces import part
