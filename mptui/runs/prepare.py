@@ -1,5 +1,6 @@
 """From a plan to a job: the data scanned, the model on the device, the loaders ready."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from mptui.data.loader import Loader
 from mptui.data.open import open_dataset
 from mptui.data.types import Dataset, Problem, Split
 from mptui.engine.control import Command, Mailbox, Stopped
+from mptui.engine.evaluate import PROGRESS_S
 from mptui.engine.islands import layers_named
 from mptui.engine.parts import Job, Switch
 from mptui.engine.setup import prepare_torch, set_switches
@@ -30,6 +32,21 @@ from mptui.text import clean
 Emit = Callable[[Event], None]
 OnBad = Callable[[Problem], None]
 Decide = Callable[[Plan, torch.nn.Module, Dataset], Plan]
+
+
+class PacedProgress:
+    """Tells how far a phase has come, a few times a second however many files there are, and its end."""
+
+    def __init__(self, emit: Emit, phase: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._emit, self._phase, self._clock = emit, phase, clock
+        self._next = 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        """`done` of `total` units are through."""
+        now = self._clock()
+        if done == total or now >= self._next:
+            self._next = now + PROGRESS_S
+            self._emit(Progress(phase=self._phase, done=done, total=total))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +136,7 @@ def _scanned(plan: Plan, side: int, emit: Emit, mailbox: Mailbox) -> Dataset:
         task=plan.task,
         side=side,
         seed=plan.config.training.seed,
-        on_progress=lambda done, total: emit(Progress(phase="scanning", done=done, total=total)),
+        on_progress=PacedProgress(emit, "scanning"),
         should_stop=lambda: mailbox.stop_asked,
         on_warning=lambda message: emit(Warned(code="data", message=message)),
     )
@@ -276,7 +293,7 @@ class LoaderMaker:
             pad_last=not train,
             bad_budget=data.bad_sample_budget,
             on_bad=self._bad_sample,
-            on_progress=self._progress,
+            on_progress=self._told(),
             check_stop=self.check_stop,
         )
 
@@ -284,9 +301,14 @@ class LoaderMaker:
         message = f"the memory for data.cache = ram is full: {kept:,} of {count:,} samples stay decoded"
         self.emit(Warned(code="cache", message=message))
 
-    def _progress(self, done: int, total: int) -> None:
-        self.check_stop()
-        self.emit(Progress(phase="preparing", done=done, total=total))
+    def _told(self) -> Callable[[int, int], None]:
+        tell = PacedProgress(self.emit, "preparing")
+
+        def told(done: int, total: int) -> None:
+            self.check_stop()
+            tell(done, total)
+
+        return told
 
     def _bad_sample(self, problem: Problem) -> None:
         self.on_bad(problem)
