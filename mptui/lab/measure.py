@@ -261,9 +261,9 @@ class Watch:
 def _run(
     profile: str | None, flags: dict[str, Any], sets: Sequence[str], seconds: float, loss_at: int
 ) -> dict[str, Any]:
+    from mptui.lab.unsaved import UnsavedSession
     from mptui.runs.directory import create_run
     from mptui.runs.plan import Request, plan_run
-    from mptui.runs.session import Session
 
     given = {key: (str(flag), value) for key, (flag, value) in flags.items()}
     given["logging.step_interval_s"] = ("bench", 0.0 if loss_at else _INTERVAL_S)
@@ -273,7 +273,7 @@ def _run(
     watch = Watch(seconds, loss_at=loss_at)
     with tempfile.TemporaryDirectory() as folder:
         run = create_run(Path(folder), "bench", str(plan.config.model.name), None)
-        session = Session(plan, run, force_compile=plan.config.speed.compile != "off")
+        session = UnsavedSession(plan, run, force_compile=plan.config.speed.compile != "off")
         events = session.listen()
         session.start()
         while not session.finished:
@@ -325,10 +325,11 @@ def serve() -> None:
     if _FORKS:
         import torch
 
-        from mptui.runs import plan, session
+        from mptui.lab import unsaved
+        from mptui.runs import plan
 
         assert plan
-        assert session
+        assert unsaved
         assert not torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # a fork could not use it
     for line in sys.stdin:
         asked = json.loads(line)

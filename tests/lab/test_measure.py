@@ -11,7 +11,9 @@ import pytest
 
 from mptui.events import EpochStarted, Step
 from mptui.lab.measure import LOSS_AT, Effort, MeasureError, Measurer, StoppedError, Watch
-from mptui.runs.plan import Request
+from mptui.lab.unsaved import UnsavedSession
+from mptui.runs.directory import create_run
+from mptui.runs.plan import Request, plan_run
 
 DEADLINE_S = 300
 SMALL = {
@@ -138,6 +140,19 @@ def test_a_run_that_can_not_be_measured_says_why_and_the_next_one_is(lab):
     assert told.value.exit_code == 2
     assert not told.value.out_of_memory
     assert lab.measure(REQUEST, {}, SHORT).samples_per_second > 0
+
+
+def test_a_measured_run_writes_no_checkpoint(tmp_path):
+    flags = {**SMALL, "training.max_steps": ("test", 30)}
+    plan = plan_run(Request(None, flags, (), ENVIRON))
+    session = UnsavedSession(plan, create_run(tmp_path, "bench", "unet", None))
+    session.start()
+    assert session.wait(DEADLINE_S)
+
+    assert session.result.error is session.result.bug is None
+    assert session.result.summary["optimizer_steps"] == 30
+    assert list(tmp_path.rglob("*.safetensors")) == []
+    assert not any((session.run / "checkpoints").glob("*"))
 
 
 def children_of(measurer):
