@@ -8,7 +8,7 @@ into the view of a live screen, and its index is renewed every 30 s of that cloc
 It tells as much as a run does in that time, a step event and a device sample a second and what happens at the
 end of an epoch, or an event for each step. Memory is what the process has resident. Time a step is processor
 time of journal and view, of the last hundred thousand steps before each of the two points; time to renew the
-index, once in 30 s, stands beside it: it levels off when log and curves are full, after about a million steps.
+index, once in 30 s, stands beside it: it levels off when log and curves are full, after a million steps.
 
 `attach` is the processor time of a fresh process until a view holds all of the run, `screen` the time on the
 clock of `mptui attach` until its first full frame, `resume` that of `mptui resume` on a small real run whose
