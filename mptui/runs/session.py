@@ -9,10 +9,9 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -26,12 +25,11 @@ from mptui.engine.saver import Saver
 from mptui.engine.trainer import Trainer
 from mptui.errors import (
     DiskError,
-    DivergedError,
-    MemoryExhaustedError,
     MptuiError,
 )
 from mptui.events import (
     CommandAnswered,
+    DeviceSample,
     Diagnosed,
     Event,
     Paused,
@@ -52,28 +50,12 @@ from mptui.runs.environment import describe_environment, redact
 from mptui.runs.leaving import WORKER
 from mptui.runs.plan import Plan
 from mptui.runs.prepare import Prepared, build_switch, checkpoint_bytes, prepare, run_started
+from mptui.runs.pulse import pulse
 from mptui.runs.records import Records
+from mptui.runs.result import Result, exit_code, out_of_memory, status_of_error
 from mptui.runs.trackers import follow
 from mptui.runs.watchdog import Watchdog
 from mptui.text import clean
-
-PULSE_S = 1.0
-
-_STATUS: dict[type[MptuiError], str] = {
-    DivergedError: "diverged",
-    MemoryExhaustedError: "out_of_memory",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """How a run ended. `error` is a person's mistake or the world's, `bug` anything else."""
-
-    status: str
-    exit_code: int
-    summary: dict[str, Any]
-    error: MptuiError | None = None
-    bug: BaseException | None = None
 
 
 class Session:
@@ -165,17 +147,17 @@ class Session:
         try:
             self._train()
         except Stopped as stop:
-            status, code = "stopped", _exit_code(stop.signal)
+            status, code = "stopped", exit_code(stop.signal)
         except Left:
             raise
         except torch.OutOfMemoryError as caught:
-            error = _out_of_memory(caught)
+            error = out_of_memory(caught)
         except MptuiError as caught:
             error = caught
         except BaseException as caught:  # noqa: BLE001 - a bug: kept, told, and raised again by the owner
             bug, status, code = caught, "failed", 1
         if error is not None:
-            status, code = _STATUS.get(type(error), "failed"), error.exit_code
+            status, code = status_of_error(error), error.exit_code
         self.mailbox.way_out.close()
         self._end(status, code, error, bug)
 
@@ -187,7 +169,7 @@ class Session:
             self._trackers.close()
         if self._trainer is not None:
             self._note_figures(self._trainer, self._trainer.device)
-        self._end("stopped", _exit_code(self.mailbox.stop_signal), None, None)
+        self._end("stopped", exit_code(self.mailbox.stop_signal), None, None)
 
     def _train(self) -> None:
         plan = self.plan
@@ -198,7 +180,8 @@ class Session:
         self._emit(PhaseChanged(phase="starting"))
         if plan.precision.warning is not None:
             self._warn("precision", plan.precision.warning)
-        with self._pulse(), self._trackers:
+        sampler = DeviceSampler(plan.device.torch_name, uuid=plan.device.uuid)
+        with pulse(sampler, self._beat), self._trackers:
             self._trackers.enter_context(follow(plan.config, self.run, self.listen, self._warn))
             decider = Decider(self.run, self._goes_on(), self._emit, self.mailbox.check_stop)
             prepared = prepare(
@@ -352,35 +335,21 @@ class Session:
     def _warn(self, code: str, message: str) -> None:
         self._emit(Warned(step=self._step, code=code, message=clean(redact(message))))
 
-    @contextlib.contextmanager
-    def _pulse(self) -> Iterator[None]:
-        """Once a second: what the device does, what is due for its files, a stop that it misses."""
-        sampler = DeviceSampler(self.plan.device.torch_name, uuid=self.plan.device.uuid)
-        sampler.start()
-        ending = threading.Event()
+    def _beat(self, sample: DeviceSample | None) -> bool:
+        """Once a second: what the device does, what is due for the files, a stop that the worker misses.
 
-        def beat() -> None:
-            last = 0.0
-            while not ending.wait(PULSE_S):
-                sample = sampler.latest()
-                if sample is not None and sample.time != last:
-                    last = sample.time
-                    self._emit(replace(sample, step=self._step))
-                if self.mailbox.stop_asked and self.mailbox.way_out.take():
-                    self._end_without_worker()
-                    return
-                self._records.beat(self._emit, self._step)
-                trainer = self._trainer
-                self._watchdog.look(trainer and (trainer.step, trainer.cursor.sample))
-
-        thread = threading.Thread(target=beat, name="mptui-pulse", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ending.set()
-            thread.join()
-            sampler.stop()
+        Returns:
+            Whether the run goes on.
+        """
+        if sample is not None:
+            self._emit(replace(sample, step=self._step))
+        if self.mailbox.stop_asked and self.mailbox.way_out.take():
+            self._end_without_worker()
+            return False
+        self._records.beat(self._emit, self._step)
+        trainer = self._trainer
+        self._watchdog.look(trainer and (trainer.step, trainer.cursor.sample))
+        return True
 
     def _note_problems(self, prepared: Prepared) -> None:
         """Keep the list of files that the scan left out."""
@@ -398,18 +367,3 @@ class Session:
         document["time"]["first_step_s"] = trainer.outcome.first_step_s
         document["time"]["data_wait_fraction"] = trainer.reporter.wait_fraction()
         self._records.summary.measure(device)
-
-
-def _exit_code(signal: int | None) -> int:
-    return 128 + signal if signal else 0
-
-
-def _out_of_memory(error: torch.OutOfMemoryError) -> MemoryExhaustedError:
-    first_line = (str(error).strip() or "out of memory").splitlines()[0]
-    raised = MemoryExhaustedError(
-        first_line,
-        hint="use a smaller --batch-size with --set training.accumulate=N, --profile memory-limited, "
-        "or a smaller data.image_size",
-    )
-    raised.__cause__ = error
-    return raised

@@ -1,0 +1,46 @@
+"""How a run ended, in the words of summary.json and the table of exit codes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mptui.errors import DivergedError, MemoryExhaustedError, MptuiError
+
+_STATUS: dict[type[MptuiError], str] = {
+    DivergedError: "diverged",
+    MemoryExhaustedError: "out_of_memory",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a run ended. `error` is a person's mistake or the world's, `bug` anything else."""
+
+    status: str
+    exit_code: int
+    summary: dict[str, Any]
+    error: MptuiError | None = None
+    bug: BaseException | None = None
+
+
+def status_of_error(error: MptuiError) -> str:
+    """The status of a run that this error ended."""
+    return _STATUS.get(type(error), "failed")
+
+
+def exit_code(signal: int | None) -> int:
+    """The exit code of a run that was stopped, by a signal or by a command."""
+    return 128 + signal if signal else 0
+
+
+def out_of_memory(error: torch.OutOfMemoryError) -> MemoryExhaustedError:
+    """What a person is told of a device that ran out of memory."""
+    first_line = (str(error).strip() or "out of memory").splitlines()[0]
+    raised = MemoryExhaustedError(
+        first_line,
+        hint="use a smaller --batch-size with --set training.accumulate=N, --profile memory-limited, "
+        "or a smaller data.image_size",
+    )
+    raised.__cause__ = error
+    return raised
