@@ -17,13 +17,10 @@ from mptui.engine.optim import supports_fused
 from mptui.engine.trial import Trial
 from mptui.events import Event, PhaseChanged
 from mptui.hardware.advice import measurable_precisions
-from mptui.runs.directory import write_json
+from mptui.runs.directory import CHOICES, VERSION, write_json
 from mptui.runs.plan import Plan
 from mptui.tasks.registry import build_task
 from mptui.text import clean
-
-NAME = "choices.json"
-"""In the run's directory: what was decided for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +54,16 @@ class Decider:
         if plan.config.training.deterministic:
             return plan
         if self.again:
-            return _taken_again(plan, load_json(self.run / NAME))
+            return _taken_again(plan, load_json(self.run / CHOICES))
         device, classes = torch.device(plan.device.torch_name), dataset.classes
         task = build_task(plan.task, classes, plan.config.training)
         trial = Trial(model, task, plan.config, device, len(classes))
         with contextlib.closing(trial):
             decided = self._measured(plan, trial, dataset)
         write_json(
-            self.run / NAME,
+            self.run / CHOICES,
             {
+                "version": VERSION,
                 "precision": {"used": decided.precision.used, "reason": decided.precision.reason},
                 "channels_last": decided.channels_last,
                 "fused": decided.fused,

@@ -25,10 +25,12 @@ from mptui.runs import journal
 from mptui.text import clean
 
 VERSION = 1
-"""Of `summary.json` and `environment.json`; run.toml and the journal tell their own."""
+"""Of `summary.json`, `environment.json` and `choices.json`; run.toml and the journal tell their own."""
 
 SUMMARY = "summary.json"
 CONFIG = "run.toml"
+CHOICES = "choices.json"
+"""What the run left to its card, and how that was decided."""
 ENVIRONMENT = "environment.json"
 CHECKPOINTS = "checkpoints"
 CRASHED = "crashed"
@@ -191,6 +193,7 @@ def check_version(run: Path) -> None:
         CONFIG: (_version(run / CONFIG, tomli.loads), OF_PROFILES),
         SUMMARY: (_version(run / SUMMARY, json.loads), VERSION),
         ENVIRONMENT: (_version(run / ENVIRONMENT, json.loads), VERSION),
+        CHOICES: (_version(run / CHOICES, json.loads), VERSION),
         journal.NAME: (journal.version_of(run), SCHEMA_VERSION),
     }
     for name, (version, newest) in known.items():

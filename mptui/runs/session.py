@@ -28,6 +28,7 @@ from mptui.errors import (
     MptuiError,
 )
 from mptui.events import (
+    SCHEMA_VERSION,
     CommandAnswered,
     DeviceSample,
     Diagnosed,
@@ -330,7 +331,8 @@ class Session:
             self._control.put(event)
         if isinstance(event, Diagnosed) and event.problem == "divergence":
             with contextlib.suppress(DiskError):  # the journal has it too
-                directory.write_json(self.run / REPORT, to_record(event))
+                report = {"version": SCHEMA_VERSION, **to_record(event)}
+                directory.write_json(self.run / REPORT, report)
 
     def _warn(self, code: str, message: str) -> None:
         self._emit(Warned(step=self._step, code=code, message=clean(redact(message))))

@@ -5,17 +5,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from mptui.events import Event
-from mptui.runs.state import RunView
 
 if TYPE_CHECKING:
     from mptui.runs.plan import Request
+    from mptui.runs.state import RunView
 
 
 class RunSource(Protocol):
     """A run of this process, of another one, or a journal. No method may wait for anything."""
 
     @property
-    def view(self) -> RunView:
+    def view(self) -> "RunView":
         """What the run had come to before the first event; who folds the events goes on with it."""
 
     @property

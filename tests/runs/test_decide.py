@@ -9,8 +9,8 @@ import torch
 
 from mptui.engine.control import Stopped
 from mptui.runs import decide
-from mptui.runs.decide import NAME, Decider
-from mptui.runs.directory import create_run, read_summary
+from mptui.runs.decide import Decider
+from mptui.runs.directory import CHOICES, create_run, read_summary
 from mptui.runs.plan import Request, plan_run
 from mptui.runs.session import Session
 
@@ -126,7 +126,7 @@ def test_a_resumed_run_has_what_it_was_begun_with_and_measures_nothing(decided, 
 )
 def test_a_resumed_run_whose_choices_are_damaged_goes_by_the_table(decided, written):
     first = decided(Card(bf16=2.0))
-    (first.run / NAME).write_text(written)
+    (first.run / CHOICES).write_text(written)
     card = Card(bf16=0.5)
     session = decided(card, resume=True)
     assert card.taken == 0
@@ -171,7 +171,7 @@ def test_a_stop_while_it_measures_ends_it_with_nothing_kept(tmp_path, monkeypatc
     dataset = type("Set", (), {"classes": ("a", "b"), "train": range(16)})()
     with pytest.raises(Stopped):
         decider.decide(plan, torch.nn.Identity(), dataset)
-    assert not (tmp_path / NAME).exists()
+    assert not (tmp_path / CHOICES).exists()
     assert list((tmp_path / "cache").rglob("*.json")) == []
 
 
@@ -191,4 +191,4 @@ def test_fp16_is_not_tried_on_a_cpu_and_bf16_is_whatever_the_table_says(tmp_path
             == "bf16"
         )
     assert "measuring fp16" not in told
-    assert json.loads((tmp_path / NAME).read_text())["precision"]["used"] == "bf16"
+    assert json.loads((tmp_path / CHOICES).read_text())["precision"]["used"] == "bf16"

@@ -16,6 +16,7 @@ from mptui.errors import ConfigError, DiskError, RunDirectoryError
 from mptui.events import SCHEMA_VERSION
 from mptui.runs import directory, journal
 from mptui.runs.directory import (
+    CHOICES,
     CONFIG,
     ENVIRONMENT,
     LOST_AFTER_S,
@@ -315,7 +316,7 @@ def versions(tmp_path):
     return write
 
 
-VERSIONED = [CONFIG, SUMMARY, ENVIRONMENT, journal.NAME]
+VERSIONED = [CONFIG, SUMMARY, ENVIRONMENT, CHOICES, journal.NAME]
 
 
 @pytest.mark.parametrize("name", VERSIONED)
