@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -73,14 +74,17 @@ class Unguarded:
         return begin()
 
 
-def stepper(trainer: Trainer) -> Callable[[], None]:
-    """One turn of the training loop, as `Trainer._train_epoch` takes it, always over the same window."""
+Stepper = Callable[[int], None]
+
+
+def stepper(trainer: Trainer) -> Stepper:
+    """Turns of the training loop, as `Trainer._train_epoch` takes them, always over the same window."""
     trainer.model.train()
     trainer.enter("training")
     window = next(iter(trainer.job.train_loader.windows(0, 1)))
 
-    def step() -> None:
-        for again in trainer.guards.memory.windows(lambda: iter((window,))):
+    def step(times: int) -> None:
+        for again in trainer.guards.memory.windows(lambda: repeat(window, times)):
             trainer._step(again)
             if (
                 trainer.mailbox
@@ -92,11 +96,10 @@ def stepper(trainer: Trainer) -> Callable[[], None]:
     return step
 
 
-def microseconds(step: Callable[[], None], steps: int) -> float:
+def microseconds(step: Stepper, steps: int) -> float:
     """CPU time of this thread, a step."""
     started = time.thread_time()
-    for _ in range(steps):
-        step()
+    step(steps)
     return (time.thread_time() - started) / steps * 1e6
 
 
@@ -138,12 +141,11 @@ def measure(timed: Blocks) -> dict[str, Any]:
     }
 
 
-def _snapshot(trainer: Trainer, step: Callable[[], None]) -> float:
+def _snapshot(trainer: Trainer, step: Stepper) -> float:
     """Microseconds of a snapshot in memory that is used again, all rows read first."""
-    step()
-
+    step(1)
     trainer.guards._snapshot_at = trainer.step
-    took = microseconds(trainer.guards.keep_if_due, 1)
+    took = microseconds(lambda _: trainer.guards.keep_if_due(), 1)
     trainer.guards._snapshot_at = NEVER
     return took
 
