@@ -35,12 +35,13 @@ def test_a_terminal_that_nobody_reads_costs_the_run_no_step(terminal):
     assert program.is_restored()
 
 
-def test_a_stop_from_outside_is_nothing_but_a_pause(terminal):
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGTSTP])
+def test_a_stop_from_outside_is_nothing_but_a_pause(terminal, number):
     program = terminal()
     program.shows("q leave")
     child = program.child
     for pid in (program.pid, child.pid):
-        os.kill(pid, signal.SIGSTOP)
+        os.kill(pid, number)
     look_until(lambda: child.status() == psutil.STATUS_STOPPED)
     before = len(program.output)
     for pid in (program.pid, child.pid):
