@@ -72,7 +72,7 @@ def bench(
     from mptui.lab.ablation import switches, variants
     from mptui.lab.bench import Bench
     from mptui.lab.measure import Effort, Measurer, endless
-    from mptui.runs.plan import Request, plan_run
+    from mptui.runs.plan import plan_run
 
     if against not in {None, "guides"}:
         raise ConfigError(f"--against {against}: there are only the guides", hint="use --against guides")
@@ -87,7 +87,7 @@ def bench(
             as_json=as_json,
             markdown=markdown,
         )
-    request = Request(profile or _PROFILE, o.overrides(ctx.params), tuple(sets or ()), os.environ)
+    request = o.request_of(ctx, profile or _PROFILE)
     plan = plan_run(request)
     request = endless(request, plan)
     every = switches(plan.config, plan.device, _cpus(), _precision(plan))

@@ -66,9 +66,9 @@ def tune(
     from mptui.hardware.host import usable_cpus
     from mptui.lab.measure import Measurer, StoppedError
     from mptui.lab.tune.tune import Tuning
-    from mptui.runs.plan import Request, plan_run
+    from mptui.runs.plan import plan_run
 
-    plan = plan_run(Request(profile or _PROFILE, o.overrides(ctx.params), tuple(sets or ()), os.environ))
+    plan = plan_run(o.request_of(ctx, profile or _PROFILE))
     cpus = usable_cpus()
     with Measurer(os.environ, lambda: signals.stop_asked) as measurer:
         tuning = Tuning(
