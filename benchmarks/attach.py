@@ -17,7 +17,8 @@ import time
 from pathlib import Path
 
 from benchmarks.common import save
-from mptui.events import EpochStarted, Event, Step, to_record
+from mptui.codec import to_record
+from mptui.events import EpochStarted, Event, Step
 from mptui.runs.directory import CONFIG
 from mptui.runs.journal import NAME
 from tests.e2e.terminal import Terminal

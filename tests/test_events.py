@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptui.events import EVENTS, Event, Step, Validated, Warned, finite_json, from_record, to_record
+from mptui.codec import EVENTS, finite_json, from_record, to_record
+from mptui.events import Event, Step, Validated, Warned
 
 numbers = st.floats() | st.sampled_from([math.nan, math.inf, -math.inf])
 whole_numbers = st.integers(-(2**63), 2**63 - 1)

@@ -80,7 +80,7 @@ def _save(where: str, report: "Report", plan: "Plan") -> str:
 def _document(report: "Report", path: str | None) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from mptui.events import finite_json
+    from mptui.codec import finite_json
     from mptui.lab.amp.check import lost_layers
 
     ranking = report.ranking

@@ -10,7 +10,7 @@ import typer
 from mptui.cli.console import Bars, Plain, Quiet, Renderer, final_lines
 from mptui.cli.output import console, print_json, print_next
 from mptui.cli.signals import Signals
-from mptui.events import finite_json
+from mptui.codec import finite_json
 from mptui.runs.leaving import end_now, worker_left
 from mptui.text import clean
 

@@ -106,7 +106,7 @@ def _train(comparison: "Comparison", folder: Path, stop: "Stop", *, quiet: bool)
 def _tell(
     folder: Path, comparison: "Comparison", outcomes: "list[Outcome]", *, as_json: bool, strict: bool
 ) -> int:
-    from mptui.events import finite_json
+    from mptui.codec import finite_json
     from mptui.lab.parity.result import RESULT, compare, sentences, to_document
     from mptui.runs.directory import write_json
 

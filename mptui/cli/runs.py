@@ -30,7 +30,7 @@ def list_all(ctx: typer.Context, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR, as_js
     """List the runs, newest last: running, finished or crashed, and their best figures."""
     if ctx.invoked_subcommand is not None:
         return
-    from mptui.events import finite_json
+    from mptui.codec import finite_json
     from mptui.runs.compare import summaries
 
     listed = summaries(runs_dir)
@@ -54,7 +54,7 @@ def compare(
     first: First, second: Second, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR, as_json: o.Json = False
 ) -> None:
     """Put two runs beside each other: values that differ, accuracy, speed, memory, time, curves."""
-    from mptui.events import finite_json
+    from mptui.codec import finite_json
     from mptui.runs.compare import compare as compared
     from mptui.runs.directory import find_run
 

@@ -102,8 +102,8 @@ def _report(
     force: bool,
     as_json: bool,
 ) -> None:
+    from mptui.codec import finite_json
     from mptui.config.save import profile_text, write_profile
-    from mptui.events import finite_json
     from mptui.lab.tune import outcome
 
     search = tuning.search

@@ -26,10 +26,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from mptui.codec import finite_json
 from mptui.engine.files import sync_folder, write_synced
 from mptui.engine.tensor_file import write_tensors
 from mptui.errors import DiskError, RunDirectoryError
-from mptui.events import finite_json
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"

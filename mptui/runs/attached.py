@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mptui.events import CommandAnswered, Event, RunFinished, from_record
+from mptui.codec import from_record
+from mptui.events import CommandAnswered, Event, RunFinished
 from mptui.runs import control_place, journal
 from mptui.runs.directory import CRASHED, holder_of, status_of
 from mptui.runs.index import read_index

@@ -26,11 +26,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
+from mptui.codec import to_record
 from mptui.config.profiles import list_profiles
 from mptui.config.schema import NumericsMode
 from mptui.engine.control import COMMANDS
 from mptui.errors import MptuiError
-from mptui.events import Event, to_record
+from mptui.events import Event
 from mptui.runs import journal
 from mptui.runs.control_place import Place, is_own, listen
 from mptui.text import clean

@@ -18,9 +18,10 @@ from typing import Any
 
 import tomli
 
+from mptui.codec import finite_json
 from mptui.engine.files import replace_file
 from mptui.errors import ConfigError, DiskError, RunDirectoryError
-from mptui.events import SCHEMA_VERSION, finite_json
+from mptui.events import SCHEMA_VERSION
 from mptui.runs import journal
 from mptui.text import clean
 

@@ -17,8 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mptui.codec import from_record, to_record
 from mptui.errors import DiskError
-from mptui.events import SCHEMA_VERSION, Event, from_record, to_record
+from mptui.events import SCHEMA_VERSION, Event
 
 NAME = "events.jsonl"
 

@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
+from mptui.codec import finite_json, from_record, to_record
 from mptui.events import (
     Advice,
     DeviceSample,
@@ -19,9 +20,6 @@ from mptui.events import (
     RunStarted,
     Step,
     Validated,
-    finite_json,
-    from_record,
-    to_record,
 )
 from mptui.fields import as_time, reader_of
 from mptui.runs.history import History, SavedHistory

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from mptui.codec import to_record
 from mptui.config.dump import to_toml
 from mptui.engine import snapshots
 from mptui.engine.checkpoint import cant_save, need_space, never_saved, read_newest
@@ -39,7 +40,6 @@ from mptui.events import (
     Resumed,
     RunFinished,
     Warned,
-    to_record,
 )
 from mptui.hardware.sampler import DeviceSampler
 from mptui.runs import directory

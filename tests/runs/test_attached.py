@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mptui.events import CommandAnswered, Event, RunFinished, Step, Warned, to_record
+from mptui.codec import to_record
+from mptui.events import CommandAnswered, Event, RunFinished, Step, Warned
 from mptui.runs import attached, overview
 from mptui.runs.attached import AttachedRun
 from mptui.runs.control import ControlServer

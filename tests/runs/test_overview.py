@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from mptui.events import DeviceSample, Event, Progress, Step, Validated, Warned, to_record
+from mptui.codec import to_record
+from mptui.events import DeviceSample, Event, Progress, Step, Validated, Warned
 from mptui.runs import overview
 from mptui.runs.journal import NAME, parsed, read_journal
 from tests.tui.events import beginning, training

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
+from mptui.codec import to_record
 from mptui.errors import ConfigError
-from mptui.events import to_record
 from mptui.runs.attached import AttachedRun
 from mptui.tui.ascii import needs_ascii, to_ascii
 from mptui.tui.terminal import check_terminal

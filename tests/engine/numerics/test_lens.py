@@ -6,11 +6,12 @@ from itertools import pairwise
 import pytest
 import torch
 
+from mptui.codec import from_record, to_record
 from mptui.engine.control import Command
 from mptui.engine.numerics import lens
 from mptui.engine.numerics.lens import LAYERS_TOLD, Lens
 from mptui.engine.numerics.look import Look
-from mptui.events import NUMERICS_BUDGET, Advice, Numerics, Step, from_record, to_record
+from mptui.events import NUMERICS_BUDGET, Advice, Numerics, Step
 from tests.engine.numerics.networks import CPU, Gain, network
 from tests.engine.small import build_trainer, config, end, of, small_net
 from tests.engine.test_update import HostReads
