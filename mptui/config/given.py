@@ -3,12 +3,12 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 import tomli
 
 from mptui.config.keys import SETTINGS, VARIABLES, Setting, nearest_setting
+from mptui.config.places import expanded
 from mptui.config.validate import check_value, shown
 from mptui.text import clean
 
@@ -76,7 +76,7 @@ def _from_assignments(sets: Sequence[str]) -> tuple[Layer, list[str]]:
 
 def data_flags(where: str, flag: str) -> dict[str, tuple[str, Any]]:
     """What a folder or a set's name sets, given by `flag`; either replaces whatever a profile names."""
-    path = Path(where).expanduser()
+    path = expanded(where)
     is_path = os.sep in where or os.path.exists(path)  # noqa: PTH110 - pathlib raises for a name that is too long
     return {
         "data.path": (flag, str(path) if is_path else None),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import tomli
 
+from mptui.config.places import base_folder, expanded
 from mptui.errors import ConfigError
 from mptui.text import clean
 
@@ -62,7 +63,7 @@ def find_profile(name: str, environ: Mapping[str, str] = os.environ) -> Path:
     if "\0" in name:
         raise ConfigError(f"no profile {name}: a name has no NUL", hint="see `mptui profiles list`")
     if _is_file_name(name):
-        return _checked(Path(name).expanduser())
+        return _checked(expanded(name))
     for _, folder in _folders(environ):
         path = folder / f"{name}.toml"
         if os.path.isfile(path):  # noqa: PTH113 - pathlib raises for a name that is too long
@@ -78,9 +79,8 @@ def find_profile(name: str, environ: Mapping[str, str] = os.environ) -> Path:
 def config_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """The user's configuration folder; it need not exist."""
     if own := environ.get("MPTUI_CONFIG_DIR"):
-        return Path(own).expanduser()
-    base = environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path.home() / ".config") / "mptui"
+        return expanded(own)
+    return base_folder("XDG_CONFIG_HOME", ".config", environ) / "mptui"
 
 
 def user_folder(environ: Mapping[str, str] = os.environ) -> Path:

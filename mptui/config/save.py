@@ -12,6 +12,7 @@ import tomli
 import tomli_w
 
 from mptui.config.dump import values_of, written
+from mptui.config.places import expanded
 from mptui.config.profiles import find_profile, user_folder
 from mptui.config.schema import RunConfig
 from mptui.config.validate import read_document
@@ -41,7 +42,7 @@ def place_of(where: str, environ: Mapping[str, str] = os.environ) -> Path:
         ConfigError: The name can't be a file's.
     """
     if os.sep in where or where.endswith(".toml"):
-        return Path(where).expanduser()
+        return expanded(where)
     return _place_of_name(where, environ)
 
 

@@ -1,7 +1,6 @@
 """What is worth keeping between two runs, in the user's cache folder: JSON and plain arrays, never pickle."""
 
 import json
-import os
 import tempfile
 import zipfile
 import zlib
@@ -13,11 +12,12 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from mptui.config.places import base_folder
+
 
 def cache_folder() -> Path:
     """The folder for what can be made again: `$XDG_CACHE_HOME/mptui`, or `~/.cache/mptui`."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base else Path.home() / ".cache") / "mptui"
+    return base_folder("XDG_CACHE_HOME", ".cache") / "mptui"
 
 
 def load_json(path: Path) -> Any:  # noqa: ANN401 - any JSON value

@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from textual.suggester import Suggester
 
+from mptui.config.places import expanded
 from mptui.tui.background import in_background
 
 COMMON_MODELS = (
@@ -59,7 +59,7 @@ def _folders(value: str) -> list[str]:
     """The folders whose path begins with `value`, hidden ones only where that is written."""
     head, tail = os.path.split(value)  # keeps the text as it was typed
     try:
-        with os.scandir(Path(head or ".").expanduser()) as entries:
+        with os.scandir(expanded(head or ".")) as entries:
             names = [
                 entry.name
                 for entry in entries
@@ -68,6 +68,6 @@ def _folders(value: str) -> list[str]:
                 and (tail.startswith(".") or not entry.name.startswith("."))
                 and entry.is_dir()
             ]
-    except (OSError, ValueError, RuntimeError):
+    except (OSError, ValueError):
         return []
     return [f"{value.removesuffix(tail)}{name}{os.sep}" for name in sorted(names)]

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from mptui.config.places import base_folder
 from mptui.text import clean
 
 _NAMES = ("profile", "model", "data", "epochs")
@@ -14,8 +15,7 @@ _LONGEST = 4096
 
 def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Where the program keeps what is no setting; it need not exist."""
-    base = environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "mptui"
+    return base_folder("XDG_STATE_HOME", ".local/state", environ) / "mptui"
 
 
 def load_last(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

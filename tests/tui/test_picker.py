@@ -233,6 +233,14 @@ async def test_data_is_looked_at_and_told(environ, tmp_path):
         await until(app, pilot, "✓ cifar10: images in classes")
 
 
+async def test_a_home_may_be_typed_letter_by_letter(environ):
+    async with picker(environ) as (app, pilot, screen):
+        screen.query_one("#data", Input).focus()
+        await pilot.press(*"~nobody-by-that-name/")  # no such user at any of these letters
+        await until(app, pilot, "✗")
+        assert screen.picked.data == "~nobody-by-that-name/"
+
+
 async def test_folders_are_completed(environ, tmp_path, monkeypatch):
     (tmp_path / "imagenet100").mkdir()
     (tmp_path / "\x1b[2J").mkdir()

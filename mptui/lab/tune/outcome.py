@@ -37,9 +37,9 @@ def tuned(plan: Plan, chosen: Mapping[str, object]) -> RunConfig:
     if sources["data.samples"].startswith("chosen"):
         data["samples"] = None
     if config.data.path is not None:  # the profile is found from anywhere
-        from pathlib import Path
+        from mptui.config.places import expanded
 
-        data["path"] = str(Path(config.data.path).expanduser().resolve())
+        data["path"] = str(expanded(config.data.path).resolve())
     copies: dict[str, Any] = {
         table: getattr(config, table).model_copy(update=values) for table, values in tables.items()
     }
