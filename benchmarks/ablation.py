@@ -7,9 +7,9 @@
 
 The commands are those that a person types; what they print with --json is kept. Six rounds of all switches
 take a quarter of an hour, so that a bench can be measured in parts: each call adds its rounds to the rows of
-the file (`--anew` begins it again), and `--minutes` ends one with what it has. A ratio is taken within a round
-of one part. A part of some switches adds nothing to `everything` and to what is left out of it: those are of
-all switches.
+the file (`--anew` begins it again), and `--minutes` ends one with what it has. A ratio is taken within a
+round of one part. A part of some switches adds nothing to `everything` and to what is left out of it: those
+are of all switches.
 """
 
 import argparse

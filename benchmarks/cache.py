@@ -33,7 +33,7 @@ import psutil
 import torch
 from PIL import Image
 
-from benchmarks.common import alternate, ratios, save
+from benchmarks.common import alternate, cpu_s, ratios, save
 from benchmarks.photos import photos_of, prepared
 from mptui.config.schema import DataConfig
 from mptui.data.caching import CacheMode
@@ -41,11 +41,12 @@ from mptui.data.loader import Loader
 from mptui.data.open import files_of, open_dataset
 from mptui.data.preparing import Order, prepare_set
 from mptui.data.types import Dataset
+from mptui.hardware.host import usable_cpus
 
 SIDE = 224
 BATCH = 64
 EPOCHS = 2
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+CORES = usable_cpus()
 FILES_A_FOLDER = 1000
 LINKED = 50
 
@@ -96,18 +97,11 @@ def _timed(
     loader: Loader, numbers: Iterable[int], start: int = 0, batches: int | None = None
 ) -> tuple[float, float]:
     """CPU and wall milliseconds an image."""
-    images, cpu, wall = 0, _cpu_s(), time.perf_counter()
+    images, cpu, wall = 0, cpu_s(), time.perf_counter()
     for number in numbers:
         windows = islice(loader.windows(number, 1, start), batches)
         images += sum(batch.size for window in windows for batch in window)
-    return (_cpu_s() - cpu) / images * 1e3, (time.perf_counter() - wall) / images * 1e3
-
-
-def _cpu_s() -> float:
-    """CPU seconds of this process and its workers, all alive."""
-    process = psutil.Process()
-    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
-    return float(sum(each.user + each.system for each in times))
+    return (cpu_s() - cpu) / images * 1e3, (time.perf_counter() - wall) / images * 1e3
 
 
 def in_a_process(*arguments: str) -> dict[str, float]:

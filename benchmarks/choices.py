@@ -13,13 +13,12 @@ import os
 import statistics
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.common import save
+from benchmarks.common import RESNET18, RESNET50, Network, ratios, save
 from mptui.data.open import open_dataset
 from mptui.engine.choices import Candidates, layouts, precisions, updates
 from mptui.engine.trial import Trial
@@ -33,26 +32,13 @@ STEPS = 3
 """Steps of each candidate after each trial."""
 
 
-@dataclass(frozen=True)
-class Case:
-    """A network at the side of its images and its batch."""
-
-    model: str
-    side: int
-    batch: int
-
-
-CASES = {
-    "resnet18": Case("resnet18", 64, 32),
-    "resnet50": Case("resnet50", 64, 16),
-    "unet": Case("unet", 64, 4),
-}
+CASES = {"resnet18": RESNET18, "resnet50": RESNET50, "unet": Network("unet", 64, 4)}
 
 
 class Setting:
     """One case, ready to be decided and timed."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Network) -> None:
         values = {
             "model.name": case.model,
             "data.image_size": case.side,
@@ -97,7 +83,7 @@ class Setting:
         return found
 
 
-def measure(case: Case, trials: int) -> dict[str, Any]:
+def measure(case: Network, trials: int) -> dict[str, Any]:
     """Choices beside the truth."""
     setting = Setting(case)
     timers = setting.timers()
@@ -123,7 +109,7 @@ def measure(case: Case, trials: int) -> dict[str, Any]:
         "chosen": chosen,
         "right": {kind: f"{sum(each)} of {trials}" for kind, each in right.items()},
         "last_over_first": {
-            precision: _each(figures[f"{precision} first"], figures[f"{precision} last"])
+            precision: ratios(figures[f"{precision} first"], figures[f"{precision} last"])
             for precision in measurable_precisions(setting.plan.device)
         },
         "table": setting.plan.precision.used,
@@ -146,11 +132,6 @@ def _right(kind: str, choice: dict[str, str], seconds: dict[str, float]) -> bool
         times = {word: seconds[f"update {word}"] for word in ("fused", "foreach")}
     margin = max(1.05, *candidates.margins.values())
     return times[choice[kind]] <= margin * min(times.values())
-
-
-def _each(slower: list[float], faster: list[float]) -> dict[str, float]:
-    ratios = [a / b for a, b in zip(slower, faster, strict=True)]
-    return {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
 
 
 def main() -> None:

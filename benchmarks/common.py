@@ -1,16 +1,31 @@
-"""What the benchmarks share: the machine, rounds in ABBA order, medians, and the JSON they leave."""
+"""What the benchmarks share: networks, the machine, rounds in ABBA order, medians, the JSON they leave."""
 
 import json
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network at the side of its images and its batch."""
+
+    model: str
+    side: int
+    batch: int
+
+
+RESNET18, RESNET50 = Network("resnet18", 64, 32), Network("resnet50", 64, 16)
+"""Those that a run is asked to choose and to compile for."""
 
 
 def machine() -> dict[str, Any]:
@@ -41,10 +56,21 @@ def alternate(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str
     return figures
 
 
-def ratios(ours: list[float], theirs: list[float]) -> dict[str, float]:
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, lowest and highest."""
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
     """Median, lowest and highest of ours/theirs, round by round."""
-    each = [a / b for a, b in zip(ours, theirs, strict=True)]
-    return {"median": statistics.median(each), "min": min(each), "max": max(each)}
+    return spread([a / b for a, b in zip(ours, theirs, strict=True)])
+
+
+def cpu_s() -> float:
+    """CPU seconds of this process and its children, all alive."""
+    process = psutil.Process()
+    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    return float(sum(each.user + each.system for each in times))
 
 
 def save(name: str, document: dict[str, Any]) -> None:

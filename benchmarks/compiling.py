@@ -18,12 +18,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import save
+from benchmarks.common import RESNET18, RESNET50, Network, ratios, save
 from mptui.events import PhaseChanged
 from mptui.runs.journal import read_journal
 
@@ -31,23 +30,10 @@ STEPS = 40
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
-@dataclass(frozen=True)
-class Case:
-    """A network at the side of its images and its batch."""
-
-    model: str
-    side: int
-    batch: int
+CASES = {"resnet18": RESNET18, "resnet50": RESNET50, "vit": Network("vit_b_16", 64, 8)}
 
 
-CASES = {
-    "resnet18": Case("resnet18", 64, 32),
-    "resnet50": Case("resnet50", 64, 16),
-    "vit": Case("vit_b_16", 64, 8),
-}
-
-
-def one_run(case: Case, cache: Path, *, compiled: bool) -> dict[str, float]:
+def one_run(case: Network, cache: Path, *, compiled: bool) -> dict[str, float]:
     """A run in a process of its own; its seconds to the first step, in validation compiles, and a step."""
     with tempfile.TemporaryDirectory() as runs:
         flags = ["--model", case.model, "--batch-size", str(case.batch), "--max-steps", str(STEPS)]
@@ -86,7 +72,7 @@ def one_run(case: Case, cache: Path, *, compiled: bool) -> dict[str, float]:
     }
 
 
-def measure(case: Case, rounds: int) -> dict[str, Any]:
+def measure(case: Network, rounds: int) -> dict[str, Any]:
     """Starts with an empty and with a kept cache, and steps compiled and not, in the order A B B A."""
     figures: dict[str, list[dict[str, float]]] = {"first": [], "again": [], "eager": []}
     for number in range(rounds):
@@ -104,11 +90,10 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
 
 
 def _ratios(ours: list[dict[str, float]], theirs: list[dict[str, float]], name: str) -> dict[str, float]:
-    each = [a[name] / b[name] for a, b in zip(ours, theirs, strict=True)]
-    return {"median": statistics.median(each), "min": min(each), "max": max(each)}
+    return ratios([each[name] for each in ours], [each[name] for each in theirs])
 
 
-def bare_start(case: Case, how: str) -> dict[str, float]:
+def bare_start(case: Network, how: str) -> dict[str, float]:
     """A bare loop in this process: seconds of the first compiled step, and of one after it."""
     import torch
     import torchvision

@@ -16,7 +16,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from benchmarks.asked import GPU, GPU_MEMORY, GPU_PHOTOS, OnGpu
 from benchmarks.common import alternate, ratios, save
 from benchmarks.floors import ceilings
 from benchmarks.peers import floor
@@ -38,22 +39,6 @@ MICRO_BATCHES = 4
 MEMORY_STEPS = 12
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What is to be reached on one network."""
-
-    floor_share: float
-    over_tf32: float
-    over_fp32: float
-    over_peer: float | None = None
-
-
-ASKED = {
-    "resnet50": Asked(floor_share=0.37, over_tf32=1.6, over_fp32=3.5, over_peer=1.15),
-    "unet": Asked(floor_share=0.55, over_tf32=1.7, over_fp32=5.0),
-}
-ASKED_MEMORY = {"amp": 0.55, "amp compiled": 0.50, "memory-limited": 0.30}
-ASKED_PHOTOS = 3.5
 SMOKE = {
     "resnet50": Case("resnet18", side=32, batch=8, classes=4, steps=8, warm_up=2),
     "unet": Case("unet", side=32, batch=2, classes=3, steps=8, warm_up=2, width=4),
@@ -61,7 +46,7 @@ SMOKE = {
 
 
 def speed(
-    case: Case, asked: Asked, *, rounds: int, peers: Sequence[str], get: Figures = figures
+    case: Case, asked: OnGpu, *, rounds: int, peers: Sequence[str], get: Figures = figures
 ) -> dict[str, Any]:
     """Images a second of `mptui run` in each precision and of the peers, and the ratios asked for."""
     strict = replace(case, precision="fp32", tf32=False)
@@ -107,7 +92,7 @@ def memory(case: Case, get: Figures = figures) -> dict[str, Any]:
         "memory-limited": get("mptui", part, flags=["--profile", "memory-limited"])["peak_bytes"],
     }
     found: dict[str, Any] = {"peak_bytes": peaks}
-    for name, share in ASKED_MEMORY.items():
+    for name, share in GPU_MEMORY.items():
         if peaks["fp32"]:  # a CPU has no such figure
             found[name] = {"share": peaks[name] / peaks["fp32"], "asked_at_most": share}
     return found
@@ -125,7 +110,7 @@ def photos(case: Case, *, rounds: int, side: int, get: Figures = figures) -> dic
             },
             rounds,
         )
-    over = {**ratios(rates["mptui"], rates["plain script"]), "asked": ASKED_PHOTOS}
+    over = {**ratios(rates["mptui"], rates["plain script"]), "asked": GPU_PHOTOS}
     return {"images_per_second": rates, "over_plain_script": over}
 
 
@@ -155,7 +140,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", choices=[*ASKED, "photos"])
+    parser.add_argument("--only", choices=[*GPU, "photos"])
     parser.add_argument("--compile", default="default", help="of all that is compared")
     parser.add_argument("--smoke", action="store_true")
     arguments = parser.parse_args()
@@ -168,7 +153,7 @@ def main() -> None:
     rounds, peers = (1, ["recipe"]) if arguments.smoke else (arguments.rounds, peers)
     chosen = {} if arguments.smoke else {"device": "cuda", "compile": arguments.compile}
     document: dict[str, Any] = {"rounds": rounds, "compile": arguments.compile}
-    for name, asked in ASKED.items():
+    for name, asked in GPU.items():
         if arguments.only in {None, name}:
             case = replace(cases[name], **chosen)
             beside = peers if asked.over_peer is not None else []

@@ -22,13 +22,13 @@ from typing import Any
 
 import torch
 
+from benchmarks import asked
 from benchmarks.common import save
 from benchmarks.subjects import CASES as SUBJECTS
 from benchmarks.subjects import TINY, Case, make_trainer
 from mptui.data.batch import Batch, Window
 from mptui.engine.trainer import Trainer
 
-ASKED_SHARE = 0.01
 SNAPSHOTS = 10
 NEVER = 1 << 60
 
@@ -137,7 +137,7 @@ def measure(timed: Blocks) -> dict[str, Any]:
         "snapshot_ms": statistics.median(snapshots) / 1e3,
         "snapshot_every": snapshot_every,
         "share": share,
-        "asked_at_most": ASKED_SHARE,
+        "asked_at_most": asked.GUARDS,
     }
 
 

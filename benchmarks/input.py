@@ -18,7 +18,6 @@ The second part is `mptui run` itself: a ResNet-18 at 224 px that trains on this
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -30,24 +29,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import simplejpeg
 import torch
 from PIL import Image
 
-from benchmarks.common import alternate, ratios, save
-from benchmarks.photos import SHARES, photos_of, prepared
-from mptui.data.augment import IMAGENET_MEAN, IMAGENET_STD
+from benchmarks.common import alternate, cpu_s, ratios, save
+from benchmarks.photos import SHARES, imagefolder, photos_of, prepared
 from mptui.data.geometry import DRAWS, Geometry, cut_image, views
 from mptui.data.loader import Loader
 from mptui.data.readers import FileRequest
 from mptui.data.seeds import Stream, uniforms
+from mptui.hardware.host import usable_cpus
 from mptui.hardware.memory import keep_freed_memory
 
 SIDE = 224
 BATCH = 64
 PASSES = 2
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+CORES = usable_cpus()
 OURS = "mptui"
 STEPS = 16
 STEP_BATCH = 32
@@ -86,19 +84,9 @@ def mptui_pass(root: Path, workers: int) -> Callable[[int], int]:
 def imagefolder_pass(root: Path, workers: int) -> Callable[[int], int]:
     """A pass of torchvision's recipe; returns how many images it gave."""
     from torch.utils.data import DataLoader
-    from torchvision import transforms
-    from torchvision.datasets import ImageFolder
 
-    recipe = transforms.Compose(
-        [
-            transforms.RandomResizedCrop(SIDE),
-            transforms.RandomHorizontalFlip(),
-            transforms.ToTensor(),
-            transforms.Normalize(IMAGENET_MEAN, IMAGENET_STD),
-        ]
-    )
     loader = DataLoader(
-        ImageFolder(str(root), recipe),
+        imagefolder(root, SIDE),
         batch_size=BATCH,
         shuffle=True,
         num_workers=workers,
@@ -113,21 +101,14 @@ def measured(passing: Callable[[int], int]) -> dict[str, float]:
     keep_freed_memory()  # as in `mptui run`; ImageFolder's workers, forked from here, have it too
     started = time.perf_counter()
     passing(0)
-    first_s, before, started = time.perf_counter() - started, _cpu_s(), time.perf_counter()
+    first_s, before, started = time.perf_counter() - started, cpu_s(), time.perf_counter()
     images = sum(passing(1 + number) for number in range(PASSES))
     wall_s = time.perf_counter() - started
     return {
-        "cpu_ms": (_cpu_s() - before) / images * 1e3,
+        "cpu_ms": (cpu_s() - before) / images * 1e3,
         "wall_ms": wall_s / images * 1e3,
         "first_pass_s": first_s,
     }
-
-
-def _cpu_s() -> float:
-    """CPU seconds of this process and its workers, all alive."""
-    process = psutil.Process()
-    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
-    return float(sum(each.user + each.system for each in times))
 
 
 def in_a_process(side: str, root: Path, workers: int) -> dict[str, float]:

@@ -22,11 +22,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from benchmarks import asked
 from benchmarks.common import alternate, ratios, save
 from benchmarks.sides import figures
 from benchmarks.subjects import CASES, TINY, Case, make_trainer, tiny_network
 
-ASKED, ASKED_TINY_US = 0.99, 40
 TINY_BLOCKS = 60
 TINY_STEPS = 100
 
@@ -64,7 +64,7 @@ def measure_tiny() -> dict[str, Any]:
         "blocks": TINY_BLOCKS,
         "median_us": result,
         "over_bare_us_quartiles": quartiles,
-        "asked_at_most_us": ASKED_TINY_US,
+        "asked_at_most_us": asked.LOOP_TINY_US,
     }
 
 
@@ -84,7 +84,7 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
     rates = alternate({"mptui": lambda: rate("mptui"), "bare": lambda: rate("bare")}, rounds)
     ratio = ratios(rates["mptui"], rates["bare"])
     print(f"  mptui over bare: {ratio['median']:.3f} ({ratio['min']:.3f} to {ratio['max']:.3f})")
-    return {**rates, "ratio": ratio, "asked": ASKED}
+    return {**rates, "ratio": ratio, "asked": asked.LOOP}
 
 
 def main() -> None:

@@ -19,17 +19,11 @@ from typing import Any
 
 import torch
 
+from benchmarks.asked import PEERS
 from benchmarks.common import alternate, ratios, save
 from benchmarks.floors import ceilings, work_of
 from benchmarks.sides import DTYPES, SIDES, figures, missing
 from benchmarks.subjects import CASES, ON_GPU, TINY, Case
-
-ASKED: Mapping[str, Mapping[str, float]] = {
-    "cpu": {"bare": 0.99, "lightning": 1.0, "lightning-logging": 1.0, "accelerate": 1.0, "timm": 1.0},
-    "cuda": {"lightning": 1.15, "lightning-logging": 1.15, "accelerate": 1.15, "timm": 1.15, "recipe": 1.15},
-    TINY: {"accelerate": 1.25, "lightning-logging": 2.5},
-}
-"""What `mptui run` is to reach, as a multiple of a side's images a second."""
 
 
 def measure(
@@ -41,7 +35,7 @@ def measure(
         return case.batch / float(figures(side, case, threads)[f"{clock}_s"])
 
     rates = alternate({side: lambda side=side: rate(side) for side in ("mptui", *sides)}, rounds)  # type: ignore[misc]
-    asked = ASKED[TINY if case.model == TINY else case.device]
+    asked = PEERS[TINY if case.model == TINY else case.device]
     found = {
         side: {**ratios(rates["mptui"], rates[side]), **({"asked": asked[side]} if side in asked else {})}
         for side in sides

@@ -16,6 +16,8 @@ from typing import Any
 
 from PIL import Image
 
+from mptui.data.augment import IMAGENET_MEAN, IMAGENET_STD
+
 COUNT = 1000
 SHARES: dict[str, tuple[float, tuple[tuple[int, int], ...]]] = {
     "small": (0.10, ((400, 300), (300, 400), (320, 320))),
@@ -47,6 +49,22 @@ def prepared(folder: Path, originals: Path | None) -> dict[str, Any]:
 def photos_of(root: Path) -> list[Path]:
     """The photos of an image folder, in order."""
     return sorted(path for path in root.glob("*/*") if path.suffix.lower() in {".jpg", ".jpeg"})
+
+
+def imagefolder(root: Path, side: int) -> Any:  # noqa: ANN401 - torchvision is not typed
+    """An image folder as torchvision's recipe reads it: `ImageFolder`, with the transforms for training."""
+    from torchvision import transforms
+    from torchvision.datasets import ImageFolder
+
+    recipe = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(side),
+            transforms.RandomHorizontalFlip(),
+            transforms.ToTensor(),
+            transforms.Normalize(IMAGENET_MEAN, IMAGENET_STD),
+        ]
+    )
+    return ImageFolder(str(root), recipe)
 
 
 def found() -> list[Path]:

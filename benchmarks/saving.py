@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import save
+from benchmarks.common import save, spread
 from mptui.data.batch import Window
 from mptui.engine import snapshots
 from mptui.engine.control import Mailbox
@@ -121,17 +121,9 @@ def measure(bench: Bench, rounds: int) -> dict[str, Any]:
         "size_bytes": bench.saved[-1].size_bytes,
         "step_s": statistics.median(step_s),
         "written_in_s": statistics.median(written),
-        "processor_s": {
-            "median": statistics.median(processor),
-            "min": min(processor),
-            "max": max(processor),
-        },
-        "cost_s": {"median": statistics.median(costs), "min": min(costs), "max": max(costs)},
-        "share_at_one_a_minute": {
-            "median": statistics.median(shares),
-            "min": min(shares),
-            "max": max(shares),
-        },
+        "processor_s": spread(processor),
+        "cost_s": spread(costs),
+        "share_at_one_a_minute": spread(shares),
     }
 
 

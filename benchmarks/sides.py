@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.photos import imagefolder
 from benchmarks.subjects import TINY, Batches, Case, Stamps
 from mptui.hardware.memory import keep_freed_memory
 
@@ -105,24 +106,18 @@ def bare(case: Case, model: torch.nn.Module, batches: Data) -> None:
     """The ten lines of a tutorial, tuned by hand: nothing is counted, told or waited for."""
     keep_freed_memory()
     optimizer, criterion, autocast = _sgd(model), case.criterion(), _autocast(case)
-    scaler = torch.amp.GradScaler(case.device) if case.precision == "fp16" else None
+    update = _updater(case, optimizer)
     for images, targets in batches:
         with autocast():
             loss = criterion(model(images), targets)
-        if scaler is None:
-            torch.autograd.backward(loss)
-            optimizer.step()
-        else:
-            torch.autograd.backward(scaler.scale(loss))
-            scaler.step(optimizer)
-            scaler.update()
+        update(loss)
         optimizer.zero_grad()
 
 
 def recipe(case: Case, model: torch.nn.Module, batches: Data) -> None:
     """As torchvision's reference scripts train: metrics of each step at once, a line each ten steps."""
     optimizer, criterion, autocast = _sgd(model), case.criterion(), _autocast(case)
-    scaler = torch.amp.GradScaler(case.device) if case.precision == "fp16" else None
+    update = _updater(case, optimizer)
     kept: dict[str, deque[float]] = {
         name: deque(maxlen=20) for name in ("loss", "lr", "acc1", "acc5", "img/s")
     }
@@ -134,13 +129,7 @@ def recipe(case: Case, model: torch.nn.Module, batches: Data) -> None:
             outputs = model(images)
             loss = criterion(outputs, targets)
         optimizer.zero_grad()
-        if scaler is None:
-            torch.autograd.backward(loss)
-            optimizer.step()
-        else:
-            torch.autograd.backward(scaler.scale(loss))
-            scaler.step(optimizer)
-            scaler.update()
+        update(loss)
         kept["loss"].append(loss.item())
         kept["lr"].append(optimizer.param_groups[0]["lr"])
         if case.task == "classification":
@@ -269,6 +258,25 @@ def _sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
     )
 
 
+def _updater(case: Case, optimizer: torch.optim.Optimizer) -> Callable[[torch.Tensor], None]:
+    """Backward and the optimizer's step, with a scaler where it is fp16."""
+
+    def plain(loss: torch.Tensor) -> None:
+        torch.autograd.backward(loss)
+        optimizer.step()
+
+    if case.precision != "fp16":
+        return plain
+    scaler = torch.amp.GradScaler(case.device)
+
+    def scaled(loss: torch.Tensor) -> None:
+        torch.autograd.backward(scaler.scale(loss))
+        scaler.step(optimizer)
+        scaler.update()
+
+    return scaled
+
+
 def _autocast(case: Case) -> Callable[[], contextlib.AbstractContextManager[Any]]:
     if case.precision == "fp32":
         return contextlib.nullcontext
@@ -277,19 +285,8 @@ def _autocast(case: Case) -> Callable[[], contextlib.AbstractContextManager[Any]
 
 def _photos(case: Case, stamps: Stamps) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Batches of photos as the tutorials read them: ImageFolder, its usual transforms, worker processes."""
-    from torchvision import transforms
-    from torchvision.datasets import ImageFolder
-
-    usual = transforms.Compose(
-        [
-            transforms.RandomResizedCrop(case.side),
-            transforms.RandomHorizontalFlip(),
-            transforms.ToTensor(),
-            transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-        ]
-    )
     loader = torch.utils.data.DataLoader(
-        ImageFolder(case.folder, usual),
+        imagefolder(Path(case.folder), case.side),
         batch_size=case.batch,
         shuffle=True,
         drop_last=True,

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from benchmarks import gpu, peers
+from benchmarks.asked import OnGpu
 from benchmarks.sides import NEEDS, SIDES, figures, missing, train
 from benchmarks.subjects import CASES, Case, Stamps
 
@@ -65,7 +66,7 @@ def test_the_ratios_of_a_gpu_are_of_the_better_half_precision_and_the_best_peer(
             ("recipe", "fp16"): 5.0,
         }
     )
-    asked = gpu.Asked(floor_share=0.5, over_tf32=1.6, over_fp32=3.5, over_peer=1.15)
+    asked = OnGpu(floor_share=0.5, over_tf32=1.6, over_fp32=3.5, over_peer=1.15)
     found = gpu.speed(gpu.SMOKE["unet"], asked, rounds=2, peers=["recipe"], get=get)
     assert found["amp"] == "mptui fp16"
     assert (found["amp_over_tf32"]["median"], found["amp_over_fp32"]["median"]) == (2.0, 4.0)
