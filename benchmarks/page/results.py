@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.page.words import Ratio, ratio
+from benchmarks.page.words import Ratio, capital, ratio
 
 NO = "**no**"
 
@@ -40,7 +40,8 @@ class Result:
         counted = (
             f", {threads} thread{'' if threads == 1 else 's'}" if threads and not about.get("gpu") else ""
         )
-        return f"{about.get('gpu') or about.get('cpu', 'a machine unknown')}{counted}"
+        named = about.get("gpu") or about.get("cpu") or self.document.get("device_name", "a machine unknown")
+        return f"{named}{counted}"
 
     @property
     def versions(self) -> str:
@@ -51,7 +52,7 @@ class Result:
     @property
     def machine(self) -> str:
         """The machine, the versions and the day."""
-        return f"{self.place}; {self.versions}"
+        return f"{self.place}; {self.versions}" if "machine" in self.document else self.place
 
 
 def found_in(folder: Path) -> list[Result]:
@@ -118,7 +119,7 @@ class Section:
     def _claim(
         self, what: str, asked: str, measured: str, reached: str, result: Result, command: str
     ) -> None:
-        self.claims.append(Claim(what, asked, measured, reached, result.place, command))
+        self.claims.append(Claim(capital(what), asked, measured, reached, result.place, command))
 
 
 def _reached(found: Ratio, asked: float, sign: int) -> str:

@@ -117,7 +117,7 @@ def long_run(results: Sequence[Result]) -> Section:
         section.at_most_alone(
             f"{long['steps']:,} steps: more memory than after {short['steps']:,}",
             *(document["grown_mib"], asked.GROWN_MIB, result, command),
-            lambda value: f"{figure(value)} MiB",
+            lambda value: f"{value:.3g} MiB",
         )
         for kind in ("attach", "resume"):
             what = f"{long['steps']:,} steps: `mptui {kind}` over that after {short['steps']:,}"

@@ -127,7 +127,7 @@ def _starts(name: str, measured: Mapping[str, Any]) -> list[list[str]]:
     titles = {"first": "nothing kept", "again": "compiled code kept", "eager": "not compiled"}
 
     def middle(side: str, of: str) -> float:
-        return statistics.median(each[of] for each in measured[side])
+        return float(statistics.median(each[of] for each in measured[side]))
 
     return [
         [

@@ -8,6 +8,7 @@ from benchmarks import asked
 from benchmarks.page.results import Result, Section
 from benchmarks.page.words import (
     bounds,
+    capital,
     figure,
     listed,
     network,
@@ -40,7 +41,7 @@ def peers(results: Sequence[Result]) -> Section:
         "and Lightning both stripped for measuring and with its bar and logger. Batch, precision, "
         "optimizer, layout and threads are the same for all, the data is in memory. Each figure is a fresh "
         "process; the floor is what the network's operations and bytes take at the speed of a large "
-        "product and a large copy, measured in the same run."
+        "product or convolution and of a large copy, measured in the same run."
     )
     for result in results:
         for name, measured in result.document["cases"].items():
@@ -69,14 +70,13 @@ def _peers_of(section: Section, result: Result, name: str, measured: Mapping[str
     by = {"wall": "by the wall clock", "cpu": "by processor time"}[result.document["clock"]]
     compiled = "compiled" if case["compile"] != "off" else "not compiled"
     section.add(
-        f"### {network(name)}",
+        f"### {capital(network(name))}",
         f"{case['side']} px, {case['batch']} images a step, {case['precision']}, {compiled}; "
         f"{rounds(result.document['rounds'])}, {by}. `{command}` on {result.machine}.",
         table(["", "images a second", "`mptui run` over it", "asked"], rows),
         paragraph(
             standing({_the(side): found for side, found in ratios.items()}),
-            "The floor is below what is reached: other work held the machine down while its speed was "
-            "measured."
+            "More is reached than the floor allows: the machine was slower while its speed was measured."
             if statistics.median(rates["mptui"]) > floor
             else "",
         ),
@@ -117,7 +117,7 @@ def loop(results: Sequence[Result]) -> Section:
                 section.at_most_alone(
                     f"{network(name)}: a step of `mptui run` beyond a bare loop's",
                     *(middle, asked.LOOP_TINY_US, result, command),
-                    lambda value: f"{figure(value)} µs",
+                    lambda value: f"{value:.3g} µs",
                 )
             elif isinstance(measured, dict) and "ratio" in measured:
                 sides = [spread(measured[side]) for side in ("mptui", "bare")]

@@ -23,6 +23,11 @@ def network(name: str) -> str:
     return NETWORKS.get(name, name)
 
 
+def capital(words: str) -> str:
+    """As a line or a heading begins."""
+    return words[0].upper() + words[1:]
+
+
 def figure(value: float) -> str:
     """A number with three digits that count."""
     if value == 0:
