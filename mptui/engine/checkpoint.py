@@ -100,6 +100,8 @@ def point(folder: Path, name: str, checkpoint: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(fresh)
         os.symlink(checkpoint.name, fresh)
+        if (folder / name).is_dir() and not (folder / name).is_symlink():
+            _remove(folder / name)  # a copy of the run has the checkpoint itself in place of the link
         os.rename(fresh, folder / name)
         sync_folder(folder)
     except OSError as error:
@@ -126,17 +128,35 @@ def keep_only(folder: Path, count: int) -> None:
 def _remove(path: Path) -> None:
     """Remove a checkpoint: out of the way by one rename first, so that none is ever half there."""
     aside = path.with_name(f".{path.name}.old.partial")
-    if path.name.startswith("step-"):
+    if not path.name.startswith("."):
         os.rename(path, aside)
         path = aside
     shutil.rmtree(path, ignore_errors=True)
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """All whole checkpoints of a run, oldest first."""
+    """All whole checkpoints of a run, oldest first.
+
+    Those of later steps than `last` count as the oldest: the run has gone back behind them since.
+    """
     if not folder.is_dir():
         return []
-    return sorted((p for p in folder.iterdir() if _NAME.fullmatch(p.name) and p.is_dir()), key=_order)
+    last = _leads_to(folder / "last")
+
+    def age(path: Path) -> tuple[bool, tuple[int, int]]:
+        place = _place(path.name)
+        return last is None or place <= last, place
+
+    return sorted((p for p in folder.iterdir() if _NAME.fullmatch(p.name) and p.is_dir()), key=age)
+
+
+def _leads_to(link: Path) -> tuple[int, int] | None:
+    """The place of the checkpoint that a link names, be it gone; None where that is unknown."""
+    try:
+        name = os.readlink(link)
+    except OSError:
+        return None
+    return _place(name) if _NAME.fullmatch(name) else None
 
 
 def read_checkpoint(path: Path) -> Snapshot:
@@ -231,13 +251,10 @@ def _place(name: str) -> tuple[int, int]:
     return int(step), int(again or 0)
 
 
-def _order(checkpoint: Path) -> tuple[int, int]:
-    return _place(checkpoint.name)
-
-
 def _free_name(folder: Path, step: int) -> Path:
     """A step can be saved more than once (its epoch ends, then it is validated): none replaces another."""
-    last = max((again for saved, again in map(_order, checkpoints(folder)) if saved == step), default=None)
+    places = (_place(path.name) for path in checkpoints(folder))
+    last = max((again for saved, again in places if saved == step), default=None)
     return folder / (f"step-{step:09d}" + ("" if last is None else f".{last + 1}"))
 
 

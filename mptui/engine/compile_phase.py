@@ -31,7 +31,7 @@ class CompilePhase:
             compiler.begin()
         else:
             trainer.enter("training" if trainer.step else "warming_up")
-        trainer.parts.updater.keep_grads = compiler.static_shapes
+        trainer.parts.updater.keep_grads(compiler.static_shapes)
         trainer.reporter.restart_clock()
 
     def timed_step(self, window: Window) -> None:

@@ -7,7 +7,8 @@ was compiled here, and estimated before. Then the choice is arithmetic.
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 
 from mptui.config.schema import CompileMode
 from mptui.engine.compile_cache import use_compile_cache
+from mptui.engine.guards.full import is_out_of_memory
 from mptui.engine.kept import Kept
 from mptui.text import clean
 
@@ -23,6 +25,8 @@ PROBE_STEPS = 6
 
 AGAIN = 0.15
 """What a start with the code of an earlier one costs of the first, at most (benchmarks/compiling.py)."""
+
+_ROOMS = ("torch._dynamo", "torch._inductor", "triton")
 
 _LOSS = 1.05
 """Compiled steps that take so much longer than eager ones are given up."""
@@ -190,9 +194,15 @@ class Compiler:
             torch._dynamo.reset()
         self.active = self.undecided = False
 
-    def gave_up_on(self, error: Exception) -> bool:
-        """Whether `error` is torch.compile's own, before its first step was through; then it is off."""
-        if not self.active or self.proven or not _from_the_compiler(error):
+    def gave_up_on(self, error: Exception, phase: str) -> bool:
+        """Whether `error` is torch.compile's own, before its code for a phase has worked; then it is off.
+
+        Args:
+            error: What was caught.
+            phase: training or validating: each has code of its own.
+        """
+        proven = self.proven if phase == "training" else self.proven_in_validation
+        if not self.active or proven or not _from_the_compiler(error):
             return False
         self.undo()
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -207,7 +217,14 @@ def _seconds(known: dict[str, Any], name: str) -> float | None:
 
 
 def _from_the_compiler(error: Exception) -> bool:
-    return type(error).__module__.startswith(("torch._dynamo", "torch._inductor", "triton"))
+    """Whether it is of a kind of its own, or any other that was raised in its code, memory apart."""
+    if type(error).__module__.startswith(_ROOMS):
+        return True
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    raised_in = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
+    return raised_in.startswith(_ROOMS) and not is_out_of_memory(error)
 
 
 def _impossible(device: torch.device) -> str | None:
@@ -216,6 +233,16 @@ def _impossible(device: torch.device) -> str | None:
     if device.type == "cpu" and not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
         return "there is no C++ compiler (install g++)"
     return None
+
+
+@contextmanager
+def eagerly(model: torch.nn.Module) -> Iterator[None]:
+    """Run `model` without its compiled code, which calls no hooks and is made anew for other sizes."""
+    compiled, model._compiled_call_impl = model._compiled_call_impl, None
+    try:
+        yield
+    finally:
+        model._compiled_call_impl = compiled
 
 
 class Stopwatch:

@@ -50,10 +50,12 @@ def evaluate(
     on_progress: Callable[[Progress], None],
     check_stop: Callable[[], None],
     in_pieces: InPieces,
+    outputs_stay: bool,
 ) -> Measured:
     """Measure `model` on all of `loader`, in eval mode and in the training's precision.
 
     `in_pieces` calls its second argument with the batch, or with its pieces where it does not fit.
+    `outputs_stay` is False where the next outputs are written over those before them, as CUDA graphs do.
 
     Raises:
         Stopped: From `check_stop`, asked before each batch.
@@ -74,7 +76,7 @@ def evaluate(
                     with precision.forward_context():
                         outputs = model(piece.images_BCHW)
                         loss = task.loss(outputs, piece, max(whole.valid, 1), max(whole.size, 1))
-                    metrics.update(outputs, piece)
+                    metrics.update(outputs if outputs_stay else outputs.clone(), piece)
                     loss_sum.add_(loss * whole.size)
 
                 in_pieces(batch, measure)

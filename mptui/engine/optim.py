@@ -19,8 +19,8 @@ def build_optimizer(
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": training.weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+        {"params": [p for p in parameters if _decays(p)], "weight_decay": training.weight_decay},
+        {"params": [p for p in parameters if not _decays(p)], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
     if training.optimizer == "adamw":
@@ -33,10 +33,14 @@ def build_optimizer(
 def take_over(optimizer: torch.optim.Optimizer, training: TrainingConfig) -> None:
     """Let an optimizer go on with the numbers of another configuration; its state stays."""
     for group in optimizer.param_groups:
-        if group["weight_decay"]:
+        if _decays(group["params"][0]):
             group["weight_decay"] = training.weight_decay
         if "momentum" in group:
             group["momentum"] = training.momentum
+
+
+def _decays(parameter: torch.Tensor) -> bool:
+    return parameter.ndim >= 2
 
 
 def supports_fused(device: torch.device) -> bool:

@@ -15,7 +15,8 @@ from mptui.engine.islands import raise_islands
 from mptui.engine.kept import Kept, facts_of
 from mptui.engine.optim import build_optimizer, supports_fused, take_over
 from mptui.engine.precision import Precision, build_precision
-from mptui.engine.schedule import Schedule, scaled_lr
+from mptui.engine.progress import Cursor
+from mptui.engine.schedule import Schedule, place_in, scaled_lr
 from mptui.engine.update import Updater
 from mptui.tasks.base import Task
 
@@ -66,8 +67,25 @@ class Parts:
     islands: list[Island]
 
 
-def build_parts(job: Job, warn: Warn, kept: Parts | None = None) -> Parts:
-    """Make the parts of `job`; with `kept`, around the optimizer and the average of the job before it."""
+def steps_left(job: Job, cursor: Cursor, step: int) -> int:
+    """Optimizer steps of `job` beyond `cursor` and the `step` steps tried so far, if none is left out."""
+    training = job.config.training
+    of_this_epoch = cursor.sample // (training.batch_size * training.accumulate)
+    left = (training.epochs - cursor.epoch) * job.train_loader.steps(training.accumulate) - of_this_epoch
+    if training.max_steps is not None:
+        left = min(left, training.max_steps - step)
+    return max(0, left)
+
+
+def build_parts(job: Job, warn: Warn, kept: Parts | None = None, left: int | None = None) -> Parts:
+    """Make the parts of `job`.
+
+    Args:
+        job: What is trained.
+        warn: Told (code, message) what the parts can't have.
+        kept: The parts of the job before it, whose optimizer and average stay.
+        left: Optimizer steps that lie ahead; None: all.
+    """
     config, training = job.config, job.config.training
     steps_per_epoch = job.train_loader.steps(training.accumulate)
     schedule_steps = min(training.epochs * steps_per_epoch, training.max_steps or sys.maxsize)
@@ -93,15 +111,16 @@ def build_parts(job: Job, warn: Warn, kept: Parts | None = None) -> Parts:
         clip_grad_norm=training.clip_grad_norm,
         average=average,
     )
+    if left is None:
+        left = schedule_steps
     if kept is not None:
-        # the place in the schedule carries over as a share of it
-        updater.seek(round(kept.updater.position() / kept.schedule_steps * schedule_steps))
+        updater.seek(place_in(schedule_steps, left, kept.updater.position(), kept.schedule_steps))
     compiler = Compiler(
         job.model,
         config.speed.compile,
         job.device,
         forced=job.force_compile,
-        steps=schedule_steps - updater.position(),
+        steps=left,
         warn=warn,
         kept=_compile_cost(job),
         repeatable=training.deterministic,

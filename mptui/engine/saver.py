@@ -36,6 +36,7 @@ Hold = Callable[[DiskError], contextlib.AbstractContextManager[None]]
 class _Save:
     snapshot: Snapshot
     reason: str
+    number: int
     future: Future[None]
 
     @property
@@ -52,6 +53,7 @@ class Saver:
         emit: Told of each checkpoint, from the writing thread.
         hold: The context in which a disk that can't be written is waited for, given why it can't.
         should_stop: Asked meanwhile; True: wait no longer. Without it there is no waiting at all.
+        check: Called before each write; what it raises ends the run.
     """
 
     def __init__(
@@ -62,17 +64,23 @@ class Saver:
         *,
         hold: Hold = lambda error: contextlib.nullcontext(),
         should_stop: Callable[[], bool] = lambda: True,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self._folder = folder
         self._config = config
         self._emit = emit
-        self._hold, self._should_stop = hold, should_stop
+        self._hold, self._should_stop, self._check = hold, should_stop, check
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="mptui-save")
         self._writing: _Save | None = None
         self._last_end = time.monotonic()
         self._last_cost = 0.0
         self._last_step = 0
-        self._waiting_best: Snapshot | None = None
+        self._waiting_best: tuple[int, Snapshot] | None = None
+        self._taken = self._newest_written = 0
+
+    def go_on_from(self, step: int) -> None:
+        """The run was saved at `step` already, by an earlier process."""
+        self._last_step = step
 
     def reason_now(self, step: int) -> str | None:
         """Why a checkpoint is due between two steps: "steps", "time", or None."""
@@ -94,14 +102,15 @@ class Saver:
 
     def offer_best(self, snapshot: Snapshot) -> None:
         """A new best: written now if it may, else when it may or at the end."""
-        self._waiting_best = snapshot
+        self._taken += 1
+        self._waiting_best = self._taken, snapshot
         self.write_waiting_best()
 
     def write_waiting_best(self, *, force: bool = False) -> None:
         """Write the best that waits, if there is one and it may be written."""
         if self._waiting_best is not None and (force or self.may_save()):
-            best, self._waiting_best = self._waiting_best, None
-            self.save(best, "best")
+            (number, best), self._waiting_best = self._waiting_best, None
+            self._begin(best, "best", number)
 
     def tend(self) -> bool:
         """Between two steps: hold the run if the last save failed, write the best that waits if it may.
@@ -124,12 +133,17 @@ class Saver:
         Raises:
             DiskError: This save (with `wait`), or the one before it, could not be written.
         """
+        self._taken += 1
+        self._begin(snapshot, reason, self._taken)
+        if wait:
+            self.settle()
+
+    def _begin(self, snapshot: Snapshot, reason: str, number: int) -> None:
         self.settle()
         self._last_step = snapshot.step
         self._last_end = time.monotonic()
-        self._writing = _Save(snapshot, reason, self._thread.submit(self._write, snapshot, reason))
-        if wait:
-            self.settle()
+        future = self._thread.submit(self._write, snapshot, reason, number)
+        self._writing = _Save(snapshot, reason, number, future)
 
     def settle(self) -> None:
         """Wait for the save under way; where it failed, hold the run until it is written.
@@ -154,7 +168,7 @@ class Saver:
             while not (stopping := self._should_stop()) and time.monotonic() < until:
                 time.sleep(LOOK_S)
             try:
-                return self._write(save.snapshot, save.reason)
+                return self._write(save.snapshot, save.reason, save.number)
             except DiskError as again:
                 error = again
             if stopping:
@@ -189,10 +203,15 @@ class Saver:
         finally:
             self._thread.shutdown()
 
-    def _write(self, snapshot: Snapshot, reason: str) -> None:
+    def _write(self, snapshot: Snapshot, reason: str, number: int) -> None:
+        self._check()
         started = time.monotonic()
         path = write_checkpoint(self._folder, snapshot)
-        point(self._folder, "best" if reason == "best" else "last", path)
+        if reason == "best":
+            point(self._folder, "best", path)
+        if number > self._newest_written:  # a best may have waited for its turn
+            point(self._folder, "last", path)
+            self._newest_written = number
         keep_only(self._folder, self._config.keep)
         self._last_end = time.monotonic()
         self._last_cost = self._last_end - started

@@ -49,6 +49,15 @@ class Schedule:
         return 0.5 * (1 + np.cos(math.pi * np.clip(steps / length, 0, 1)))
 
 
+def place_in(total_steps: int, left: int, applied: int, length: int) -> int:
+    """Where a run goes on in its schedule of `total_steps`, `left` of which lie ahead.
+
+    In a schedule as long as the one before it that is after the steps `applied` there. In one of another
+    `length` (another batch, more epochs) it is where the schedule ends with the run.
+    """
+    return applied if length == total_steps else total_steps - left
+
+
 def scaled_lr(training: TrainingConfig) -> float:
     """The peak rate for the effective batch in use (Goyal et al. 2017: linear; Krizhevsky 2014: sqrt)."""
     if training.lr_batch_size is None or training.lr_scaling == "off":

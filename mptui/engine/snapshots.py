@@ -11,7 +11,9 @@ import torch
 
 from mptui.engine.checkpoint import Snapshot, host_copy
 from mptui.engine.fused import FusedOptimizer
+from mptui.engine.parts import steps_left
 from mptui.engine.progress import Best, Cursor
+from mptui.engine.schedule import place_in
 from mptui.errors import RunDirectoryError
 
 if TYPE_CHECKING:
@@ -73,8 +75,8 @@ def restore(trainer: "Trainer", snapshot: Snapshot) -> None:
         trainer.reporter.load_state(state["report"])
         trainer.parts.precision.load_state(state["scaler"])
         trainer.parts.updater.lr.fill_(state["lr"])
-        position, length = state["schedule"]
-        trainer.parts.updater.seek(round(position / length * trainer.parts.schedule_steps))
+        left = steps_left(trainer.job, trainer.cursor, snapshot.step)
+        trainer.parts.updater.seek(place_in(trainer.parts.schedule_steps, left, *state["schedule"]))
         trainer.parts.compiler.take_up(state.get("compiled"))
     except (KeyError, TypeError, RuntimeError) as error:
         raise RunDirectoryError(

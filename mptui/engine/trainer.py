@@ -23,7 +23,7 @@ from mptui.engine.evaluate import Measured, evaluate
 from mptui.engine.guards.guards import Guards
 from mptui.engine.numerics.lens import Lens
 from mptui.engine.once import Once
-from mptui.engine.parts import Job, Switch, build_parts
+from mptui.engine.parts import Job, Switch, build_parts, steps_left
 from mptui.engine.progress import Best, Cursor, Outcome
 from mptui.engine.report import EpochSums, Reporter
 from mptui.engine.saver import Saver
@@ -64,6 +64,7 @@ class Trainer:
         self._started = self._epoch_started = time.perf_counter()
         self.phase = ""
         self.left_epoch = False
+        self._empty_in = -1
         self.parts = build_parts(job, self._warn)
         self.metrics = self.task.metrics(self.device)
         self.reporter = Reporter(
@@ -163,7 +164,7 @@ class Trainer:
     def _step(self, window: Window) -> None:
         """One optimizer step over the micro-batches of `window`."""
         if window.valid == 0:
-            self._warn("empty_batch", "a batch had only ignored pixels and was left out")
+            self._tell_empty()
             return
         if self.guards.nan.leaves_out(self.cursor.epoch, self.cursor.sample):
             return
@@ -189,6 +190,12 @@ class Trainer:
         if self.phase != "training":
             self._first_step_done()
 
+    def _tell_empty(self) -> None:
+        """Once an epoch, however many there are."""
+        if self._empty_in != self.cursor.epoch:
+            self._empty_in = self.cursor.epoch
+            self._warn("empty_batch", "a batch had only ignored pixels and was left out")
+
     def _update(self, window: Window) -> torch.Tensor | None:
         """Move the weights by the window's gradients; tried again after a failure that can be mended.
 
@@ -204,7 +211,7 @@ class Trainer:
                 self._once.take_back()
                 raise
             except Exception as error:
-                mend = self._mend_for(error)
+                mend = self.mend_for(error, "training", self.job.config.training.batch_size)
                 if mend is None:
                     raise
             # out of the except block: the traceback held the tensors of all frames
@@ -229,11 +236,11 @@ class Trainer:
         self.reporter.clock.mark("optimizer")
         return loss
 
-    def _mend_for(self, error: Exception) -> Callable[[], None] | None:
-        """What to do about a failed step before it is tried again; None where nothing helps."""
-        if self.parts.compiler.gave_up_on(error):
+    def mend_for(self, error: Exception, phase: str, rows: int) -> Callable[[], None] | None:
+        """What to do about a failure in a batch of `rows` before it is tried again; None: nothing helps."""
+        if self.parts.compiler.gave_up_on(error, phase):
             return lambda: None
-        return self.guards.memory.mend(error, "training", self.job.config.training.batch_size)
+        return self.guards.memory.mend(error, phase, rows)
 
     def _forward_backward(self, batch: Batch, window: Window) -> torch.Tensor:
         """Add the gradients of one micro-batch; returns its share of the window's loss, 0-dim, detached."""
@@ -327,7 +334,8 @@ class Trainer:
     def take_job(self, job: Job) -> None:
         """Go on with another job around the same model, optimizer and average, from the next step on."""
         self.job, self.task = self.guards.nan.take_job(job), job.task
-        self.parts = build_parts(self.job, self._warn, self.parts)
+        left = steps_left(self.job, self.cursor, self.step)
+        self.parts = build_parts(self.job, self._warn, self.parts, left)
         self.reporter.scaled = self.parts.precision.scaled
         self.guards.take_parts()
         self.adviser.restart()
@@ -350,6 +358,7 @@ class Trainer:
                 on_progress=self.emit,
                 check_stop=lambda: next(looks),
                 in_pieces=self.guards.memory.measure,
+                outputs_stay=not self.parts.compiler.static_shapes,
             )
         self._compiling.end_validation()
         return measured

@@ -9,7 +9,7 @@ import torch
 from mptui.config.schema import RunConfig
 from mptui.data.batch import Batch
 from mptui.engine.compiling import Stopwatch
-from mptui.engine.guards.full import release
+from mptui.engine.guards.full import forget_peak, release
 from mptui.engine.islands import raise_islands
 from mptui.engine.optim import build_optimizer, supports_fused
 from mptui.engine.precision import Precision, build_precision
@@ -64,15 +64,12 @@ class Trial:
 
     def update(self, *, channels_last: bool, fused: bool) -> Callable[[], float]:
         """What updates the weights, by gradients that stay, and returns the seconds of one update."""
-        network = self._network(channels_last)
         computing = build_precision("fp32", self._device, self._config.precision.grad_scaler)
         updater = self._updater(computing, channels_last=channels_last, fused=fused)
-        updater.keep_grads = True
         loss = torch.zeros((), device=self._device)
 
         def take() -> float:
-            for parameter in network.parameters():
-                parameter.grad = torch.zeros_like(parameter)
+            updater.keep_grads(True)
             watch = Stopwatch(self._device)
             for _ in range(UPDATES):
                 updater.step(loss)
@@ -86,6 +83,7 @@ class Trial:
             self._networks.clear()
             self._optimizers.clear()
             release(self._device)
+            forget_peak(self._device)
 
     def _network(self, channels_last: bool) -> torch.nn.Module:
         if channels_last not in self._networks:

@@ -28,7 +28,6 @@ class Updater:
         average: The EMA that follows the weights, if one is kept.
 
     Attributes:
-        keep_grads: Zero gradients in place: CUDA graphs need them at the same address.
         applying: Weights are being moved: an error now leaves a step that is neither taken nor refused.
     """
 
@@ -48,7 +47,7 @@ class Updater:
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._clip = clip_grad_norm
         self._average = average
-        self.keep_grads = self.applying = False
+        self._keep_grads = self.applying = False
         device = lr.device
         self.lr = lr
         self._lr_out = lr.view(1)  # the same memory, with the axis that index_select writes
@@ -63,6 +62,15 @@ class Updater:
         """Go on in the schedule as after `applied` steps, with the model's buffers as they are now."""
         self._applied.fill_(applied)
         self._buffers.refresh()
+
+    def keep_grads(self, kept: bool) -> None:
+        """Whether gradients are zeroed in place from now on, in memory of their own.
+
+        For CUDA graphs: a gradient that is first made inside of one lies in the graph's memory, and the next
+        replay takes it away.
+        """
+        self._keep_grads = kept
+        self._clear_grads()
 
     def position(self) -> int:
         """Applied steps that the schedule has seen. Waits for the device."""
@@ -90,24 +98,26 @@ class Updater:
         good = torch.eq(zero_or_nan, zero_or_nan)
         self._buffers.keep_if(good)
         if self._average is not None:
-            self._average.update(good.float())
+            self._average.update(good.float(), self._applied)
         self._applied.add_(good)
         self.applying = False
-        if self.keep_grads:
-            torch._foreach_zero_(grads)
-        else:
-            self._drop_grads()
+        self._clear_grads()
 
     def forget(self) -> None:
         """Undo what a window cut short by an error did to gradients and buffers."""
         self.applying = False
-        self._drop_grads()
+        self._clear_grads()
         self._precision.forget()
         self._buffers.keep_if(torch.zeros_like(self.found_inf, dtype=torch.bool))
 
-    def _drop_grads(self) -> None:
+    def _clear_grads(self) -> None:
         for parameter in self._parameters:
-            parameter.grad = None
+            if not self._keep_grads:
+                parameter.grad = None
+            elif parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        if self._keep_grads:
+            torch._foreach_zero_([p.grad for p in self._parameters if p.grad is not None])
 
     def _apply(self) -> None:
         if isinstance(self._optimizer, FusedOptimizer):

@@ -106,7 +106,7 @@ def test_the_loss_that_is_told_is_that_of_the_window(tmp_path):
 
 
 def test_a_window_without_a_valid_pixel_is_left_out(tmp_path):
-    model, events = trained(tmp_path, Unseen, 16, 1)
+    model, events = trained(tmp_path, Unseen, 64, 1)
     assert distance(model, mask_net()) == 0.0
     assert not of(events, Step)
-    assert [w.code for w in of(events, Warned)] == ["empty_batch", "empty_batch"]
+    assert [w.code for w in of(events, Warned)] == ["empty_batch"]  # one an epoch

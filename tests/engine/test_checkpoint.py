@@ -395,11 +395,37 @@ def test_a_file_in_the_way_of_the_folder_is_told(tmp_path):
 def test_the_newest_and_those_that_are_led_to_are_kept(tmp_path, count):
     written = [write_checkpoint(tmp_path, snapshot(step)) for step in range(1, 7)]
     point(tmp_path, "best", written[0])
-    point(tmp_path, "last", written[2])
+    point(tmp_path, "last", written[5])
     keep_only(tmp_path, count)
-    assert checkpoints(tmp_path) == sorted({written[0], written[2], *written[-count:]})
+    assert checkpoints(tmp_path) == sorted({written[0], *written[-count:]})
     assert read_checkpoint(tmp_path / "best").step == 1
-    assert read_checkpoint(tmp_path / "last").step == 3
+    assert read_checkpoint(tmp_path / "last").step == 6
+
+
+def test_what_lies_beyond_the_last_is_no_longer_the_runs(tmp_path):
+    """The run went back behind steps 4 and 5, to go on otherwise from there."""
+    written = {step: write_checkpoint(tmp_path, snapshot(step)) for step in (1, 4, 5, 2, 3)}
+    point(tmp_path, "best", written[5])
+    point(tmp_path, "last", written[3])
+    assert read_newest(tmp_path)[0].step == 3
+    keep_only(tmp_path, 2)
+    assert checkpoints(tmp_path) == [written[5], written[2], written[3]]
+    shutil.rmtree(written[3])
+    assert read_newest(tmp_path)[0].step == 2  # where it leads is gone, and still said
+    shutil.rmtree(written[2])
+    assert read_newest(tmp_path)[0].step == 5  # better than none
+
+
+def test_a_copy_whose_links_were_resolved_is_saved_to_and_read(tmp_path):
+    path = write_checkpoint(tmp_path, snapshot(1))
+    for name in ("last", "best"):
+        shutil.copytree(path, tmp_path / name)
+    newer = write_checkpoint(tmp_path, snapshot(2))
+    point(tmp_path, "last", newer)
+    keep_only(tmp_path, 1)
+    assert (tmp_path / "last").resolve() == newer
+    same(read_checkpoint(tmp_path / "best"), snapshot(1))
+    assert {p.name for p in tmp_path.iterdir()} == {"last", "best", newer.name}
 
 
 def test_a_pointer_moves(tmp_path, two):

@@ -9,7 +9,7 @@ from torch._dynamo.exc import InternalTorchDynamoError
 from mptui.engine import snapshots
 from mptui.engine.compiling import AGAIN, PROBE_STEPS, Compiler
 from mptui.engine.kept import Kept
-from mptui.events import PhaseChanged, Warned
+from mptui.events import PhaseChanged, Validated, Warned
 from tests.engine.small import CPU, build_trainer, config, end, losses, of, small_net
 
 CUDA = torch.device("cuda")
@@ -192,6 +192,78 @@ def test_a_failing_compile_is_one_warning_and_the_same_run(tmp_path, fails_in, a
     assert "cannot find -lgomp" in message
     assert message.isprintable()
     assert "more lines" not in message
+
+
+def raised_in(module, error):
+    """A net whose compiled form raises an error of any kind, in code of a module of that name."""
+    net = small_net()
+    code = {"__name__": module, "error": error}
+    exec("def compiled(images): raise error", code)
+    net.compile = lambda **_: setattr(net, "_compiled_call_impl", code["compiled"])  # type: ignore[method-assign]
+    return net
+
+
+@pytest.mark.usefixtures("with_compiler")
+def test_a_bare_assertion_in_the_compilers_code_is_a_failing_compile_too(tmp_path):
+    trainer, events = run(tmp_path, raised_in("torch._inductor.cudagraph_trees", AssertionError()))
+    trainer.train()
+    end(trainer)
+    assert [w.code for w in of(events, Warned)] == ["compile_failed"]
+
+
+@pytest.mark.usefixtures("with_compiler")
+def test_a_compile_that_fails_in_the_validation_is_one_warning_and_the_same_run(tmp_path):
+    net = small_net()
+
+    def compiled(images):
+        if not net.training:
+            raise InternalTorchDynamoError("no such operation")
+        return net.forward(images)
+
+    net.compile = lambda **_: setattr(net, "_compiled_call_impl", compiled)  # type: ignore[method-assign]
+    trainer, events = run(tmp_path, net)
+    trainer.train()
+    end(trainer)
+    eager, expected = build_trainer(config(), tmp_path)
+    eager.train()
+    end(eager)
+    assert [w.code for w in of(events, Warned)] == ["compile_failed"]
+    assert [e.loss for e in of(events, Validated)] == [e.loss for e in of(expected, Validated)]
+
+
+@pytest.mark.usefixtures("with_compiler")
+def test_outputs_that_the_next_ones_are_written_over_are_counted_as_they_were(tmp_path, monkeypatch):
+    """As CUDA graphs do: each replay writes to the same memory."""
+    monkeypatch.setattr(Compiler, "static_shapes", property(lambda self: self.active))
+    net = small_net()
+    places: dict[object, torch.Tensor] = {}
+
+    def compiled(images):
+        outputs = net.forward(images)
+        if net.training:
+            return outputs
+        place = places.setdefault(tuple(outputs.shape), torch.empty_like(outputs))
+        return place.copy_(outputs)
+
+    net.compile = lambda **_: setattr(net, "_compiled_call_impl", compiled)  # type: ignore[method-assign]
+    settings = config(speed={"compile": "default"})
+    trainer, events = build_trainer(settings, tmp_path, model=net, force_compile=True, val=64)
+    trainer.train()
+    end(trainer)
+    eager, expected = build_trainer(config(), tmp_path, val=64)
+    eager.train()
+    end(eager)
+    assert [e.metrics for e in of(events, Validated)] == [e.metrics for e in of(expected, Validated)]
+
+
+@pytest.mark.usefixtures("with_compiler")
+def test_the_search_for_a_micro_batch_compiles_nothing(tmp_path, graphs):
+    net, counted = graphs
+    settings = config(speed={"compile": "default"}, memory={"micro_batch": "auto"})
+    trainer, _ = build_trainer(settings, tmp_path, model=net(), force_compile=True)
+    trainer.guards.begin()
+    end(trainer)
+    assert counted == []
 
 
 @pytest.mark.usefixtures("with_compiler")

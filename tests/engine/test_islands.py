@@ -46,6 +46,16 @@ def test_another_preset_takes_its_own_islands(tmp_path):
     end(other)
 
 
+def test_a_layer_that_a_repair_put_in_fp32_stays_so_when_another_preset_no_longer_names_it(tmp_path):
+    trainer, _ = build_trainer(config(precision={"fp32_layers": ["3"]}), tmp_path, precision="bf16")
+    trainer.guards.nan._ladder.islands.append("3")
+    trainer.guards.nan._raise_islands()
+    for _ in range(2):
+        trainer.take_job(replace(trainer.job, config=config()))
+        assert dtypes(trainer)["3"] == torch.float32
+    end(trainer)
+
+
 def test_patterns_name_modules_the_outer_ones_for_their_inner_ones():
     model = torch.nn.ModuleDict({"a": small_net(), "b": small_net()})
     assert layers_named(model, ["a", "a.3", "b.*"]) == ["a", *(f"b.{n}" for n in range(8))]

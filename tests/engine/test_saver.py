@@ -114,3 +114,34 @@ def test_a_snapshot_that_is_written_gives_its_memory_back(tmp_path):
         gc.collect()
         assert time.monotonic() < until
     around.saver.close()
+
+
+def test_a_best_that_had_to_wait_does_not_become_the_last(tmp_path):
+    around = Around(tmp_path)
+    around.saver.offer_best(snapshot(1))
+    around.saver.settle()
+    assert (tmp_path / "last").resolve().name == "step-000000001"  # there is nothing newer
+    around.saver._last_cost = 3600.0
+    around.saver.offer_best(snapshot(2))
+    around.saver.save(snapshot(3), "time")
+    around.saver.close()
+    leads = {name: (tmp_path / name).resolve().name for name in ("last", "best")}
+    assert leads == {"last": "step-000000003", "best": "step-000000002"}
+
+
+def test_after_going_back_the_run_is_resumed_from_what_was_saved_since(tmp_path):
+    around = Around(tmp_path)
+    for step in (10, 20):
+        around.saver.save(snapshot(step), "time")
+    around.saver.save(snapshot(15), "time")  # the run went back to 10, and on from there
+    around.saver.close()
+    assert read_newest(tmp_path)[0].step == 15
+
+
+def test_steps_between_two_saves_are_counted_over_a_resume(tmp_path):
+    around = Around(tmp_path)
+    around.saver._config = CheckpointConfig(every_steps=100)
+    around.saver.go_on_from(1000)
+    assert around.saver.reason_now(1099) is None
+    assert around.saver.reason_now(1100) == "steps"
+    around.saver.close()

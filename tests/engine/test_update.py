@@ -144,6 +144,40 @@ def test_momentum_that_a_preset_brings_starts_at_zero_even_if_its_first_step_is_
     assert all(p.isfinite().all() for p in trainer.model.parameters())
 
 
+def test_weight_decay_that_a_preset_brings_is_in_force_and_spares_norms_and_biases(tmp_path):
+    trainer = build(tmp_path, training={"weight_decay": 0.0})
+    training = trainer.job.config.training.model_copy(update={"weight_decay": 0.5})
+    job = replace(trainer.job, config=trainer.job.config.model_copy(update={"training": training}))
+    trainer.take_job(job)
+    decayed = {
+        name: group["weight_decay"]
+        for group in trainer.parts.optimizer.param_groups
+        for name, p in trainer.model.named_parameters()
+        if any(p is other for other in group["params"])
+    }
+    assert decayed == {name: 0.5 * (p.ndim > 1) for name, p in trainer.model.named_parameters()}
+
+
+def test_gradients_that_are_kept_have_memory_of_their_own_from_the_first_step_on(tmp_path):
+    """A first gradient that a CUDA graph makes is in the graph's memory, which its next replay takes away."""
+    trainer, twin = build(tmp_path), build(tmp_path)
+    updater = trainer.parts.updater
+    updater.keep_grads(True)
+    kept = {name: p.grad for name, p in trainer.model.named_parameters()}
+    assert all(grad is not None and not grad.any() for grad in kept.values())
+    for number in range(3):
+        take_step(trainer, number)
+        take_step(twin, number)
+    backward(trainer, 3)
+    updater.forget()
+    for name, p in trainer.model.named_parameters():
+        assert p.grad is kept[name]
+        assert not p.grad.any()
+    assert moved(state_of(twin), state_of(trainer)) == set()
+    updater.keep_grads(False)
+    assert all(p.grad is None for p in trainer.model.parameters())
+
+
 def test_the_rate_is_the_tables_next_one_for_each_applied_step(tmp_path):
     for fused in (True, False):
         trainer = build(tmp_path, fused=fused, training={"warmup_epochs": 0.5})

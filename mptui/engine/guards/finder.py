@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from mptui.data.batch import Batch, Window
-from mptui.engine.guards.full import is_out_of_memory, is_too_few_for_norm, release
+from mptui.engine.compiling import eagerly
+from mptui.engine.guards.full import forget_peak, is_out_of_memory, is_too_few_for_norm, release
 from mptui.errors import MemoryExhaustedError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def find_micro_batch(trainer: "Trainer") -> int | None:
     with trainer.job.train_loader.window_at(cursor.epoch, 1, cursor.sample) as window:
         batch = next(iter(window))
         most = largest(lambda count: _fits(trainer, window, batch, count), math.ceil(whole / (1 - MARGIN)))
+    forget_peak(trainer.device)
     if most == 0:
         raise MemoryExhaustedError(
             "out of memory: not even one sample at a time fits",
@@ -85,7 +87,7 @@ def _pass(trainer: "Trainer", batch: Batch, count: int) -> None:
         mixed,
         batch.lam,
     )
-    with trainer.parts.precision.forward_context():
+    with trainer.parts.precision.forward_context(), eagerly(trainer.model):
         outputs = trainer.model(copies.images_BCHW)
         loss = trainer.task.loss(outputs, copies, max(1, batch.valid), count)
     trainer.parts.precision.backward(loss)

@@ -38,3 +38,9 @@ def release(device: torch.device) -> None:
     gc.collect()
     if device.type != "cpu":
         torch.get_device_module(device).empty_cache()
+
+
+def forget_peak(device: torch.device) -> None:
+    """What was tried out until now is none of the run's memory."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)

@@ -87,7 +87,7 @@ class MemoryGuard:
                 if piece.size:
                     work(piece)
             except Exception as error:
-                mend = self.mend(error, "validating", rows)
+                mend = self._trainer.mend_for(error, "validating", rows)
                 if mend is None:
                     raise
             if mend is None:

@@ -159,6 +159,10 @@ class NanGuard:
         guards = self._trainer.job.config.guards
         self._watch.floor, self._watch.max_streak = self._floor(), guards.max_skipped_streak
         self._ladder.budget = guards.max_recoveries
+        for island in self._islands.values():  # the configuration's own were put up anew, or taken down
+            island.remove()
+        self._islands.clear()
+        self._raise_islands()
 
     def _raise_islands(self) -> None:
         """Let the layers that the ladder names compute in fp32, and no others."""

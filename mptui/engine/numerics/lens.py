@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mptui.config.schema import NumericsMode
+from mptui.engine.compiling import eagerly
 from mptui.engine.numerics.look import Look
 from mptui.engine.numerics.ranking import rank
 from mptui.engine.numerics.tally import Reading
@@ -148,7 +149,7 @@ class Lens:
         span = Span(trainer.device)
         look = Look(trainer.model, trainer.device, most=None if full else SAMPLED)
         if full or not compiled:
-            with look.hooks(), _eagerly(trainer.model):
+            with look.hooks(), eagerly(trainer.model):
                 yield
         else:
             yield
@@ -195,13 +196,3 @@ def advice_on(event: Numerics, layer: NumericsLayer) -> Advice:
         "bf16 has the range, or let this layer compute in fp32 (mptui check-amp tries both)",
         setting="precision.mode=bf16",
     )
-
-
-@contextmanager
-def _eagerly(model: torch.nn.Module) -> Iterator[None]:
-    """Run `model` without its compiled code, which calls no hooks."""
-    compiled, model._compiled_call_impl = model._compiled_call_impl, None
-    try:
-        yield
-    finally:
-        model._compiled_call_impl = compiled
