@@ -149,14 +149,17 @@ class ControlServer:
             self._events.append((self._count, self._at, event))
         self._ring()
 
-    def close(self) -> None:
-        """Give the clients what is left, and remove the socket."""
+    def close(self, *, remove: bool = True) -> None:
+        """Give the clients what is left, and remove the socket, unless it is another process's by now."""
         if self._place is None:
             return
         self._closing.set()
         self._ring()
         self._thread.join(2 * ENDING_S)
-        self._place.remove()
+        if remove:
+            self._place.remove()
+        else:
+            self._listener.close()
         self._place = None
 
     def _ring(self) -> None:

@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ CRASHED = "crashed"
 """The status of a run that nobody trains, though it never said how it ended."""
 
 _LOCK = "lock.json"
-LOCK_VERSION = 1
+LOCK_VERSION = 2
 
 BEAT_S = 10.0
 """How often the owner of a run touches its lock."""
@@ -263,7 +264,18 @@ def _held(run: Path, holder: Holder) -> RunDirectoryError:
 
 
 def keep_claim(run: Path) -> None:
-    """Tell other machines that the owner of the run lives; to be called about once a second."""
+    """Tell other machines that the owner of the run lives; to be called about once a second, and to write.
+
+    Raises:
+        RunDirectoryError: Another process has taken the run over, as this one stood still for long.
+    """
+    holder = holder_of(run)
+    if holder is not None and (holder.host is not None or holder.pid != os.getpid()):
+        where = f" on {holder.host}" if holder.host is not None else ""
+        raise RunDirectoryError(
+            f"{run}: process {holder.pid}{where} has taken this run over while this one stood still",
+            hint=f"nothing more was written here; see how it goes on: mptui attach {run.name}",
+        )
     lock = run / _LOCK
     with contextlib.suppress(OSError):
         if time.time() - lock.stat().st_mtime > BEAT_S:
@@ -321,8 +333,15 @@ def holder_of(run: Path) -> Holder | None:
 def _start_time(pid: int) -> float | None:
     """When `pid` began, so that a new process with an old number is not taken for its owner.
 
-    None where it has ended, be it that nobody has asked how: it trains nothing.
+    None where it has ended, be it that nobody has asked how: it trains nothing. On Linux in ticks since the
+    boot: seconds of the calendar would be others once the clock is set.
     """
+    if sys.platform == "linux":
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        except OSError:
+            return None
+        return None if fields[0] in {b"Z", b"X"} else float(fields[19])
     import psutil
 
     try:

@@ -1,4 +1,4 @@
-"""The files that the owner of a run keeps up to date: journal, index, summary, bad samples, lock.
+"""The files that the owner of a run keeps up to date: journal, index, summary, bad samples.
 
 What happens is in the journal at once. The rest is derived from it, and written at a rate that no number of
 steps a second changes; what the disk does not take is written the next time.
@@ -36,7 +36,7 @@ class Records:
         self._run = run
         self._lock = threading.Lock()
         self._journal = Journal(run)
-        self._journal_waits = False
+        self._journal_waits = self._given_up = False
         self._index = Index(run)
         self._written = time.monotonic()
         self.summary = Summary(run.name, str(run))
@@ -45,8 +45,13 @@ class Records:
     def take(self, event: Event) -> None:
         """Note an event, in the order of the calls; never waits for the disk to be free."""
         with self._lock:
-            self._journal.write(event)
+            if not self._given_up:
+                self._journal.write(event)
             self.summary.fold(event)
+
+    def give_up(self) -> None:
+        """Write nothing more: the run is another process's."""
+        self._given_up = True
 
     def beat(self, emit: Callable[[Event], None], step: int) -> None:
         """Do what is due; to be called about once a second.
@@ -55,7 +60,8 @@ class Records:
             emit: Where trouble with the disk, and its end, is told.
             step: The run's step.
         """
-        directory.keep_claim(self._run)
+        if self._given_up:
+            return
         if time.monotonic() - self._written > WRITTEN_EVERY_S:
             self._written = time.monotonic()
             with contextlib.suppress(DiskError):
@@ -71,6 +77,8 @@ class Records:
             DiskError: The disk does not take it.
         """
         self.summary.measure(None)
+        if self._given_up:
+            return
         with self._lock:
             text = directory.json_text(self.summary.document)
         directory.write_text(self._run / directory.SUMMARY, text)
@@ -78,7 +86,8 @@ class Records:
     def close(self) -> None:
         """Let go of the journal, and leave an index that stands for all of it."""
         self._journal.close()
-        self._index.renew()
+        if not self._given_up:
+            self._index.renew()
 
     def _look_after_journal(self, emit: Callable[[Event], None], step: int) -> None:
         """Say once that the journal can't be written, and once that it is."""

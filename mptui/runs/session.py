@@ -18,7 +18,7 @@ import torch
 from mptui.codec import to_record
 from mptui.config.dump import to_toml
 from mptui.engine import snapshots
-from mptui.engine.checkpoint import cant_save, need_space, never_saved, read_newest
+from mptui.engine.checkpoint import cant_save, checkpoints, need_space, never_saved, read_newest
 from mptui.engine.control import Command, Left, Mailbox, Stopped
 from mptui.engine.guards.nan import REPORT
 from mptui.engine.parts import Switch
@@ -27,6 +27,7 @@ from mptui.engine.trainer import Trainer
 from mptui.errors import (
     DiskError,
     MptuiError,
+    RunDirectoryError,
 )
 from mptui.events import (
     SCHEMA_VERSION,
@@ -81,7 +82,7 @@ class Session:
         self._thread = threading.Thread(target=self._work, name=WORKER, daemon=True)
         self._ended = threading.Event()
         self._trackers = contextlib.ExitStack()
-        self._left = False
+        self._left = self._taken_over = False
         self._control = ControlServer(
             run,
             presets=preset_names(plan.request.environ),
@@ -106,7 +107,11 @@ class Session:
         """
         directory.claim(self.run)
         self._started = time.monotonic()
-        self._records = Records(self.run)
+        try:
+            self._records = Records(self.run)
+        except DiskError:
+            directory.release(self.run)
+            raise
         self._watchdog = Watchdog(self.run, 60 * self.plan.config.guards.hang_minutes, self._warn)
         try:
             self._control.open()
@@ -177,6 +182,8 @@ class Session:
         device = torch.device(plan.device.torch_name)
         directory.write_text(self.run / directory.CONFIG, to_toml(plan.config))
         directory.write_json(self.run / directory.ENVIRONMENT, describe_environment(plan.device, plan.driver))
+        if self._goes_on():
+            self._records.summary.go_on_from(directory.read_summary(self.run))
         self._records.write_summary()
         self._emit(PhaseChanged(phase="starting"))
         if plan.precision.warning is not None:
@@ -224,6 +231,7 @@ class Session:
             self._emit,
             hold=self._held,
             should_stop=lambda: self.mailbox.stop_asked,
+            check=self._keep_claim,
         )
 
     @contextlib.contextmanager
@@ -246,7 +254,7 @@ class Session:
             DiskError: They don't.
         """
         folder = self.run / directory.CHECKPOINTS
-        there = sum(file.stat().st_size for file in folder.glob("*/*") if file.is_file())
+        there = sum(file.stat().st_size for path in checkpoints(folder) for file in path.iterdir())
         one = checkpoint_bytes(prepared.job)
         size = max(one, one * (self.plan.config.checkpoint.keep + 1) - there)
         try:
@@ -278,6 +286,7 @@ class Session:
         for complaint in complaints:
             self._warn("damaged_checkpoint", complaint)
         snapshots.restore(trainer, snapshot)
+        trainer.saver.go_on_from(snapshot.step)
         return snapshot.step
 
     def _end(self, status: str, code: int, error: MptuiError | None, bug: BaseException | None) -> None:
@@ -288,7 +297,7 @@ class Session:
         if message:
             document["error"] = {"message": message, "hint": error.hint if error else ""}
         with contextlib.suppress(DiskError):
-            if error or bug:
+            if (error or bug) and not self._taken_over:
                 trace = "".join(traceback.format_exception(error or bug))
                 directory.write_text(self.run / "traceback.txt", redact(trace))
             self._records.write_summary()
@@ -301,12 +310,13 @@ class Session:
             directory=str(self.run),
             seconds=time.monotonic() - self._started,
         )
-        self._records.bad_samples.write()
+        if not self._taken_over:
+            self._records.bad_samples.write()
         self._records.take(finished)
         for listener in self._listeners:
             listener.put(finished)
         self._control.put(finished)
-        self._control.close()
+        self._control.close(remove=not self._taken_over)
         try:
             self._records.close()
             directory.release(self.run)
@@ -348,10 +358,26 @@ class Session:
         if self.mailbox.stop_asked and self.mailbox.way_out.take():
             self._end_without_worker()
             return False
+        with contextlib.suppress(RunDirectoryError):  # which the worker meets when it saves, and ends with
+            self._keep_claim()
         self._records.beat(self._emit, self._step)
         trainer = self._trainer
         self._watchdog.look(trainer and (trainer.step, trainer.cursor.sample))
         return True
+
+    def _keep_claim(self) -> None:
+        """Say that this process has the run, if it still has: else nothing more of it is its to write.
+
+        Raises:
+            RunDirectoryError: Another process has taken it over.
+        """
+        try:
+            directory.keep_claim(self.run)
+        except RunDirectoryError:
+            self._taken_over = True
+            self._records.give_up()
+            self.mailbox.stop(None)
+            raise
 
     def _note_problems(self, prepared: Prepared) -> None:
         """Keep the list of files that the scan left out."""
@@ -365,7 +391,8 @@ class Session:
 
     def _note_figures(self, trainer: Trainer, device: torch.device) -> None:
         document = self._records.summary.document
-        document["samples_per_second"] = trainer.reporter.median_rate()
+        if (rate := trainer.reporter.median_rate()) is not None:
+            document["samples_per_second"] = rate
         document["time"]["first_step_s"] = trainer.outcome.first_step_s
         document["time"]["data_wait_fraction"] = trainer.reporter.wait_fraction()
         self._records.summary.measure(device)

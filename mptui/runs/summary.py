@@ -3,6 +3,7 @@
 import resource
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -21,6 +22,13 @@ from mptui.runs.directory import VERSION
 
 LIST_LIMIT = 100
 """Entries kept of a list, whatever happens to a run: its first half, and the latest."""
+
+
+_CARRIED_OVER = (
+    *("epochs", "optimizer_steps", "samples_seen", "skipped_steps", "final", "best"),
+    *("samples_per_second", "recoveries", "warnings"),
+)
+"""What a run that goes on has come to already; time and memory are those of a process."""
 
 
 class Summary:
@@ -55,6 +63,10 @@ class Summary:
             "recoveries": [],
             "warnings": [],
         }
+
+    def go_on_from(self, before: Mapping[str, Any]) -> None:
+        """Begin where an earlier process left the run, as its summary (of `read_summary`) says."""
+        self.document |= {name: before[name] for name in _CARRIED_OVER if name in before}
 
     def fold(self, event: Event) -> None:
         """Take in what an event says."""

@@ -119,7 +119,7 @@ def follow(
         ending.set()
         thread.join()
         for tracker in trackers:
-            tracker.close()
+            _close(tracker, warn)
 
 
 def _open(config: RunConfig, run: Path, warn: Callable[[str, str], None]) -> list[Tracker]:
@@ -137,6 +137,13 @@ def _open(config: RunConfig, run: Path, warn: Callable[[str, str], None]) -> lis
         except Exception as error:  # noqa: BLE001 - another project's code; the run goes on without it
             warn(f"{name}_failed", f"{name} can't be used: {error}")
     return trackers
+
+
+def _close(tracker: Tracker, warn: Callable[[str, str], None]) -> None:
+    try:
+        tracker.close()
+    except Exception as error:  # noqa: BLE001 - another project's code; how the run ended stands
+        warn("tracker_failed", f"{type(tracker).__name__} could not write what was left: {error}")
 
 
 def _log(

@@ -358,3 +358,21 @@ def test_a_run_that_says_running_without_a_process_has_crashed(tmp_path):
     assert status_of(tmp_path)["status"] == "crashed"
     claim(tmp_path)
     assert status_of(tmp_path)["status"] == "running"
+
+
+def test_a_run_that_another_machine_took_over_is_noticed_by_its_first_owner(tmp_path):
+    claim(tmp_path)
+    keep_claim(tmp_path)
+    lock = tmp_path / "lock.json"
+    theirs = {**json.loads(lock.read_text()), "pid": 7, "boot": "another", "host": "node7"}
+    write_json(lock, theirs)
+    with pytest.raises(RunDirectoryError, match=r"process 7 on node7 has taken this run over"):
+        keep_claim(tmp_path)
+    release(tmp_path)
+    assert lock.exists()
+
+
+def test_a_clock_that_is_set_makes_no_lock_stale(tmp_path, other_owner, monkeypatch):
+    monkeypatch.setattr("psutil.boot_time", lambda: 12345.0)  # from which psutil counts in seconds
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: 12345.0, raising=False)
+    assert owner_of(tmp_path) == other_owner.pid

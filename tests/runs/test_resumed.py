@@ -1,0 +1,93 @@
+"""A run that goes on: what it had come to stays, and it may be made longer."""
+
+import json
+import os
+import time
+
+import pytest
+
+from mptui.events import RunFinished, Step
+from mptui.runs import records
+from mptui.runs.directory import create_run, read_summary, write_json
+from mptui.runs.journal import read_journal
+from mptui.runs.plan import Request, plan_run
+from mptui.runs.session import Session
+
+LIMIT_S = 300.0
+SETTINGS = {
+    "model.name": "unet",
+    "model.width": 2,
+    "model.depth": 1,
+    "data.name": "shapes",
+    "data.image_size": 16,
+    "data.samples": 32,
+    "data.workers": 0,
+    "training.batch_size": 8,
+    "training.warmup_epochs": 0,
+    "logging.step_interval_s": 0,
+    "hardware.device": "cpu",
+    "speed.compile": "off",
+}
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """Train a run of one name for so many epochs in all; its summary, and the rates of all its steps."""
+
+    def train(epochs):
+        flags = {key: ("test", value) for key, value in {**SETTINGS, "training.epochs": epochs}.items()}
+        run = tmp_path / "run"
+        resume = run.is_dir()
+        if not resume:
+            create_run(tmp_path, "test", "unet", "run")
+        session = Session(plan_run(Request("stable", flags, (), os.environ)), run, resume=resume)
+        session.start()
+        assert session.wait(LIMIT_S)
+        assert session.result.exit_code == 0, session.result.bug
+        return read_summary(run), [event.lr for event in read_journal(run) if isinstance(event, Step)]
+
+    return train
+
+
+def test_a_run_that_is_done_keeps_its_figures_when_it_is_resumed(trained):
+    first, _ = trained(epochs=2)
+    again, rates = trained(epochs=2)
+    assert len(rates) == 8
+    assert first["best"]["value"] is not None
+    for name in ("epochs", "optimizer_steps", "samples_seen", "final", "best", "samples_per_second"):
+        assert again[name] == first[name]
+
+
+def test_a_run_is_made_longer_and_its_rate_goes_on_in_the_longer_schedule(trained):
+    trained(epochs=2)
+    summary, rates = trained(epochs=6)
+    assert (summary["epochs"], summary["optimizer_steps"]) == (6, 24)
+    assert summary["best"]["value"] is not None
+    longer = rates[8:]
+    assert longer == sorted(longer, reverse=True)
+    assert longer[0] > rates[7]
+    assert longer[-1] > 0
+
+
+def test_a_run_that_another_process_took_over_is_left_to_it(tmp_path, monkeypatch):
+    """As after a stop of minutes, in which the lock of another machine's process looks abandoned."""
+    monkeypatch.setattr(records, "WRITTEN_EVERY_S", 3600.0)
+    flags = {key: ("test", value) for key, value in {**SETTINGS, "training.epochs": 100_000}.items()}
+    run = create_run(tmp_path, "test", "unet", "run")
+    session = Session(plan_run(Request("stable", flags, (), os.environ)), run)
+    heard = session.listen()
+    session.start()
+    until = time.monotonic() + LIMIT_S
+    while not any(isinstance(event, Step) for event in heard.drain()):
+        assert time.monotonic() < until
+        heard.wait(0.1)
+    lock = {**json.loads((run / "lock.json").read_text()), "pid": 7, "boot": "another", "host": "node7"}
+    write_json(run / "lock.json", lock)
+    (run / "summary.json").write_text('{"status": "running", "run": "theirs"}')
+    assert session.wait(LIMIT_S)
+    assert (session.result.status, session.result.exit_code) == ("failed", 6)
+    assert "process 7 on node7 has taken this run over" in str(session.result.error)
+    assert not any(isinstance(event, RunFinished) for event in read_journal(run))
+    assert read_summary(run) == {"status": "running", "run": "theirs"}
+    assert json.loads((run / "lock.json").read_text()) == lock
+    assert not (run / "traceback.txt").exists()
