@@ -1,4 +1,9 @@
+import shutil
+
 import pytest
+
+from mptui.data import preparing
+from tests.data.prepared_sets import photos, prepared
 
 
 @pytest.fixture(autouse=True)
@@ -7,3 +12,26 @@ def own_cache(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     return folder
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    monkeypatch.setattr(preparing, "SAMPLES_A_SHARD", 7)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    root = tmp_path_factory.mktemp("made")
+    data = photos(root / "data", {"cat": 12, "dog": 9})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preparing, "SAMPLES_A_SHARD", 7)
+        prepared(data, root / "out")
+    return root
+
+
+@pytest.fixture
+def ready(made, tmp_path, small_shards):
+    """A folder and the set prepared from it."""
+    for name in ("data", "out"):
+        shutil.copytree(made / name, tmp_path / name)
+    return tmp_path / "data", tmp_path / "out"

@@ -10,7 +10,7 @@ from mptui.runs.directory import create_run
 from mptui.runs.plan import Request, plan_run
 from mptui.runs.session import Session
 from tests.data.images import pairs, stripes
-from tests.data.test_prepared import prepared
+from tests.data.prepared_sets import prepared
 
 SETTINGS = {
     "model.name": "unet",

@@ -1,39 +1,22 @@
 import pytest
 
-from mptui.config.dump import to_toml
-from mptui.config.merge import resolve
 from mptui.events import (
     Advice,
     CommandAnswered,
     Diagnosed,
     LossScale,
-    Paused,
     PhaseChanged,
     PrecisionChanged,
     PresetSwitched,
     Progress,
     Recovered,
-    Resumed,
     RunFinished,
     Warned,
 )
-from mptui.runs.plan import Request
-from mptui.tui.keymap import Keymap
-from mptui.tui.keys import heard_on
 from mptui.tui.widgets.chart import Chart
 from tests import hostile
-from tests.tui.cockpits import until
-from tests.tui.events import (
-    START,
-    MemorySource,
-    beginning,
-    demo,
-    device_sample,
-    finished,
-    run_started,
-    step_event,
-)
-from tests.tui.frames import frame, live, put, seen
+from tests.tui.events import START, MemorySource, beginning, demo, device_sample, run_started, step_event
+from tests.tui.frames import frame, live, put
 
 
 async def test_large_screen_shows_every_panel():
@@ -163,141 +146,6 @@ async def test_fp32_has_its_own_icon(chance):
     assert "fp32 needs none" in text
 
 
-async def test_keys_reach_the_run():
-    source = MemorySource(demo())
-    async with live(source) as (app, pilot):
-        await pilot.press("c", "v", "2", "space")
-        await put(app, pilot, Paused(time=START + 5000, step=14_297))
-        assert "■ paused" in frame(app)
-        await pilot.press("space")
-        await put(app, pilot, Resumed(time=START + 5010, step=14_297))
-        await pilot.press("x")
-    assert source.sent == [
-        ("checkpoint", None),
-        ("validate", None),
-        ("preset", "stable"),
-        ("pause", None),
-        ("resume", None),
-        ("stop", None),
-    ]
-
-
-async def test_a_digit_without_a_preset_sends_nothing():
-    source = MemorySource(demo())
-    async with live(source) as (app, pilot):
-        await pilot.press("9")
-        await pilot.pause()
-        assert await seen(app, pilot, "no preset 9")
-    assert source.sent == []
-
-
-@pytest.fixture
-def fast_run(tmp_path):
-    """A run of the profile fast, in a directory."""
-    flags = {"model.name": ("--model", "resnet18")}
-    config = resolve("fast", task="classification", flags=flags, sets=(), environ={}).config
-    (tmp_path / "run.toml").write_text(to_toml(config), encoding="utf-8")
-    source = MemorySource(demo(), profiles=("fast", "stable", "memory-limited", "debug"))
-    source.run, source.request = tmp_path, Request(environ={})
-    return source
-
-
-@pytest.mark.parametrize("size", [(120, 36), (80, 24), (60, 16)])
-async def test_what_a_preset_can_not_change_is_said_before_it_is_asked_for(fast_run, size):
-    async with live(fast_run, size) as (app, pilot):
-        await pilot.press("4")
-        await until(app, pilot, "switch to debug?")
-        text = frame(app)
-        assert "can't change in a run" in text
-        assert "training.epochs             50  (debug has 5)" in text
-        assert fast_run.sent == []
-        await pilot.press("escape")
-        await pilot.pause()
-        assert "switch to debug?" not in frame(app)
-        assert fast_run.sent == []
-        await pilot.press("4")
-        await until(app, pilot, "switch to debug?")
-        await pilot.press("2")
-        await until(app, pilot, "switch to stable?")
-        assert fast_run.sent == []
-        await pilot.press("2")
-        await pilot.pause()
-    assert fast_run.sent == [("preset", "stable")]
-
-
-async def test_a_preset_that_can_change_in_full_is_asked_for_at_once(fast_run):
-    async with live(fast_run) as (_, pilot):
-        await pilot.press("1")
-        while not fast_run.sent:
-            await pilot.pause(0.01)
-    assert fast_run.sent == [("preset", "fast")]
-
-
-async def test_remapped_presets_are_remapped_in_their_dialog_too(fast_run):
-    async with live(fast_run, keys=Keymap({"live.preset": "f1,f2,f3,f4"})) as (app, pilot):
-        await pilot.press("f4")
-        await until(app, pilot, "switch to debug?")
-        await pilot.press("f4")
-        await pilot.pause()
-    assert fast_run.sent == [("preset", "debug")]
-
-
-async def test_leaving_a_live_run_asks():
-    source = MemorySource(demo())
-    async with live(source) as (app, pilot):
-        await pilot.press("q")
-        await pilot.pause()
-        text = frame(app)
-        assert "stop, save, and leave" in text
-        assert "background" not in text
-        await pilot.press("d", "escape")
-        await pilot.pause()
-        assert source.sent == []
-        await pilot.press("q", "x")
-        await pilot.pause()
-        assert source.sent == [("stop", None)]
-        assert app.is_running
-        await put(app, pilot, finished())
-    assert app.return_value == "left"
-
-
-@pytest.mark.parametrize("keys", [("q", "d"), ("d",)])
-async def test_a_run_that_can_go_on_alone_can_be_left_to_itself(keys):
-    source = MemorySource(demo(), can_detach=True)
-    async with live(source) as (app, pilot):
-        await pilot.press(*keys)
-        await pilot.pause()
-    assert app.return_value == "detached"
-    assert source.sent == []
-
-
-async def test_a_run_that_ends_with_its_process_is_not_left_to_itself():
-    async with live(MemorySource(demo())) as (app, pilot):
-        await pilot.press("d")
-        assert await seen(app, pilot, "no run goes on alone")
-        assert app.is_running
-
-
-@pytest.mark.parametrize("key", ["q", "d"])
-async def test_the_run_of_another_process_is_left_without_a_question(key):
-    source = MemorySource(demo(), hosted=False)
-    async with live(source) as (app, pilot):
-        await pilot.press(key)
-        await pilot.pause()
-    assert app.return_value == "left"
-    assert source.sent == []
-
-
-async def test_a_finished_run_is_left_at_once():
-    source = MemorySource([*demo(), finished()])
-    async with live(source) as (app, pilot):
-        assert "✓ completed" in frame(app)
-        await pilot.press("space", "q")
-        await pilot.pause()
-    assert app.return_value == "left"
-    assert source.sent == []
-
-
 async def test_log_takes_the_room_of_the_charts():
     async with live(MemorySource(demo())) as (app, pilot):
         await pilot.press("l")
@@ -420,48 +268,6 @@ async def test_hostile_names_neither_act_nor_break_the_frame(ascii_only, chance)
     for each in frames:
         assert not hostile.acts(each)
         assert not hostile.overflows(each, 120)
-
-
-async def test_help_lists_every_key_of_the_screen():
-    async with live(MemorySource(demo()), (120, 50)) as (app, pilot):
-        await pilot.press("question_mark")
-        await pilot.pause()
-        text = frame(app)
-        for key in heard_on("live"):
-            assert key.help in text
-        await pilot.press("q")
-        await pilot.pause()
-        assert "everywhere" not in frame(app)
-
-
-async def test_remapped_keys_work_and_are_shown():
-    source = MemorySource(demo())
-    keys = Keymap({"live.pause": "p"}, ["keys.toml: live.x: there is no such action"])
-    async with live(source, keys=keys) as (app, pilot):
-        assert "p pause" in frame(app)
-        assert await seen(app, pilot, "there is no such action")
-        await pilot.press("space")
-        assert source.sent == []
-        await pilot.press("p")
-    assert source.sent == [("pause", None)]
-
-
-async def test_a_click_on_a_key_is_the_key():
-    source = MemorySource(demo())
-    async with live(source) as (app, pilot):
-        line = frame(app).splitlines()[-1]
-        await pilot.click(offset=(line.index("c checkpoint") + 3, 35))
-        await pilot.pause()
-    assert source.sent == [("checkpoint", None)]
-
-
-async def test_the_advice_shown_is_taken_by_a_key():
-    source = MemorySource(demo())
-    async with live(source, (120, 36)) as (app, pilot):
-        await pilot.press("a")
-
-        assert source.sent[-1] == ("set", "data.workers=12")
-        assert "a takes data.workers=12" in frame(app)
 
 
 async def test_a_setting_that_was_changed_is_a_mark_on_the_curve():

@@ -1,12 +1,15 @@
 """Runs with something wrong in them: batches poisoned or dropped at given places, layers with a fault."""
 
+import math
 from collections.abc import Callable, Collection
+from pathlib import Path
 
 import torch
 
 from mptui.data.batch import Batch
 from mptui.data.loader import Loader
 from mptui.engine.trainer import Trainer
+from tests.engine.small import Recorder, build_trainer, config, end, losses
 
 Place = tuple[int, int]
 """Epoch (from 0) and the position of a batch's first sample in the epoch's order."""
@@ -74,3 +77,28 @@ class Gain(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * self.gain
+
+
+def trained(
+    folder: Path,
+    model: torch.nn.Module,
+    *,
+    precision: str = "fp16",
+    fallbacks: tuple[str, ...] = ("bf16", "fp32"),
+    precision_table: dict[str, object] | None = None,
+    **tables: dict[str, object],
+) -> tuple[Trainer, Recorder]:
+    """A run of `model` to its end, and what it told."""
+    given: dict[str, dict[str, object]] = {"training": {"lr": 0.01}, "precision": precision_table or {}}
+    run = config(**{**given, **tables})
+    trainer, events = build_trainer(run, folder, precision=precision, model=model, fallbacks=fallbacks)
+    try:
+        trainer.train()
+    finally:
+        end(trainer)
+    return trainer, events
+
+
+def assert_finite(trainer: Trainer, events: Recorder) -> None:
+    assert all(t.isfinite().all() for t in trainer.model.state_dict().values())
+    assert math.isfinite(losses(events)[-1])

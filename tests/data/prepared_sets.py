@@ -1,0 +1,41 @@
+"""Prepared sets to test with."""
+
+from pathlib import Path
+
+from mptui.config.schema import DataConfig
+from mptui.data.open import files_of, open_dataset
+from mptui.data.preparing import Order, prepare_set
+from tests.data.images import photo
+
+SIDE = 32
+
+
+def prepared(data, out, *, size=SIDE, quality=95, told=lambda line: None, **settings):
+    config = DataConfig(path=str(data), **settings)
+    name, task, found = files_of(config, None, lambda: False)
+    order = Order(name, task, found, Path(out), size, quality, config)
+    return prepare_set(order, told, lambda done, total: None, lambda: False)
+
+
+def opened(path, *, task="classification", side=SIDE, seed=0, **settings):
+    heard: list[str] = []
+    dataset = open_dataset(
+        DataConfig(path=str(path), **settings),
+        task=task,
+        side=side,
+        seed=seed,
+        on_progress=lambda done, total: None,
+        should_stop=lambda: False,
+        on_warning=heard.append,
+    )
+    assert heard == list(dataset.warnings)
+    return dataset
+
+
+def photos(root, counts):
+    """Photos large enough to be made small."""
+    for name, count in counts.items():
+        (root / name).mkdir(parents=True, exist_ok=True)
+        for index in range(count):
+            photo(150 + index, 100, seed=index).save(root / name / f"{index}.jpg", quality=95)
+    return root

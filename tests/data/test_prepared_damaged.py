@@ -1,0 +1,160 @@
+"""A prepared set that is damaged, newer, or from a stranger: it is refused in a line, or harmless."""
+
+import json
+import os
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from mptui.data.loader import Loader
+from mptui.data.prepared import INDEX, RECORD, SAMPLES, check_bytes, open_prepared
+from mptui.data.types import Problem
+from mptui.errors import DataError
+from tests.data.prepared_sets import SIDE, opened
+
+
+def changed(out, **facts):
+    index = json.loads((out / INDEX).read_text())
+    (out / INDEX).write_text(json.dumps({**index, **facts}))
+
+
+def rewritten(out, change):
+    """The records changed, with a sha256 that fits."""
+    import hashlib
+
+    records = np.load(out / SAMPLES)
+    change(records)
+    np.save(out / SAMPLES, records)
+    content = (out / SAMPLES).read_bytes()
+    changed(out, samples={"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()})
+
+
+def test_a_newer_version_is_refused_in_a_line(ready):
+    _, out = ready
+    changed(out, version=2)
+    with pytest.raises(DataError, match=r"of version 2, and this mptui reads 1$") as caught:
+        opened(out)
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize("file", ["samples-00001.tar", "samples.npy"])
+@pytest.mark.parametrize("how", ["cut", "gone", "a link"])
+def test_a_damaged_file_is_named(ready, tmp_path, file, how):
+    _, out = ready
+    path = out / file
+    if how == "cut":
+        os.truncate(path, path.stat().st_size - 1)
+    elif how == "gone":
+        path.unlink()
+    else:
+        path.rename(tmp_path / "elsewhere")
+        path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match=file) as caught:
+        opened(out)
+    assert "mptui prepare" in caught.value.hint
+
+
+def test_a_flipped_bit_is_found(ready):
+    _, out = ready
+    check_bytes(open_prepared(str(out)), lambda done, total: None)
+    for file in ("samples-00002.tar", "samples.npy"):
+        content = bytearray((out / file).read_bytes())
+        content[-600] ^= 4
+        (out / file).write_bytes(content)
+        with pytest.raises(DataError, match=f"{file}: damaged"):
+            check_bytes(open_prepared(str(out)), lambda done, total: None)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("shard", 3), ("shard", 2**32 - 1), ("at", 2**63), ("at", 10**9), ("size", 0), ("size", 2**32 - 1),
+        ("label", 2), ("label", -1), ("shorter", 0), ("longer", 1),
+    ],
+)  # fmt: skip
+def test_records_that_point_elsewhere_are_refused(ready, field, value):
+    _, out = ready
+
+    def change(records):
+        records[field][5] = value
+
+    rewritten(out, change)
+    with pytest.raises(DataError, match=r"samples\.npy: damaged"):
+        opened(out)
+
+
+def test_pickles_are_not_unpickled(ready, tmp_path):
+    import hashlib
+    import pickle
+
+    _, out = ready
+
+    class Bomb:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    np.save(out / SAMPLES, np.array([Bomb()] * 21, object), allow_pickle=True)
+    content = (out / SAMPLES).read_bytes()
+    assert pickle.dumps(Bomb())[:2] in content
+    changed(out, samples={"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()})
+    with pytest.raises(DataError, match=r"samples\.npy"):
+        opened(out)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_any_change_of_the_index_is_refused_or_harmless(ready):
+    _, out = ready
+    whole = json.loads((out / INDEX).read_text())
+    text = (out / INDEX).read_text()
+    values: list[object] = [
+        None,
+        -1,
+        0,
+        2**40,
+        1e400,
+        "../../etc/passwd",
+        "x" * 10_000,
+        [],
+        {},
+        [[[]]],
+        True,
+        [None],
+        {"bytes": "1"},
+    ]
+    chance = random.Random(0)
+    trees = [{**whole, key: value} for key in whole for value in values]
+    trees += [{k: v for k, v in whole.items() if k != key} for key in whole]
+    texts = [json.dumps(tree) for tree in trees]
+    for _ in range(200):
+        at = chance.randrange(len(text))
+        texts.append(text[:at] + chance.choice('0"}]{[,x\x00') + text[at + chance.randrange(3) :])
+    texts += ["", "[" * 100_000, "null", "[]", '{"format": "mptui-prepared"}', text[: len(text) // 2]]
+    refused = []
+    for changed_text in texts:
+        (out / INDEX).write_text(changed_text)
+        try:
+            dataset = opened(out, side=SIDE)
+            dataset.train.request(0).read()
+        except DataError as error:
+            refused.append(error.message)
+    assert len(refused) > len(texts) / 2
+    assert all(len(message.splitlines()) == 1 for message in refused)
+
+
+def test_what_is_no_image_in_a_shard_is_a_bad_sample(ready):
+    _, out = ready
+    record = np.load(out / SAMPLES)[0]
+    assert record.dtype == RECORD
+    with (out / "samples-00000.tar").open("r+b") as file:
+        file.seek(int(record["at"]))
+        file.write(bytes(int(record["size"])))
+    dataset = opened(out)
+    bad: list[Problem] = []
+    with Loader(
+        dataset.train, task="classification", batch_size=5, side=SIDE, num_classes=2, train=True,
+        device=torch.device("cpu"), augment=True, seed=0, bad_budget=0.5, on_bad=bad.append,
+    ) as loader:  # fmt: skip
+        assert sum(window.size for window in loader.windows(0, 1)) == len(dataset.train)
+    assert [problem.path for problem in bad] == [f"{out}/samples-00000.tar:00000000"]
