@@ -1,7 +1,8 @@
 """The physical floor of a training step: its operations and its bytes, at what the machine reaches on each.
 
 A network can't be trained faster than its layers, one after the other, can be computed and their values
-moved: each takes the longer of its operations at the ceiling of a large product and its bytes at the ceiling
+moved: each takes the longer of its operations at the ceiling of a large product or convolution, whichever is
+faster there (on some processors they come from libraries of different makers), and its bytes at the ceiling
 of a large copy. Both ceilings are measured in the same run as what is held against them.
 
 What a step must move, at least: a convolution or product reads two operands and writes one, three times
@@ -27,6 +28,8 @@ _RESIZING = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Upsample)
 REPEATS = 5
 PRODUCT_SIDE = {"cpu": 2048, "cuda": 8192}
 COPY_BYTES = {"cpu": 1 << 28, "cuda": 1 << 31}
+CONVOLUTION = {"cpu": (8, 256, 28), "cuda": (64, 512, 56)}
+"""Images, channels in and out, and side in pixels, of a convolution of 3x3."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class Work:
         """The floor as a rate.
 
         Args:
-            operations_s: Operations a second of a large product in the same precision.
+            operations_s: Operations a second of a large product or convolution in the same precision.
             bytes_s: Bytes a second that a large copy reads and writes, together.
             value_bytes: Of an activation.
         """
@@ -109,14 +112,28 @@ def _multiply_adds(module: nn.Module, given: torch.Tensor, output: torch.Tensor)
 
 
 def ceilings(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
-    """What this machine reaches: operations a second of a large product, bytes a second of a large copy."""
+    """What this machine reaches: operations a second of a large product or convolution, whichever is faster,
+    and bytes a second of a large copy.
+    """
     side, size = PRODUCT_SIDE[device.type], COPY_BYTES[device.type]
     left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     source = torch.ones(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    product = _seconds(lambda: torch.mm(left, right), device)
+    product = 2 * side**3 / _seconds(lambda: torch.mm(left, right), device)
     copy = _seconds(lambda: target.copy_(source), device)
-    return {"operations_s": 2 * side**3 / product, "bytes_s": 2 * size / copy}
+    return {"operations_s": max(product, _convolution(device, dtype)), "bytes_s": 2 * size / copy}
+
+
+def _convolution(device: torch.device, dtype: torch.dtype) -> float:
+    """Operations a second of a large convolution, channels last."""
+    count, channels, side = CONVOLUTION[device.type]
+    with torch.device(device), torch.no_grad():
+        layer = nn.Conv2d(channels, channels, 3, padding=1, bias=False).to(dtype)
+        images = torch.randn(count, channels, side, side, dtype=dtype)
+    layer, images = (each.to(memory_format=torch.channels_last) for each in (layer, images))
+    with torch.no_grad():
+        seconds = _seconds(lambda: layer(images), device)
+    return 2 * count * side**2 * channels**2 * 9 / seconds
 
 
 def _seconds(work: Callable[[], object], device: torch.device) -> float:
