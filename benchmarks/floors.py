@@ -112,8 +112,11 @@ def _multiply_adds(module: nn.Module, given: torch.Tensor, output: torch.Tensor)
 
 
 def ceilings(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
-    """What this machine reaches: operations a second of a large product or convolution, whichever is faster,
-    and bytes a second of a large copy.
+    """What this machine reaches.
+
+    Returns:
+        Operations a second of a large product or convolution, whichever is faster, and bytes a second of a
+        large copy, read and written.
     """
     side, size = PRODUCT_SIDE[device.type], COPY_BYTES[device.type]
     left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
