@@ -64,7 +64,8 @@ def assemble_prepared(prepared: Prepared, data: DataConfig, side: int, seed: int
     count = len(labels)
     train_rows = count if facts["train_count"] is None else facts["train_count"]
     as_split = labels if pixels is None else np.zeros(count, np.int64)
-    train, val = halves(as_split, np.arange(count), train_rows, data.val_fraction, seed)
+    place = clean_name(str(prepared.folder))
+    train, val = halves(place, as_split, np.arange(count), train_rows, data.val_fraction, seed)
     if pixels is None:
         counts = np.bincount(labels[train], minlength=len(prepared.classes)).tolist()
     else:
@@ -93,7 +94,7 @@ def _with_labels(
     name: str, found: Found, labels: Labels, report: Report, data: DataConfig, seed: int
 ) -> Dataset:
     problems = within_budget(found, report, data.bad_sample_budget)
-    train, val = _halves_of(found, labels, report, data.val_fraction, seed)
+    train, val = _halves_of(name, found, labels, report, data.val_fraction, seed)
     counts = np.bincount(labels[train], minlength=len(found.classes)).tolist()
     warnings = [*found.warnings, *_not_finite(found, report)]
     if unusable := [name for name, count in zip(found.classes, counts, strict=True) if not count]:
@@ -123,7 +124,7 @@ def _with_masks(name: str, found: Found, report: Report, data: DataConfig, seed:
     problems = within_budget(found, report, data.bad_sample_budget)
     surveys = report.surveys
     as_one_class = np.zeros(len(found.images), np.int64)
-    train, val = _halves_of(found, as_one_class, report, data.val_fraction, seed)
+    train, val = _halves_of(name, found, as_one_class, report, data.val_fraction, seed)
     counts, ignored_train = class_pixels([surveys[int(row)] for row in train], coding)
     _, ignored_val = class_pixels([surveys[int(row)] for row in val], coding)
     warnings = [*found.warnings, *_not_finite(found, report)]
@@ -187,14 +188,19 @@ def within_budget(found: Found, report: Report, budget: float) -> tuple[Problem,
     return problems
 
 
-def _halves_of(found: Found, labels: Labels, report: Report, fraction: float, seed: int) -> tuple[Rows, Rows]:
-    return halves(labels, np.flatnonzero(report.sides[:, 0]), found.train_rows, fraction, seed)
+def _halves_of(
+    name: str, found: Found, labels: Labels, report: Report, fraction: float, seed: int
+) -> tuple[Rows, Rows]:
+    return halves(name, labels, np.flatnonzero(report.sides[:, 0]), found.train_rows, fraction, seed)
 
 
-def halves(labels: Labels, usable: Rows, train_rows: int, fraction: float, seed: int) -> tuple[Rows, Rows]:
+def halves(
+    name: str, labels: Labels, usable: Rows, train_rows: int, fraction: float, seed: int
+) -> tuple[Rows, Rows]:
     """The usable rows to train on, and those to validate with.
 
     Args:
+        name: Of the set, for the message.
         labels: The class of each row.
         usable: The rows that can be used.
         train_rows: How many rows are of a folder for training; all, where there is none for validation.
@@ -211,7 +217,7 @@ def halves(labels: Labels, usable: Rows, train_rows: int, fraction: float, seed:
     if not len(train) or not len(val):
         which = "training" if not len(train) else "validation"
         raise DataError(
-            f"no usable images are left for {which} ({len(usable)} of {len(labels)} are usable)",
+            f"{name}: no usable images are left for {which} ({len(usable)} of {len(labels)} are usable)",
             hint="A class needs two images or more, or the set a folder for validation.",
         )
     return train, val

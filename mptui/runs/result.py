@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from mptui.errors import DivergedError, MemoryExhaustedError, MptuiError
+from mptui.errors import ConfigError, DivergedError, MemoryExhaustedError, MptuiError
 
 _STATUS: dict[type[MptuiError], str] = {
     DivergedError: "diverged",
@@ -32,6 +32,19 @@ def status_of_error(error: MptuiError) -> str:
 def exit_code(signal: int | None) -> int:
     """The exit code of a run that was stopped, by a signal or by a command."""
     return 128 + signal if signal else 0
+
+
+def not_deterministic(error: BaseException) -> ConfigError | None:
+    """What a person is told of an operation that a deterministic run can't have; None of other errors."""
+    operation, _, rest = str(error).partition(" ")
+    if not isinstance(error, RuntimeError) or not rest.startswith("does not have a deterministic"):
+        return None
+    raised = ConfigError(
+        f"training.deterministic: {operation} has no deterministic way on this device",
+        hint="choose another --model, or --set training.deterministic=false",
+    )
+    raised.__cause__ = error
+    return raised
 
 
 def out_of_memory(error: torch.OutOfMemoryError) -> MemoryExhaustedError:

@@ -54,7 +54,7 @@ from mptui.runs.plan import Plan
 from mptui.runs.prepare import Prepared, build_switch, checkpoint_bytes, prepare, run_started
 from mptui.runs.pulse import pulse
 from mptui.runs.records import Records
-from mptui.runs.result import Result, exit_code, out_of_memory, status_of_error
+from mptui.runs.result import Result, exit_code, not_deterministic, out_of_memory, status_of_error
 from mptui.runs.trackers import follow
 from mptui.runs.watchdog import Watchdog
 from mptui.text import clean
@@ -161,7 +161,9 @@ class Session:
         except MptuiError as caught:
             error = caught
         except BaseException as caught:  # noqa: BLE001 - a bug: kept, told, and raised again by the owner
-            bug, status, code = caught, "failed", 1
+            error = not_deterministic(caught)
+            if error is None:
+                bug, status, code = caught, "failed", 1
         if error is not None:
             status, code = status_of_error(error), error.exit_code
         self.mailbox.way_out.close()

@@ -207,6 +207,8 @@ class RunView:
 
     def _epoch_started(self, event: EpochStarted) -> None:
         self.epoch, self.epochs = event.epoch, event.epochs
+        if self.started is not None and event.steps != self.started.steps_per_epoch:
+            self.started = _in_other_steps(self.started, event)
         self._enter(event, "training")
 
     def _stepped(self, event: Step) -> None:
@@ -374,6 +376,14 @@ def _cleaned(value: Any) -> Any:  # noqa: ANN401 - whatever a field of an event 
 def _is_plain(event: Step) -> bool:
     """Whether a step has only texts that need no cleaning, as each of ours; most events are steps."""
     return all(map(str.isidentifier, (event.bound_by or "x", *event.split, *event.ceilings, *event.metrics)))
+
+
+def _in_other_steps(started: RunStarted, event: EpochStarted) -> RunStarted:
+    """What was told at the start, after the batch has changed: other steps lie ahead."""
+    total = event.step + (event.epochs - event.epoch + 1) * event.steps - event.first_step
+    if started.total_steps < started.epochs * started.steps_per_epoch:  # it ends after a number of steps
+        total = min(total, started.total_steps)
+    return replace(started, steps_per_epoch=event.steps, total_steps=total)
 
 
 def _under_preset(started: RunStarted, changes: dict[str, list[str]]) -> RunStarted:

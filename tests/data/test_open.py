@@ -51,6 +51,12 @@ def test_a_folder_becomes_two_halves_that_share_nothing(tmp_path):
         assert dataset.classes[request.read().label] == request.name.split("/")[-2]
 
 
+def test_a_set_too_small_to_validate_with_is_named(tmp_path):
+    class_folders(tmp_path / "tiny", {"cat": 1, "dog": 1})
+    with pytest.raises(DataError, match="tiny: no usable images are left for validation"):
+        opened(tmp_path / "tiny")
+
+
 def test_every_broken_file_is_named_and_left_out(tmp_path):
     class_folders(tmp_path, {"train/cat": 20, "train/dog": 20, "val/cat": 5, "val/dog": 5}, ".jpg")
     whole = (tmp_path / "train/cat/3.jpg").read_bytes()

@@ -1,13 +1,15 @@
 """The loop on a GPU: no step waits for the device."""
 
 import itertools
+import threading
 import time
 
 import pytest
 import torch
 
+from mptui.events import EpochFinished, Warned
 from tests.engine.blots import Blot, Scene
-from tests.engine.small import build_trainer, config, end
+from tests.engine.small import build_trainer, config, end, losses, of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -57,3 +59,29 @@ def test_two_hundred_steps_with_logging_guards_and_lens_wait_for_nothing(tmp_pat
     torch.cuda.synchronize()
     assert trainer.step == WARM_UP + STEPS
     end(trainer)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_cuda_graphs_train_as_eager_code_does(tmp_path, accumulate):
+    """In a thread of its own, as a session trains; over epochs, so that graphs are replayed and left."""
+    found = {}
+    for mode in ("off", "reduce-overhead"):
+        run = config(
+            training={"epochs": 3, "accumulate": accumulate, "ema_decay": 0.9, "lr": 0.01},
+            speed={"compile": mode},
+        )
+        trainer, events = build_trainer(
+            run, tmp_path / mode, train=64, force_compile=mode != "off", device=torch.device("cuda")
+        )
+        thread = threading.Thread(target=trainer.train)
+        thread.start()
+        thread.join()
+        end(trainer)
+        assert of(events, Warned) == []
+        found[mode] = losses(events), [(e.val_loss, e.val_metrics) for e in of(events, EpochFinished)]
+    (eager, eager_epochs), (graphs, graph_epochs) = found.values()
+    assert graphs == pytest.approx(eager, rel=1e-2)
+    assert len(graph_epochs) == len(eager_epochs) == 3
+    for (loss, metrics), (expected, expected_metrics) in zip(graph_epochs, eager_epochs, strict=True):
+        assert loss == pytest.approx(expected, rel=1e-2)
+        assert metrics == pytest.approx(expected_metrics, abs=0.1)

@@ -8,6 +8,7 @@ import pytest
 from mptui.events import (
     CommandAnswered,
     DeviceSample,
+    EpochStarted,
     Paused,
     PhaseChanged,
     PrecisionChanged,
@@ -173,3 +174,13 @@ def test_after_a_kill_the_steps_taken_again_count_as_they_were_the_last_time():
         view.fold(step_event(step, START, chance, loss=1.0))
     seen = view.history("loss", "train").columns(1, 10, 10)
     assert [value for value in seen.mean.tolist() if not math.isnan(value)] == [9.0] * 4 + [1.0] * 4
+
+
+@pytest.mark.parametrize(("planned", "total"), [(250, 75 + 350), (200, 200)])
+def test_another_batch_is_another_number_of_steps_to_the_end(planned, total):
+    """Of five epochs of 50 steps, half of the second is done when the batch is halved; 200: by max_steps."""
+    view = folded(run_started(epochs=5, steps_per_epoch=50, total_steps=planned))
+    view.fold(EpochStarted(step=75, epoch=2, epochs=5, steps=100, first_step=50))
+    assert view.started is not None
+    assert view.started.steps_per_epoch == 100
+    assert view.total_steps == total
