@@ -7,7 +7,7 @@ import pytest
 
 from mptui.engine.checkpoint import read_checkpoint, read_newest, write_checkpoint
 from mptui.errors import RunDirectoryError
-from tests.engine.test_checkpoint import same, snapshot
+from tests.engine.checkpoints import same, snapshot
 
 PAGE = 4096
 

@@ -1,10 +1,7 @@
 """A checkpoint is whole or not there, and every damage to one is noticed."""
 
-import errno
 import hashlib
-import io
 import json
-import math
 import os
 import random
 import resource
@@ -26,31 +23,7 @@ from mptui.engine.checkpoint import (
     write_checkpoint,
 )
 from mptui.errors import DiskError, RunDirectoryError
-from mptui.lab.faults import Fault, failing, faulty_disk
-
-
-def snapshot(step=1, size=64):
-    numbers = torch.Generator().manual_seed(step)
-    weights = torch.randn(size, generator=numbers)
-    return Snapshot(
-        step=step,
-        tensors={
-            "model": {"weight": weights, "running_mean": torch.full((3,), torch.nan)},
-            "optimizer": {"momentum_buffer/weight": weights * 2},
-            "average": {},
-        },
-        state={"cursor": {"epoch": 0, "sample": 8 * step}, "best": {"value": -torch.inf}},
-    )
-
-
-def bits(snapshot):
-    groups = {group: tensors for group, tensors in snapshot.tensors.items() if tensors}
-    return {g: {name: t.numpy().tobytes() for name, t in tensors.items()} for g, tensors in groups.items()}
-
-
-def same(one, other):
-    assert one.step == other.step
-    assert bits(one) == bits(other)
+from tests.engine.checkpoints import same, snapshot
 
 
 @pytest.fixture
@@ -261,101 +234,6 @@ def test_the_highest_step_is_the_newest_however_many_digits_it_has(tmp_path):
     for step in (999_999_999, 1_000_000_000):
         write_checkpoint(tmp_path, snapshot(step))
     assert read_newest(tmp_path)[0].step == 1_000_000_000
-
-
-# -- a kill between any two operations
-
-
-class Killed(BaseException):
-    """As a kill: nobody catches it to clean up, and whoever tries meets it again."""
-
-
-def kill():
-    raise Killed
-
-
-def save(folder, step):
-    path = write_checkpoint(folder, snapshot(step))
-    point(folder, "last", path)
-    keep_only(folder, 2)
-
-
-def calls_of_a_save(folder):
-    """The calls of a save, in order."""
-    with faulty_disk(folder) as calls:
-        save(folder, 3)
-    return calls
-
-
-def assert_sound(folder):
-    """A checkpoint is found, none is damaged, `last` leads to a whole one, and the next save tidies up."""
-    read, complaints = read_newest(folder)
-    assert complaints == []
-    same(read, snapshot(read.step))
-    same(read_checkpoint(folder / "last"), snapshot(read_checkpoint(folder / "last").step))
-    save(folder, 4)
-    assert read_newest(folder)[0].step == 4
-    assert {p.name for p in folder.iterdir()} == {"last", *(p.name for p in checkpoints(folder))}
-    return read.step
-
-
-@pytest.fixture
-def ready(tmp_path, monkeypatch):
-    """Makes folders with two checkpoints; a kill loses nothing that was written, so nothing is synced."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-    for step in (1, 2):
-        save(tmp_path / "ready", step)
-    return lambda name: shutil.copytree(tmp_path / "ready", tmp_path / str(name), symlinks=True)
-
-
-@pytest.mark.parametrize("when", ["before", "half", "after"])
-def test_killed_at_any_call_of_a_save_a_whole_one_is_found(ready, when):
-    calls = calls_of_a_save(ready("whole"))
-    assert {"mkdir", "open", "write", "fsync", "rename", "symlink", "unlink", "rmdir"} <= set(calls)
-    found = []
-    for place in range(len(calls)):
-        folder = ready(place)
-        with pytest.raises(Killed), faulty_disk(folder, Fault(place, when, kill, count=math.inf)):
-            save(folder, 3)
-        found.append(assert_sound(folder))
-    assert set(found) == {2, 3}
-    assert found == sorted(found)
-
-
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS], ids=errno.errorcode.get)
-@pytest.mark.parametrize("when", ["before", "half", "after"])
-def test_any_call_of_a_save_may_fail_and_the_older_one_is_whole(ready, when, error):
-    calls = calls_of_a_save(ready("whole"))
-    messages = []
-    for place in range(len(calls)):
-        folder = ready(place)
-        with faulty_disk(folder, Fault(place, when, failing(error))):
-            try:
-                save(folder, 3)
-            except DiskError as caught:
-                messages.append(caught.message)
-        assert_sound(folder)
-    assert all(os.strerror(error).lower() in told and "are free" in told for told in messages)
-    # what only tidies up may fail without a word: it takes room, and the next save does it
-    assert len(messages) >= calls.index("symlink")
-
-
-def test_saved_over_itself_a_kill_in_the_middle_leaves_nothing(tmp_path):
-    """The negative control: what most programs do, under the same kill."""
-
-    def save_over(path, step):
-        content = io.BytesIO()
-        torch.save(snapshot(step).tensors, content)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        os.write(handle, content.getvalue())
-        os.close(handle)
-
-    path = tmp_path / "last.pt"
-    save_over(path, 1)
-    with pytest.raises(Killed), faulty_disk(tmp_path, Fault(0, "half", kill, only=["write"])):
-        save_over(path, 2)
-    with pytest.raises((RuntimeError, EOFError, OSError)):
-        torch.load(path, weights_only=True)
 
 
 # -- the disk
