@@ -105,6 +105,8 @@ def measure(case: Network, trials: int) -> dict[str, Any]:
     seconds = {name: statistics.median(values) for name, values in figures.items()}
     right = {kind: [_right(kind, choice, seconds) for choice in chosen] for kind in chosen[0]}
     result = {
+        "side": case.side,
+        "batch": case.batch,
         "trials": trials,
         "seconds": seconds,
         "chosen": chosen,

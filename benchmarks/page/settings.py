@@ -29,17 +29,25 @@ def choices(results: Sequence[Result]) -> Section:
         "nothing kept, beside longer timings of all candidates between the trials. A choice is right where "
         "no candidate is faster by more than the margin that `auto` asks of it."
     )
+    cases: dict[str, Mapping[str, Any]] = {}
     for result in results:
         command = f"python -m benchmarks.choices{f' --case {result.part}' if result.part else ''}"
-        cases = {name: found for name, found in result.document.items() if name != "machine"}
-        for name, measured in cases.items():
-            if "fp32" in measured["last_over_first"]:
-                what = f"{network(name)}: a step of FP32 in NCHW over channels last"
+        for name, measured in result.document.items():
+            if name == "machine":
+                continue
+            cases[name] = measured
+            if name in asked.CHANNELS_LAST and "fp32" in measured["last_over_first"]:
+                what = f"{_at(name, measured)}: a step of FP32 in NCHW over channels last"
                 found = measured["last_over_first"]["fp32"]
-                section.at_least(what, found, asked.CHANNELS_LAST, result, command)
-            _right(section, result, network(name), measured, command)
-        section.add(*_choices_tables(cases), measured_on([result], command))
+                section.at_least(what, found, asked.CHANNELS_LAST[name], result, command)
+            _right(section, result, _at(name, measured), measured, command)
+    section.add(*_choices_tables(cases), measured_on(results, "python -m benchmarks.choices"))
     return section
+
+
+def _at(name: str, measured: Mapping[str, Any]) -> str:
+    """A network and the size of its images."""
+    return f"{network(name)} at {measured['side']} px" if "side" in measured else network(name)
 
 
 def _right(section: Section, result: Result, name: str, measured: Mapping[str, Any], command: str) -> None:
@@ -52,7 +60,7 @@ def _right(section: Section, result: Result, name: str, measured: Mapping[str, A
 def _choices_tables(cases: Mapping[str, Mapping[str, Any]]) -> list[str]:
     rows = [
         [
-            network(name),
+            _at(name, m),
             listed(
                 dict.fromkeys(f"{c['precision']}, channels {c['layout']}, {c['update']}" for c in m["chosen"])
             ),
@@ -69,17 +77,15 @@ def _choices_tables(cases: Mapping[str, Mapping[str, Any]]) -> list[str]:
         for kind in kinds
     ]
     gains = [
-        f"{network(name)} {ratio(found['last_over_first']['fp32'])}"
+        f"{_at(name, found)} {ratio(found['last_over_first']['fp32'])}"
+        + (f" (asked: at least {asked.CHANNELS_LAST[name]:g})" if name in asked.CHANNELS_LAST else "")
         for name, found in cases.items()
         if "fp32" in found["last_over_first"]
     ]
     return [
         table(["", "chosen", "precision right", "layout right", "update right"], rows),
-        table(["median ms", *(network(name) for name in cases)], steps),
-        f"A step of FP32 in NCHW over one in channels last: {listed(gains)} (asked: at least "
-        f"{asked.CHANNELS_LAST:g})."
-        if gains
-        else "",
+        table(["median ms", *(_at(name, found) for name, found in cases.items())], steps),
+        f"A step of FP32 in NCHW over one in channels last: {listed(gains)}." if gains else "",
     ]
 
 

@@ -76,7 +76,7 @@ def _peers_of(section: Section, result: Result, name: str, measured: Mapping[str
         table(["", "images a second", "`mptui run` over it", "asked"], rows),
         paragraph(
             standing({_the(side): found for side, found in ratios.items()}),
-            "More is reached than the floor allows: the machine was slower while its speed was measured."
+            "More is reached than this floor allows: what was measured as the machine's best is not its best."
             if statistics.median(rates["mptui"]) > floor
             else "",
         ),

@@ -102,6 +102,7 @@ def choices(right="3 of 3"):
     chosen = {"precision": "fp32", "layout": "last", "update": "fused"}
     seconds = {"fp32 last": 0.1, "fp32 first": 0.2, "update fused": 0.01, "update foreach": 0.0123}
     return {
+        "side": 64,
         "trials": 3,
         "seconds": seconds,
         "chosen": [chosen] * 3,
@@ -113,10 +114,11 @@ def choices(right="3 of 3"):
 
 def test_a_wrong_choice_is_told(page_of):
     page = page_of({"choices": {"resnet18": choices(), "unet": choices("1 of 3")}})
-    assert "| ResNet-18 | fp32, channels last, fused | 3 of 3 | 3 of 3 | 3 of 3 |" in page
+    assert "| ResNet-18 at 64 px | fp32, channels last, fused | 3 of 3 | 3 of 3 | 3 of 3 |" in page
     assert "| step in fp32, channels first | 200 | 200 |" in page
-    assert "| ResNet-18: wrong choices of `auto` | at most 0 % | 0 % | yes |" in page
-    assert "| U-Net: wrong choices of `auto` | at most 0 % | 22 % | **no** |" in page
+    assert "2.00 (1.90 to 2.10) and U-Net at 64 px 2.00 (1.90 to 2.10) (asked: at least 1.1)" in page
+    assert "| ResNet-18 at 64 px: wrong choices of `auto` | at most 0 % | 0 % | yes |" in page
+    assert "| U-Net at 64 px: wrong choices of `auto` | at most 0 % | 22 % | **no** |" in page
 
 
 def test_compiling_tells_starts_and_steps(page_of):
