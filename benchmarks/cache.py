@@ -7,7 +7,7 @@
 The first part: `data.cache = "ram"` at 224 px, each figure a fresh process whose workers have started, on
 photos that the disk holds in memory. Its first epoch decodes and keeps, the later ones (`EPOCHS`) cut their
 views from what is kept; beside it the same with `off`, and with `off` on the set that `mptui prepare` made of
-the photos. CPU time of the process and its workers, and wall time, an image. torch has one thread.
+the photos. Freed memory stays with the process, as in every run. CPU time of the process and its workers, and wall time, an image. torch has one thread.
 
 The second part: a set of many files (hard links to a few small JPEGs), opened by a process of its own that
 has never seen it, and by another that has: seconds, CPU seconds, and what the process grew by, a file.
@@ -42,6 +42,7 @@ from mptui.data.open import files_of, open_dataset
 from mptui.data.preparing import Order, prepare_set
 from mptui.data.types import Dataset
 from mptui.hardware.host import usable_cpus
+from mptui.hardware.memory import keep_freed_memory
 
 SIDE = 224
 BATCH = 64
@@ -66,6 +67,7 @@ def opened(root: Path) -> Dataset:
 def epochs(root: Path, cache: CacheMode) -> dict[str, float]:
     """Milliseconds an image, of the first epoch and of those after it."""
     torch.set_num_threads(1)
+    keep_freed_memory()
     dataset = opened(root)
     with Loader(
         dataset.train,
