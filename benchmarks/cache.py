@@ -7,7 +7,8 @@
 The first part: `data.cache = "ram"` at 224 px, each figure a fresh process whose workers have started, on
 photos that the disk holds in memory. Its first epoch decodes and keeps, the later ones (`EPOCHS`) cut their
 views from what is kept; beside it the same with `off`, and with `off` on the set that `mptui prepare` made of
-the photos. Freed memory stays with the process, as in every run. CPU time of the process and its workers, and wall time, an image. torch has one thread.
+the photos. Freed memory stays with the process, as in every run. CPU time of the process and its workers, and
+wall time, an image. torch has one thread.
 
 The second part: a set of many files (hard links to a few small JPEGs), opened by a process of its own that
 has never seen it, and by another that has: seconds, CPU seconds, and what the process grew by, a file.
