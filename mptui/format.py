@@ -68,4 +68,8 @@ def duration(seconds: float | None) -> str:
 
 def clock(moment: float, seconds: bool = False) -> str:
     """Return the local time of day of `moment` (seconds since the epoch)."""
-    return time.strftime("%H:%M:%S" if seconds else "%H:%M", time.localtime(moment))
+    try:
+        local = time.localtime(moment)
+    except (ValueError, OverflowError, OSError):  # no number, or beyond all calendars
+        return UNKNOWN
+    return time.strftime("%H:%M:%S" if seconds else "%H:%M", local)

@@ -49,6 +49,6 @@ class Pace:
         return steps * step_s + validations * validation_s
 
     def _add(self, seconds: float, steps: int) -> None:
-        kept = 0.5 ** (seconds / HALF_LIFE_S)
+        kept = 0.5 ** (max(0.0, seconds) / HALF_LIFE_S)
         self._seconds = self._seconds * kept + seconds
         self._steps = self._steps * kept + steps

@@ -52,7 +52,7 @@ class Axis:
 def linear_axis(low: float, high: float, rows: int, percent: bool = False) -> Axis:
     """Span `low` to `high` widened to quarters of a tick, with a tick about each second row."""
     if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
-        margin = abs(high) / 2 or 1.0
+        margin = abs(high) / 2 if abs(high) > 1e-100 else 1.0
         low, high = low - margin, high + margin
     step = nice_step(high - low, max(2, min(6, rows // 2)))
     quarter = step / 4

@@ -77,7 +77,7 @@ class RiskTable(Panel):
 def _row(layer: NumericsLayer, width: int, *, chosen: bool, roomy: bool) -> Content:
     name = clean(layer.name, 200)
     name = name if len(name) <= width - 3 else f"…{name[-(width - 4) :]}"
-    lost = min(layer.lost, 1.0) if math.isfinite(layer.lost) else 1.0
+    lost = min(max(layer.lost, 0.0), 1.0) if math.isfinite(layer.lost) else 1.0
     tone = "$text-error" if layer.fault else "$text-warning" if lost >= 0.01 else "$text-success"
     filled = "█" * max(1 if lost > 0.001 else 0, round(_BAR * lost))
     smallest = f"{fmt.figure(layer.smallest):>10}" if roomy else ""

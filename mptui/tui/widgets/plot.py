@@ -38,6 +38,8 @@ GUTTER = 7
 """Cells left of the plot, for the value labels: fixed, so that nothing moves when a label grows."""
 
 _BRAILLE = 0x2800
+_LARGEST = 1e100
+"""What an axis reaches to: beyond it, differences and powers of ten leave the range of floats."""
 
 Floats = NDArray[np.float64]
 Run = tuple[str, str]
@@ -103,8 +105,8 @@ class Drawing:
         """Choose the value axis by all that is seen; None where there is nothing."""
         values = np.concatenate([np.empty(0), *(part for c in self._seen for part in (c.low, c.high))])
         if self.plot.log_y:
-            values = values[values > 0]
-        values = values[np.isfinite(values)]
+            values = values[values > 0].clip(min=1 / _LARGEST)
+        values = values[np.isfinite(values)].clip(-_LARGEST, _LARGEST)
         if not values.size:
             nothing = not any(columns.broken.any() for columns in self._seen)
             return None if nothing else linear_axis(0, 1, self._height)

@@ -17,6 +17,8 @@ _BARS = {
 """The parts that are shown, in the order of the bar, with their colours."""
 
 _REST = ("copy", "logging", "saving", "other")
+_HOURS = 1e6
+"""No part of a step takes so many seconds."""
 
 _VERDICTS = {
     "compute": "bound by compute",
@@ -61,7 +63,7 @@ def _speed(view: RunView) -> str:
 def _parts(view: RunView) -> dict[str, float]:
     """Seconds of each part that is shown; empty before a step was measured."""
     split = view.latest.split if view.latest else {}
-    if not split:
+    if not split or not all(0 <= seconds < _HOURS for seconds in split.values()):
         return {}
     shown = {part: split.get(part, 0.0) for part in _BARS if part != "rest"}
     return {**shown, "rest": sum(split.get(part, 0.0) for part in _REST)}
