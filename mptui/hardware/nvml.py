@@ -242,20 +242,24 @@ def _report() -> NvmlReport:
     try:
         with _told():
             pynvml.nvmlInit()
+            try:
+                return _told_by_driver()
+            finally:
+                with suppress(pynvml.NVMLError):
+                    pynvml.nvmlShutdown()
     except NvmlUnavailableError as error:
         return NvmlReport(problem=str(error))
-    try:
-        cuda = _ask(pynvml.nvmlSystemGetCudaDriverVersion_v2)
-        gpus = _gpus()
-        return NvmlReport(
-            driver=_ask(pynvml.nvmlSystemGetDriverVersion),
-            cuda=None if cuda is None else (cuda // 1000, cuda % 1000 // 10),
-            gpus=gpus,
-            problem=None if gpus else "The NVIDIA driver is here, and sees no GPU.",
-        )
-    finally:
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
+
+
+def _told_by_driver() -> NvmlReport:
+    cuda = _ask(pynvml.nvmlSystemGetCudaDriverVersion_v2)
+    gpus = _gpus()
+    return NvmlReport(
+        driver=_ask(pynvml.nvmlSystemGetDriverVersion),
+        cuda=None if cuda is None else (cuda // 1000, cuda % 1000 // 10),
+        gpus=gpus,
+        problem=None if gpus else "The NVIDIA driver is here, and sees no GPU.",
+    )
 
 
 def _gpus() -> list[GpuInfo]:

@@ -1,5 +1,6 @@
 """A run in a process of its own as the source of the live screen that started it."""
 
+import contextlib
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -99,7 +101,8 @@ class IsolatedSource:
     def _kill(self, number: int) -> None:
         owner = owner_of(self.run) if self.run is not None else None
         if owner is not None:
-            os.kill(owner, number)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(owner, number)
         elif self._starting is not None and self._starting.poll() is None:
             self._starting.send_signal(number)
 
@@ -111,6 +114,9 @@ class IsolatedSource:
                 while not self._attached.wait(1.0):
                     pass
                 self.exit_code = self._attached.exit_code
+        except Exception as error:  # noqa: BLE001 - told on the screen, which must not wait for good
+            traceback.print_exc()
+            self._failed(1, clean(f"{type(error).__name__}: {error}"), "", started)
         finally:
             self._ended.set()
 
@@ -135,14 +141,18 @@ class IsolatedSource:
                 self._kill(self._stop)
             return
         code = self._starting.returncode
-        self.exit_code = code if code >= 0 else 128 - code
         message, _, hint = complaint.rpartition("mptui: ")[2].strip().partition("\n")
+        self._failed(code if code >= 0 else 128 - code, clean(message), clean(hint.strip()), started)
+
+    def _failed(self, code: int, message: str, hint: str, started: float) -> None:
+        """There is no run: say why, as the end of it."""
+        self.exit_code = code
         self._early.append(
             RunFinished(
                 status="stopped" if self._stop is not None else "failed",
-                exit_code=self.exit_code,
-                message=clean(message),
-                hint=clean(hint.strip()),
+                exit_code=code,
+                message=message,
+                hint=hint,
                 seconds=time.monotonic() - started,
             )
         )

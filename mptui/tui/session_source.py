@@ -5,6 +5,7 @@ Planning and the session itself need torch: both happen in a thread of the sourc
 
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -101,6 +102,7 @@ class SessionSource:
         except MptuiError as error:
             self._refused(error.message, error.hint, error.exit_code, started)
         except Exception as error:  # noqa: BLE001 - a bug: told on the screen, which must not wait for good
+            traceback.print_exc()  # into the log: the terminal is the screen's
             self._refused(clean(repr(error)), "", 1, started)
         finally:
             self._ended.set()

@@ -1,5 +1,6 @@
 """The app on a real terminal: what libraries print goes to a log, and signals are heeded."""
 
+import contextlib
 import os
 import signal
 from types import FrameType
@@ -24,7 +25,8 @@ class TerminalApp(MptuiApp):
 
     def on_print(self, event: Print) -> None:
         """Send what libraries print to the log, since the terminal is the screen's."""
-        os.write(2 if event.stderr else 1, event.text.encode(errors="replace"))
+        with contextlib.suppress(OSError):  # no room for the log is no reason to end the screen
+            os.write(2 if event.stderr else 1, event.text.encode(errors="replace"))
 
     def take_signal(self, number: int) -> None:
         """Note a signal that ends the screen; safe in its handler."""

@@ -193,3 +193,10 @@ def test_nvml_is_read_without_torch():
     code = "import sys, mptui.hardware.sampler, mptui.hardware.describe; sys.exit('torch' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], env=os.environ.copy(), check=False).returncode == 0
+
+
+def test_a_driver_that_loses_its_gpu_while_it_is_asked_has_a_sentence(driver):
+    nvml = driver(h200())
+    nvml.errors["nvmlDeviceGetCount"] = pynvml.NVML_ERROR_GPU_IS_LOST
+    assert "lost" in str(read_gpus().problem)
+    assert nvml.users == 0

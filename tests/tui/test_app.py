@@ -1,13 +1,18 @@
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from textual.events import Print
 
 from mptui.codec import to_record
 from mptui.errors import ConfigError
 from mptui.runs.attached import AttachedRun
 from mptui.tui.ascii import needs_ascii, to_ascii
+from mptui.tui.screens.page import Page
+from mptui.tui.shell import TerminalApp
 from mptui.tui.terminal import check_terminal
 from tests.tui.events import demo, finished
 from tests.tui.frames import frame, live
@@ -54,3 +59,17 @@ async def test_a_journal_is_played_back(tmp_path):
         await pilot.pause()
         assert "✓ completed" in frame(app)
         assert "best 1.22" in frame(app)
+
+
+async def test_a_log_without_room_does_not_end_the_screen():
+    app = TerminalApp(Page())
+    log = os.dup(2)
+    with Path("/dev/full").open("wb") as full:
+        os.dup2(full.fileno(), 2)
+    try:
+        with pytest.raises(OSError, match="No space"):
+            os.write(2, b"nothing")
+        app.on_print(Print("a library's warning", stderr=True))
+    finally:
+        os.dup2(log, 2)
+        os.close(log)

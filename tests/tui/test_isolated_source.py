@@ -1,6 +1,8 @@
 """A run in a process of its own: how it is asked for, and what is told of one that never began."""
 
 import signal
+import subprocess
+import sys
 import time
 
 from mptui.events import CommandAnswered, Event, PhaseChanged, RunFinished
@@ -57,3 +59,24 @@ def test_a_stop_before_it_began_leaves_no_run(tmp_path):
     source.start().wait()
     assert source.exit_code == 143
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_program_that_can_not_be_started_is_told_as_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("mptui.tui.isolated_source.command", lambda *_: [str(tmp_path / "no-program")])
+    source = IsolatedSource(Request("debug", {}, (), {}), tmp_path).start()
+    source.wait()
+    finished = source.poll()[-1]
+    assert isinstance(finished, RunFinished)
+    assert (finished.status, finished.exit_code, source.exit_code) == ("failed", 1, 1)
+    assert "no-program" in finished.message
+    assert source.finished
+
+
+def test_a_stop_that_finds_the_process_just_ended_is_no_error(tmp_path, monkeypatch):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    source = IsolatedSource(Request("debug", {}, (), {}), tmp_path)
+    source.run = tmp_path
+    monkeypatch.setattr("mptui.tui.isolated_source.owner_of", lambda _: ended.pid)
+    source.stop(signal.SIGTERM)
+    source.save()
