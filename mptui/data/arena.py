@@ -4,9 +4,11 @@ Not in /dev/shm, which containers keep small and a killed process leaves full. W
 through the descriptor they inherit, so the file may grow without a word to them.
 """
 
+import errno
 import mmap
 import os
 import tempfile
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +51,16 @@ class Arena:
         if self.fd >= 0:
             os.close(self.fd)
         self.fd, self._map = -1, None
+
+
+def write_at(fd: int, array: npt.NDArray[Any], at: int) -> None:
+    """Write the bytes of an array at a place of a file.
+
+    Raises:
+        OSError: There is no room for all of them.
+    """
+    if os.pwrite(fd, array.data, at) < array.nbytes:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def anonymous_file() -> int:

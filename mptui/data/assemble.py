@@ -56,7 +56,7 @@ def assemble_prepared(prepared: Prepared, data: DataConfig, side: int, seed: int
         DataError: Too little is in it, or another mask value is ignored.
     """
     facts, labels, pixels = prepared.facts, prepared.labels, prepared.pixels
-    if pixels is not None and data.ignore_index not in {None, facts.get("ignore_index")}:
+    if pixels is not None and data.ignore_index not in (None, facts.get("ignore_index")):
         raise DataError(
             f"{clean_name(str(prepared.folder))}: prepared with another data.ignore_index",
             hint=f"Prepare it again: mptui prepare DATA --ignore-index {data.ignore_index}",

@@ -47,13 +47,22 @@ def save_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     _save(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
 
+def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write a file, whole or not at all, whoever else writes it at the same time.
+
+    Raises:
+        OSError: There is no room, or no permission.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        try:
+            write(file)
+            file.close()
+            Path(file.name).replace(path)
+        finally:
+            Path(file.name).unlink(missing_ok=True)
+
+
 def _save(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            try:
-                write(file)
-                file.close()
-                Path(file.name).replace(path)
-            finally:
-                Path(file.name).unlink(missing_ok=True)
+        write_whole(path, write)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tomli
 
-from mptui.data.masks import MAX_CODES, MaskCoding, MaskSurvey
+from mptui.data.masks import MAX_CLASSES, MAX_CODES, MaskCoding, MaskSurvey
 from mptui.data.types import IGNORE
 from mptui.errors import DataError
 from mptui.text import clean_name
@@ -92,6 +92,11 @@ def _of_values(values: list[int], lossy: bool) -> MaskCoding:
     _refuse_unexplained_void(values)
     if _dense(values):
         values = list(range(values[-1] + 1))
+    if len(values) > MAX_CLASSES:
+        raise DataError(
+            f"the masks hold {len(values):,} values: instance numbers, or pictures, not classes",
+            hint="Save each pixel as the number of its class.",
+        )
     classes = tuple(f"class_{value}" for value in values)
     return MaskCoding(classes, tuple(values), tuple(range(len(values))))
 
@@ -158,6 +163,10 @@ def _from_file(path: Path) -> MaskCoding:
         raise DataError(
             f"{path}: two or more classes are expected, all by value or all by colour",
             hint=f"Write {_EXAMPLE}.",
+        )
+    if len(codes) > MAX_CLASSES:
+        raise DataError(
+            f"{path}: {len(codes):,} classes, and masks can hold {MAX_CLASSES:,}", hint="List fewer classes."
         )
     names = tuple(codes if by_colour else sorted(codes, key=codes.__getitem__))
     code_order = sorted(names, key=codes.__getitem__)

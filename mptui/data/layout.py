@@ -143,17 +143,29 @@ def walk_images(folder: str, ignored: Counter[str] | None = None) -> Iterator[st
 
 
 def _walk(folder: str, seen: set[tuple[int, int]], ignored: Counter[str]) -> Iterator[str]:
-    status = os.stat(folder)  # noqa: PTH116
-    if (status.st_dev, status.st_ino) in seen:
-        return
-    seen.add((status.st_dev, status.st_ino))
-    for entry in sorted(_entries(folder), key=lambda entry: entry.name):
-        if _leads_to(entry.is_dir):
-            yield from _walk(entry.path, seen, ignored)
+    levels = [_inside(folder, seen)]  # no recursion: folders may be a thousand deep
+    while levels:
+        entry = next(levels[-1], None)
+        if entry is None:
+            levels.pop()
+        elif _leads_to(entry.is_dir):
+            levels.append(_inside(entry.path, seen))
         elif _is_sample(entry):
             yield entry.path
         else:
             ignored[os.path.splitext(entry.name)[1].lower()] += 1  # noqa: PTH122
+
+
+def _inside(folder: str, seen: set[tuple[int, int]]) -> Iterator[os.DirEntry[str]]:
+    """What is in a folder, sorted; nothing where it was visited before."""
+    try:
+        status = os.stat(folder)  # noqa: PTH116
+    except OSError as error:  # it was removed, or closed, since it was listed
+        raise _unreadable(folder, error) from error
+    if (status.st_dev, status.st_ino) in seen:
+        return iter(())
+    seen.add((status.st_dev, status.st_ino))
+    return iter(sorted(_entries(folder), key=lambda entry: entry.name))
 
 
 def _is_sample(entry: os.DirEntry[str]) -> bool:
@@ -186,9 +198,13 @@ def _entries(path: str) -> list[os.DirEntry[str]]:
         with os.scandir(path) as entries:
             return [e for e in entries if not e.name.startswith(".") and e.name not in _NOT_DATA]
     except OSError as error:
-        raise DataError(
-            f"{clean_name(path)}: {error.strerror}", hint="Check that the folder may be read (ls -l)."
-        ) from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: OSError) -> DataError:
+    return DataError(
+        f"{clean_name(path)}: {error.strerror}", hint="Check that the folder may be read (ls -l)."
+    )
 
 
 def _first(folders: dict[str, str], names: tuple[str, ...]) -> str | None:

@@ -17,6 +17,8 @@ from mptui.data.readers import load_upright, opened, turned, upright_rgb
 from mptui.data.types import BadSampleError, Decoded, Mask
 
 MAX_CODES = 256
+MAX_CLASSES = 32_767
+"""What int16 masks can number."""
 
 _HIGHEST_VALUE = 65_535
 _UNKNOWN = -2

@@ -12,12 +12,13 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mptui.data.cache import cache_folder, load_json, save_json
+from mptui.data.cache import cache_folder, load_json, save_json, write_whole
 from mptui.data.checkers import ScanCancelledError
 from mptui.data.folders import Found
 from mptui.data.masks import MaskCoding
@@ -92,9 +93,13 @@ def fetched(name: str, root: Path, should_stop: ShouldStop) -> None:
 
     Raises:
         DataError: The set could not be had.
+        DiskError: Its folder can't be made.
         ScanCancelledError: `should_stop` said so.
     """
-    root.mkdir(parents=True, exist_ok=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _no_room(root, error) from error
     with tempfile.TemporaryFile() as complaints:
         child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             [sys.executable, "-c", _START, name, str(root), json.dumps(sys.path)],
@@ -150,7 +155,8 @@ def open_arrays(name: str, root: Path) -> Dataset:
     key = hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:12]
     folder = cache_folder() / "arrays" / f"{name}-{key}"
     # The names are written last: where they are, the arrays are whole.
-    if load_json(folder / "classes.json") is None:
+    arrays = (folder / f"{half}-{what}.npy" for half in ("train", "val") for what in ("images", "labels"))
+    if load_json(folder / "classes.json") is None or not all(array.exists() for array in arrays):
         _write_arrays(folder, dict(zip(("train", "val"), _halves(name, root), strict=True)))
     train, val = (
         ArraySplit(str(folder / f"{half}-images.npy"), np.load(folder / f"{half}-labels.npy"))
@@ -178,15 +184,20 @@ def _halves(name: str, root: Path) -> tuple[Any, Any]:
 
 def _write_arrays(folder: Path, halves: Mapping[str, Any]) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        # Each whole or not at all: another run may be reading, or writing the same.
         for half, data in halves.items():
-            np.save(folder / f"{half}-images.npy", np.asarray(data.data, np.uint8))
-            np.save(folder / f"{half}-labels.npy", np.asarray(data.targets, np.int64))
+            images, labels = np.asarray(data.data, np.uint8), np.asarray(data.targets, np.int64)
+            write_whole(folder / f"{half}-images.npy", partial(np.save, arr=images))
+            write_whole(folder / f"{half}-labels.npy", partial(np.save, arr=labels))
     except OSError as error:
-        raise DiskError(
-            f"{folder}: {error.strerror}", hint="Make room, or set XDG_CACHE_HOME to a folder with room."
-        ) from error
+        raise _no_room(folder, error) from error
     save_json(folder / "classes.json", list(_class_names(halves["train"])))
+
+
+def _no_room(folder: Path, error: OSError) -> DiskError:
+    return DiskError(
+        f"{folder}: {error.strerror}", hint="Make room, or set XDG_CACHE_HOME to a folder with room."
+    )
 
 
 def _class_names(half: Any) -> tuple[str, ...]:  # noqa: ANN401 - a torchvision set of any kind

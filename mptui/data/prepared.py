@@ -28,7 +28,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from mptui.data.masks import MaskCoding, mask_classes, resized_mask
+from mptui.data.masks import MAX_CLASSES, MaskCoding, mask_classes, resized_mask
 from mptui.data.readers import load_upright, opened, read_rgb
 from mptui.data.splits import Labels, Rows
 from mptui.data.types import IGNORE, BadSampleError, Decoded, Problem, Sides
@@ -281,6 +281,7 @@ def _sound(facts: dict[str, Any]) -> bool:
         and (train is None or (_is_count(train, 1 << 31) and train < count))
         and _are_texts(classes)
         and 2 <= len(facts["classes"]) <= _MOST_CLASSES
+        and (facts["task"] != "segmentation" or len(facts["classes"]) <= MAX_CLASSES)
         and _are_texts(facts.get("warnings"))
         and _is_count(facts.get("image_size"), 1 << 16)
         and isinstance(left_out, list)

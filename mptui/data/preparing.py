@@ -123,12 +123,24 @@ def _planned(order: Order, report: Report) -> _Plan:
     problems = within_budget(found, report, order.data.bad_sample_budget)
     settings = Settings(stored_side(order.image_size), order.quality, coding)
     rows = np.flatnonzero(report.sides[:, 0])
-    if not len(rows):
-        raise DataError("no usable images are left", hint="Look at the files that were left out.")
+    _check_halves(order, rows)
     facts = [VERSION, order.name, order.image_size, settings.to_json(), found.classes, found.train_rows]
     key = hashlib.sha256(json.dumps([*facts, SAMPLES_A_SHARD]).encode() + report.keys[rows].tobytes())
     labels = np.zeros(len(found.images), np.int64) if found.labels is None else found.labels
     return _Plan(order, settings, rows, labels, [(p.path, p.reason) for p in problems], key.hexdigest())
+
+
+def _check_halves(order: Order, rows: np.ndarray[Any, np.dtype[Any]]) -> None:
+    """Refuse a set of which one half would be empty."""
+    found = order.found
+    train = int((rows < found.train_rows).sum())
+    none_to_validate = train == len(rows) and found.train_rows < len(found.images)
+    if not train or none_to_validate:
+        which = "training" if not train else "validation"
+        raise DataError(
+            f"{order.name}: no usable images are left for {which}",
+            hint="Look at the files that were left out.",
+        )
 
 
 def _as_it_is(out: Path, key: str) -> Prepared:
@@ -227,8 +239,7 @@ def _check_room(out: Path, needed: int) -> None:
 def _finish(plan: _Plan, shards: list[Shard]) -> None:
     order, out = plan.order, plan.order.out
     records = np.concatenate([shard.records for shard in shards])
-    if not len(records):
-        raise DataError("no usable images are left", hint="Look at the files that were left out.")
+    _check_halves(order, records["row"])
     classes = order.found.classes if plan.settings.coding is None else plan.settings.coding.classes
     left_out = [*plan.problems, *(pair for shard in shards for pair in shard.left_out)]
     train = int((records["row"] < order.found.train_rows).sum())

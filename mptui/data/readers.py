@@ -118,9 +118,7 @@ def opened(path: str, content: bytes | None = None) -> Iterator[Image.Image]:
     except BadSampleError:
         raise
     except UnidentifiedImageError as error:
-        empty = (Path(path).stat().st_size if content is None else len(content)) == 0
-        reason = "empty (0 bytes)" if empty else "not an image, or one of a format that is not read"
-        raise BadSampleError(path, reason) from error
+        raise BadSampleError(path, _unidentified(path, content)) from error
     except Exception as error:
         # A damaged file makes Pillow's parsers raise anything.
         raise BadSampleError(path, _reason(error)) from error
@@ -244,6 +242,14 @@ def _check_size(path: str, image: Image.Image) -> None:
         )
     if min(width, height) < 1:
         raise BadSampleError(path, f"{width}x{height} pixels: there is nothing in it")
+
+
+def _unidentified(path: str, content: bytes | None) -> str:
+    try:
+        size = Path(path).stat().st_size if content is None else len(content)
+    except OSError as error:  # it has just been removed
+        return _reason(error)
+    return "empty (0 bytes)" if size == 0 else "not an image, or one of a format that is not read"
 
 
 def _reason(error: Exception) -> str:

@@ -9,6 +9,7 @@ import json
 import os
 import tarfile
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -96,8 +97,10 @@ class ShardWriter:
 
     def give_up(self) -> None:
         """Leave nothing of a shard that is not finished."""
-        self._file.close()
-        self._path.unlink(missing_ok=True)
+        with suppress(OSError):  # what is still buffered finds no room either
+            self._file.close()
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
 
     def _member(self, name: str, content: bytes) -> int:
         """Append a file to the archive; returns where its content begins."""

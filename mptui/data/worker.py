@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 import numpy.typing as npt
 
+from mptui.data.arena import write_at
 from mptui.data.geometry import DRAWS, Geometry, cut_image, cut_mask, views
 from mptui.data.seeds import Stream, uniforms
 from mptui.data.types import IGNORE, BadSampleError, Request
@@ -90,14 +91,14 @@ def _place(
     height, width = sample.image_HW3.shape[:2]
     boxes_14, flips_13 = views(geometry, draws_1D, np.array([float(width)]), np.array([float(height)]))
     pixels = cut_image(sample.image_HW3, boxes_14[0], flips_13[0], geometry.side)
-    os.pwrite(fd, pixels.data, task.pixels_at + row * pixels.nbytes)
+    write_at(fd, pixels, task.pixels_at + row * pixels.nbytes)
     if task.masks_at is None:
         _check_class(request, sample.label, "label", task.classes)
         return sample.label, 1
     assert sample.mask_HW is not None, "a segmentation sample has a mask"
     mask = cut_mask(sample.mask_HW, boxes_14[0], flips_13[0], geometry.side)
     _check_class(request, int(mask.max()), "mask value", task.classes)
-    os.pwrite(fd, mask.data, task.masks_at + row * mask.nbytes)
+    write_at(fd, mask, task.masks_at + row * mask.nbytes)
     return 0, int(np.count_nonzero(mask != IGNORE))
 
 

@@ -209,3 +209,31 @@ def test_each_class_has_its_share_held_out():
     assert split_by_class(labels, rows, 0.2, seed=1)[1].tolist() == val.tolist()
     assert split_by_class(labels, rows, 0.2, seed=2)[1].tolist() != val.tolist()
     assert np.bincount(labels[split_by_class(labels, rows, 0.99, seed=1)[0]]).tolist() == [1, 1, 1, 1]
+
+
+def test_a_folder_that_goes_while_the_set_is_listed_is_named(tmp_path, monkeypatch):
+    class_folders(tmp_path, {"cat": 1, "dog": 1})
+    real = os.stat
+
+    def gone(path, *args, **kwargs):
+        if str(path).endswith("dog"):
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr("mptui.data.layout.os.stat", gone)
+    with pytest.raises(DataError, match="dog: No such file"):
+        find_classes(str(tmp_path))
+
+
+def test_folders_a_thousand_deep_are_gone_through(tmp_path):
+    class_folders(tmp_path, {"cat": 1, "dog": 1})
+    deep = [tmp_path / "cat" / "/".join("d" * depth) for depth in range(1, 1201)]
+    for folder in deep:
+        folder.mkdir()
+    try:
+        photo().save(deep[-1] / "deep.png")
+        assert "deep.png" in names(find_classes(str(tmp_path)))
+    finally:
+        (deep[-1] / "deep.png").unlink(missing_ok=True)
+        for folder in reversed(deep):
+            folder.rmdir()

@@ -5,6 +5,8 @@ import pytest
 from PIL import Image
 
 from mptui.config.schema import DataConfig
+from mptui.data.coding import find_coding
+from mptui.data.masks import MaskSurvey
 from mptui.data.open import open_dataset
 from mptui.data.types import IGNORE, BadSampleError
 from mptui.errors import DataError
@@ -231,3 +233,9 @@ def test_real_masks(tmp_path):
     assert all(set(row) <= {0, 1} for row in masks_of(dataset))
     assert dataset.class_counts[0] > 0
     assert dataset.class_counts[1] > 0
+
+
+def test_more_classes_than_a_mask_can_number_are_refused():
+    surveys = [MaskSurvey("grey", (first, first + 1), (1, 1)) for first in range(0, 40_000, 2)]
+    with pytest.raises(DataError, match="40,000 values"):
+        find_coding(surveys, None, None)

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from mptui.config.schema import DataConfig
+from mptui.data.named import fetched
 from mptui.data.open import open_dataset, task_of
-from mptui.errors import DataError
+from mptui.errors import DataError, DiskError
 
 from .images import photo, stripes
 
@@ -115,3 +116,30 @@ def test_imagenette_and_food(tmp_path):
             photo().save(folder / f"{number}.jpg")
     dataset = opened("food101", tmp_path)
     assert (dataset.classes, len(dataset.train), len(dataset.val)) == (("pie", "soup"), 2, 2)
+
+
+def test_an_array_is_never_seen_half_written(tmp_path, own_cache, monkeypatch):
+    write_mnist(tmp_path)
+    first = opened("mnist", tmp_path)
+    (array,) = own_cache.rglob("train-images.npy")
+    seen = array.stat().st_ino
+    expected = first.train.request(3).read().image_HW3
+    (array.parent / "classes.json").unlink()  # as for another run that is about to write the same
+    opened("mnist", tmp_path)
+    assert array.stat().st_ino != seen  # who has mapped the first one keeps it
+    assert np.array_equal(first.train.request(3).read().image_HW3, expected)
+    assert {path.suffix for path in array.parent.iterdir()} == {".npy", ".json"}
+
+
+def test_an_array_that_was_cleared_away_is_written_again(tmp_path, own_cache):
+    write_mnist(tmp_path)
+    opened("mnist", tmp_path)
+    (array,) = own_cache.rglob("val-images.npy")
+    array.unlink()
+    assert len(opened("mnist", tmp_path).val) == 5
+
+
+def test_a_folder_that_can_not_be_made_is_a_disk_error(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DiskError, match="Not a directory"):
+        fetched("mnist", tmp_path / "file" / "data", lambda: False)

@@ -193,3 +193,19 @@ def test_a_read_that_never_ends_is_named_and_can_be_left(
         assert not psutil.pid_exists(hung[0])
         marker.unlink()
         assert len(read(pool, [Drawn(0)])) == 1  # another process does the next task
+
+
+def test_pixels_that_find_no_room_are_an_error_and_never_zeros():
+    code = """
+import resource, numpy as np
+from mptui.data.arena import anonymous_file, write_at
+fd = anonymous_file()
+resource.setrlimit(resource.RLIMIT_FSIZE, (150, 150))
+write_at(fd, np.ones(100, np.uint8), 0)
+try:
+    write_at(fd, np.ones(100, np.uint8), 100)
+except OSError as error:
+    print(error.strerror)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "No space left" in done.stdout

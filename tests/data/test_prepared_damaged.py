@@ -3,6 +3,7 @@
 import json
 import os
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ import torch
 
 from mptui.data.loader import Loader
 from mptui.data.prepared import INDEX, RECORD, SAMPLES, check_bytes, open_prepared
+from mptui.data.shards import ShardWriter
 from mptui.data.types import Problem
 from mptui.errors import DataError
-from tests.data.prepared_sets import SIDE, opened
+from tests.data.images import pairs, stripes
+from tests.data.prepared_sets import SIDE, opened, photos, prepared
 
 
 def changed(out, **facts):
@@ -158,3 +161,39 @@ def test_what_is_no_image_in_a_shard_is_a_bad_sample(ready):
     ) as loader:  # fmt: skip
         assert sum(window.size for window in loader.windows(0, 1)) == len(dataset.train)
     assert [problem.path for problem in bad] == [f"{out}/samples-00000.tar:00000000"]
+
+
+@pytest.mark.parametrize("ignored", [[255], {"a": 1}, "255", 3])
+def test_an_ignored_value_of_another_kind_is_another_value(tmp_path, small_shards, ignored):
+    masks = [stripes(0, 1, 255, size=(150, 100)), stripes(1, 0, 0, size=(150, 100))] * 3
+    prepared(pairs(tmp_path / "data", masks, size=(150, 100)), tmp_path / "out", ignore_index=255)
+    changed(tmp_path / "out", ignore_index=ignored)
+    with pytest.raises(DataError, match=r"another data\.ignore_index"):
+        opened(tmp_path / "out", task="segmentation", ignore_index=255)
+
+
+def test_more_classes_than_masks_can_number_are_refused(tmp_path, small_shards):
+    masks = [stripes(0, 1, 1, size=(150, 100))] * 4
+    prepared(pairs(tmp_path / "data", masks, size=(150, 100)), tmp_path / "out")
+    changed(tmp_path / "out", classes=[str(number) for number in range(40_000)])
+    with pytest.raises(DataError, match="not what they should be"):
+        open_prepared(str(tmp_path / "out"))
+
+
+def test_a_set_with_an_empty_half_is_refused_before_it_is_written(tmp_path, small_shards):
+    data = photos(tmp_path / "data", {"train/cat": 3, "train/dog": 3, "val/cat": 1, "val/dog": 1})
+    for path in (data / "val").rglob("*.jpg"):
+        path.write_bytes(b"nothing")
+    with pytest.raises(DataError, match="data: no usable images are left for validation"):
+        prepared(data, tmp_path / "out", bad_sample_budget=0.9)
+    assert not list(tmp_path.glob("out/*.tar"))
+
+
+def test_a_shard_that_is_given_up_leaves_nothing_even_on_a_full_disk(tmp_path):
+    writer = ShardWriter(tmp_path, 0)
+    writer._file.close()
+    with Path("/dev/full").open("wb", buffering=1 << 16) as full:
+        writer._file = full
+        writer._write(b"nothing finds room")
+        writer.give_up()
+    assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from PIL import Image, ImageCms
+from PIL import Image, ImageCms, UnidentifiedImageError
 
 from mptui.data.readers import ArrayRequest, FileRequest, read_rgb
 from mptui.data.types import BadSampleError
@@ -213,3 +213,16 @@ def test_real_awkward_files_are_read_or_refused(tmp_path):
         assert picture_HW3.size == 3 or picture_HW3.std() > 10, entry.name
     for entry in os.scandir(root / "broken"):
         assert refused(entry.path), entry.name
+
+
+def test_a_file_that_goes_while_it_is_read_is_a_bad_sample(tmp_path, monkeypatch):
+    path = tmp_path / "a.png"
+    path.write_bytes(b"no image")
+
+    def removed(*args, **kwargs):
+        path.unlink()
+        raise UnidentifiedImageError("cannot identify")
+
+    monkeypatch.setattr("mptui.data.readers.Image.open", removed)
+    with pytest.raises(BadSampleError, match="no such file"):
+        read_rgb(str(path))
