@@ -27,7 +27,7 @@ from mptui.data.seeds import Stream as Numbers
 from mptui.data.seeds import generator
 from mptui.data.stored import StoredSplit
 from mptui.data.stream import BadSamples, HostBatch, Source, Stream
-from mptui.data.transfer import Transfer
+from mptui.data.transfer import Transfer, sent
 from mptui.data.types import Problem, Split
 from mptui.errors import ConfigError
 
@@ -295,8 +295,8 @@ class Loader:
             if coming is not None:
                 self._transfer.start(coming)
         if self._augment:
-            colour = torch.from_numpy(colours(self._seed, epoch, batch.indices))
-            images = self._finish.coloured(pixels, colour.to(self._device, non_blocking=True))
+            colour = sent(colours(self._seed, epoch, batch.indices), self._device)
+            images = self._finish.coloured(pixels, colour)
         else:
             images = self._finish.plain(pixels)
         return self._batch(images, targets, batch.indices, batch.valid, (epoch, batch.first))

@@ -16,13 +16,18 @@ from mptui.data.geometry import DRAWS, Geometry, stored_side, views
 from mptui.data.seeds import Stream as Numbers
 from mptui.data.seeds import uniforms
 from mptui.data.stream import Source, Stream
+from mptui.data.transfer import sent
+from mptui.hardware.host import host_memory
 
 _DEVICE_SHARE = 0.2
 """Of the free memory of a device, what both halves of a set may take unasked."""
 _HOST_BYTES = 1 << 30
 _FINISHED_BYTES = 1 << 28
 _DRAWN_AT_ONCE = 4096
+_HOST_SHARE = 0.5
 _LOAD_BATCH = 64
+"""Samples that a process is sent at once to fill the cache: fewer tiny ones cost more than their reading."""
+_LOAD_BYTES = 8 << 20
 _LOAD_AHEAD = 16
 
 
@@ -65,7 +70,7 @@ class Pass:
     ) -> None:
         self.resident, self.indices = resident, resident.indices[order]
         self.valid_counts = resident.valid_counts[order]
-        self._rows = torch.from_numpy(order).to(resident.pixels.device)
+        self._rows = sent(order, resident.pixels.device)
         self._geometry, self._seed, self._epoch = geometry, seed, epoch
         self._drawn = range(0)
         self._theta_N23 = self._colour_N43 = torch.empty(0)
@@ -86,10 +91,8 @@ class Pass:
 
     def _draw(self, first: int, last: int) -> None:
         indices, device = self.indices[first:last], self._rows.device
-        theta_N23 = affine(self._geometry, self._seed, self._epoch, indices)
-        colour_N43 = colours(self._seed, self._epoch, indices)
-        self._theta_N23 = torch.from_numpy(theta_N23).to(device)
-        self._colour_N43 = torch.from_numpy(colour_N43).to(device)
+        self._theta_N23 = sent(affine(self._geometry, self._seed, self._epoch, indices), device)
+        self._colour_N43 = sent(colours(self._seed, self._epoch, indices), device)
         self._drawn = range(first, last)
 
 
@@ -116,7 +119,7 @@ def load(source: Source, device: torch.device, on_progress: Callable[[int, int],
         epoch=0,
         indices=np.arange(count),
         first=0,
-        batch_size=_LOAD_BATCH,
+        batch_size=_load_batch(source.pool.size, pixels.nbytes // count),
         ahead=_LOAD_AHEAD,
         held=1,
     )
@@ -124,9 +127,9 @@ def load(source: Source, device: torch.device, on_progress: Callable[[int, int],
         while batches := stream.take(1):
             batch = batches[0]
             rows = slice(batch.first, batch.first + batch.size)
-            pixels[rows] = torch.from_numpy(batch.pixels_BHW3).to(device)
+            pixels[rows].copy_(torch.from_numpy(batch.pixels_BHW3))
             found = batch.labels if batch.masks_BHW is None else batch.masks_BHW
-            targets[rows] = torch.from_numpy(found).to(device)
+            targets[rows].copy_(torch.from_numpy(found))
             indices[rows], valid_counts[rows] = batch.indices, batch.valid_counts
             stream.release(batches)
             if on_progress is not None:
@@ -134,6 +137,11 @@ def load(source: Source, device: torch.device, on_progress: Callable[[int, int],
     finally:
         stream.close()
     return Resident(pixels, targets, indices, valid_counts)
+
+
+def _load_batch(workers: int, sample_bytes: int) -> int:
+    """Samples a batch while the cache is filled; all workers share in each."""
+    return max(_LOAD_BATCH, min(_LOAD_BATCH * workers, _LOAD_BYTES // sample_bytes))
 
 
 def crop(
@@ -150,7 +158,7 @@ def crop(
     Returns:
         float32 images_BHW3 in 0..255, and the targets.
     """
-    grid = F.affine_grid(theta_B23, [len(theta_B23), 1, side, side], align_corners=False)
+    grid = _grid(theta_B23, side)
     images = _sampled(pixels_BHW3.permute(0, 3, 1, 2), grid, "bilinear").permute(0, 2, 3, 1)
     if targets.ndim == 3:
         targets = _sampled(targets.unsqueeze(1), grid, "nearest").squeeze(1)
@@ -169,7 +177,7 @@ def cache_fits(
         device: Where it would be kept.
         has_ignored: Whether masks have pixels that count for nothing: cut on the device, how many there are
             would be unknown to the host.
-        budget: Bytes it may take; None: a fifth of a GPU's free memory, 1 GiB of a host's.
+        budget: Bytes it may take; None: a fifth of a GPU's free memory, of a host's half, and at most 1 GiB.
     """
     if has_ignored and task == "segmentation":
         return False, "masks have ignored pixels, which must be counted before they are on the device"
@@ -185,7 +193,7 @@ def _free_share(device: torch.device) -> int:
         return int(torch.cuda.mem_get_info(device)[0] * _DEVICE_SHARE)
     if device.type == "xpu":
         return int(torch.xpu.mem_get_info(device)[0] * _DEVICE_SHARE)
-    return _HOST_BYTES
+    return min(_HOST_BYTES, int(host_memory()[1] * _HOST_SHARE))
 
 
 def affine(
@@ -206,6 +214,16 @@ def affine(
     theta_B23[:, 1, 1] = np.where(transposed, 0.0, (bottom - top) * along_y)
     theta_B23[:, 0, 2], theta_B23[:, 1, 2] = left + right - 1, top + bottom - 1
     return theta_B23.astype(np.float32)
+
+
+def _grid(theta_B23: torch.Tensor, side: int) -> torch.Tensor:
+    """Where each pixel of the views lies, BHW2, as `F.affine_grid` says.
+
+    That is a product of matrices, which may be in TF32: its 10 bits are a quarter of a pixel in 512.
+    """
+    places = (2 * torch.arange(side, device=theta_B23.device) + 1) / side - 1
+    along_x, along_y, origin = theta_B23[:, None, None].unbind(-1)
+    return along_x * places[:, None] + along_y * places[:, None, None] + origin
 
 
 def _sampled(values_BCHW: torch.Tensor, grid: torch.Tensor, mode: str) -> torch.Tensor:

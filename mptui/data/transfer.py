@@ -4,7 +4,8 @@ Shapes: B samples, H and W pixels.
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,13 @@ import torch
 
 from mptui.data.arena import Arena
 from mptui.data.stream import HostBatch
+
+
+def sent(values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
+    """A small array on `device`, for use on the current stream; on CUDA the host waits for nothing."""
+    tensor = torch.from_numpy(values)
+    # from pageable memory the driver may wait for all that the stream has still to do
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 class _Moved(NamedTuple):
@@ -44,8 +52,11 @@ class Transfer:
         memory = self._arena.bytes()
         if self._pinned is None or self._pinned.nbytes != memory.nbytes:
             self._unpin()
-            torch.cuda.cudart().cudaHostRegister(memory.ctypes.data, memory.nbytes, 0)  # type: ignore[no-untyped-call]
-            self._pinned = memory
+            cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            if cudart.cudaHostRegister(memory.ctypes.data, memory.nbytes, 0) == cudart.cudaError.success:
+                self._pinned = memory
+            else:
+                self._forget_refusal()
 
     def start(self, batch: HostBatch) -> None:
         """Begin to copy a complete batch, unless that was begun before."""
@@ -85,6 +96,11 @@ class Transfer:
         """Let go of the arena."""
         self.settle()
         self._unpin()
+
+    def _forget_refusal(self) -> None:
+        """Let a kernel that nobody needs fail: CUDA keeps an error for who asks next, as each kernel does."""
+        with suppress(RuntimeError):
+            torch.ones(1, device=self._device)
 
     def _unpin(self) -> None:
         if self._pinned is not None:

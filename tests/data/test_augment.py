@@ -4,7 +4,7 @@ import torch
 
 from mptui.data.augment import IMAGENET_MEAN, IMAGENET_STD, Finish, _by_products, colours, mix
 from mptui.data.geometry import DRAWS, Geometry, cut_image, cut_mask, views
-from mptui.data.resident import affine, crop
+from mptui.data.resident import _grid, affine, crop
 from mptui.data.seeds import Stream, replacement, uniforms
 from tests.data.samples import Drawn, Masked
 
@@ -180,3 +180,9 @@ def test_colours_on_a_gpu_are_those_of_a_host(channels_last: bool) -> None:
     found = Finish(6, gpu, channels_last=channels_last).coloured(pixels().to(gpu), colour.to(gpu))
     expected = Finish(6, CPU, channels_last=channels_last).coloured(pixels(), colour)
     torch.testing.assert_close(found.cpu(), expected, atol=0.02, rtol=0.01)  # products may be in TF32
+
+
+def test_views_are_cut_where_affine_grid_says_without_a_product_of_matrices() -> None:
+    theta = torch.from_numpy(affine(Geometry.for_training("segmentation", 48), 3, 1, np.arange(6)))
+    expected = torch.nn.functional.affine_grid(theta, [6, 1, 48, 48], align_corners=False)
+    torch.testing.assert_close(_grid(theta, 48), expected, atol=1e-6, rtol=0)

@@ -12,8 +12,10 @@ import torch
 from mptui.data.augment import IMAGENET_MEAN, IMAGENET_STD
 from mptui.data.batch import Batch, Window
 from mptui.data.loader import Loader
+from mptui.data.pool import Pool
 from mptui.data.resident import cache_fits
 from mptui.data.types import IGNORE, Problem, Request
+from mptui.data.worker import Task
 from mptui.errors import ConfigError, DataError
 from tests.data.samples import Broken, Drawn, Faulty, Masked, Samples
 
@@ -379,3 +381,17 @@ def test_what_fits_on_the_device() -> None:
     fits, reason = cache_fits(100, 32, "segmentation", CPU, True)
     assert not fits
     assert "ignored" in reason
+
+
+def test_a_cache_is_filled_in_messages_of_many_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    submit = Pool.submit
+
+    def counted(pool: Pool, task: Task) -> None:
+        sizes.append(len(task.indices))
+        submit(pool, task)
+
+    monkeypatch.setattr(Pool, "submit", counted)
+    with loader(Samples(300), cache="device", workers=2) as filled:
+        filled.prepare()
+    assert sizes == [64, 64, 64, 64, 22, 22]

@@ -1,0 +1,56 @@
+"""The way of the data to a GPU: the same bits as on a host, and nothing in the loop waits for the device."""
+
+import pytest
+import torch
+
+from mptui.data.arena import Arena
+from mptui.data.transfer import Transfer
+from tests.data.samples import Masked, Samples
+from tests.data.test_loader import batches, joined, loader, segmentation
+
+GPU = torch.device("cuda")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+
+
+@pytest.mark.parametrize("cache", ["off", "ram", "device"])
+@pytest.mark.parametrize("augment", [True, False])
+def test_no_batch_waits_for_the_device(cache, augment):
+    with loader(Samples(300), device=GPU, cache=cache, augment=augment, workers=2) as data:
+        batches(data)  # what is kept, pinned and allocated the first time
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            for window in data.windows(1, 1):
+                for batch in window:
+                    batch.images_BCHW.mul_(2)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("cache", ["off", "ram", "device"])
+def test_batches_are_those_of_a_host(cache):
+    for make in (loader, lambda split, **settings: segmentation(Samples(52, Masked), **settings)):
+        with make(Samples(52), device=GPU, cache=cache) as here, make(Samples(52), cache=cache) as there:
+            images, targets, indices = joined(batches(here))
+            expected_images, expected_targets, expected_indices = joined(batches(there))
+        assert indices == expected_indices
+        assert (targets.cpu() != expected_targets).float().mean() < 1e-3  # a pixel on an edge may fall aside
+        torch.testing.assert_close(images.cpu(), expected_images, atol=0.03, rtol=0)
+
+
+def test_memory_that_can_not_be_pinned_breaks_no_kernel():
+    arena = Arena()
+    arena.reserve(1 << 20)
+    memory = arena.bytes()
+    cudart = torch.cuda.cudart()
+    assert cudart.cudaHostRegister(memory.ctypes.data, memory.nbytes, 0) == cudart.cudaError.success
+    try:
+        transfer = Transfer(GPU, arena)
+        transfer.pin()  # refused: it is pinned already
+        assert torch.ones(3, device=GPU).sum().item() == 3
+        transfer.close()
+    finally:
+        cudart.cudaHostUnregister(memory.ctypes.data)
+        arena.close()
