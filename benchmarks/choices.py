@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import RESNET18, Network, ratios, save
+from benchmarks.common import RESNET18, Network, ratios, save, turn
 from mptui.data.open import open_dataset
 from mptui.engine.choices import Candidates, layouts, precisions, updates
 from mptui.engine.trial import Trial
@@ -99,8 +99,7 @@ def measure(case: Network, trials: int) -> dict[str, Any]:
         chosen.append({"precision": plan.precision.used, "layout": layout, "update": update})
         print(f"  trial {number + 1}  {chosen[-1]}: {plan.precision.reason}", flush=True)
         for step in range(STEPS):
-            names = list(timers) if (number + step) % 2 == 0 else list(timers)[::-1]
-            for name in names:
+            for name in turn(timers, number + step):
                 figures[name].append(timers[name]())
     seconds = {name: statistics.median(values) for name, values in figures.items()}
     right = {kind: [_right(kind, choice, seconds) for choice in chosen] for kind in chosen[0]}

@@ -4,7 +4,7 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,12 +45,16 @@ def machine() -> dict[str, Any]:
     }
 
 
+def turn(sides: Iterable[str], number: int) -> list[str]:
+    """The sides in the order of a round: A B, B A, A B and so on, so that a machine's drift favours none."""
+    return list(sides)[:: 1 if number % 2 == 0 else -1]
+
+
 def alternate(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
     """Measure each side once a round, in the order A B, B A, A B and so on."""
     figures: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds):
-        names = list(sides) if number % 2 == 0 else list(sides)[::-1]
-        for name in names:
+        for name in turn(sides, number):
             figures[name].append(sides[name]())
             print(f"  round {number + 1}  {name:<28} {figures[name][-1]:12.3f}", flush=True)
     return figures

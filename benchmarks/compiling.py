@@ -22,7 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import RESNET18, RESNET50, Network, ratios, save
+from benchmarks.common import RESNET18, RESNET50, Network, ratios, save, turn
 from mptui.events import PhaseChanged
 from mptui.runs.journal import read_journal
 
@@ -127,7 +127,7 @@ def measure_blocks(name: str, rounds: int) -> dict[str, Any]:
     """Whole against blocks, with empty and with kept caches."""
     figures: dict[str, list[dict[str, float]]] = {}
     for number in range(rounds):
-        for how in ["whole", "blocks"] if number % 2 == 0 else ["blocks", "whole"]:
+        for how in turn(("whole", "blocks"), number):
             with tempfile.TemporaryDirectory() as cache:
                 for start in ("first", "again"):
                     child = subprocess.run(

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from benchmarks import asked
-from benchmarks.common import save
+from benchmarks.common import save, turn
 from benchmarks.subjects import CASES as SUBJECTS
 from benchmarks.subjects import TINY, Case, make_trainer
 from mptui.data.batch import Batch, Window
@@ -119,7 +119,7 @@ def measure(timed: Blocks) -> dict[str, Any]:
             microseconds(step, timed.steps)
         figures: dict[str, list[float]] = {name: [] for name in sides}
         for number in range(timed.blocks):
-            for name in list(sides) if number % 2 else list(sides)[::-1]:
+            for name in turn(sides, number):
                 figures[name].append(microseconds(sides[name], timed.steps))
         snapshots = [_snapshot(guarded, sides["with"]) for _ in range(SNAPSHOTS)]
     over = [a - b for a, b in zip(figures["with"], figures["without"], strict=True)]

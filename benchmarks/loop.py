@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks import asked
-from benchmarks.common import alternate, ratios, save
+from benchmarks.common import alternate, ratios, save, turn
 from benchmarks.sides import figures
 from benchmarks.subjects import CASES, TINY, Case, make_trainer, tiny_network
 
@@ -54,7 +54,7 @@ def measure_tiny() -> dict[str, Any]:
         sides = {"mptui": mptui, "bare": bare}
         figures: dict[str, list[float]] = {name: [] for name in sides}
         for number in range(TINY_BLOCKS):
-            for name in list(sides) if number % 2 else list(sides)[::-1]:
+            for name in turn(sides, number):
                 figures[name].append(_microseconds(sides[name]))
     over = [a - b for a, b in zip(figures["mptui"], figures["bare"], strict=True)]
     result = {name: statistics.median(values) for name, values in figures.items()}
