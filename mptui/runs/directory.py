@@ -39,6 +39,7 @@ CRASHED = "crashed"
 """The status of a run that nobody trains, though it never said how it ended."""
 
 _LOCK = "lock.json"
+_HAS_PROC = sys.platform == "linux"
 LOCK_VERSION = 2
 
 BEAT_S = 10.0
@@ -336,7 +337,7 @@ def _start_time(pid: int) -> float | None:
     None where it has ended, be it that nobody has asked how: it trains nothing. On Linux in ticks since the
     boot: seconds of the calendar would be others once the clock is set.
     """
-    if sys.platform == "linux":
+    if _HAS_PROC:
         try:
             fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         except OSError:

@@ -13,6 +13,7 @@ from mptui.runs.session import Session
 from tests.data.images import pairs, stripes
 
 GIB = 1 << 30
+LIMIT_S = 300.0
 SETTINGS = {
     "model.name": "unet",
     "model.width": 4,
@@ -49,8 +50,7 @@ def go(tmp_path):
         session = Session(plan_run(request), path, resume=resume is not None)
         heard = session.listen()
         session.start()
-        while not session.finished:
-            heard.wait(0.1)
+        assert session.wait(LIMIT_S)
         assert session.result.exit_code == 0
         return path, heard.drain()
 

@@ -12,6 +12,7 @@ from mptui.runs.session import Session
 from tests.data.images import pairs, stripes
 from tests.data.prepared_sets import prepared
 
+LIMIT_S = 300.0
 SETTINGS = {
     "model.name": "unet",
     "model.width": 4,
@@ -41,8 +42,7 @@ def test_images_small_enough_to_be_kept_as_they_are_train_to_the_same_figures(tm
         )
         heard = session.listen()
         session.start()
-        while not session.finished:
-            heard.wait(0.1)
+        assert session.wait(LIMIT_S)
         assert session.result.exit_code == 0
         told = [event for event in heard.drain() if isinstance(event, EpochFinished | Validated)]
         figures.append(
