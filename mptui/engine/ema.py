@@ -9,6 +9,9 @@ import torch
 class WeightAverage:
     """average = decay x average + (1 - decay) x weights, after each applied step.
 
+    After n steps the decay is (1 + n) / (10 + n), if that is less: at first the average would else be that
+    of random weights, and in a short run to its end.
+
     BatchNorm's statistics are not averaged: validation uses the live ones, as torch's `swa_utils` does
     without `use_buffers`.
     """
@@ -19,10 +22,14 @@ class WeightAverage:
         self._average = [w.clone(memory_format=torch.preserve_format) for w in self._weights]
         self.decay = decay
 
-    def update(self, good: torch.Tensor) -> None:
-        """Move by one step where `good` (0-dim float32: 1 applied, 0 refused) says so. Never syncs."""
+    def update(self, good: torch.Tensor, applied: torch.Tensor) -> None:
+        """Move by one step where `good` (0-dim float32: 1 applied, 0 refused) says so. Never syncs.
+
+        `applied` (int64, one number) is the count of steps before this one.
+        """
+        share = (9.0 / (applied + 10.0)).clamp_(min=1.0 - self.decay)
         difference = torch._foreach_sub(self._weights, self._average)
-        torch._foreach_mul_(difference, good * (1.0 - self.decay))
+        torch._foreach_mul_(difference, (good * share).squeeze())
         torch._foreach_add_(self._average, difference)
 
     @contextlib.contextmanager
