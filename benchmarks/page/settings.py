@@ -1,6 +1,7 @@
 """Sections of the settings: what is chosen, compiling, what each switch is worth, and tuning."""
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -61,9 +62,7 @@ def _choices_tables(cases: Mapping[str, Mapping[str, Any]]) -> list[str]:
     rows = [
         [
             _at(name, m),
-            listed(
-                dict.fromkeys(f"{c['precision']}, channels {c['layout']}, {c['update']}" for c in m["chosen"])
-            ),
+            _chosen(m["chosen"]),
             *(m["right"][kind] for kind in ("precision", "layout", "update")),
         ]
         for name, m in cases.items()
@@ -87,6 +86,12 @@ def _choices_tables(cases: Mapping[str, Mapping[str, Any]]) -> list[str]:
         table(["median ms", *(_at(name, found) for name, found in cases.items())], steps),
         f"A step of FP32 in NCHW over one in channels last: {listed(gains)}." if gains else "",
     ]
+
+
+def _chosen(choices: Sequence[Mapping[str, str]]) -> str:
+    """What was chosen, with how often where it was not always the same."""
+    told = Counter(f"{c['precision']}, channels {c['layout']}, {c['update']}" for c in choices)
+    return "; ".join(f"{words} ({times})" if len(told) > 1 else words for words, times in told.items())
 
 
 def _candidate(kind: str) -> str:
