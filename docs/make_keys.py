@@ -13,6 +13,7 @@ _PLACES = {
     "live": "The run",
     "chart": "A chart in focus",
     "log": "The log in focus",
+    "numerics": "What 16 bits do to the numbers",
     "leave": "Leaving a run that still goes",
     "switch": "Before another preset",
     "help": "The help screen",

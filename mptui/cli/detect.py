@@ -1,10 +1,12 @@
 """`mptui detect`: the devices of this machine, what they can do, and what to use."""
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from mptui.cli import options as o
+from mptui.cli.output import console, print_json, print_next
 
 if TYPE_CHECKING:
     from mptui.hardware.devices import Machine
@@ -16,7 +18,7 @@ def app_command(app: typer.Typer) -> None:
 
 
 def detect(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: o.Json = False,
     with_torch: Annotated[
         bool, typer.Option("--torch/--no-torch", help="Also ask torch what it can use (takes seconds).")
     ] = True,
@@ -26,10 +28,10 @@ def detect(
 
     machine = find_machine(with_torch)
     if as_json:
-        typer.echo(json.dumps(_document(machine), indent=2))
+        print_json(_document(machine))
     else:
         _show(machine)
-    typer.echo(f"Next: {_next_command(machine)}", err=True)
+    print_next(_next_command(machine))
 
 
 def _document(machine: "Machine") -> dict[str, Any]:
@@ -48,19 +50,18 @@ def _document(machine: "Machine") -> dict[str, Any]:
 
 
 def _show(machine: "Machine") -> None:
-    from rich.console import Console
     from rich.panel import Panel
     from rich.text import Text
 
     from mptui.hardware.advice import recommend
     from mptui.hardware.describe import device_lines, device_title, torch_line
 
-    console = Console()
+    out = console()
     for device in machine.devices:
         title = device_title(device)
         lines = device_lines(device, recommend(device, machine.host.cpus_usable), machine)
-        if console.is_terminal:
-            console.print(Panel(Text("\n".join(lines)), title=Text(title), title_align="left"))
+        if out.is_terminal:
+            out.print(Panel(Text("\n".join(lines)), title=Text(title), title_align="left"))
         else:
             typer.echo("\n".join([title, *(f"  {line}" for line in lines)]))
     for sentence in (torch_line(machine), *machine.notes):

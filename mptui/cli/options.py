@@ -59,6 +59,7 @@ RunsDir = Annotated[
     Path,
     typer.Option("--runs-dir", metavar="DIR", envvar="MPTUI_RUNS_DIR", help="Where runs are kept."),
 ]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name, the start of it, or its directory.")]
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="The run's name.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run of this --name, if it is there.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Train in the background; the shell is free at once.")]

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
+from mptui.text import clean
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -17,7 +19,7 @@ def print_json(document: object) -> None:
 
 def print_next(command: str) -> None:
     """Tell on stderr what a person may want to do next."""
-    typer.echo(f"Next: {command}", err=True)
+    typer.echo(clean(f"Next: {command}", limit=4096), err=True)
 
 
 def console(file: TextIO | None = None, **options: Any) -> "Console":  # noqa: ANN401 - rich's own options

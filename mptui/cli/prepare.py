@@ -12,6 +12,7 @@ import typer
 from mptui.cli import options as o
 from mptui.cli.output import console, print_json, print_next
 from mptui.cli.signals import Signals
+from mptui.text import clean
 
 if TYPE_CHECKING:
     from mptui.data.prepared import Prepared
@@ -138,9 +139,9 @@ def _report(prepared: "Prepared", seconds: float, as_json: bool) -> None:
         print_json(document)
         return
     typer.echo(
-        f"{prepared.folder}: {document['samples']:,} samples for {document['task']}, {len(prepared.classes)}"
-        f" classes, shorter side {document['side']} px, {document['bytes'] / 2**20:,.0f} MiB in"
-        f" {document['shards']} shards"
+        f"{clean(str(prepared.folder), limit=4096)}: {document['samples']:,} samples for {document['task']},"
+        f" {len(prepared.classes)} classes, shorter side {document['side']} px,"
+        f" {document['bytes'] / 2**20:,.0f} MiB in {document['shards']} shards"
     )
     if document["left_out"]:
         typer.echo(f"{document['left_out']} files that can't be used were left out", err=True)
@@ -167,7 +168,7 @@ def _document(prepared: "Prepared", seconds: float) -> dict[str, Any]:
 
 
 def _tell(line: str) -> None:
-    typer.echo(line, err=True)
+    typer.echo(clean(line, limit=4096), err=True)
 
 
 @contextmanager

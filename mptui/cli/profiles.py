@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from mptui.cli import options as o
 from mptui.cli.output import print_json, print_next
 from mptui.text import clean
 
@@ -27,9 +28,7 @@ def without_command(ctx: typer.Context) -> None:
 
 
 @profiles.command("list")
-def list_all(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-) -> None:
+def list_all(as_json: o.Json = False) -> None:
     """List the profiles, in the order of their digits on the screens."""
     from mptui.config.profiles import list_profiles
 
@@ -58,9 +57,7 @@ def show(name: _NameOrFile) -> None:
     text, _ = read_document(find_profile(name))
     for line in text.splitlines():
         typer.echo(clean(line.expandtabs(4), limit=len(text) * 8))
-    print_next(
-        f"mptui run --profile {clean(name)} --dry-run, or mptui profiles new NAME --from {clean(name)}"
-    )
+    print_next(f"mptui run --profile {name} --dry-run, or mptui profiles new NAME --from {name}")
 
 
 @profiles.command()
@@ -70,7 +67,7 @@ def validate(name: _NameOrFile) -> None:
 
     check_profile(name, os.environ)
     typer.echo("ok")
-    print_next(f"mptui run --profile {clean(name)}")
+    print_next(f"mptui run --profile {name}")
 
 
 @profiles.command()

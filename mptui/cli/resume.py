@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,8 +13,6 @@ from mptui.cli.signals import Signals
 if TYPE_CHECKING:
     from mptui.runs.plan import Request
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name, the start of it, or its directory.")]
-
 
 def app_command(app: typer.Typer) -> None:
     """Add the command."""
@@ -23,7 +21,7 @@ def app_command(app: typer.Typer) -> None:
 
 def resume(
     ctx: typer.Context,
-    run: Run,
+    run: o.Run,
     epochs: o.Epochs = None,
     workers: o.Workers = None,
     device: o.Device = None,

@@ -6,16 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
+from mptui import format as fmt
 from mptui.cli import options as o
 from mptui.cli.output import console, print_json, print_next
 from mptui.text import clean
 
 runs = typer.Typer(rich_markup_mode=None)
 
-First = Annotated[str, typer.Argument(metavar="RUN", help="A run's name, the start of it, or its directory.")]
 Second = Annotated[str, typer.Argument(metavar="RUN", help="The run to compare it with.")]
 
-UNKNOWN = "–"
 _BARS = "▁▂▃▄▅▆▇█"
 _CURVE_WIDTH = 32
 
@@ -51,7 +50,7 @@ def list_all(ctx: typer.Context, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR, as_js
 
 @runs.command()
 def compare(
-    first: First, second: Second, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR, as_json: o.Json = False
+    first: o.Run, second: Second, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR, as_json: o.Json = False
 ) -> None:
     """Put two runs beside each other: values that differ, accuracy, speed, memory, time, curves."""
     from mptui.codec import finite_json
@@ -81,11 +80,11 @@ def _print_list(listed: list[dict[str, Any]]) -> None:
         table.add_row(
             name,
             str(summary.get("status")) + (f", silent for {silent:,} s" if silent else ""),
-            str(summary.get("epochs", UNKNOWN)),
+            str(summary.get("epochs", fmt.UNKNOWN)),
             f"{summary.get('optimizer_steps', 0):,}",
-            f"{best['metric']} {value:.4f}" if isinstance(value, float) else UNKNOWN,
-            f"{rate:,.1f}" if isinstance(rate, float) else UNKNOWN,
-            str((summary.get("precision") or {}).get("used") or UNKNOWN),
+            f"{best['metric']} {value:.4f}" if isinstance(value, float) else fmt.UNKNOWN,
+            f"{rate:,.1f}" if isinstance(rate, float) else fmt.UNKNOWN,
+            str((summary.get("precision") or {}).get("used") or fmt.UNKNOWN),
         )
     console().print(table)
 
@@ -110,7 +109,7 @@ def _print_comparison(found: dict[str, Any]) -> None:
 
 def _shown(key: str, value: object) -> str:
     if value is None:
-        return UNKNOWN
+        return fmt.UNKNOWN
     if key.endswith("_bytes") and isinstance(value, int):
         return f"{value / (1 << 20):,.0f} MiB"
     if isinstance(value, float):

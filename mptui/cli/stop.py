@@ -15,8 +15,6 @@ from mptui.text import clean
 if TYPE_CHECKING:
     from pathlib import Path
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name, the start of it, or its directory.")]
-
 Timeout = Annotated[
     float,
     typer.Option(metavar="SECONDS", min=0, help="How long to wait; the run goes on with what it was asked."),
@@ -32,7 +30,7 @@ def app_command(app: typer.Typer) -> None:
     app.command("stop")(stop)
 
 
-def stop(run: Run, timeout: Timeout = WAIT_S, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR) -> int:
+def stop(run: o.Run, timeout: Timeout = WAIT_S, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR) -> int:
     """Save a run and end it, wherever it runs on this machine, and wait until that is done."""
     from mptui.runs.directory import find_run, holder_of, owner_of
 
@@ -96,4 +94,4 @@ def _tell_end(run: "Path", words: str) -> None:
     if last.exists():
         typer.echo(clean(f"checkpoint: {last.resolve() if last.is_symlink() else last}"))
     if status in {"stopped", CRASHED}:
-        print_next(clean(f"go on with it: mptui resume {run}"))
+        print_next(f"go on with it: mptui resume {run}")

@@ -127,4 +127,4 @@ def _report(
     if path is None:
         print_next("save it: the same command with --save NAME")
     else:
-        print_next(f"mptui run --profile {clean(str(save), limit=4096)}")
+        print_next(f"mptui run --profile {save}")
