@@ -227,13 +227,14 @@ class Loader:
         return [self._source.split.request(int(index)).name for index in indices]
 
     def close(self) -> None:
-        """End the workers and give all memory back."""
-        self._abandon()
-        self._transfer.close()
-        self._pool.close()
+        """End the workers and give all memory back, also where a device that failed lets go of nothing."""
         self._resident = None
-        if self._shelf is not None:
-            self._shelf.close()
+        with contextlib.ExitStack() as last_first:
+            if self._shelf is not None:
+                last_first.callback(self._shelf.close)
+            last_first.callback(self._pool.close)
+            last_first.callback(self._transfer.close)
+            self._abandon()
 
     def _new_pool(self, workers: int) -> Pool:
         shared = () if self._shelf is None else (self._shelf.shelf.fd,)

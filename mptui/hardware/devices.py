@@ -53,11 +53,6 @@ class Machine:
     notes: list[str]
 
 
-def find_devices(with_torch: bool) -> list[Device]:
-    """List the devices of this machine, the CPU last."""
-    return find_machine(with_torch).devices
-
-
 def find_machine(with_torch: bool) -> Machine:
     """Look at this machine; `with_torch` imports torch (seconds) to know what it can use."""
     report = read_gpus()

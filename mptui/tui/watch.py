@@ -18,11 +18,14 @@ class Watch:
         self._samplers: dict[str, DeviceSampler] = {}
 
     def follow(self, devices: Sequence["Device"]) -> None:
-        """Sample these devices, and no others."""
+        """Sample these devices, and no others.
+
+        Of another maker's accelerator nothing is told: what the host does is no figure of its card.
+        """
         from mptui.hardware.sampler import DeviceSampler
 
         self.stop()
-        for device in devices:
+        for device in (device for device in devices if device.kind in {"cuda", "cpu"}):
             sampler = DeviceSampler(device.torch_name, uuid=device.uuid)
             sampler.start()
             self._samplers[device.torch_name] = sampler

@@ -14,6 +14,7 @@ from mptui.data.batch import Batch, Window
 from mptui.data.loader import Loader
 from mptui.data.pool import Pool
 from mptui.data.resident import cache_fits
+from mptui.data.transfer import Transfer
 from mptui.data.types import IGNORE, Problem, Request
 from mptui.data.worker import Task
 from mptui.errors import ConfigError, DataError
@@ -395,3 +396,18 @@ def test_a_cache_is_filled_in_messages_of_many_samples(monkeypatch: pytest.Monke
     with loader(Samples(300), cache="device", workers=2) as filled:
         filled.prepare()
     assert sizes == [64, 64, 64, 64, 22, 22]
+
+
+def test_workers_end_also_where_the_device_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failed(*_: object) -> None:
+        raise RuntimeError("device-side assert triggered")
+
+    data = loader(workers=1)
+    next(data.windows(0, 1))
+    (pid,) = data.worker_pids
+    monkeypatch.setattr(Transfer, "settle", failed)
+    with pytest.raises(RuntimeError, match="device-side assert"):
+        data.close()
+    assert not psutil.pid_exists(pid)
+    monkeypatch.undo()
+    data.close()

@@ -5,8 +5,10 @@ import threading
 import pytest
 
 from mptui.tui.looking import look
+from mptui.tui.watch import Watch
 from tests.hardware.conftest import driver
 from tests.hardware.fake_nvml import GIB, h200, t4
+from tests.hardware.machines import MPS, XPU, amd, cpu
 from tests.tui.cockpits import cockpit, until
 from tests.tui.frames import frame
 
@@ -156,3 +158,13 @@ async def test_a_signal_before_any_run_ends_the_program():
         while app.is_running and app._exit is False:
             await pilot.pause(0.01)
     assert app.exit_code_of_run == 143
+
+
+def test_the_host_is_not_told_as_the_card_of_another_maker():
+    watch = Watch()
+    watch.follow([amd("gfx942"), XPU, MPS, cpu()])
+    try:
+        assert [watch.latest(device) for device in (amd("gfx942"), XPU, MPS)] == [(None, None)] * 3
+        assert "cpu" in watch._samplers
+    finally:
+        watch.stop()

@@ -159,7 +159,3 @@ class Chart(Widget, can_focus=True):
         last = max(0, self.size.width - GUTTER - 1)
         cursor = last if self._plot.cursor is None else self._plot.cursor + cells
         self._change(cursor=min(max(cursor, 0), last))
-
-    def action_no_cursor(self) -> None:
-        """Take the cursor away."""
-        self._change(cursor=None)
