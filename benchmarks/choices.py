@@ -62,7 +62,7 @@ class Setting:
         self.model = build(config.model, num_classes=len(classes), task=self.plan.task, side=case.side)
         task = build_task(self.plan.task, classes, config.training)
         device = torch.device(self.plan.device.torch_name)
-        self.trial = Trial(self.model, task, config, device, len(classes))
+        self.trial = Trial(self.model, task, config, device)
 
     def decided(self) -> Plan:
         """The choice of a run that nobody has made before."""

@@ -193,8 +193,8 @@ def start_lines(event: ev.RunStarted) -> list[str]:
         f"✓ AMP enabled with {_LONG_NAMES[event.precision]}" if on else "",
         f"{event.model}, {event.parameters / 1e6:.1f} M parameters, {event.image_size} px, "
         f"batch {event.batch_size}{effective}" + "".join(f", {item}" for item in speed if item),
-        f"{event.dataset}: {event.train_samples:,} training and {event.val_samples:,} validation images, "
-        f"{len(event.classes)} classes",
+        f"{event.dataset}: {event.train_samples:,} training and {event.val_samples:,} validation images"
+        + (f", {len(event.classes)} classes" if event.task != "diffusion" else ""),
         f"Run: {event.directory}",
     ]
     if event.resumed_from_step is not None:

@@ -50,7 +50,6 @@ def guides_table(
         "rounds": rounds,
         "seconds": seconds,
         "rows": rows,
-        "not_measured": [{"title": "diffusion U-Net", "why": lab.NO_DIFFUSION, "claim": lab.DIFFUSION_CLAIM}],
     }
     if as_json:
         print_json(document)
@@ -101,20 +100,16 @@ def _measured(
 
 
 def _show(document: dict[str, Any], *, markdown: bool) -> None:
+    from mptui.lab.stats import told_rounds
+
     headings = ["", "trained at", "FP32 images/s", "format", "times FP32", "interval", "memory", "guides say"]
     lines = [line for row in document["rows"] for line in _lines(row)]
-    for row in document["not_measured"]:
-        says = ", ".join(f"{name} {times:.2f}" for name, times in row["claim"].items())
-        lines.append([row["title"], "–", "–", "", "–", "", "–", says])
-    title = (
-        f"{document['device_name']}: median of {document['rounds']} rounds, FP32 without TF32, eager, NHWC"
-    )
-    notes = [f"{row['title']}: {row['why']}" for row in document["not_measured"]]
+    of = told_rounds(document["rounds"])
+    title = f"{document['device_name']}: FP32 without TF32, eager, NHWC; {of}"
     if markdown:
         typer.echo(f"{title}\n\n| {' | '.join(headings)} |\n|{' --- |' * len(headings)}")
         for line in lines:
             typer.echo(f"| {' | '.join(line)} |")
-        typer.echo("")
     else:
         from rich.table import Table
 
@@ -124,8 +119,6 @@ def _show(document: dict[str, Any], *, markdown: bool) -> None:
         for line in lines:
             table.add_row(*line)
         console(width=None if sys.stdout.isatty() else 120).print(table)
-    for note in notes:
-        typer.echo(note)
 
 
 def _lines(row: dict[str, Any]) -> list[list[str]]:

@@ -20,7 +20,11 @@ Profile = Annotated[
 ]
 Model = Annotated[
     str | None,
-    typer.Option("--model", metavar="NAME", help="A torchvision network (resnet50, vit_b_16, …) or unet."),
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="A torchvision network (resnet50, vit_b_16, …), unet, or diffusion_unet.",
+    ),
 ]
 Data = Annotated[
     str | None,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mptui.data.prepared import Prepared
 
 FORMAT_VERSION = 1
-_SIDES = {"classification": 224, "segmentation": 512}
+_SIDES = {"classification": 224, "segmentation": 512, "diffusion": 64}
 _TELL_EVERY_S = 10.0
 
 _Data = Annotated[
@@ -40,7 +40,7 @@ _Size = Annotated[
         metavar="N",
         min=8,
         max=4096,
-        help="What will be trained at, in pixels: 224, with masks 512.",
+        help="What will be trained at, in pixels: 224, with masks 512, images alone 64.",
     ),
 ]
 _Quality = Annotated[

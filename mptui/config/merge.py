@@ -14,9 +14,21 @@ from mptui.config.given import RESERVED_VARIABLES, Layer, from_person, in_order
 from mptui.config.keys import SETTINGS, TASKS, nested
 from mptui.config.profiles import find_profile
 from mptui.config.schema import RunConfig, TaskName
-from mptui.config.validate import Profile, read_profile
+from mptui.config.validate import read_profile
 from mptui.errors import ConfigError
 from mptui.text import clean
+
+_OTHER_TASKS: dict[str, TaskName] = {"unet": "segmentation", "diffusion_unet": "diffusion"}
+_OF_TASKS: dict[TaskName, dict[str, Any]] = {
+    "diffusion": {
+        "training.batch_size": 32,
+        "training.optimizer": "adamw",
+        "training.lr": 5e-4,
+        "training.clip_grad_norm": 1.0,
+        "training.ema_decay": 0.999,
+    }
+}
+"""Defaults of a task that the schema's would hardly train."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +37,8 @@ class Resolved:
 
     config: RunConfig
     sources: dict[str, str]
-    """table.key -> what set it: "default", "profile fast", "profile fast [segmentation.training]",
-    "MPTUI_TRAINING_LR", "--lr", "--set"."""
+    """table.key -> what set it: "default", "default [diffusion.training]", "profile fast",
+    "profile fast [segmentation.training]", "MPTUI_TRAINING_LR", "--lr", "--set"."""
     profile: str
     """The profile's name, to show; "default" where there is none."""
     task: TaskName | None
@@ -40,7 +52,7 @@ class Resolved:
 
 def task_of_model(name: str) -> TaskName:
     """The task that a network is for."""
-    return "segmentation" if name == "unet" else "classification"
+    return _OTHER_TASKS.get(name, "classification")
 
 
 def resolve(
@@ -75,7 +87,9 @@ def resolve(
     files = [_layer(file.values, f"profile {name}")] if file else []
     task = _task([*files, *given]) or task
     if file and task:
-        files.append(_task_layer(file, task, f"profile {name}"))
+        files.append(_task_layer(file.by_task, task, f"profile {name}"))
+    if task:
+        files.insert(0, _task_layer(_OF_TASKS, task, "default"))
     values, sources = {}, dict.fromkeys(SETTINGS, "default")
     for key, value, source in in_order(files, given):
         values[key], sources[key] = value, source
@@ -106,8 +120,8 @@ def _layer(values: Mapping[str, Any], source: str) -> Layer:
     return {key: (value, source) for key, value in values.items()}
 
 
-def _task_layer(profile: Profile, task: TaskName, source: str) -> Layer:
-    values = profile.by_task.get(task, {})
+def _task_layer(by_task: Mapping[Any, Mapping[str, Any]], task: TaskName, source: str) -> Layer:
+    values = by_task.get(task, {})
     return {key: (value, f"{source} [{task}.{key.rpartition('.')[0]}]") for key, value in values.items()}
 
 

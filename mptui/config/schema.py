@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 PrecisionMode = Literal["auto", "bf16", "fp16", "fp32"]
 CompileMode = Literal["off", "default", "reduce-overhead", "max-autotune"]
-TaskName = Literal["classification", "segmentation"]
+TaskName = Literal["classification", "segmentation", "diffusion"]
 NumericsMode = Literal["off", "summary", "full"]
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -29,13 +29,14 @@ class ModelConfig(Table):
     """What network is trained."""
 
     name: str | None = None
-    """A torchvision classification network (`resnet50`, `vit_b_16`, …) or `unet`; unset: as suits data."""
+    """A torchvision classifier (`resnet50`, …), `unet` or `diffusion_unet`; unset: as suits the data."""
     weights: str | None = None
     """A local weights file (.safetensors, or .pth read without unpickling code); unset: random."""
     width: Annotated[int, Field(ge=1, le=1024)] = 64
-    """unet: channels of the first level; each level below doubles them."""
+    """unet: channels of the first level; each level below doubles them. diffusion_unet: each level below adds
+    as many; left open: 128, on a CPU 32."""
     depth: Annotated[int, Field(ge=1, le=6)] = 4
-    """unet: how many times the resolution is halved."""
+    """unet, diffusion_unet: how many times the resolution is halved; diffusion_unet, left open: 3."""
     up: Literal["transposed", "bilinear"] = "transposed"
     """unet: how the decoder raises the resolution."""
     norm: Literal["batch", "group"] = "batch"
@@ -107,7 +108,7 @@ class TrainingConfig(Table):
     early_stopping_patience: Count | None = None
     """Stop after so many epochs without a better validation metric."""
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Keep an exponential moving average of the weights, and validate with it."""
+    """Keep an exponential moving average of the weights, and validate with it; it forgets faster at first."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Everything random derives from it: weights, order, augmentation."""
     deterministic: bool = False
@@ -138,13 +139,14 @@ class DataConfig(Table):
     name: str | None = None
     """`shapes` (built in), or a torchvision set: cifar10, mnist, fashionmnist, oxford-pets, imagenette, …"""
     path: str | None = None
-    """A folder of class folders, or of images and masks; for a named set, where it lies or is put."""
+    """A folder of class folders, images and masks, or images alone; of a named set, where it is or is put."""
     download: bool = False
     """Fetch a named torchvision set if it is not there."""
     samples: Count | None = None
     """shapes: images of the training set; unset: by device. The validation set is half as large."""
     image_size: Annotated[int, Field(ge=8, le=4096)] | None = None
-    """Side in pixels of what the network sees; unset: 224 (unet: 512), on a CPU 64 (unet: 128)."""
+    """Side in pixels of what the network sees; unset: 224 (unet: 512, diffusion_unet: 64), on a CPU 64 (unet:
+    128, diffusion_unet: 32)."""
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Share of the samples held out where the data has no validation folder; by the seed, class by class."""
     ignore_index: Annotated[int, Field(ge=0, le=65535)] | None = None
@@ -157,7 +159,7 @@ class DataConfig(Table):
     """Keep decoded images: device: all of them there, as uint8, before the first epoch; ram: in memory that
     the workers share, as they are read; auto: device or ram where they fit, and why is said at the start."""
     augment: Literal["default", "none"] = "default"
-    """default: flips, random resized crops, colour; none: only a resize."""
+    """default: flips, random resized crops, colour (diffusion: mirror images); none: only a resize."""
     mixup_alpha: Annotated[float, Field(ge=0)] = 0.0
     """Beta(alpha, alpha) of mixup (classification); 0: off."""
     cutmix_alpha: Annotated[float, Field(ge=0)] = 0.0

@@ -15,6 +15,8 @@ from mptui.data.seeds import Stream, generator, uniforms
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+HALF = (0.5, 0.5, 0.5)
+"""As mean and as standard deviation: pixels become -1..1."""
 
 _JITTER = 0.2
 """Brightness, contrast and saturation are multiplied by 1 - this to 1 + this."""
@@ -24,12 +26,24 @@ _MID_GREY = float(_LUMA @ _MEAN)
 
 
 class Finish:
-    """The last step to the network: float32, normalised, in the memory format asked for."""
+    """The last step to the network: float32, normalised, in the memory format asked for.
 
-    def __init__(self, side: int, device: torch.device, *, channels_last: bool) -> None:
+    Colours are normalised by ImageNet's figures, whatever `mean` and `std` are.
+    """
+
+    def __init__(
+        self,
+        side: int,
+        device: torch.device,
+        *,
+        channels_last: bool,
+        mean: tuple[float, ...] = IMAGENET_MEAN,
+        std: tuple[float, ...] = IMAGENET_STD,
+    ) -> None:
         self._channels_last = channels_last
-        scale_3 = torch.tensor(1 / (255 * _STD), dtype=torch.float32, device=device)
-        offset_3 = torch.tensor(-_MEAN / _STD, dtype=torch.float32, device=device)
+        mean_3, std_3 = np.array(mean), np.array(std)
+        scale_3 = torch.tensor(1 / (255 * std_3), dtype=torch.float32, device=device)
+        offset_3 = torch.tensor(-mean_3 / std_3, dtype=torch.float32, device=device)
         # One coefficient for each value of a row of pixels: an inner axis of 3 would be 4 times as slow.
         self._scale = scale_3.repeat(side) if channels_last else scale_3.view(3, 1, 1)
         self._offset = offset_3.repeat(side) if channels_last else offset_3.view(3, 1, 1)

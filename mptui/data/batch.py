@@ -4,7 +4,7 @@ Shapes: B samples, H and W pixels, K classes.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,15 +15,16 @@ import torch
 class Batch:
     """A micro-batch, ready for the network.
 
-    `valid` is known to the host without asking the device: samples of a classification batch, pixels that
-    are not ignored of a segmentation batch. `size` is the number of real samples: a validation batch may be
+    `valid` is known to the host without asking the device: pixels that are not ignored of a segmentation
+    batch, samples of any other. `size` is the number of real samples: a validation batch may be
     padded at its end to keep shapes static, and what lies beyond `size` counts for nothing.
     """
 
     images_BCHW: torch.Tensor
     """float32, normalised; NHWC in memory where channels_last is on."""
     targets: torch.Tensor
-    """int64: labels_B, or masks_BHW with `IGNORE` (-1) for pixels that count for nothing."""
+    """int64: labels_B, or masks_BHW with `IGNORE` (-1) for pixels that count for nothing. Of noisy images
+    their noise_BCHW, float32."""
     size: int
     valid: int
     sample_indices: npt.NDArray[np.int64]
@@ -32,6 +33,26 @@ class Batch:
     """mixup, cutmix: the labels_B of the other images; the loss is lam x targets + (1 - lam) x these."""
     lam: float = 1.0
     """mixup, cutmix: the share of the first image."""
+    timesteps: torch.Tensor | None = None
+    """diffusion: how noisy each image is, int64 timesteps_B; the network is told."""
+
+    @property
+    def inputs(self) -> tuple[torch.Tensor, ...]:
+        """What the network is called with."""
+        return (self.images_BCHW,) if self.timesteps is None else (self.images_BCHW, self.timesteps)
+
+    def rows(self, rows: slice | torch.Tensor, *, size: int, valid: int) -> "Batch":
+        """Another batch, of some of the rows; `sample_indices` stay those of all."""
+        mixed, timesteps = self.mixed_targets, self.timesteps
+        return replace(
+            self,
+            images_BCHW=self.images_BCHW[rows],
+            targets=self.targets[rows],
+            size=size,
+            valid=valid,
+            mixed_targets=None if mixed is None else mixed[rows],
+            timesteps=None if timesteps is None else timesteps[rows],
+        )
 
     def pad(self, rows: int, memory_format: torch.memory_format) -> None:
         """Fill up to `rows` with copies of its own samples, so that its shape is that of the others."""
@@ -40,6 +61,8 @@ class Batch:
         self.targets = self.targets[copied]
         if self.mixed_targets is not None:
             self.mixed_targets = self.mixed_targets[copied]
+        if self.timesteps is not None:
+            self.timesteps = self.timesteps[copied]
 
 
 @dataclass(frozen=True, slots=True)

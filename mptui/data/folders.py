@@ -13,6 +13,7 @@ from mptui.data.layout import (
     EXAMPLES,
     check_folder,
     find_halves,
+    has_images,
     has_images_and_masks,
     has_subfolders,
     image_and_mask_folders,
@@ -70,10 +71,7 @@ def find_classes(path: str) -> Found:
         warnings.append(f"class folders without images, left out: {some(empty)}")
     if val and (missing := [name for name in classes if name not in val]):
         warnings.append(f"classes without validation images: {some(missing)}")
-    if ignored:
-        warnings.append(
-            f"left out {ignored.total()} files that are no images by their names: {_kinds(ignored)}"
-        )
+    warnings += _left_out(ignored)
     tables = [train[name] for name in classes] + [val[name] for name in classes if name in val]
     labels = [*range(len(classes)), *(i for i, name in enumerate(classes) if name in val)]
     return Found(
@@ -82,6 +80,30 @@ def find_classes(path: str) -> Found:
         classes=tuple(clean_name(name) for name in classes),
         labels=np.repeat(np.array(labels, np.int64), [len(table) for table in tables]),
         warnings=tuple(warnings),
+    )
+
+
+def find_images(path: str) -> Found:
+    """List all images in a folder, or in one for training and one for validation, as of one class.
+
+    Raises:
+        DataError: There are none.
+    """
+    check_folder(path)
+    halves = find_halves(path, has_images)
+    ignored: Counter[str] = Counter()
+    train = PathTable(walk_images(halves.train, ignored))
+    val = PathTable(() if halves.val is None else walk_images(halves.val, ignored))
+    if not len(train):
+        raise DataError(
+            f"{clean_name(path)}: holds no images", hint="Give --data the folder that has them, at any depth."
+        )
+    return Found(
+        images=PathTable(file for table in (train, val) for file in table),
+        train_rows=len(train),
+        classes=("image",),
+        labels=np.zeros(len(train) + len(val), np.int64),
+        warnings=_left_out(ignored),
     )
 
 
@@ -219,6 +241,12 @@ def _without_suffix(stem: str) -> str:
 def _class_file(*folders: str) -> Path | None:
     candidates: Iterator[Path] = (Path(folder) / CLASS_FILE for folder in folders)
     return next((file for file in candidates if file.is_file()), None)
+
+
+def _left_out(ignored: Counter[str]) -> tuple[str, ...]:
+    if not ignored:
+        return ()
+    return (f"left out {ignored.total()} files that are no images by their names: {_kinds(ignored)}",)
 
 
 def _kinds(ignored: Counter[str]) -> str:

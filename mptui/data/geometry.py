@@ -30,7 +30,8 @@ class Geometry:
     """How samples become squares of `side` pixels.
 
     Classification keeps proportions and cuts a square; segmentation squeezes the whole image into the square,
-    since each pixel of it counts.
+    since each pixel of it counts; diffusion takes the largest square in the middle, whatever else is random:
+    what it is shown is what it learns to make.
     """
 
     side: int
@@ -45,9 +46,11 @@ class Geometry:
 
     @classmethod
     def for_validation(cls, task: str, side: int) -> "Geometry":
-        """One fixed view: the centre (classification), or the whole image squeezed to a square."""
+        """One fixed view: the centre, or the whole image squeezed to a square (segmentation)."""
         if task == "classification":
             return cls(side, keep_proportions=True, margin=_EVAL_MARGIN)
+        if task == "diffusion":
+            return cls(side, keep_proportions=True)
         return cls(side, keep_proportions=False)
 
     @classmethod
@@ -57,6 +60,8 @@ class Geometry:
             # 8 % of a small picture shows nothing.
             share = (0.08, 1.0) if side >= 128 else (0.35, 1.0)
             return cls(side, keep_proportions=True, crop_share=share)
+        if task == "diffusion":
+            return cls.for_validation(task, side)
         return cls(side, keep_proportions=False, crop_share=(0.4, 1.0), all_turns=True)
 
     @classmethod

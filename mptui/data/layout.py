@@ -21,7 +21,8 @@ MASK_NAMES = ("masks", "mask", "labels", "label", "annotations", "annotation")
 
 EXAMPLES = (
     "  class folders:     DATA/train/cat/1.jpg and DATA/val/cat/2.jpg, or DATA/cat/1.jpg\n"
-    "  images and masks:  DATA/images/1.jpg and DATA/masks/1.png, or both under DATA/train and DATA/val"
+    "  images and masks:  DATA/images/1.jpg and DATA/masks/1.png, or both under DATA/train and DATA/val\n"
+    "  images alone:      DATA/1.jpg, for --model diffusion_unet, which takes class folders too"
 )
 _NOT_DATA = frozenset({"__MACOSX", "@eaDir"})
 
@@ -79,6 +80,11 @@ def has_images_and_masks(path: str) -> bool:
     return image_and_mask_folders(path) is not None
 
 
+def has_images(path: str) -> bool:
+    """Whether there are images anywhere in a folder."""
+    return any(True for _ in walk_images(path))
+
+
 def image_and_mask_folders(path: str) -> tuple[str, str] | None:
     """Find the folder of images and that of masks in a folder; None unless it has both."""
     inside = subfolders(path)
@@ -87,10 +93,13 @@ def image_and_mask_folders(path: str) -> tuple[str, str] | None:
 
 
 def detect_task(path: str) -> str:
-    """Tell what a folder is for: "classification" (class folders) or "segmentation" (images and masks).
+    """Tell what a folder is for.
+
+    Returns:
+        "classification" (class folders), "segmentation" (images and masks) or "diffusion" (images alone).
 
     Raises:
-        DataError: It is neither, or can't be read; the message says what was looked for and found.
+        DataError: It is none of them, or can't be read; the message says what was looked for and found.
     """
     check_folder(path)
     if is_prepared(path):
@@ -98,10 +107,12 @@ def detect_task(path: str) -> str:
     if has_images_and_masks(find_halves(path, has_images_and_masks).train):
         return "segmentation"
     train = find_halves(path, has_subfolders).train
-    if any(any(walk_images(folder)) for folder in subfolders(train).values()):
+    if any(has_images(folder) for folder in subfolders(train).values()):
         return "classification"
+    if has_images(train):
+        return "diffusion"
     raise DataError(
-        f"{clean_name(path)}: neither class folders nor images and masks\n{EXAMPLES}\n"
+        f"{clean_name(path)}: neither class folders, nor images and masks, nor images\n{EXAMPLES}\n"
         f"  found: {_found(train)}",
         hint="Give --data the folder that has one of these layouts.",
     )

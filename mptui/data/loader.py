@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mptui.data.augment import Finish, colours, mix
+from mptui.data.augment import HALF, IMAGENET_MEAN, IMAGENET_STD, Finish, colours, mix
 from mptui.data.batch import Batch, Window
 from mptui.data.caching import CacheMode, memory_room
 from mptui.data.geometry import Geometry
+from mptui.data.noise import Noiser
 from mptui.data.pool import Pool
 from mptui.data.resident import Pass, Resident, load
 from mptui.data.seeds import Stream as Numbers
@@ -37,14 +38,14 @@ class Loader:
 
     Args:
         split: The samples.
-        task: classification or segmentation.
+        task: classification, segmentation, or diffusion: labels are of no use then, and images come noisy.
         batch_size: Samples a batch.
         side: The side in pixels of what the network sees.
         num_classes: A label or mask value that is not below this makes a sample bad.
         device: Where batches go to.
         train: In an order by seed and epoch; else in the split's own. A last training batch of one sample is
             left out, since BatchNorm can't be trained on it.
-        augment: Random views and colours, in training.
+        augment: Random views and colours, in training; with diffusion only mirror images.
         seed: Of everything random.
         channels_last: Images are NHWC in memory.
         workers: Processes that decode; 0: the calling thread does.
@@ -53,7 +54,7 @@ class Loader:
             in memory that all workers share.
         cache_room: ram: bytes that may still be taken, by those that are; None: of half the free memory.
         on_cache_full: ram: told once, when no more can be kept, of the samples that are and of all.
-        mixup_alpha: Beta(alpha, alpha) of mixup, in training; 0: off.
+        mixup_alpha: Beta(alpha, alpha) of mixup, in training, where images are not noisy; 0: off.
         cutmix_alpha: The same for cutmix.
         drop_last: Leave a short last batch out.
         pad_last: Fill a short last batch up with copies, so that shapes never change.
@@ -92,11 +93,12 @@ class Loader:
     ) -> None:
         self._count, self._batch_size, self._side = len(split), batch_size, side
         self._device, self._seed, self._train = device, seed, train
-        self._augment = train and augment
+        noisy = task == "diffusion"
+        self._augment = train and augment and not noisy
         self.workers, self.cached, self._on_progress = workers, cache != "off", on_progress
         self._on_device = cache == "device"
         self._ahead = workers * prefetch
-        self._alphas = (mixup_alpha, cutmix_alpha) if train else (0.0, 0.0)
+        self._alphas = (mixup_alpha, cutmix_alpha) if train and not noisy else (0.0, 0.0)
         self._drop_last, self._pad_last = drop_last, pad_last
         make = Geometry.for_training if self._augment else Geometry.for_validation
         self._geometry = make(task, side)
@@ -114,7 +116,13 @@ class Loader:
             split, self._pool, self._bad, stored, masks=task == "segmentation", classes=num_classes, seed=seed
         )
         self._channels_last = channels_last
-        self._finish = Finish(side, device, channels_last=channels_last)
+        mean, std = (HALF, HALF) if noisy else (IMAGENET_MEAN, IMAGENET_STD)
+        self._finish = Finish(side, device, channels_last=channels_last, mean=mean, std=std)
+        self._noiser = (
+            Noiser(seed, device, channels_last=channels_last, train=train, mirror=train and augment)
+            if noisy
+            else None
+        )
         self._transfer = Transfer(device, self._pool.arena)
         self._stream: Stream | None = None
         self._resident: Resident | None = None
@@ -375,7 +383,7 @@ class Loader:
         valid: int,
         place: tuple[int, int],
     ) -> Batch:
-        """Mix and pad a batch; `place` is its epoch and the position of its first sample."""
+        """Mix or make noisy, and pad a batch; `place` is its epoch and the position of its first sample."""
         batch = Batch(images, targets.long(), len(indices), valid, indices)
         mixup_alpha, cutmix_alpha = self._alphas
         if mixup_alpha or cutmix_alpha:
@@ -384,6 +392,9 @@ class Loader:
                 images, mixup_alpha=mixup_alpha, cutmix_alpha=cutmix_alpha, position=position
             )
             batch.mixed_targets = batch.targets.roll(1, 0)
+        if self._noiser is not None:
+            noised = self._noiser.noised(images, indices, place[0])
+            batch.images_BCHW, batch.targets, batch.timesteps = noised
         if self._pad_last and batch.size < self._batch_size:
             layout = torch.channels_last if self._channels_last else torch.contiguous_format
             batch.pad(self._batch_size, layout)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import cast
@@ -9,7 +10,7 @@ from typing import cast
 from mptui.config.schema import DataConfig
 from mptui.data.assemble import assemble, assemble_prepared
 from mptui.data.cache import cache_folder
-from mptui.data.folders import Found, find_classes, find_pairs
+from mptui.data.folders import Found, find_classes, find_images, find_pairs
 from mptui.data.layout import detect_task
 from mptui.data.named import NAMED, fetched, open_arrays, open_files
 from mptui.data.prepared import is_prepared, open_prepared
@@ -49,7 +50,7 @@ def open_dataset(
 
     Args:
         data: What to open, and how.
-        task: "classification" or "segmentation".
+        task: "classification", "segmentation", or "diffusion", which takes what is for classification too.
         side: Pixels of a side that built-in images are drawn with.
         seed: Chooses the validation half where the data has none, and draws built-in images.
         on_progress: Called with (files looked at, files in all).
@@ -68,7 +69,7 @@ def open_dataset(
         dataset = _open_named(data, data.name or BUILT_IN, task, side, seed, on_progress, should_stop)
     for warning in dataset.warnings:
         on_warning(warning)
-    return dataset
+    return replace(dataset, task=task)
 
 
 def files_of(data: DataConfig, task: str | None, should_stop: ShouldStop) -> tuple[str, str, Found]:
@@ -86,15 +87,15 @@ def files_of(data: DataConfig, task: str | None, should_stop: ShouldStop) -> tup
     if data.name is None and data.path is not None:
         folder = os.path.abspath(_expanded(data.path))  # noqa: PTH100 - links stay what they are
         detected = detect_task(folder)
-        if task not in {None, detected}:
-            raise _wrong_task(data.path, (detected,), str(task))
-        title, found = _found(folder, detected)
-        return title, detected, found
+        if task is not None and not _serves((detected,), task):
+            raise _wrong_task(data.path, (detected,), task)
+        title, found = _found(folder, task or detected)
+        return title, task or detected, found
     name = data.name or BUILT_IN
     tasks = _tasks_of(name)
-    chosen = task or tasks[0]
-    if chosen not in tasks:
-        raise _wrong_task(name, tasks, chosen)
+    if task is not None and not _serves(tasks, task):
+        raise _wrong_task(name, tasks, task)
+    chosen = _with_labels(task or tasks[0])
     if name == BUILT_IN or NAMED[name].files is None:
         raise ConfigError(
             f"{name} is no set of image files: there is nothing to prepare", hint=f"mptui run --data {name}"
@@ -116,7 +117,7 @@ def _open_folder(
 ) -> Dataset:
     folder = _expanded(path)
     detected = detect_task(folder)
-    if detected != task:
+    if not _serves((detected,), task):
         raise _wrong_task(path, (detected,), task)
     if is_prepared(folder):
         return assemble_prepared(open_prepared(folder), data, side, seed)
@@ -125,8 +126,8 @@ def _open_folder(
 
 
 def _found(folder: str, task: str) -> tuple[str, Found]:
-    found = find_pairs(folder) if task == "segmentation" else find_classes(folder)
-    return clean_name(Path(folder).resolve().name), found
+    find = {"segmentation": find_pairs, "diffusion": find_images}.get(task, find_classes)
+    return clean_name(Path(folder).resolve().name), find(folder)
 
 
 def _open_named(
@@ -139,8 +140,9 @@ def _open_named(
     should_stop: ShouldStop,
 ) -> Dataset:
     tasks = _tasks_of(name)
-    if task not in tasks:
+    if not _serves(tasks, task):
         raise _wrong_task(name, tasks, task)
+    task = _with_labels(task)
     if name == BUILT_IN:
         return shapes(cast(Task, task), data.samples or DEFAULT_SAMPLES, side, seed)
     root = cache_folder() / "data" if data.path is None else Path(_expanded(data.path))
@@ -164,10 +166,23 @@ def _tasks_of(name: str) -> tuple[str, ...]:
     )
 
 
+def _serves(tasks: tuple[str, ...], task: str) -> bool:
+    """Whether data for `tasks` can be had for `task`: of images in classes, diffusion takes the images."""
+    return task in tasks or (task == "diffusion" and "classification" in tasks)
+
+
+def _with_labels(task: str) -> str:
+    """The task that a set is read for which has labels in any case."""
+    return "classification" if task == "diffusion" else task
+
+
 def _wrong_task(what: str, tasks: tuple[str, ...], task: str) -> DataError:
+    if task == "diffusion":
+        hint = "Choose --model unet, or give --data the folder of the images alone."
+    else:
+        hint = "Choose --model unet for masks, diffusion_unet for images alone, and any other for classes."
     return DataError(
-        f"{clean_name(what)} is for {' and '.join(tasks)}, but the model is for {task}",
-        hint="Choose --model unet for images with masks, and any other model for classes.",
+        f"{clean_name(what)} is for {' and '.join(tasks)}, but the model is for {task}", hint=hint
     )
 
 

@@ -273,14 +273,14 @@ def _sound(facts: dict[str, Any]) -> bool:
     count, train = facts.get("count"), facts.get("train_count")
     classes, left_out = facts.get("classes"), facts.get("left_out")
     return (
-        facts.get("task") in ("classification", "segmentation")
+        facts.get("task") in ("classification", "segmentation", "diffusion")
         and isinstance(facts.get("name"), str)
         and _is_count(facts.get("side"), 1 << 16)
         and _is_count(count, 1 << 31)
         and "train_count" in facts
         and (train is None or (_is_count(train, 1 << 31) and train < count))
         and _are_texts(classes)
-        and 2 <= len(facts["classes"]) <= _MOST_CLASSES
+        and (1 if facts["task"] == "diffusion" else 2) <= len(facts["classes"]) <= _MOST_CLASSES
         and (facts["task"] != "segmentation" or len(facts["classes"]) <= MAX_CLASSES)
         and _are_texts(facts.get("warnings"))
         and _is_count(facts.get("image_size"), 1 << 16)

@@ -11,7 +11,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-_STEP = np.uint64(0x9E3779B97F4A7C15)
+STEP = np.uint64(0x9E3779B97F4A7C15)
+"""Between two numbers of one sample's generator."""
 
 
 class Stream(IntEnum):
@@ -22,16 +23,23 @@ class Stream(IntEnum):
     COLOUR = 3
     MIX = 4
     REPLACEMENT = 5
+    TIMESTEP = 6
+    NOISE = 7
 
 
 def uniforms(
     stream: Stream, seed: int, epoch: int, indices_B: npt.NDArray[np.int64], count: int
 ) -> npt.NDArray[np.float64]:
     """Draw `count` numbers from [0, 1) for each sample: shape (B, count), float64."""
-    keys_B = _mix(_base(stream, seed, epoch) + indices_B.astype(np.uint64))
-    steps = np.arange(1, count + 1, dtype=np.uint64) * _STEP
+    keys_B = keys(stream, seed, epoch, indices_B)
+    steps = np.arange(1, count + 1, dtype=np.uint64) * STEP
     bits: npt.NDArray[np.uint64] = _mix(keys_B[:, None] + steps) >> np.uint64(11)
     return bits.astype(np.float64) * 2.0**-53
+
+
+def keys(stream: Stream, seed: int, epoch: int, indices_B: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """Where the generator of each sample starts: shape (B,), uint64."""
+    return _mix(_base(stream, seed, epoch) + indices_B.astype(np.uint64))
 
 
 def generator(stream: Stream, *position: int) -> np.random.Generator:
@@ -49,7 +57,7 @@ def replacement(seed: int, epoch: int, index: int, attempt: int, count: int) -> 
 def _base(stream: Stream, seed: int, epoch: int) -> npt.NDArray[np.uint64]:
     key = np.zeros(1, np.uint64)
     for part in (stream, seed, epoch):
-        key = _mix(key + np.uint64(part) + _STEP)
+        key = _mix(key + np.uint64(part) + STEP)
     return key
 
 

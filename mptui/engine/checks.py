@@ -11,13 +11,16 @@ def check_batch(batch: Batch, num_classes: int, step: int) -> None:
     """Raise DataError if a batch holds what no network can learn from.
 
     Args:
-        batch: Images must be finite and not all one value; targets below `num_classes`, or ignored.
+        batch: Images must be finite and not all one value; targets below `num_classes`, or ignored, or
+            noise.
         num_classes: Of the task.
         step: Optimizer steps tried so far, for the message.
     """
     where = f"step {step + 1}, samples {batch.sample_indices.tolist()[:8]}"
     if not bool(torch.isfinite(batch.images_BCHW).all()):
         raise DataError(f"{where}: an image has values that are not finite", hint="look at these files")
+    if batch.timesteps is not None:
+        return  # the targets are noise
     low, high = int(batch.targets.min()), int(batch.targets.max())
     if low < IGNORE or high >= num_classes:
         raise DataError(

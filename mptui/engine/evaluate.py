@@ -74,7 +74,7 @@ def evaluate(
 
                 def measure(piece: Batch, whole: Batch = batch) -> None:
                     with precision.forward_context():
-                        outputs = model(piece.images_BCHW)
+                        outputs = model(*piece.inputs)
                         loss = task.loss(outputs, piece, max(whole.valid, 1), max(whole.size, 1))
                     metrics.update(outputs if outputs_stay else outputs.clone(), piece)
                     loss_sum.add_(loss * whole.size)

@@ -23,7 +23,7 @@ from mptui.config.schema import ModelConfig, RunConfig, TaskName, TrainingConfig
 from mptui.data.batch import Batch
 from mptui.engine.precision import DTYPES
 from mptui.models.zoo import build
-from mptui.tasks.registry import build_task
+from mptui.tasks.registry import build_task, made_up_batch
 
 CONTEXT_BYTES = {"cuda": 640 << 20, "cpu": 100 << 20}
 """A CUDA context with its libraries; on a CPU the compiled kernels and what the allocator holds back."""
@@ -116,7 +116,14 @@ def _kept(
         network = build(model, num_classes=_CLASSES, task=task, side=side)
         parameters, buffers = list(network.parameters()), list(network.buffers())
         counts = [
-            _forward(network, _batch(task, size, side, device), task, precision, device, training)
+            _forward(
+                network,
+                made_up_batch(task, torch.zeros((size, 3, side, side), device=device)),
+                task,
+                precision,
+                device,
+                training,
+            )
             for size in _COUNTED
         ]
     few, many = counts
@@ -128,13 +135,6 @@ def _kept(
         activations=(float(few.sum()) - each * _COUNTED[0], each),
         largest=float(grown.max()),
     )
-
-
-def _batch(task: TaskName, size: int, side: int, device: str) -> Batch:
-    pixels = (side, side) if task == "segmentation" else ()
-    targets = torch.zeros((size, *pixels), dtype=torch.int64, device=device)
-    images = torch.zeros((size, 3, side, side), device=device)
-    return Batch(images, targets, size, targets.numel(), np.arange(size))
 
 
 def _forward(
@@ -161,7 +161,7 @@ def _forward(
         torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
         torch.autocast(device, dtype=dtype, enabled=dtype is not None),
     ):
-        outputs = network(batch.images_BCHW)
+        outputs = network(*batch.inputs)
         loss = build_task(task, classes, training).loss(outputs, batch, batch.valid, batch.size)
     del loss
     return np.array([storage.nbytes() for storage in kept.values()], dtype=np.float64)

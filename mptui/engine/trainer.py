@@ -250,7 +250,7 @@ class Trainer:
         mark = self.reporter.clock.mark
         mark("copy")
         with self.parts.precision.forward_context():
-            outputs = self.model(batch.images_BCHW)
+            outputs = self.model(*batch.inputs)
             loss = self.task.loss(outputs, batch, window.valid, window.size)
         if self.job.config.guards.check_batches:
             check_loss(loss.detach(), self.step)

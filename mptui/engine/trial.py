@@ -15,6 +15,7 @@ from mptui.engine.optim import build_optimizer, supports_fused
 from mptui.engine.precision import Precision, build_precision
 from mptui.engine.update import Updater
 from mptui.tasks.base import Task
+from mptui.tasks.registry import made_up_batch
 
 UPDATES = 5
 """Updates that are timed together: one is too short for a clock."""
@@ -34,14 +35,10 @@ class Trial:
         task: Its loss.
         config: How it is trained.
         device: Where.
-        classes: Of the data.
     """
 
-    def __init__(
-        self, model: torch.nn.Module, task: Task, config: RunConfig, device: torch.device, classes: int
-    ) -> None:
+    def __init__(self, model: torch.nn.Module, task: Task, config: RunConfig, device: torch.device) -> None:
         self._model, self._task, self._config, self._device = model, task, config, device
-        self._classes = classes
         self._networks: dict[bool, torch.nn.Module] = {}
         self._optimizers: dict[tuple[bool, bool], tuple[torch.optim.Optimizer, torch.Tensor]] = {}
 
@@ -55,7 +52,7 @@ class Trial:
             with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
                 watch = Stopwatch(self._device)
                 with computing.forward_context():
-                    loss = self._task.loss(network(batch.images_BCHW), batch, batch.valid, batch.size)
+                    loss = self._task.loss(network(*batch.inputs), batch, batch.valid, batch.size)
                 computing.backward(loss)
                 updater.step(loss.detach())
                 return watch.seconds()
@@ -114,12 +111,4 @@ class Trial:
         rows = min(rows, limit) if isinstance(limit, int) else rows
         made_up = torch.Generator().manual_seed(0)
         images = torch.randn(rows, 3, side, side, generator=made_up).to(self._device)
-        shape = (rows, side, side) if self._task.name == "segmentation" else (rows,)
-        targets = torch.randint(self._classes, shape, generator=made_up).to(self._device)
-        return Batch(
-            images.contiguous(memory_format=_FORMATS[channels_last]),
-            targets,
-            rows,
-            targets.numel(),
-            np.arange(rows),
-        )
+        return made_up_batch(self._task.name, images.contiguous(memory_format=_FORMATS[channels_last]))

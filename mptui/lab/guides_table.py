@@ -15,11 +15,6 @@ from mptui.lab.bench import Bench, Row
 from mptui.lab.claims import TABLE
 from mptui.runs.plan import Plan, Request
 
-NO_DIFFUSION = (
-    "not measured: mptui trains no diffusion model yet; the U-Net of the table is the one for masks"
-)
-DIFFUSION_CLAIM = TABLE["diffusion U-Net"]
-
 _ALIKE = {
     "speed.compile": "off",
     "speed.channels_last": True,
@@ -66,6 +61,7 @@ def _of(side: int, batch: int, **more: object) -> dict[str, object]:
 SUBJECTS = (
     Subject("resnet50", "ResNet-50", "ResNet-50", _of(224, 64), _of(64, 16)),
     Subject("vit_l_16", "ViT-L/16", "ViT-L", _of(224, 32), _of(32, 4)),
+    Subject("diffusion_unet", "diffusion U-Net", "diffusion U-Net", _of(64, 32, width=224), _of(32, 4)),
     Subject("unet", "U-Net for masks", None, _of(512, 8), _of(64, 4, width=16)),
 )
 

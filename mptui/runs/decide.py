@@ -55,9 +55,9 @@ class Decider:
             return plan
         if self.again:
             return _taken_again(plan, load_json(self.run / CHOICES))
-        device, classes = torch.device(plan.device.torch_name), dataset.classes
-        task = build_task(plan.task, classes, plan.config.training)
-        trial = Trial(model, task, plan.config, device, len(classes))
+        device = torch.device(plan.device.torch_name)
+        task = build_task(plan.task, dataset.classes, plan.config.training)
+        trial = Trial(model, task, plan.config, device)
         with contextlib.closing(trial):
             decided = self._measured(plan, trial, dataset)
         write_json(

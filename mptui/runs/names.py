@@ -20,6 +20,7 @@ METRICS: dict[str, Shown] = {
     "acc5": Shown("accuracy", "top-5", fraction=True),
     "iou": Shown("overlap", "IoU", fraction=True),
     "dice": Shown("overlap", "Dice", fraction=True),
+    "r2": Shown("noise explained", "R²", fraction=True),
 }
 
 PHASE_WORDS = {

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mptui.config.keys import TASKS
 from mptui.config.merge import Resolved, resolve, task_of_model
 from mptui.config.schema import RunConfig, TaskName
 from mptui.data.open import task_of
@@ -15,9 +16,20 @@ from mptui.hardware.devices import Device, Machine, find_machine, select_device
 
 BUILT_IN = "shapes"
 
+_NETWORKS = {"segmentation": "unet", "diffusion": "diffusion_unet"}
+
 # model, image sides and size of the built-in set, by whether there is an accelerator
-_ON_ACCELERATOR = {"model": "resnet50", "side": 224, "unet_side": 512, "samples": 8192}
-_ON_CPU = {"model": "resnet18", "side": 64, "unet_side": 128, "samples": 128}
+_ON_ACCELERATOR = {
+    "model": "resnet50",
+    "side": 224,
+    "unet_side": 512,
+    "diffusion_unet_side": 64,
+    "samples": 8192,
+}
+_ON_CPU = {"model": "resnet18", "side": 64, "unet_side": 128, "diffusion_unet_side": 32, "samples": 128}
+# of a diffusion_unet: wide where there is an accelerator, and on a CPU what a CPU can train
+_WIDTHS = {True: 32, False: 128}
+_DIFFUSION_DEPTH = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +124,7 @@ def _for_its_task(request: Request) -> Resolved:
     if first.task is not None:
         return first
     of_data = task_of(first.config.data)
-    return resolved_for("segmentation" if of_data == "segmentation" else "classification")
+    return resolved_for(next((task for task in TASKS if task == of_data), "classification"))
 
 
 def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...]]:
@@ -122,15 +134,20 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
     config, sources = resolved.config, dict(resolved.sources)
     model, data = config.model, config.data
     if model.name is None:
-        name = "unet" if resolved.task == "segmentation" else str(defaults["model"])
+        name = _NETWORKS.get(str(resolved.task)) or str(defaults["model"])
         model = model.model_copy(update={"name": name})
         sources["model.name"] = why
+    if model.name == "diffusion_unet":
+        left_open = {"width": _WIDTHS[device.kind == "cpu"], "depth": _DIFFUSION_DEPTH}
+        left_open = {k: v for k, v in left_open.items() if sources[f"model.{k}"] == "default"}
+        model = model.model_copy(update=left_open)
+        sources |= dict.fromkeys((f"model.{key}" for key in left_open), why)
     changes: dict[str, Any] = {}
     if data.name is None and data.path is None:
         changes["name"] = BUILT_IN
         sources["data.name"] = "chosen: no data named"
     if data.image_size is None:
-        changes["image_size"] = defaults["unet_side" if model.name == "unet" else "side"]
+        changes["image_size"] = defaults.get(f"{model.name}_side", defaults["side"])
         sources["data.image_size"] = why
     if (changes.get("name") or data.name) == BUILT_IN and data.samples is None:
         changes["samples"] = defaults["samples"]

@@ -4,6 +4,12 @@ from mptui.config.given import data_flags
 from mptui.config.schema import DataConfig, TaskName
 from mptui.text import clean
 
+_TOLD: dict[TaskName, str] = {
+    "segmentation": "images with masks",
+    "classification": "images in classes",
+    "diffusion": "images alone",
+}
+
 
 def model_names() -> list[str]:
     """Every network that can be trained."""
@@ -26,6 +32,5 @@ def about_data(where: str) -> tuple[TaskName | None, str]:
     flags = data_flags(where, "")
     name, path = flags["data.name"][1], flags["data.path"][1]
     task = task_of(DataConfig(name=name, path=path))
-    told = {"segmentation": "images with masks", "classification": "images in classes"}.get(str(task), "")
-    known: TaskName | None = "segmentation" if task == "segmentation" else "classification" if task else None
-    return known, f"✓ {clean(where, 200)}" + (f": {told}" if told else "")
+    known = next((name for name in _TOLD if name == task), None)
+    return known, f"✓ {clean(where, 200)}" + (f": {_TOLD[known]}" if known else "")

@@ -239,3 +239,44 @@ def test_a_real_set_names_each_broken_file(tmp_path):
     dataset = opened(root, bad_sample_budget=0.5)
     assert sorted(p.path for p in dataset.problems) == sorted(str(p) for p in (root / "broken").iterdir())
     assert dataset.class_counts[0] == 0
+
+
+@pytest.mark.parametrize("layout", ["flat", "deep", "one class", "halves", "classes"])
+def test_diffusion_takes_every_image_of_a_folder(tmp_path, layout):
+    folders = {
+        "flat": {".": 10},
+        "deep": {".": 4, "a/b": 6},
+        "one class": {"faces": 10},
+        "halves": {"train": 8, "val": 2},
+        "classes": {"train/cat": 4, "train/dog": 4, "val/cat": 2},
+    }
+    class_folders(tmp_path, folders[layout])
+    dataset = opened(tmp_path, task="diffusion", val_fraction=0.2)
+    assert (dataset.task, len(dataset.train), len(dataset.val)) == ("diffusion", 8, 2)
+    assert not set(paths(dataset.train)) & set(paths(dataset.val))
+    if layout in {"halves", "classes"}:
+        assert all("/val/" in path for path in paths(dataset.val))
+    assert {dataset.train.request(n).read().label for n in range(8)} == {0}
+    assert len(dataset.classes) == 1
+
+
+def test_images_alone_are_for_diffusion_and_masks_are_not(tmp_path):
+    class_folders(tmp_path / "flat", {".": 3})
+    assert task_of(DataConfig(path=str(tmp_path / "flat"))) == "diffusion"
+    with pytest.raises(DataError) as caught:
+        opened(tmp_path / "flat")
+    assert "diffusion_unet for images alone" in caught.value.hint
+    pairs(tmp_path / "masks", [stripes(0, 1)] * 3)
+    with pytest.raises(DataError, match="for segmentation, but the model is for diffusion"):
+        opened(tmp_path / "masks", task="diffusion")
+    assert len(opened(tmp_path / "masks/images", task="diffusion").train) == 2
+
+
+def test_sets_with_classes_serve_diffusion_too():
+    dataset = opened(task="diffusion", samples=20)
+    assert (dataset.name, dataset.task, len(dataset.train), len(dataset.val)) == (
+        "shapes",
+        "diffusion",
+        20,
+        10,
+    )

@@ -14,6 +14,7 @@ from mptui.engine.parts import Job
 from mptui.engine.saver import Saver
 from mptui.engine.trainer import Trainer
 from mptui.events import Event, Step
+from mptui.models.diffusion_unet import DiffusionUNet
 from mptui.tasks.registry import build_task
 from tests.engine.blots import CLASSES, SIDE, Blot, Samples
 
@@ -44,6 +45,12 @@ def mask_net(seed: int = 0) -> torch.nn.Module:
     return torch.nn.Sequential(
         torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(8, 2, 3, padding=1)
     )
+
+
+def diffusion_net(seed: int = 0) -> torch.nn.Module:
+    """What tells the noise in images, as small as it can be with all its parts."""
+    torch.manual_seed(seed)
+    return DiffusionUNet(width=8, depth=1)
 
 
 def config(**tables: dict[str, object]) -> RunConfig:
@@ -88,9 +95,10 @@ def build_trainer(
     cache: CacheMode = "off",
     reads_as: type[Blot] | None = None,
     device: torch.device = CPU,
+    task: str | None = None,
 ) -> tuple[Trainer, Recorder]:
     """A trainer over `train` samples of a kind (read by another, `reads_as`), with all its parts real."""
-    task = "classification" if kind is Blot else "segmentation"
+    task = task or ("classification" if kind is Blot else "segmentation")
     classes = CLASSES if kind is Blot else ("background", "bright")
 
     def loader(count: int, first: int, is_train: bool) -> Loader:

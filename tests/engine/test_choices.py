@@ -179,7 +179,7 @@ def trial_of(net, task="classification", classes=("a", "b"), **training):
             "precision": {"mode": "auto"},
         }
     )
-    return Trial(net, build_task(task, classes, config.training), config, CPU, len(classes))
+    return Trial(net, build_task(task, classes, config.training), config, CPU)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
@@ -218,7 +218,7 @@ def test_on_a_gpu_a_trial_leaves_its_random_numbers_too(precision):
     net = small_net(dropout=0.5)
     config = RunConfig.model_validate({"training": {"batch_size": 4}, "data": {"image_size": SIDE}})
     task = build_task("classification", ("a", "b"), config.training)
-    trial = Trial(net, task, config, torch.device("cuda"), 2)
+    trial = Trial(net, task, config, torch.device("cuda"))
     for channels_last in (True, False):
         assert trial.step(precision, channels_last=channels_last)() > 0
         assert trial.update(channels_last=channels_last, fused=False)() > 0

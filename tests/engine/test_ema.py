@@ -6,8 +6,9 @@ import torch
 from mptui.engine.ema import WeightAverage
 
 
-def moved(average, model, values, *, good=1.0):
+def moved(averaged, values, good=1.0):
     """Set the weights to each of `values` in turn, and let the average follow."""
+    average, model = averaged
     for applied, value in enumerate(values):
         with torch.no_grad():
             model.weight.fill_(value)
@@ -23,7 +24,7 @@ def averaged(decay):
 
 
 def test_a_short_run_is_not_averaged_with_the_random_weights_it_began_with():
-    slow = moved(*averaged(0.9999), [1.0] * 20)
+    slow = moved(averaged(0.9999), [1.0] * 20)
     assert slow > 0.99
 
 
@@ -40,4 +41,4 @@ def test_after_the_first_steps_it_forgets_as_it_was_told():
 
 
 def test_a_refused_step_does_not_move_it():
-    assert moved(*averaged(0.9), [1.0, 2.0], good=0.0) == 0.0
+    assert moved(averaged(0.9), [1.0, 2.0], good=0.0) == 0.0

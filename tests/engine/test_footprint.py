@@ -1,14 +1,12 @@
-import numpy as np
 import pytest
 import torch
 
 from mptui.config.schema import RunConfig
-from mptui.data.batch import Batch
 from mptui.engine.footprint import footprint
 from mptui.engine.optim import build_optimizer
 from mptui.errors import ConfigError
 from mptui.models.zoo import build
-from mptui.tasks.registry import build_task
+from mptui.tasks.registry import build_task, made_up_batch
 
 
 def run_config(model, side, batch, **training):
@@ -25,9 +23,7 @@ def really_kept(config, task, dtype):
     """Bytes that autograd keeps of a real forward pass, beside weights and buffers."""
     side, size = config.data.image_size, config.training.batch_size
     model = build(config.model, num_classes=10, task=task, side=side)
-    pixels = (side, side) if task == "segmentation" else ()
-    targets = torch.randint(10, (size, *pixels))
-    batch = Batch(torch.randn(size, 3, side, side), targets, size, targets.numel(), np.arange(size))
+    batch = made_up_batch(task, torch.randn(size, 3, side, side))
     own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
     kept = {}
 
@@ -40,7 +36,7 @@ def really_kept(config, task, dtype):
         torch.autocast("cpu", dtype=dtype, enabled=dtype is not None),
     ):
         loss = build_task(task, [str(i) for i in range(10)], config.training).loss(
-            model(batch.images_BCHW), batch, batch.valid, size
+            model(*batch.inputs), batch, batch.valid, size
         )
     del loss
     return sum(storage.nbytes() for pointer, storage in kept.items() if pointer not in own)
@@ -54,6 +50,8 @@ def really_kept(config, task, dtype):
         ("unet", "segmentation", 32, 3, "fp32"),
         ("unet", "segmentation", 32, 7, "bf16"),
         ("vit_b_16", "classification", 32, 3, "fp32"),
+        ("diffusion_unet", "diffusion", 32, 3, "fp32"),
+        ("diffusion_unet", "diffusion", 32, 3, "bf16"),
     ],
 )
 def test_the_activations_are_those_of_a_real_forward_pass(model, task, side, batch, precision):

@@ -12,7 +12,7 @@ from mptui.engine.checkpoint import read_newest
 from mptui.engine.control import Stopped
 from mptui.errors import RunDirectoryError
 from mptui.events import EpochFinished, Event, PhaseChanged, Step, Validated, Warned
-from tests.engine.small import build_trainer, config, end, losses, of, small_net
+from tests.engine.small import build_trainer, config, diffusion_net, end, losses, of, small_net
 
 CASES: dict[str, dict[str, Any]] = {
     "sgd": {},
@@ -29,16 +29,18 @@ CASES: dict[str, dict[str, Any]] = {
     "patience": {"training": {"epochs": 9, "lr": 1e-9, "early_stopping_patience": 2}},
     "max_steps": {"training": {"epochs": 9, "max_steps": 8}},
     "from memory": {"training": {"epochs": 3}},
+    "diffusion": {"training": {"optimizer": "adamw", "lr": 0.001, "accumulate": 2, "batch_size": 4}},
 }
 
 
 def build(folder, case, workers=0, dropout=0.0):
     precision = "fp16" if case == "fp16" else "fp32"
-    model = small_net(dropout=dropout)
+    model = small_net(dropout=dropout) if case != "diffusion" else diffusion_net()
     run = config(**CASES[case])
     cache: CacheMode = "ram" if case == "from memory" else "off"
+    task = "diffusion" if case == "diffusion" else None
     return build_trainer(
-        run, folder, precision=precision, model=model, train=38, workers=workers, cache=cache
+        run, folder, precision=precision, model=model, train=38, workers=workers, cache=cache, task=task
     )
 
 

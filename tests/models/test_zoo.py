@@ -8,6 +8,7 @@ from mptui.models.weights import head_name
 from mptui.models.zoo import build, names, parameter_count
 
 CLASSES = 7
+UNETS = {"unet", "diffusion_unet"}
 
 
 class WithoutMemory(TorchFunctionMode):
@@ -24,13 +25,13 @@ def classifier(name, side=64):
     return build(ModelConfig(name=name), num_classes=CLASSES, task="classification", side=side)
 
 
-def test_the_names_are_the_classifiers_and_unet():
-    assert {"resnet18", "resnet50", "vit_b_16", "convnext_tiny", "swin_t", "unet"} <= set(names())
+def test_the_names_are_the_classifiers_and_the_unets():
+    assert {"resnet18", "resnet50", "vit_b_16", "convnext_tiny", "swin_t", *UNETS} <= set(names())
     assert not {"fcn_resnet50", "fasterrcnn_resnet50_fpn", "raft_large", "r3d_18"} & set(names())
     assert names() == sorted(names())
 
 
-@pytest.mark.parametrize("name", [name for name in names() if name != "unet"])
+@pytest.mark.parametrize("name", [name for name in names() if name not in UNETS])
 def test_every_classifier_builds_with_the_classes_of_the_data(name):
     with WithoutMemory():
         model = classifier(name, side=224)
@@ -115,7 +116,15 @@ def test_an_unknown_name_is_answered_with_near_ones():
 
 
 @pytest.mark.parametrize(
-    ("name", "task", "use"), [("resnet18", "segmentation", "unet"), ("unet", "classification", "resnet50")]
+    ("name", "task", "use"),
+    [
+        ("resnet18", "segmentation", "unet"),
+        ("unet", "classification", "resnet50"),
+        ("unet", "diffusion", "diffusion_unet"),
+        ("resnet18", "diffusion", "diffusion_unet"),
+        ("diffusion_unet", "classification", "resnet50"),
+        ("diffusion_unet", "segmentation", "unet"),
+    ],
 )
 def test_a_network_for_another_task_is_refused(name, task, use):
     with pytest.raises(ConfigError) as error:

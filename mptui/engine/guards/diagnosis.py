@@ -128,7 +128,7 @@ def _pass(
     with watcher:
         with precision.forward_context():
             # not `model(…)`: that would run compiled code, in which operations can't be told apart
-            outputs = trainer.model.forward(batch.images_BCHW)
+            outputs = trainer.model.forward(*batch.inputs)
             watcher.layer = LOSS
             loss = trainer.task.loss(outputs, batch, window.valid, window.size)
         if watcher.origin is None and not bool(torch.isfinite(loss)):

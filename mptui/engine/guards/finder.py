@@ -77,17 +77,8 @@ def _fits(trainer: "Trainer", window: Window, batch: Batch, count: int) -> bool:
 def _pass(trainer: "Trainer", batch: Batch, count: int) -> None:
     """A forward and a backward pass over `count` rows."""
     rows = torch.arange(count, device=trainer.device) % batch.size
-    mixed = None if batch.mixed_targets is None else batch.mixed_targets[rows]
-    copies = Batch(
-        batch.images_BCHW[rows],
-        batch.targets[rows],
-        count,
-        batch.valid,
-        batch.sample_indices,
-        mixed,
-        batch.lam,
-    )
+    copies = batch.rows(rows, size=count, valid=batch.valid)
     with trainer.parts.precision.forward_context(), eagerly(trainer.model):
-        outputs = trainer.model(copies.images_BCHW)
+        outputs = trainer.model(*copies.inputs)
         loss = trainer.task.loss(outputs, copies, max(1, batch.valid), count)
     trainer.parts.precision.backward(loss)

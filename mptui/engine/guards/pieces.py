@@ -10,12 +10,8 @@ def part(batch: Batch, first: int, last: int) -> Batch:
     and a loss is told its window's.
     """
     size = max(0, min(last, batch.size) - first)
-    return Batch(
-        batch.images_BCHW[first:last],
-        batch.targets[first:last],
-        size,
-        size if batch.valid == batch.size else batch.valid,
-        batch.sample_indices[first:last],
-        None if batch.mixed_targets is None else batch.mixed_targets[first:last],
-        batch.lam,
+    piece = batch.rows(
+        slice(first, last), size=size, valid=size if batch.valid == batch.size else batch.valid
     )
+    piece.sample_indices = batch.sample_indices[first:last]
+    return piece

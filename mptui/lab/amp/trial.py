@@ -117,7 +117,7 @@ class Bench:
             for number, batch in enumerate(self.batches):
                 self._seeds.set(0, number)
                 with torch.autocast(self.job.device.type, dtype=dtype, enabled=dtype is not None):
-                    outputs = self.model.forward(batch.images_BCHW)
+                    outputs = self.model.forward(*batch.inputs)
                     loss = self.job.task.loss(outputs, batch, batch.valid, batch.size)
                 torch.autograd.backward(loss * (scale or 1.0))
                 losses.append(float(loss.detach()))

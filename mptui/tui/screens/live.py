@@ -274,5 +274,6 @@ def chosen_charts(view: RunView, wanted: str) -> list[str]:
     words = wanted.lower().split()
     if words:
         return [name for name in view.histories if any(word in name.lower() for word in words)]
-    segmentation = view.started is not None and view.started.task == "segmentation"
-    return ["loss", "overlap" if segmentation else "accuracy", "learning rate"]
+    task = "" if view.started is None else view.started.task
+    charts = {"segmentation": "overlap", "diffusion": "noise explained"}
+    return ["loss", charts.get(task, "accuracy"), "learning rate"]

@@ -1,0 +1,72 @@
+"""What is noise in a noisy image: the mean squared error, and how much of the noise was found.
+
+Shapes: B images, C channels, H and W pixels.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from mptui.data.batch import Batch
+
+
+class Diffusion:
+    """Learn to tell the noise in images: a denoising diffusion model (Ho, Jain and Abbeel 2020).
+
+    The loss of a window is the mean squared error of all values of the noise; it is 1 where none is found.
+    """
+
+    name = "diffusion"
+    primary = "r2"
+
+    def loss(self, outputs: torch.Tensor, batch: Batch, window_valid: int, window_size: int) -> torch.Tensor:
+        """See `Task.loss`; outputs are noise_BCHW."""
+        # float32 before the squares: their sum overflows float16
+        mean = F.mse_loss(outputs[: batch.size].float(), batch.targets[: batch.size])
+        return mean if batch.size == window_size else mean * (batch.size / window_size)
+
+    def metrics(self, device: torch.device) -> "Explained":
+        """See `Task.metrics`."""
+        return Explained(device)
+
+
+class Explained:
+    """`r2`: the share of the noise's variance that was found, 1 - squared error / squared noise.
+
+    1 is all of it, 0 none; below 0 the answers are worse than no answer.
+
+    Args:
+        device: Where the sums are kept.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        # of the errors' squares, and of the noise's
+        self._sums = torch.zeros(2, dtype=torch.float64, device=device)
+
+    def update(self, outputs: torch.Tensor, batch: Batch) -> None:
+        """See `Metrics.update`; outputs are noise_BCHW."""
+        noise_BCHW = batch.targets[: batch.size]
+        errors_BCHW = outputs[: batch.size].float() - noise_BCHW
+        self._sums += torch.stack([errors_BCHW.square().sum(), noise_BCHW.square().sum()])
+
+    def compute(self) -> dict[str, float]:
+        """See `Metrics.compute`."""
+        errors, noise = self._sums.tolist()
+        return {"r2": 1 - errors / noise if noise else math.nan}
+
+    def per_class(self) -> dict[str, dict[str, float | None]]:
+        """Empty: images are of no class here."""
+        return {}
+
+    def reset(self) -> None:
+        """See `Metrics.reset`."""
+        self._sums.zero_()
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """See `Metrics.state`; states of several processes add up."""
+        return {"sums": self._sums.clone()}
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        """See `Metrics.load_state`."""
+        self._sums.copy_(state["sums"])

@@ -1,0 +1,154 @@
+"""Images made noisy: by the schedule, with the same numbers for a sample wherever it turns up."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mptui.data.batch import Batch
+from mptui.data.loader import Loader
+from mptui.data.noise import TIMESTEPS, Noiser, kept_shares, normals
+from mptui.engine.guards.pieces import part
+from tests.data.samples import Samples
+
+CPU = torch.device("cpu")
+SIDE = 12
+
+
+def noiser(**settings: Any) -> Noiser:
+    return Noiser(
+        **{"seed": 3, "device": CPU, "channels_last": True, "train": True, "mirror": False, **settings}
+    )
+
+
+def loader(count: int = 22, **settings: Any) -> Loader:
+    chosen: dict[str, Any] = {"batch_size": 8, "train": True, "augment": True, **settings}
+    return Loader(Samples(count), task="diffusion", side=SIDE, num_classes=10, device=CPU, seed=5, **chosen)
+
+
+def by_sample(of: Loader, epoch: int = 0) -> dict[int, tuple[bytes, bytes, int]]:
+    """Noisy image, noise and timestep of each sample."""
+    found = {}
+    with of:
+        for window in of.windows(epoch, 1):
+            for batch in window:
+                assert batch.timesteps is not None
+                for row, index in enumerate(batch.sample_indices.tolist()):
+                    image, noise = (t[row].contiguous() for t in (batch.images_BCHW, batch.targets))
+                    step = int(batch.timesteps[row])
+                    found[index] = image.numpy().tobytes(), noise.numpy().tobytes(), step
+    return found
+
+
+def test_the_schedule_falls_from_an_image_to_noise_as_a_cosine():
+    kept = kept_shares()
+    assert kept.shape == (TIMESTEPS,)
+    assert (np.diff(kept) < 0).all()
+    assert kept[0] > 0.9999
+    assert 0 < kept[-1] < 1e-4
+    middle = np.cos((0.5 + 0.008) / 1.008 * np.pi / 2) ** 2 / np.cos(0.008 / 1.008 * np.pi / 2) ** 2
+    assert kept[TIMESTEPS // 2 - 1] == pytest.approx(middle, rel=1e-6)
+
+
+def test_the_noise_is_normal_and_of_each_sample_its_own():
+    noise = normals(torch.arange(64) * 7919, 3001)
+    assert noise.shape == (64, 3001)
+    assert noise.dtype == torch.float32
+    assert float(noise.mean()) == pytest.approx(0, abs=0.01)
+    assert float(noise.var()) == pytest.approx(1, abs=0.02)
+    assert float((noise**4).mean()) == pytest.approx(3, abs=0.1)
+    likeness = torch.corrcoef(noise) - torch.eye(64)
+    assert float(likeness.abs().max()) < 0.1
+
+
+def test_a_noisy_image_is_the_image_and_its_noise_by_the_schedule():
+    images = torch.rand(40, 3, SIDE, SIDE) * 2 - 1
+    noisy, noise, timesteps = noiser().noised(images, np.arange(40), 2)
+    kept = torch.from_numpy(kept_shares())[timesteps].view(-1, 1, 1, 1)
+    torch.testing.assert_close(
+        noisy.double(), kept.sqrt() * images + (1 - kept).sqrt() * noise, atol=1e-6, rtol=0
+    )
+
+
+def test_neither_the_company_nor_the_layout_of_a_sample_changes_its_noise():
+    images, indices = torch.rand(6, 3, SIDE, SIDE), np.array([5, 3, 11, 4, 0, 7])
+    whole = noiser().noised(images, indices, 1)
+    alone = noiser().noised(images[2:4], indices[2:4], 1)
+    assert all(torch.equal(one[2:4], other) for one, other in zip(whole, alone, strict=True))
+    planes = noiser(channels_last=False).noised(images, indices, 1)
+    assert whole[1].is_contiguous(memory_format=torch.channels_last)
+    assert planes[1].is_contiguous()
+    assert torch.equal(planes[1], whole[1])
+    later = noiser().noised(images, indices, 2)
+    assert not any(torch.equal(one, other) for one, other in zip(whole, later, strict=True))
+
+
+def test_training_draws_all_timesteps_and_validation_spreads_them_evenly():
+    images, indices = torch.zeros(4096, 1, 2, 2), np.arange(4096)
+    tenths = [
+        np.histogram(noiser(train=train).noised(images, indices, 0)[2], bins=10, range=(0, TIMESTEPS))[0]
+        for train in (True, False)
+    ]
+    assert abs(tenths[0] - 409.6).max() < 100
+    assert abs(tenths[1] - 409.6).max() < 5
+    few = noiser(train=False).noised(images[:8], indices[100:108], 0)[2].sort().values
+    assert few.diff().max() < 250
+
+
+def test_every_other_image_is_turned_over_in_training():
+    images = torch.rand(200, 3, SIDE, SIDE) * 2 - 1
+    plain, _, _ = noiser().noised(images, np.arange(200), 0)
+    turned, noise, steps = noiser(mirror=True).noised(images, np.arange(200), 0)
+    kept = torch.from_numpy(kept_shares()).float()[steps].view(-1, 1, 1, 1)
+    mirrored = [
+        bool(
+            torch.allclose(
+                turned[n], (kept[n].sqrt() * images[n].flip(2) + (1 - kept[n]).sqrt() * noise[n]), atol=1e-5
+            )
+        )
+        for n in range(200)
+    ]
+    assert 70 < sum(mirrored) < 130
+    assert all(torch.equal(turned[n], plain[n]) for n in range(200) if not mirrored[n])
+
+
+def test_a_loader_gives_a_sample_the_same_bits_in_any_batch_and_from_any_cache():
+    expected = by_sample(loader(), epoch=1)
+    assert by_sample(loader(batch_size=5), epoch=1) == expected
+    assert by_sample(loader(cache="device"), epoch=1) == expected
+    assert by_sample(loader(cache="ram"), epoch=1) == expected
+    assert {key: value[1:] for key, value in by_sample(loader(channels_last=False), epoch=1).items()} == {
+        key: value[1:] for key, value in expected.items()
+    }
+
+
+def test_every_validation_sees_the_same_noise_and_pads_it_with_its_own():
+    val = loader(train=False, pad_last=True)
+    with val:
+        first, second = ([b for w in val.windows(0, 1) for b in w] for _ in range(2))
+    assert all(torch.equal(a.images_BCHW, b.images_BCHW) for a, b in zip(first, second, strict=True))
+    last = first[-1]
+    assert last.size == 6
+    assert [len(t) for t in (last.images_BCHW, last.targets, *last.inputs)] == [8] * 4
+
+
+def test_images_are_scaled_from_minus_one_to_one():
+    with loader(train=False) as val:
+        batch = next(b for window in val.windows(0, 1) for b in window)
+    kept = torch.from_numpy(kept_shares()).float()[batch.timesteps].view(-1, 1, 1, 1)
+    clean = (batch.images_BCHW - (1 - kept).sqrt() * batch.targets) / kept.sqrt()
+    least_noisy = clean[kept.flatten() > 0.01]
+    assert -1.001 < float(least_noisy.min()) < -0.5
+    assert 0.5 < float(least_noisy.max()) < 1.001
+
+
+def test_a_piece_of_a_batch_keeps_its_noise_and_its_timesteps():
+    with loader() as train:
+        batch = next(b for window in train.windows(0, 1) for b in window)
+    piece: Batch = part(batch, 3, 6)
+    assert piece.timesteps is not None
+    assert batch.timesteps is not None
+    assert torch.equal(piece.timesteps, batch.timesteps[3:6])
+    assert torch.equal(piece.targets, batch.targets[3:6])
+    assert (piece.size, piece.valid, len(piece.sample_indices)) == (3, 3, 3)

@@ -1,0 +1,84 @@
+"""A diffusion U-Net in the trainer: it learns, and nothing but rounding depends on how a batch is cut."""
+
+import pytest
+import torch
+
+from mptui.engine.guards import finder
+from mptui.events import EpochFinished, Recovered
+from tests.engine.small import build_trainer, config, diffusion_net, end, losses, of
+
+TRAINING = {"optimizer": "adamw", "lr": 2e-3, "epochs": 1, "batch_size": 8, "schedule": "constant"}
+
+
+def build(folder, precision="fp32", net=None, train=40, guards=None, memory=None, **training):
+    run = config(
+        training={**TRAINING, **training},
+        guards=guards or {},
+        memory=memory or {},
+        speed={"channels_last": True},
+    )
+    model = (net or diffusion_net()).to(memory_format=torch.channels_last)
+    return build_trainer(run, folder, model=model, task="diffusion", precision=precision, train=train)
+
+
+def trained(folder, **settings):
+    trainer, events = build(folder, **settings)
+    trainer.train()
+    end(trainer)
+    return trainer, events
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_it_learns_to_tell_the_noise(tmp_path, precision):
+    _, events = trained(tmp_path, precision=precision, epochs=12, ema_decay=0.999, train=64)
+    told = losses(events)
+    assert told[0] == pytest.approx(1, abs=0.1)  # what the answer of nothing costs
+    assert sum(told[-8:]) / 8 < 0.6
+    last = of(events, EpochFinished)[-1]
+    assert last.val_loss is not None
+    assert last.val_loss < 0.6  # with the averaged weights
+    assert last.val_metrics["r2"] == pytest.approx(1 - last.val_loss, abs=0.05)
+    assert last.best
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [{"batch_size": 4, "accumulate": 2}, {"memory": {"micro_batch": 3}}],
+    ids=["accumulated", "in pieces"],
+)
+def test_a_batch_in_pieces_is_the_step_of_the_whole(tmp_path, cut):
+    whole, events = trained(tmp_path / "whole")
+    pieces, events_pieces = trained(tmp_path / "pieces", **cut)
+    assert losses(events_pieces) == pytest.approx(losses(events), rel=1e-4)
+    for one, other in zip(pieces.model.parameters(), whole.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0.02, atol=5e-4)
+
+
+def test_a_step_that_did_not_fit_is_taken_again_on_the_same_noise(tmp_path):
+    _, undisturbed = trained(tmp_path / "one")
+    trainer, events = build(tmp_path / "two")
+    forward, calls = trainer.model.forward, []
+
+    def full(images, timesteps):
+        calls.append(len(images))
+        if len(calls) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(images, timesteps)
+
+    trainer.model.forward = full
+    trainer.train()
+    end(trainer)
+    assert calls[:5] == [8, 8, 8, 4, 4]
+    assert [e.problem for e in of(events, Recovered)] == ["out of memory"]
+    assert losses(events) == pytest.approx(losses(undisturbed), rel=1e-4)
+
+
+def test_the_micro_batch_is_found_with_the_timesteps(tmp_path):
+    trainer, _ = build(tmp_path)
+    assert finder.find_micro_batch(trainer) is None
+    end(trainer)
+
+
+def test_noise_is_no_label_out_of_range(tmp_path):
+    trainer, events = trained(tmp_path, guards={"check_batches": True})
+    assert trainer.step == len(losses(events)) == 5
