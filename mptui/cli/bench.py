@@ -176,11 +176,13 @@ def _with_claims(document: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _show(
     lab: "Bench", document: dict[str, Any], *, claims: bool, style: Literal["table", "markdown"]
 ) -> None:
+    from mptui.lab.stats import told_rounds
+
     headings = ["", "images/s", "times", "interval", "", "memory", "first step", "loss"]
     headings += ["guides say"] if claims else []
     fastest = max((row.rate or 0.0 for row in lab.rows), default=0.0)
     lines = [_line(lab, row, fastest, claims) for row in lab.rows]
-    title = f"{document['model']} on {document['device_name']}: {_told_rounds(document['rounds'])}"
+    title = f"{document['model']} on {document['device_name']}: {told_rounds(document['rounds'])}"
     if style == "markdown":
         typer.echo(f"{title}\n")
         typer.echo(f"| {' | '.join(headings)} |\n|{' --- |' * len(headings)}")
@@ -195,13 +197,6 @@ def _show(
     for line in lines:
         table.add_row(*line)
     console(width=None if sys.stdout.isatty() else 120).print(table)
-
-
-def _told_rounds(rounds: int) -> str:
-    from mptui.lab.stats import ROUNDS
-
-    sure = "" if rounds >= ROUNDS else f", too few to tell noise from a difference: use --rounds {ROUNDS}"
-    return f"median of {rounds} round{'s' if rounds > 1 else ''}{sure}"
 
 
 def _line(lab: "Bench", row: "Row", fastest: float, claims: bool) -> list[str]:

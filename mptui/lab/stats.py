@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from math import exp, inf, log, sqrt
 from statistics import mean, median, stdev
 
-CONFIDENCE = 0.95
 ROUNDS = 6
 """Rounds that tell a tenth's difference from the noise of a busy machine, with one round gone astray."""
 
@@ -17,6 +16,12 @@ _T = (
     *(2.49, 2.46, 2.44, 2.41, 2.4, 2.38, 2.37, 2.36, 2.35, 2.34),
     *(2.33, 2.32, 2.31, 2.31, 2.3, 2.3, 2.29, 2.29, 2.28, 2.28),
 )
+
+
+def told_rounds(rounds: int) -> str:
+    """What a figure is, above a table, and what too few rounds are not good for."""
+    sure = "" if rounds >= ROUNDS else f", too few to tell noise from a difference: use --rounds {ROUNDS}"
+    return f"median of {rounds} round{'s' if rounds > 1 else ''}{sure}"
 
 
 @dataclass(frozen=True, slots=True)

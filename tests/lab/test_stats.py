@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from mptui.lab.stats import ROUNDS, ratio
+from mptui.lab.stats import ROUNDS, ratio, told_rounds
 
 TRIALS = 400
 
@@ -91,3 +91,8 @@ def test_sides_that_were_not_measured_as_often_are_refused():
         ratio([1.0], [1.0, 2.0])
     with pytest.raises(ValueError, match="no rounds"):
         ratio([], [])
+
+
+def test_one_round_is_called_one_and_too_few():
+    assert told_rounds(1) == "median of 1 round, too few to tell noise from a difference: use --rounds 6"
+    assert told_rounds(6) == "median of 6 rounds"
