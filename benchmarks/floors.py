@@ -132,9 +132,9 @@ def _convolution(device: torch.device, dtype: torch.dtype) -> float:
     count, channels, side = CONVOLUTION[device.type]
     with torch.device(device), torch.no_grad():
         layer = nn.Conv2d(channels, channels, 3, padding=1, bias=False).to(dtype)
+        layer = layer.to(memory_format=torch.channels_last)
         images = torch.randn(count, channels, side, side, dtype=dtype)
-    layer, images = (each.to(memory_format=torch.channels_last) for each in (layer, images))
-    with torch.no_grad():
+        images = images.contiguous(memory_format=torch.channels_last)
         seconds = _seconds(lambda: layer(images), device)
     return 2 * count * side**2 * channels**2 * 9 / seconds
 

@@ -118,10 +118,12 @@ def _epochs(section: Section, result: Result, command: str) -> None:
     ]
     headings = ["ms an image", "first epoch, processor", "wall", "later epochs, processor", "wall"]
     gains = [
-        f"{title} {ratio(cpu[key])} times in processor time and {ratio(wall[key])} by the wall"
-        for key, title in (
-            ("first_over_cached", "the first epoch takes"),
-            ("off_over_cached", "one without a cache"),
+        [title, ratio(cpu[key]), ratio(wall[key]), wanted]
+        for key, title, wanted in (
+            ("first_over_cached", "first epoch over one from memory", f"at least {asked.CACHED:g}"),
+            ("off_over_cached", "epoch without a cache over one from memory", ""),
+            ("first_over_off", "first epoch, which fills the cache, over one without", ""),
+            ("off_over_prepared", "epoch of the files over one of the prepared set", ""),
         )
     ]
     section.add(
@@ -129,15 +131,9 @@ def _epochs(section: Section, result: Result, command: str) -> None:
         "epoch, and read from a set that `mptui prepare` made of the same files.",
         _photos(result.document["set"]),
         table(headings, rows),
-        paragraph(
-            f"Beside an epoch from memory {listed(gains)}, by {rounds(len(measured['rounds']['ram']))} "
-            f"(asked of the first: at least {asked.CACHED:g}).",
-            f"Filling the cache costs the first epoch {ratio(cpu['first_over_off'])} times the processor "
-            "time of one without.",
-            f"The prepared set takes {ready['bytes'] / 1e6:.0f} MB in place of "
-            f"{ready['bytes_before'] / 1e6:.0f}, was made in {figure(ready['seconds'])} s, and is read in "
-            f"{ratio(cpu['off_over_prepared'])} times less processor time.",
-        ),
+        table(["times as long", "processor", "wall", "asked"], gains),
+        f"The prepared set takes {ready['bytes'] / 1e6:.0f} MB in place of {ready['bytes_before'] / 1e6:.0f} "
+        f"and was made in {figure(ready['seconds'])} s. {rounds(len(measured['rounds']['ram']))}.",
     )
     for kind, clock in ((cpu, "processor time"), (wall, "wall time")):
         what = f"The first epoch over one from memory, {clock}"
