@@ -6,9 +6,10 @@ import time
 
 import pytest
 
+from mptui.errors import DiskError
 from mptui.events import RunFinished, Step
 from mptui.runs import records
-from mptui.runs.directory import create_run, read_summary, write_json
+from mptui.runs.directory import create_run, owner_of, read_summary, write_json
 from mptui.runs.journal import read_journal
 from mptui.runs.plan import Request, plan_run
 from mptui.runs.session import Session
@@ -91,3 +92,12 @@ def test_a_run_that_another_process_took_over_is_left_to_it(tmp_path, monkeypatc
     assert read_summary(run) == {"status": "running", "run": "theirs"}
     assert json.loads((run / "lock.json").read_text()) == lock
     assert not (run / "traceback.txt").exists()
+
+
+def test_a_run_whose_journal_can_not_be_opened_is_nobodys(tmp_path):
+    flags = {key: ("test", value) for key, value in SETTINGS.items()}
+    run = create_run(tmp_path, "test", "unet", "run")
+    (run / "events.jsonl").mkdir()
+    with pytest.raises(DiskError, match=r"events\.jsonl"):
+        Session(plan_run(Request("stable", flags, (), os.environ)), run).start()
+    assert owner_of(run) is None
