@@ -52,18 +52,22 @@ def milliseconds(seconds: float | None) -> str:
     return f"{1000 * seconds:,.1f} ms" if seconds < 10 else f"{seconds:.2f} s"
 
 
-def duration(seconds: float | None) -> str:
-    """Return a duration in its two largest units: 2 h 14 min, 3 min 20 s, 45 s."""
+def duration(seconds: float | None, *, aligned: bool = False) -> str:
+    """Return a duration in its two largest units: 2 h 14 min, 3 min 20 s, 45 s.
+
+    `aligned` keeps two cells for the second figure, so that one that counts does not jump.
+    """
     if seconds is None or not math.isfinite(seconds):
         return UNKNOWN
     whole = max(0, round(seconds))
     days, hours = divmod(whole // 3600, 24)
     minutes, rest = whole // 60 % 60, whole % 60
+    width = 2 if aligned else 1
     if days:
-        return f"{days} d {hours:2} h"
+        return f"{days} d {hours:{width}} h"
     if hours:
-        return f"{hours} h {minutes:2} min"
-    return f"{minutes} min {rest:2} s" if minutes else f"{rest} s"
+        return f"{hours} h {minutes:{width}} min"
+    return f"{minutes} min {rest:{width}} s" if minutes else f"{rest} s"
 
 
 def clock(moment: float, seconds: bool = False) -> str:

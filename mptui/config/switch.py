@@ -3,6 +3,8 @@
 Weights, optimizer, the place in the schedule and in the data carry over, so what they depend on can't change.
 """
 
+from pydantic import ValidationError
+
 from mptui.config.keys import SETTINGS
 from mptui.config.schema import RunConfig
 from mptui.errors import ConfigError
@@ -63,10 +65,10 @@ def switched(current: RunConfig, preset: RunConfig) -> tuple[RunConfig, dict[str
     document["description"] = preset.description
     try:
         return RunConfig.model_validate(document), changes, kept
-    except ValueError as error:
-        raise ConfigError(
-            f"the preset can't be taken in this run: {error}", hint="switch to another preset"
-        ) from error
+    except ValidationError as error:
+        faults = [line for each in error.errors() for line in str(each["ctx"]["error"]).splitlines()]
+    told = "; ".join(faults)
+    raise ConfigError(f"the preset can't be taken in this run: {told}", hint="switch to another preset")
 
 
 def _value(config: RunConfig, key: str) -> object:

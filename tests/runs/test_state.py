@@ -134,7 +134,7 @@ def test_the_end_is_told_with_what_to_do():
     view = folded(*demo(), finished())
     assert view.phase == "finished"
     assert view.remaining_s() is None
-    assert "completed after 50 min  0 s" in view.log[-1].text
+    assert "completed after 50 min 0 s" in view.log[-1].text
 
 
 @pytest.mark.parametrize("hostile", ["\x1b[2J", "a\nb", "\u202egnp.exe", "[/x]"])

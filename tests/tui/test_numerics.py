@@ -75,7 +75,8 @@ async def test_the_worst_layer_its_exponents_and_the_advice_are_shown(size):
         assert words in text, text
     if size[0] >= 80:
         assert "a loss scale of 1,024 loses 31.0 % of the gradients; 65,536 would lose 0.2 %" in text
-        assert "in fp16 with a loss scale of 1,024: 40.0 % to zero, 22.0 % with fewer bits" in text
+        assert "in fp16, scale 1,024: 40.0 % to zero, 22.0 % losing bits, " in text
+        assert "% too large" in text
         assert "summary: +12.0 ms on a step in 30 s: 0.0 % · f: every value, at most 5.0 %" in text
     assert len(text.splitlines()) == size[1]
     assert all(len(line) <= size[0] for line in text.splitlines())

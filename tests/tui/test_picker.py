@@ -195,6 +195,9 @@ async def test_a_run_says_whether_it_fits(environ):
         assert "debug" not in greyed
         await pilot.press("4")
         await until(app, pilot, "✓ fits, up to batch")
+        lines = frame(app).splitlines()
+        (memory,) = (number for number, line in enumerate(lines) if "memory     " in line)
+        assert ", rest " in lines[memory + 1]  # all of it in one line
 
 
 async def test_a_network_that_can_not_be_had_is_said_before_the_run(environ):

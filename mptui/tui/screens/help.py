@@ -27,7 +27,7 @@ class HelpScreen(ModalScreen[None]):
         align: center middle;
         background: $background 70%;
         VerticalScroll {
-            width: 64;
+            width: 66;
             max-width: 100%;
             height: auto;
             max-height: 100%;

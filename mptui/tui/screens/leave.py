@@ -27,7 +27,7 @@ class LeaveDialog(ModalScreen[Answer]):
         align: center middle;
         background: $background 70%;
         Vertical {
-            width: 56;
+            width: 62;
             max-width: 100%;
             height: auto;
             padding: 1 2;

@@ -78,7 +78,7 @@ def _parts(view: RunView, now: float) -> dict[str, Content]:
         parts["bar"] = bar(view.fraction_done, 12)
     if view.finished is None and view.started is not None:
         left = view.remaining_s()
-        parts["left"] = Content(f"{fmt.duration(left):>11} left")
+        parts["left"] = Content(f"{fmt.duration(left, aligned=True):>11} left")
         parts["end"] = Content.styled(
             f"ends {fmt.UNKNOWN:>5}" if left is None else f"ends {fmt.clock(view.time + left)}", "$quiet"
         )
@@ -95,7 +95,7 @@ def _state(view: RunView, now: float) -> Content:
     if view.progress is not None:
         word = f"{word} {view.progress.done:,} of {view.progress.total:,}"
     elif view.phase in BUSY_PHASES and view.phase_since is not None:
-        word = f"{word} {fmt.duration(max(0.0, now - view.phase_since))}"
+        word = f"{word} {fmt.duration(max(0.0, now - view.phase_since), aligned=True)}"
         if view.phase_expected_s is not None:
             word = f"{word} of about {fmt.duration(view.phase_expected_s)}"
     return Content.styled(f"● {word}", "$text-success" if view.phase == "training" else "$text-accent")

@@ -194,10 +194,10 @@ def _doublings(scale: float) -> int:
 
 
 def _caption(layer: NumericsLayer, scale: float) -> Content:
-    under = "" if layer.part == "forward" else f" with a loss scale of {scale:,.0f}"
+    under = "" if layer.part == "forward" else f", scale {scale:,.0f}"
     words = [
         f"in fp16{under}: {fmt.percent(layer.zeroed)} to zero",
-        f"{fmt.percent(layer.subnormal)} with fewer bits",
+        f"{fmt.percent(layer.subnormal)} losing bits",
         f"{fmt.percent(layer.overflow)} too large",
     ]
     return Content(", ".join(words))
@@ -233,7 +233,7 @@ def advised(event: Numerics) -> str:
     if event.loss_scale is not None:
         now = f"a loss scale of {event.loss_scale:,.0f} loses {fmt.percent(event.lost)} of the gradients"
         return f"{now}; {best}"
-    return f"in fp16, a loss scale of {best} of the gradients; {clean(event.precision, 8)} needs none"
+    return f"in fp16 a scale of {best} of the gradients; {clean(event.precision, 8)} needs none"
 
 
 def priced(event: Numerics) -> str:

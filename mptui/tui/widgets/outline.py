@@ -1,5 +1,7 @@
 """The run of the picker in a few lines: what is trained, how, and whether it fits."""
 
+from collections.abc import Sequence
+
 from textual.content import Content
 from textual.widgets import Static
 
@@ -60,14 +62,17 @@ def _memory(fit: Fit | str | None, width: int) -> list[Content]:
         gauge = Content.assemble(bar(share(total, fit.free), _BAR, style), "  ")
     return [
         Content.assemble(label, gauge, (fit.figure, "bold"), "  ", (fit.words, style)),
-        Content.styled(" " * _LABEL + _parts(fit, wide=width >= _WIDE), "$quiet"),
+        Content.styled(" " * _LABEL + _parts(fit, width - _LABEL), "$quiet"),
     ]
 
 
-def _parts(fit: Fit, *, wide: bool) -> str:
+def _parts(fit: Fit, room: int) -> str:
     """All parts where there is room, else the two that decide and the rest."""
-    parts = fit.parts
-    if not wide:
-        first, second, *others = sorted(parts, key=lambda part: -part[1])
-        parts = [first, second, ("the rest", sum(size for _, size in others))]
+    if len(told := _told(fit.parts)) <= room:
+        return told
+    first, second, *others = sorted(fit.parts, key=lambda part: -part[1])
+    return _told([first, second, ("rest", sum(size for _, size in others))])
+
+
+def _told(parts: Sequence[tuple[str, int]]) -> str:
     return ", ".join(f"{word} {size / (1 << 30):.2g}" for word, size in parts)
