@@ -202,3 +202,15 @@ def test_a_folder_of_other_things_is_left_alone(ready, tmp_path):
         prepared(data, other)
     with pytest.raises(DataError, match="not complete"):
         opened(other)
+
+
+def test_images_alone_are_prepared_for_diffusion_and_those_in_classes_serve_it_too(tmp_path):
+    alone, classes = photos(tmp_path / "alone", {".": 10}), photos(tmp_path / "data", {"cat": 5, "dog": 5})
+    assert prepared(alone, tmp_path / "out").facts["task"] == "diffusion"
+    prepared(classes, tmp_path / "classes")
+    assert task_of(DataConfig(path=str(tmp_path / "out"))) == "diffusion"
+    for folder in ("out", "classes"):
+        dataset = opened(tmp_path / folder, task="diffusion")
+        assert (dataset.task, len(dataset.train), len(dataset.val)) == ("diffusion", 8, 2)
+    with pytest.raises(DataError, match="is for diffusion"):
+        opened(tmp_path / "out")

@@ -1,0 +1,50 @@
+"""What is chosen where nothing was asked for: the network by the data, its size by the device."""
+
+import pytest
+
+from mptui.config.merge import resolve
+from mptui.hardware.devices import Device
+from mptui.runs.plan import Request, filled, plan_run
+from tests.data.images import class_folders
+
+
+def device(kind):
+    return Device(kind=kind, index=0, name="one", architecture=None, memory_total=None, native={})
+
+
+def chosen(kind, *sets, model="diffusion_unet"):
+    flags = {"model.name": ("--model", model)}
+    return filled(resolve(None, task=None, flags=flags, sets=sets, environ={}), device(kind))[0]
+
+
+@pytest.mark.parametrize(("kind", "width", "side"), [("cpu", 32, 32), ("cuda", 128, 64)])
+def test_a_diffusion_unet_is_as_wide_as_the_device_can_train(kind, width, side):
+    config = chosen(kind).config
+    assert (config.model.width, config.model.depth, config.data.image_size) == (width, 3, side)
+
+
+def test_a_width_and_a_depth_that_were_asked_for_stay():
+    resolved = chosen("cuda", "model.width=64", "model.depth=2")
+    assert (resolved.config.model.width, resolved.config.model.depth) == (64, 2)
+    assert resolved.sources["model.width"] == "--set"
+
+
+def test_the_sizes_of_the_other_networks_do_not_change():
+    unet = chosen("cuda", model="unet").config
+    assert (unet.model.width, unet.model.depth, unet.data.image_size) == (64, 4, 512)
+
+
+def test_diffusion_has_defaults_that_it_learns_with_and_anything_given_wins():
+    resolved = chosen("cpu")
+    training = resolved.config.training
+    assert (training.optimizer, training.lr, training.ema_decay) == ("adamw", 5e-4, 0.999)
+    assert resolved.sources["training.lr"] == "default [diffusion.training]"
+    assert chosen("cpu", "training.optimizer=sgd").config.training.optimizer == "sgd"
+    assert chosen("cpu", model="resnet18").config.training.optimizer == "sgd"
+
+
+def test_images_alone_are_learnt_by_a_diffusion_unet(tmp_path):
+    class_folders(tmp_path, {".": 4})
+    flags = {"data.path": ("--data", str(tmp_path)), "hardware.device": ("--device", "cpu")}
+    plan = plan_run(Request(None, flags, (), {}))
+    assert (plan.task, plan.config.model.name) == ("diffusion", "diffusion_unet")
