@@ -193,7 +193,7 @@ def test_a_shard_that_is_given_up_leaves_nothing_even_on_a_full_disk(tmp_path):
     writer = ShardWriter(tmp_path, 0)
     writer._file.close()
     with Path("/dev/full").open("wb") as full:
-        writer._file = full  # type: ignore[assignment]
+        writer._file = full
         writer._write(b"nothing finds room")
         writer.give_up()
     assert list(tmp_path.iterdir()) == []
