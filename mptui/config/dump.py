@@ -32,13 +32,16 @@ def dry_run_text(resolved: Resolved) -> str:
 
 def values_of(config: RunConfig) -> dict[str, Any]:
     """Each table.key and its value, "none" where it is unset."""
-    values = {}
-    for key in SETTINGS:
-        value: Any = config
-        for name in key.split("."):
-            value = getattr(value, name)
-        values[key] = UNSET if value is None else value
-    return values
+    found = ((key, value_of(config, key)) for key in SETTINGS)
+    return {key: UNSET if value is None else value for key, value in found}
+
+
+def value_of(config: RunConfig, key: str) -> Any:  # noqa: ANN401 - of whatever type the key has
+    """The value of one table.key."""
+    value: Any = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
 
 
 def written(description: str, values: dict[str, Any]) -> str:

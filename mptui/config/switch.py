@@ -5,6 +5,7 @@ Weights, optimizer, the place in the schedule and in the data carry over, so wha
 
 from pydantic import ValidationError
 
+from mptui.config.dump import value_of
 from mptui.config.keys import SETTINGS
 from mptui.config.schema import RunConfig
 from mptui.errors import ConfigError
@@ -50,7 +51,7 @@ def switched(current: RunConfig, preset: RunConfig) -> tuple[RunConfig, dict[str
     kept: list[str] = []
     same_optimizer = current.training.optimizer == preset.training.optimizer
     for key in SETTINGS:
-        old, new = _value(current, key), _value(preset, key)
+        old, new = value_of(current, key), value_of(preset, key)
         if old == new:
             continue
         if (
@@ -69,13 +70,6 @@ def switched(current: RunConfig, preset: RunConfig) -> tuple[RunConfig, dict[str
         faults = [line for each in error.errors() for line in str(each["ctx"]["error"]).splitlines()]
     told = "; ".join(faults)
     raise ConfigError(f"the preset can't be taken in this run: {told}", hint="switch to another preset")
-
-
-def _value(config: RunConfig, key: str) -> object:
-    value: object = config
-    for name in key.split("."):
-        value = getattr(value, name)
-    return value
 
 
 def _set(document: dict[str, object], key: str, value: object) -> None:

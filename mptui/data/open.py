@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import cast
 
+from mptui.config.places import expanded
 from mptui.config.schema import DataConfig
 from mptui.data.assemble import assemble, assemble_prepared
 from mptui.data.cache import cache_folder
@@ -31,7 +32,7 @@ def task_of(data: DataConfig) -> str | None:
         DataError: The folder is missing, or has no layout that is known.
     """
     if data.name is None and data.path is not None:
-        return detect_task(_expanded(data.path))
+        return detect_task(str(expanded(data.path)))
     tasks = _tasks_of(data.name or BUILT_IN)
     return tasks[0] if len(tasks) == 1 else None
 
@@ -85,7 +86,7 @@ def files_of(data: DataConfig, task: str | None, should_stop: ShouldStop) -> tup
         DataError: It is missing, or not whole.
     """
     if data.name is None and data.path is not None:
-        folder = os.path.abspath(_expanded(data.path))  # noqa: PTH100 - links stay what they are
+        folder = os.path.abspath(expanded(data.path))  # noqa: PTH100 - links stay what they are
         detected = detect_task(folder)
         if task is not None and not _serves((detected,), task):
             raise _wrong_task(data.path, (detected,), task)
@@ -100,7 +101,7 @@ def files_of(data: DataConfig, task: str | None, should_stop: ShouldStop) -> tup
         raise ConfigError(
             f"{name} is no set of image files: there is nothing to prepare", hint=f"mptui run --data {name}"
         )
-    root = cache_folder() / "data" if data.path is None else Path(_expanded(data.path))
+    root = cache_folder() / "data" if data.path is None else expanded(data.path)
     if data.download:
         fetched(name, root, should_stop)
     return name, chosen, open_files(name, root, chosen)
@@ -115,7 +116,7 @@ def _open_folder(
     on_progress: OnProgress,
     should_stop: ShouldStop,
 ) -> Dataset:
-    folder = _expanded(path)
+    folder = str(expanded(path))
     detected = detect_task(folder)
     if not _serves((detected,), task):
         raise _wrong_task(path, (detected,), task)
@@ -145,7 +146,7 @@ def _open_named(
     task = _with_labels(task)
     if name == BUILT_IN:
         return shapes(cast(Task, task), data.samples or DEFAULT_SAMPLES, side, seed)
-    root = cache_folder() / "data" if data.path is None else Path(_expanded(data.path))
+    root = cache_folder() / "data" if data.path is None else expanded(data.path)
     if data.download:
         fetched(name, root, should_stop)
     if NAMED[name].files is None:
@@ -184,7 +185,3 @@ def _wrong_task(what: str, tasks: tuple[str, ...], task: str) -> DataError:
     return DataError(
         f"{clean_name(what)} is for {' and '.join(tasks)}, but the model is for {task}", hint=hint
     )
-
-
-def _expanded(path: str) -> str:
-    return os.path.expanduser(path)  # noqa: PTH111 - pathlib raises for a user that is not there

@@ -42,7 +42,7 @@ class Explained:
 
     def __init__(self, device: torch.device) -> None:
         # of the errors' squares, and of the noise's
-        self._sums = torch.zeros(2, dtype=torch.float64, device=device)
+        self._sums = torch.zeros(2, device=device)
 
     def update(self, outputs: torch.Tensor, batch: Batch) -> None:
         """See `Metrics.update`; outputs are noise_BCHW."""

@@ -113,12 +113,12 @@ def choices(right="3 of 3"):
 
 
 def test_a_wrong_choice_is_told(page_of):
-    page = page_of({"choices": {"resnet18": choices(), "unet": choices("1 of 3")}})
+    page = page_of({"choices": {"resnet18": choices(), "resnet50": choices("1 of 3")}})
     assert "| ResNet-18 at 64 px | fp32, channels last, fused | 3 of 3 | 3 of 3 | 3 of 3 |" in page
     assert "| step in fp32, channels first | 200 | 200 |" in page
-    assert "2.00 (1.90 to 2.10) and U-Net at 64 px 2.00 (1.90 to 2.10) (asked: at least 1.1)" in page
+    assert "2.00 (1.90 to 2.10) and ResNet-50 at 64 px 2.00 (1.90 to 2.10) (asked: at least 1.1)" in page
     assert "| ResNet-18 at 64 px: wrong choices of `auto` | at most 0 % | 0 % | yes |" in page
-    assert "| U-Net at 64 px: wrong choices of `auto` | at most 0 % | 22 % | **no** |" in page
+    assert "| ResNet-50 at 64 px: wrong choices of `auto` | at most 0 % | 22 % | **no** |" in page
 
 
 def test_compiling_tells_starts_and_steps(page_of):

@@ -213,6 +213,20 @@ def test_masks_are_learnt_by_a_unet(tmp_path):
     assert {"iou", "dice"} <= set(summary["final"])
 
 
+def test_images_alone_are_learnt_by_a_diffusion_unet(tmp_path):
+    class_folders(tmp_path / "data", {".": 24})
+    ended = mptui(
+        *("run", "--data", tmp_path / "data", "--epochs", 2, "--runs-dir", tmp_path / "runs", "--json"),
+        *("--set", "model.width=8", "--set", "model.depth=1", "--set", "data.image_size=16"),
+    )
+    assert ended.returncode == 0, ended.stderr
+    summary = json.loads(ended.stdout)
+    assert (summary["task"], summary["model"]) == ("diffusion", "diffusion_unet")
+    assert set(summary["final"]) == {"train_loss", "val_loss", "r2"}
+    assert summary["best"]["metric"] == "r2"
+    assert summary["final"]["r2"] == pytest.approx(1 - summary["final"]["val_loss"], abs=0.05)
+
+
 def losses_so_far(run):
     text = (run / "events.jsonl").read_text()
     return [line for line in text.splitlines() if '"event":"step"' in line]
