@@ -33,7 +33,7 @@ STEPS = 3
 
 
 CASES = {"resnet18": RESNET18, "resnet50": Network("resnet50", 224, 8), "unet": Network("unet", 128, 2)}
-"""Small images, of which nobody knows which layout is faster, and larger ones, of which channels last is."""
+"""Small images, where layouts are level, the network and size that channels last is made for, and masks."""
 
 
 class Setting:

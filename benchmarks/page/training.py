@@ -97,45 +97,24 @@ def _the(side: str) -> str:
 
 
 def loop(results: Sequence[Result]) -> Section:
-    """`mptui run` beside a bare loop alone."""
+    """What the host does for a step beyond a bare loop."""
     section = Section("The loop alone")
     rows = []
     for result in results:
-        for name, measured in result.document.items():
-            command = f"python -m benchmarks.loop{f' --only {name}' if result.part else ''}"
-            if name == "tiny":
-                low, middle, high = measured["over_bare_us_quartiles"]
-                times = measured["median_us"]
-                rows.append(
-                    [
-                        f"{network(name)}, µs a step",
-                        *(figure(times[side]) for side in ("mptui", "bare")),
-                        f"{bounds(middle, low, high)} more",
-                        f"at most {asked.LOOP_TINY_US} more",
-                    ]
-                )
-                section.at_most_alone(
-                    f"{network(name)}: a step of `mptui run` beyond a bare loop's",
-                    *(middle, asked.LOOP_TINY_US, result, command),
-                    lambda value: f"{value:.3g} µs",
-                )
-            elif isinstance(measured, dict) and "ratio" in measured:
-                sides = [spread(measured[side]) for side in ("mptui", "bare")]
-                rows.append(
-                    [
-                        f"{network(name)}, images a second",
-                        *sides,
-                        ratio(measured["ratio"]),
-                        f"at least {asked.LOOP:g}",
-                    ]
-                )
-                what = f"{network(name)}: `mptui run` over a bare loop, nothing else beside"
-                section.at_least(what, measured["ratio"], asked.LOOP, result, command)
+        low, middle, high = result.document["over_bare_us_quartiles"]
+        times = result.document["median_us"]
+        more = f"{bounds(middle, low, high)} more"
+        rows.append([*(figure(times[side]) for side in ("mptui", "bare")), more])
+        section.at_most_alone(
+            "Tiny network: a turn of the trainer's loop beyond a bare loop's",
+            *(middle, asked.LOOP_TINY_US, result, "python -m benchmarks.loop"),
+            lambda value: f"{value:.3g} µs",
+        )
     section.add(
-        "The same without the others: networks as fresh processes in turn, and the tiny network, all of "
-        "whose step is the interpreter's work, in one process and in blocks that alternate, by processor "
-        "time (the middle half of the blocks in brackets).",
-        table(["", "`mptui run`", "bare loop", "over it", "asked"], rows),
+        "A turn of the trainer's loop with all that a run has by default, beside one of a bare loop, on the "
+        "tiny network, all of whose step is the interpreter's work: µs of processor time, in one process and "
+        "in blocks that alternate (the middle half of the blocks in brackets).",
+        table(["`mptui`", "bare loop", "over it"], rows),
         measured_on(results, "python -m benchmarks.loop"),
     )
     return section
