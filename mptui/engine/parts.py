@@ -99,6 +99,7 @@ def build_parts(job: Job, warn: Warn, kept: Parts | None = None, left: int | Non
         lr, optimizer, average = kept.updater.lr, kept.optimizer, kept.average
         take_over(optimizer, training)
         kept.compiler.undo()
+        kept.updater.close()
         for island in kept.islands:
             island.remove()
     islands = raise_islands(job.model, config.precision.fp32_layers, job.device)

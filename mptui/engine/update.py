@@ -12,6 +12,7 @@ import torch
 
 from mptui.engine.ema import WeightAverage
 from mptui.engine.fused import FusedOptimizer
+from mptui.engine.norm import GradientNorm
 from mptui.engine.precision import Precision
 
 
@@ -45,6 +46,8 @@ class Updater:
         self._optimizer = optimizer
         self._precision = precision
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        # scaled gradients are not at their true size before the end
+        self._norm = GradientNorm(self._parameters, early=lr.device.type == "cpu" and not precision.scaled)
         self._clip = clip_grad_norm
         self._average = average
         self._keep_grads = self.applying = False
@@ -85,12 +88,12 @@ class Updater:
         """
         torch.index_select(self._lr_table, 0, self._applied, out=self._lr_out)
         self._precision.unscale(self._optimizer)
-        grads = [p.grad for p in self._parameters if p.grad is not None]
-        norm = self.norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads, 2.0)))
+        norm = self.norm = self._norm.total()
         zero_or_nan = norm - norm
         # with itself, from which NaN alone differs: a number would be made a tensor first, at twice the cost
         torch.ne(zero_or_nan, zero_or_nan, out=self.found_inf)
         if self._clip is not None:
+            grads = [p.grad for p in self._parameters if p.grad is not None]
             torch._foreach_mul_(grads, torch.clamp(self._clip / (norm + 1e-6), max=1.0))
         self.applying = True
         self._apply()
@@ -110,7 +113,12 @@ class Updater:
         self._precision.forget()
         self._buffers.keep_if(torch.zeros_like(self.found_inf, dtype=torch.bool))
 
+    def close(self) -> None:
+        """Another one updates the same weights from now on."""
+        self._norm.close()
+
     def _clear_grads(self) -> None:
+        self._norm.forget()
         for parameter in self._parameters:
             if not self._keep_grads:
                 parameter.grad = None

@@ -1,0 +1,82 @@
+"""The norm of the gradients is that of what they are when it is asked for, whenever it was taken."""
+
+import gc
+import math
+import weakref
+
+import pytest
+import torch
+
+from mptui.engine.norm import LARGE, GradientNorm
+
+SHAPES = [(64, 128, 3, 3), (257,), (1,), (300, 301), ()]
+
+
+def network(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    made = [torch.randn(shape, generator=generator) for shape in SHAPES]
+    made[0] = made[0].to(memory_format=torch.channels_last)
+    assert any(p.numel() >= LARGE for p in made)
+    return [torch.nn.Parameter(p) for p in made]
+
+
+def backward(parameters, factor=1.0):
+    loss = sum((factor * p.sin()).square().sum() for p in parameters)
+    torch.autograd.backward(loss)
+
+
+def expected(parameters):
+    grads = [p.grad.double().flatten() for p in parameters if p.grad is not None]
+    return torch.cat(grads).norm().float()
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("windows", [1, 3])
+def test_it_is_of_all_gradients_added_up(early, windows):
+    parameters = network()
+    norm = GradientNorm(parameters, early=early)
+    for number in range(windows):
+        backward(parameters, 1.0 + number)
+    torch.testing.assert_close(norm.total(), expected(parameters), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, 1e6])
+@pytest.mark.parametrize("where", range(len(SHAPES)))
+def test_a_gradient_that_was_changed_since_is_read_again(where, odd):
+    parameters = network()
+    norm = GradientNorm(parameters, early=True)
+    backward(parameters)
+    parameters[where].grad.view(-1)[0:1].fill_(odd) if where else parameters[0].grad[0, 0, 0, 0].fill_(odd)
+    torch.testing.assert_close(norm.total(), expected(parameters), rtol=1e-6, atol=0, equal_nan=True)
+
+
+def test_a_gradient_that_was_replaced_or_taken_away_is_not_counted():
+    parameters = network()
+    norm = GradientNorm(parameters, early=True)
+    backward(parameters)
+    parameters[0].grad = torch.ones_like(parameters[0])
+    parameters[3].grad = None
+    torch.testing.assert_close(norm.total(), expected(parameters), rtol=1e-6, atol=0)
+
+
+def test_it_keeps_no_gradient_and_no_network_alive():
+    parameters = network()
+    norm = GradientNorm(parameters, early=True)
+    backward(parameters)
+    grad = weakref.ref(parameters[0].grad)
+    parameters[0].grad = None
+    norm.forget()
+    assert grad() is None
+    network_of = weakref.ref(parameters[0])
+    del norm, parameters
+    gc.collect()
+    assert network_of() is None
+
+
+def test_closed_it_watches_nothing():
+    parameters = network()
+    norm = GradientNorm(parameters, early=True)
+    norm.close()
+    backward(parameters)
+    assert not norm._noted
+    torch.testing.assert_close(norm.total(), expected(parameters), rtol=1e-6, atol=0)
