@@ -95,7 +95,7 @@ class Trial:
             lr = torch.zeros((), device=self._device)
             self._optimizers[key] = build_optimizer(network, self._config.training, lr, fused=fused), lr
         optimizer, lr = self._optimizers[key]
-        return Updater(
+        updater = Updater(
             network,
             optimizer,
             computing,
@@ -104,6 +104,8 @@ class Trial:
             clip_grad_norm=self._config.training.clip_grad_norm,
             average=None,
         )
+        updater.close()  # several update one network: none may hold on to the gradients of another's step
+        return updater
 
     def _batch(self, channels_last: bool) -> Batch:
         side, rows = int(self._config.data.image_size or 0), self._config.training.batch_size

@@ -114,7 +114,7 @@ class Updater:
         self._buffers.keep_if(torch.zeros_like(self.found_inf, dtype=torch.bool))
 
     def close(self) -> None:
-        """Another one updates the same weights from now on."""
+        """Watch the gradients no longer while they are made: another one updates the same weights."""
         self._norm.close()
 
     def _clear_grads(self) -> None:

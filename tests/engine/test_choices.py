@@ -200,6 +200,14 @@ def test_a_trial_moves_nothing_of_the_run(precision, optimizer):
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 
+def test_no_candidate_holds_the_gradients_of_another(monkeypatch):
+    monkeypatch.setattr("mptui.engine.norm.LARGE", 1)
+    trial = trial_of(small_net())
+    for precision in ("fp32", "bf16"):
+        trial.step(precision, channels_last=True)()
+    assert not any(p._post_accumulate_grad_hooks for p in trial._network(True).parameters())
+
+
 def test_a_trial_of_masks_has_the_shapes_of_the_run():
     seen = []
     net = mask_net()

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from mptui.engine.norm import LARGE, GradientNorm
+from mptui.engine.parts import build_parts
+from tests.engine.small import build_trainer, config
 
 SHAPES = [(64, 128, 3, 3), (257,), (1,), (300, 301), ()]
 
@@ -80,3 +82,10 @@ def test_closed_it_watches_nothing():
     backward(parameters)
     assert not norm._noted
     torch.testing.assert_close(norm.total(), expected(parameters), rtol=1e-6, atol=0)
+
+
+def test_other_settings_leave_one_watch_on_the_weights(tmp_path, monkeypatch):
+    monkeypatch.setattr("mptui.engine.norm.LARGE", 1)
+    trainer, _ = build_trainer(config(), tmp_path)
+    build_parts(trainer.job, lambda code, message: None, trainer.parts)
+    assert {len(p._post_accumulate_grad_hooks) for p in trainer.model.parameters()} == {1}
