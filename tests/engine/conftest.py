@@ -10,3 +10,18 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def with_compiler(tmp_path, monkeypatch):
+    """A C++ compiler is there, as far as anyone can see without running it."""
+    program = tmp_path / "bin" / "c++"
+    program.parent.mkdir()
+    program.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """What compiling cost in another test is not known."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

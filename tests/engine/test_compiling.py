@@ -1,72 +1,22 @@
 """Compiling: only where it repays itself, and never the end of a run."""
 
-import time
-
 import pytest
 import torch
 from torch._dynamo.exc import InternalTorchDynamoError
 
-from mptui.engine import snapshots
-from mptui.engine.compiling import AGAIN, PROBE_STEPS, Compiler
-from mptui.engine.kept import Kept
+from mptui.engine.compiling import PROBE_STEPS, Compiler
 from mptui.events import PhaseChanged, Validated, Warned
+from tests.engine.compilers import compiler_for, failing, probe
 from tests.engine.small import CPU, build_trainer, config, end, losses, of, small_net
 
 CUDA = torch.device("cuda")
 
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    """What compiling cost in another test is not known."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def with_compiler(tmp_path, monkeypatch):
-    """A C++ compiler is there, as far as anyone can see without running it."""
-    program = tmp_path / "bin" / "c++"
-    program.parent.mkdir()
-    program.touch(mode=0o755)
-    monkeypatch.setenv("PATH", str(program.parent))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
 def without_compiler(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-
-
-class Net(torch.nn.Linear):
-    """Notes how it is compiled."""
-
-    def __init__(self):
-        super().__init__(1, 1)
-        self.compiled = []
-
-    def compile(self, *, mode=None):
-        self.compiled.append(mode)
-
-
-def compiler_for(device, steps, *, mode="default", forced=False, **how):
-    net, told = Net(), []
-    compiler = Compiler(
-        net,
-        mode,
-        device,
-        forced=forced,
-        steps=steps,
-        warn=lambda code, text: told.append((code, text)),
-        **how,
-    )
-    return compiler, net, told
-
-
-def probe(compiler, seconds):
-    """Feed it the times of steps until it decides; how many it took."""
-    for count in range(1, 100):
-        decided = compiler.note_step(seconds)
-        if decided or not compiler.undecided:
-            return count
-    raise AssertionError("it never decides")
 
 
 @pytest.mark.usefixtures("with_compiler")
@@ -131,21 +81,6 @@ def test_graphs_need_gradients_that_stay_where_they_are(device, mode, static):
 
 
 # -- a compile that fails
-
-
-def failing(error, after=0):
-    """A net whose compiled form runs `after` times, then raises."""
-    net = small_net(dropout=0.3)
-    calls: list[int] = []
-
-    def compiled(images):
-        calls.append(1)
-        if len(calls) > after:
-            raise error
-        return net.forward(images)
-
-    net.compile = lambda **_: setattr(net, "_compiled_call_impl", compiled)  # type: ignore[method-assign]
-    return net
 
 
 def failing_backward(error):
@@ -286,115 +221,6 @@ def test_other_errors_are_raised_on(tmp_path, error, after):
     with pytest.raises(type(error), match=str(error)):
         trainer.train()
     end(trainer)
-
-
-# -- what the last time cost
-
-
-@pytest.fixture
-def kept():
-    return lambda: Kept("compile", {"model": "net"})
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """Sets the time."""
-
-    class Clock:
-        now = 0.0
-
-    monkeypatch.setattr(time, "perf_counter", lambda: Clock.now)
-    return Clock
-
-
-@pytest.mark.usefixtures("with_compiler")
-def test_a_compile_is_estimated_by_what_it_cost_here_the_last_time(kept, clock):
-    def compiles_in(seconds):
-        compiler = compiler_for(CPU, 1, forced=True, kept=kept())[0]
-        expected = compiler.expected_s
-        compiler.begin()
-        clock.now += seconds
-        compiler.end()
-        return expected
-
-    assert compiles_in(110.0) is None  # the first time nobody knows
-    assert compiles_in(9.0) == pytest.approx(AGAIN * 110.0)
-    assert compiles_in(8.0) == 9.0
-
-
-@pytest.mark.usefixtures("with_compiler")
-def test_a_run_that_is_long_enough_for_kept_code_is_compiled(kept):
-    assert probed(compiler_for(CPU, 2000, kept=kept())) is False
-    kept().save({"first_s": 100.0, "again_s": 8.0})
-    assert probed(compiler_for(CPU, 2000, kept=kept())) is True
-    kept().save({"first_s": 100.0, "again_s": 8.0, "gain": 0.01})
-    assert probed(compiler_for(CPU, 2000, kept=kept())) is False
-
-
-def probed(made):
-    probe(made[0], 0.1)
-    return made[0].active
-
-
-@pytest.mark.usefixtures("with_compiler")
-@pytest.mark.parametrize(("compiled_s", "gain", "stays"), [(0.08, 0.2, True), (0.12, 0.0, False)])
-def test_what_it_gains_is_measured_and_what_loses_is_undone(kept, compiled_s, gain, stays):
-    compiler, _, told = compiler_for(CPU, 10**6, kept=kept())
-    probe(compiler, 0.1)
-    compiler.begin()
-    compiler.end()
-    for _ in range(PROBE_STEPS):
-        assert compiler.timing
-        assert not compiler.note_step(compiled_s)
-    assert not compiler.timing
-    assert kept().load()["gain"] == pytest.approx(gain)
-    assert compiler.active is stays
-    assert [code for code, _ in told] == ([] if stays else ["compile_undone"])
-
-
-@pytest.mark.usefixtures("with_compiler")
-@pytest.mark.parametrize("figure", ["fast", -1.0, None, [8.0]])
-def test_kept_figures_that_are_none_are_not_believed(kept, figure):
-    kept().save({"first_s": figure, "again_s": figure, "gain": figure})
-    assert compiler_for(CPU, 1, kept=kept())[0].expected_s is None
-
-
-@pytest.mark.usefixtures("with_compiler")
-def test_a_deterministic_run_does_not_decide_by_the_clock():
-    compiler, net, told = compiler_for(CPU, 10**9, repeatable=True)
-    assert not compiler.timing
-    assert net.compiled == []
-    assert told[0][0] == "compile_skipped"
-    assert compiler_for(CPU, 1, repeatable=True, forced=True)[0].active
-
-
-@pytest.mark.usefixtures("with_compiler")
-@pytest.mark.parametrize("forced", [True, False])
-def test_a_resumed_run_is_compiled_as_before_without_timing_steps_again(tmp_path, forced):
-    settings = config(training={"epochs": 1}, speed={"compile": "default"})
-    trainer, _ = build_trainer(
-        settings, tmp_path, model=failing(None, after=10**9), force_compile=forced, train=80
-    )
-    trainer.train()
-    end(trainer)
-    snapshot = snapshots.take(trainer)
-    assert snapshot.state["compiled"] is forced
-    again, _ = build_trainer(settings, tmp_path, model=failing(None, after=10**9))
-    snapshots.restore(again, snapshot)
-    assert again.parts.compiler.active is forced
-    assert not again.parts.compiler.undecided
-    end(again)
-
-
-@pytest.mark.usefixtures("with_compiler")
-def test_a_rollback_does_not_bring_back_what_was_undone(kept):
-    compiler, net, _ = compiler_for(CPU, 10**6, kept=kept())
-    probe(compiler, 0.1)
-    before = compiler.decision
-    compiler.undo()
-    compiler.take_up(before)
-    assert not compiler.active
-    assert net.compiled == [None]
 
 
 # -- other shapes

@@ -1,0 +1,55 @@
+"""Compilers of a network that notes how it is compiled."""
+
+import torch
+
+from mptui.engine.compiling import Compiler
+from tests.engine.small import small_net
+
+
+class Net(torch.nn.Linear):
+    """Notes how it is compiled."""
+
+    def __init__(self):
+        super().__init__(1, 1)
+        self.compiled = []
+
+    def compile(self, *, mode=None):
+        self.compiled.append(mode)
+
+
+def compiler_for(device, steps, *, mode="default", forced=False, **how):
+    net, told = Net(), []
+    compiler = Compiler(
+        net,
+        mode,
+        device,
+        forced=forced,
+        steps=steps,
+        warn=lambda code, text: told.append((code, text)),
+        **how,
+    )
+    return compiler, net, told
+
+
+def probe(compiler, seconds):
+    """Feed it the times of steps until it decides; how many it took."""
+    for count in range(1, 100):
+        decided = compiler.note_step(seconds)
+        if decided or not compiler.undecided:
+            return count
+    raise AssertionError("it never decides")
+
+
+def failing(error, after=0):
+    """A net whose compiled form runs `after` times, then raises."""
+    net = small_net(dropout=0.3)
+    calls: list[int] = []
+
+    def compiled(images):
+        calls.append(1)
+        if len(calls) > after:
+            raise error
+        return net.forward(images)
+
+    net.compile = lambda **_: setattr(net, "_compiled_call_impl", compiled)  # type: ignore[method-assign]
+    return net
