@@ -63,23 +63,24 @@ def evaluate(
     started = time.perf_counter()
     told = started
     metrics = task.metrics(device)
-    loss_sum = torch.zeros((), dtype=torch.float64, device=device)
-    samples = 0
+    loss_sums = torch.zeros(2, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
+    valid = samples = 0
+
+    def measure(batch: Batch) -> None:
+        with precision.forward_context():
+            outputs = model(*batch.inputs)
+            sums = task.loss_sums(outputs, batch)
+        metrics.update(outputs if outputs_stay else outputs.clone(), batch)
+        loss_sums.add_(sums)
+
     was_training = model.training
     model.eval()
     try:
         for window in loader.windows(epoch=0, accumulate=1):
             check_stop()
             for batch in window:
-
-                def measure(piece: Batch, whole: Batch = batch) -> None:
-                    with precision.forward_context():
-                        outputs = model(*piece.inputs)
-                        loss = task.loss(outputs, piece, max(whole.valid, 1), max(whole.size, 1))
-                    metrics.update(outputs if outputs_stay else outputs.clone(), piece)
-                    loss_sum.add_(loss * whole.size)
-
                 in_pieces(batch, measure)
+                valid += batch.valid
                 samples += batch.size
             now = time.perf_counter()
             if now - told >= PROGRESS_S:
@@ -87,8 +88,9 @@ def evaluate(
                 on_progress(Progress(phase="validating", done=window.index + 1, total=loader.batches))
     finally:
         model.train(was_training)
+    over_valid, over_samples = loss_sums.tolist()
     return Measured(
-        loss=float(loss_sum) / max(samples, 1),
+        loss=over_valid / max(valid, 1) + over_samples / max(samples, 1),
         metrics=metrics.compute(),
         per_class=metrics.per_class(),
         seconds=time.perf_counter() - started,

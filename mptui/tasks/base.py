@@ -51,5 +51,19 @@ class Task(Protocol):
             A 0-dim float32 tensor on the device.
         """
 
+    def loss_sums(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """What the loss is made of, so that it can be told of a set whose size is known only at its end.
+
+        The loss of any number of batches is the sum of the first, by all of their `valid`, and the sum of the
+        second, by all of their `size`: it does not depend on how the set is cut into them.
+
+        Args:
+            outputs: What the network returned, in any floating dtype.
+            batch: The batch it was given.
+
+        Returns:
+            sums_2 on the device, float32: over the batch's valid items, and over its samples.
+        """
+
     def metrics(self, device: torch.device) -> Metrics:
         """Fresh sums on `device`."""

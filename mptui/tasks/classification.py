@@ -42,6 +42,11 @@ class Classification:
             mean = batch.lam * mean + (1 - batch.lam) * mixed
         return mean if batch.size == window_size else mean * (batch.size / window_size)
 
+    def loss_sums(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """See `Task.loss_sums`; outputs are logits_BK."""
+        over_samples = batch.size * self.loss(outputs, batch, batch.valid, batch.size)
+        return torch.stack((torch.zeros_like(over_samples), over_samples))
+
     def metrics(self, device: torch.device) -> "Accuracy":
         """See `Task.metrics`."""
         return Accuracy(self.num_classes, device)

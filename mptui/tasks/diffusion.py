@@ -26,6 +26,11 @@ class Diffusion:
         mean = F.mse_loss(outputs[: batch.size].float(), batch.targets[: batch.size])
         return mean if batch.size == window_size else mean * (batch.size / window_size)
 
+    def loss_sums(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """See `Task.loss_sums`; outputs are noise_BCHW."""
+        over_samples = batch.size * self.loss(outputs, batch, batch.valid, batch.size)
+        return torch.stack((torch.zeros_like(over_samples), over_samples))
+
     def metrics(self, device: torch.device) -> "Explained":
         """See `Task.metrics`."""
         return Explained(device)

@@ -37,6 +37,15 @@ class Segmentation:
 
     def loss(self, outputs: torch.Tensor, batch: Batch, window_valid: int, window_size: int) -> torch.Tensor:
         """See `Task.loss`; outputs are logits_BKHW."""
+        over_pixels, over_images = self._sums(outputs, batch)
+        return over_pixels / window_valid + over_images / window_size
+
+    def loss_sums(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """See `Task.loss_sums`; outputs are logits_BKHW."""
+        return torch.stack(self._sums(outputs, batch))
+
+    def _sums(self, outputs: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """The cross-entropy over the valid pixels, and the Dice loss over the images; 0-dim both."""
         # float32 before any sum: the pixels of one image overflow float16.
         log_p_BKHW = outputs[: batch.size].float().log_softmax(dim=1)
         targets_BHW = batch.targets[: batch.size]
@@ -44,10 +53,9 @@ class Segmentation:
         truth_BKHW = _one_hot(targets_BHW, num_classes=log_p_BKHW.shape[1]).float()
         valid_B1HW = (targets_BHW != IGNORE).unsqueeze(1).float()
         # A product with the one-hot targets, as CUDA's nll_loss is not deterministic on images.
-        cross_entropy = -(log_p_BKHW * truth_BKHW).sum() / window_valid
+        cross_entropy = -(log_p_BKHW * truth_BKHW).sum()
         first = _first_foreground(self.classes)
-        dice = _dice_losses(log_p_BKHW.exp(), truth_BKHW, valid_B1HW, first).sum() / window_size
-        return cross_entropy + dice
+        return cross_entropy, _dice_losses(log_p_BKHW.exp(), truth_BKHW, valid_B1HW, first).sum()
 
     def metrics(self, device: torch.device) -> "Overlap":
         """See `Task.metrics`."""
