@@ -52,7 +52,8 @@ def _running_or_newest(folder: Path) -> Path:
         ConfigError: Several are running.
         RunDirectoryError: There is none at all.
     """
-    from mptui.runs.directory import holder_of, list_runs
+    from mptui.runs.directory import list_runs
+    from mptui.runs.lock import holder_of
 
     found = list_runs(folder)
     if not found:

@@ -32,7 +32,8 @@ def app_command(app: typer.Typer) -> None:
 
 def stop(run: o.Run, timeout: Timeout = WAIT_S, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR) -> int:
     """Save a run and end it, wherever it runs on this machine, and wait until that is done."""
-    from mptui.runs.directory import find_run, holder_of, owner_of
+    from mptui.runs.directory import find_run
+    from mptui.runs.lock import holder_of, owner_of
 
     path = find_run(runs_dir, run)
     holder = holder_of(path)

@@ -17,7 +17,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,8 +65,13 @@ class NewerVersionError(RunDirectoryError):
     """Written whole by a later mptui: nothing is wrong with it, and this one can't read it."""
 
 
-def write_checkpoint(folder: Path, snapshot: Snapshot) -> Path:
+def write_checkpoint(folder: Path, snapshot: Snapshot, check: Callable[[], None] = lambda: None) -> Path:
     """Write `snapshot` into `folder` and return the new checkpoint's path.
+
+    Args:
+        folder: The run's `checkpoints` folder.
+        snapshot: What to write.
+        check: Called once all is written, before it is put in place; after what it raises there is nothing.
 
     Raises:
         DiskError: The disk is full or not writable; older checkpoints are untouched.
@@ -79,8 +84,9 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> Path:
         shutil.rmtree(partial, ignore_errors=True)
         try:
             _write_files(partial, snapshot)
+            check()
             os.rename(partial, final)
-        except OSError:
+        except Exception:
             shutil.rmtree(partial, ignore_errors=True)
             raise
         sync_folder(folder)

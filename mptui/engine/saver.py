@@ -53,7 +53,8 @@ class Saver:
         emit: Told of each checkpoint, from the writing thread.
         hold: The context in which a disk that can't be written is waited for, given why it can't.
         should_stop: Asked meanwhile; True: wait no longer. Without it there is no waiting at all.
-        check: Called before each write; what it raises ends the run.
+        check: Called before each write, and before what was written takes its place; what it raises ends
+            the run.
     """
 
     def __init__(
@@ -206,10 +207,12 @@ class Saver:
     def _write(self, snapshot: Snapshot, reason: str, number: int) -> None:
         self._check()
         started = time.monotonic()
-        path = write_checkpoint(self._folder, snapshot)
+        path = write_checkpoint(self._folder, snapshot, self._check)
         if reason == "best":
+            self._check()
             point(self._folder, "best", path)
         if number > self._newest_written:  # a best may have waited for its turn
+            self._check()
             point(self._folder, "last", path)
             self._newest_written = number
         keep_only(self._folder, self._config.keep)

@@ -18,8 +18,9 @@ from typing import Any
 from mptui.codec import from_record
 from mptui.events import CommandAnswered, Event, RunFinished
 from mptui.runs import control_place, journal
-from mptui.runs.directory import CRASHED, holder_of, status_of
+from mptui.runs.directory import CRASHED, status_of
 from mptui.runs.index import read_index
+from mptui.runs.lock import holder_of
 from mptui.runs.overview import LONGEST_LINE, read_events
 from mptui.text import clean
 

@@ -10,15 +10,18 @@ import torch
 
 from mptui.config.schema import PrecisionMode
 from mptui.data.cache import load_json
+from mptui.data.loader import Loader
 from mptui.data.types import Dataset
-from mptui.engine.choices import Candidates, Choice, Timer, choose, layouts, precisions, updates
+from mptui.engine.choices import Candidates, Choice, Timer, choose, decoders, layouts, precisions, updates
 from mptui.engine.kept import Kept, facts_of
 from mptui.engine.optim import supports_fused
 from mptui.engine.trial import Trial
 from mptui.events import Event, PhaseChanged
 from mptui.hardware.advice import measurable_precisions
+from mptui.runs.decoders import BATCHES, Readings, facts_of_files, may_decode, with_decoder
 from mptui.runs.directory import CHOICES, VERSION, write_json
 from mptui.runs.plan import Plan
+from mptui.runs.prepare import LoaderMaker
 from mptui.tasks.registry import build_task
 from mptui.text import clean
 
@@ -31,7 +34,7 @@ class Decider:
         run: Its directory.
         again: It is resumed: what it had is taken, and nothing is measured.
         emit: Told what is being measured.
-        check_stop: Asked before each step of a measurement; may raise Stopped.
+        check_stop: Asked before each step of a measurement, and before it is written; may raise Stopped.
     """
 
     run: Path
@@ -60,6 +63,7 @@ class Decider:
         trial = Trial(model, task, plan.config, device)
         with contextlib.closing(trial):
             decided = self._measured(plan, trial, dataset)
+        self.check_stop()
         write_json(
             self.run / CHOICES,
             {
@@ -78,7 +82,12 @@ class Decider:
         facts["micro_batch"] = config.memory.micro_batch
 
         def chosen(
-            kind: str, candidates: Candidates, timers: Callable[[str], Timer], **more: object
+            kind: str,
+            candidates: Candidates,
+            timers: Callable[[str], Timer],
+            *,
+            timed: int = 1,
+            **more: object,
         ) -> Choice:
             def told(name: str) -> Timer:
                 words = clean(candidates.words[name])
@@ -86,7 +95,7 @@ class Decider:
                 return timers(name)
 
             kept = Kept(kind, {**facts, **more})
-            return choose(candidates, kept, told, steps=steps, check_stop=self.check_stop)
+            return choose(candidates, kept, told, steps=steps // timed, check_stop=self.check_stop)
 
         notes = []
         if config.precision.mode == "auto":
@@ -118,7 +127,33 @@ class Decider:
             )
             plan = replace(plan, fused=choice.name == "true")
             notes.append(_note(candidates, choice))
+        if may_decode(plan, dataset):
+            candidates = decoders()
+            with contextlib.closing(self._readings(plan, trial, dataset)) as readings:
+                choice = chosen(
+                    "decoding",
+                    candidates,
+                    readings.timer,
+                    timed=1 + BATCHES,
+                    precision=plan.precision.used,
+                    channels_last=plan.channels_last,
+                    **facts_of_files(plan, dataset),
+                )
+            plan = with_decoder(plan, choice) if choice.reason else plan
+            notes.append(_note(candidates, choice))
         return replace(plan, notes=(*plan.notes, *filter(None, notes)))
+
+    def _readings(self, plan: Plan, trial: Trial, dataset: Dataset) -> Readings:
+        def make(on_device: bool) -> Loader:
+            asked = with_decoder(plan, Choice("device" if on_device else "cpu"))
+            # what can't be read is told by the run's own loader
+            loaders = LoaderMaker(asked, dataset, lambda _: None, lambda _: None, self.check_stop)
+            return loaders.make(dataset.train, train=True)
+
+        def step() -> Timer:
+            return trial.step(plan.precision.used, channels_last=plan.channels_last)
+
+        return Readings(make, step, torch.device(plan.device.torch_name))
 
 
 def _note(candidates: Candidates, choice: Choice) -> str:

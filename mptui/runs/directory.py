@@ -1,19 +1,14 @@
-"""A run's directory: its name, its files, and who may write to it.
+"""A run's directory: its name, and its files.
 
 runs/20261120-101500-fast-resnet50/
   run.toml  environment.json  events.jsonl  index.json  summary.json  lock.json  checkpoints/
 """
 
-import contextlib
-import fcntl
 import json
 import os
-import platform
 import re
-import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +19,7 @@ from mptui.engine.files import replace_file
 from mptui.errors import ConfigError, DiskError, RunDirectoryError
 from mptui.events import SCHEMA_VERSION
 from mptui.runs import journal
+from mptui.runs.lock import Claim, holder_of
 from mptui.text import clean
 
 VERSION = 1
@@ -37,16 +33,6 @@ ENVIRONMENT = "environment.json"
 CHECKPOINTS = "checkpoints"
 CRASHED = "crashed"
 """The status of a run that nobody trains, though it never said how it ended."""
-
-_LOCK = "lock.json"
-_HAS_PROC = sys.platform == "linux"
-LOCK_VERSION = 2
-
-BEAT_S = 10.0
-"""How often the owner of a run touches its lock."""
-
-LOST_AFTER_S = 300.0
-"""An owner on another machine that has not touched its lock for so long is gone; clocks may differ some."""
 
 _TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("run", "directory", "status", "profile"), str),
@@ -225,16 +211,7 @@ def status_of(run: Path) -> dict[str, Any]:
     return summary
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Who trains a run: a process of this machine, or of `host`, seen `age_s` seconds ago."""
-
-    pid: int
-    host: str | None
-    age_s: float
-
-
-def claim(run: Path) -> None:
+def claim(run: Path) -> Claim:
     """Make this process the run's owner: of any number that ask in the same instant, one is.
 
     Raises:
@@ -242,125 +219,4 @@ def claim(run: Path) -> None:
         DiskError: The run's directory can't be written.
     """
     check_version(run)
-    with _alone_with(run):
-        holder = holder_of(run)
-        if holder is not None and (holder.host is not None or holder.pid != os.getpid()):
-            raise _held(run, holder)
-        mine = {"pid": os.getpid(), "started": _start_time(os.getpid()), "boot": _boot_id()}
-        write_json(run / _LOCK, {"version": LOCK_VERSION, **mine, "host": platform.node()})
-
-
-def _held(run: Path, holder: Holder) -> RunDirectoryError:
-    if holder.host is None:
-        return RunDirectoryError(
-            f"{run}: process {holder.pid} is training this run",
-            hint=f"watch it (mptui attach {run.name}), wait until it ends, or stop it",
-        )
-    left = max(1, round(LOST_AFTER_S - holder.age_s))
-    return RunDirectoryError(
-        f"{run}: process {holder.pid} on {holder.host} is training this run, as of {holder.age_s:.0f} s ago",
-        hint=f"stop it there (mptui stop {run.name}); if that machine is gone, try again in {left} s, "
-        f"or remove {run / _LOCK}",
-    )
-
-
-def keep_claim(run: Path) -> None:
-    """Tell other machines that the owner of the run lives; to be called about once a second, and to write.
-
-    Raises:
-        RunDirectoryError: Another process has taken the run over, as this one stood still for long.
-    """
-    holder = holder_of(run)
-    if holder is not None and (holder.host is not None or holder.pid != os.getpid()):
-        where = f" on {holder.host}" if holder.host is not None else ""
-        raise RunDirectoryError(
-            f"{run}: process {holder.pid}{where} has taken this run over while this one stood still",
-            hint=f"nothing more was written here; see how it goes on: mptui attach {run.name}",
-        )
-    lock = run / _LOCK
-    with contextlib.suppress(OSError):
-        if time.time() - lock.stat().st_mtime > BEAT_S:
-            os.utime(lock)
-
-
-def release(run: Path) -> None:
-    """Give the run up. Where the disk can't be written any more, the lock is stale once the process ends."""
-    with contextlib.suppress(DiskError, OSError), _alone_with(run):
-        if holder_of(run) is None or owner_of(run) == os.getpid():
-            (run / _LOCK).unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _alone_with(run: Path) -> Iterator[None]:
-    """Keep others from looking at the lock and writing it at once; the kernel ends it with the process."""
-    try:
-        folder = os.open(run, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise DiskError(f"{run}: {error.strerror}", hint="choose another place with --runs-dir") from error
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks: the file must do
-            fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(folder)
-
-
-def owner_of(run: Path) -> int | None:
-    """The living process of this machine that trains the run; None where there is none."""
-    holder = holder_of(run)
-    return holder.pid if holder is not None and holder.host is None else None
-
-
-def holder_of(run: Path) -> Holder | None:
-    """Who trains the run; None where nobody does, or the lock is stale.
-
-    A process of this machine is looked for. One of another machine can't be: it touches its lock while it
-    lives.
-    """
-    try:
-        lock = json.loads((run / _LOCK).read_text(encoding="utf-8"))
-        pid, started, boot = int(lock["pid"]), lock["started"], lock["boot"]
-        host, touched = lock.get("host", platform.node()), (run / _LOCK).stat().st_mtime
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
-    age_s = max(0.0, time.time() - touched)
-    if host == platform.node() and boot == _boot_id():
-        return Holder(pid, None, age_s) if started == _start_time(pid) else None
-    if host == platform.node() and touched < _boot_time():
-        return None  # this machine, before it was started again
-    return Holder(pid, clean(str(host), 100), age_s) if age_s < LOST_AFTER_S else None
-
-
-def _start_time(pid: int) -> float | None:
-    """When `pid` began, so that a new process with an old number is not taken for its owner.
-
-    None where it has ended, be it that nobody has asked how: it trains nothing. On Linux in ticks since the
-    boot: seconds of the calendar would be others once the clock is set.
-    """
-    if _HAS_PROC:
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        except OSError:
-            return None
-        return None if fields[0] in {b"Z", b"X"} else float(fields[19])
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        ended = process.status() == psutil.STATUS_ZOMBIE
-        return None if ended else round(float(process.create_time()), 2)
-    except psutil.Error:
-        return None
-
-
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
-def _boot_time() -> float:
-    import psutil
-
-    return float(psutil.boot_time())
+    return Claim(run)

@@ -81,6 +81,22 @@ class Journal:
                 self._write_waiting()
             return self.trouble is None
 
+    def untouched(self) -> bool:
+        """Whether it ends where this process has left it: nobody else has written to it."""
+        with self._lock:
+            try:
+                return os.path.samestat(os.fstat(self._file), self._path.stat()) and (
+                    os.fstat(self._file).st_size == self._end
+                )
+            except OSError:
+                return False
+
+    def abandon(self) -> None:
+        """Drop what waits: the file is another process's by now."""
+        with self._lock:
+            self._waiting.clear()
+            self.trouble = None
+
     @property
     def waiting(self) -> int:
         """How many events wait for the disk."""

@@ -14,6 +14,8 @@ from mptui.data.checkers import ScanCancelledError
 from mptui.data.loader import Loader
 from mptui.data.open import open_dataset
 from mptui.data.types import Dataset, Problem, Split
+from mptui.engine.checkpoint import cant_save, checkpoints, need_space
+from mptui.engine.choices import Choice
 from mptui.engine.control import Command, Mailbox, Stopped
 from mptui.engine.evaluate import PROGRESS_S
 from mptui.engine.islands import layers_named
@@ -25,6 +27,7 @@ from mptui.events import Event, PhaseChanged, Progress, RunStarted, Warned
 from mptui.hardware.advice import choose_precision
 from mptui.models.weights import load_weights
 from mptui.models.zoo import build, parameter_count
+from mptui.runs.decoders import cant_decode, with_decoder
 from mptui.runs.plan import Plan
 from mptui.tasks.registry import build_task
 from mptui.text import clean
@@ -99,7 +102,7 @@ def prepare(
             emit(Warned(code="weights", message=message))
     mailbox.check_stop()
     layers_named(model, config.precision.fp32_layers)  # told now, and not in the middle of a step
-    plan = _with_cache(decide(plan, model, dataset), dataset, emit)
+    plan = decide(_with_decoder(_with_cache(plan, dataset, emit), dataset, emit), model, dataset)
     loaders = LoaderMaker(plan, dataset, emit, on_bad, mailbox.check_stop)
     job = build_job(plan, loaders, model.to(device), force_compile=force_compile)
     return Prepared(job, dataset, loaders)
@@ -128,6 +131,18 @@ def _with_cache(plan: Plan, dataset: Dataset, emit: Emit) -> Plan:
         resolved=replace(plan.resolved, config=chosen, sources=sources),
         notes=(*plan.notes, f"Cache: {choice.mode} ({choice.reason})"),
     )
+
+
+def _with_decoder(plan: Plan, dataset: Dataset, emit: Emit) -> Plan:
+    """The plan with the workers decoding where the device is asked to and can't."""
+    data = plan.config.data
+    if data.decode != "device":
+        return plan
+    reason = cant_decode(dataset, torch.device(plan.device.torch_name), data.cache)
+    if reason is None:
+        return plan
+    emit(Warned(code="decode", message=f"data.decode = device: {reason}; the workers decode"))
+    return with_decoder(plan, Choice("cpu", reason))
 
 
 def _scanned(plan: Plan, side: int, emit: Emit, mailbox: Mailbox) -> Dataset:
@@ -237,7 +252,26 @@ def run_started(
     )
 
 
-def checkpoint_bytes(job: Job) -> int:
+def check_space(folder: Path, job: Job) -> None:
+    """Refuse to start where the checkpoints that are to be kept, and the one being written, don't fit.
+
+    Args:
+        folder: Where they will be, in the run's directory; it need not be there yet.
+        job: What is saved, and how many are kept.
+
+    Raises:
+        DiskError: They don't.
+    """
+    there = sum(file.stat().st_size for path in checkpoints(folder) for file in path.iterdir())
+    one = _checkpoint_bytes(job)
+    size = max(one, one * (job.config.checkpoint.keep + 1) - there)
+    try:
+        need_space(folder.parent, size)
+    except OSError as error:
+        raise cant_save(folder.parent, size, error) from error
+
+
+def _checkpoint_bytes(job: Job) -> int:
     """What a checkpoint of `job` will take: weights, buffers, the optimizer's copies of weights, the EMA."""
     training = job.config.training
     weights = sum(p.numel() * p.element_size() for p in job.model.parameters())
@@ -284,6 +318,7 @@ class LoaderMaker:
             workers=self.plan.workers,
             prefetch=data.prefetch,
             cache=data.cache if data.cache != "auto" else "off",
+            decode_on_device=data.decode == "device",
             on_cache_full=self._cache_full,
             mixup_alpha=data.mixup_alpha if train else 0.0,
             cutmix_alpha=data.cutmix_alpha if train else 0.0,

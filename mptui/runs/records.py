@@ -49,9 +49,15 @@ class Records:
                 self._journal.write(event)
             self.summary.fold(event)
 
+    def untouched(self) -> bool:
+        """Whether nobody else has written to the run's journal."""
+        return self._journal.untouched()
+
     def give_up(self) -> None:
         """Write nothing more: the run is another process's."""
-        self._given_up = True
+        with self._lock:
+            self._given_up = True
+            self._journal.abandon()
 
     def beat(self, emit: Callable[[Event], None], step: int) -> None:
         """Do what is due; to be called about once a second.

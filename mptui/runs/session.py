@@ -18,7 +18,7 @@ import torch
 from mptui.codec import to_record
 from mptui.config.dump import to_toml
 from mptui.engine import snapshots
-from mptui.engine.checkpoint import cant_save, checkpoints, need_space, never_saved, read_newest
+from mptui.engine.checkpoint import never_saved, read_newest
 from mptui.engine.control import Command, Left, Mailbox, Stopped
 from mptui.engine.guards.nan import REPORT
 from mptui.engine.parts import Switch
@@ -51,7 +51,7 @@ from mptui.runs.decide import Decider
 from mptui.runs.environment import describe_environment, redact
 from mptui.runs.leaving import WORKER
 from mptui.runs.plan import Plan
-from mptui.runs.prepare import Prepared, build_switch, checkpoint_bytes, prepare, run_started
+from mptui.runs.prepare import Prepared, build_switch, check_space, prepare, run_started
 from mptui.runs.pulse import pulse
 from mptui.runs.records import Records
 from mptui.runs.result import Result, exit_code, not_deterministic, out_of_memory, status_of_error
@@ -82,7 +82,8 @@ class Session:
         self._thread = threading.Thread(target=self._work, name=WORKER, daemon=True)
         self._ended = threading.Event()
         self._trackers = contextlib.ExitStack()
-        self._left = self._taken_over = False
+        self._left = False
+        self._lost: RunDirectoryError | None = None
         self._control = ControlServer(
             run,
             presets=preset_names(plan.request.environ),
@@ -105,12 +106,12 @@ class Session:
             RunDirectoryError: Another process trains this run.
             DiskError: The run's directory can't be written.
         """
-        directory.claim(self.run)
+        self._claim = directory.claim(self.run)
         self._started = time.monotonic()
         try:
             self._records = Records(self.run)
         except DiskError:
-            directory.release(self.run)
+            self._claim.release()
             raise
         self._watchdog = Watchdog(self.run, 60 * self.plan.config.guards.hang_minutes, self._warn)
         try:
@@ -202,6 +203,7 @@ class Session:
                 force_compile=self._force_compile,
                 decide=decider.decide,
             )
+            self._keep_claim()
             if plan is not prepared.loaders.plan:  # what only the data decides is chosen now, and stays so
                 self.plan = prepared.loaders.plan
                 directory.write_text(self.run / directory.CONFIG, to_toml(self.plan.config))
@@ -218,7 +220,7 @@ class Session:
                 stack.callback(trainer.close)
                 self._watchdog.reading = lambda: trainer.job.train_loader.reading
                 resumed = self._restore(trainer) if self._resume else None
-                self._check_space(prepared)
+                check_space(self.run / directory.CHECKPOINTS, prepared.job)
                 self.mailbox.check_stop()  # nothing was trained yet: there is nothing to save
                 self._emit(run_started(self.plan, self.run, prepared, trainer, resumed))
                 try:
@@ -249,23 +251,9 @@ class Session:
         self._emit(Resumed(step=self._step))
         self._emit(PhaseChanged(step=self._step, phase=before))
 
-    def _check_space(self, prepared: Prepared) -> None:
-        """Refuse to start where the checkpoints that are to be kept, and the one being written, don't fit.
-
-        Raises:
-            DiskError: They don't.
-        """
-        folder = self.run / directory.CHECKPOINTS
-        there = sum(file.stat().st_size for path in checkpoints(folder) for file in path.iterdir())
-        one = checkpoint_bytes(prepared.job)
-        size = max(one, one * (self.plan.config.checkpoint.keep + 1) - there)
-        try:
-            need_space(self.run, size)
-        except OSError as error:
-            raise cant_save(self.run, size, error) from error
-
     def _rebuild(self, prepared: Prepared, command: Command) -> Switch:
         plan, switch = build_switch(self.plan, prepared, command, self._emit)
+        self._keep_claim()
         directory.write_text(self.run / directory.CONFIG, to_toml(plan.config))
         self.plan = plan
         return switch
@@ -293,13 +281,15 @@ class Session:
 
     def _end(self, status: str, code: int, error: MptuiError | None, bug: BaseException | None) -> None:
         """Write how it ended. What can't be written any more must not hide how it ended."""
+        if (lost := self._taken_over()) is not None:
+            status, code, error, bug = status_of_error(lost), lost.exit_code, lost, None
         document = self._records.summary.document
         document["status"], document["exit_code"] = status, code
         message = redact(error.message if error else clean(repr(bug)) if bug else "")
         if message:
             document["error"] = {"message": message, "hint": error.hint if error else ""}
         with contextlib.suppress(DiskError):
-            if (error or bug) and not self._taken_over:
+            if (error or bug) and not self._taken_over():
                 trace = "".join(traceback.format_exception(error or bug))
                 directory.write_text(self.run / "traceback.txt", redact(trace))
             self._records.write_summary()
@@ -312,16 +302,16 @@ class Session:
             directory=str(self.run),
             seconds=time.monotonic() - self._started,
         )
-        if not self._taken_over:
+        if not self._taken_over():
             self._records.bad_samples.write()
-        self._records.take(finished)
+            self._records.take(finished)
         for listener in self._listeners:
             listener.put(finished)
         self._control.put(finished)
-        self._control.close(remove=not self._taken_over)
+        self._control.close(remove=not self._taken_over())
         try:
             self._records.close()
-            directory.release(self.run)
+            self._claim.release()
         finally:
             self._result = Result(status, code, document, error, bug)
             self._ended.set()
@@ -330,6 +320,8 @@ class Session:
 
     def _emit(self, event: Event) -> None:
         """To the journal first, then to everyone. From any of the session's threads."""
+        if self._taken_over():
+            return
         with self._lock:
             if self._left:
                 return
@@ -341,7 +333,7 @@ class Session:
             for listener in self._listeners:
                 listener.put(event)
             self._control.put(event)
-        if isinstance(event, Diagnosed) and event.problem == "divergence":
+        if isinstance(event, Diagnosed) and event.problem == "divergence" and not self._taken_over():
             with contextlib.suppress(DiskError):  # the journal has it too
                 report = {"version": SCHEMA_VERSION, **to_record(event)}
                 directory.write_json(self.run / REPORT, report)
@@ -355,31 +347,38 @@ class Session:
         Returns:
             Whether the run goes on.
         """
+        taken_over = self._taken_over()
         if sample is not None:
             self._emit(replace(sample, step=self._step))
         if self.mailbox.stop_asked and self.mailbox.way_out.take():
             self._end_without_worker()
             return False
-        with contextlib.suppress(RunDirectoryError):  # which the worker meets when it saves, and ends with
-            self._keep_claim()
+        if taken_over:
+            return True
         self._records.beat(self._emit, self._step)
         trainer = self._trainer
         self._watchdog.look(trainer and (trainer.step, trainer.cursor.sample))
         return True
 
+    def _taken_over(self) -> RunDirectoryError | None:
+        """Why nothing more may be written to the run, which then stops; None while it is this process's."""
+        if self._lost is None:
+            try:
+                self._claim.keep(self._records.untouched)
+            except RunDirectoryError as error:
+                self._lost = error
+                self._records.give_up()
+                self.mailbox.stop(None)
+        return self._lost
+
     def _keep_claim(self) -> None:
-        """Say that this process has the run, if it still has: else nothing more of it is its to write.
+        """Make sure that the run is this process's.
 
         Raises:
             RunDirectoryError: Another process has taken it over.
         """
-        try:
-            directory.keep_claim(self.run)
-        except RunDirectoryError:
-            self._taken_over = True
-            self._records.give_up()
-            self.mailbox.stop(None)
-            raise
+        if (error := self._taken_over()) is not None:
+            raise error
 
     def _note_problems(self, prepared: Prepared) -> None:
         """Keep the list of files that the scan left out."""

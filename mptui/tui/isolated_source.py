@@ -19,7 +19,7 @@ import tomli_w
 from mptui.events import CommandAnswered, Event, PhaseChanged, RunFinished
 from mptui.runs.attached import AttachedRun
 from mptui.runs.control import preset_names
-from mptui.runs.directory import owner_of
+from mptui.runs.lock import owner_of
 from mptui.runs.state import RunView
 from mptui.text import clean
 

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from mptui.events import Step
-from mptui.runs.directory import owner_of
 from mptui.runs.journal import read_journal
+from mptui.runs.lock import owner_of
 from tests.cli.test_run import DEADLINE_S, TINY, command
 
 SMALL = {

@@ -14,7 +14,8 @@ from mptui.cli.parity import _tell
 from mptui.errors import ConfigError, DiskError
 from mptui.lab.parity.pieces import Stop, _failure, is_done, make_folder, plan_comparison, train
 from mptui.lab.parity.result import read_outcome
-from mptui.runs.directory import owner_of, write_json
+from mptui.runs.directory import write_json
+from mptui.runs.lock import owner_of
 from mptui.runs.plan import Request
 
 DEADLINE_S = 300

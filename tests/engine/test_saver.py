@@ -14,7 +14,7 @@ from mptui.config.schema import CheckpointConfig
 from mptui.engine import saver
 from mptui.engine.checkpoint import Snapshot, checkpoints, read_newest
 from mptui.engine.saver import Saver
-from mptui.errors import DiskError
+from mptui.errors import DiskError, RunDirectoryError
 from mptui.events import CheckpointSaved, Event, Warned
 from mptui.lab.faults import Fault, failing, faulty_disk
 
@@ -145,3 +145,24 @@ def test_steps_between_two_saves_are_counted_over_a_resume(tmp_path):
     assert around.saver.reason_now(1099) is None
     assert around.saver.reason_now(1100) == "steps"
     around.saver.close()
+
+
+@pytest.mark.parametrize("asked", [1, 2, 3, 4])
+def test_a_run_that_is_another_process_s_by_now_gets_no_more_however_far_its_save_has_come(tmp_path, asked):
+    checks = iter([*[None] * (asked - 1), RunDirectoryError("taken over", hint="")])
+
+    def check():
+        if (error := next(checks)) is not None:
+            raise error
+
+    with Saver(tmp_path, CheckpointConfig(), lambda event: None) as first:
+        first.offer_best(snapshot(1))
+    late = Saver(tmp_path, CheckpointConfig(), lambda event: None, check=check)
+    late.offer_best(snapshot(2))
+    with pytest.raises(RunDirectoryError, match="taken over"):
+        late.close()
+    leads_to = {name: (tmp_path / name).readlink().name for name in ("best", "last")}
+    both = ["step-000000001", "step-000000002"]
+    assert {path.name for path in checkpoints(tmp_path)} == set(both[:1] if asked < 3 else both)
+    assert leads_to == {"best": both[asked == 4], "last": both[0]}
+    assert not list(tmp_path.glob(".*"))

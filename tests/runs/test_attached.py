@@ -16,7 +16,7 @@ from mptui.events import CommandAnswered, Event, RunFinished, Step, Warned
 from mptui.runs import attached, overview
 from mptui.runs.attached import AttachedRun
 from mptui.runs.control import ControlServer
-from mptui.runs.directory import SUMMARY, claim, release, write_json
+from mptui.runs.directory import SUMMARY, claim, write_json
 from mptui.runs.journal import NAME, Journal
 
 DEADLINE_S = 60
@@ -28,7 +28,7 @@ class Owner:
     def __init__(self, path):
         self.path, self.sent = path, []
         path.mkdir(exist_ok=True)
-        claim(path)
+        self.claim = claim(path)
         self.journal = Journal(path)
         self.server: ControlServer | None = None
 
@@ -57,7 +57,7 @@ class Owner:
         if event is not None:
             self.write(event)
         self.hang_up()
-        release(self.path)
+        self.claim.release()
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ import pytest
 from mptui.errors import DiskError
 from mptui.events import RunFinished, Step
 from mptui.runs import records
-from mptui.runs.directory import create_run, owner_of, read_summary, write_json
+from mptui.runs.directory import create_run, read_summary, write_json
 from mptui.runs.journal import read_journal
+from mptui.runs.lock import owner_of
 from mptui.runs.plan import Request, plan_run
 from mptui.runs.session import Session
 
