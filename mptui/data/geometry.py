@@ -106,7 +106,7 @@ def views(
 
 def cut_image(image_HW3: Pixels, box: Boxes, flips: Flips, side: int) -> Pixels:
     """Cut one view out of an image: crop and area-proper resize, then the flips."""
-    left, top, right, bottom = _pixel_box(box, image_HW3.shape[1], image_HW3.shape[0])
+    left, top, right, bottom = pixel_box(box, image_HW3.shape[1], image_HW3.shape[0])
     square = resampled(image_HW3[top:bottom, left:right], side, side)
     transposed, mirrored_x, mirrored_y = flips.tolist()
     return flipped(square, transposed=transposed, mirrored_x=mirrored_x, mirrored_y=mirrored_y)
@@ -114,7 +114,7 @@ def cut_image(image_HW3: Pixels, box: Boxes, flips: Flips, side: int) -> Pixels:
 
 def cut_mask(mask_HW: Mask, box: Boxes, flips: Flips, side: int) -> Mask:
     """Cut the same view out of a mask: the value at the centre of each output pixel."""
-    left, top, right, bottom = _pixel_box(box, mask_HW.shape[1], mask_HW.shape[0])
+    left, top, right, bottom = pixel_box(box, mask_HW.shape[1], mask_HW.shape[0])
     centres = (np.arange(side) + 0.5) / side
     columns = (left + centres * (right - left)).astype(np.intp)
     rows = (top + centres * (bottom - top)).astype(np.intp)
@@ -127,7 +127,7 @@ def cut_mask(mask_HW: Mask, box: Boxes, flips: Flips, side: int) -> Mask:
     return np.ascontiguousarray(mask[::-1] if mirrored_y else mask)
 
 
-def _pixel_box(box: Boxes, width: int, height: int) -> tuple[int, int, int, int]:
+def pixel_box(box: Boxes, width: int, height: int) -> tuple[int, int, int, int]:
     """The whole pixels that are nearest to a box, and at least one."""
     left, top, right, bottom = np.rint(box * (width, height, width, height)).astype(int).tolist()
     left, top = min(left, width - 1), min(top, height - 1)

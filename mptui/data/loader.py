@@ -20,16 +20,17 @@ import torch
 from mptui.data.augment import HALF, IMAGENET_MEAN, IMAGENET_STD, Finish, colours, mix
 from mptui.data.batch import Batch, Window
 from mptui.data.caching import CacheMode, memory_room
+from mptui.data.decoding import Decoding
 from mptui.data.geometry import Geometry
 from mptui.data.noise import Noiser
+from mptui.data.order import Order
 from mptui.data.pool import Pool
 from mptui.data.resident import Pass, Resident, load
-from mptui.data.seeds import Stream as Numbers
-from mptui.data.seeds import generator
 from mptui.data.stored import StoredSplit
 from mptui.data.stream import BadSamples, HostBatch, Source, Stream
 from mptui.data.transfer import Transfer, sent
 from mptui.data.types import Problem, Split
+from mptui.data.undecoded import room_for
 from mptui.errors import ConfigError
 
 
@@ -52,6 +53,7 @@ class Loader:
         prefetch: Batches to read ahead for each worker, up to a GiB in all.
         cache: device: keep the decoded split there, before the first epoch; ram: keep what has been decoded
             in memory that all workers share.
+        decode_on_device: JPEG files are decoded there and not by the workers, unless `cache` is ram.
         cache_room: ram: bytes that may still be taken, by those that are; None: of half the free memory.
         on_cache_full: ram: told once, when no more can be kept, of the samples that are and of all.
         mixup_alpha: Beta(alpha, alpha) of mixup, in training, where images are not noisy; 0: off.
@@ -80,6 +82,7 @@ class Loader:
         workers: int = 0,
         prefetch: int = 4,
         cache: CacheMode = "off",
+        decode_on_device: bool = False,
         cache_room: Callable[[int], int] | None = None,
         on_cache_full: Callable[[int, int], None] = lambda kept, count: None,
         mixup_alpha: float = 0.0,
@@ -93,13 +96,14 @@ class Loader:
     ) -> None:
         self._count, self._batch_size, self._side = len(split), batch_size, side
         self._device, self._seed, self._train = device, seed, train
+        self._order = Order(len(split), batch_size, train, drop_last, seed)
         noisy = task == "diffusion"
         self._augment = train and augment and not noisy
         self.workers, self.cached, self._on_progress = workers, cache != "off", on_progress
         self._on_device = cache == "device"
         self._ahead = workers * prefetch
         self._alphas = (mixup_alpha, cutmix_alpha) if train and not noisy else (0.0, 0.0)
-        self._drop_last, self._pad_last = drop_last, pad_last
+        self._pad_last = pad_last
         make = Geometry.for_training if self._augment else Geometry.for_validation
         self._geometry = make(task, side)
         stored = Geometry.for_storage(task, side) if self._augment and self._on_device else self._geometry
@@ -115,6 +119,8 @@ class Loader:
         self._source = Source(
             split, self._pool, self._bad, stored, masks=task == "segmentation", classes=num_classes, seed=seed
         )
+        if decode_on_device and self._shelf is None:
+            self._source = replace(self._source, room=room_for(split, self._source.place))
         self._channels_last = channels_last
         mean, std = (HALF, HALF) if noisy else (IMAGENET_MEAN, IMAGENET_STD)
         self._finish = Finish(side, device, channels_last=channels_last, mean=mean, std=std)
@@ -123,7 +129,7 @@ class Loader:
             if noisy
             else None
         )
-        self._transfer = Transfer(device, self._pool.arena)
+        self._transfer = self._new_transfer(self._pool)
         self._stream: Stream | None = None
         self._resident: Resident | None = None
 
@@ -158,7 +164,7 @@ class Loader:
     @property
     def batches(self) -> int:
         """Batches an epoch."""
-        return -(-self._end(0) // self._batch_size)
+        return -(-self._order.end(0) // self._batch_size)
 
     def steps(self, accumulate: int) -> int:
         """Windows an epoch, of `accumulate` batches each; the last may have fewer."""
@@ -173,7 +179,7 @@ class Loader:
         """
         if not self._on_device or self._resident is not None:
             return
-        resident = load(self._source, self._device, self._on_progress)
+        resident = load(self._source, self._device, self._transfer, self._on_progress)
         stored = self._source.geometry.side
         if self._source.masks and self._augment and resident.valid_counts.min() < stored * stored:
             raise ConfigError(
@@ -181,6 +187,7 @@ class Loader:
                 hint='Set data.cache to "off", or data.augment to "none".',
             )
         self._resident = resident if self._augment else resident.finish(self._finish)
+        self._transfer.close()
         self._pool.close()
 
     def windows(self, epoch: int, accumulate: int, start_sample: int = 0) -> Iterator[Window]:
@@ -210,7 +217,7 @@ class Loader:
         aside = copy.copy(self)
         aside._pool, aside._ahead, aside._stream, aside._shelf = Pool(0), 0, None, None
         aside._source = replace(self._source, pool=aside._pool)
-        aside._transfer = Transfer(self._device, aside._pool.arena)
+        aside._transfer = self._new_transfer(aside._pool)
         windows = aside.windows(epoch, accumulate, start_sample)
         try:
             yield next(windows)
@@ -227,7 +234,7 @@ class Loader:
         self._ahead //= 2
         self._pool = self._new_pool(self._pool.size)
         self._source = replace(self._source, pool=self._pool)
-        self._transfer = Transfer(self._device, self._pool.arena)
+        self._transfer = self._new_transfer(self._pool)
         return True
 
     def names(self, indices: npt.NDArray[np.int64]) -> list[str]:
@@ -248,25 +255,16 @@ class Loader:
         shared = () if self._shelf is None else (self._shelf.shelf.fd,)
         return Pool(workers, self._check_stop, shared)
 
-    def _end(self, start: int) -> int:
-        """Position after the last sample used, in an epoch gone through from `start`."""
-        tail = (self._count - start) % self._batch_size
-        too_few = self._train and tail == 1 and self._count > 1
-        unwanted = self._drop_last and self._count > self._batch_size
-        return self._count - tail if too_few or unwanted else self._count
-
-    def _order(self, epoch: int) -> npt.NDArray[np.int64]:
-        if not self._train:
-            return np.arange(self._count)
-        return generator(Numbers.ORDER, self._seed, epoch).permutation(self._count)
+    def _new_transfer(self, pool: Pool) -> Transfer:
+        return (Decoding if self._source.room else Transfer)(self._device, pool.arena)
 
     def _streamed_windows(self, epoch: int, accumulate: int, start: int) -> Iterator[Window]:
         """Windows that worker processes decode ahead."""
-        end = self._end(start)
+        end = self._order.end(start)
         stream = self._stream = Stream(
             self._source,
             epoch=epoch if self._train else 0,
-            indices=self._order(epoch)[start:end],
+            indices=self._order.of(epoch)[start:end],
             first=start,
             batch_size=self._batch_size,
             ahead=self._ahead,
@@ -321,8 +319,8 @@ class Loader:
         self, resident: Resident, epoch: int, accumulate: int, start: int
     ) -> Iterator[Window]:
         """Windows of the split on the device."""
-        end = self._end(start)
-        chosen = Pass(resident, self._order(epoch), self._geometry, self._seed, epoch)
+        end = self._order.end(start)
+        chosen = Pass(resident, self._order.of(epoch), self._geometry, self._seed, epoch)
         for first in range(start, end, self._batch_size * accumulate):
             places = range(first, min(first + self._batch_size * accumulate, end))
             yield self._window(

@@ -20,7 +20,7 @@ import json
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
@@ -29,9 +29,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mptui.data.masks import MAX_CLASSES, MaskCoding, mask_classes, resized_mask
-from mptui.data.readers import load_upright, opened, read_rgb
+from mptui.data.readers import load_upright, opened, read_jpeg, read_rgb
 from mptui.data.splits import Labels, Rows
-from mptui.data.types import IGNORE, BadSampleError, Decoded, Problem, Sides
+from mptui.data.types import IGNORE, BadSampleError, Decoded, Encoded, Mask, Problem, Sides
 from mptui.errors import DataError
 from mptui.text import clean, clean_name
 
@@ -84,9 +84,23 @@ class PreparedRequest:
         image_HW3 = read_rgb(self.name, side_hint, self._content(self.at, self.size))
         if self.coding is None:
             return Decoded(image_HW3, self.label)
+        return Decoded(image_HW3, mask_HW=self._mask(self.coding, image_HW3.shape[0], image_HW3.shape[1]))
+
+    def file_bytes(self) -> int:
+        """How much of the shard the image takes; see `InFile.file_bytes`."""
+        return self.size
+
+    def encoded(self, room: int) -> Encoded | None:
+        """Read the image without decoding it, and its mask; see `InFile.encoded`."""
+        found = read_jpeg(self.name, room, self._content(self.at, self.size))
+        if found is None or self.coding is None:
+            return None if found is None else replace(found, label=self.label)
+        return replace(found, mask_HW=self._mask(self.coding, *found.upright))
+
+    def _mask(self, coding: MaskCoding, height: int, width: int) -> Mask:
         with opened(self.name, self._content(self.mask_at, self.mask_size)) as file:
-            mask_HW = mask_classes(self.name, load_upright(file)[0], self.coding)
-        return Decoded(image_HW3, mask_HW=resized_mask(mask_HW, image_HW3.shape[0], image_HW3.shape[1]))
+            mask_HW = mask_classes(self.name, load_upright(file)[0], coding)
+        return resized_mask(mask_HW, height, width)
 
     def _content(self, at: int, size: int) -> bytes:
         try:

@@ -16,7 +16,7 @@ from mptui.data.geometry import DRAWS, Geometry, stored_side, views
 from mptui.data.seeds import Stream as Numbers
 from mptui.data.seeds import uniforms
 from mptui.data.stream import Source, Stream
-from mptui.data.transfer import sent
+from mptui.data.transfer import Transfer, sent
 from mptui.hardware.host import host_memory
 
 _DEVICE_SHARE = 0.2
@@ -96,12 +96,18 @@ class Pass:
         self._drawn = range(first, last)
 
 
-def load(source: Source, device: torch.device, on_progress: Callable[[int, int], None] | None) -> Resident:
+def load(
+    source: Source,
+    device: torch.device,
+    transfer: Transfer,
+    on_progress: Callable[[int, int], None] | None,
+) -> Resident:
     """Decode the whole split and put it on `device`.
 
     Args:
         source: Where it comes from; its geometry must not be random.
         device: Where it goes to.
+        transfer: Brings batches there, and decodes them where workers do not.
         on_progress: Told of samples done and in all, now and then.
 
     Raises:
@@ -127,14 +133,16 @@ def load(source: Source, device: torch.device, on_progress: Callable[[int, int],
         while batches := stream.take(1):
             batch = batches[0]
             rows = slice(batch.first, batch.first + batch.size)
-            pixels[rows].copy_(torch.from_numpy(batch.pixels_BHW3))
-            found = batch.labels if batch.masks_BHW is None else batch.masks_BHW
-            targets[rows].copy_(torch.from_numpy(found))
+            images, found = transfer.finish(batch)
+            pixels[rows].copy_(images)
+            targets[rows].copy_(found)
             indices[rows], valid_counts[rows] = batch.indices, batch.valid_counts
+            transfer.settle([batch.slot])
             stream.release(batches)
             if on_progress is not None:
                 on_progress(rows.stop, count)
     finally:
+        transfer.settle()
         stream.close()
     return Resident(pixels, targets, indices, valid_counts)
 

@@ -14,6 +14,7 @@ from mptui.data.geometry import Geometry
 from mptui.data.pool import Pool
 from mptui.data.seeds import replacement
 from mptui.data.types import Mask, Pixels, Problem, Split
+from mptui.data.undecoded import PIXELS, Cut
 from mptui.data.worker import Answer, Failure, Task
 from mptui.errors import DataError
 
@@ -36,6 +37,8 @@ class HostBatch:
     labels: npt.NDArray[np.int64]
     valid_counts: npt.NDArray[np.int64]
     missing: int
+    encoded: "EncodedRows | None" = None
+    """What workers have left undecoded; None: nothing is."""
 
     @property
     def size(self) -> int:
@@ -46,6 +49,18 @@ class HostBatch:
     def valid(self) -> int:
         """How many valid items it has: samples with labels, or pixels of masks."""
         return int(self.valid_counts.sum())
+
+
+@dataclass(slots=True)
+class EncodedRows:
+    """The places of a batch whose images are decoded on the device."""
+
+    places_BX: npt.NDArray[np.uint8]
+    """A JPEG file, or a view's pixels, at the beginning of each."""
+    cuts: list[Cut]
+    """What lies in each place."""
+    read_as_pixels: Callable[[HostBatch, list[int]], None]
+    """Have rows read again, and decoded by the workers."""
 
 
 class BadSamples:
@@ -99,6 +114,13 @@ class Source:
     masks: bool
     classes: int
     seed: int
+    room: int = 0
+    """Bytes of a sample where JPEG files are to be decoded on the device; 0: workers decode."""
+
+    @property
+    def place(self) -> int:
+        """Bytes from one image of a batch to the next."""
+        return self.room or self.geometry.side**2 * 3
 
 
 class Stream:
@@ -129,7 +151,7 @@ class Stream:
         self._indices, self._first, self._batch_size = indices, first, batch_size
         self._cursor = 0
         side = source.geometry.side
-        self._masks_at = _aligned(batch_size * side * side * 3, 64)
+        self._masks_at = _aligned(batch_size * source.place, 64)
         self._slot_size = _aligned(self._masks_at + batch_size * side * side * 2 * source.masks, _PAGE)
         slots = held + max(1, min(ahead, _READ_AHEAD_BYTES // self._slot_size))
         source.pool.arena.reserve(slots * self._slot_size)
@@ -190,13 +212,18 @@ class Stream:
             valid_counts=np.zeros(count, np.int64),
             missing=count,
         )
+        if self._source.room:
+            places = arena.places(at, count, self._source.room)
+            # a row of pixels is the beginning of its place
+            batch.pixels_BHW3 = places[:, : side * side * 3].reshape(count, side, side, 3)
+            batch.encoded = EncodedRows(places, [PIXELS] * count, self._read_as_pixels)
         self._coming.append(batch)
         # Each batch is shared out among all workers, so that the first is there soon.
         step = max(_SMALLEST_TASK, -(-count // max(1, self._source.pool.size)))
         for row in range(0, count, step):
-            self._read(batch, row, indices[row : row + step].tolist(), attempt=0)
+            self._read(batch, row, indices[row : row + step].tolist(), attempt=0, room=self._source.room)
 
-    def _read(self, batch: HostBatch, row: int, indices: list[int], attempt: int) -> None:
+    def _read(self, batch: HostBatch, row: int, indices: list[int], attempt: int, room: int) -> None:
         source, side, at = self._source, self._source.geometry.side, batch.slot * self._slot_size
         task = Task(
             id=source.pool.next_id(),
@@ -206,8 +233,9 @@ class Stream:
             epoch=self._epoch,
             geometry=source.geometry,
             classes=source.classes,
-            pixels_at=at + row * side * side * 3,
+            pixels_at=at + row * source.place,
             masks_at=at + self._masks_at + row * side * side * 2 if source.masks else None,
+            room=room,
         )
         self._parts[task.id] = (batch, row, attempt)
         source.pool.submit(task)
@@ -219,8 +247,18 @@ class Stream:
             rows = slice(row, row + len(task.indices))
             batch.labels[rows] = answer.labels
             batch.valid_counts[rows] = answer.valid
+            if batch.encoded is not None:
+                batch.encoded.cuts[rows] = answer.cuts or [PIXELS] * len(task.indices)
             batch.missing -= len(task.indices) - len(answer.failures)
             self._replace_failed(batch, row, attempt, task, answer)
+
+    def _read_as_pixels(self, batch: HostBatch, rows: list[int]) -> None:
+        """Have the workers decode rows of a taken batch, as if nothing could be decoded elsewhere."""
+        batch.missing += len(rows)
+        for row in rows:
+            self._read(batch, row, [int(batch.indices[row])], attempt=0, room=0)
+        while batch.missing:
+            self._absorb(block=True)
 
     def _replace_failed(self, batch: HostBatch, row: int, attempt: int, task: Task, answer: Answer) -> None:
         source = self._source
@@ -229,7 +267,7 @@ class Stream:
             source.bad.record(index, failure)
             other = replacement(source.seed, self._epoch, index, attempt, len(source.split))
             batch.indices[place] = other
-            self._read(batch, place, [other], attempt + 1)
+            self._read(batch, place, [other], attempt + 1, room=task.room)
 
 
 def _aligned(size: int, to: int) -> int:

@@ -87,6 +87,7 @@ class Transfer:
     def settle(self, slots: Iterable[int] | None = None) -> None:
         """Wait until `slots` (all, if None) are no longer read from, and forget copies that nobody took."""
         for slot in list(self._events if slots is None else slots):
+            self._moved.pop(slot, None)
             if slot in self._events:
                 self._events.pop(slot).synchronize()
         if slots is None:

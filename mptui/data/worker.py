@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mptui.data.arena import write_at
-from mptui.data.geometry import DRAWS, Geometry, cut_image, cut_mask, views
+from mptui.data.geometry import DRAWS, Boxes, Flips, Geometry, cut_image, cut_mask, views
 from mptui.data.seeds import Stream, uniforms
-from mptui.data.types import IGNORE, BadSampleError, Request
+from mptui.data.types import IGNORE, BadSampleError, Decoded, Encoded, InFile, Request
+from mptui.data.undecoded import PIXELS, Cut, cut_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class Task:
     """Byte of the arena at which the first image begins; the others follow it."""
     masks_at: int | None = None
     """The same for masks; None: the samples have labels."""
+    room: int = 0
+    """Bytes for each image. JPEG files that fit are put there as they are, to be decoded later; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,8 @@ class Answer:
     labels: list[int] = field(default_factory=list)
     valid: list[int] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
+    """Where the task had room for files: what lies in the place of each sample."""
     seconds: float = 0.0
     """What the reading took."""
     error: str | None = None
@@ -71,11 +76,17 @@ def perform(task: Task, fd: int, called_off: Callable[[], bool]) -> Answer:
     for row, request in enumerate(task.requests):
         if called_off():
             break
+        cut = PIXELS
         try:
-            label, valid = _place(task, row, request, draws_BD[row : row + 1], fd)
+            if task.room:
+                label, valid, cut = _place_file(task, row, request, draws_BD[row : row + 1], fd)
+            else:
+                label, valid = _place(task, row, request, draws_BD[row : row + 1], fd)
         except BadSampleError as error:
             answer.failures.append(Failure(row, error.name, error.reason))
             label, valid = 0, 0
+        if task.room:
+            answer.cuts.append(cut)
         answer.labels.append(label)
         answer.valid.append(valid)
     answer.seconds = time.perf_counter() - started
@@ -91,12 +102,33 @@ def _place(
     height, width = sample.image_HW3.shape[:2]
     boxes_14, flips_13 = views(geometry, draws_1D, np.array([float(width)]), np.array([float(height)]))
     pixels = cut_image(sample.image_HW3, boxes_14[0], flips_13[0], geometry.side)
-    write_at(fd, pixels, task.pixels_at + row * pixels.nbytes)
+    write_at(fd, pixels, task.pixels_at + row * (task.room or pixels.nbytes))
+    return _place_target(task, row, request, sample, boxes_14[0], flips_13[0], fd)
+
+
+def _place_file(
+    task: Task, row: int, request: Request, draws_1D: npt.NDArray[np.float64], fd: int
+) -> tuple[int, int, Cut]:
+    """`_place`, but a plain JPEG file is written as it is; returns also the view of it."""
+    found = request.encoded(task.room) if isinstance(request, InFile) else None
+    if found is None:
+        return *_place(task, row, request, draws_1D, fd), PIXELS
+    height, width = found.upright
+    boxes_14, flips_13 = views(task.geometry, draws_1D, np.array([float(width)]), np.array([float(height)]))
+    write_at(fd, np.frombuffer(found.content, np.uint8), task.pixels_at + row * task.room)
+    placed = _place_target(task, row, request, found, boxes_14[0], flips_13[0], fd)
+    return *placed, cut_of(found, boxes_14[0], flips_13[0])
+
+
+def _place_target(
+    task: Task, row: int, request: Request, sample: Decoded | Encoded, box: Boxes, flips: Flips, fd: int
+) -> tuple[int, int]:
+    """Check the label of a sample, or put the view of its mask into its place."""
     if task.masks_at is None:
         _check_class(request, sample.label, "label", task.classes)
         return sample.label, 1
     assert sample.mask_HW is not None, "a segmentation sample has a mask"
-    mask = cut_mask(sample.mask_HW, boxes_14[0], flips_13[0], geometry.side)
+    mask = cut_mask(sample.mask_HW, box, flips, task.geometry.side)
     _check_class(request, int(mask.max()), "mask value", task.classes)
     write_at(fd, mask, task.masks_at + row * mask.nbytes)
     return 0, int(np.count_nonzero(mask != IGNORE))

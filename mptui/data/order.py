@@ -1,0 +1,41 @@
+"""The order of the samples in an epoch, and which of them it uses."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mptui.data.seeds import Stream, generator
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """How a split is gone through.
+
+    Attributes:
+        count: Samples of the split.
+        batch_size: Samples a batch.
+        train: In an order by seed and epoch; else in the split's own. A last batch of one sample is left out
+            then, since BatchNorm can't be trained on it.
+        drop_last: Leave a short last batch out, unless it is the only one.
+        seed: Of the order.
+    """
+
+    count: int
+    batch_size: int
+    train: bool
+    drop_last: bool
+    seed: int
+
+    def of(self, epoch: int) -> npt.NDArray[np.int64]:
+        """The samples in the order of an epoch, those left out with them."""
+        if not self.train:
+            return np.arange(self.count)
+        return generator(Stream.ORDER, self.seed, epoch).permutation(self.count)
+
+    def end(self, start: int) -> int:
+        """Position after the last sample used, in an epoch gone through from `start`."""
+        tail = (self.count - start) % self.batch_size
+        too_few = self.train and tail == 1 and self.count > 1
+        unwanted = self.drop_last and self.count > self.batch_size
+        return self.count - tail if too_few or unwanted else self.count

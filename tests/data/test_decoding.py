@@ -1,0 +1,458 @@
+"""JPEG files decoded where the training is: the same views of the same samples, whoever decodes them."""
+
+import contextlib
+import gc
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from PIL import Image
+
+from mptui.data import decoding
+from mptui.data.geometry import DRAWS, Geometry, cut_image, views
+from mptui.data.loader import Loader
+from mptui.data.masks import MaskCoding, MaskedFileRequest
+from mptui.data.readers import FileRequest
+from mptui.data.seeds import Stream, uniforms
+from mptui.data.stream import HostBatch
+from mptui.data.types import BadSampleError, Problem
+from mptui.data.undecoded import MOST_BYTES, cut_of, room_for
+from mptui.errors import DataError
+
+from .images import save_oriented
+from .samples import Drawn, Samples
+from .test_jpeg import FAST, PILLOWS
+from .test_loader import CPU, assert_same, batches, joined
+from .test_resample import natural
+
+SIDE = 48
+OFF = 3.0
+"""Of 255, in a view on average: JPEGs are decoded at full size here, and resized by Pillow's own filter."""
+SIZES = ((130, 98), (98, 130), (200, 60), (64, 64), (31, 40))
+CODING = MaskCoding(("a", "b"), (0, 1), (0, 1))
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Of all orientations, shapes and samplings; some grey, one PNG, one progressive, one CMYK."""
+    folder = tmp_path_factory.mktemp("photos")
+    paths = []
+    for index in range(24):
+        picture = Image.fromarray(natural(*SIZES[index % len(SIZES)], seed=index))
+        path = folder / f"{index}.jpg"
+        match index:
+            case 9:
+                picture.save(path, "PNG")
+            case 10:
+                picture.save(path, quality=90, progressive=True)
+            case 11:
+                picture.convert("CMYK").save(path, quality=90)
+            case 12 | 13:
+                picture.convert("L").save(path, quality=90)
+            case 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8:
+                save_oriented(path, index or 1, picture)
+            case _:
+                picture.save(path, quality=90, subsampling=index % 3)
+        paths.append(path)
+    return paths
+
+
+def of_files(paths: list[Path]) -> Samples:
+    return Samples(len(paths), lambda index: FileRequest(str(paths[index]), index % 10))
+
+
+def loader(split: Samples, **settings: Any) -> Loader:
+    chosen: dict[str, Any] = {
+        "task": "classification",
+        "batch_size": 5,
+        "side": SIDE,
+        "num_classes": 10,
+        "device": CPU,
+        "train": True,
+        "augment": True,
+        "seed": 5,
+        "decode_on_device": True,
+    }
+    return Loader(split, **{**chosen, **settings})
+
+
+def device_decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What is decoded from now on where the training is: how many files in each call."""
+    calls: list[int] = []
+    plain = decoding.decoded
+
+    def decoded(files: list[torch.Tensor], on: torch.device) -> list[torch.Tensor | None]:
+        calls.append(len(files))
+        return plain(files, on)
+
+    monkeypatch.setattr(decoding, "decoded", decoded)
+    return calls
+
+
+def off(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """The mean difference of each image, of 255: images are normalised by a deviation of about 0.225."""
+    return (found - expected).abs().mean(dim=(1, 2, 3)) * 0.225 * 255
+
+
+# -- the same views ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("augment", [True, False])
+def test_views_targets_and_order_are_those_of_workers_that_decode(
+    photos: list[Path], augment: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with loader(of_files(photos), augment=augment, decode_on_device=False) as workers:
+        expected, targets, indices = joined([*batches(workers, 0), *batches(workers, 1)])
+    calls = device_decoded(monkeypatch)
+    with loader(of_files(photos), augment=augment, workers=2) as device:
+        found, found_targets, found_indices = joined([*batches(device, 0), *batches(device, 1)])
+    assert sum(calls) == 2 * (len(photos) - 3)  # all but the PNG, the progressive one and the CMYK
+    assert found_indices == indices
+    assert torch.equal(found_targets, targets)
+    assert off(found, expected).max() < OFF
+
+
+def test_masks_lie_where_their_images_say(tmp_path: Path) -> None:
+    """All turns and orientations: the mask is cut by a worker, the image where it is trained on."""
+    requests = []
+    for index in range(32):
+        mask = np.zeros((90, 120), np.uint8)
+        mask[10:40, 15 + index % 20 : 60] = 1
+        mask[55:80, 90:110] = 1
+        picture = Image.fromarray(np.repeat((mask * 255)[:, :, None], 3, axis=2))
+        stored = save_oriented(tmp_path / f"{index}.jpg", index % 8 + 1, picture)
+        turned = Image.fromarray(np.asarray(stored)[:, :, 0] // 255)
+        turned.save(tmp_path / f"{index}.png")
+        requests.append(
+            MaskedFileRequest(str(tmp_path / f"{index}.jpg"), str(tmp_path / f"{index}.png"), CODING)
+        )
+    split = Samples(len(requests), lambda index: requests[index])
+    with loader(split, task="segmentation", num_classes=2, workers=1) as device:
+        found, masks, indices = joined(batches(device))
+    with loader(split, task="segmentation", num_classes=2, decode_on_device=False) as workers:
+        expected, expected_masks, expected_indices = joined(batches(workers))
+    assert indices == expected_indices
+    assert torch.equal(masks, expected_masks)
+    assert off(found, expected).max() < OFF
+    bright = found.mean(dim=1) > 0.5
+    assert (bright == masks.bool()).float().mean() > 0.95
+
+
+@pytest.mark.parametrize("length", [5, 300, 3000])
+def test_a_view_is_that_of_a_worker_at_any_scale(tmp_path: Path, length: int) -> None:
+    side, image = 16, natural(length, length // 2 + 1, seed=length)
+    Image.fromarray(image).save(tmp_path / "a.jpg", quality=75)
+    request = FileRequest(str(tmp_path / "a.jpg"), 0)
+    found = request.encoded(1 << 30)
+    assert found is not None
+    box, flips = views(
+        Geometry.for_training("segmentation", side),
+        uniforms(Stream.GEOMETRY, 0, 0, np.array([1]), DRAWS),
+        np.array([float(found.width)]),
+        np.array([float(found.height)]),
+    )
+    (picture,) = decoding.decoded([torch.from_numpy(np.frombuffer(found.content, np.uint8).copy())], CPU)
+    assert picture is not None
+    cut = cut_of(found, box[0], flips[0])
+    seen = decoding.turned(decoding.view(picture, cut, side), cut.turn)[0].numpy()
+    expected = cut_image(request.read().image_HW3, box[0], flips[0], side)
+    assert np.abs(seen.astype(int) - expected).mean() < OFF
+
+
+def test_any_number_of_workers_and_a_resume_give_the_same_bits(photos: list[Path]) -> None:
+    with loader(of_files(photos)) as alone, loader(of_files(photos), workers=2, prefetch=1) as helped:
+        whole = batches(alone, 3)
+        assert_same(batches(helped, 3), whole)
+        assert_same(batches(helped, 3, accumulate=3), whole)
+        assert_same(batches(helped, 3, start_sample=10), whole[2:])
+
+
+def test_a_window_read_again_has_the_same_bits_and_disturbs_nothing(photos: list[Path]) -> None:
+    with loader(of_files(photos), workers=1) as it:
+        whole = batches(it)
+        windows = it.windows(0, 2)
+        first = list(next(windows))
+        with it.window_at(0, 2, 10) as again:
+            assert_same(list(again), whole[2:4])
+        assert_same([*first, *(batch for window in windows for batch in window)], whole)
+
+
+def test_a_window_that_nobody_looks_at_leaves_nothing_behind(photos: list[Path]) -> None:
+    """What was begun of it must not be taken for a later batch in the same memory."""
+    with loader(of_files(photos), workers=1, prefetch=1) as it:
+        whole = batches(it)
+        found = [list(window) if number % 2 == 0 else [] for number, window in enumerate(it.windows(0, 1))]
+    assert_same([batch for each in found for batch in each], whole[::2])
+
+
+def test_a_set_kept_on_the_device_is_decoded_there(
+    photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with loader(of_files(photos), cache="device", decode_on_device=False, augment=False) as workers:
+        expected = joined(batches(workers))
+    calls = device_decoded(monkeypatch)
+    with loader(of_files(photos), cache="device", augment=False, workers=1) as device:
+        found = joined(batches(device))
+        assert sum(calls) == len(photos) - 3
+        assert device.worker_pids == []
+        batches(device, 1)
+        assert sum(calls) == len(photos) - 3
+    assert found[2] == expected[2]
+    assert off(found[0], expected[0]).max() < OFF
+
+
+def test_reading_less_ahead_changes_no_bits(photos: list[Path]) -> None:
+    with loader(of_files(photos), workers=2) as it:
+        expected = batches(it, 1)
+        assert it.read_less()
+        assert_same(batches(it, 1), expected)
+
+
+# -- what the device can not do -------------------------------------------------------------------
+
+
+def test_sets_without_files_and_those_kept_in_memory_are_decoded_by_workers(
+    photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = device_decoded(monkeypatch)
+    for split, cache in ((Samples(12, Drawn), "off"), (of_files(photos), "ram")):
+        with loader(split, cache=cache) as it, loader(split, cache=cache, decode_on_device=False) as plain:
+            assert_same(batches(it), batches(plain))
+    assert calls == []
+
+
+def test_a_file_that_the_device_refuses_is_decoded_by_a_worker(
+    photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of a batch: the others are decoded as if it were not there."""
+    split = of_files(photos[14:])
+    with loader(split, train=False, batch_size=10, decode_on_device=False) as workers:
+        by_workers = joined(batches(workers))
+    with loader(split, train=False, batch_size=10) as device:
+        by_device = joined(batches(device))
+    refused = photos[17].stat().st_size
+    _refuse(monkeypatch, lambda file: len(file) == refused)
+    problems: list[Problem] = []
+    with loader(split, train=False, batch_size=10, workers=1, on_bad=problems.append) as it:
+        found = joined(batches(it))
+    assert problems == []
+    assert torch.equal(found[0][3], by_workers[0][3])
+    assert not torch.equal(found[0][3], by_device[0][3])
+    others = [row for row in range(10) if row != 3]
+    assert torch.equal(found[0][others], by_device[0][others])
+    assert torch.equal(found[1], by_workers[1])
+
+
+def test_a_device_that_decodes_nothing_gives_what_workers_give(
+    photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _refuse(monkeypatch, lambda file: True)
+    with loader(of_files(photos), workers=2) as it, loader(of_files(photos), decode_on_device=False) as plain:
+        assert_same(batches(it), batches(plain))
+
+
+def test_a_picture_of_another_size_than_the_file_says_is_not_taken(
+    photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = decoding.decoded
+    monkeypatch.setattr(
+        decoding, "decoded", lambda files, on: [None if x is None else x[:, 1:] for x in plain(files, on)]
+    )
+    with loader(of_files(photos)) as it, loader(of_files(photos), decode_on_device=False) as other:
+        assert_same(batches(it), batches(other))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_bad_files_are_named_and_replaced_as_without_a_device(
+    photos: list[Path], tmp_path: Path, workers: int
+) -> None:
+    paths = list(photos)
+    whole = photos[20].read_bytes()
+    for number, content in enumerate((whole[:-40], whole[: len(whole) // 2], whole[:100], b"", b"no image")):
+        paths[14 + number] = tmp_path / f"bad-{number}.jpg"
+        paths[14 + number].write_bytes(content)
+    paths[19] = tmp_path / "gone.jpg"
+    told = []
+    for settings in ({"decode_on_device": False}, {"workers": workers}):
+        with loader(of_files(paths), bad_budget=0.5, **settings) as it:
+            _, targets, indices = joined(batches(it))
+            told.append((sorted((each.path, each.reason) for each in it.bad), targets.tolist(), indices))
+    assert len(told[0][0]) == 6
+    assert told[1] == told[0]
+
+
+def test_a_file_that_only_a_decoder_finds_bad_is_named(
+    photos: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device refuses it, and so does the worker that is asked then; the sample is replaced."""
+    data = bytearray(photos[20].read_bytes())
+    at = data.index(b"\xff\xc4")
+    data[at + 4 : at + 30] = bytes([255]) * 26  # lengths that no code has
+    paths = [*photos[14:20], tmp_path / "odd.jpg"]
+    paths[-1].write_bytes(data)
+    assert FileRequest(str(paths[-1]), 0).encoded(MOST_BYTES) is not None
+    problems: list[Problem] = []
+    with loader(of_files(paths), train=False, bad_budget=0.5, on_bad=problems.append) as it:
+        images, targets, indices = joined(batches(it))
+    with loader(of_files(paths), train=False, bad_budget=0.5, decode_on_device=False) as workers:
+        expected = joined(batches(workers))
+        assert [problem.path for problem in workers.bad] == [str(paths[-1])]
+    assert problems == workers.bad
+    assert (targets.tolist(), indices) == (expected[1].tolist(), expected[2])
+    assert off(images, expected[0]).max() < OFF
+
+
+def test_too_many_bad_files_end_the_run(photos: list[Path], tmp_path: Path) -> None:
+    bad = tmp_path / "bad.jpg"
+    bad.write_bytes(photos[20].read_bytes()[:-40])
+    with (
+        loader(of_files([*photos, bad, bad]), workers=1, bad_budget=0.01) as it,
+        pytest.raises(DataError, match=r"2 of 26 samples can't be used"),
+    ):
+        batches(it)
+
+
+def test_what_the_decoder_dies_of_is_told_where_the_batch_is_wanted(
+    photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def out_of_memory(*_: object) -> None:
+        raise torch.OutOfMemoryError("no memory for views")
+
+    with loader(of_files(photos), workers=1) as it:
+        expected = batches(it)
+        with monkeypatch.context() as patch:
+            patch.setattr(decoding, "view", out_of_memory)
+            windows = it.windows(0, 1)
+            window = next(windows)
+            with pytest.raises(torch.OutOfMemoryError, match="no memory for views"):
+                list(window)
+        assert_same(list(window), expected[:1])  # as the guards do: the same batch again
+
+
+def _refuse(monkeypatch: pytest.MonkeyPatch, refused: Callable[[torch.Tensor], bool]) -> None:
+    """Let the decoder behave as nvJPEG's: one file that it can't decode, and it decodes none of a call."""
+    import torchvision.io
+
+    plain = torchvision.io.decode_jpeg
+
+    def decode(files: list[torch.Tensor], **settings: Any) -> Any:
+        if any(refused(file) for file in files):
+            raise RuntimeError("Error while decoding JPEG images: Failed to decode batch: 2")
+        return plain(files, **settings)
+
+    monkeypatch.setattr(torchvision.io, "decode_jpeg", decode)
+
+
+# -- which files, and how many at once ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [*FAST, *PILLOWS])
+def test_only_plain_files_are_left_to_the_device(tmp_path: Path, kind: str) -> None:
+    content = {**FAST, **PILLOWS}[kind]
+    (tmp_path / "a").write_bytes(content)
+    found = FileRequest(str(tmp_path / "a"), 3).encoded(MOST_BYTES)
+    plain = {"4:4:4", "4:2:2", "4:2:0", "restarts", "grey", "EXIF"}
+    assert (found is not None) == (kind in plain)
+    if found is not None:
+        assert (found.content, found.label) == (content, 3)
+        assert (found.width, found.height) == (75, 50)
+        assert found.upright == ((75, 50) if kind == "EXIF" else (50, 75))
+
+
+def test_a_file_cut_off_anywhere_is_left_to_the_workers(tmp_path: Path) -> None:
+    content = FAST["4:2:0"]
+    for length in [*range(4, len(content), 37), len(content) - 2, len(content) - 1]:
+        (tmp_path / "a.jpg").write_bytes(content[:length])
+        with contextlib.suppress(BadSampleError):
+            assert FileRequest(str(tmp_path / "a.jpg"), 0).encoded(MOST_BYTES) is None
+    (tmp_path / "a.jpg").write_bytes(content + b"\0\0\n")
+    assert FileRequest(str(tmp_path / "a.jpg"), 0).encoded(MOST_BYTES) is not None
+
+
+def test_room_is_for_the_files_there_are_and_larger_ones_are_decoded_by_workers(
+    photos: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = [path.stat().st_size for path in photos]
+    room = room_for(of_files(photos), 100)
+    assert max(sizes) <= room < 1.5 * max(sizes)
+    assert room_for(of_files(photos), 10**6) >= 10**6  # pixels have room in any case
+    assert room_for(Samples(5, Drawn), 100) == 0
+    huge = tmp_path / "huge.jpg"
+    huge.write_bytes(photos[20].read_bytes()[:-2] + bytes(2 << 20) + b"\xff\xd9")
+    assert room_for(of_files([huge]), 100) <= MOST_BYTES
+    calls = device_decoded(monkeypatch)
+    with loader(of_files([*photos[18:22], huge]), train=False) as it:
+        assert joined(batches(it))[2] == [0, 1, 2, 3, 4]
+    assert calls == [4]
+
+
+def test_few_images_are_decoded_at_once_where_they_are_large(
+    photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with loader(of_files(photos), batch_size=24) as it:
+        expected = batches(it)
+    monkeypatch.setattr(decoding, "_AT_ONCE", 60_000)
+    calls = device_decoded(monkeypatch)
+    with loader(of_files(photos), batch_size=24) as it:
+        assert_same(batches(it), expected)
+    assert sum(calls) == len(photos) - 3
+    assert max(calls) < 6
+
+
+# -- threads and processes ------------------------------------------------------------------------
+
+
+def test_no_thread_process_or_memory_outlives_a_loader(photos: list[Path]) -> None:
+    def threads() -> list[str]:
+        return [each.name for each in threading.enumerate() if each.name.startswith("mptui-decode")]
+
+    with loader(of_files(photos), workers=2) as it:
+        next(iter(it.windows(0, 1)))
+        windows = it.windows(0, 2)
+        list(next(windows))
+        processes = [psutil.Process(pid) for pid in it.worker_pids]
+        arena = it._pool.arena.fd
+        assert len(threads()) == 1
+    assert threads() == []
+    assert psutil.wait_procs(processes, timeout=60)[1] == []
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(arena)
+
+
+def test_no_memory_grows_with_the_epochs(photos: list[Path]) -> None:
+    """Of the tensors that a batch has: none outlives its window, though nothing collects cycles."""
+    gc.collect()
+    gc.disable()
+    try:
+        with loader(of_files(photos), workers=1, prefetch=1) as it:
+            counts = []
+            for epoch in range(4):
+                batches(it, epoch)
+                counts.append(sum(type(each) in {HostBatch, torch.Tensor} for each in gc.get_objects()))
+    finally:
+        gc.enable()
+    assert counts[3] <= counts[1]
+
+
+def test_a_device_is_asked_whether_it_decodes_before_it_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert decoding.why_not(CPU) is None
+    assert "meta" in str(decoding.why_not(torch.device("meta")))
+    plain = decoding.decoded
+    for decoder, told in (
+        (lambda files, on: [None] * len(files), "no JPEG decoder"),
+        (
+            lambda files, on: [torch.zeros_like(x) for x in plain(files, on) if x is not None],
+            "another picture",
+        ),
+    ):
+        decoding.why_not.cache_clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(decoding, "decoded", decoder)
+            assert told in str(decoding.why_not(CPU))
+    decoding.why_not.cache_clear()
