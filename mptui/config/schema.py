@@ -158,6 +158,9 @@ class DataConfig(Table):
     cache: Literal["auto", "off", "ram", "device"] = "auto"
     """Keep decoded images: device: all of them there, as uint8, before the first epoch; ram: in memory that
     the workers share, as they are read; auto: device or ram where they fit, and why is said at the start."""
+    decode: Literal["auto", "cpu", "device"] = "auto"
+    """Who decodes JPEG files: cpu: the workers; device: it does, and the workers only read them; auto: the
+    workers, and on a CUDA device what a short measurement of these files and this model says."""
     augment: Literal["default", "none"] = "default"
     """default: flips, random resized crops, colour (diffusion: mirror images); none: only a resize."""
     mixup_alpha: Annotated[float, Field(ge=0)] = 0.0

@@ -1,4 +1,4 @@
-"""What differs by card is measured on the user's model: precision, memory layout, the optimizer's kernels.
+"""What differs by card is measured: precision, memory layout, the optimizer's kernels, who decodes JPEGs.
 
 A few real steps of each candidate, alternated, on a copy of the model and on made-up batches of its own
 shape: weights, buffers and random numbers of the run are not touched. The answer is kept by card, software
@@ -61,6 +61,16 @@ def updates() -> Candidates:
     The latter waits for the device once a step, which no timing of an update alone shows: hence the margin.
     """
     return Candidates({"true": "a fused update", "false": "a foreach update"}, {"false": 1.15}, "true")
+
+
+def decoders() -> Candidates:
+    """Who decodes JPEG files, by "cpu" and "device" of `data.decode`.
+
+    What the device decodes is measured beside steps that are not compiled, and its memory is the training's:
+    hence the margin.
+    """
+    words = {"cpu": "JPEG decoded by the workers", "device": "JPEG decoded on the device"}
+    return Candidates(words, {"device": 1.20}, "cpu")
 
 
 @dataclass(frozen=True, slots=True)
