@@ -1,12 +1,25 @@
 """Sections of the data: from files to batches, and decoded images kept."""
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from benchmarks import asked
 from benchmarks.page.results import Result, Section
 from benchmarks.page.training import measured_on
-from benchmarks.page.words import figure, listed, paragraph, percent, ratio, rounds, table
+from benchmarks.page.words import (
+    figure,
+    listed,
+    network,
+    paragraph,
+    percent,
+    ratio,
+    rounds,
+    spread,
+    table,
+)
+
+_BOTH = {"images_per_second": "images a second", "cpu_ms": "processor ms an image"}
 
 
 def _photos(made: Mapping[str, Any]) -> str:
@@ -138,6 +151,51 @@ def _epochs(section: Section, result: Result, command: str) -> None:
     for kind, clock in ((cpu, "processor time"), (wall, "wall time")):
         what = f"The first epoch over one from memory, {clock}"
         section.at_least(what, kind["first_over_cached"], asked.CACHED, result, command)
+
+
+def decoding(results: Sequence[Result]) -> Section:
+    """JPEG files decoded by the workers, and on the device."""
+    section = Section("Who decodes")
+    for result in results:
+        command = f"python -m benchmarks.decoding{f' --only {result.part}' if result.part else ''}"
+        if "input" in result.document:
+            _decoded(section, result.document["input"])
+        if "runs" in result.document:
+            _trained(section, result.document["runs"])
+        section.add(measured_on([result], command))
+    return section
+
+
+def _decoded(section: Section, measured: Mapping[str, Any]) -> None:
+    rows = [
+        [
+            f"{count} worker{'' if count == 1 else 's'}",
+            *(spread(measured[kind][f"{way} {count}"]) for kind in _BOTH for way in ("cpu", "device")),
+            ratio(measured["device_over_cpu"][str(count)]),
+        ]
+        for count in measured["workers"]
+    ]
+    headings = [f"{title}, {by}" for title in _BOTH.values() for by in ("by workers", "on the device")]
+    off = measured["apart"]
+    section.add(
+        f"{measured['images']:,} photos on the disk to batches at 224 px, nothing trained.",
+        table(["", *headings, "device over workers"], rows),
+        f"The pixels of the two ways are {figure(off['mean'])} of 255 apart on average, in the worst photo "
+        f"{figure(off['worst_photo'])}.",
+    )
+
+
+def _trained(section: Section, measured: Mapping[str, Any]) -> None:
+    rows = []
+    for way, found in measured["rounds"].items():
+        rates, waits = ([one[key] for one in found] for key in ("samples_per_second", "data_wait_fraction"))
+        notes = dict.fromkeys(note for one in found for note in one["notes"])
+        rows.append([f"`data.decode = {way}`", spread(rates), percent(median(waits)), "; ".join(notes)])
+    section.add(
+        f"`mptui run` of a {network(measured['model'])} from the photos. `auto` reaches "
+        f"{ratio(measured['auto_over_best'])} of the better way.",
+        table(["", "images a second", "waits for data", "what it chose"], rows),
+    )
 
 
 def _scan(section: Section, measured: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ SECTIONS: Mapping[Callable[[Sequence[Result]], Section], tuple[str, ...]] = {
     training.ui: ("ui",),
     data.inputs: ("input",),
     data.cache: ("cache",),
+    data.decoding: ("decoding",),
     settings.choices: ("choices",),
     settings.compiling: ("compiling",),
     settings.switches: ("bench",),
@@ -44,6 +45,10 @@ WAITS = {
     "gpu": (
         "python -m benchmarks.gpu",
         "AMP over TF32 and FP32-strict, shares of the floor, the best peer, peak memory, photos on the disk",
+    ),
+    "decoding": (
+        "python -m benchmarks.decoding",
+        "JPEG files decoded on the device and by the workers: images a second, processor time, whole runs",
     ),
 }
 """What needs a GPU, by the result that it leaves: command, and what is measured."""

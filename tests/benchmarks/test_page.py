@@ -220,3 +220,23 @@ def test_a_scan_tells_both_openings(page_of):
     page = page_of({"cache-scan": {"scan": scan}})
     assert "Opening a set of 1,200 files" in page
     assert "| second opening | 2.50 | 1.50 | 80.0 | 512 |" in page
+
+
+def test_who_decodes_is_told_by_workers_and_by_runs(page_of):
+    rates = {"cpu 1": [100.0], "device 1": [400.0]}
+    both = {
+        "images": 1000,
+        "workers": [1],
+        "images_per_second": rates,
+        "cpu_ms": {"cpu 1": [4.0], "device 1": [0.5]},
+        "device_over_cpu": {"1": {"median": 4.0, "min": 3.9, "max": 4.1}},
+        "apart": {"mean": 1.25, "worst_photo": 3.0},
+    }
+    one = {"samples_per_second": 90.0, "data_wait_fraction": 0.5, "notes": []}
+    chose = {"samples_per_second": 300.0, "data_wait_fraction": 0.0, "notes": ["JPEG on the device"]}
+    runs = {"model": "resnet50", "rounds": {"cpu": [one], "auto": [chose]}, "auto_over_best": LEVEL}
+    page = page_of({"decoding": {"input": both, "runs": runs}})
+    assert "| 1 worker | 100 | 400 | 4.00 | 0.500 | 4.00 (3.90 to 4.10) |" in page
+    assert "| `data.decode = auto` | 300 | 0 % | JPEG on the device |" in page
+    assert "`auto` reaches 1.00 (0.900 to 1.10) of the better way" in page
+    assert "`python -m benchmarks.decoding` |" not in page
