@@ -11,6 +11,7 @@ alone, and the stream is waited for before each call.
 Shapes: B samples, H and W pixels, S the side of a view.
 """
 
+import time
 import warnings
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -24,6 +25,7 @@ import torch
 import torch.nn.functional as F
 
 from mptui.data.arena import Arena
+from mptui.data.pool import FADING
 from mptui.data.stream import EncodedRows, HostBatch
 from mptui.data.transfer import Transfer, sent
 from mptui.data.undecoded import Cut
@@ -43,7 +45,7 @@ warnings.filterwarnings("ignore", "The image decoding and encoding capabilities"
 def why_not(device: torch.device) -> str | None:
     """Why JPEG files can't be decoded on a device, in a few words; None: they can.
 
-    On a CPU they can be, by the thread that trains: that is what this room is tested with.
+    They can be on a CPU, in the process that trains: no faster than by workers, and the same code.
     """
     if device.type not in {"cpu", "cuda"}:
         return f"there is no JPEG decoder for {device.type}"
@@ -83,16 +85,27 @@ class Decoding(Transfer):
         super().__init__(device, arena)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="mptui-decode")
         self._coming: dict[int, Future[_Decoded]] = {}
+        self._samples = self._seconds = 0.0
 
     @property
     def overlaps(self) -> bool:
         """Whether a batch begun early is made ready beside the computing: by a thread, so always."""
         return True
 
+    @property
+    def alone(self) -> float | None:
+        """Samples a second that the device decodes; None before it has."""
+        return self._samples / self._seconds if self._seconds else None
+
     def start(self, batch: HostBatch) -> None:
         """Begin to decode a complete batch, unless that was begun before."""
         if batch.slot not in self._coming:
             self._coming[batch.slot] = self._thread.submit(self._decode, batch)
+
+    def wait_for(self, batch: HostBatch) -> None:
+        """Wait until a batch is decoded. What that meets is told where the batch is taken."""
+        self.start(batch)
+        wait([self._coming[batch.slot]])
 
     def finish(self, batch: HostBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """The uint8 images_BSS3 and the labels or masks of a batch, for use on the current stream.
@@ -132,6 +145,7 @@ class Decoding(Transfer):
             self._thread.shutdown()
 
     def _decode(self, batch: HostBatch) -> _Decoded:
+        started = time.perf_counter()
         with self._on_stream():
             targets = self._targets(batch)
             shape = batch.pixels_BHW3.shape
@@ -142,6 +156,8 @@ class Decoding(Transfer):
                 _put(pixels_BSS3, here, self._rows(batch, here))
             if self._stream is not None:
                 self._events[batch.slot] = self._stream.record_event()
+        self._samples = self._samples * FADING + batch.size
+        self._seconds = self._seconds * FADING + time.perf_counter() - started
         return _Decoded(pixels_BSS3, targets, failed)
 
     def _decode_files(self, batch: HostBatch, pixels_BSS3: torch.Tensor) -> list[int]:

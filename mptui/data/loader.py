@@ -159,7 +159,14 @@ class Loader:
     @property
     def alone(self) -> float | None:
         """Samples a second that can be read where no step is waited for; None where nothing is read."""
-        return None if self._resident is not None else self._pool.alone
+        if self._resident is not None:
+            return None
+        return min((rate for rate in (self._pool.alone, self._transfer.alone) if rate), default=None)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether the device decodes in each epoch."""
+        return self._source.room > 0 and not self.cached
 
     @property
     def batches(self) -> int:
@@ -277,8 +284,9 @@ class Loader:
                 batches = stream.take(accumulate)
                 if not batches:
                     return
+                self._transfer.wait_for(batches[0])
                 size = sum(batch.size for batch in batches)
-                yield self._window(
+                yield self._order.window(
                     accumulate,
                     range(batches[0].first, batches[0].first + size),
                     end,
@@ -323,7 +331,7 @@ class Loader:
         chosen = Pass(resident, self._order.of(epoch), self._geometry, self._seed, epoch)
         for first in range(start, end, self._batch_size * accumulate):
             places = range(first, min(first + self._batch_size * accumulate, end))
-            yield self._window(
+            yield self._order.window(
                 accumulate,
                 places,
                 end,
@@ -351,27 +359,6 @@ class Loader:
         if self._augment:  # `prepare` has seen that no pixel is ignored
             return (last - first) * self._side**2
         return int(chosen.valid_counts[first:last].sum())
-
-    def _window(
-        self,
-        accumulate: int,
-        places: range,
-        end: int,
-        *,
-        valid: int,
-        wait_s: float,
-        load: Callable[[int], Batch],
-    ) -> Window:
-        """A window of the samples at `places` of the epoch's order, of which `end` is the last used."""
-        return Window(
-            index=places.start // (self._batch_size * accumulate),
-            size=len(places),
-            valid=valid,
-            wait_s=wait_s,
-            next_sample=self._count if places.stop == end else places.stop,
-            batches=-(-len(places) // self._batch_size),
-            load=load,
-        )
 
     def _batch(
         self,

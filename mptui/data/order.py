@@ -1,10 +1,12 @@
-"""The order of the samples in an epoch, and which of them it uses."""
+"""The order of the samples in an epoch, which of them it uses, and the windows they are in."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from mptui.data.batch import Batch, Window
 from mptui.data.seeds import Stream, generator
 
 
@@ -39,3 +41,24 @@ class Order:
         too_few = self.train and tail == 1 and self.count > 1
         unwanted = self.drop_last and self.count > self.batch_size
         return self.count - tail if too_few or unwanted else self.count
+
+    def window(
+        self,
+        accumulate: int,
+        places: range,
+        end: int,
+        *,
+        valid: int,
+        wait_s: float,
+        load: Callable[[int], Batch],
+    ) -> Window:
+        """A window of the samples at `places` of the epoch's order, of which `end` is the last used."""
+        return Window(
+            index=places.start // (self.batch_size * accumulate),
+            size=len(places),
+            valid=valid,
+            wait_s=wait_s,
+            next_sample=self.count if places.stop == end else places.stop,
+            batches=-(-len(places) // self.batch_size),
+            load=load,
+        )

@@ -28,11 +28,12 @@ class Circumstances:
         layers: Modules of the network that compute something themselves.
         workers: Loader workers now.
         cpus: Processors that this process may use.
-        cached: Whether the data is on the device already.
+        cached: Whether the data is kept decoded already.
         compiled: Whether the network is compiled.
         batch_size: Samples a micro-batch.
         tensor_cores: Whether the network computes in 16 bits on a GPU.
         aligned: Share of the weights in layers whose channels are multiples of 8, as Tensor Cores take them.
+        decodes: Whether the device decodes the data.
     """
 
     layers: int
@@ -43,6 +44,7 @@ class Circumstances:
     batch_size: int
     tensor_cores: bool = False
     aligned: float = 1.0
+    decodes: bool = False
 
 
 class Verdict:
@@ -105,6 +107,8 @@ class Verdict:
 
 
 def _data(now: Circumstances) -> tuple[str, str | None]:
+    if now.decodes:
+        return "steps wait for data that the device decodes: let the workers decode it", "data.decode=cpu"
     more = min(now.cpus, max(2 * now.workers, 2))
     if more > now.workers:
         return f"steps wait for data: {more} workers would help", f"data.workers={more}"

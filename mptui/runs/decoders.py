@@ -57,7 +57,7 @@ def facts_of_files(plan: Plan, dataset: Dataset) -> dict[str, object]:
         "workers": plan.workers,
         "cpus": usable_cpus(),
         "augment": plan.config.data.augment,
-        "files": [dataset.name, len(dataset.train), dataset.sides],
+        "files": [dataset.name, len(dataset.train), list(dataset.sides or ())],
     }
 
 
@@ -79,8 +79,8 @@ class Readings:
     def timer(self, name: str) -> Timer:
         """What returns the seconds that a batch and its step take, by a name of `choices.decoders`.
 
-        Workers decode while the device computes. What the device decodes takes it from the computing: how
-        much of it does, nobody tells, so all of it counts.
+        Workers decode while the device computes. The time that the device decodes in is taken from its
+        computing: how much of it is, nobody tells, so all of it counts.
 
         Raises:
             RuntimeError: The device can't decode.
@@ -92,7 +92,8 @@ class Readings:
 
         def take() -> float:
             read_s, step_s = self._reading(loader, next(epochs)), step()
-            return read_s + step_s if name == "device" else max(read_s, step_s)
+            beside = name == "cpu" and loader.workers > 0
+            return max(read_s, step_s) if beside else read_s + step_s
 
         return take
 

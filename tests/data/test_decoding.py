@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
 from PIL import Image
 
 from mptui.data import decoding
@@ -27,7 +29,7 @@ from mptui.errors import DataError
 
 from .images import save_oriented
 from .samples import Drawn, Samples
-from .test_jpeg import FAST, PILLOWS
+from .test_jpeg import FAST, PILLOWS, damaged
 from .test_loader import CPU, assert_same, batches, joined
 from .test_resample import natural
 
@@ -279,8 +281,8 @@ def test_bad_files_are_named_and_replaced_as_without_a_device(
         paths[14 + number].write_bytes(content)
     paths[19] = tmp_path / "gone.jpg"
     told = []
-    for settings in ({"decode_on_device": False}, {"workers": workers}):
-        with loader(of_files(paths), bad_budget=0.5, **settings) as it:
+    for chosen in ({"decode_on_device": False}, {"workers": workers}):
+        with loader(of_files(paths), bad_budget=0.5, **chosen) as it:
             _, targets, indices = joined(batches(it))
             told.append((sorted((each.path, each.reason) for each in it.bad), targets.tolist(), indices))
     assert len(told[0][0]) == 6
@@ -306,6 +308,20 @@ def test_a_file_that_only_a_decoder_finds_bad_is_named(
     assert problems == workers.bad
     assert (targets.tolist(), indices) == (expected[1].tolist(), expected[2])
     assert off(images, expected[0]).max() < OFF
+
+
+@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(damaged())
+def test_a_damaged_file_is_used_or_named_as_without_a_device(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder, name) for name in ("a.jpg", "b.jpg")]
+        paths[0].write_bytes(data)
+        paths[1].write_bytes(FAST["4:2:0"])
+        told = []
+        for on_device in (True, False):
+            with loader(of_files(paths), batch_size=2, bad_budget=0.5, decode_on_device=on_device) as it:
+                told.append((joined(batches(it))[1:], it.bad))
+    assert str(told[0]) == str(told[1])
 
 
 def test_too_many_bad_files_end_the_run(photos: list[Path], tmp_path: Path) -> None:
@@ -403,6 +419,19 @@ def test_few_images_are_decoded_at_once_where_they_are_large(
         assert_same(batches(it), expected)
     assert sum(calls) == len(photos) - 3
     assert max(calls) < 6
+
+
+def test_it_is_told_who_decodes_and_how_fast(photos: list[Path]) -> None:
+    with loader(of_files(photos), workers=1) as device, loader(of_files(photos), cache="device") as kept:
+        assert device.decodes
+        assert not kept.decodes
+        before = device.alone
+        assert before is None
+        batches(device)
+        rate, read = device.alone, device._pool.alone
+        assert rate is not None
+        assert read is not None
+        assert 0 < rate <= read
 
 
 # -- threads and processes ------------------------------------------------------------------------
