@@ -1,19 +1,37 @@
-"""What has to be whole in a terminal of 80x24: nothing is cut off, and no line of a dialog is broken."""
+"""What has to be whole in a small terminal: no frame or word is cut, and no line of a dialog is broken."""
 
 import pytest
 
+from mptui.tui.keys import heard_on
+from mptui.tui.screens.live import PAGES
+from tests.tui.cockpits import cockpit, until
 from tests.tui.events import MemorySource, demo
 from tests.tui.frames import frame, live, seen
 
+WORDS = ("mixed precision", "health", "cuda:0", "no throttling", "where a step goes", "bound by compute")
 
-async def test_all_panels_have_room():
-    async with live(MemorySource(demo()), (80, 24)) as (app, pilot):
-        await pilot.press("tab", "tab")
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 24), (60, 16), (60, 20), (100, 24), (100, 30), (140, 45)])
+async def test_all_panels_are_shown_whole_on_one_page_or_two(size):
+    missing = set(WORDS)
+    async with live(MemorySource(demo()), size) as (app, pilot):
+        right = app.screen.query_one("#right")
+        for _ in range(PAGES + 1):
+            await pilot.press("tab")
+            await pilot.pause()
+            if right.region.area:
+                missing -= {words for words in WORDS if words in frame(app)}
+                assert right.max_scroll_y == 0
+    assert not missing
+
+
+async def test_the_panels_come_together_again_where_there_is_room():
+    async with live(MemorySource(demo()), (60, 16)) as (app, pilot):
+        await pilot.press("tab", "tab", "tab")
+        assert "mixed precision" not in frame(app)
+        await pilot.resize_terminal(80, 24)
         await pilot.pause()
-        text = frame(app)
-        for words in ("mixed precision", "health", "cuda:0", "where a step goes", "bound by compute"):
-            assert words in text
-        assert app.screen.query_one("#right").max_scroll_y == 0
+        assert all(words in frame(app) for words in WORDS)
 
 
 @pytest.mark.parametrize(
@@ -24,3 +42,40 @@ async def test_each_key_of_a_dialog_is_told_in_one_line(key, words):
     async with live(MemorySource(demo(), can_detach=True), (80, 24)) as (app, pilot):
         await pilot.press(key)
         assert await seen(app, pilot, words)
+
+
+async def test_no_key_is_told_in_two_lines_in_the_smallest_terminal():
+    async with live(MemorySource(demo()), (60, 16)) as (app, pilot):
+        await pilot.press("question_mark")
+        await pilot.pause()
+        (lines,) = app.screen.query("Static")
+        places = len({key.where for key in heard_on("live")})
+        titles_and_gaps = 2 * (places - 1)
+        assert lines.size.height == len(heard_on("live")) + titles_and_gaps
+
+
+async def test_no_word_of_the_folded_panels_is_cut_in_the_smallest_terminal():
+    async with live(MemorySource(demo()), (60, 16)) as (app, _):
+        lines = str(app.screen.query_one("#folded").render()).splitlines()
+        assert [line.split()[0] for line in lines] == ["mp:", "busy", "step"]
+        assert not any("…" in line for line in lines)
+
+
+async def test_nothing_is_an_empty_box_before_the_numbers_were_looked_at():
+    async with live(MemorySource(demo()), (60, 16)) as (app, pilot):
+        await pilot.press("n")
+        assert await seen(app, pilot, "a look comes with the first steps")
+        assert "exponents" not in frame(app)
+
+
+async def test_a_setting_has_its_whole_name_and_no_column_is_a_stub():
+    async with cockpit((80, 24)) as (app, pilot, _):
+        await until(app, pilot, "looked at")
+        await pilot.press("enter")
+        await until(app, pilot, "grad_scaler.growth_interval")
+        await pilot.resize_terminal(60, 16)
+        await until(app, pilot, "value")
+        await pilot.pause()
+        rows = [line for line in frame(app).splitlines() if " mode " in line or " tf32 " in line]
+        assert rows
+        assert not any("…" in row for row in rows)

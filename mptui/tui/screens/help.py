@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
+from textual.events import Resize
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
@@ -16,6 +17,12 @@ _TITLES = {
     "log": "the log in focus",
     "list": "a list in focus",
 }
+
+_WHOLE = 66
+"""Columns of the box."""
+
+_KEYS, _FEWER = 20, 14
+"""Columns of the keys in it, and on a screen that has no room for all of it."""
 
 
 class HelpScreen(ModalScreen[None]):
@@ -32,6 +39,7 @@ class HelpScreen(ModalScreen[None]):
             height: auto;
             max-height: 100%;
             padding: 1 2;
+            scrollbar-size: 1 1;
             background: $surface;
             border: round $accent;
             border-title-color: $text-accent;
@@ -51,9 +59,14 @@ class HelpScreen(ModalScreen[None]):
         with VerticalScroll() as box:
             box.border_title = "keys"
             box.border_subtitle = "escape closes"
-            yield Static(Content("\n").join(self._lines()), markup=False)
+            yield Static(markup=False)
 
-    def _lines(self) -> list[Content]:
+    def on_resize(self, event: Resize) -> None:
+        """Say each key in one line."""
+        column = _KEYS if event.size.width >= _WHOLE else _FEWER
+        self.query_one(Static).update(Content("\n").join(self._lines(column)))
+
+    def _lines(self, column: int) -> list[Content]:
         lines: list[Content] = []
         place = None
         for key in heard_on(self._where):
@@ -61,12 +74,12 @@ class HelpScreen(ModalScreen[None]):
                 place = key.where
                 title = _TITLES.get(place, "this screen")
                 lines += [Content(""), Content.styled(title, "$quiet")] if lines else [Content("")][1:]
-            lines.append(self._line(key))
+            lines.append(self._line(key, column))
         return lines
 
-    def _line(self, key: Key) -> Content:
+    def _line(self, key: Key, column: int) -> Content:
         keys = display(key, self._keymap)
-        return Content.assemble((f"{keys:>20}", "bold $footer-key-foreground"), f"  {key.help}")
+        return Content.assemble((f"{keys:>{column}}", "bold $footer-key-foreground"), f"  {key.help}")
 
     def action_close(self) -> None:
         """Go back."""

@@ -7,6 +7,7 @@ from functools import partial
 from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
+from textual.events import Resize
 from textual.widgets import Input
 
 from mptui.errors import MptuiError
@@ -49,7 +50,10 @@ _FIGURES = (Step, DeviceSample, Progress)
 """Events that only move figures and curves, which can wait for the next drawing."""
 
 PAGES = 3
-"""A small screen shows the first chart, the second, or the panels."""
+"""A small screen shows the first chart, the second, or the panels; these in two where they have no room."""
+
+ALL_PANELS = 24
+"""Rows of a screen that has room for all panels, one below the other."""
 
 _FRACTIONS = frozenset({"accuracy", "overlap"})
 
@@ -103,6 +107,10 @@ class LiveScreen(Page):
         """Begin to look."""
         self.look()
         self.set_interval(1 / LOOKS_PER_SECOND, lambda: self.look(at_once=False))
+
+    def on_resize(self, event: Resize) -> None:
+        """Show the panels in as many pages as they need."""
+        self.set_class(event.size.height < ALL_PANELS, "-split")
 
     def look(self, *, at_once: bool = True) -> None:
         """Take what is new from the source, and show it; what only moves figures may wait for its turn."""
@@ -201,7 +209,7 @@ class LiveScreen(Page):
             self.focus_next()
             return
         self.remove_class(f"-page-{self._page}")
-        self._page = (self._page + 1) % PAGES
+        self._page = (self._page + 1) % (PAGES + self.has_class("-split"))
         self.add_class(f"-page-{self._page}")
         if self._page < PAGES - 1:
             self.query_one(f"#chart-{self._page}", Chart).focus()

@@ -36,6 +36,10 @@ class NumericsScreen(Page):
         &.-short RiskTable { height: 6; }
         &.-short ExponentPanel { min-height: 8; }
         &.-short NumericsWords { display: none; }
+        &.-unseen {
+            RiskTable { height: 1fr; }
+            NumericsWords { display: block; }
+        }
         &.-tiny, &.-flat {
             Header, Panel, KeyBar { display: none; }
         }
@@ -77,6 +81,9 @@ class NumericsScreen(Page):
             self._show()
 
     def _show(self) -> None:
+        unseen = self._view.numerics is None
+        self.set_class(unseen, "-unseen")
+        self.query_one(ExponentPanel).display = not unseen
         for panel in self.query("Panel"):
             assert isinstance(panel, Panel)
             panel.show(self._view)

@@ -5,7 +5,7 @@ from typing import ClassVar
 from textual.screen import Screen
 
 WIDTHS = [(0, "-tiny"), (60, "-narrow"), (100, "-wide")]
-HEIGHTS = [(0, "-flat"), (16, "-short"), (20, "-tall"), (30, "-high")]
+HEIGHTS = [(0, "-flat"), (16, "-short"), (20, "-tall"), (31, "-high")]
 """The classes that a page has from so many cells on."""
 
 

@@ -113,7 +113,7 @@ class PickerScreen(Page):
             )
             yield Input(
                 self._picked.data,
-                placeholder="shapes, a set, a folder",
+                placeholder="shapes, set, folder",
                 id="data",
                 compact=True,
                 suggester=DataSuggester(),
@@ -164,7 +164,8 @@ class PickerScreen(Page):
         listed = self.query_one("#values", KeyedList)
         listed.border_title = Content(clean(self._picked.profile, 40))
         if self._resolved is not None:
-            listed.replace(value_options(values(self._resolved), wide=self.has_class("-wide")))
+            # less the cells beside each line, and those of a scroll bar
+            listed.replace(value_options(values(self._resolved), listed.content_region.width - 3))
         else:
             listed.replace([])
         self._show_words()

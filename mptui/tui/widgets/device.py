@@ -31,14 +31,14 @@ class DevicePanel(Panel):
         ]
 
 
-def device_line(view: RunView) -> Content:
-    """Say it in one line, for a small screen."""
+def device_line(view: RunView) -> list[Content]:
+    """Say it in parts of one line, for a small screen; what holds it back is not what is left out."""
     sample = view.device or DeviceSample(name="")
     total = f" of {fmt.size(sample.memory_total)}" if sample.memory_total else ""
-    figures = (
-        f"busy {busy(sample)}   {fmt.size(sample.memory_used)}{total}   {power(sample)}   {heat(sample)}"
-    )
-    return Content.assemble(f"{figures}   ", throttle(sample))
+    memory = f"{fmt.size(sample.memory_used)}{total}"
+    figures = [Content(each) for each in (f"busy {busy(sample)}", memory, power(sample), heat(sample))]
+    figures.insert(1 if sample.throttle else len(figures), throttle(sample))
+    return figures
 
 
 def _title(view: RunView) -> str:

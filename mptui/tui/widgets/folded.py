@@ -2,7 +2,7 @@
 
 from mptui.runs.state import RunView
 from mptui.tui.widgets.device import device_line
-from mptui.tui.widgets.panel import Lines, Panel
+from mptui.tui.widgets.panel import Lines, Panel, joined
 from mptui.tui.widgets.precision import precision_line
 from mptui.tui.widgets.step import step_line
 
@@ -18,4 +18,5 @@ class Folded(Panel):
 
     def lines(self, view: RunView, width: int) -> Lines:
         """Say each panel in a line."""
-        return [precision_line(view, self._ascii_only), device_line(view), step_line(view)]
+        lines = (precision_line(view, self._ascii_only), device_line(view), step_line(view))
+        return [joined(parts, width) for parts in lines]

@@ -215,10 +215,8 @@ class NumericsWords(Panel):
         if event is None:
             most = fmt.percent(NUMERICS_BUDGET["full"])
             return [
-                Content("a look comes with the first steps, where guards.numerics is summary or full"),
-                Content.styled(
-                    f"f looks at every value of a step now and then: at most {most} of the time", "$quiet"
-                ),
+                Content("a look comes with the first steps (guards.numerics)"),
+                Content.styled(f"f looks at every value, for at most {most} of the time", "$quiet"),
             ]
         return [Content(advised(event)), Content.styled(priced(event), "$quiet")]
 

@@ -1,7 +1,7 @@
 """What all panels of figures have in common: a frame, a title, and no painting while nothing changed."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from textual.content import Content
 from textual.widgets import Static
@@ -10,6 +10,8 @@ from mptui.runs.state import RunView
 from mptui.text import clean
 
 Lines = Sequence[Content]
+
+_GAP = "   "
 
 
 class Panel(Static):
@@ -58,6 +60,17 @@ class Panel(Static):
         """Say it again in the new width."""
         if self._view is not None:
             self.show(self._view)
+
+
+def joined(parts: Iterable[Content], width: int) -> Content:
+    """As many of `parts`, from the first on, as have room in a line of `width` cells; none is cut."""
+    line = Content("")
+    for part in parts:
+        longer = Content.assemble(line, _GAP if line else "", part)
+        if line and longer.cell_length > width:
+            break
+        line = longer
+    return line
 
 
 def row(

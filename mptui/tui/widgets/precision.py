@@ -55,15 +55,15 @@ def precision_words(view: RunView, ascii_only: bool) -> Content:
     )
 
 
-def precision_line(view: RunView, ascii_only: bool) -> Content:
-    """Say it in one line, for a small screen."""
+def precision_line(view: RunView, ascii_only: bool) -> list[Content]:
+    """Say it in parts of one line, for a small screen; what matters most comes first."""
     latest = view.latest
-    scale = "" if view.precision != "fp16" else f"   scale {fmt.count(latest.loss_scale if latest else None)}"
-    skipped = fmt.count(view.skipped_steps if latest else None)
-    norm = fmt.figure(latest.grad_norm if latest else None)
-    return Content.assemble(
-        precision_words(view, ascii_only), f"{scale}   skipped {skipped}   grad norm {norm}   ", _tf32(view)
-    )
+    parts = [precision_words(view, ascii_only)]
+    if view.precision == "fp16":
+        parts.append(Content(f"scale {fmt.count(latest.loss_scale if latest else None)}"))
+    parts.append(Content(f"skipped {fmt.count(view.skipped_steps if latest else None)}"))
+    parts.append(Content(f"grad norm {fmt.figure(latest.grad_norm if latest else None)}"))
+    return [*parts, _tf32(view)]
 
 
 def _tf32(view: RunView) -> Content:

@@ -3,7 +3,6 @@
 from textual.content import Content
 
 from mptui import format as fmt
-from mptui.events import Step
 from mptui.runs.state import RunView
 from mptui.tui.widgets.panel import Lines, Panel
 
@@ -17,6 +16,9 @@ _BARS = {
 """The parts that are shown, in the order of the bar, with their colours."""
 
 _REST = ("copy", "logging", "saving", "other")
+_WHOLE = 5
+"""Lines of the panel in full."""
+
 _HOURS = 1e6
 """No part of a step takes so many seconds."""
 
@@ -36,20 +38,22 @@ class StepPanel(Panel):
         super().__init__("where a step goes", id=id)
 
     def lines(self, view: RunView, width: int) -> Lines:
-        """Say it in full."""
+        """Say it in full, in four lines where there is no room for five."""
         parts = _parts(view)
-        return [
-            Content(_time(view) + _speed(view).rjust(width - len(_time(view)))),
-            _bar(parts, width),
-            _legend(parts, ("forward", "backward")),
-            _legend(parts, ("optimizer", "data", "rest")),
-            _verdict(view),
-        ]
+        time = Content(_time(view) + _speed(view).rjust(width - len(_time(view))))
+        bar, legend = _bar(parts, width), _legend(parts, tuple(_BARS))
+        legends = [_legend(parts, ("forward", "backward")), _legend(parts, ("optimizer", "data", "rest"))]
+        verdict = Content("; ").join(_verdict(view))
+        if self.content_size.height >= _WHOLE:
+            return [time, bar, *legends, verdict]
+        if legend.cell_length <= width:
+            return [time, bar, legend, verdict]
+        return [time, *legends, verdict]
 
 
-def step_line(view: RunView) -> Content:
-    """Say it in one line, for a small screen."""
-    return Content.assemble(f"step {_time(view)}   {_speed(view)}   ", _verdict(view))
+def step_line(view: RunView) -> list[Content]:
+    """Say it in parts of one line, for a small screen."""
+    return [Content(f"step {_time(view)}"), Content(_speed(view)), *_verdict(view)]
 
 
 def _time(view: RunView) -> str:
@@ -90,18 +94,16 @@ def _legend(parts: dict[str, float], names: tuple[str, ...]) -> Content:
     return Content.assemble(*told[:-1], (f"{told[-1][0].rstrip()} ms", "$quiet"))
 
 
-def _verdict(view: RunView) -> Content:
+def _verdict(view: RunView) -> list[Content]:
+    """What holds the run back, and how fast the other side would be: what mending it is worth."""
     latest = view.latest
     if latest is None or latest.bound_by not in _VERDICTS:
-        return Content(fmt.UNKNOWN)
+        return [Content(fmt.UNKNOWN)]
     total = sum(latest.split.values())
     share = latest.split.get(latest.bound_by, 0.0) / total if total else 0.0
-    words = _VERDICTS[latest.bound_by].format(share=fmt.percent(share)) + _room(latest)
-    return Content.styled(words, "$quiet" if latest.bound_by == "compute" else "$text-warning")
-
-
-def _room(latest: Step) -> str:
-    """How fast the other side would be: what mending this one is worth."""
+    words = [_VERDICTS[latest.bound_by].format(share=fmt.percent(share))]
     other = {"data": "steps", "compute": "data"}.get(latest.bound_by, "")
-    rate = latest.ceilings.get(other)
-    return f"; {other} could {fmt.count(rate)}/s" if rate is not None else ""
+    if (rate := latest.ceilings.get(other)) is not None:
+        words.append(f"{other} could {fmt.count(rate)}/s")
+    tone = "$quiet" if latest.bound_by == "compute" else "$text-warning"
+    return [Content.styled(each, tone) for each in words]

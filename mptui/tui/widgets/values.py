@@ -12,7 +12,10 @@ from mptui.tui.keys import bindings
 from mptui.tui.picked import Value
 
 DIGITS = 9
-_NAME, _VALUE, _ORIGIN = 24, 13, 24
+_NAME, _VALUE, _ORIGIN = 28, 13, 24
+_SHORT_NAME = 22
+_LEAST_ORIGIN, _LEAST_MEANING = 7, 30
+"""Cells below which a column is left out, as a stub of it says nothing."""
 
 
 class KeyedList(OptionList, inherit_bindings=False):
@@ -77,36 +80,43 @@ def profile_options(names: Sequence[str], impossible: Collection[str]) -> list[O
     return options
 
 
-def value_options(values: Sequence[Value], *, wide: bool) -> list[Option]:
+def value_options(values: Sequence[Value], room: int) -> list[Option]:
     """One line a setting under a heading for each table; what is not the default stands out.
 
-    Where the list is `wide`, each line ends with what the setting means.
+    Each line has what finds a place in `room` cells: the value, where it comes from, what the setting means.
     """
+    names = _NAME if room >= 1 + _NAME + _VALUE + _LEAST_ORIGIN else _SHORT_NAME
+    origin = "from (default)" if room - 1 - names - _VALUE >= _LEAST_ORIGIN else ""
     options: list[Option] = []
     for value in values:
         if not options or value.table != str(options[-1].id).partition(".")[0]:
-            columns = "" if options else f"{'value':<{_VALUE}}from (default)"
-            heading = Content.assemble((value.table.ljust(_NAME + 1), "bold"), columns)
+            columns = "" if options else f"{'value':<{_VALUE}}{origin}".rstrip()
+            heading = Content.assemble((value.table.ljust(names + 1), "bold"), columns)
             options.append(Option(heading, id=f"{value.table}.", disabled=True))
-        options.append(Option(_line(value, wide), id=value.key))
+        options.append(Option(_line(value, names, room), id=value.key))
     return options
 
 
-def _line(value: Value, wide: bool) -> Content:
+def _line(value: Value, names: int, room: int) -> Content:
     other = value.default is not None
     style = "bold $text-accent" if value.edited else "bold" if other else "$quiet"
-    name = Content(clean(value.name)).truncate(_NAME - 1, ellipsis=True).plain.ljust(_NAME)
+    name = Content(clean(value.name)).truncate(names - 1, ellipsis=True).plain.ljust(names)
     shown = Content(clean(value.value)).truncate(_VALUE - 1, ellipsis=True).plain.ljust(_VALUE)
-    line = Content.assemble(
-        " ", (name, "" if other else "$quiet"), (shown, style), (_origin(value), "$quiet")
-    )
-    if not wide:
+    line = Content.assemble(" ", (name, "" if other else "$quiet"), (shown, style))
+    left = room - line.cell_length
+    if left < _LEAST_ORIGIN:
+        return line.rstrip().truncate(room, ellipsis=True)
+    line = Content.assemble(line, (_origin(value, left), "$quiet"))
+    gap = max(2, 1 + names + _VALUE + _ORIGIN - line.cell_length)
+    left = room - line.cell_length - gap
+    if left < _LEAST_MEANING:
         return line
-    gap = " " * max(2, 1 + _NAME + _VALUE + _ORIGIN - line.cell_length)
-    return Content.assemble(line, gap, (SETTINGS[value.key].field.description or "", "$quiet"))
+    meaning = Content(SETTINGS[value.key].field.description or "").truncate(left, ellipsis=True).plain
+    return Content.assemble(line, " " * gap, (meaning, "$quiet"))
 
 
-def _origin(value: Value) -> str:
-    if value.default is None:
-        return "" if value.source == "default" else clean(value.source, 40)
-    return clean(f"{value.source} ({value.default})", 80)
+def _origin(value: Value, room: int) -> str:
+    """Where a value comes from, with the default beside it where both have room."""
+    source = "" if value.default is None and value.source == "default" else clean(value.source, 40)
+    both = source if value.default is None else clean(f"{source} ({value.default})", 80)
+    return both if len(both) <= room else source
