@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 Timeout = Annotated[
     float,
-    typer.Option(metavar="SECONDS", min=0, help="How long to wait; the run goes on with what it was asked."),
+    typer.Option(
+        metavar="SECONDS",
+        min=0,
+        callback=o.finite,
+        help="How long to wait; the run goes on with what it was asked.",
+    ),
 ]
 
 POLL_S = 0.1
@@ -79,9 +84,21 @@ def _ask(run: "Path", owner: int) -> None:
         connection = Connection(run)
         connection.send("stop")
     except OSError:
-        os.kill(owner, signal.SIGTERM)
+        _send_term(run, owner)
     else:
         connection.close()
+
+
+def _send_term(run: "Path", owner: int) -> None:
+    try:
+        os.kill(owner, signal.SIGTERM)
+    except ProcessLookupError:
+        pass  # it has ended meanwhile
+    except PermissionError:
+        raise RunDirectoryError(
+            f"{run}: process {owner}, which trains this run, is another user's",
+            hint=f"stop it as that user: mptui stop {run.name}",
+        ) from None
 
 
 def _tell_end(run: "Path", words: str) -> None:

@@ -24,11 +24,7 @@ from mptui.engine.guards.nan import REPORT
 from mptui.engine.parts import Switch
 from mptui.engine.saver import Saver
 from mptui.engine.trainer import Trainer
-from mptui.errors import (
-    DiskError,
-    MptuiError,
-    RunDirectoryError,
-)
+from mptui.errors import DiskError, MptuiError, RunDirectoryError
 from mptui.events import (
     SCHEMA_VERSION,
     CommandAnswered,
@@ -220,7 +216,7 @@ class Session:
                 stack.callback(trainer.close)
                 self._watchdog.reading = lambda: trainer.job.train_loader.reading
                 resumed = self._restore(trainer) if self._resume else None
-                check_space(self.run / directory.CHECKPOINTS, prepared.job)
+                self._check_space(prepared)
                 self.mailbox.check_stop()  # nothing was trained yet: there is nothing to save
                 self._emit(run_started(self.plan, self.run, prepared, trainer, resumed))
                 try:
@@ -250,6 +246,9 @@ class Session:
         self._emit(Recovered(step=self._step, problem="disk", action=waited))
         self._emit(Resumed(step=self._step))
         self._emit(PhaseChanged(step=self._step, phase=before))
+
+    def _check_space(self, prepared: Prepared) -> None:
+        check_space(self.run / directory.CHECKPOINTS, prepared.job)
 
     def _rebuild(self, prepared: Prepared, command: Command) -> Switch:
         plan, switch = build_switch(self.plan, prepared, command, self._emit)

@@ -1,6 +1,7 @@
 """Short runs in processes of their own: what is measured of one, and that none sees another."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -142,7 +143,9 @@ def test_a_run_that_can_not_be_measured_says_why_and_the_next_one_is(lab):
     assert lab.measure(REQUEST, {}, SHORT).samples_per_second > 0
 
 
-def test_a_measured_run_writes_no_checkpoint(tmp_path):
+def test_a_measured_run_writes_no_checkpoint_and_needs_no_room_for_one(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr("mptui.engine.checkpoint.shutil.disk_usage", lambda _: usage._replace(free=0))
     flags = {**SMALL, "training.max_steps": ("test", 30)}
     plan = plan_run(Request(None, flags, (), ENVIRON))
     session = UnsavedSession(plan, create_run(tmp_path, "bench", "unet", None))
@@ -157,6 +160,8 @@ def test_a_measured_run_writes_no_checkpoint(tmp_path):
 
 def children_of(measurer):
     """The processes of a run that is being measured; waits for them."""
+    if measurer._server is None:  # asked before the first run is begun
+        return []
     server = psutil.Process(measurer._server.pid)
     return server.children() if server.is_running() else []
 

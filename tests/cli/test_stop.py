@@ -1,0 +1,25 @@
+"""`mptui stop` of a process that has no socket: what the signal meets is told in words."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from mptui.cli.stop import _ask
+from mptui.errors import RunDirectoryError
+
+
+def test_a_process_that_ends_while_it_is_asked_is_no_error(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    _ask(tmp_path, ended.pid)
+
+
+def test_a_process_of_another_user_is_told(tmp_path, monkeypatch):
+    def kill(_pid, _number):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", kill)
+    with pytest.raises(RunDirectoryError, match=r"process 7, which trains this run, is another user's"):
+        _ask(tmp_path, 7)
