@@ -25,7 +25,10 @@ Rounds = Annotated[
     typer.Option("--rounds", metavar="N", min=1, help="How often all is measured; 6 or more make it sure."),
 ]
 Seconds = Annotated[
-    float, typer.Option("--seconds", metavar="S", min=0.1, help="Training that is timed, each time.")
+    float,
+    typer.Option(
+        "--seconds", metavar="S", min=0.1, callback=o.finite, help="Training that is timed, each time."
+    ),
 ]
 Only = Annotated[
     str | None,

@@ -5,6 +5,7 @@ in the same words.
 """
 
 import contextlib
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -78,6 +79,18 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and the result.")]
 
 DEFAULT_RUNS_DIR = Path("runs")
+
+
+def finite(value: float) -> float:
+    """Refuse nan, which no range refuses, and infinity.
+
+    Raises:
+        BadParameter: It is one of these.
+    """
+    if not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is no number to go by")
+    return value
+
 
 _TEXTS = {"model": "model.name", "precision": "precision.mode", "device": "hardware.device"}
 _NUMBERS = {

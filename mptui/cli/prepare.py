@@ -56,7 +56,12 @@ _Ignore = Annotated[
 _Budget = Annotated[
     float,
     typer.Option(
-        "--bad-budget", metavar="SHARE", min=0, max=1, help="Share of unreadable files to go on without."
+        "--bad-budget",
+        metavar="SHARE",
+        min=0,
+        max=1,
+        callback=o.finite,
+        help="Share of unreadable files to go on without.",
     ),
 ]
 

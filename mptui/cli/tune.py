@@ -20,7 +20,14 @@ FORMAT_VERSION = 1
 _PROFILE = "fast"
 
 _Minutes = Annotated[
-    float, typer.Option("--minutes", metavar="N", min=0.1, help="Time that it may take; more makes it surer.")
+    float,
+    typer.Option(
+        "--minutes",
+        metavar="N",
+        min=0.1,
+        callback=o.finite,
+        help="Time that it may take; more makes it surer.",
+    ),
 ]
 _Save = Annotated[
     str | None,
