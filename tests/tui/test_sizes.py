@@ -69,7 +69,7 @@ async def test_nothing_is_an_empty_box_before_the_numbers_were_looked_at():
 
 
 async def test_a_setting_has_its_whole_name_and_no_column_is_a_stub():
-    async with cockpit((80, 24)) as (app, pilot, _):
+    async with cockpit((100, 30)) as (app, pilot, _):
         await until(app, pilot, "looked at")
         await pilot.press("enter")
         await until(app, pilot, "grad_scaler.growth_interval")

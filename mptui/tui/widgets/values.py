@@ -12,8 +12,10 @@ from mptui.tui.keys import bindings
 from mptui.tui.picked import Value
 
 DIGITS = 9
-_NAME, _VALUE, _ORIGIN = 28, 13, 24
-_SHORT_NAME = 22
+_NAMES = (28, 24, 22)
+"""Cells of a name: of every name, of most of them with the default in sight, and where only the value is."""
+
+_VALUE, _ORIGIN = 13, 24
 _LEAST_ORIGIN, _LEAST_MEANING = 7, 30
 """Cells below which a column is left out, as a stub of it says nothing."""
 
@@ -85,8 +87,10 @@ def value_options(values: Sequence[Value], room: int) -> list[Option]:
 
     Each line has what finds a place in `room` cells: the value, where it comes from, what the setting means.
     """
-    names = _NAME if room >= 1 + _NAME + _VALUE + _LEAST_ORIGIN else _SHORT_NAME
-    origin = "from (default)" if room - 1 - names - _VALUE >= _LEAST_ORIGIN else ""
+    room = max(room, 1 + _NAMES[-1])  # before there is a layout
+    needed = (_VALUE + _ORIGIN, _VALUE + _LEAST_ORIGIN, 0)
+    names = next(name for name, more in zip(_NAMES, needed, strict=True) if room - 1 - name >= more)
+    origin = "" if names == _NAMES[-1] else "from (default)"
     options: list[Option] = []
     for value in values:
         if not options or value.table != str(options[-1].id).partition(".")[0]:
