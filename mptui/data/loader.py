@@ -119,7 +119,7 @@ class Loader:
         self._source = Source(
             split, self._pool, self._bad, stored, masks=task == "segmentation", classes=num_classes, seed=seed
         )
-        if decode_on_device and self._shelf is None:
+        if decode_on_device and self._shelf is None:  # what is kept is decoded
             self._source = replace(self._source, room=room_for(split, self._source.place))
         self._channels_last = channels_last
         mean, std = (HALF, HALF) if noisy else (IMAGENET_MEAN, IMAGENET_STD)
