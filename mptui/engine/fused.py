@@ -3,6 +3,10 @@
 The kernels are the ones behind `torch.optim` with `fused=True`; calling them with lists made once costs the
 host a tenth of `Optimizer.step`. A refused step (found_inf = 1) changes neither weights nor state, and nobody
 waits for the device to know.
+
+On a CPU the kernels first copy each gradient whose axes are not in the usual order, and then never look at
+the copy (`grad.contiguous()` in torch's FusedSGDKernel.cpp and FusedAdamKernel.cpp): in channels last that
+takes longer than the update. So there they are given rows of numbers, which need no order.
 """
 
 from abc import ABC, abstractmethod
@@ -10,6 +14,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+
+from mptui.engine.dense import in_a_row
 
 
 class FusedOptimizer(torch.optim.Optimizer, ABC):
@@ -28,26 +34,34 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
                     for name in self.state_names
                 }
         # aliases that need no gradient, so that no step has to say so
-        self._weights = [[p.detach() for p in group["params"]] for group in self.param_groups]
+        self._weights = [[_alias(p) for p in group["params"]] for group in self.param_groups]
         self._states = [
-            [[self.state[p][name] for p in group["params"]] for name in self.state_names]
+            [[_alias(self.state[p][name]) for p in group["params"]] for name in self.state_names]
+            for group in self.param_groups
+        ]
+        self._in_rows = [
+            [number for number, p in enumerate(group["params"]) if _must_be_a_row(p)]
             for group in self.param_groups
         ]
 
     def update(self, found_inf: torch.Tensor) -> None:
         """Move all weights by their gradients, unless `found_inf` (0-dim float32) is 1. Never syncs."""
-        for group, weights, states in zip(self.param_groups, self._weights, self._states, strict=True):
+        lists = zip(self.param_groups, self._weights, self._states, self._in_rows, strict=True)
+        for group, weights, states, in_rows in lists:
             grads = [p.grad for p in group["params"]]
+            for number in in_rows:  # autograd gave it the weight's own order of axes
+                if (grad := grads[number]) is not None:
+                    grads[number] = in_a_row(grad)
             if any(grad is None for grad in grads):  # a part of the network that this step did not use
                 used = [i for i, grad in enumerate(grads) if grad is not None]
                 weights, grads = [weights[i] for i in used], [grads[i] for i in used]
                 states = [[state[i] for i in used] for state in states]
             if grads:
-                lists, numbers = self._arguments(group, states)
+                more, numbers = self._arguments(group, states)
                 self._kernel(
                     weights,
                     grads,
-                    *lists,
+                    *more,
                     lr=self._lr,
                     weight_decay=group["weight_decay"],
                     maximize=False,
@@ -114,3 +128,11 @@ class FusedAdamW(FusedOptimizer):
         beta1, beta2 = group["betas"]
         numbers = {"beta1": beta1, "beta2": beta2, "eps": group["eps"], "amsgrad": False}
         return [*states, [], [self.steps] * len(states[0])], numbers
+
+
+def _alias(tensor: torch.Tensor) -> torch.Tensor:
+    return in_a_row(tensor.detach()) if _must_be_a_row(tensor) else tensor.detach()
+
+
+def _must_be_a_row(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cpu" and not tensor.is_contiguous()

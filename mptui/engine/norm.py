@@ -10,7 +10,9 @@ from functools import partial
 
 import torch
 
-LARGE = 1 << 16
+from mptui.engine.dense import in_a_row
+
+LARGE = 1 << 13
 """Numbers from which on it is worth a call in the middle of the backward pass."""
 
 
@@ -28,12 +30,13 @@ class GradientNorm:
 
     Args:
         parameters: Dense, all of one device.
-        early: Take the squares of large gradients in the backward pass. What happens to a gradient after
-            that is seen, and then it is read again.
+        early: On a CPU: take the squares of large gradients in the backward pass. What happens to a gradient
+            after that is seen, and then it is read again.
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor], *, early: bool) -> None:
         self._parameters = parameters
+        self._early = early
         self._noted: dict[int, _Noted] = {}
         # the hooks know neither this object nor the parameters: these would keep each other for good
         self._hooks = [
@@ -54,8 +57,10 @@ class GradientNorm:
 
     def total(self) -> torch.Tensor:
         """Of all gradients that are there now, at least one: 0-dim float32 on their device. Never syncs."""
-        if not self._noted:
-            return _norm([p.grad for p in self._parameters if p.grad is not None])
+        if not self._early:
+            grads = [p.grad for p in self._parameters if p.grad is not None]
+            norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads, 2.0)))
+            return norm
         rest, squares = [], []
         for number, parameter in enumerate(self._parameters):
             grad = parameter.grad
@@ -65,20 +70,17 @@ class GradientNorm:
             if noted is not None and noted.grad is grad and noted.version == grad._version:
                 squares.append(noted.squares)
             else:
-                rest.append(grad)
-        if not squares:
-            return _norm(rest)
-        early = torch.stack(squares).sum().sqrt()
-        return torch.hypot(early, _norm(rest)) if rest else early
+                rest.append(in_a_row(grad))
+        if rest:  # small ones: one sum of many is cheaper than many sums
+            squares.append(_squares(torch.cat(rest)))
+        return torch.stack(squares).sum().sqrt()
 
 
-def _norm(grads: list[torch.Tensor]) -> torch.Tensor:
-    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads, 2.0)))
-    return norm
+def _squares(row: torch.Tensor) -> torch.Tensor:
+    return torch.dot(row, row)
 
 
 def _note(noted: dict[int, _Noted], number: int, parameter: torch.Tensor) -> None:
     grad = parameter.grad
     assert grad is not None, "it was just added to"
-    flat = grad.as_strided((grad.numel(),), (1,))  # dense in any order of its axes
-    noted[number] = _Noted(grad, grad._version, torch.dot(flat, flat))
+    noted[number] = _Noted(grad, grad._version, _squares(in_a_row(grad)))

@@ -30,6 +30,7 @@ class Updater:
 
     Attributes:
         applying: Weights are being moved: an error now leaves a step that is neither taken nor refused.
+        buffers: The model's, as the last accepted step left them.
     """
 
     def __init__(
@@ -58,13 +59,13 @@ class Updater:
         self._applied = torch.zeros(1, dtype=torch.int64, device=device)
         self.found_inf = torch.zeros((), device=device)
         self.norm = torch.zeros((), device=device)
-        self._buffers = HeldBuffers(model)
+        self.buffers = HeldBuffers(model, ask=device.type == "cpu")
         self.seek(0)
 
     def seek(self, applied: int) -> None:
         """Go on in the schedule as after `applied` steps, with the model's buffers as they are now."""
         self._applied.fill_(applied)
-        self._buffers.refresh()
+        self.buffers.refresh()
 
     def keep_grads(self, kept: bool) -> None:
         """Whether gradients are zeroed in place from now on, in memory of their own.
@@ -99,7 +100,7 @@ class Updater:
         self._apply()
         self._precision.update(loss)
         good = torch.eq(zero_or_nan, zero_or_nan)
-        self._buffers.keep_if(good)
+        self.buffers.keep_if(good)
         if self._average is not None:
             self._average.update(good.float(), self._applied)
         self._applied.add_(good)
@@ -111,7 +112,7 @@ class Updater:
         self.applying = False
         self._clear_grads()
         self._precision.forget()
-        self._buffers.keep_if(torch.zeros_like(self.found_inf, dtype=torch.bool))
+        self.buffers.keep_if(torch.zeros_like(self.found_inf, dtype=torch.bool))
 
     def close(self) -> None:
         """Watch the gradients no longer while they are made: another one updates the same weights."""
@@ -140,17 +141,23 @@ class HeldBuffers:
     """The buffers that a forward pass moves (BatchNorm's statistics), put back when the step is refused.
 
     The accepted values lie in two flat tensors, so that a step costs a few kernels and not a few a layer.
+
+    Args:
+        model: Its BatchNorm layers are looked at once.
+        ask: Read whether a step was good, and put nothing back if it was. For a CPU, where the answer is
+            there already: a device would have to be waited for.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, *, ask: bool) -> None:
         norms = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._NormBase)]
         self._statistics = [b for m in norms for b in (m.running_mean, m.running_var) if b is not None]
         self._counters = [m.num_batches_tracked for m in norms if m.num_batches_tracked is not None]
         self._sizes = [len(b) for b in self._statistics]
+        self.ask = ask
         self.refresh()
 
     def refresh(self) -> None:
-        """Take the buffers as they are for the accepted ones: after a load."""
+        """Take the buffers as they are for the accepted ones: after a good step, or a load."""
         if self._statistics:
             self._accepted = torch.cat(self._statistics)
         if self._counters:
@@ -158,9 +165,14 @@ class HeldBuffers:
 
     def keep_if(self, good: torch.Tensor) -> None:
         """Accept what the window's forwards did to the buffers if `good` (0-dim bool), else undo it."""
+        if self.ask and good:
+            self.refresh()
+            return
         if self._statistics:
-            self._accepted = torch.where(good, torch.cat(self._statistics), self._accepted)
+            if not self.ask:
+                self._accepted = torch.where(good, torch.cat(self._statistics), self._accepted)
             torch._foreach_copy_(self._statistics, torch.split(self._accepted, self._sizes))
         if self._counters:
-            self._accepted_counts = torch.where(good, torch.stack(self._counters), self._accepted_counts)
+            if not self.ask:
+                self._accepted_counts = torch.where(good, torch.stack(self._counters), self._accepted_counts)
             torch._foreach_copy_(self._counters, self._accepted_counts.unbind())

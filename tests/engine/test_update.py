@@ -108,6 +108,16 @@ def test_a_refused_step_leaves_no_trace(tmp_path, optimizer, fused, precision, a
     assert trainer.parts.updater.position() == good_before + 2
 
 
+def test_buffers_are_held_the_same_where_nobody_asks_whether_the_step_was_good(tmp_path):
+    asked, unasked = (build(tmp_path) for _ in range(2))
+    assert asked.parts.updater.buffers.ask  # on a CPU, where nobody has to be waited for
+    unasked.parts.updater.buffers.ask = False
+    for number, bad in enumerate([None, "nan image", None, None, "overflowing loss", "nan image", None]):
+        take_step(asked, number, bad)
+        take_step(unasked, number, bad)
+        assert moved(state_of(asked), state_of(unasked)) == set()
+
+
 @pytest.mark.parametrize(
     ("step", "gives_away"),
     [("always", "model 0.weight"), ("if finite", "model 1.running_mean")],
@@ -305,6 +315,7 @@ class HostReads(TorchDispatchMode):
 )
 def test_a_fused_step_never_asks_the_device(tmp_path, optimizer, precision):
     trainer = build(tmp_path, optimizer, precision=precision, training={"clip_grad_norm": 1.0})
+    trainer.parts.updater.buffers.ask = False  # as where it would have to be waited for
     for number, bad in enumerate([None, "nan image", None]):
         backward(trainer, number, bad=bad)
         with HostReads() as reads:
