@@ -2,31 +2,44 @@
 
     python -m benchmarks.compiling                      # results/compiling.json
     python -m benchmarks.compiling --case resnet50 --rounds 3
-    python -m benchmarks.compiling --blocks             # whole networks against repeated blocks
+    python -m benchmarks.compiling --blocks             # repeated blocks as one against the whole network
 
 A round is four fresh processes of `mptui run`: compiled with an empty cache folder, compiled again with what
 that one kept, and, alternated with the second, uncompiled. A start counts from the beginning of training to
-the end of its first step; the validation compiles once more. With `--blocks`: a bare loop in fresh processes,
-which compiles the network whole or each of its repeated blocks.
+the end of its first step; the validation compiles once more.
+
+With `--blocks`: a bare loop compiles a ViT whole, or by its blocks, which share the code of the first: the
+recipe of torch (https://docs.pytorch.org/tutorials/recipes/regional_compilation.html). Starts are those of
+fresh processes, and steps are alternated within one. Of `torch.compiler.nested_compile_region` only the
+gradients count: with torch 2.15 they are wrong, and nothing says so, since a region's code writes over what
+later regions need (pytorch/pytorch#193960 mends it).
 """
 
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.common import RESNET18, RESNET50, Network, ratios, save, turn
+from benchmarks.common import RESNET18, RESNET50, Network, ratios, save, spread, turn
 from mptui.events import PhaseChanged
+from mptui.hardware.memory import keep_freed_memory
 from mptui.runs.journal import read_journal
 
+if TYPE_CHECKING:
+    import torch
+
 STEPS = 40
+BARE_STEPS = 16
+PAIRS = 24
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
@@ -93,61 +106,130 @@ def _ratios(ours: list[dict[str, float]], theirs: list[dict[str, float]], name: 
     return ratios([each[name] for each in ours], [each[name] for each in theirs])
 
 
-def bare_start(case: Network, how: str) -> dict[str, float]:
-    """A bare loop in this process: seconds of the first compiled step, and of one after it."""
-    import torch
-    import torchvision
-    from torch.nn import functional as F
+class Bare:
+    """A bare loop around a ViT, compiled in one of the ways, or not."""
 
-    torch.manual_seed(0)
-    extra = {"image_size": case.side} if case.model.startswith("vit") else {}
-    model = getattr(torchvision.models, case.model)(num_classes=10, **extra)
-    model = model.to(memory_format=torch.channels_last)
-    images = torch.randn(case.batch, 3, case.side, case.side).contiguous(memory_format=torch.channels_last)
-    labels = torch.randint(10, (case.batch,))
+    def __init__(self, how: str) -> None:
+        import torch
+        import torchvision
 
-    def step() -> float:
+        case = CASES["vit"]
+        torch.manual_seed(0)
+        self.model = torchvision.models.vit_b_16(num_classes=10, image_size=case.side)
+        torch.nn.init.normal_(self.model.heads.head.weight, std=0.02)  # zero at first, and so were gradients
+        self._images = torch.randn(case.batch, 3, case.side, case.side)
+        self._labels = torch.randint(10, (case.batch,))
+        blocks = list(self.model.encoder.layers)
+        if how == "blocks":
+            for block in blocks:
+                block.compile()
+                block._compiled_call_impl = _in_one_layout(block._compiled_call_impl)
+            return
+        if how == "nested":
+            kind = type(blocks[0])
+            kind.forward = torch.compiler.nested_compile_region(kind.forward)
+        if how != "eager":
+            self.model.compile()
+
+    def step(self) -> float:
+        """Seconds of a forward and a backward pass."""
+        import torch
+        from torch.nn import functional as F
+
         started = time.perf_counter()
-        model.zero_grad()
-        torch.autograd.backward(F.cross_entropy(model(images), labels))
+        self.model.zero_grad()
+        torch.autograd.backward(F.cross_entropy(self.model(self._images), self._labels))
         return time.perf_counter() - started
 
-    if how == "whole":
-        model.compile()
-    elif how == "blocks":
-        torch._dynamo.config.recompile_limit = 64
-        for module in model.modules():
-            if type(module).__name__ in {"EncoderBlock", "Bottleneck", "BasicBlock"}:
-                module.compile()
-    first = step()
-    return {"start_s": first, "step_s": statistics.median(step() for _ in range(10))}
+    def gradients(self) -> "torch.Tensor":
+        """All of the last step, one after another."""
+        import torch
+
+        weights = self.model.parameters()
+        return torch.cat([(torch.zeros_like(w) if w.grad is None else w.grad).flatten() for w in weights])
 
 
-def measure_blocks(name: str, rounds: int) -> dict[str, Any]:
-    """Whole against blocks, with empty and with kept caches."""
-    figures: dict[str, list[dict[str, float]]] = {}
-    for number in range(rounds):
-        for how in turn(("whole", "blocks"), number):
-            with tempfile.TemporaryDirectory() as cache:
-                for start in ("first", "again"):
-                    child = subprocess.run(
-                        [sys.executable, "-m", "benchmarks.compiling", "--bare", how, "--case", name],
-                        env={**os.environ, CACHE: cache},
-                        capture_output=True,
-                        text=True,
-                        check=True,
-                    )
-                    figures.setdefault(f"{how} {start}", []).append(json.loads(child.stdout.splitlines()[-1]))
-                    print(
-                        f"  round {number + 1}  {how} {start:<6} {figures[f'{how} {start}'][-1]}", flush=True
-                    )
+def _in_one_layout(compiled: Any) -> Any:  # noqa: ANN401 - what a block is called with
+    """The first block's input comes out of a permuted image, and would have code of its own."""
+    return lambda tokens: compiled(tokens.contiguous())
+
+
+def bare_start(how: str) -> dict[str, float]:
+    """In this process: seconds of the first compiled step and of one after it, peak memory, gradients.
+
+    `gradient_error` is the distance of the gradients from eager ones, over the length of those.
+    """
+    loop = Bare(how)
+    told = {"start_s": loop.step(), "step_s": statistics.median(loop.step() for _ in range(BARE_STEPS))}
+    told["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    eager = Bare("eager")
+    eager.step()
+    right = eager.gradients()
+    return {**told, "gradient_error": float((loop.gradients() - right).norm() / right.norm())}
+
+
+def bare_steps() -> dict[str, float]:
+    """In this process: a step of each way over one of the whole network, alternated."""
+    loops = {how: Bare(how) for how in ("whole", "blocks", "eager")}
+    for loop in loops.values():
+        loop.step()
+        loop.step()
+    seconds: dict[str, list[float]] = {how: [] for how in loops}
+    for number in range(PAIRS):
+        for how in turn(loops, number):
+            seconds[how].append(loops[how].step())
+            loops[how].model.zero_grad()
     return {
-        **figures,
+        how: statistics.median(a / b for a, b in zip(seconds[how], seconds["whole"], strict=True))
+        for how in ("blocks", "eager")
+    }
+
+
+def measure_blocks(rounds: int) -> dict[str, Any]:
+    """Whole against blocks: starts with empty and with kept caches, and steps; nested regions once."""
+    starts: dict[str, list[dict[str, float]]] = {}
+    with tempfile.TemporaryDirectory() as kept:
+        for number in range(rounds):
+            for how in turn(("whole", "blocks"), number):
+                with tempfile.TemporaryDirectory() as cache:
+                    for start in ("first", "again"):
+                        starts.setdefault(f"{how} {start}", []).append(_bare(how, cache))
+        steps = [_bare("steps", kept) for _ in range(rounds)]
+        starts["nested first"] = [_bare("nested", kept)]
+    return told_of_blocks(starts, steps)
+
+
+def _bare(what: str, cache: str) -> dict[str, float]:
+    child = subprocess.run(
+        [sys.executable, "-m", "benchmarks.compiling", "--bare", what],
+        env={**os.environ, CACHE: cache},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    figures: dict[str, float] = json.loads(child.stdout.splitlines()[-1])
+    print(f"  {what} {figures}", flush=True)
+    return figures
+
+
+def told_of_blocks(
+    starts: Mapping[str, list[dict[str, float]]], steps: Sequence[Mapping[str, float]]
+) -> dict[str, Any]:
+    """Figures with the ratios that the page tells."""
+    return {
+        **starts,
+        "steps_over_whole": steps,
         "blocks_over_whole": {
-            start: _ratios(figures[f"blocks {start}"], figures[f"whole {start}"], "start_s")
+            start: _ratios(starts[f"blocks {start}"], starts[f"whole {start}"], "start_s")
             for start in ("first", "again")
         },
-        "blocks_over_whole_step": _ratios(figures["blocks again"], figures["whole again"], "step_s"),
+        "blocks_over_whole_step": spread([each["blocks"] for each in steps]),
+        "eager_over_whole_step": spread([each["eager"] for each in steps]),
+        "blocks_over_whole_memory": _ratios(starts["blocks again"], starts["whole again"], "peak_mib"),
+        "gradient_error": {
+            how: max(each["gradient_error"] for each in starts[f"{how} first"])
+            for how in ("whole", "blocks", "nested")
+        },
     }
 
 
@@ -159,21 +241,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--case", choices=list(CASES))
     parser.add_argument("--blocks", action="store_true")
-    parser.add_argument("--bare", choices=["whole", "blocks"], help=argparse.SUPPRESS)
+    parser.add_argument("--bare", choices=["whole", "blocks", "nested", "steps"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.bare:
-        print(json.dumps(bare_start(CASES[arguments.case], arguments.bare)))
+        keep_freed_memory()
+        print(json.dumps(bare_steps() if arguments.bare == "steps" else bare_start(arguments.bare)))
         return
     document: dict[str, Any] = {"rounds": arguments.rounds}
-    for name in [arguments.case] if arguments.case else [n for n in CASES if arguments.blocks or n != "vit"]:
+    if arguments.blocks:
+        save("compiling-blocks", {**document, "vit": measure_blocks(arguments.rounds)})
+        return
+    for name in [arguments.case] if arguments.case else [n for n in CASES if n != "vit"]:
         print(name)
-        document[name] = (
-            measure_blocks(name, arguments.rounds)
-            if arguments.blocks
-            else measure(CASES[name], arguments.rounds)
-        )
-    title = "compiling-blocks" if arguments.blocks else "compiling"
-    save(f"{title}-{arguments.case}" if arguments.case else title, document)
+        document[name] = measure(CASES[name], arguments.rounds)
+    save(f"compiling-{arguments.case}" if arguments.case else "compiling", document)
 
 
 if __name__ == "__main__":

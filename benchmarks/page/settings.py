@@ -152,25 +152,29 @@ def _starts(name: str, measured: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _blocks(section: Section, results: Sequence[Result]) -> None:
-    rows = []
+    rows, lines = [], []
     for result in results:
         if not result.part.startswith("blocks"):
             continue
         for name, measured in result.document.items():
             if not isinstance(measured, dict) or name == "machine":
                 continue
-            starts = measured["blocks_over_whole"]
-            rows.append(
-                [
-                    network(name),
-                    *(ratio(starts[when]) for when in ("first", "again")),
-                    ratio(measured["blocks_over_whole_step"]),
-                ]
+            starts, step = measured["blocks_over_whole"], measured["blocks_over_whole_step"]
+            ratios = (starts["first"], starts["again"], step, measured["blocks_over_whole_memory"])
+            rows.append([network(name), *map(ratio, ratios)])
+            used = {"more": "is a loss, and runs compile the whole", "less": "is a gain", "a tie": "is a tie"}
+            wrong = measured["gradient_error"]
+            lines.append(
+                f"{network(name)}: each step by blocks {used[beside_one(step)]}; a step that is not compiled "
+                f"takes {ratio(measured['eager_over_whole_step'])} times as long as one of the whole. "
+                f"Gradients are {wrong['whole']:.1g} off eager ones (whole), {wrong['blocks']:.1g} (blocks), "
+                f"{wrong['nested']:.1g} (torch's nested regions), relative to their length."
             )
     if rows:
         section.add(
-            "Each repeated block compiled by itself, over the network compiled whole, in a bare loop:",
-            table(["", "first start", "start with code kept", "a step"], rows),
+            "Repeated blocks compiled as one, each by itself, over the whole compiled, in a bare loop:",
+            table(["", "first start", "start with code kept", "a step", "peak memory, code kept"], rows),
+            "\n".join(f"- {line}" for line in lines),
         )
 
 

@@ -127,16 +127,24 @@ def test_compiling_tells_starts_and_steps(page_of):
 
     measured = {name: [run(start)] * 3 for name, start in (("first", 30.0), ("again", 3.0), ("eager", 1.0))}
     ratios = {"second_start": SLOWER, "second_validation": SLOWER, "eager_over_compiled": FASTER}
-    blocks = {"blocks_over_whole": {"first": SLOWER, "again": LEVEL}, "blocks_over_whole_step": LEVEL}
+    blocks = {
+        "blocks_over_whole": {"first": SLOWER, "again": LEVEL},
+        "blocks_over_whole_step": FASTER,
+        "blocks_over_whole_memory": LEVEL,
+        "eager_over_whole_step": FASTER,
+        "gradient_error": {"whole": 1e-6, "blocks": 2e-6, "nested": 0.01},
+    }
     page = page_of(
         {
             "compiling-resnet18": {"rounds": 3, "resnet18": {**measured, **ratios}},
-            "compiling-blocks-vit": {"rounds": 3, "vit": blocks},
+            "compiling-blocks": {"rounds": 3, "vit": blocks},
         }
     )
     assert "| ResNet-18, nothing kept | 30.0 | 1.50 | 125 |" in page
     assert "2.00 (1.90 to 2.10) times as long as a compiled one: a gain, by 3 rounds" in page
-    assert "| ViT-B/16 | 0.500 (0.400 to 0.600) | 1.00 (0.900 to 1.10) | 1.00 (0.900 to 1.10) |" in page
+    assert "| ViT-B/16 | 0.500 (0.400 to 0.600) | 1.00 (0.900 to 1.10) | 2.00 (1.90 to 2.10) |" in page
+    assert "each step by blocks is a loss, and runs compile the whole" in page
+    assert "1e-06 off eager ones (whole), 2e-06 (blocks), 0.01 (torch's nested regions)" in page
     assert "**Missed**: ResNet-18: a start with compiled code kept" in page
 
 
