@@ -11,8 +11,7 @@ the end of its first step; the validation compiles once more.
 With `--blocks`: a bare loop compiles a ViT whole, or by its blocks, which share the code of the first: the
 recipe of torch (https://docs.pytorch.org/tutorials/recipes/regional_compilation.html). Starts are those of
 fresh processes, and steps are alternated within one. Of `torch.compiler.nested_compile_region` only the
-gradients count: with torch 2.15 they are wrong, and nothing says so, since a region's code writes over what
-later regions need (pytorch/pytorch#193960 mends it).
+gradients count: on a CPU and with torch 2.15 those of Inductor's code for it are wrong, and nothing says so.
 """
 
 import argparse
