@@ -5,11 +5,12 @@
     python -m benchmarks.peers --only tiny
     python -m benchmarks.peers --device cuda --precision bf16 --compile default     # ResNet-50, U-Net at 512
 
-Every figure is a fresh process; the sides alternate, forwards and backwards, round by round, and a ratio is
-taken within its round. Timed are the steps from the warm-up to the last, by the wall, on CUDA between two
-waits for the device; `--clock cpu` takes the processors' time instead, which other work on the machine
-disturbs less. What the machine reaches on a large product and a large copy is measured in the same run, and
-gives the floor that physics sets.
+Every side is a process of its own; they alternate, forwards and backwards, round by round, and a ratio is
+taken within its round. On a CPU they all live, and one works at a time, for some steps (`benchmarks.relay`).
+A GPU holds one at a time: there each figure is a fresh process, timed from the warm-up to the last step
+between two waits for the device. `--clock cpu` takes the processors' time instead of the wall's, which other
+work on the machine disturbs less. What the machine reaches on a large product and a large copy is measured in
+the same run, and gives the floor that physics sets.
 """
 
 import argparse
@@ -22,19 +23,28 @@ import torch
 from benchmarks.asked import PEERS
 from benchmarks.common import alternate, ratios, save
 from benchmarks.floors import ceilings, work_of
+from benchmarks.relay import relay
 from benchmarks.sides import DTYPES, SIDES, figures, missing
 from benchmarks.subjects import CASES, ON_GPU, TINY, Case
+
+BLOCKS = {"resnet18": 20, "unet": 30, TINY: 2_000}
+"""Steps of a round on a CPU: seconds of them."""
 
 
 def measure(
     case: Case, sides: Sequence[str], *, rounds: int, clock: str, threads: int, reached: Mapping[str, float]
 ) -> dict[str, Any]:
     """Images a second of `mptui run` and of `sides`, their ratios, and the floor."""
+    named = ("mptui", *sides)
+    if case.device == "cpu":
+        block = BLOCKS[case.model]
+        rates = relay(case, named, rounds=rounds, block=block, threads=threads, clock=clock)
+    else:
 
-    def rate(side: str) -> float:
-        return case.batch / float(figures(side, case, threads)[f"{clock}_s"])
+        def rate(side: str) -> float:
+            return case.batch / float(figures(side, case, threads)[f"{clock}_s"])
 
-    rates = alternate({side: lambda side=side: rate(side) for side in ("mptui", *sides)}, rounds)  # type: ignore[misc]
+        rates = alternate({side: lambda side=side: rate(side) for side in named}, rounds)  # type: ignore[misc]
     asked = PEERS[TINY if case.model == TINY else case.device]
     found = {
         side: {**ratios(rates["mptui"], rates[side]), **({"asked": asked[side]} if side in asked else {})}
@@ -66,7 +76,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--only", choices=sorted({*CASES, *ON_GPU}))
     parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")

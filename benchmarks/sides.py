@@ -50,16 +50,15 @@ def figures(side: str, case: Case, threads: int = 0, flags: Sequence[str] = ()) 
     Raises:
         RuntimeError: It failed; with the end of what it wrote.
     """
-    subject = json.dumps(asdict(case))
-    environ = {**os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
     with tempfile.TemporaryDirectory() as folder:
         told = Path(folder, "figures.json")
-        if side == "mptui":
-            run = ("run", "--json", "--runs-dir", str(Path(folder, "runs")), *_flags(case), *flags)
-            command = [sys.executable, "-m", "benchmarks.timed_run", subject, str(told), *run]
-        else:
-            command = [sys.executable, "-m", "benchmarks.sides", side, subject, str(told)]
-        answer = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
+        answer = subprocess.run(
+            [*command(side, case, told, Path(folder)), *flags],
+            capture_output=True,
+            text=True,
+            env=environment(threads),
+            check=False,
+        )
         if answer.returncode or not told.exists():
             raise RuntimeError(f"{side} failed on {case.model}:\n{answer.stderr[-3000:]}")
         found: dict[str, Any] = json.loads(told.read_text())
@@ -68,6 +67,27 @@ def figures(side: str, case: Case, threads: int = 0, flags: Sequence[str] = ()) 
             found["peak_bytes"] = summary["memory"]["peak_allocated_bytes"]
             found["loss"] = summary["final"].get("train_loss")
         return found
+
+
+def command(side: str, case: Case, told: Path, folder: Path) -> list[str]:
+    """What starts the process of a side.
+
+    Args:
+        side: `mptui`, or one of SIDES.
+        case: What is trained.
+        told: Where the process writes its figures.
+        folder: Where `mptui run` has its directory.
+    """
+    subject = json.dumps(asdict(case))
+    if side != "mptui":
+        return [sys.executable, "-m", "benchmarks.sides", side, subject, str(told)]
+    run = ("run", "--json", "--runs-dir", str(folder / "runs"), *_flags(case))
+    return [sys.executable, "-m", "benchmarks.timed_run", subject, str(told), *run]
+
+
+def environment(threads: int) -> dict[str, str]:
+    """That of the process of a side; with 0 threads, as many compute as torch takes."""
+    return {**os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
 
 
 def missing(sides: Sequence[str]) -> str:

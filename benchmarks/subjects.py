@@ -1,10 +1,13 @@
 """What the benchmarks train: networks, and data that stays on the device."""
 
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,6 +51,8 @@ class Case:
     """Whether `mptui run` keeps its data on the device; else it is in the processes that read."""
     folder: str = ""
     """Class folders of photos to read instead, decoded and augmented on the way."""
+    block: int = 0
+    """Steps after which the process stands still, for `benchmarks.relay` to wake it; 0: never."""
 
     @property
     def task(self) -> str:
@@ -109,21 +114,31 @@ class Stamps:
         self._case = case
         self._asked = 0
         self._wall = self._cpu = 0.0
-        self.figures: dict[str, float] = {}
+        self.figures: dict[str, Any] = {}
 
     def asked(self) -> None:
         """Another batch is asked for."""
-        if self._asked == self._case.warm_up:
-            synchronize(torch.device(self._case.device))
-            self._wall, self._cpu = time.perf_counter(), time.process_time()
-        elif self._asked == self._case.steps - 1:
-            synchronize(torch.device(self._case.device))
-            steps = self._asked - self._case.warm_up
-            self.figures = {
-                "wall_s": (time.perf_counter() - self._wall) / steps,
-                "cpu_s": (time.process_time() - self._cpu) / steps,
-            }
-        self._asked += 1
+        done, self._asked = self._asked - self._case.warm_up, self._asked + 1
+        last = self._asked == self._case.steps
+        if (
+            done == 0
+            or (last and done > 0)
+            or (self._case.block and done > 0 and done % self._case.block == 0)
+        ):
+            self._stamp(done, last)
+
+    def _stamp(self, done: int, last: bool) -> None:
+        synchronize(torch.device(self._case.device))
+        wall, cpu = time.perf_counter(), time.process_time()
+        if done:
+            steps = self._case.block or done
+            taken = {"wall": (wall - self._wall) / steps, "cpu": (cpu - self._cpu) / steps}
+            for clock, seconds in taken.items():
+                self.figures[f"{clock}_s"] = seconds
+                self.figures.setdefault(f"{clock}_blocks_s", []).append(seconds)
+        if self._case.block and not last:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
 
 
 class Batches(torch.utils.data.IterableDataset[tuple[torch.Tensor, torch.Tensor]]):

@@ -1,13 +1,16 @@
 """The sides that are compared, and what is made of their figures, on networks that train in a moment."""
 
+import sys
 from dataclasses import replace
 
+import psutil
 import pytest
 import torch
 
 from benchmarks import gpu, peers
 from benchmarks.asked import OnGpu
-from benchmarks.sides import NEEDS, SIDES, figures, missing, train
+from benchmarks.relay import relay
+from benchmarks.sides import NEEDS, SIDES, command, figures, missing, train
 from benchmarks.subjects import CASES, Case, Stamps
 
 SMALL = Case("unet", side=16, batch=2, classes=3, steps=4, warm_up=1, width=2)
@@ -95,7 +98,7 @@ def test_a_ratio_is_told_with_what_is_asked_and_the_floor(monkeypatch):
     seconds = {"mptui": 0.5, "bare": 0.5, "accelerate": 1.0}
     monkeypatch.setattr(peers, "figures", lambda side, *_: {"wall_s": seconds[side], "cpu_s": 1.0})
     found = peers.measure(
-        TINY,
+        replace(TINY, device="cuda"),
         ["bare", "accelerate"],
         rounds=2,
         clock="wall",
@@ -105,6 +108,23 @@ def test_a_ratio_is_told_with_what_is_asked_and_the_floor(monkeypatch):
     assert found["ratios"]["accelerate"] == {"median": 2.0, "min": 2.0, "max": 2.0, "asked": 1.25}
     assert found["images_per_second"]["bare"] == [64.0, 64.0]
     assert found["floor"]["images_per_second"] > 64
+
+
+def test_sides_work_in_turn_and_stand_still_meanwhile():
+    found = relay(TINY, ["mptui", "bare"], rounds=3, block=2, threads=1, clock="wall")
+    assert {side: len(rates) for side, rates in found.items()} == {"mptui": 3, "bare": 3}
+    assert min(min(rates) for rates in found.values()) > 0
+
+
+def test_a_side_that_fails_is_told_with_what_it_said_and_none_is_left(monkeypatch):
+    def failing(side, *about):
+        fails = [sys.executable, "-c", "raise SystemExit('no such thing')"]
+        return fails if side == "recipe" else command(side, *about)
+
+    monkeypatch.setattr("benchmarks.relay.command", failing)
+    with pytest.raises(RuntimeError, match=r"(?s)recipe failed.*no such thing"):
+        relay(TINY, ["bare", "recipe"], rounds=1, block=1, threads=1, clock="wall")
+    assert not [each for each in psutil.Process().children() if "benchmarks.sides" in each.cmdline()]
 
 
 @pytest.fixture(autouse=True)
