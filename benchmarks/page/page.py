@@ -33,9 +33,9 @@ HEAD = """# Speed
 What mptui is asked to reach, and what was measured. Every figure is one of `benchmarks/results/`, with the
 machine that it was taken on; this page is made of them by `python docs/make_speed.py > docs/speed.md`.
 
-Sides that are compared ran in turn, forwards and backwards, mostly in processes of their own. A figure is the median
-of its rounds, with the lowest and the highest in brackets, and a ratio is taken within its round: one with
-rounds on both sides of 1 is a tie."""
+Sides that are compared ran in turn, forwards and backwards, mostly in processes of their own. A figure is the
+median of its rounds, with the lowest and the highest in brackets, and a ratio is taken within its round: one
+with rounds on both sides of 1 is a tie."""
 
 WAITS = {
     "peers-cuda": (
