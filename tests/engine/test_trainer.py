@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mptui.engine import saver
+from mptui.engine import saver, update
 from mptui.engine.checkpoint import checkpoints, read_checkpoint
 from mptui.engine.control import Command, Stopped
 from mptui.engine.progress import Best
+from mptui.engine.update import HeldBuffers
 from mptui.errors import DataError, DivergedError
 from mptui.events import (
     Advice,
@@ -90,7 +91,10 @@ def test_max_steps_ends_it_in_the_middle_of_an_epoch_with_a_validation(tmp_path)
     assert of(events, Step)[-1].lr < of(events, Step)[0].lr / 10  # the schedule ends there too
 
 
-def test_a_step_never_waits_for_the_device(tmp_path):
+def test_a_step_never_waits_for_the_device(tmp_path, monkeypatch):
+    # as where an answer would have to be waited for
+    monkeypatch.setattr(update, "HeldBuffers", lambda model, ask: HeldBuffers(model, ask=False))
+
     def reads(samples):
         with HostReads() as counted:
             trained(
