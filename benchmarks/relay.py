@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.common import turn
 from benchmarks.sides import command, environment
-from benchmarks.subjects import Case
+from benchmarks.subjects import WAKING, Case
 
 
 class Runner:
@@ -26,7 +26,7 @@ class Runner:
 
     Args:
         side: `mptui`, or one of SIDES.
-        case: What is trained; after each `block` of its steps the process stands still.
+        case: What is trained; after a block of its steps the process stands still.
         threads: That compute on the CPU.
         folder: An empty one, for its files.
     """
@@ -82,14 +82,14 @@ def relay(
         case: What is trained, for as many steps as the rounds take.
         sides: `mptui`, or of SIDES.
         rounds: How many.
-        block: Steps of each side in a round.
+        block: Timed steps of each side in a round.
         threads: That compute on the CPU.
         clock: wall, or cpu for the processors' time.
 
     Raises:
         RuntimeError: A side failed.
     """
-    case = replace(case, steps=case.warm_up + rounds * block + 1, block=block)
+    case = replace(case, steps=case.warm_up + rounds * (WAKING + block) + 1, block=block)
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         runners = {}
         for side in sides:

@@ -1,7 +1,7 @@
 """What the benchmarks train: networks, and data that stays on the device."""
 
-import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -27,6 +27,8 @@ from mptui.tasks.registry import build_task
 
 CPU = torch.device("cpu")
 TINY = "tiny"
+WAKING = 4
+"""Steps that are not timed once a process stood still: its memory is cold."""
 TINY_SIDE, TINY_BATCH, TINY_CLASSES = 8, 32, 10
 
 
@@ -52,7 +54,7 @@ class Case:
     folder: str = ""
     """Class folders of photos to read instead, decoded and augmented on the way."""
     block: int = 0
-    """Steps after which the process stands still, for `benchmarks.relay` to wake it; 0: never."""
+    """Timed steps after which the process stands still, for `benchmarks.relay` to wake it; 0: never."""
 
     @property
     def task(self) -> str:
@@ -119,26 +121,35 @@ class Stamps:
     def asked(self) -> None:
         """Another batch is asked for."""
         done, self._asked = self._asked - self._case.warm_up, self._asked + 1
-        last = self._asked == self._case.steps
-        if (
-            done == 0
-            or (last and done > 0)
-            or (self._case.block and done > 0 and done % self._case.block == 0)
-        ):
-            self._stamp(done, last)
+        last, block = self._asked == self._case.steps, self._case.block
+        if done < 0:
+            return
+        if not block:
+            if done == 0:
+                self._begin()
+            elif last:
+                self._note(done)
+            return
+        into = done % (WAKING + block)
+        if into == 0:
+            if done:
+                self._note(block)
+            if not last:
+                # to this very thread, which would else go on until another one has met the signal
+                signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+        elif into == WAKING:
+            self._begin()
 
-    def _stamp(self, done: int, last: bool) -> None:
+    def _begin(self) -> None:
         synchronize(torch.device(self._case.device))
-        wall, cpu = time.perf_counter(), time.process_time()
-        if done:
-            steps = self._case.block or done
-            taken = {"wall": (wall - self._wall) / steps, "cpu": (cpu - self._cpu) / steps}
-            for clock, seconds in taken.items():
-                self.figures[f"{clock}_s"] = seconds
-                self.figures.setdefault(f"{clock}_blocks_s", []).append(seconds)
-        if self._case.block and not last:
-            os.kill(os.getpid(), signal.SIGSTOP)
         self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def _note(self, steps: int) -> None:
+        synchronize(torch.device(self._case.device))
+        taken = {"wall": time.perf_counter() - self._wall, "cpu": time.process_time() - self._cpu}
+        for clock, seconds in taken.items():
+            self.figures[f"{clock}_s"] = seconds / steps
+            self.figures.setdefault(f"{clock}_blocks_s", []).append(seconds / steps)
 
 
 class Batches(torch.utils.data.IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
