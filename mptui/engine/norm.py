@@ -13,7 +13,11 @@ import torch
 from mptui.engine.dense import in_a_row
 
 LARGE = 1 << 13
-"""Numbers from which on it is worth a call in the middle of the backward pass."""
+"""Numbers from which on a gradient is worth a call of its own."""
+
+CACHED = 1 << 22
+"""Numbers that a processor's cache still holds at the end of the backward pass: the update finds them there
+once they were read for the norm. Fewer are not worth a call in the middle of the backward pass."""
 
 
 @dataclass(slots=True)
@@ -30,19 +34,20 @@ class GradientNorm:
 
     Args:
         parameters: Dense, all of one device.
-        early: On a CPU: take the squares of large gradients in the backward pass. What happens to a gradient
-            after that is seen, and then it is read again.
+        early: On a CPU: take the squares of large gradients in the backward pass, where there are many. What
+            happens to a gradient after that is seen, and then it is read again.
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor], *, early: bool) -> None:
         self._parameters = parameters
         self._early = early
         self._noted: dict[int, _Noted] = {}
+        there_are_many = early and sum(parameter.numel() for parameter in parameters) >= CACHED
         # the hooks know neither this object nor the parameters: these would keep each other for good
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(partial(_note, self._noted, number))  # type: ignore[no-untyped-call]
             for number, parameter in enumerate(parameters)
-            if early and parameter.numel() >= LARGE
+            if there_are_many and parameter.numel() >= LARGE
         ]
 
     def close(self) -> None:
@@ -69,9 +74,11 @@ class GradientNorm:
             noted = self._noted.get(number)
             if noted is not None and noted.grad is grad and noted.version == grad._version:
                 squares.append(noted.squares)
+            elif grad.numel() >= LARGE:
+                squares.append(_squares(in_a_row(grad)))
             else:
                 rest.append(in_a_row(grad))
-        if rest:  # small ones: one sum of many is cheaper than many sums
+        if rest:  # one sum of many small ones is cheaper than many sums
             squares.append(_squares(torch.cat(rest)))
         return torch.stack(squares).sum().sqrt()
 

@@ -202,6 +202,7 @@ def test_a_trial_moves_nothing_of_the_run(precision, optimizer):
 
 def test_no_candidate_holds_the_gradients_of_another(monkeypatch):
     monkeypatch.setattr("mptui.engine.norm.LARGE", 1)
+    monkeypatch.setattr("mptui.engine.norm.CACHED", 1)
     trial = trial_of(small_net())
     for precision in ("fp32", "bf16"):
         trial.step(precision, channels_last=True)()

@@ -7,11 +7,16 @@ import weakref
 import pytest
 import torch
 
-from mptui.engine.norm import LARGE, GradientNorm
+from mptui.engine.norm import CACHED, LARGE, GradientNorm
 from mptui.engine.parts import build_parts
 from tests.engine.small import build_trainer, config
 
 SHAPES = [(64, 128, 3, 3), (257,), (1,), (300, 301), ()]
+
+
+@pytest.fixture(autouse=True, params=[1, CACHED], ids=["in the backward pass", "at its end"])
+def _when(request, monkeypatch):
+    monkeypatch.setattr("mptui.engine.norm.CACHED", request.param)
 
 
 def network(seed=0):
