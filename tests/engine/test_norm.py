@@ -91,6 +91,7 @@ def test_closed_it_watches_nothing():
 
 def test_other_settings_leave_one_watch_on_the_weights(tmp_path, monkeypatch):
     monkeypatch.setattr("mptui.engine.norm.LARGE", 1)
+    monkeypatch.setattr("mptui.engine.norm.CACHED", 1)
     trainer, _ = build_trainer(config(), tmp_path)
     build_parts(trainer.job, lambda code, message: None, trainer.parts)
     assert {len(p._post_accumulate_grad_hooks) for p in trainer.model.parameters()} == {1}
