@@ -8,9 +8,8 @@ from mptui.data.arena import Arena
 from mptui.data.readers import FileRequest
 from mptui.data.transfer import Transfer
 from mptui.data.undecoded import Cut
+from tests.data.device_decoding import of_files, off
 from tests.data.samples import Masked, Samples
-from tests.data.test_decoding import of_files, off
-from tests.data.test_decoding import photos as photos  # a fixture
 from tests.data.test_jpeg import FAST
 from tests.data.test_loader import batches, joined, loader, segmentation
 from tests.data.test_resample import natural
