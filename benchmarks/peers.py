@@ -5,30 +5,35 @@
     python -m benchmarks.peers --only tiny
     python -m benchmarks.peers --device cuda --precision bf16 --compile default     # ResNet-50, U-Net at 512
 
-Every side is a process of its own; they alternate, forwards and backwards, round by round, and a ratio is
-taken within its round. On a CPU they all live, and one works at a time, for some steps (`benchmarks.relay`).
-A GPU holds one at a time: there each figure is a fresh process, timed from the warm-up to the last step
-between two waits for the device. `--clock cpu` takes the processors' time instead of the wall's, which other
-work on the machine disturbs less. What the machine reaches on a large product and a large copy is measured in
-the same run, and gives the floor that physics sets.
+Every side is a process of its own, started anew in each round, and a ratio is taken within its round. On a
+CPU the processes of a round all live, and one works at a time, for a second, forwards and backwards
+(`benchmarks.relay`): the median of these turns is the figure of the round. Two processes that do the same
+differ by some percent, by the pages of memory that each of them got, and which is started first matters: so
+every other round starts them in the opposite order. A GPU holds one at a time: there they alternate, each
+timed from the warm-up to the last step between two waits for the device. `--clock cpu` takes the processors'
+time instead of the wall's, which other work on the machine disturbs less. What the machine reaches on a large
+product and a large copy is measured in the same run, and gives the floor that physics sets.
 """
 
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from benchmarks.asked import PEERS
-from benchmarks.common import alternate, ratios, save
+from benchmarks.common import alternate, ratios, save, turn
 from benchmarks.floors import ceilings, work_of
 from benchmarks.relay import relay
 from benchmarks.sides import DTYPES, SIDES, figures, missing
 from benchmarks.subjects import CASES, ON_GPU, TINY, Case
 
-BLOCKS = {"resnet18": 20, "unet": 30, TINY: 2_000}
-"""Steps of a round on a CPU: seconds of them."""
+TURNS = 12
+"""Of each side in a round, on a CPU."""
+BLOCKS = {"resnet18": 8, "unet": 10, TINY: 2_000}
+"""Steps of a turn: about a second of them."""
 
 
 def measure(
@@ -37,8 +42,9 @@ def measure(
     """Images a second of `mptui run` and of `sides`, their ratios, and the floor."""
     named = ("mptui", *sides)
     if case.device == "cpu":
-        block = BLOCKS[case.model]
-        rates = relay(case, named, rounds=rounds, block=block, threads=threads, clock=clock)
+        take_turns = partial(relay, turns=TURNS, block=BLOCKS[case.model], threads=threads, clock=clock)
+        found = [take_turns(case, turn(named, number)) for number in range(rounds)]
+        rates = {side: [each[side] for each in found] for side in named}
     else:
 
         def rate(side: str) -> float:
@@ -46,15 +52,20 @@ def measure(
 
         rates = alternate({side: lambda side=side: rate(side) for side in named}, rounds)  # type: ignore[misc]
     asked = PEERS[TINY if case.model == TINY else case.device]
-    found = {
+    compared = {
         side: {**ratios(rates["mptui"], rates[side]), **({"asked": asked[side]} if side in asked else {})}
         for side in sides
     }
-    for side, ratio in found.items():
+    for side, ratio in compared.items():
         spread = f"({ratio['min']:.3f} to {ratio['max']:.3f})"
         wanted = f", asked {ratio['asked']}" if "asked" in ratio else ""
         print(f"  mptui over {side:<18} {ratio['median']:.3f} {spread}{wanted}")
-    return {"case": asdict(case), "images_per_second": rates, "ratios": found, "floor": floor(case, reached)}
+    return {
+        "case": asdict(case),
+        "images_per_second": rates,
+        "ratios": compared,
+        "floor": floor(case, reached),
+    }
 
 
 def floor(case: Case, reached: Mapping[str, float]) -> dict[str, float]:
@@ -76,7 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--only", choices=sorted({*CASES, *ON_GPU}))
     parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")

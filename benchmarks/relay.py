@@ -1,14 +1,15 @@
 """Sides that stand still while another one works, each in a process of its own.
 
-A machine's speed drifts by more, from one process to the next, than the sides differ by. So all of them are
-started, and then go on in turn for some steps each, forwards and backwards: what is compared is seconds
-apart. A process that has done its steps stops itself (SIGSTOP), with all its threads.
+A machine's speed drifts by more, within seconds, than the sides differ by. So all of them are started, and
+then go on in turn for some steps each, forwards and backwards: what is compared is a second apart. A process
+that has done its steps stops itself (SIGSTOP), with all its threads.
 """
 
 import contextlib
 import json
 import os
 import signal
+import statistics
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -74,22 +75,22 @@ class Runner:
 
 
 def relay(
-    case: Case, sides: Sequence[str], *, rounds: int, block: int, threads: int, clock: str
-) -> dict[str, list[float]]:
-    """Images a second of each side in each round.
+    case: Case, sides: Sequence[str], *, turns: int, block: int, threads: int, clock: str
+) -> dict[str, float]:
+    """Images a second of each side, by the median of its turns.
 
     Args:
-        case: What is trained, for as many steps as the rounds take.
-        sides: `mptui`, or of SIDES.
-        rounds: How many.
-        block: Timed steps of each side in a round.
+        case: What is trained, for as many steps as the turns take.
+        sides: `mptui`, or of SIDES; all are started anew.
+        turns: Of each side.
+        block: Timed steps of a turn.
         threads: That compute on the CPU.
         clock: wall, or cpu for the processors' time.
 
     Raises:
         RuntimeError: A side failed.
     """
-    case = replace(case, steps=case.warm_up + rounds * (WAKING + block) + 1, block=block)
+    case = replace(case, steps=case.warm_up + turns * (WAKING + block) + 1, block=block)
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         runners = {}
         for side in sides:
@@ -98,10 +99,10 @@ def relay(
             runners[side] = Runner(side, case, threads, own)
             stack.callback(runners[side].close)
             runners[side].wait()
-        for number in range(rounds):
+        for number in range(turns):
             for side in turn(sides, number):
                 runners[side].go_on()
         return {
-            side: [case.batch / seconds for seconds in runner.figures()[f"{clock}_blocks_s"]]
+            side: case.batch / statistics.median(runner.figures()[f"{clock}_blocks_s"])
             for side, runner in runners.items()
         }
