@@ -9,7 +9,7 @@ Every side is a process of its own, started anew in each round, and a ratio is t
 CPU the processes of a round all live, and one works at a time, for a second, forwards and backwards
 (`benchmarks.relay`): the median of these turns is the figure of the round. Two processes that do the same
 differ by some percent, by the pages of memory that each of them got, and which is started first matters: so
-every other round starts them in the opposite order. A GPU holds one at a time: there they alternate, each
+there are many rounds of a few turns, and every other one starts them in the opposite order. A GPU holds one at a time: there they alternate, each
 timed from the warm-up to the last step between two waits for the device. `--clock cpu` takes the processors'
 time instead of the wall's, which other work on the machine disturbs less. What the machine reaches on a large
 product and a large copy is measured in the same run, and gives the floor that physics sets.
@@ -30,7 +30,7 @@ from benchmarks.relay import relay
 from benchmarks.sides import DTYPES, SIDES, figures, missing
 from benchmarks.subjects import CASES, ON_GPU, TINY, Case
 
-TURNS = 12
+TURNS = 4
 """Of each side in a round, on a CPU."""
 BLOCKS = {"resnet18": 8, "unet": 10, TINY: 2_000}
 """Steps of a turn: about a second of them."""
@@ -87,7 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=16)
     parser.add_argument("--only", choices=sorted({*CASES, *ON_GPU}))
     parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")

@@ -39,9 +39,11 @@ def peers(results: Sequence[Result]) -> Section:
         "`mptui run`, with its logging, journal and guards as they are by default, and other ways to train "
         "the same network: a bare loop tuned by hand, torchvision's reference script, Accelerate, timm, "
         "and Lightning both stripped for measuring and with its bar and logger. Batch, precision, "
-        "optimizer, layout and threads are the same for all, the data is in memory. Each figure is a fresh "
-        "process; the floor is what the network's operations and bytes take at the speed of a large "
-        "product or convolution and of a large copy, measured in the same run."
+        "optimizer, layout and threads are the same for all, the data is in memory. Each round has fresh "
+        "processes; on a CPU they all live and work in turn for a second each, since two that do the same "
+        "differ by some percent from second to second, and from start to start. The floor is what the "
+        "network's operations and bytes take at the speed of a large product or convolution and of a large "
+        "copy, measured in the same run."
     )
     for result in results:
         for name, measured in result.document["cases"].items():

@@ -255,12 +255,13 @@ class Trainer:
         if self.job.config.guards.check_batches:
             check_loss(loss.detach(), self.step)
         mark("forward")
+        # before the backward pass: the outputs are still in the processor's cache
+        seen = outputs.detach()
+        # a CUDA graph writes its next outputs over these
+        self._once.update(seen.clone() if self.parts.compiler.static_shapes else seen, batch)
+        mark("other")
         self.parts.precision.backward(loss)
         mark("backward")
-        outputs = outputs.detach()
-        # a CUDA graph writes its next outputs over these
-        self._once.update(outputs.clone() if self.parts.compiler.static_shapes else outputs, batch)
-        mark("other")
         return loss.detach()
 
     def _finish_epoch(self) -> None:

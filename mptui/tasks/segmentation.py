@@ -73,17 +73,22 @@ def _one_hot(targets_BHW: torch.Tensor, num_classes: int) -> torch.Tensor:
     return (targets_BHW[..., None] == classes_K).movedim(-1, 1)
 
 
-def _highest(logits_BKHW: torch.Tensor) -> torch.Tensor:
-    """The class with the highest logit, the first of equals, as int64_BHW; the last class where one is NaN.
+def _place_of_highest(logits_BKHW: torch.Tensor, places_K11: torch.Tensor) -> torch.Tensor:
+    """The place of the class with the highest logit, as BHW of the places' dtype.
 
-    Not argmax: on a CPU that goes pixel by pixel, and takes four times as long.
+    Places fall by one from K to 1: of equals the first class is taken, and where a logit is NaN the last. Not
+    argmax: on a CPU that goes pixel by pixel, and takes four times as long.
     """
     planes_BKHW = logits_BKHW.contiguous()
-    num_classes = planes_BKHW.shape[1]
-    small = torch.uint8 if num_classes < 256 else torch.int32
-    from_last_K11 = torch.arange(num_classes, 0, -1, dtype=small, device=planes_BKHW.device)[:, None, None]
     is_highest_BKHW = planes_BKHW == planes_BKHW.amax(dim=1, keepdim=True)
-    return num_classes - (is_highest_BKHW * from_last_K11).amax(dim=1).clamp(min=1).long()
+    return (is_highest_BKHW * places_K11).amax(dim=1).clamp_(min=1)
+
+
+def _smallest_integer(highest: int) -> torch.dtype:
+    """The integer of fewest bytes that holds 0 to `highest`."""
+    return next(
+        dtype for dtype in (torch.uint8, torch.int16, torch.int32) if highest <= torch.iinfo(dtype).max
+    )
 
 
 def _dice_losses(
@@ -112,17 +117,18 @@ class Overlap:
 
     def __init__(self, classes: Sequence[str], device: torch.device) -> None:
         self._classes = tuple(classes)
-        # Rows are true classes, columns predicted ones; the last row takes the ignored pixels.
+        # Rows are true classes, after one for the ignored pixels; columns are predicted ones.
         self._counts = torch.zeros(len(classes) + 1, len(classes), dtype=torch.int64, device=device)
         self._one = torch.ones((), dtype=torch.int64, device=device)
+        # The smallest integers that can tell all cells apart: moving them is what takes the time.
+        dtype = _smallest_integer(self._counts.numel())
+        self._places_K11 = torch.arange(len(classes), 0, -1, dtype=dtype, device=device)[:, None, None]
 
     def update(self, outputs: torch.Tensor, batch: Batch) -> None:
         """See `Metrics.update`; outputs are logits_BKHW."""
-        num_classes = len(self._classes)
-        predicted_BHW = _highest(outputs.detach()[: batch.size])
-        true_BHW = batch.targets[: batch.size]
-        rows_BHW = torch.where(true_BHW == IGNORE, num_classes, true_BHW)
-        cells = (rows_BHW * num_classes + predicted_BHW).flatten()
+        places_BHW = _place_of_highest(outputs.detach()[: batch.size], self._places_K11)
+        rows_BHW = batch.targets[: batch.size].to(places_BHW.dtype) - IGNORE
+        cells = ((rows_BHW + 1) * len(self._classes)).sub_(places_BHW).flatten().long()
         # Not bincount, nor a mask of the valid pixels: both would wait for the device.
         self._counts.view(-1).scatter_add_(0, cells, self._one.expand_as(cells))
 
@@ -151,15 +157,15 @@ class Overlap:
 
     def state(self) -> dict[str, torch.Tensor]:
         """See `Metrics.state`; states of several processes add up."""
-        return {"confusion": self._counts[:-1].clone()}
+        return {"confusion": self._counts[1:].clone()}
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
         """See `Metrics.load_state`."""
-        self._counts[:-1].copy_(state["confusion"])
+        self._counts[1:].copy_(state["confusion"])
 
     def _overlaps(self) -> tuple[list[float | None], list[float | None], float]:
         """IoU and Dice class by class (None: absent), and the share of right pixels; syncs."""
-        confusion = self._counts[:-1].cpu()
+        confusion = self._counts[1:].cpu()
         right_K = confusion.diag()
         # Pixels of the class in the mask, plus those in the prediction.
         sizes_K = confusion.sum(dim=0) + confusion.sum(dim=1)

@@ -153,6 +153,18 @@ def test_overlaps_are_those_of_all_images_together(channels_last):
     )
 
 
+@pytest.mark.parametrize("classes", [2, 15, 16, 180, 181, 300])
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int64])
+def test_every_pair_of_classes_has_a_count_of_its_own(classes, dtype):
+    true, predicted = torch.meshgrid(torch.arange(-1, classes), torch.arange(classes), indexing="ij")
+    logits = F.one_hot(predicted, classes).movedim(-1, 0)[None].float()
+    masks = torch.where(true < 0, IGNORE, true)[None].to(dtype)
+    metrics = Overlap([str(number) for number in range(classes)], CPU)
+    for _ in range(2):
+        metrics.update(logits, masked(masks))
+    assert torch.equal(metrics.state()["confusion"], torch.full((classes, classes), 2))
+
+
 def test_without_a_background_every_class_is_foreground():
     masks, logits = random_masks(3, seed=9), random_logits(3, seed=10)
     metrics = Overlap(("sky", "cat", "dog"), CPU)
