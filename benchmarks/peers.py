@@ -9,10 +9,11 @@ Every side is a process of its own, started anew in each round, and a ratio is t
 CPU the processes of a round all live, and one works at a time, for a second, forwards and backwards
 (`benchmarks.relay`): the median of these turns is the figure of the round. Two processes that do the same
 differ by some percent, by the pages of memory that each of them got, and which is started first matters: so
-there are many rounds of a few turns, and every other one starts them in the opposite order. A GPU holds one at a time: there they alternate, each
-timed from the warm-up to the last step between two waits for the device. `--clock cpu` takes the processors'
-time instead of the wall's, which other work on the machine disturbs less. What the machine reaches on a large
-product and a large copy is measured in the same run, and gives the floor that physics sets.
+there are many rounds of a few turns, and every other one starts them in the opposite order. A GPU holds one
+at a time: there they alternate, each timed from the warm-up to the last step between two waits for the
+device. `--clock cpu` takes the processors' time instead of the wall's, which other work on the machine
+disturbs less. What the machine reaches on a large product and a large copy is measured in the same run, and
+gives the floor that physics sets.
 """
 
 import argparse
