@@ -2,7 +2,7 @@
 
 A machine's speed drifts by more, within seconds, than the sides differ by. So all of them are started, and
 then go on in turn for some steps each, forwards and backwards: what is compared is a second apart. A process
-that has done its steps stops itself (SIGSTOP), with all its threads.
+that has done its steps stops itself (SIGSTOP), with all its threads and clocks (`benchmarks.subjects.Clock`).
 """
 
 import contextlib

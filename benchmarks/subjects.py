@@ -106,6 +106,30 @@ def _dice_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return (1 - overlap / (p.sum((2, 3)) + truth.sum((2, 3)) + 1)).mean()
 
 
+class Clock:
+    """Lets `time.perf_counter` and `time.monotonic` stand still for as long as the process does.
+
+    What is done by time (`mptui run` looks at its numerics each half a minute) would else come many times as
+    often as in a run that works all the time.
+    """
+
+    def __init__(self) -> None:
+        self._now = time.monotonic
+        self._left_out = 0.0
+        for name in ("perf_counter", "monotonic"):
+            setattr(time, name, self._without(getattr(time, name)))
+
+    def _without(self, clock: Callable[[], float]) -> Callable[[], float]:
+        return lambda: clock() - self._left_out
+
+    def stop(self) -> None:
+        """Stop this process, until it gets SIGCONT."""
+        since = self._now()
+        # to this very thread, which would else go on until another one has met the signal
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+        self._left_out += self._now() - since
+
+
 class Stamps:
     """The time between the first step after the warm-up and the last one, taken where batches are asked for.
 
@@ -116,6 +140,7 @@ class Stamps:
         self._case = case
         self._asked = 0
         self._wall = self._cpu = 0.0
+        self._clock = Clock() if case.block else None
         self.figures: dict[str, Any] = {}
 
     def asked(self) -> None:
@@ -134,9 +159,8 @@ class Stamps:
         if into == 0:
             if done:
                 self._note(block)
-            if not last:
-                # to this very thread, which would else go on until another one has met the signal
-                signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+            if self._clock is not None and not last:
+                self._clock.stop()
         elif into == WAKING:
             self._begin()
 

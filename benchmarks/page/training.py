@@ -41,7 +41,9 @@ def peers(results: Sequence[Result]) -> Section:
         "and Lightning both stripped for measuring and with its bar and logger. Batch, precision, "
         "optimizer, layout and threads are the same for all, the data is in memory. Each round has fresh "
         "processes; on a CPU they all live and work in turn for a second each, since two that do the same "
-        "differ by some percent from second to second, and from start to start. The floor is what the "
+        "differ by some percent from second to second, and from start to start. These turns are too short "
+        "for what `mptui run` does once in half a minute, a look at its numerics: that takes as long as one "
+        "or two steps. The floor is what the "
         "network's operations and bytes take at the speed of a large product or convolution and of a large "
         "copy, measured in the same run."
     )

@@ -1,6 +1,10 @@
 """The sides that are compared, and what is made of their figures, on networks that train in a moment."""
 
+import os
+import signal
+import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import psutil
@@ -114,6 +118,27 @@ def test_sides_work_in_turn_and_stand_still_meanwhile():
     found = relay(TINY, ["mptui", "bare"], turns=3, block=2, threads=1, clock="wall")
     assert list(found) == ["mptui", "bare"]
     assert min(found.values()) > 0
+
+
+def test_the_clocks_of_a_process_stand_still_with_it():
+    script = """
+import time
+from benchmarks.subjects import Clock
+real = time.perf_counter
+clock = Clock()
+before = real(), time.perf_counter(), time.monotonic()
+clock.stop()
+after = real(), time.perf_counter(), time.monotonic()
+print(*(b - a for a, b in zip(before, after)))
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as child:
+        os.waitpid(child.pid, os.WUNTRACED)
+        since = time.monotonic()
+        while (stopped := time.monotonic() - since) < 0.2:
+            pass
+        child.send_signal(signal.SIGCONT)
+        real, *told = map(float, child.communicate()[0].split())
+    assert all(real - seconds >= stopped for seconds in told)
 
 
 def test_a_side_that_fails_is_told_with_what_it_said_and_none_is_left(monkeypatch):
