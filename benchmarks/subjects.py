@@ -27,8 +27,11 @@ from mptui.tasks.registry import build_task
 
 CPU = torch.device("cpu")
 TINY = "tiny"
-WAKING = 4
-"""Steps that are not timed once a process stood still: its memory is cold."""
+WAKING = 12
+"""Steps that are not timed once a process stood still, which one that trains never does.
+
+Its memory is cold, and its other threads catch up: for so many steps they scatter more than the later ones.
+"""
 TINY_SIDE, TINY_BATCH, TINY_CLASSES = 8, 32, 10
 
 

@@ -11,6 +11,7 @@ from mptui.cli.console import Bars, Plain, Quiet, Renderer, final_lines
 from mptui.cli.output import console, print_json, print_next
 from mptui.cli.signals import Signals
 from mptui.codec import finite_json
+from mptui.events import RunFinished
 from mptui.runs.leaving import end_now, worker_left
 from mptui.text import clean
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from mptui.runs.buffer import EventBuffer
     from mptui.runs.session import Session
 
-POLL_S = 0.1
+POLL_S = 1.0
+"""How often to see whether the run has ended without saying so; what it says is shown as it comes."""
 _INTERRUPTED = 130
 ICONS = ("🚀", "📊")
 ASCII_ICONS = ("on", "fp32")
@@ -84,13 +86,15 @@ def _show(session: "Session", events: "EventBuffer", renderer: Renderer) -> None
         ended = False
         while not ended:
             ended = session.finished
-            events.wait(POLL_S)
+            events.wait(0 if ended else POLL_S)
             for event in events.drain():
                 renderer.show(event)
+                ended = ended or isinstance(event, RunFinished)
         renderer.close()
     except OSError:
-        while not session.wait(POLL_S):  # a wait without a limit would keep signals from their handlers
-            pass
+        pass
+    while not session.wait(POLL_S):  # a wait without a limit would keep signals from their handlers
+        pass
 
 
 def _next_step(run: Path, code: int) -> str:
