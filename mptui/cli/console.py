@@ -13,12 +13,17 @@ if TYPE_CHECKING:
 
 LINE_EVERY_S = 10.0
 """Without a terminal: seconds between two lines of one epoch."""
+_REDRAWS = 4
+"""Of the bars, a second."""
 
 _LONG_NAMES = {"bf16": "bfloat16", "fp16": "float16"}
 
 
 class Renderer(Protocol):
     """Shows events, in order."""
+
+    every_s: float
+    """Seconds between two looks for new ones."""
 
     def show(self, event: ev.Event) -> None:
         """Show one event."""
@@ -29,6 +34,8 @@ class Renderer(Protocol):
 
 class Quiet:
     """Shows warnings and how it ended, nothing else; for --quiet and --json."""
+
+    every_s = 1.0
 
     def __init__(self, console: "Console") -> None:
         self._console = console
@@ -44,6 +51,8 @@ class Quiet:
 
 class Plain:
     """Lines, for logs and pipes: at the start, at most one in ten seconds, and one an epoch."""
+
+    every_s = 1.0
 
     def __init__(self, console: "Console", icon: tuple[str, str]) -> None:
         self._console = console
@@ -101,6 +110,8 @@ class Plain:
 class Bars:
     """A live bar an epoch for training and for validation, and the same lines as `Plain` above it."""
 
+    every_s = 1 / _REDRAWS
+
     def __init__(self, console: "Console", icon: tuple[str, str]) -> None:
         from rich.progress import (
             BarColumn,
@@ -120,7 +131,7 @@ class Bars:
             TimeRemainingColumn(),
             TextColumn("{task.fields[figures]}", markup=False),
             console=console,
-            refresh_per_second=4,
+            refresh_per_second=_REDRAWS,
             transient=True,
         )
         self._progress.start()

@@ -11,7 +11,6 @@ from mptui.cli.console import Bars, Plain, Quiet, Renderer, final_lines
 from mptui.cli.output import console, print_json, print_next
 from mptui.cli.signals import Signals
 from mptui.codec import finite_json
-from mptui.events import RunFinished
 from mptui.runs.leaving import end_now, worker_left
 from mptui.text import clean
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from mptui.runs.session import Session
 
 POLL_S = 1.0
-"""How often to see whether the run has ended without saying so; what it says is shown as it comes."""
 _INTERRUPTED = 130
 ICONS = ("🚀", "📊")
 ASCII_ICONS = ("on", "fp32")
@@ -81,20 +79,21 @@ def renderer_of(*, silent: bool) -> Renderer:
 
 
 def _show(session: "Session", events: "EventBuffer", renderer: Renderer) -> None:
-    """Show what happens until the run has ended; only wait for that once the terminal is gone."""
+    """Show what happens until the run has ended; only wait for that once the terminal is gone.
+
+    What happens is fetched now and then, and wakes nobody: each wake takes Python's lock and a processor from
+    the thread that trains.
+    """
     try:
         ended = False
         while not ended:
-            ended = session.finished
-            events.wait(0 if ended else POLL_S)
+            ended = session.wait(renderer.every_s)
             for event in events.drain():
                 renderer.show(event)
-                ended = ended or isinstance(event, RunFinished)
         renderer.close()
     except OSError:
-        pass
-    while not session.wait(POLL_S):  # a wait without a limit would keep signals from their handlers
-        pass
+        while not session.wait(POLL_S):  # a wait without a limit would keep signals from their handlers
+            pass
 
 
 def _next_step(run: Path, code: int) -> str:
