@@ -50,6 +50,16 @@ def turn(sides: Iterable[str], number: int) -> list[str]:
     return list(sides)[:: 1 if number % 2 == 0 else -1]
 
 
+def rotate(sides: Sequence[str], number: int) -> list[str]:
+    """The sides in the order of a round where a place in it counts, and being the first one most.
+
+    Each round begins with the next side, and every other one goes backwards: after twice as many rounds as
+    there are sides, each was at each place equally often, before and after its neighbours.
+    """
+    first = number % len(sides)
+    return turn([*sides[first:], *sides[:first]], number)
+
+
 def alternate(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
     """Measure each side once a round, in the order A B, B A, A B and so on."""
     figures: dict[str, list[float]] = {name: [] for name in sides}

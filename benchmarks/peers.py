@@ -8,8 +8,8 @@
 Every side is a process of its own, started anew in each round, and a ratio is taken within its round. On a
 CPU the processes of a round all live, and one works at a time, for a second, forwards and backwards
 (`benchmarks.relay`): the median of these turns is the figure of the round. Two processes that do the same
-differ by some percent, by the pages of memory that each of them got, and which is started first matters: so
-there are many rounds of a few turns, and every other one starts them in the opposite order. A GPU holds one
+differ by some percent, by the pages of memory that each of them got, and the one that is started first is 2 %
+slower: so there are many rounds of a few turns, and each starts with another side. A GPU holds one
 at a time: there they alternate, each timed from the warm-up to the last step between two waits for the
 device. `--clock cpu` takes the processors' time instead of the wall's, which other work on the machine
 disturbs less. What the machine reaches on a large product and a large copy is measured in the same run, and
@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from benchmarks.asked import PEERS
-from benchmarks.common import alternate, ratios, save, turn
+from benchmarks.common import alternate, ratios, rotate, save
 from benchmarks.floors import ceilings, work_of
 from benchmarks.relay import relay
 from benchmarks.sides import DTYPES, SIDES, figures, missing
@@ -44,7 +44,7 @@ def measure(
     named = ("mptui", *sides)
     if case.device == "cpu":
         take_turns = partial(relay, turns=TURNS, block=BLOCKS[case.model], threads=threads, clock=clock)
-        found = [take_turns(case, turn(named, number)) for number in range(rounds)]
+        found = [take_turns(case, rotate(named, number)) for number in range(rounds)]
         rates = {side: [each[side] for each in found] for side in named}
     else:
 
@@ -88,7 +88,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=14)
     parser.add_argument("--only", choices=sorted({*CASES, *ON_GPU}))
     parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
