@@ -53,11 +53,11 @@ def turn(sides: Iterable[str], number: int) -> list[str]:
 def rotate(sides: Sequence[str], number: int) -> list[str]:
     """The sides in the order of a round where a place in it counts, and being the first one most.
 
-    Each round begins with the next side, and every other one goes backwards: after twice as many rounds as
-    there are sides, each was at each place equally often, before and after its neighbours.
+    Each round begins with the next side, and every other one goes backwards from there: after as many rounds
+    as there are sides, each was the first once.
     """
-    first = number % len(sides)
-    return turn([*sides[first:], *sides[:first]], number)
+    step = 1 if number % 2 == 0 else -1
+    return [sides[(number + step * place) % len(sides)] for place in range(len(sides))]
 
 
 def alternate(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:

@@ -13,6 +13,7 @@ import torch
 
 from benchmarks import gpu, peers
 from benchmarks.asked import OnGpu
+from benchmarks.common import rotate
 from benchmarks.relay import relay
 from benchmarks.sides import NEEDS, SIDES, command, figures, missing, train
 from benchmarks.subjects import CASES, Case, Stamps
@@ -118,6 +119,14 @@ def test_sides_work_in_turn_and_stand_still_meanwhile():
     found = relay(TINY, ["mptui", "bare"], turns=3, block=2, threads=1, clock="wall")
     assert list(found) == ["mptui", "bare"]
     assert min(found.values()) > 0
+
+
+def test_each_side_is_the_first_of_a_round_equally_often():
+    orders = [rotate("abcde", number) for number in range(5)]
+    assert sorted(order[0] for order in orders) == list("abcde")
+    assert all(sorted(order) == list("abcde") for order in orders)
+    assert orders[0] == list("abcde")
+    assert orders[1] == list("baedc")
 
 
 def test_the_clocks_of_a_process_stand_still_with_it():
