@@ -80,7 +80,8 @@ class GradientNorm:
                 rest.append(in_a_row(grad))
         if rest:  # one sum of many small ones is cheaper than many sums
             squares.append(_squares(torch.cat(rest)))
-        return torch.stack(squares).sum().sqrt()
+        total = squares[0] if len(squares) == 1 else torch.stack(squares).sum()
+        return total.sqrt()
 
 
 def _squares(row: torch.Tensor) -> torch.Tensor:

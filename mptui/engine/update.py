@@ -165,6 +165,8 @@ class HeldBuffers:
 
     def keep_if(self, good: torch.Tensor) -> None:
         """Accept what the window's forwards did to the buffers if `good` (0-dim bool), else undo it."""
+        if not self._sizes and not self._counters:
+            return
         if self.ask and good:
             self.refresh()
             return
