@@ -47,6 +47,14 @@ def test_it_is_of_all_gradients_added_up(early, windows):
     torch.testing.assert_close(norm.total(), expected(parameters), rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("shapes", [[(64, 32), (257,), ()], [(300, 301)], [(5,)]])
+def test_it_is_of_small_gradients_alone_and_of_one_alone(shapes):
+    parameters = [torch.nn.Parameter(torch.linspace(0.1, 1.0, math.prod(s)).view(s)) for s in shapes]
+    norm = GradientNorm(parameters, early=True)
+    backward(parameters)
+    torch.testing.assert_close(norm.total(), expected(parameters), rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize("odd", [math.nan, math.inf, 1e6])
 @pytest.mark.parametrize("where", range(len(SHAPES)))
 def test_a_gradient_that_was_changed_since_is_read_again(where, odd):
