@@ -58,6 +58,7 @@ def _peers_of(section: Section, result: Result, name: str, measured: Mapping[str
     command = "python -m benchmarks.peers"
     if result.part:
         command += " --device cuda" if result.part == "cuda" else f" --only {name}"
+    command += f" --rounds {result.document['rounds']}"
     wanted = asked.PEERS["tiny" if name == "tiny" else case["device"]]
     rates = measured["images_per_second"]
     rows = [

@@ -62,7 +62,9 @@ def test_peers_stand_in_one_table_with_what_is_asked_and_the_floor(page_of):
     assert "| bare loop | 100 (100 to 100) | 1.00 (0.900 to 1.10) | at least 0.99 |" in page
     assert "| floor | 400 | 0.250 |  |" in page
     assert "ahead of timm in every round; level with the bare loop" in page
-    assert "`python -m benchmarks.peers --only resnet18` on a processor, 2 threads; torch 9" in page
+    assert (
+        "`python -m benchmarks.peers --only resnet18 --rounds 3` on a processor, 2 threads; torch 9" in page
+    )
 
 
 def test_the_page_begins_with_what_is_reached_and_what_is_missed(page_of):
@@ -72,7 +74,9 @@ def test_the_page_begins_with_what_is_reached_and_what_is_missed(page_of):
         "Of 2 figures that are asked for, 1 are reached. Missed: ResNet-18: `mptui run` over a bare" in first
     )
     row = "| ResNet-18: `mptui run` over a bare loop | at least 0.99 | 0.500 (0.400 to 0.600) | **no** |"
-    assert f"{row} a processor, 2 threads | `python -m benchmarks.peers --only resnet18` |" in first
+    assert (
+        f"{row} a processor, 2 threads | `python -m benchmarks.peers --only resnet18 --rounds 3` |" in first
+    )
     assert (
         "**Missed**: ResNet-18: `mptui run` over a bare loop: 0.500 (0.400 to 0.600), where at least" in page
     )
@@ -90,7 +94,7 @@ def test_a_part_gives_way_to_the_whole_that_was_taken_later(page_of):
 
 def test_what_has_a_result_does_not_wait_for_a_gpu(page_of):
     page = page_of({"peers-cuda": peers()})
-    assert "`python -m benchmarks.peers --device cuda` on" in page
+    assert "`python -m benchmarks.peers --device cuda --rounds 3` on" in page
     assert "ResNet-50 at 224 and a U-Net at 512 beside Lightning" not in page
 
 
