@@ -10,8 +10,8 @@ from mptui.data import decoding
 from mptui.data.loader import Loader
 from mptui.data.readers import FileRequest
 
+from .loaders import CPU
 from .samples import Samples
-from .test_loader import CPU
 
 SIDE = 48
 OFF = 3.0

@@ -23,9 +23,9 @@ from mptui.data.undecoded import MOST_BYTES, cut_of, room_for
 
 from .device_decoding import OFF, device_decoded, loader, of_files, off
 from .images import save_oriented
+from .loaders import CPU, assert_same, batches, joined
 from .samples import Drawn, Samples
 from .test_jpeg import FAST, PILLOWS
-from .test_loader import CPU, assert_same, batches, joined
 from .test_resample import natural
 
 CODING = MaskCoding(("a", "b"), (0, 1), (0, 1))

@@ -9,9 +9,9 @@ from mptui.data.readers import FileRequest
 from mptui.data.transfer import Transfer
 from mptui.data.undecoded import Cut
 from tests.data.device_decoding import of_files, off
+from tests.data.loaders import batches, joined, loader, segmentation
 from tests.data.samples import Masked, Samples
 from tests.data.test_jpeg import FAST
-from tests.data.test_loader import batches, joined, loader, segmentation
 from tests.data.test_resample import natural
 
 GPU = torch.device("cuda")

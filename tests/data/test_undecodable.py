@@ -16,9 +16,9 @@ from mptui.data.undecoded import MOST_BYTES
 from mptui.errors import DataError
 
 from .device_decoding import OFF, device_decoded, loader, of_files, off
+from .loaders import assert_same, batches, joined
 from .samples import Drawn, Samples
 from .test_jpeg import FAST, damaged
-from .test_loader import assert_same, batches, joined
 
 
 def test_sets_without_files_and_those_kept_in_memory_are_decoded_by_workers(
