@@ -5,6 +5,15 @@ import sys
 
 import pytest
 
+_LONG_S = 3600
+"""Limit of a long form, in seconds; `timeout` in pyproject.toml is the limit of all others."""
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.get_closest_marker("chaos"):
+            item.add_marker(pytest.mark.timeout(_LONG_S))
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_settings_from_outside(tmp_path_factory):
