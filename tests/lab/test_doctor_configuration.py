@@ -10,10 +10,10 @@ from mptui.data.shapes import shapes
 from mptui.data.types import Dataset, Problem
 from mptui.hardware.devices import Machine
 from mptui.hardware.torch_view import TorchView
-from mptui.lab.doctor import data
-from mptui.lab.doctor.configuration import check_configuration
-from mptui.lab.doctor.data import check_data
+from mptui.lab.doctor import data_checks
+from mptui.lab.doctor.data_checks import check_data
 from mptui.lab.doctor.findings import exit_code
+from mptui.lab.doctor.run_config import check_configuration
 from mptui.runs.plan import Request
 from tests.data.images import class_folders
 from tests.hardware.machines import HOST, RTX_3090, T4, cpu
@@ -133,7 +133,7 @@ def test_a_long_list_of_broken_files_is_cut(monkeypatch):
     problems = tuple(Problem(f"{index}.png", "truncated") for index in range(50))
     half = shapes("classification", 8, 32, 0).train
     dataset = Dataset("x", "classification", ("a",), half, half, problems=problems, class_counts=[5])
-    monkeypatch.setattr(data, "open_dataset", lambda *_, **__: replace(dataset))
+    monkeypatch.setattr(data_checks, "open_dataset", lambda *_, **__: replace(dataset))
     told = [f for f in check_data(plan, lambda done, total: None) if f.name == "file"]
     assert len(told) == 21
     assert "30 more" in told[-1].what

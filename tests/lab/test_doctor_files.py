@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mptui.errors import ConfigError
-from mptui.lab.doctor.settings import LARGEST_BYTES, read_settings
+from mptui.lab.doctor.config_files.read import LARGEST_BYTES, read_config_file
 
 SAME = {
     "train.yaml": "trainer:\n  amp: False  # off\n  lr: 0.001\n  name: 'x'\n",
@@ -18,7 +18,7 @@ SAME = {
 
 
 def values(path):
-    return {".".join(s.keys): s.value for s in read_settings(path).values}
+    return {".".join(s.keys): s.value for s in read_config_file(path).values}
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_each_kind_of_file_says_the_same(file, name):
     ],
 )
 def test_a_value_is_told_with_its_line_as_it_is_written_and_as_it_would_be(file, name, written, mended):
-    settings = read_settings(file(name, SAME[name]))
+    settings = read_config_file(file(name, SAME[name]))
     setting = next(s for s in settings.values if s.keys[-1] == "amp")
     assert settings.place(setting) == f"{settings.path}:2"
     assert settings.written(setting) == written
@@ -83,13 +83,13 @@ def test_what_yaml_merges_is_overridden_by_a_table_of_its_own(file):
     path = file(
         "a.yaml", "base: &b {amp: false, lr: 0.1}\nother: &o {lr: 7}\ntrain:\n  <<: [*b, *o]\n  amp: true\n"
     )
-    read = [(".".join(s.keys), s.value) for s in read_settings(path).values if s.keys[0] == "train"]
+    read = [(".".join(s.keys), s.value) for s in read_config_file(path).values if s.keys[0] == "train"]
     assert read == [("train.lr", 0.1), ("train.amp", True)]
 
 
 def test_a_key_given_twice_is_there_twice(file):
     for path in (file("a.yaml", "amp: true\namp: false\n"), file("a.json", '{"amp": true, "amp": false}')):
-        assert [s.value for s in read_settings(path).values] == [True, False]
+        assert [s.value for s in read_config_file(path).values] == [True, False]
 
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -133,7 +133,7 @@ def test_a_hostile_file_is_refused_in_one_line(file, tmp_path, monkeypatch, name
     monkeypatch.chdir(tmp_path)
     content, why = HOSTILE[name]
     with pytest.raises(ConfigError) as refused:
-        read_settings(file(name, content))
+        read_config_file(file(name, content))
     assert why in refused.value.message
     assert len(refused.value.message.splitlines()) == 1
     assert refused.value.hint
@@ -150,13 +150,13 @@ def test_what_never_ends_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / "pipe.yaml")
     for path in (tmp_path / "pipe.yaml", tmp_path / "gone.yaml", tmp_path):
         with pytest.raises(ConfigError):
-            read_settings(path)
+            read_config_file(path)
     (tmp_path / "zero.yaml").symlink_to("/dev/zero")
     with pytest.raises(ConfigError, match="not a file"):
-        read_settings(tmp_path / "zero.yaml")
+        read_config_file(tmp_path / "zero.yaml")
 
 
 def test_what_looks_like_an_escape_reaches_no_terminal(file):
     with pytest.raises(ConfigError) as refused:
-        read_settings(file("a.yaml", "x: !<\x1b]52;c;AAAA> 1\n".replace("\x1b", "%1b")))
+        read_config_file(file("a.yaml", "x: !<\x1b]52;c;AAAA> 1\n".replace("\x1b", "%1b")))
     assert "\x1b" not in refused.value.message

@@ -6,10 +6,10 @@ from itertools import product
 import pytest
 
 from mptui.hardware.devices import Machine
-from mptui.lab.doctor.accelerate import Accelerate, check_accelerate, usual_place
-from mptui.lab.doctor.pair import compare
-from mptui.lab.doctor.settings import read_settings
-from mptui.lab.doctor.training import read_training
+from mptui.lab.doctor.accelerate_config import Accelerate, check_accelerate, usual_place
+from mptui.lab.doctor.config_files.read import read_config_file
+from mptui.lab.doctor.precision_conflicts import compare
+from mptui.lab.doctor.training_config import read_training
 from tests.hardware.machines import HOST, RTX_3090, T4, cpu
 
 ACCELERATE = """\
@@ -32,8 +32,8 @@ def told(tmp_path):
     def look(training, accelerate=ACCELERATE, name="train.yaml"):
         (tmp_path / name).write_text(training)
         (tmp_path / "acc.yaml").write_text(accelerate)
-        ours = read_training(read_settings(tmp_path / name))
-        return compare(ours, Accelerate(read_settings(tmp_path / "acc.yaml")))
+        ours = read_training(read_config_file(tmp_path / name))
+        return compare(ours, Accelerate(read_config_file(tmp_path / "acc.yaml")))
 
     return look
 
@@ -188,20 +188,20 @@ def test_what_deepspeed_says_too_must_be_the_same(told):
 )
 def test_an_accelerate_file_is_looked_at_by_itself(tmp_path, old, new, name, state):
     (tmp_path / "acc.yaml").write_text(ACCELERATE.replace(old, new) if old else ACCELERATE)
-    found = check_accelerate(Accelerate(read_settings(tmp_path / "acc.yaml")), machine(*[RTX_3090] * 3))
+    found = check_accelerate(Accelerate(read_config_file(tmp_path / "acc.yaml")), machine(*[RTX_3090] * 3))
     assert [(f.name, f.state) for f in found] == ([] if name is None else [(name, state)])
 
 
 def test_a_precision_that_the_gpu_has_not_is_advised_against(tmp_path):
     (tmp_path / "acc.yaml").write_text(ACCELERATE.replace("1,2", "all"))
-    (found,) = check_accelerate(Accelerate(read_settings(tmp_path / "acc.yaml")), machine(T4))
+    (found,) = check_accelerate(Accelerate(read_config_file(tmp_path / "acc.yaml")), machine(T4))
     assert "emulated" in found.what
     assert "`mixed_precision: fp16`" in found.do
 
 
 def test_a_file_for_another_machine_is_no_error_on_one_without_gpus(tmp_path):
     (tmp_path / "acc.yaml").write_text(ACCELERATE)
-    (found,) = check_accelerate(Accelerate(read_settings(tmp_path / "acc.yaml")), machine(cpu()))
+    (found,) = check_accelerate(Accelerate(read_config_file(tmp_path / "acc.yaml")), machine(cpu()))
     assert (found.name, found.state) == ("gpu_ids", "advice")
 
 

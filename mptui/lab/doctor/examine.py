@@ -9,14 +9,14 @@ from mptui.errors import MptuiError
 from mptui.hardware.devices import Machine, describe_machine
 from mptui.hardware.host import given_environ, read_host
 from mptui.hardware.nvml import NvmlReport, read_gpus
-from mptui.lab.doctor import devices, host, login
-from mptui.lab.doctor.accelerate import AREA, Accelerate, check_accelerate, usual_place
-from mptui.lab.doctor.configuration import check_configuration
+from mptui.lab.doctor import device_checks, host_checks, login_checks
+from mptui.lab.doctor.accelerate_config import AREA, Accelerate, check_accelerate, usual_place
+from mptui.lab.doctor.config_files.read import read_config_file
 from mptui.lab.doctor.findings import Finding, advice, told
-from mptui.lab.doctor.pair import compare
-from mptui.lab.doctor.probe import Probed, probe_torch
-from mptui.lab.doctor.settings import read_settings
-from mptui.lab.doctor.training import read_training
+from mptui.lab.doctor.precision_conflicts import compare
+from mptui.lab.doctor.run_config import check_configuration
+from mptui.lab.doctor.torch_probe import Probed, probe_torch
+from mptui.lab.doctor.training_config import read_training
 from mptui.runs.plan import Request
 
 
@@ -51,7 +51,7 @@ def examine(question: Question, on_progress: Callable[[int, int], None]) -> list
     plan, configuration = check_configuration(question.request, machine, with_torch=works)
     found += configuration
     if question.with_data and plan is not None:
-        from mptui.lab.doctor.data import check_data
+        from mptui.lab.doctor.data_checks import check_data
 
         found += check_data(plan, on_progress)
     elif question.with_data and all(finding.state != "error" for finding in configuration):
@@ -68,18 +68,18 @@ def _machine(
 ) -> list[Finding]:
     given = given_environ() if question.environ is os.environ else question.environ
     return [
-        *devices.check_driver(report, question.root),
-        *(devices.check_torch(machine, probed) if probed else ()),
-        *devices.check_devices(machine, report, probed),
-        *host.check_processors(machine.host),
-        *host.check_memory(machine.host),
-        *host.check_shm(question.root),
-        *host.check_limits(question.root),
-        *host.check_disk(question.runs_dir),
-        *host.check_variables(question.environ),
-        *login.check_locale(given),
-        *login.check_terminal(question.environ, question.terminal),
-        *login.check_logout(question.root, question.environ),
+        *device_checks.check_driver(report, question.root),
+        *(device_checks.check_torch(machine, probed) if probed else ()),
+        *device_checks.check_devices(machine, report, probed),
+        *host_checks.check_processors(machine.host),
+        *host_checks.check_memory(machine.host),
+        *host_checks.check_shm(question.root),
+        *host_checks.check_limits(question.root),
+        *host_checks.check_disk(question.runs_dir),
+        *host_checks.check_variables(question.environ),
+        *login_checks.check_locale(given),
+        *login_checks.check_terminal(question.environ, question.terminal),
+        *login_checks.check_logout(question.root, question.environ),
     ]
 
 
@@ -87,9 +87,9 @@ def _two_files(question: Question, machine: Machine) -> list[Finding]:
     usual = usual_place(question.environ)
     path = question.accelerate or usual
     try:
-        training = None if question.config is None else read_training(read_settings(question.config))
+        training = None if question.config is None else read_training(read_config_file(question.config))
         there = question.accelerate is not None or usual.is_file()
-        accelerate = Accelerate(read_settings(path)) if there else None
+        accelerate = Accelerate(read_config_file(path)) if there else None
     except MptuiError as fault:
         return told(AREA, "file", fault)
     found = [] if training is None else compare(training, accelerate)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from mptui.hardware.advice import choose_precision
 from mptui.hardware.devices import Device, Machine
+from mptui.lab.doctor.config_files.values import ConfigFile, ConfigValue
 from mptui.lab.doctor.findings import Area, Finding, advice, error
-from mptui.lab.doctor.settings import Setting, Settings
-from mptui.lab.doctor.training import Said, as_format, as_number
+from mptui.lab.doctor.training_config import Said, as_format, as_number
 
 AREA: Area = "two configurations"
 _DISTRIBUTED = {
@@ -29,9 +29,9 @@ def usual_place(environ: Mapping[str, str]) -> Path:
 class Accelerate:
     """An accelerate file: what is asked of it below is at its top level."""
 
-    settings: Settings
+    settings: ConfigFile
 
-    def setting(self, *keys: str) -> Setting | None:
+    def setting(self, *keys: str) -> ConfigValue | None:
         """A value by its keys; of a key given twice the last one, as Accelerate takes it."""
         return next((s for s in reversed(self.settings.values) if s.keys == keys), None)
 

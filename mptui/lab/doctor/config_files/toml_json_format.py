@@ -8,14 +8,16 @@ from typing import Any
 import tomli
 
 from mptui.config.validate import key_lines
-from mptui.lab.doctor.settings import Keys, Setting, Value, refused
+from mptui.lab.doctor.config_files.values import ConfigValue, Keys, Value, refused
 
 _VALUE = r'\s*[=:]\s*("(?:[^"\\]|\\.)*"|\'[^\']*\'|[^\s,#}\]]+)'
+
+_Places = dict[str, list[tuple[int, re.Match[str]]]]
 
 _JSON_KEY = re.compile(r'("(?:[^"\\]|\\.)*")' + _VALUE)
 
 
-def read_toml(path: Path, text: str) -> list[Setting]:
+def read_toml(path: Path, text: str) -> list[ConfigValue]:
     """Read the values of a TOML text.
 
     Raises:
@@ -30,7 +32,7 @@ def read_toml(path: Path, text: str) -> list[Setting]:
     return [_toml_setting(keys, value, lines, places.get(keys)) for keys, value in _flat(document, ())]
 
 
-def read_json(path: Path, text: str) -> list[Setting]:
+def read_json(path: Path, text: str) -> list[ConfigValue]:
     """Read the values of a JSON text; a key given twice is there twice.
 
     Raises:
@@ -61,26 +63,32 @@ def _flat(value: Any, keys: Keys) -> list[tuple[Keys, Value]]:  # noqa: ANN401 -
     return [(keys, value if isinstance(value, str | int | float | None) else str(value))]
 
 
-def _toml_setting(keys: Keys, value: Value, lines: list[str], line: int | None) -> Setting:
+def _toml_setting(keys: Keys, value: Value, lines: list[str], line: int | None) -> ConfigValue:
     if line is None:
-        return Setting(keys, value)
+        return ConfigValue(keys, value)
     match = re.search(re.escape(keys[-1]) + r"[\"']?" + _VALUE, lines[line - 1])
-    return Setting(keys, value, line, match.start(1), match.end(1)) if match else Setting(keys, value, line)
+    return (
+        ConfigValue(keys, value, line, match.start(1), match.end(1))
+        if match
+        else ConfigValue(keys, value, line)
+    )
 
 
-def _json_places(lines: list[str]) -> dict[str, list[tuple[int, re.Match[str]]]]:
+def _json_places(lines: list[str]) -> _Places:
     """Where each key is written: its line, and a match whose groups are the key and its value."""
-    places: dict[str, list[tuple[int, re.Match[str]]]] = {}
+    places: _Places = {}
     for number, line in enumerate(lines, 1):
         for match in _JSON_KEY.finditer(line):
             places.setdefault(match[1], []).append((number, match))
     return places
 
 
-def _json_setting(keys: Keys, value: Value, places: dict[str, list[tuple[int, re.Match[str]]]]) -> Setting:
+def _json_setting(
+    keys: Keys, value: Value, places: dict[str, list[tuple[int, re.Match[str]]]]
+) -> ConfigValue:
     """Its line is known where its key is written only once."""
     found = places.get(json.dumps(keys[-1]), [])
     if len(found) != 1:
-        return Setting(keys, value)
+        return ConfigValue(keys, value)
     line, match = found[0]
-    return Setting(keys, value, line, match.start(2), match.end(2))
+    return ConfigValue(keys, value, line, match.start(2), match.end(2))

@@ -8,7 +8,7 @@ from mptui.hardware.describe import device_title, others_on, torch_line
 from mptui.hardware.devices import Device, Machine
 from mptui.hardware.nvml import NvmlReport
 from mptui.lab.doctor.findings import Finding, advice, error, ok, sentence
-from mptui.lab.doctor.probe import VISION, Probed
+from mptui.lab.doctor.torch_probe import VISION, Probed
 
 OLDEST_TORCH = (2, 10)
 _NVIDIA, _DISPLAY = "0x10de", "0x03"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from mptui.lab.doctor.settings import MOST_VALUES, Keys, Setting, Value, refused
+from mptui.lab.doctor.config_files.values import MOST_VALUES, ConfigValue, Keys, Value, refused
 
 _PLAIN = "tag:yaml.org,2002:"
 _KNOWN = {
@@ -18,7 +18,7 @@ _TRUE = {"true", "yes", "on"}
 _NULL = {"", "~", "null"}
 
 
-def read_yaml(path: Path, text: str) -> list[Setting]:
+def read_yaml(path: Path, text: str) -> list[ConfigValue]:
     """Read the values of a YAML text.
 
     Raises:
@@ -37,7 +37,7 @@ def read_yaml(path: Path, text: str) -> list[Setting]:
     _Counter(path).count(root)
     if not isinstance(root, yaml.MappingNode):
         raise refused(path, "no table of keys and values")
-    values: list[Setting] = []
+    values: list[ConfigValue] = []
     _flatten(root, (), values)
     return values
 
@@ -80,7 +80,7 @@ def _children(node: yaml.Node) -> list[yaml.Node]:
     return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
-def _flatten(node: yaml.Node, keys: Keys, values: list[Setting]) -> None:
+def _flatten(node: yaml.Node, keys: Keys, values: list[ConfigValue]) -> None:
     if isinstance(node, yaml.MappingNode):
         own = {key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)}
         for key, child in node.value:
@@ -96,21 +96,21 @@ def _flatten(node: yaml.Node, keys: Keys, values: list[Setting]) -> None:
         values.append(_setting(node, keys))
 
 
-def _merge(node: yaml.Node, own: set[str], keys: Keys, values: list[Setting]) -> None:
+def _merge(node: yaml.Node, own: set[str], keys: Keys, values: list[ConfigValue]) -> None:
     """`<<` brings in the keys of other tables that a table has not itself; of several the first wins."""
     for table in node.value if isinstance(node, yaml.SequenceNode) else [node]:
         if not isinstance(table, yaml.MappingNode):
             continue
-        brought: list[Setting] = []
+        brought: list[ConfigValue] = []
         _flatten(table, keys, brought)
         values += [setting for setting in brought if setting.keys[len(keys)] not in own]
         own = own | {setting.keys[len(keys)] for setting in brought}
 
 
-def _setting(node: yaml.Node, keys: Keys) -> Setting:
+def _setting(node: yaml.Node, keys: Keys) -> ConfigValue:
     start, end = node.start_mark, node.end_mark
     one_line = start.line == end.line
-    return Setting(
+    return ConfigValue(
         keys,
         _value(node),
         line=start.line + 1,

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from mptui.lab.doctor.accelerate import AREA, Accelerate
+from mptui.lab.doctor.accelerate_config import AREA, Accelerate
+from mptui.lab.doctor.config_files.values import ConfigFile, ConfigValue
 from mptui.lab.doctor.findings import Finding, advice, error, ok
-from mptui.lab.doctor.settings import Setting, Settings
-from mptui.lab.doctor.training import Said, Topic, Training, as_bool, as_format, as_number
+from mptui.lab.doctor.training_config import Said, Topic, Training, as_bool, as_format, as_number
 
 _NAMES: dict[Said, str] = {"no": "fp32", "16 bit": "mixed precision", "fp8": "fp8", "auto": "auto"}
 _HIGH_LR = 0.1
@@ -64,7 +64,7 @@ def _contradictions(training: Training) -> list[Finding]:
         other = next((s for s in said[1:] if as_bool(s.value) != as_bool(said[0].value)), None)
         if other is not None:
             found.append(_twice(settings, said[0], other))
-    formats: list[tuple[Setting, Said]] = [
+    formats: list[tuple[ConfigValue, Said]] = [
         (s, f) for s, f in training.statements() if f in {"fp16", "bf16", "fp8"}
     ]
     if differing := next(((s, f) for s, f in formats[1:] if f != formats[0][1]), None):
@@ -78,7 +78,7 @@ def _contradictions(training: Training) -> list[Finding]:
     return found
 
 
-def _twice(settings: Settings, first: Setting, second: Setting, mend: str | None = None) -> Finding:
+def _twice(settings: ConfigFile, first: ConfigValue, second: ConfigValue, mend: str | None = None) -> Finding:
     do = f"write `{mend}` in {settings.place(first)}" if mend else "keep the one that is meant"
     return error(
         AREA,
@@ -164,7 +164,7 @@ def _mend(training: Training, wanted: Said) -> Iterator[str]:
         yield f"add `{switched_on.replace(switches[0].keys[-1], 'amp')}`"
 
 
-def _line(settings: Settings, setting: Setting, value: str) -> str:
+def _line(settings: ConfigFile, setting: ConfigValue, value: str) -> str:
     return f"write `{settings.mended(setting, value)}` in {settings.place(setting)}"
 
 
@@ -174,7 +174,7 @@ def _accelerate_mend(accelerate: Accelerate, ours: Said) -> str:
     return accelerate.settings.mended(setting, value) if setting else f"mixed_precision: {value}"
 
 
-def _like(settings: Settings, setting: Setting, *, on: bool) -> str:
+def _like(settings: ConfigFile, setting: ConfigValue, *, on: bool) -> str:
     """A switch written in the manner of the one that is there: True, true, yes or on."""
     old = settings.written(setting).removesuffix(",").split()[-1]
     words: tuple[str, str] = ("True", "False")
@@ -185,7 +185,7 @@ def _like(settings: Settings, setting: Setting, *, on: bool) -> str:
     return words[0] if on else words[1]
 
 
-def _quoted(settings: Settings, setting: Setting, value: str) -> str:
+def _quoted(settings: ConfigFile, setting: ConfigValue, value: str) -> str:
     quote = settings.written(setting)[-1]
     return f"{quote}{value}{quote}" if quote in "\"'" else value
 

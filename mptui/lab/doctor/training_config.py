@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from mptui.lab.doctor.settings import Setting, Settings, Value
+from mptui.lab.doctor.config_files.values import ConfigFile, ConfigValue, Value
 
 Said = Literal["no", "16 bit", "fp16", "bf16", "fp8", "auto"]
 """What is computed in. "16 bit": mixed precision is on and its format is left to the launcher."""
@@ -60,10 +60,10 @@ _BOOLEANS = {
 class Training:
     """What is said, topic by topic; of several places the first that is about training."""
 
-    settings: Settings
-    topics: dict[Topic, list[Setting]]
+    settings: ConfigFile
+    topics: dict[Topic, list[ConfigValue]]
 
-    def first(self, topic: Topic) -> Setting | None:
+    def first(self, topic: Topic) -> ConfigValue | None:
         """Where a topic is said first."""
         return next(iter(self.topics.get(topic, [])), None)
 
@@ -77,7 +77,7 @@ class Training:
         setting = self.first(topic)
         return None if setting is None else as_number(setting.value)
 
-    def statements(self) -> Iterator[tuple[Setting, Said]]:
+    def statements(self) -> Iterator[tuple[ConfigValue, Said]]:
         """Every place that says something of precision, and what; "no" of a format only says "not this"."""
         for topic, said in _SAYS.items():
             for setting in self.topics.get(topic, []):
@@ -105,9 +105,9 @@ class Training:
 _SAYS: dict[Topic, Said] = {"fp16": "fp16", "bf16": "bf16", "amp": "16 bit"}
 
 
-def read_training(settings: Settings) -> Training:
+def read_training(settings: ConfigFile) -> Training:
     """Find what a configuration says of training."""
-    topics: dict[Topic, list[Setting]] = {}
+    topics: dict[Topic, list[ConfigValue]] = {}
     for setting in settings.values:
         topic = _topic(setting)
         if setting.keys[-1] == "precision" and as_format(setting.value) is None:
@@ -117,7 +117,7 @@ def read_training(settings: Settings) -> Training:
     return Training(settings, {topic: _about_training(found) for topic, found in topics.items()})
 
 
-def _topic(setting: Setting) -> Topic | None:
+def _topic(setting: ConfigValue) -> Topic | None:
     name = setting.keys[-1].lower()
     if name in _WITHIN and len(setting.keys) > 1:
         outer = _TOPICS.get(setting.keys[-2].lower())
@@ -126,7 +126,7 @@ def _topic(setting: Setting) -> Topic | None:
     return _TOPICS.get(name)
 
 
-def _about_training(found: list[Setting]) -> list[Setting]:
+def _about_training(found: list[ConfigValue]) -> list[ConfigValue]:
     """Those at the top or in a table about training, if any are: a model may have an fp16 of its own."""
     near = [s for s in found if len(s.keys) == 1 or any(_TRAINING.search(key) for key in s.keys[:-1])]
     return near or found

@@ -19,9 +19,7 @@ TIMEOUT_S = 180.0
 
 VISION = "torchvision"
 
-_START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); import mptui.lab.doctor.probe as p; p.main()"
-)
+_START = f"import json, sys; sys.path[:] = json.loads(sys.argv.pop()); import {__name__} as p; p.main()"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from mptui.lab.doctor.settings import Keys, Setting, Value, refused
+from mptui.lab.doctor.config_files.values import ConfigValue, Keys, Value, refused
 
 
-def read_python(path: Path, text: str) -> list[Setting]:
+def read_python(path: Path, text: str) -> list[ConfigValue]:
     """Read the literals of a Python text.
 
     Raises:
@@ -31,7 +31,7 @@ def read_python(path: Path, text: str) -> list[Setting]:
     return list(found.values())
 
 
-def _of_body(body: list[ast.stmt], keys: Keys, lines: list[str]) -> Iterator[Setting]:
+def _of_body(body: list[ast.stmt], keys: Keys, lines: list[str]) -> Iterator[ConfigValue]:
     for statement in body:
         if isinstance(statement, ast.ClassDef):
             yield from _of_body(statement.body, (*keys, statement.name), lines)
@@ -54,7 +54,7 @@ def _names(target: ast.expr) -> Keys:
     return ("?",)
 
 
-def _of_value(value: ast.expr, keys: Keys, lines: list[str]) -> Iterator[Setting]:
+def _of_value(value: ast.expr, keys: Keys, lines: list[str]) -> Iterator[ConfigValue]:
     if isinstance(value, ast.Dict):
         for key, item in zip(value.keys, value.values, strict=True):
             if isinstance(key, ast.Constant):
@@ -67,7 +67,7 @@ def _of_value(value: ast.expr, keys: Keys, lines: list[str]) -> Iterator[Setting
         yield from _literal(value, keys, lines)
 
 
-def _literal(value: ast.expr, keys: Keys, lines: list[str]) -> Iterator[Setting]:
+def _literal(value: ast.expr, keys: Keys, lines: list[str]) -> Iterator[ConfigValue]:
     try:
         read = ast.literal_eval(value)
     except (ValueError, TypeError, SyntaxError):
@@ -79,4 +79,4 @@ def _literal(value: ast.expr, keys: Keys, lines: list[str]) -> Iterator[Setting]
     line = lines[value.lineno - 1] if value.lineno <= len(lines) else ""
     # columns count bytes; a line with other characters before the value is told without them
     one_line = value.end_lineno == value.lineno and line.isascii()
-    yield Setting(keys, plain, value.lineno, start if one_line else None, end if one_line else None)
+    yield ConfigValue(keys, plain, value.lineno, start if one_line else None, end if one_line else None)

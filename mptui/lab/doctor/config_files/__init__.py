@@ -1,0 +1,1 @@
+"""Configuration files of other programs: YAML, TOML, JSON and literals of Python."""
