@@ -1,1 +1,0 @@
-"""`docs/speed.md`: a section for each benchmark, made of the results there are."""

@@ -1,0 +1,231 @@
+"""`docs/speed.md`: one table of the figures in `benchmarks/results/`, each beside its goal.
+
+python -m benchmarks.speed_page > docs/speed.md
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import asked
+from benchmarks.common import RESULTS
+
+HEAD = """# Speed
+
+Each figure is one of `benchmarks/results/`, with its machine. This page is made of them by
+`python -m benchmarks.speed_page > docs/speed.md`; the module of each command says how it measures.
+
+Compared sides ran alternately. A figure is the median of its rounds, with the lowest and the highest in
+brackets (quartiles where many short blocks were measured, a 95 % interval for `mptui bench`), and a ratio is
+taken within its round. A ratio with rounds on both sides of 1 is a tie."""
+
+NETWORKS = {"resnet18": "ResNet-18", "resnet50": "ResNet-50", "unet": "U-Net", "tiny": "Tiny network"}
+SIDES = {
+    "bare": "a bare loop",
+    "recipe": "torchvision's recipe",
+    "accelerate": "Accelerate",
+    "timm": "timm",
+    "lightning": "bare-bones Lightning",
+    "lightning-logging": "Lightning with its bar and logger",
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure, and where it is found.
+
+    Attributes:
+        what: What was measured.
+        result: Name of the result file, without its ending.
+        path: Keys down to the figure, separated by `/`; an item of a list is found by its `name`.
+        command: What measures it.
+        goal: The least that is asked for, or the most where `at_most`; None: nothing is.
+        unit: `%` for a share of 1, or what follows the number.
+    """
+
+    what: str
+    result: str
+    path: str
+    command: str
+    goal: float | None = None
+    at_most: bool = False
+    unit: str = ""
+
+
+def figures() -> Iterator[Figure]:
+    """All figures, in the order of the page."""
+    yield from _peers()
+    yield from _loop()
+    yield from _data()
+    yield from _settings()
+    yield from _long_runs()
+    yield from _gpu()
+
+
+def _peers() -> Iterator[Figure]:
+    for network in ("resnet18", "unet", "tiny"):
+        goals = asked.PEERS["tiny" if network == "tiny" else "cpu"]
+        for side, name in SIDES.items():
+            what = f"{NETWORKS[network]}: `mptui run` over {name}, images/s"
+            path = f"cases/{network}/ratios/{side}"
+            command = f"benchmarks.peers --only {network}"
+            yield Figure(what, f"peers-{network}", path, command, goals.get(side))
+
+
+def _loop() -> Iterator[Figure]:
+    what = "Tiny network: a step of the trainer beyond a bare loop's, processor time"
+    yield Figure(what, "loop", "over_bare_us_quartiles", "benchmarks.loop", asked.LOOP_TINY_US, True, " µs")
+    for network in ("resnet18", "tiny", "tiny-fp16"):
+        what = f"{NETWORKS.get(network, 'Tiny network, FP16')}: the guards' share of a step"
+        yield Figure(what, "guards", f"{network}/share", "benchmarks.guards", asked.GUARDS, True, "%")
+    for look in ("summary", "full"):
+        what = f"ResNet-18: share of a run with `guards.numerics = {look}`"
+        yield Figure(what, "numerics", f"{look}/share_of_a_run", "benchmarks.numerics", unit="%")
+    for loop, name in (("resnet18", "ResNet-18"), ("python", "Loop bound by Python")):
+        what = f"{name}: `mptui` with its screen over `mptui run`, images/s"
+        yield Figure(what, f"ui-{loop}", f"{loop}/ratio", f"benchmarks.ui --only {loop}", asked.UI[loop])
+
+
+def _data() -> Iterator[Figure]:
+    what = "Photos to batches at 224 px: `ImageFolder` over `mptui`, "
+    path, command = "imagefolder_over_mptui", "benchmarks.input --only mixed"
+    yield Figure(f"{what}processor time", "input-mixed", f"mixed/cpu_ms/{path}", command, asked.INPUT)
+    yield Figure(f"{what}wall time", "input-mixed", f"mixed/wall_ms/{path}", command)
+    what = "ResNet-18 at 224 px from photos: share of time that waits for data"
+    path, command = "wait/data_wait_fraction", "benchmarks.input --only wait"
+    yield Figure(what, "input-wait", path, command, asked.WAIT, True, "%")
+    command = "benchmarks.cache --only epochs"
+    for clock, name in (("cpu_ms", "processor time"), ("wall_ms", "wall time")):
+        what = f"The first epoch over one from memory, {name}"
+        yield Figure(what, "cache-epochs", f"epochs/{clock}/first_over_cached", command, asked.CACHED)
+    what = "An epoch of the files over one of a set of `mptui prepare`, wall time"
+    yield Figure(what, "cache-epochs", "epochs/wall_ms/off_over_prepared", command)
+
+
+def _settings() -> Iterator[Figure]:
+    for network, side in (("resnet18", 64), ("resnet50", 224), ("unet", 128)):
+        name = f"{NETWORKS[network]} at {side} px"
+        for kind in ("precision", "layout", "update"):
+            what = f"{name}: right choices of `auto`, {kind}"
+            yield Figure(what, "choices", f"{network}/right/{kind}", "benchmarks.choices")
+        what, path = f"{name}: FP32 in NCHW over channels last, a step", f"{network}/last_over_first/fp32"
+        goal = asked.CHANNELS_LAST.get(network)
+        yield Figure(what, "choices", path, "benchmarks.choices", goal)
+    path, command = "resnet18/second_start", "benchmarks.compiling --case resnet18"
+    what = "ResNet-18: a start with compiled code kept over the first start"
+    yield Figure(what, "compiling-resnet18", path, command, asked.SECOND_START, at_most=True)
+    for network in ("resnet18", "unet"):
+        for variant, name in (("everything", "all speed settings"), ("+bf16", "bf16 alone")):
+            what = f"{NETWORKS[network]}: {name} over the plain FP32 loop (`mptui bench`)"
+            path, command = f"variants/{variant}/ratio", f"benchmarks.ablation bench {network}"
+            yield Figure(what, f"bench-{network}", path, command)
+
+
+def _long_runs() -> Iterator[Figure]:
+    what = "ResNet-50: share of a run's time for one checkpoint a minute"
+    yield Figure(what, "saving-resnet50", "share_at_one_a_minute", "benchmarks.saving", unit="%")
+    what = "`mptui attach` to a journal of 1,000,000 events without an index"
+    yield Figure(what, "attach", "median_s", "benchmarks.attach", unit=" s")
+    what, command = "10,000,000 steps over 100,000: ", "benchmarks.long_run"
+    yield Figure(f"{what}memory", "long_run", "grown_mib", command, asked.GROWN_MIB, True, " MiB more")
+    for verb in ("attach", "resume"):
+        path = f"ratios/{verb}"
+        yield Figure(f"{what}`mptui {verb}`", "long_run", path, command, asked.LONG, at_most=True)
+
+
+def _gpu() -> Iterator[Figure]:
+    command = "benchmarks.gpu"
+    for network, wanted in asked.GPU.items():
+        name = f"GPU, {NETWORKS[network]}: "
+        for what, path, goal in (
+            ("AMP's share of the floor", "floor_share", wanted.floor_share),
+            ("AMP over FP32 with TF32", "amp_over_tf32", wanted.over_tf32),
+            ("AMP over strict FP32", "amp_over_fp32", wanted.over_fp32),
+            ("AMP over the best peer", "over_best_peer", wanted.over_peer),
+        ):
+            yield Figure(f"{name}{what}", "gpu", f"{network}/{path}", command, goal)
+        for kind, most in asked.GPU_MEMORY.items():
+            path = f"{network}/memory/{kind}/share"
+            yield Figure(f"{name}peak memory of {kind} over FP32's", "gpu", path, command, most, True, "%")
+    what = "GPU: from JPEG to weights, over a plain FP32 script"
+    yield Figure(what, "gpu", "photos/over_plain_script", command, asked.GPU_PHOTOS)
+
+
+def page(folder: Path = RESULTS) -> str:
+    """The page of the results in `folder`."""
+    rows = [(figure, *_measured(figure, folder)) for figure in figures()]
+    goals = [(figure, reached) for figure, _, reached, _ in rows if reached]
+    missed = [figure.what for figure, reached in goals if reached == "no"]
+    summary = f"{len(goals)} figures with a goal are measured, {len(goals) - len(missed)} reach it."
+    if missed:
+        summary += f" Missed: {'; '.join(missed)}."
+    lines = [
+        "| what | measured | goal | reached | machine | command |",
+        "| --- | ---: | ---: | --- | --- | --- |",
+    ]
+    for figure, measured, reached, machine in rows:
+        goal = (
+            ""
+            if figure.goal is None
+            else f"{'≤' if figure.at_most else '≥'} {_number(figure.goal, figure.unit)}"
+        )
+        cells = (figure.what, measured, goal, reached, machine, f"`python -m {figure.command}`")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n\n".join((HEAD, summary, "\n".join(lines))) + "\n"
+
+
+def _measured(figure: Figure, folder: Path) -> tuple[str, str, str]:
+    """The figure, whether it reaches its goal, and the machine."""
+    documents = (
+        json.loads(path.read_text(encoding="utf-8"))
+        for stem in (figure.result, figure.result.partition("-")[0])
+        if (path := folder / f"{stem}.json").exists()
+    )
+    found = [(document, value) for document in documents if (value := _at(document, figure.path)) is not None]
+    if not found:
+        return "not measured yet", "", ""
+    document, value = max(found, key=lambda pair: str(pair[0]["machine"]["date"]))
+    text, middle = _told(value, figure.unit)
+    if figure.goal is None or middle is None:
+        return text, "", _machine(document["machine"])
+    reached = middle <= figure.goal if figure.at_most else middle >= figure.goal
+    return text, "yes" if reached else "no", _machine(document["machine"])
+
+
+def _at(document: Any, path: str) -> Any:  # noqa: ANN401 - JSON
+    for key in path.split("/"):
+        if isinstance(document, list):
+            document = next((item for item in document if item["name"] == key), None)
+        elif isinstance(document, dict):
+            document = document.get(key)
+    return document
+
+
+def _told(value: Any, unit: str) -> tuple[str, float | None]:  # noqa: ANN401 - JSON
+    """A figure in words, and its middle."""
+    if isinstance(value, str):
+        return value, None
+    if isinstance(value, int | float):
+        return _number(value, unit), float(value)
+    if isinstance(value, list):
+        low, middle, high = value
+    else:
+        low, high = (value["min"], value["max"]) if "min" in value else (value["low"], value["high"])
+        middle = value["median"]
+    bounds = unit if unit == "%" else ""
+    return f"{_number(middle, unit)} ({_number(low, bounds)} to {_number(high, bounds)})", float(middle)
+
+
+def _number(value: float, unit: str) -> str:
+    """Three significant digits and the unit."""
+    return f"{100 * value:.3g} %" if unit == "%" else f"{value:.3g}{unit}"
+
+
+def _machine(about: Mapping[str, Any]) -> str:
+    return f"{about.get('gpu') or about['cpu']}, torch {about['torch']}, {about['date']}"
+
+
+if __name__ == "__main__":
+    print(page(), end="")
