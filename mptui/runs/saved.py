@@ -22,10 +22,11 @@ from mptui.events import (
     Validated,
 )
 from mptui.fields import as_time, reader_of
+from mptui.runs.cleaned import cleaned
 from mptui.runs.history import History, SavedHistory
 from mptui.runs.log_lines import LogLine, Tone
 from mptui.runs.pace import Pace
-from mptui.runs.state import EPOCHS_KEPT, LOG_LINES, MARKS, METRICS, OPEN_COMMANDS, Mark, RunView, cleaned
+from mptui.runs.state import EPOCHS_KEPT, LOG_LINES, MARKS, METRICS, OPEN_COMMANDS, Mark, RunView
 from mptui.text import clean
 
 _EVENTS: dict[str, type[Event]] = {

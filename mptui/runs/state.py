@@ -6,7 +6,7 @@ nothing of terminals.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mptui.events import (
@@ -34,6 +34,7 @@ from mptui.events import (
     Validated,
     Warned,
 )
+from mptui.runs.cleaned import cleaned
 from mptui.runs.history import History
 from mptui.runs.log_lines import LogLine, Tone, told, validated
 from mptui.runs.names import LOSS, TRAIN, VALIDATION, shown
@@ -124,8 +125,7 @@ class RunView:
 
     def fold(self, event: Event) -> None:
         """Take one event into account."""
-        if not (isinstance(event, Step) and _is_plain(event)):
-            event = cleaned(event)
+        event = cleaned(event)
         self.version += 1
         self.time = event.time
         self.step = event.step or self.step  # a validation's progress has no step
@@ -201,9 +201,14 @@ class RunView:
         self.pace.interrupted()
 
     def _progressed(self, event: Progress) -> None:
-        if event.phase != self.phase:
-            self._enter(event, event.phase)
-        self.progress = event if event.total > 0 else None
+        """Follow the units of a phase; what is done within another one, such as filling a cache, ends."""
+        inner = event.phase != self.phase
+        if inner:
+            self.pace.interrupted()
+        if inner and event.done >= event.total:
+            self.progress, self.phase_since = None, event.time
+        else:
+            self.progress = event if event.total > 0 else None
 
     def _epoch_started(self, event: EpochStarted) -> None:
         self.epoch, self.epochs = event.epoch, event.epochs
@@ -285,7 +290,8 @@ class RunView:
         self._mark(event, f"{event.problem} in {event.where}" if event.where else event.problem, "warn")
 
     def _advised(self, event: Advice) -> None:
-        self.advice = event
+        if event.setting is not None:  # other advice is for the log, and takes nothing from the key's offer
+            self.advice = event
 
     def _recovered(self, event: Recovered) -> None:
         self._mark(event, event.action, "warn")
@@ -293,6 +299,8 @@ class RunView:
     def _preset_switched(self, event: PresetSwitched) -> None:
         self.profile = event.profile
         self.compiled = False
+        if self.advice is not None and (self.advice.setting or "").partition("=")[0] in event.changes:
+            self.advice = None  # it was taken, or something else was chosen since
         if self.started is not None:
             self.started = _under_preset(self.started, event.changes)
         self._mark(event, _changed(event))
@@ -353,29 +361,6 @@ def _changed(event: PresetSwitched) -> str:
         return f"{event.previous} → {event.profile}"
     key, values = next(iter(event.changes.items()), ("", []))
     return f"{key.rpartition('.')[2]} {' → '.join(values)}"
-
-
-def cleaned(event: Event) -> Event:
-    """The event with each text in it made safe to show."""
-    made: Event = _cleaned(event)
-    return made
-
-
-def _cleaned(value: Any) -> Any:  # noqa: ANN401 - whatever a field of an event holds
-    if isinstance(value, str):
-        return clean(value)
-    if isinstance(value, list):
-        return [_cleaned(item) for item in value]
-    if isinstance(value, dict):
-        return {clean(key): _cleaned(item) for key, item in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{f.name: _cleaned(getattr(value, f.name)) for f in fields(value)})
-    return value
-
-
-def _is_plain(event: Step) -> bool:
-    """Whether a step has only texts that need no cleaning, as each of ours; most events are steps."""
-    return all(map(str.isidentifier, (event.bound_by or "x", *event.split, *event.ceilings, *event.metrics)))
 
 
 def _in_other_steps(started: RunStarted, event: EpochStarted) -> RunStarted:

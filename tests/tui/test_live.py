@@ -103,6 +103,21 @@ async def test_waiting_is_visible_and_the_unknown_is_a_dash():
         assert "of about 1 min 50 s" in frame(app)
 
 
+@pytest.mark.parametrize(
+    ("phase", "words"),
+    [("compiling", "● compiling"), ("warming_up", "● warming up"), ("training", "● training")],
+)
+async def test_the_cache_that_was_filled_meanwhile_hides_no_phase(phase, words):
+    told = PhaseChanged(time=START, phase=phase, expected_s=110.0 if phase == "compiling" else None)
+    async with live(MemorySource([run_started(), told])) as (app, pilot):
+        await put(app, pilot, Progress(time=START + 1, phase="preparing", done=500, total=1000))
+        assert "● preparing 500 of 1,000" in frame(app)
+        await put(app, pilot, Progress(time=START + 2, phase="preparing", done=1000, total=1000))
+        assert words in frame(app)
+        assert "preparing" not in frame(app).splitlines()[0]
+        assert ("of about 1 min 50 s" in frame(app)) == (phase == "compiling")
+
+
 async def test_how_loss_scaling_fares_and_what_was_found_is_told():
     health = LossScale(
         time=START,

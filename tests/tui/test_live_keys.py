@@ -4,7 +4,7 @@ import pytest
 
 from mptui.config.dump import to_toml
 from mptui.config.merge import resolve
-from mptui.events import Paused, Resumed
+from mptui.events import Advice, Paused, PresetSwitched, Resumed
 from mptui.runs.plan import Request
 from mptui.tui.keymap import Keymap
 from mptui.tui.keys import heard_on
@@ -188,3 +188,22 @@ async def test_the_advice_shown_is_taken_by_a_key():
 
         assert source.sent[-1] == ("set", "data.workers=12")
         assert "a takes data.workers=12" in frame(app)
+
+
+async def test_advice_without_a_setting_leaves_the_offer_of_the_key():
+    source = MemorySource(demo())
+    async with live(source, (120, 36)) as (app, pilot):
+        await put(app, pilot, Advice(time=START, step=14_100, code="copy_bound", message="copies take long"))
+        await pilot.press("a")
+    assert source.sent == [("set", "data.workers=12")]
+
+
+async def test_advice_that_was_taken_is_not_offered_again():
+    taken = PresetSwitched(
+        time=START, step=14_297, profile="fast", previous="fast", changes={"data.workers": ["8", "12"]}
+    )
+    source = MemorySource([*demo(), taken])
+    async with live(source, (120, 36)) as (app, pilot):
+        await pilot.press("a")
+        assert await seen(app, pilot, "there is no advice to take")
+    assert source.sent == []

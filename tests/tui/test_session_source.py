@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from mptui.events import CommandAnswered, Event, Paused, PhaseChanged, RunFinished, RunStarted, Step
+from mptui.events import CommandAnswered, Event, Paused, PhaseChanged, Progress, RunFinished, RunStarted, Step
 from mptui.runs.plan import Request
 from mptui.tui.session_source import SessionSource
+from mptui.tui.widgets.header import headline
 
 DEADLINE_S = 120
 LOOK_S = 0.02
@@ -73,6 +74,18 @@ def test_a_command_is_answered_and_a_stop_saves(folder):
     source.wait()
     assert (finished.status, source.exit_code) == ("stopped", 0)
     assert list((folder / finished.directory.rpartition("/")[2] / "checkpoints").iterdir())
+
+
+def test_the_last_words_before_the_first_step_are_not_of_the_cache(folder):
+    source = source_of(folder, "training.max_steps=1", "data.cache=device").start()
+    view = source.view
+    events = events_until(source, RunFinished)
+    source.wait()
+    trains = next(n for n, event in enumerate(events) if getattr(event, "phase", "") == "training")
+    for event in events[:trains]:
+        view.fold(event)
+    assert any(isinstance(event, Progress) for event in events[:trains])
+    assert "● warming up" in str(headline(view, view.time, 200))
 
 
 @pytest.mark.parametrize("signal", [2, 15])

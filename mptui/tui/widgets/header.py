@@ -91,11 +91,12 @@ def _state(view: RunView, now: float) -> Content:
         return Content.styled(f"{sign} {view.finished.status.replace('_', ' ')}", f"bold {style}")
     if view.paused:
         return Content.styled("■ paused", "bold $text-warning")
-    word = PHASE_WORDS.get(view.phase, view.phase)
+    phase = view.progress.phase if view.progress is not None else view.phase
+    word = PHASE_WORDS.get(phase, phase)
     if view.progress is not None:
         word = f"{word} {view.progress.done:,} of {view.progress.total:,}"
     elif view.phase in BUSY_PHASES and view.phase_since is not None:
         word = f"{word} {fmt.duration(max(0.0, now - view.phase_since), aligned=True)}"
         if view.phase_expected_s is not None:
             word = f"{word} of about {fmt.duration(view.phase_expected_s)}"
-    return Content.styled(f"● {word}", "$text-success" if view.phase == "training" else "$text-accent")
+    return Content.styled(f"● {word}", "$text-success" if phase == "training" else "$text-accent")

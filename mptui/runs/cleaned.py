@@ -1,0 +1,32 @@
+"""Events whose texts are safe to show: names and messages come from files, libraries and people."""
+
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from mptui.events import Event, Step
+from mptui.text import clean
+
+
+def cleaned(event: Event) -> Event:
+    """The event with each text in it made safe to show."""
+    if isinstance(event, Step) and _is_plain(event):
+        return event
+    made: Event = _cleaned(event)
+    return made
+
+
+def _cleaned(value: Any) -> Any:  # noqa: ANN401 - whatever a field of an event holds
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, list):
+        return [_cleaned(item) for item in value]
+    if isinstance(value, dict):
+        return {clean(key): _cleaned(item) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _cleaned(getattr(value, f.name)) for f in fields(value)})
+    return value
+
+
+def _is_plain(event: Step) -> bool:
+    """Whether a step has only texts that need no cleaning, as each of ours; most events are steps."""
+    return all(map(str.isidentifier, (event.bound_by or "x", *event.split, *event.ceilings, *event.metrics)))
