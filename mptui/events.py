@@ -181,14 +181,15 @@ class EpochFinished(Event):
 class DeviceSample(Event):
     """What the device does now: None where the device does not say.
 
-    `utilisation` is a fraction of 1; the rest bytes, watts, degrees Celsius, MHz. `throttle` says in words
-    what holds the clocks down.
+    `utilisation` is the whole device's and `utilisation_own` this process's part of it, fractions of 1; the
+    rest bytes, watts, degrees Celsius, MHz. `throttle` says in words what holds the clocks down.
     """
 
     kind: ClassVar[str] = "device"
 
     name: str
     utilisation: float | None = None
+    utilisation_own: float | None = None
     memory_used: int | None = None
     memory_total: int | None = None
     memory_own: int | None = None

@@ -36,7 +36,7 @@ def detect(
 
 def _document(machine: "Machine") -> dict[str, Any]:
     from mptui.hardware.advice import recommend
-    from mptui.hardware.devices import select_device
+    from mptui.hardware.devices import default_device, default_reason
 
     cpus = machine.host.cpus_usable
     return {
@@ -45,7 +45,8 @@ def _document(machine: "Machine") -> dict[str, Any]:
             {"device": device.torch_name, **asdict(device), "recommendation": asdict(recommend(device, cpus))}
             for device in machine.devices
         ],
-        "selected": select_device("auto", machine.devices).torch_name,
+        "selected": default_device(machine.devices).torch_name,
+        "selected_reason": default_reason(machine.devices),
     }
 
 
@@ -55,6 +56,7 @@ def _show(machine: "Machine") -> None:
 
     from mptui.hardware.advice import recommend
     from mptui.hardware.describe import device_lines, device_title, torch_line
+    from mptui.hardware.devices import default_reason
 
     out = console()
     for device in machine.devices:
@@ -64,14 +66,14 @@ def _show(machine: "Machine") -> None:
             out.print(Panel(Text("\n".join(lines)), title=Text(title), title_align="left"))
         else:
             typer.echo("\n".join([title, *(f"  {line}" for line in lines)]))
-    for sentence in (torch_line(machine), *machine.notes):
+    for sentence in (torch_line(machine), *machine.notes, default_reason(machine.devices)):
         if sentence:
             typer.echo(sentence)
 
 
 def _next_command(machine: "Machine") -> str:
     from mptui.hardware.advice import recommend
-    from mptui.hardware.devices import select_device
+    from mptui.hardware.devices import default_device
 
-    device = select_device("auto", machine.devices)
+    device = default_device(machine.devices)
     return f"mptui run --profile {recommend(device, machine.host.cpus_usable).profile}"

@@ -10,6 +10,10 @@ from mptui.hardware.host import Host, read_host
 from mptui.hardware.nvml import GpuInfo, MigSlice, NvmlReport, read_gpus, visible_gpus
 from mptui.hardware.torch_view import Kind, TorchDevice, TorchView, read_torch
 
+_GIB = 1024**3
+_ABOUT_EQUAL = 0.9
+"""Devices with this share of the best one's room or more count as equal: a load is sampled, and inexact."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
@@ -83,13 +87,13 @@ def describe_machine(
 
 
 def select_device(asked: str, devices: Sequence[Device]) -> Device:
-    """Choose the device for `hardware.device`: auto takes the first usable accelerator, else the CPU.
+    """Choose the device for `hardware.device`: auto takes the default device.
 
     Raises:
         ConfigError: There is no such device, or torch can't use it.
     """
     if asked == "auto":
-        return next(device for device in devices if device.usable)
+        return default_device(devices)
     wanted = f"{asked}:0" if asked in {"cuda", "xpu"} else asked
     for device in devices:
         if device.torch_name == wanted:
@@ -102,6 +106,48 @@ def select_device(asked: str, devices: Sequence[Device]) -> Device:
     raise ConfigError(
         f"--device {asked}: this machine has {known}.", hint="Name one of these, or use --device auto."
     )
+
+
+def default_device(devices: Sequence[Device]) -> Device:
+    """Return the freest usable accelerator, else the CPU.
+
+    Idle compute times free memory decides, so that a large GPU with a little load comes before a small idle
+    one; among about equals the first, which is CUDA's fastest.
+    """
+    usable = [device for device in devices if device.usable]
+    accelerators = [device for device in usable if device.kind != "cpu"]
+    if not accelerators:
+        return usable[0]
+    enough = _ABOUT_EQUAL * max(map(_room, accelerators))
+    return next(device for device in accelerators if _room(device) >= enough)
+
+
+def default_reason(devices: Sequence[Device]) -> str | None:
+    """Say in a sentence why the default device is not the first usable one; None where it is."""
+    usable = [device for device in devices if device.usable and device.kind != "cpu"]
+    default = default_device(devices)
+    if not usable or default == usable[0]:
+        return None
+    return (
+        f"{default.torch_name} is the freest of {len(usable)} GPUs, and the default: "
+        f"{usable[0].torch_name} {_load_words(usable[0])}."
+    )
+
+
+def _room(device: Device) -> float:
+    """Idle share of the compute times free memory, in bytes; what a device does not tell counts as free."""
+    free = device.memory_total if device.memory_free is None else device.memory_free
+    busy = device.gpu.utilisation if device.gpu else None
+    return (free or 0) * (1 - (busy or 0.0))
+
+
+def _load_words(device: Device) -> str:
+    parts = []
+    if device.gpu is not None and device.gpu.utilisation is not None:
+        parts.append(f"is {device.gpu.utilisation:.0%} busy")
+    if device.memory_total is not None and device.memory_free is not None:
+        parts.append(f"has {device.memory_free / _GIB:.1f} of {device.memory_total / _GIB:.1f} GiB free")
+    return " and ".join(parts)
 
 
 def _cpu(host: Host) -> Device:

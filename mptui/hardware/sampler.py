@@ -1,8 +1,10 @@
 """What the device does, once a second, from a thread that nobody waits for."""
 
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from statistics import mean
 from typing import Protocol
 
 import psutil
@@ -31,7 +33,11 @@ class Source(Protocol):
 
 
 class CpuSource:
-    """Samples of this process on its host: the share of the usable CPUs it keeps busy, and memory."""
+    """Samples of the host: how busy its CPUs and its memory are, and this process's share of both.
+
+    The CPUs are those that this process may run on. Where a control group allows it fewer than that, using
+    the whole allowance counts as 100 %, however idle the rest of the machine is.
+    """
 
     def __init__(self) -> None:
         self._process = psutil.Process()
@@ -40,14 +46,16 @@ class CpuSource:
     def open(self) -> None:
         """Start to count CPU time."""
         self._process.cpu_percent()
+        psutil.cpu_percent(percpu=True)
 
     def read(self) -> DeviceSample:
         """Measure since the last call."""
-        busy_cpus = self._process.cpu_percent() / 100
+        own = min(1.0, self._process.cpu_percent() / 100 / self._host.cpus_usable)
         total, free = host_memory()
         return DeviceSample(
             name=self._host.name,
-            utilisation=min(1.0, busy_cpus / self._host.cpus_usable),
+            utilisation=max(own, _cpu_utilisation(psutil.cpu_percent(percpu=True))),
+            utilisation_own=own,
             memory_used=total - free,
             memory_total=total,
             memory_own=self._process.memory_info().rss,
@@ -55,6 +63,13 @@ class CpuSource:
 
     def close(self) -> None:
         """Nothing was taken."""
+
+
+def _cpu_utilisation(percents: Sequence[float]) -> float:
+    """Mean utilisation (0 to 1) of the CPUs that this process may run on, of `percents` by CPU number."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
+    ours = [percents[cpu] for cpu in affinity(0) if cpu < len(percents)] if affinity else []
+    return mean(ours or percents or [0.0]) / 100
 
 
 class DeviceSampler:

@@ -100,8 +100,12 @@ class StoppedError(Exception):
 
 
 def endless(request: "Request", plan: "Plan") -> "Request":
-    """The same in epochs of some length and many of them: no run ends before it is measured."""
+    """The same on the plan's device, in epochs of some length and many of them.
+
+    No run ends before it is measured, and none goes to another device because this one is busy.
+    """
     flags = {**request.flags, "training.epochs": ("bench", 100_000)}
+    flags["hardware.device"] = ("bench", plan.device.torch_name)
     if plan.resolved.sources["data.samples"].startswith("chosen"):
         flags["data.samples"] = ("bench", 2 * _BUILT_IN_STEPS * plan.config.training.batch_size)
     return replace(request, flags=flags)

@@ -12,7 +12,7 @@ from mptui.config.merge import Resolved, resolve, task_of_model
 from mptui.config.schema import RunConfig, TaskName
 from mptui.data.open import task_of
 from mptui.hardware.advice import PrecisionChoice, choose_precision, default_workers
-from mptui.hardware.devices import Device, Machine, find_machine, select_device
+from mptui.hardware.devices import Device, Machine, default_reason, find_machine, select_device
 
 BUILT_IN = "shapes"
 
@@ -82,6 +82,7 @@ def plan_run(request: Request, machine: Machine | None = None) -> Plan:
         machine = find_machine(with_torch=True)
     device = select_device(resolved.config.hardware.device, machine.devices)
     resolved, notes = filled(resolved, device)
+    reason = default_reason(machine.devices) if resolved.config.hardware.device == "auto" else None
     config = resolved.config
     task = task_of_model(str(config.model.name))
     _check_model(config, task)
@@ -94,7 +95,7 @@ def plan_run(request: Request, machine: Machine | None = None) -> Plan:
         precision=choose_precision(config.precision.mode, device),
         workers=default_workers(machine.host.cpus_usable) if workers == "auto" else workers,
         driver=machine.driver,
-        notes=notes,
+        notes=notes if reason is None else (reason, *notes),
         channels_last=layout_of(config, device),
         fused=bool(config.speed.fused),
     )

@@ -8,7 +8,7 @@ import typer
 from typer.testing import CliRunner
 
 from mptui.cli.detect import app_command
-from tests.hardware.fake_nvml import FakeNvml, FakeSlice, h200, t4
+from tests.hardware.fake_nvml import GIB, FakeNvml, FakeSlice, h200, t4
 
 
 @pytest.fixture
@@ -45,6 +45,17 @@ def test_plain_lines_tell_what_to_use_and_stderr_what_to_do_next(detect):
     assert "use bf16" in result.stdout
     assert "mptui run --profile fast" in result.stderr
     assert "mptui run" not in result.stdout
+
+
+def test_the_freest_gpu_is_selected_and_the_reason_told(detect):
+    cards = h200(utilisation=93, used=100 * GIB), h200(uuid="GPU-b")
+
+    document = json.loads(detect(FakeNvml([*cards]), "--json").stdout)
+    told = detect(FakeNvml([*cards])).stdout
+
+    assert document["selected"] == "cuda:1"
+    assert document["selected_reason"] in told
+    assert "cuda:0 is 93% busy" in told
 
 
 @pytest.mark.parametrize(

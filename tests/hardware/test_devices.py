@@ -6,7 +6,7 @@ import pytest
 from mptui.errors import ConfigError
 from mptui.hardware.advice import recommend
 from mptui.hardware.describe import device_lines, torch_line
-from mptui.hardware.devices import Machine, describe_machine, select_device
+from mptui.hardware.devices import Machine, default_reason, describe_machine, select_device
 from mptui.hardware.formats import cuda_formats, rocm_formats
 from mptui.hardware.nvml import read_gpus
 from mptui.hardware.torch_view import TorchDevice, TorchView
@@ -161,6 +161,37 @@ def test_a_device_is_chosen_by_name(driver):
     assert select_device("cpu", devices).kind == "cpu"
     with pytest.raises(ConfigError, match=r"this machine has cuda:0, cuda:1, cpu"):
         select_device("cuda:2", devices)
+
+
+@pytest.mark.parametrize(
+    ("cards", "default"),
+    [
+        ([h200(utilisation=93, used=100 * GIB), h200()], "cuda:1"),
+        ([h200(utilisation=93), h200()], "cuda:1"),
+        ([h200(used=100 * GIB), h200()], "cuda:1"),
+        ([h200(utilisation=4, used=GIB), h200()], "cuda:0"),
+        ([h200(utilisation=40), t4()], "cuda:0"),
+        ([h200(utilisation=95, used=70 * GIB), t4()], "cuda:1"),
+        ([t4(lost=True), h200(utilisation=93), h200(utilisation=10)], "cuda:2"),
+    ],
+    ids=["busy and full", "busy", "full", "about equal", "large and half busy", "small but free", "lost"],
+)
+def test_the_default_is_the_freest_gpu(driver, cards, default):
+    driver(*cards)
+    devices = look().devices
+    chosen = select_device("auto", devices)
+
+    assert chosen.gpu is not None
+    assert f"cuda:{chosen.gpu.index}" == default
+    assert (default_reason(devices) is None) == chosen.torch_name.endswith(":0")
+
+
+def test_why_the_default_is_not_the_first_gpu_is_a_sentence(driver):
+    driver(h200(utilisation=93, used=100 * GIB), h200(uuid="GPU-b"))
+
+    assert default_reason(look().devices) == (
+        "cuda:1 is the freest of 2 GPUs, and the default: cuda:0 is 93% busy and has 40.0 of 140.0 GiB free."
+    )
 
 
 def test_the_lines_of_a_device(driver):

@@ -1,13 +1,15 @@
 import os
 import threading
+from dataclasses import replace
 from typing import Any
 
 import psutil
 import pynvml
 import pytest
 
-from mptui.hardware.sampler import STALE_AFTER_S, DeviceSampler
+from mptui.hardware.sampler import STALE_AFTER_S, CpuSource, DeviceSampler
 from tests.hardware.fake_nvml import GIB, FakeSlice, h200, t4
+from tests.hardware.machines import HOST
 
 PATIENCE_S = 60
 
@@ -194,3 +196,36 @@ def test_a_cpu_is_sampled_too(monkeypatch):
     assert 0 < sample.memory_own < sample.memory_total
     assert 0 < sample.memory_used < sample.memory_total
     assert sample.power_w is None
+
+
+def test_a_cpu_is_as_busy_as_the_machine_and_not_as_this_process(monkeypatch):
+    monkeypatch.setattr(psutil, "cpu_percent", lambda percpu: [90.0, 60.0])
+    monkeypatch.setattr(psutil.Process, "cpu_percent", lambda _: 25.0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    source = CpuSource()
+    monkeypatch.setattr(source, "_host", replace(HOST, cpus_usable=2))
+
+    sample = source.read()
+
+    assert (sample.utilisation, sample.utilisation_own) == (0.75, 0.125)
+
+
+def test_cpus_that_this_process_may_not_use_do_not_count(monkeypatch):
+    monkeypatch.setattr(psutil, "cpu_percent", lambda percpu: [0.0, 80.0, 0.0, 0.0])
+    monkeypatch.setattr(psutil.Process, "cpu_percent", lambda _: 30.0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1}, raising=False)
+    source = CpuSource()
+    monkeypatch.setattr(source, "_host", replace(HOST, cpus_usable=1))
+
+    sample = source.read()
+
+    assert (sample.utilisation, sample.utilisation_own) == (0.8, 0.3)
+
+
+def test_a_whole_allowance_of_a_control_group_is_all_of_the_cpu(monkeypatch):
+    monkeypatch.setattr(psutil, "cpu_percent", lambda percpu: [10.0] * 8)
+    monkeypatch.setattr(psutil.Process, "cpu_percent", lambda _: 100.0)
+    source = CpuSource()
+    monkeypatch.setattr(source, "_host", replace(HOST, cpus_usable=1))
+
+    assert source.read().utilisation == 1.0

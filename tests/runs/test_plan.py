@@ -1,11 +1,15 @@
 """What is chosen where nothing was asked for: the network by the data, its size by the device."""
 
+from dataclasses import replace
+
 import pytest
 
 from mptui.config.merge import resolve
-from mptui.hardware.devices import Device
+from mptui.hardware.devices import Device, Machine
+from mptui.hardware.nvml import GpuInfo
 from mptui.runs.plan import Request, filled, plan_run
 from tests.data.images import class_folders
+from tests.hardware.machines import HOST, card
 
 
 def device(kind):
@@ -48,3 +52,26 @@ def test_images_alone_are_learnt_by_a_diffusion_unet(tmp_path):
     flags = {"data.path": ("--data", str(tmp_path)), "hardware.device": ("--device", "cpu")}
     plan = plan_run(Request(None, flags, (), {}))
     assert (plan.task, plan.config.model.name) == ("diffusion", "diffusion_unet")
+
+
+def two_gpus(*loads):
+    cards = [
+        card("NVIDIA H200", (9, 0), 140, gpu=GpuInfo(index=at, name="NVIDIA H200", utilisation=load))
+        for at, load in enumerate(loads)
+    ]
+    devices = [replace(each, index=at) for at, each in enumerate(cards)]
+    return Machine(host=HOST, driver=None, cuda=None, torch=None, devices=devices, notes=[])
+
+
+def test_a_run_takes_the_freest_gpu_and_says_so():
+    plan = plan_run(Request(), two_gpus(0.93, 0.0))
+
+    assert plan.device.torch_name == "cuda:1"
+    assert "cuda:1 is the freest of 2 GPUs" in plan.notes[0]
+
+
+def test_a_run_that_names_its_gpu_keeps_it_however_busy_it_is():
+    plan = plan_run(Request(flags={"hardware.device": ("--device", "cuda:0")}), two_gpus(0.93, 0.0))
+
+    assert plan.device.torch_name == "cuda:0"
+    assert not any("freest" in note for note in plan.notes)

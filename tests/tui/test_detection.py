@@ -66,6 +66,14 @@ async def test_each_device_has_a_card_and_the_chosen_one_tells_everything(two_ca
     assert "no throttling" in second
 
 
+async def test_the_freest_card_is_chosen_at_first_and_the_reason_told(two_cards):
+    two_cards.gpus[0].used, two_cards.gpus[0].utilisation = 135 * GIB, 93
+    async with cockpit((120, 36)) as (app, pilot, _):
+        await until(app, pilot, "cuda:1 is the freest of 2 GPUs")
+        await pilot.press("enter")
+        await until(app, pilot, "cuda:1  Tesla T4   9.0 GiB free")
+
+
 async def test_a_large_terminal_shows_all_devices_whole(two_cards):
     async with cockpit((120, 36)) as (app, pilot, _):
         await until(app, pilot, "2.0 of 140.0 GiB")

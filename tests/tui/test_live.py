@@ -3,6 +3,7 @@ import pytest
 from mptui.events import (
     Advice,
     CommandAnswered,
+    DeviceSample,
     Diagnosed,
     LossScale,
     PhaseChanged,
@@ -71,6 +72,18 @@ async def test_small_screen_folds_the_panels_and_tab_turns_to_them():
     assert "╭─ mixed precision" in third
     assert "╭─ where a step goes" in third
     assert "╭─ loss" in again
+
+
+async def test_a_cpu_shows_how_busy_it_is_and_who_keeps_it_busy():
+    sample = DeviceSample(time=START, step=1, name="A CPU", utilisation=0.93, utilisation_own=0.5)
+    async with live(MemorySource([*demo(), sample])) as (app, _):
+        large = frame(app)
+    async with live(MemorySource([*demo(), sample]), (80, 24)) as (app, _):
+        small = frame(app)
+
+    assert "93 %" in large
+    assert "busy with: ours 50 %   others 43 %" in large
+    assert "busy 93 % (ours 50 %)" in small
 
 
 async def test_smallest_screen_keeps_the_figures():

@@ -89,6 +89,8 @@ class DetectionScreen(Page):
         """Show what was seen, on the same device as before where it is still there."""
         if not self.is_running:
             return  # left meanwhile
+        from mptui.hardware.devices import default_reason
+
         before = self._seen.devices[self._chosen] if self._seen else None
         self._seen = seen
         self._chosen = _place_of(before, seen)
@@ -96,8 +98,9 @@ class DetectionScreen(Page):
         async with cards.batch():
             await cards.remove_children()
             machine = seen.machine
+            notes = filter(None, [*machine.notes, default_reason(seen.devices)])
             await cards.mount_all(
-                [Static(clean(note), markup=False, classes="note") for note in machine.notes]
+                [Static(clean(note), markup=False, classes="note") for note in notes]
                 + [
                     DeviceCard(each, advice, machine)
                     for each, advice in zip(seen.devices, seen.advice, strict=True)
@@ -162,12 +165,14 @@ class DetectionScreen(Page):
 
 
 def _place_of(before: "Device | None", seen: Seen) -> int:
-    """Where the device of before is now; else the first that can be used."""
-    places = [index for index, device in enumerate(seen.devices) if device.usable]
+    """Where the device of before is now; else the default device."""
+    from mptui.hardware.devices import default_device
+
     if before is not None:
-        same = [i for i in places if _identity(seen.devices[i]) == _identity(before)]
-        places = same + places
-    return next(iter(places), 0)
+        for index, device in enumerate(seen.devices):
+            if device.usable and _identity(device) == _identity(before):
+                return index
+    return seen.devices.index(default_device(seen.devices))
 
 
 def _identity(device: "Device") -> str:

@@ -113,7 +113,7 @@ def _live(sample: DeviceSample, width: int) -> list[Content]:
 
     bars = [
         gauge("memory", gauges.share(sample.memory_used, sample.memory_total), memory),
-        gauge("busy", sample.utilisation, gauges.busy(sample)),
+        gauge("busy", sample.utilisation, gauges.busy_with_own(sample)),
     ]
     if sample.power_w is not None:
         share = gauges.share(sample.power_w, sample.power_limit_w)

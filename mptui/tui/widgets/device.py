@@ -5,7 +5,18 @@ from textual.content import Content
 from mptui import format as fmt
 from mptui.events import DeviceSample
 from mptui.runs.state import RunView
-from mptui.tui.widgets.gauges import FIGURE, LABEL, busy, clock, gauge, heat, power, share, throttle
+from mptui.tui.widgets.gauges import (
+    FIGURE,
+    LABEL,
+    busy,
+    busy_with_own,
+    clock,
+    gauge,
+    heat,
+    power,
+    share,
+    throttle,
+)
 from mptui.tui.widgets.panel import Lines, Panel
 
 
@@ -27,7 +38,7 @@ class DevicePanel(Panel):
             ),
             Content.styled(_memory(sample), "$quiet"),
             gauge("power", share(sample.power_w, sample.power_limit_w), power(sample), room),
-            Content.assemble(f"{heat(sample)}   {clock(sample)}   ", throttle(sample)),
+            _state(sample),
         ]
 
 
@@ -36,7 +47,9 @@ def device_line(view: RunView) -> list[Content]:
     sample = view.device or DeviceSample(name="")
     total = f" of {fmt.size(sample.memory_total)}" if sample.memory_total else ""
     memory = f"{fmt.size(sample.memory_used)}{total}"
-    figures = [Content(each) for each in (f"busy {busy(sample)}", memory, power(sample), heat(sample))]
+    figures = [
+        Content(each) for each in (f"busy {busy_with_own(sample)}", memory, power(sample), heat(sample))
+    ]
     figures.insert(1 if sample.throttle else len(figures), throttle(sample))
     return figures
 
@@ -45,6 +58,14 @@ def _title(view: RunView) -> str:
     if view.started is None:
         return view.device.name if view.device and view.device.name else "device"
     return f"{view.started.device}  {view.started.device_name}"
+
+
+def _state(sample: DeviceSample) -> Content:
+    """Heat, clock and throttling; of a CPU, which reports none of these, whose work keeps it busy."""
+    if sample.utilisation is not None and sample.utilisation_own is not None:
+        others = max(0.0, sample.utilisation - sample.utilisation_own)
+        return Content(f"busy with: ours {100 * sample.utilisation_own:.0f} %   others {100 * others:.0f} %")
+    return Content.assemble(f"{heat(sample)}   {clock(sample)}   ", throttle(sample))
 
 
 def _memory(sample: DeviceSample) -> str:

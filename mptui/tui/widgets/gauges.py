@@ -24,6 +24,12 @@ def busy(sample: DeviceSample) -> str:
     return fmt.UNKNOWN if sample.utilisation is None else f"{100 * sample.utilisation:.0f} %"
 
 
+def busy_with_own(sample: DeviceSample) -> str:
+    """Say how busy the device is, and this process's part of it where it is known: `93 % (ours 50 %)`."""
+    own = sample.utilisation_own
+    return busy(sample) + ("" if own is None else f" (ours {100 * own:.0f} %)")
+
+
 def power(sample: DeviceSample) -> str:
     """Say what it draws, and of what."""
     if sample.power_w is None:
