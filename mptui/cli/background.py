@@ -18,6 +18,8 @@ from types import FrameType
 import typer
 
 from mptui.cli.output import print_json
+from mptui.errors import DiskError
+from mptui.streams import OutputError, drop_unwritten
 from mptui.text import clean
 
 Ready = Callable[[Path], None]
@@ -103,10 +105,26 @@ def _leave(write: int, directory: Path) -> None:
 
 
 def _tell(started: Started, *, as_json: bool) -> int:
-    """Say what runs, and what to do with it."""
+    """Say what runs, and what to do with it.
+
+    Raises:
+        DiskError: It can't be said on stdout. The run goes on.
+    """
+    directory = clean(str(started.directory))
+    try:
+        _print_started(started, directory, as_json=as_json)
+    except OutputError as error:
+        drop_unwritten(sys.stdout)
+        raise DiskError(
+            f"standard output: {error.strerror}",
+            hint=f"the run has started, and goes on: mptui attach {directory}; mptui stop {directory}",
+        ) from error
+    return 0
+
+
+def _print_started(started: Started, directory: str, *, as_json: bool) -> None:
     from mptui.runs.detach import LOG
 
-    directory = clean(str(started.directory))
     if as_json:
         print_json(
             {
@@ -117,11 +135,10 @@ def _tell(started: Started, *, as_json: bool) -> int:
                 "log": str(started.directory / LOG),
             }
         )
-        return 0
+        return
     typer.echo(f"run: {directory} (process {started.pid})")
     typer.echo(f"watch it: mptui attach {directory}")
     typer.echo(f"stop it: mptui stop {directory}")
-    return 0
 
 
 def _follow(started: Started, *, as_json: bool, quiet: bool) -> int:

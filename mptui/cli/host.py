@@ -1,7 +1,10 @@
 """Hosts a session in this process for `run` and `resume`: signals in, events out, an exit code at the end."""
 
+import contextlib
 import os
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +15,7 @@ from mptui.cli.output import console, print_json, print_next
 from mptui.cli.signals import Signals
 from mptui.codec import finite_json
 from mptui.runs.leaving import end_now, worker_left
+from mptui.streams import drop_unwritten, is_gone
 from mptui.text import clean
 
 if TYPE_CHECKING:
@@ -44,7 +48,8 @@ def host(session: "Session", signals: Signals, *, as_json: bool, quiet: bool) ->
         raise result.bug
     if result.error is not None:
         if as_json:
-            print_json(finite_json(result.summary))
+            with _losing_output():  # the error and its exit code count, whoever reads the document
+                print_json(finite_json(result.summary))
         raise result.error
     tell_end(result.summary, session.run, result.exit_code, as_json=as_json, quiet=quiet)
     if worker_left():
@@ -53,19 +58,29 @@ def host(session: "Session", signals: Signals, *, as_json: bool, quiet: bool) ->
 
 
 def tell_end(summary: dict[str, Any], run: Path, code: int, *, as_json: bool, quiet: bool) -> None:
-    """Say on stdout how a run ended, and on stderr what to do next."""
+    """Say on stdout how a run ended, and on stderr what to do next.
+
+    Raises:
+        OutputError: The document of a run that completed could not be written.
+    """
     if as_json:
-        print_json(finite_json(summary))
+        with contextlib.nullcontext() if code == 0 else _losing_output():
+            print_json(finite_json(summary))
         return
-    try:
+    with _losing_output():  # nobody is there to read it, and the exit code is the run's all the same
         for line in final_lines(summary):
             typer.echo(clean(line))
-        if not quiet:
-            print_next(_next_step(run, code))
-    except OSError:  # nobody is there to read it, and the exit code is the run's all the same
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for stream in (sys.stdout, sys.stderr):
-            os.dup2(nowhere, stream.fileno())
+    if not quiet:
+        print_next(_next_step(run, code))
+
+
+@contextlib.contextmanager
+def _losing_output() -> Iterator[None]:
+    """Drop what stdout does not take."""
+    try:
+        yield
+    except OSError:
+        drop_unwritten(sys.stdout)
 
 
 def renderer_of(*, silent: bool) -> Renderer:
@@ -84,16 +99,19 @@ def _show(session: "Session", events: "EventBuffer", renderer: Renderer) -> None
     What happens is fetched now and then, and wakes nobody: each wake takes Python's lock and a processor from
     the thread that trains.
     """
+    ended = False
     try:
-        ended = False
-        while not ended:
+        while not ended and not is_gone(sys.stderr):
             ended = session.wait(renderer.every_s)
             for event in events.drain():
                 renderer.show(event)
         renderer.close()
-    except OSError:
-        while not session.wait(POLL_S):  # a wait without a limit would keep signals from their handlers
-            pass
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a third one ends even a write to a stalled terminal
+        renderer.close()
+        raise
+    while not session.wait(POLL_S):  # a wait without a limit would keep signals from their handlers
+        pass
 
 
 def _next_step(run: Path, code: int) -> str:

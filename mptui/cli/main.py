@@ -3,7 +3,6 @@
 Importing this costs no schema, no torch and no screen: each command imports what it needs when it is called.
 """
 
-import os
 import sys
 import traceback
 from typing import Annotated, NoReturn
@@ -27,7 +26,8 @@ from mptui.cli import (
     stop,
     tune,
 )
-from mptui.errors import MptuiError
+from mptui.errors import DiskError, MptuiError
+from mptui.streams import OutputError, drop_unwritten, standard_streams
 from mptui.text import clean
 
 _INTERRUPTED = 130
@@ -87,7 +87,9 @@ for _module in (
 def main() -> NoReturn:
     """Run the command line and end the process with its exit code."""
     arguments = sys.argv[1:]
-    sys.exit(_exit_code([a for a in arguments if a != "--debug"], debug="--debug" in arguments))
+    with standard_streams():
+        code = _exit_code([a for a in arguments if a != "--debug"], debug="--debug" in arguments)
+    sys.exit(code)
 
 
 def _exit_code(arguments: list[str], debug: bool) -> int:
@@ -103,9 +105,12 @@ def _exit_code(arguments: list[str], debug: bool) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # What is still buffered has no reader; without this, the interpreter's last flush complains.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_unwritten(sys.stdout)
         return _BROKEN_PIPE
+    except OutputError as error:
+        drop_unwritten(sys.stdout)
+        _tell(f"standard output: {error.strerror}", "make room, or send the output elsewhere", debug)
+        return DiskError.exit_code
     return code or 0
 
 

@@ -1,17 +1,13 @@
 """The terminal of this process: whether there is one, and keeping it for the screen alone."""
 
-import io
 import os
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from mptui.errors import ConfigError
 from mptui.runs.detach import leave_session
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
+from mptui.streams import lossy_stream
 
 _STANDARD = (1, 2)
 
@@ -49,7 +45,7 @@ class Terminal:
         sys.stdout.flush()
         sys.stderr.flush()
         self._copies = [os.dup(number) for number in _STANDARD]
-        out, err = (_stream(copy) for copy in self._copies)
+        out, err = (lossy_stream(copy) for copy in self._copies)
         sys.stdout = sys.__stdout__ = out  # type: ignore[misc]
         sys.stderr = sys.__stderr__ = err  # type: ignore[misc]
         self.log_to(self._first_log)
@@ -89,19 +85,3 @@ class Terminal:
         for number in (0, *self._copies):
             os.dup2(nowhere, number)
         os.close(nowhere)
-
-
-class _Lasting(io.FileIO):
-    """Takes what a dead terminal no longer does, so that the thread that draws lives until it is told."""
-
-    def write(self, data: "ReadableBuffer") -> int:
-        try:
-            return super().write(data)
-        except OSError:
-            return len(memoryview(data).cast("B"))
-
-
-def _stream(number: int) -> io.TextIOWrapper:
-    return io.TextIOWrapper(
-        io.BufferedWriter(_Lasting(number, "w", closefd=False)), encoding="utf-8", errors="replace"
-    )

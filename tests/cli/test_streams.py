@@ -1,0 +1,143 @@
+"""Runs and commands whose standard streams are closed, full, or lose their reader."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from mptui.events import EpochFinished, PhaseChanged
+from mptui.runs.directory import read_summary
+from mptui.runs.journal import read_journal
+from mptui.runs.lock import owner_of
+from tests.cli.test_detach import ENDLESS, SMALL, look_until
+from tests.cli.test_run import DEADLINE_S
+
+MPTUI = f"{sys.executable} -m mptui"
+RUN = f"{MPTUI} run --runs-dir . --name run"
+SHORT = {**SMALL, "MPTUI_TRAINING_MAX_STEPS": "2"}
+
+
+def shell(script, folder, environ=SHORT):
+    """Start a script of bash in a process group of its own."""
+    return subprocess.Popen(
+        ["bash", "-c", script],
+        cwd=folder,
+        env={**os.environ, **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+
+
+def ended(script, folder, environ=SHORT):
+    """Run a script to its end: its exit code, stdout and stderr."""
+    with shell(script, folder, environ) as process:
+        told, complaint = process.communicate(timeout=DEADLINE_S)
+    return process.returncode, told, complaint
+
+
+def epochs(run):
+    return sum(isinstance(event, EpochFinished) for event in read_journal(run))
+
+
+@pytest.mark.parametrize(
+    ("reader", "number", "code"),
+    [("tee log", signal.SIGHUP, 143), ("tee log", signal.SIGINT, 130), ("head -1", None, 143)],
+)
+def test_a_run_outlives_the_reader_of_its_pipe(tmp_path, reader, number, code):
+    run = tmp_path / "run"
+    script = f"trap : HUP INT; {RUN} 2>&1 | {reader}; exit ${{PIPESTATUS[0]}}"
+    with shell(script, tmp_path, ENDLESS) as process:
+        look_until(lambda: epochs(run) or process.poll() is not None)
+        owner = owner_of(run)
+        assert owner is not None
+        if number is not None:
+            os.killpg(process.pid, number)
+        if code == 143:
+            before = epochs(run)
+            look_until(lambda: epochs(run) >= before + 3 or owner_of(run) is None)
+            os.kill(owner, signal.SIGTERM)
+        complaint = process.communicate(timeout=DEADLINE_S)[1]
+    assert process.returncode == code
+    assert "Traceback" not in complaint
+    assert (read_summary(run)["status"], read_summary(run)["exit_code"]) == ("stopped", code)
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-", ">/dev/full 2>/dev/full"])
+def test_a_run_needs_no_standard_streams(tmp_path, closed):
+    code, _, complaint = ended(f"{RUN} {closed}", tmp_path)
+    assert code == 0
+    assert "Traceback" not in complaint
+    assert "Exception" not in complaint
+    assert read_summary(tmp_path / "run")["status"] == "completed"
+    records = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert records[-1]["event"] == "run_finished"
+
+
+@pytest.mark.parametrize("command", ["runs", "profiles list --json", "detect"])
+@pytest.mark.parametrize(("where", "expected"), [("/dev/full", 7), ("&-", 0)])
+def test_a_result_that_can_not_be_written_is_told_in_two_lines(tmp_path, command, where, expected):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "run.toml").touch()
+    environ = {"MPTUI_RUNS_DIR": str(tmp_path)}
+    code, _, complaint = ended(f"{MPTUI} {command} >{where}", tmp_path, environ)
+    assert code == expected
+    assert "Traceback" not in complaint
+    told = "mptui: standard output: No space left on device\n  make room, or send the output elsewhere\n"
+    assert complaint.endswith(told) == (expected == 7)
+
+
+def test_a_document_that_can_not_be_written_is_told(tmp_path):
+    code, _, complaint = ended(f"{RUN} --json >/dev/full", tmp_path)
+    assert code == 7
+    assert complaint.count("mptui: ") == 1
+    assert read_summary(tmp_path / "run")["exit_code"] == 0
+
+
+def test_a_detached_run_that_can_not_be_told_is_told_on_stderr(tmp_path):
+    code, _, complaint = ended(f"{RUN} --detach --json >/dev/full", tmp_path, ENDLESS)
+    owner = owner_of(tmp_path / "run")
+    assert owner is not None
+    os.kill(owner, signal.SIGKILL)
+    assert code == 7
+    assert "standard output: No space left on device" in complaint
+    assert re.search(r"goes on: mptui attach \S*run; mptui stop", complaint)
+
+
+def test_a_second_interrupt_shows_the_cursor_again(tmp_path):
+    leader, follower = pty.openpty()
+    shown = bytearray()
+
+    def take():
+        while True:
+            try:
+                shown.extend(os.read(leader, 1 << 16))
+            except OSError:  # the other end is closed
+                return
+
+    reader = threading.Thread(target=take)
+    reader.start()
+    large = {"MPTUI_MODEL_WIDTH": "48", "MPTUI_MODEL_DEPTH": "4"}  # so that saving takes a while
+    environ = {**os.environ, **ENDLESS, **large, "TERM": "xterm-256color"}
+    process = subprocess.Popen(RUN.split(), cwd=tmp_path, env=environ, stdout=follower, stderr=follower)
+    os.close(follower)
+    look_until(lambda: b"\x1b[?25l" in shown and b"[Train]" in shown)
+    process.send_signal(signal.SIGINT)
+    look_until(lambda: any(map(is_stop, read_journal(tmp_path / "run"))))
+    process.send_signal(signal.SIGINT)
+    assert process.wait(DEADLINE_S) == 130
+    reader.join()
+    os.close(leader)
+    assert read_summary(tmp_path / "run")["status"] == "running"  # it was not the first that ended it
+    assert shown.rfind(b"\x1b[?25h") > shown.rfind(b"\x1b[?25l")
+
+
+def is_stop(event):
+    return isinstance(event, PhaseChanged) and event.phase == "saving"
