@@ -52,7 +52,7 @@ def _running_or_newest(folder: Path) -> Path:
         ConfigError: Several are running.
         RunDirectoryError: There is none at all.
     """
-    from mptui.runs.directory import list_runs
+    from mptui.runs.directory import list_runs, read_summary, started_of
     from mptui.runs.lock import holder_of
 
     found = list_runs(folder)
@@ -64,4 +64,4 @@ def _running_or_newest(folder: Path) -> Path:
     if len(running) > 1:
         names = ", ".join(path.name for path in running)
         raise ConfigError(f"{len(running)} runs are running: {names}", hint="name one: mptui attach RUN")
-    return running[0] if running else max(found, key=lambda path: path.stat().st_mtime)
+    return running[0] if running else max(found, key=lambda path: started_of(path, read_summary(path)))

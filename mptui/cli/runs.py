@@ -32,7 +32,7 @@ def list_all(ctx: typer.Context, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR, as_js
     from mptui.codec import finite_json
     from mptui.runs.compare import summaries
 
-    listed = summaries(runs_dir)
+    listed = summaries(runs_dir, _tell_unreadable)
     if as_json:
         print_json(finite_json(listed))
         return
@@ -62,6 +62,10 @@ def compare(
         print_json(finite_json(found))
     else:
         _print_comparison(found)
+
+
+def _tell_unreadable(error: OSError) -> None:
+    typer.echo(clean(f"can't read {error.filename}: {error.strerror}", limit=4096), err=True)
 
 
 def _print_list(listed: list[dict[str, Any]]) -> None:
@@ -119,10 +123,21 @@ def _shown(key: str, value: object) -> str:
 
 def _difference(one: object, other: object) -> str:
     """How far the second figure is from the first, in percent."""
-    numbers = [each for each in (one, other) if isinstance(each, int | float) and not isinstance(each, bool)]
-    if len(numbers) < 2 or not numbers[0] or not all(map(math.isfinite, numbers)):
+    first, second = _number(one), _number(other)
+    if first is None or second is None or not first:
         return ""
-    return f"{100 * (numbers[1] - numbers[0]) / abs(numbers[0]):+.1f} %"
+    return f"{100 * (second - first) / abs(first):+.1f} %"
+
+
+def _number(value: object) -> float | None:
+    """A finite number; None for anything else, and for what no float can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _drawn(curves: list[list[float]]) -> list[str]:

@@ -91,8 +91,9 @@ def check_value(setting: Setting, value: object) -> tuple[Any, str | None]:
     try:
         setting.table.model_validate({setting.name: value})
     except ValidationError as error:
-        wanted = dict.fromkeys(_wanted(e) for e in error.errors(include_url=False))
-        return value, f"must be {' or '.join(wanted)}"
+        errors = error.errors(include_url=False)
+        wanted = dict.fromkeys(_wanted(e) for e in errors)
+        return value, f"must be {' or '.join(wanted)}{_nearest_choice(value, errors)}"
     return value, None
 
 
@@ -186,6 +187,25 @@ _WANTED = {
 def _wanted(error: ErrorDetails) -> str:
     template = _WANTED.get(error["type"])
     return template.format(**error.get("ctx", {})) if template else f"otherwise: {error['msg']}"
+
+
+# torch's and NumPy's names of what a setting calls by another name
+_SYNONYMS = {"float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32"}
+
+
+def _nearest_choice(value: object, errors: list[ErrorDetails]) -> str:
+    """The choice that was probably meant, for the end of a message; empty where none is like it."""
+    choices = [
+        choice
+        for error in errors
+        if error["type"] == "literal_error"
+        for choice in re.findall(r"'([^']+)'", error["ctx"]["expected"])
+    ]
+    if not isinstance(value, str) or not choices:
+        return ""
+    meant = value.lower().removeprefix("torch.")
+    near = get_close_matches(_SYNONYMS.get(meant, meant), choices, n=1)
+    return f"; nearest: {near[0]}" if near else ""
 
 
 _HEADER = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]")

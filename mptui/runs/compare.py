@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import tomli
 
 from mptui.errors import RunDirectoryError
 from mptui.runs import journal
-from mptui.runs.directory import CONFIG, check_version, list_runs, status_of
+from mptui.runs.directory import CONFIG, check_version, list_runs, started_of, status_of
 from mptui.runs.index import read_run
 from mptui.runs.state import EPOCHS_KEPT
 from mptui.text import clean
@@ -37,15 +38,22 @@ _FIGURES = {
 }
 
 
-def summaries(folder: Path) -> list[dict[str, Any]]:
-    """The summary of each run, by name, with `silent_s` where one that is running has long said nothing."""
+def summaries(folder: Path, on_error: Callable[[OSError], None] = lambda _: None) -> list[dict[str, Any]]:
+    """The summary of each run, the last one started at the end.
+
+    `silent_s` is there where a run that is running has long said nothing.
+
+    Args:
+        folder: The folder of all runs.
+        on_error: Called for each folder that can't be read.
+    """
     found = []
-    for run in list_runs(folder):
+    for run in list_runs(folder, on_error):
         summary = status_of(run)
         if summary["status"] == "running" and (silent := _silence(run)) > SILENT_S:
             summary["silent_s"] = round(silent)
-        found.append(summary)
-    return found
+        found.append((started_of(run, summary), run.name, summary))
+    return [summary for *_, summary in sorted(found, key=lambda each: each[:2])]
 
 
 def compare(first: Path, second: Path) -> dict[str, Any]:
@@ -85,13 +93,13 @@ def _settings(run: Path) -> dict[str, Any]:
     """run.toml as table.key -> value."""
     try:
         document = tomli.loads((run / CONFIG).read_text(encoding="utf-8"))
+        for name in ("version", "description"):
+            document.pop(name, None)
+        return dict(_flat("", document))
     except (OSError, ValueError, RecursionError) as error:
         raise RunDirectoryError(
             f"{run / CONFIG}: {error}", hint="name two runs that are whole; mptui runs lists them"
         ) from None
-    for name in ("version", "description"):
-        document.pop(name, None)
-    return dict(_flat("", document))
 
 
 def _flat(prefix: str, table: dict[str, Any]) -> list[tuple[str, Any]]:

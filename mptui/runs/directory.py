@@ -5,8 +5,10 @@ runs/20261120-101500-fast-resnet50/
 """
 
 import json
+import math
 import os
 import re
+import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +47,12 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "started": (int, float),
     "samples_per_second": (int, float, type(None)),
 }
+_DEEPEST = 16
+"""Tables and lists inside each other in a summary; ours has three. Deeper ones would exhaust the stack."""
+
+_LARGEST_BITS = 63
+"""Of a whole number; a larger one is no count of ours, and can't be used with floats."""
+
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}")
 
 
@@ -116,12 +124,44 @@ def find_run(folder: Path, run: str) -> Path:
     )
 
 
-def list_runs(folder: Path) -> list[Path]:
-    """The directories of all runs in `folder`, by name (which begins with the time)."""
+def list_runs(folder: Path, on_error: Callable[[OSError], None] = lambda _: None) -> list[Path]:
+    """The directories of all runs in `folder`, by name.
+
+    Args:
+        folder: The folder of all runs; one that is missing has no runs.
+        on_error: Called for each folder that can't be read; the others are listed all the same.
+    """
+    found = []
     try:
-        return sorted(p for p in folder.iterdir() if (p / CONFIG).is_file())
+        for path in sorted(folder.iterdir()):
+            try:
+                if stat.S_ISREG(os.stat(path / CONFIG).st_mode):  # noqa: PTH116 - Path.is_file hides errors
+                    found.append(path)
+            except (FileNotFoundError, NotADirectoryError):
+                pass
+            except OSError as error:
+                on_error(error)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        on_error(error)
+    return found
+
+
+def started_of(run: Path, summary: dict[str, Any]) -> float:
+    """When the run was last started or resumed, in seconds since the epoch.
+
+    Args:
+        run: Its directory, whose own time counts where the summary says nothing.
+        summary: As `read_summary` returns it.
+    """
+    started = summary.get("started")
+    if isinstance(started, int | float) and math.isfinite(started):
+        return float(started)
+    try:
+        return run.stat().st_mtime
     except OSError:
-        return []
+        return 0.0
 
 
 def write_text(path: Path, text: str) -> None:
@@ -156,18 +196,26 @@ def read_summary(run: Path) -> dict[str, Any]:
         return {}
     if not isinstance(document, dict):
         return {}
-    known: dict[str, Any] = {k: v for k, v in document.items() if isinstance(v, _TYPES.get(k, object))}
+    cleaned = {key: _cleaned(value) for key, value in document.items()}
+    known: dict[str, Any] = {k: v for k, v in cleaned.items() if isinstance(v, _TYPES.get(k, object))}
     if "best" in known and not isinstance(known["best"].get("metric"), str):
         known["best"] = {"epoch": None, "metric": None, "value": None}
-    return {key: _cleaned(value) for key, value in known.items()}
+    return known
 
 
-def _cleaned(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+def _cleaned(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - any JSON value
+    """Make a value safe to show and to write again; None for what no run writes."""
     if isinstance(value, str):
         return clean(value)
+    if isinstance(value, int) and value.bit_length() > _LARGEST_BITS:
+        return None
+    if not isinstance(value, dict | list):
+        return value
+    if depth == _DEEPEST:
+        return None
     if isinstance(value, dict):
-        return {clean(key): _cleaned(item) for key, item in value.items()}
-    return [_cleaned(item) for item in value] if isinstance(value, list) else value
+        return {clean(key): _cleaned(item, depth + 1) for key, item in value.items()}
+    return [_cleaned(item, depth + 1) for item in value]
 
 
 def check_version(run: Path) -> None:

@@ -13,6 +13,7 @@ from mptui.config.schema import RunConfig, TaskName
 from mptui.data.open import task_of
 from mptui.hardware.advice import PrecisionChoice, choose_precision, default_workers
 from mptui.hardware.devices import Device, Machine, default_reason, find_machine, select_device
+from mptui.runs.ranks import check_single_process
 
 BUILT_IN = "shapes"
 
@@ -74,9 +75,10 @@ def plan_run(request: Request, machine: Machine | None = None) -> Plan:
         machine: What was found of this machine, torch's view with it; None: it is looked at now.
 
     Raises:
-        ConfigError: A value is wrong, or the device is not there.
+        ConfigError: A value is wrong, the device is not there, or a launcher started several processes.
         DataError: The data's folder is not there, or is neither kind of data.
     """
+    check_single_process(request.environ)
     resolved = _for_its_task(request)  # a mistake in it is told before torch is imported
     if machine is None:
         machine = find_machine(with_torch=True)

@@ -8,9 +8,12 @@ import time
 
 import pytest
 
+from mptui.cli.attach import _running_or_newest
+from mptui.cli.main import _exit_code
 from mptui.events import EpochFinished
-from mptui.runs.directory import SUMMARY, claim, write_json
+from mptui.runs.directory import SUMMARY, claim, find_run, read_summary, write_json
 from mptui.runs.journal import NAME, Journal
+from mptui.runs.summary import Summary
 
 
 def mptui(*arguments):
@@ -115,3 +118,75 @@ def test_a_run_that_cant_be_compared_is_named(tmp_path, second, said):
     assert ended.returncode == 6
     assert said in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_folder_that_may_not_be_read_hides_no_other_run(tmp_path, monkeypatch, capsys):
+    a_run(tmp_path, "one")
+    a_run(tmp_path, "locked")
+    a_run(tmp_path, "two")
+    stat = os.stat
+
+    def refused(path, **options):
+        if "locked" in os.fspath(path):
+            raise PermissionError(13, "Permission denied", os.fspath(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", refused)
+    assert _exit_code(["runs", "--runs-dir", str(tmp_path), "--json"], debug=False) == 0
+    printed = capsys.readouterr()
+    assert {run["run"] for run in json.loads(printed.out)} == {"one", "two"}
+    assert f"can't read {tmp_path / 'locked'}" in printed.err
+    assert "Permission denied" in printed.err
+    assert find_run(tmp_path, "tw") == tmp_path / "two"
+
+
+HOSTILE = {
+    "nested": '{"status": "completed", "final": ' + '{"a": ' * 900 + "1" + "}" * 900 + "}",
+    "listed": '{"status": "completed", "warnings": ' + "[" * 900 + "]" * 900 + "}",
+    "digits": '{"optimizer_steps": %s, "samples_per_second": %s, "final": {"acc1": %s}, "started": %s}'
+    % (("9" * 400,) * 4),
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_a_summary_that_no_run_writes_stops_no_command(tmp_path, text, capsys):
+    a_run(tmp_path, "one")
+    hostile = a_run(tmp_path, "hostile")
+    (hostile / SUMMARY).write_text(text)
+    for arguments in (
+        ["runs", "--json"],
+        ["runs"],
+        ["runs", "compare", "one", "hostile"],
+        ["runs", "compare", "one", "hostile", "--json"],
+        ["stop", "hostile"],
+    ):
+        assert _exit_code([*arguments, "--runs-dir", str(tmp_path)], debug=False) == 0, arguments
+    assert "9" * 30 not in capsys.readouterr().out
+
+
+def test_a_number_of_400_digits_in_a_configuration_is_compared_as_text(tmp_path, capsys):
+    a_run(tmp_path, "one")
+    a_run(tmp_path, "other", lr="9" * 400)
+    assert _exit_code(["runs", "compare", "one", "other", "--runs-dir", str(tmp_path)], debug=False) == 0
+    assert "training.lr" in capsys.readouterr().out
+
+
+def test_a_run_resumes_with_a_summary_that_no_run_writes(tmp_path):
+    run = a_run(tmp_path, "hostile")
+    (run / SUMMARY).write_text(HOSTILE["nested"])
+    summary = Summary("hostile", str(run))
+    summary.go_on_from(read_summary(run))
+    write_json(run / SUMMARY, summary.document)
+    assert json.loads((run / SUMMARY).read_text())["final"] != {}
+
+
+def test_the_run_started_last_is_the_last_of_the_list(tmp_path):
+    now = time.time()
+    a_run(tmp_path, "z-first", started=now - 300)
+    a_run(tmp_path, "a-last", started=now - 100)
+    a_run(tmp_path, "m-second", started=now - 200)
+    unknown = a_run(tmp_path, "b-oldest", started=float("nan"))
+    os.utime(unknown, (now - 400, now - 400))
+    listed = json.loads(mptui("runs", "--runs-dir", tmp_path, "--json").stdout)
+    assert [run["run"] for run in listed] == ["b-oldest", "z-first", "m-second", "a-last"]
+    assert _running_or_newest(tmp_path).name == "a-last"

@@ -203,3 +203,22 @@ def test_flags_are_named_in_their_faults():
         "--batch-size = 2.5: must be a whole number",
         '--lr = "fast": must be a number',
     ]
+
+
+@pytest.mark.parametrize(
+    ("key", "written", "nearest"),
+    [
+        ("precision.mode", "bfloat16", "bf16"),
+        ("precision.mode", "float16", "fp16"),
+        ("precision.mode", "torch.float32", "fp32"),
+        ("training.optimizer", "adam", "adamw"),
+        ("data.cache", "devise", "device"),
+    ],
+)
+def test_a_choice_that_is_none_names_the_nearest(key, written, nearest):
+    assert fault_of(sets=[f"{key}={written}"]).message.endswith(f"; nearest: {nearest}")
+    assert fault_of(flags={key: ("--flag", written)}).message.endswith(f"; nearest: {nearest}")
+
+
+def test_a_choice_like_no_other_names_none():
+    assert "nearest" not in fault_of(sets=["training.optimizer=lion"]).message

@@ -1,0 +1,61 @@
+"""Several processes that a launcher started: each refuses, since each would train a copy of the run."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from mptui.errors import ConfigError
+from mptui.runs.plan import Request, plan_run
+
+SEVERAL = {
+    "torchrun": {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"},
+    "torchrun, rank 1": {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"},
+    "srun": {"SLURM_NTASKS": "2", "SLURM_PROCID": "0"},
+    "srun, rank 1": {"SLURM_NTASKS": "2", "SLURM_PROCID": "1"},
+    "srun in a batch script": {
+        "ENVIRONMENT": "BATCH",
+        "SLURM_NTASKS": "2",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_PROCID": "1",
+    },
+}
+ONE = {
+    "torchrun": {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"},
+    "srun": {"SLURM_NTASKS": "1", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},
+    "batch script": {"ENVIRONMENT": "BATCH", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"},
+    "one task of a larger job": {"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},
+    "allocation": {"SLURM_NTASKS": "4"},
+    "no rank": {"WORLD_SIZE": "2"},
+    "no number": {"WORLD_SIZE": "two", "RANK": "0"},
+}
+
+
+@pytest.mark.parametrize("environ", SEVERAL.values(), ids=SEVERAL)
+def test_each_of_several_processes_of_a_launcher_refuses_to_train_a_copy(environ):
+    with pytest.raises(ConfigError, match=r"started 2 processes \(this one has rank [01]\)"):
+        plan_run(Request(environ=environ))
+
+
+@pytest.mark.parametrize("command", ["run", "resume"])
+def test_a_rank_ends_with_exit_code_2_and_leaves_no_run(command, tmp_path):
+    run = tmp_path / "runs" / "one"
+    run.mkdir(parents=True)
+    (run / "run.toml").write_text("")
+    ended = subprocess.run(
+        [sys.executable, "-m", "mptui", command, *(["one"] if command == "resume" else [])],
+        env={**os.environ, **SEVERAL["torchrun, rank 1"], "MPTUI_RUNS_DIR": str(run.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("mptui: torchrun started 2 processes")
+    assert [path.name for path in tmp_path.rglob("*")] == ["runs", "one", "run.toml"]
+
+
+@pytest.mark.parametrize("environ", ONE.values(), ids=ONE)
+def test_one_process_of_a_launcher_trains(environ):
+    flags = {"hardware.device": ("--device", "cpu")}
+    assert plan_run(Request(None, flags, (), environ)).device.kind == "cpu"
