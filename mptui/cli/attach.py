@@ -5,15 +5,17 @@ from typing import Annotated
 
 import typer
 
+from mptui.cli import completion
 from mptui.cli import options as o
 from mptui.errors import ConfigError, RunDirectoryError
 
 Run = Annotated[
     str | None,
     typer.Argument(
-        metavar="[RUN]",
+        metavar="RUN",
         help="A run's name, the start of it, or its directory; else the one that is running, or the newest.",
         show_default=False,
+        autocompletion=completion.runs,
     ),
 ]
 Readonly = Annotated[bool, typer.Option("--readonly", help="Only watch: no key reaches the run.")]

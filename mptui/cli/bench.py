@@ -71,7 +71,10 @@ def bench(
     as_json: o.Json = False,
     markdown: Markdown = False,
 ) -> int:
-    """Measure each switch: added to the plain FP32 loop alone, and left out of all of them together."""
+    """Measure what each precision and speed setting is worth here.
+
+    Each is added alone to the plain FP32 loop, and left out of all of them together.
+    """
     from mptui.lab.ablation import switches, variants
     from mptui.lab.bench import Bench
     from mptui.lab.measure import Effort, Measurer, endless

@@ -41,7 +41,10 @@ def check_amp(
     save: _Save = None,
     as_json: o.Json = False,
 ) -> int:
-    """Try your model on your data in fp32, bf16 and fp16: which is safe, and which layers want fp32."""
+    """Find which of fp32, bf16 and fp16 is safe for your model.
+
+    It is tried on your data; layers that need fp32 are named.
+    """
     from mptui.hardware.memory import keep_freed_memory
     from mptui.runs.plan import plan_run
 

@@ -59,7 +59,9 @@ def doctor(
     with_torch: _Torch = True,
     as_json: o.Json = False,
 ) -> int:
-    """Examine the machine, the data, the configuration, and two configurations against each other.
+    """Check the machine, the data and the configuration.
+
+    With a second configuration, the differences between the two are checked as well.
 
     Ends with 0 where nothing is an error, 2 for the machine or a configuration, 3 for data, 7 for the disk.
     """

@@ -34,14 +34,15 @@ _INTERRUPTED = 130
 _BROKEN_PIPE = 1
 _USAGE = 2
 
-# typer loads pydantic, a tenth of a second, to make a bool of a --help that is not given; False spares it.
+# typer loads pydantic, a tenth of a second, to make a bool of a flag of its own that is not given; False
+# spares it.
 _NO_HELP = {"help": False}
-_DEFAULTS = {**_NO_HELP, "profiles": {**_NO_HELP, "list": _NO_HELP}}
+_NO_COMPLETION = {"install_completion": False, "show_completion": False}
+_DEFAULTS = {**_NO_HELP, **_NO_COMPLETION, "profiles": {**_NO_HELP, "list": _NO_HELP}}
 
 app = typer.Typer(
     name="mptui",
     rich_markup_mode=None,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "default_map": _DEFAULTS},
 )

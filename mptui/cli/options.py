@@ -13,11 +13,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mptui.cli import completion
+
 if TYPE_CHECKING:
     from mptui.runs.plan import Request
 
 Profile = Annotated[
-    str | None, typer.Option("--profile", metavar="NAME|FILE", help="How to train: see `mptui profiles`.")
+    str | None,
+    typer.Option(
+        "--profile",
+        metavar="NAME|FILE",
+        help="How to train: see `mptui profiles`.",
+        autocompletion=completion.profiles,
+    ),
 ]
 Model = Annotated[
     str | None,
@@ -25,6 +33,7 @@ Model = Annotated[
         "--model",
         metavar="NAME",
         help="A torchvision network (resnet50, vit_b_16, …), unet, or diffusion_unet.",
+        autocompletion=completion.models,
     ),
 ]
 Data = Annotated[
@@ -64,7 +73,14 @@ RunsDir = Annotated[
     Path,
     typer.Option("--runs-dir", metavar="DIR", envvar="MPTUI_RUNS_DIR", help="Where runs are kept."),
 ]
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name, the start of it, or its directory.")]
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run's name, the start of it, or its directory.",
+        autocompletion=completion.runs,
+    ),
+]
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="The run's name.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run of this --name, if it is there.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Train in the background; the shell is free at once.")]

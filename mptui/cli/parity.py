@@ -53,8 +53,9 @@ def parity(
     as_json: o.Json = False,
     quiet: o.Quiet = False,
 ) -> int:
-    """Train FP32 and a precision from one seed and order, and say whether they end alike.
+    """Compare the accuracy of a precision with that of FP32.
 
+    Both are trained from one seed and on one order of the samples.
     FP32 is trained without TF32, whose products have 10 bits.
     Asked again with the same --name it goes on where it stopped; more --seeds are added to those done.
     """

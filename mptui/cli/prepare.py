@@ -83,7 +83,7 @@ def prepare(
     download: o.Download = False,
     as_json: o.Json = False,
 ) -> int:
-    """Decode every image once, make it small, and write all into a few large files.
+    """Decode a set once, and store it small in a few large files.
 
     For disks that are slow with many files. Stopped or killed, it goes on when it is called again.
     """

@@ -6,11 +6,14 @@ from typing import Annotated
 
 import typer
 
+from mptui.cli import completion
 from mptui.cli import options as o
 from mptui.cli.output import print_json, print_next
 from mptui.text import clean
 
-_NameOrFile = Annotated[str, typer.Argument(metavar="NAME|FILE", show_default=False)]
+_NameOrFile = Annotated[
+    str, typer.Argument(metavar="NAME|FILE", show_default=False, autocompletion=completion.profiles)
+]
 
 profiles = typer.Typer(rich_markup_mode=None)
 
@@ -74,7 +77,14 @@ def validate(name: _NameOrFile) -> None:
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
     origin: Annotated[
-        str, typer.Option("--from", metavar="NAME|FILE", help="The profile to copy.", show_default=False)
+        str,
+        typer.Option(
+            "--from",
+            metavar="NAME|FILE",
+            help="The profile to copy.",
+            show_default=False,
+            autocompletion=completion.profiles,
+        ),
     ],
 ) -> None:
     """Copy a profile to edit, and print its path."""

@@ -32,7 +32,10 @@ def resume(
     as_json: o.Json = False,
     quiet: o.Quiet = False,
 ) -> int:
-    """Go on from the run's newest whole checkpoint, in the middle of an epoch if that is where it stopped."""
+    """Resume a run from its newest checkpoint.
+
+    A run that was stopped in the middle of an epoch continues there.
+    """
     from mptui.runs.directory import CONFIG, check_version, find_run
 
     path = find_run(runs_dir, run)

@@ -7,13 +7,17 @@ from typing import Annotated, Any
 import typer
 
 from mptui import format as fmt
+from mptui.cli import completion
 from mptui.cli import options as o
 from mptui.cli.output import console, print_json, print_next
 from mptui.text import clean
 
 runs = typer.Typer(rich_markup_mode=None)
 
-Second = Annotated[str, typer.Argument(metavar="RUN", help="The run to compare it with.")]
+Second = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="The run to compare it with.", autocompletion=completion.runs),
+]
 
 _BARS = "▁▂▃▄▅▆▇█"
 _CURVE_WIDTH = 32
@@ -26,7 +30,7 @@ def app_command(app: typer.Typer) -> None:
 
 @runs.callback(invoke_without_command=True)
 def list_all(ctx: typer.Context, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR, as_json: o.Json = False) -> None:
-    """List the runs, newest last: running, finished or crashed, and their best figures."""
+    """List the runs, newest last, or compare two of them."""
     if ctx.invoked_subcommand is not None:
         return
     from mptui.codec import finite_json

@@ -27,7 +27,10 @@ def selftest(
     kills: Kills = 12,
     as_json: o.Json = False,
 ) -> int:
-    """Kill small runs again and again, half of the time inside a save, and look whether anything is lost."""
+    """Kill small runs, and check that nothing of them is lost.
+
+    Half of the kills happen inside a save.
+    """
     from mptui.lab.selftest import selftest as run_it
 
     report = run_it(runs_dir, device or "auto", kills, lambda tally: _progress(tally, kills))

@@ -36,7 +36,10 @@ def app_command(app: typer.Typer) -> None:
 
 
 def stop(run: o.Run, timeout: Timeout = WAIT_S, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR) -> int:
-    """Save a run and end it, wherever it runs on this machine, and wait until that is done."""
+    """Save a run and end it, and wait until that is done.
+
+    The run may be in any process of this machine.
+    """
     from mptui.runs.directory import find_run
     from mptui.runs.lock import holder_of, owner_of
 

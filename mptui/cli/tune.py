@@ -59,8 +59,9 @@ def tune(
     as_json: o.Json = False,
     quiet: o.Quiet = False,
 ) -> int:
-    """Find precision, micro-batch, workers, cache, compile mode and more by short runs of your own.
+    """Find the fastest settings by short runs of your own training.
 
+    Precision, micro-batch, workers, cache, compile mode and more are measured.
     What you set by a flag stays. Stopped before its time, it saves the best that it has found so far.
     """
     signals = Signals()

@@ -104,3 +104,19 @@ def test_an_interrupt_ends_with_130_and_no_traceback():
         [sys.executable, "-c", program, "profiles", "list"], capture_output=True, text=True, check=False
     )
     assert (ended.returncode, ended.stderr) == (130, "")
+
+
+def test_each_summary_of_the_help_fits_its_line():
+    ended = mptui("--help", environ={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
+    commands = ended.stdout.partition("Commands:\n")[2].splitlines()
+    assert len(commands) >= 14
+    for line in commands:
+        assert line.endswith("."), line
+        assert not line.endswith("..."), line
+        assert len(line) <= 80, line
+
+
+def test_an_argument_that_may_be_left_out_has_one_pair_of_brackets():
+    told = mptui("attach", "--help").stdout
+    assert told.startswith("Usage: mptui attach [OPTIONS] [RUN]\n")
+    assert "[[" not in told
