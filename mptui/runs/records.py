@@ -27,15 +27,16 @@ class Records:
 
     Args:
         run: Its directory, which this process has claimed.
+        is_owner: Whether this process still owns the run.
 
     Raises:
         DiskError: The journal can't be opened.
     """
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, is_owner: Callable[[], bool] = lambda: True) -> None:
         self._run = run
         self._lock = threading.Lock()
-        self._journal = Journal(run)
+        self._journal = Journal(run, is_owner)
         self._journal_waits = self._given_up = False
         self._index = Index(run)
         self._written = time.monotonic()

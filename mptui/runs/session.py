@@ -105,7 +105,7 @@ class Session:
         self._claim = directory.claim(self.run)
         self._started = time.monotonic()
         try:
-            self._records = Records(self.run)
+            self._records = Records(self.run, is_owner=lambda: self._taken_over() is None)
         except DiskError:
             self._claim.release()
             raise
@@ -172,9 +172,11 @@ class Session:
             self._left = True
         with contextlib.suppress(Exception):  # another project's code
             self._trackers.close()
-        if self._trainer is not None:
-            self._note_figures(self._trainer, self._trainer.device)
-        self._end("stopped", exit_code(self.mailbox.stop_signal), None, None)
+        try:
+            if self._trainer is not None:
+                self._note_figures(self._trainer, self._trainer.device)
+        finally:
+            self._end("stopped", exit_code(self.mailbox.stop_signal), None, None)
 
     def _train(self) -> None:
         plan = self.plan
@@ -279,41 +281,56 @@ class Session:
         return snapshot.step
 
     def _end(self, status: str, code: int, error: MptuiError | None, bug: BaseException | None) -> None:
-        """Write how it ended. What can't be written any more must not hide how it ended."""
-        if (lost := self._taken_over()) is not None:
-            status, code, error, bug = status_of_error(lost), lost.exit_code, lost, None
-        document = self._records.summary.document
-        document["status"], document["exit_code"] = status, code
+        """Write how it ended, let go of the run, and wake who waits for it, whatever fails on the way."""
+        result = Result(status, code, self._records.summary.document, error, bug)
+        try:
+            with contextlib.ExitStack() as stack:
+                stack.callback(self._claim.release)
+                stack.callback(self._records.close)
+                stack.callback(self._close_control)
+                if (lost := self._taken_over()) is not None:
+                    result = Result(status_of_error(lost), lost.exit_code, result.summary, lost)
+                self._write_end(result)
+        except Exception as caught:  # noqa: BLE001 - a bug: raised again by who waits, unless there is one
+            if result.error is None and result.bug is None:
+                result = replace(result, status="failed", exit_code=1, bug=caught)
+        finally:
+            self._result = result
+            self._ended.set()
+
+    def _write_end(self, result: Result) -> None:
+        """Write summary and last event. What can't be written any more must not hide how it ended."""
+        document, error, bug = result.summary, result.error, result.bug
         message = redact(error.message if error else clean(repr(bug)) if bug else "")
-        if message:
-            document["error"] = {"message": message, "hint": error.hint if error else ""}
-        with contextlib.suppress(DiskError):
-            if (error or bug) and not self._taken_over():
-                trace = "".join(traceback.format_exception(error or bug))
-                directory.write_text(self.run / "traceback.txt", redact(trace))
-            self._records.write_summary()
         finished = RunFinished(
             step=self._step,
-            status=status,
-            exit_code=code,
+            status=result.status,
+            exit_code=result.exit_code,
             message=message,
             hint=error.hint if error else "",
             directory=str(self.run),
             seconds=time.monotonic() - self._started,
         )
-        if not self._taken_over():
-            self._records.bad_samples.write()
-            self._records.take(finished)
-        for listener in self._listeners:
-            listener.put(finished)
-        self._control.put(finished)
+        with self._lock:
+            self._left = True  # whatever other threads tell from now on comes after the end
+            document["status"], document["exit_code"] = result.status, result.exit_code
+            if message:
+                document["error"] = {"message": message, "hint": finished.hint}
+            with contextlib.suppress(DiskError):
+                if (error or bug) and not self._taken_over():
+                    trace = "".join(traceback.format_exception(error or bug))
+                    directory.write_text(self.run / "traceback.txt", redact(trace))
+                self._records.write_summary()
+            if not self._taken_over():
+                self._records.bad_samples.write()
+                self._records.take(finished)
+            for listener in self._listeners:
+                listener.put(finished)
+            self._control.put(finished)
+
+    def _close_control(self) -> None:
+        """Close the socket, without the session's lock: its thread may wait for that in a command."""
         self._control.close(remove=not self._taken_over())
-        try:
-            self._records.close()
-            self._claim.release()
-        finally:
-            self._result = Result(status, code, document, error, bug)
-            self._ended.set()
 
     # -- telling
 

@@ -9,6 +9,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from mptui.errors import MptuiError
@@ -47,9 +48,8 @@ class SessionSource:
         self._early: deque[Event] = deque([PhaseChanged(phase="starting")])
         self._buffer: EventBuffer | None = None
         self._session: Session | None = None
-        self._commands: deque[tuple[str, str | None]] = deque()
+        self._commands: SimpleQueue[tuple[str, str | None] | None] = SimpleQueue()
         self._stop: tuple[int | None] | None = None
-        self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._host, name="mptui-run", daemon=True)
 
@@ -74,15 +74,18 @@ class SessionSource:
         return events + (self._buffer.drain() if self._buffer else [])
 
     def send(self, command: str, argument: str | None = None) -> None:
-        """Ask the run for something, or note it for as soon as there is a run."""
-        with self._lock:
-            if command == "stop":
-                self._stop = self._stop or (None,)
-            if self._session is not None:
-                self._session.send(command, argument)
-                return
-            self._commands.append((command, argument))
-        self._early.append(CommandAnswered(command=command, state="asked", detail=argument or ""))
+        """Ask the run for something, or note it for as soon as there is a run.
+
+        A command is written to the journal, whose disk may not answer: another thread does that.
+        """
+        session = self._session
+        if command == "stop":
+            self._stop = self._stop or (None,)
+            if session is not None:
+                session.mailbox.stop(None)
+        if session is None:
+            self._early.append(CommandAnswered(command=command, state="asked", detail=argument or ""))
+        self._commands.put((command, argument))
 
     def stop(self, signal: int) -> None:
         """Ask the run to save and end, for a signal; safe in its handler."""
@@ -105,6 +108,7 @@ class SessionSource:
             traceback.print_exc()  # into the log: the terminal is the screen's
             self._refused(clean(repr(error)), "", 1, started)
         finally:
+            self._commands.put(None)
             self._ended.set()
 
     def _run(self) -> None:
@@ -128,12 +132,15 @@ class SessionSource:
 
     def _hand_over(self, session: "Session") -> None:
         """From now on commands go to the session; those that came before it go first."""
-        with self._lock:
-            self._session = session
-            for command, argument in self._commands:
-                session.send(command, argument)
-        if self._stop is not None and self._stop[0] is not None:
+        self._session = session
+        if self._stop is not None:
             session.mailbox.stop(self._stop[0])
+        threading.Thread(target=self._pass_on, args=(session,), name="mptui-commands", daemon=True).start()
+
+    def _pass_on(self, session: "Session") -> None:
+        """Send commands until the run has ended."""
+        while (asked := self._commands.get()) is not None:
+            session.send(*asked)
 
     def _stopped_early(self) -> None:
         signal = self._stop[0] if self._stop else None

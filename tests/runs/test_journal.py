@@ -3,8 +3,12 @@
 import contextlib
 import errno
 import json
+import os
 import resource
+import signal
 import stat
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -204,3 +208,104 @@ def test_a_reader_sees_what_the_writer_has_written_so_far(tmp_path):
     journal.write(EVENTS[0])
     assert list(read_journal(tmp_path)) == EVENTS[:1]
     journal.close()
+
+
+STOPPED_IN_A_WRITE = """
+import os, signal, sys
+from pathlib import Path
+from mptui.events import Warned
+from mptui.runs.journal import Journal
+journal = Journal(Path(sys.argv[1]))
+journal.write(Warned(step=1, code="first", message=""))
+write = os.write
+def stopped(file, data):
+    os.kill(os.getpid(), signal.SIGSTOP)  # all that is looked at before a write has been looked at
+    return write(file, data)
+os.write = stopped
+journal.write(Warned(step=2, code="late", message=""))
+os.write = write
+sys.exit(journal.untouched())
+"""
+
+
+def test_a_process_stopped_in_a_write_leaves_the_journal_of_who_took_the_run_over(tmp_path):
+    first = subprocess.Popen([sys.executable, "-c", STOPPED_IN_A_WRITE, str(tmp_path)])
+    _, status = os.waitpid(first.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    second = Journal(tmp_path)
+    second.write(EVENTS[0])
+    second.close()
+    before = (tmp_path / NAME).read_bytes()
+    first.send_signal(signal.SIGCONT)
+    assert first.wait() == 0
+    assert (tmp_path / NAME).read_bytes() == before
+    assert [getattr(event, "code", None) for event in read_journal(tmp_path)] == ["first", "a"]
+
+
+def test_a_write_after_the_end_reaches_no_file(tmp_path):
+    journal = Journal(tmp_path)
+    journal.close()
+    other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
+    journal.write(EVENTS[0])
+    journal.close()
+    assert not journal.untouched()
+    assert os.fstat(other).st_size == 0
+    os.close(other)
+
+
+def edited_in_place(path):
+    path.write_bytes(path.read_bytes().replace(b"one", b"edited"))
+
+
+def edited_and_renamed(path):
+    fresh = path.with_name("fresh")
+    fresh.write_bytes(path.read_bytes().replace(b"one", b"edited"))
+    fresh.rename(path)
+
+
+@pytest.mark.parametrize("edit", [edited_in_place, edited_and_renamed])
+def test_a_journal_that_a_person_has_edited_gets_what_follows(tmp_path, edit):
+    journal = Journal(tmp_path)
+    journal.write(EVENTS[0])
+    edit(tmp_path / NAME)
+    journal.write(EVENTS[1])
+    assert "another program has replaced or changed it" in str(journal.trouble)
+    assert journal.retry()
+    journal.write(EVENTS[2])
+    journal.close()
+    first, *rest = read_journal(tmp_path)
+    assert isinstance(first, Warned)
+    assert first.message == "edited"
+    assert rest == EVENTS[1:]
+
+
+def test_a_journal_that_was_removed_begins_anew(tmp_path):
+    journal = Journal(tmp_path)
+    journal.write(EVENTS[0])
+    (tmp_path / NAME).unlink()
+    journal.write(EVENTS[1])
+    assert journal.retry()
+    journal.close()
+    assert list(read_journal(tmp_path)) == [EVENTS[1]]
+    assert json.loads((tmp_path / NAME).read_text().splitlines()[0])["event"] == "journal"
+
+
+def test_a_journal_that_another_owner_changed_is_left_to_it(tmp_path):
+    journal = Journal(tmp_path, is_owner=lambda: False)
+    journal.write(EVENTS[0])
+    written(tmp_path, EVENTS[1:2])
+    before = (tmp_path / NAME).read_bytes()
+    journal.write(EVENTS[2])
+    assert not journal.retry()
+    journal.close()
+    assert (tmp_path / NAME).read_bytes() == before
+
+
+def test_an_older_journal_is_written_on_where_there_is_no_room_for_a_copy(tmp_path):
+    path = written(tmp_path)
+    with faulty_disk(tmp_path, Fault(0, "half", failing(errno.ENOSPC), only=["write"])):
+        journal = Journal(tmp_path)
+    journal.write(EVENTS[0])
+    journal.close()
+    assert list(read_journal(tmp_path)) == [*EVENTS, EVENTS[0]]
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]

@@ -1,5 +1,6 @@
 """A real run of this process, steered through the source of its screen."""
 
+import threading
 import time
 from pathlib import Path
 
@@ -123,3 +124,19 @@ def test_what_keeps_a_run_from_beginning_is_told_as_its_end(folder, sets, code, 
     assert said in finished.message
     assert finished.hint
     assert not source.poll()
+
+
+def test_a_disk_that_does_not_answer_keeps_no_screen_waiting(folder):
+    source = source_of(folder, "training.epochs=1000").start()
+    events_until(source, Step)
+    session = source._session
+    assert session is not None
+    with session._lock:  # a thread that writes an event holds it for as long as the disk takes
+        for command in ("checkpoint", "stop"):
+            asked = threading.Thread(target=source.send, args=(command,), daemon=True)
+            asked.start()
+            asked.join(DEADLINE_S / 4)
+            assert not asked.is_alive()
+        assert session.mailbox.stop_asked
+    assert events_until(source, RunFinished)[-1].status == "stopped"
+    source.wait()

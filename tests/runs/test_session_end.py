@@ -1,0 +1,65 @@
+"""The end of a session: nothing is told after it, and it comes whatever fails on the way."""
+
+import threading
+
+import pytest
+
+from mptui.events import RunFinished
+from mptui.runs.journal import read_journal
+from mptui.runs.records import Records
+from tests.runs.test_leaving import LIMIT_S, finish, session
+
+SMALL = {"speed.compile": "off", "training.max_steps": 1}
+
+
+def test_a_command_after_the_end_is_told_to_nobody(tmp_path):
+    one = session(tmp_path, "one", **SMALL)
+    heard = one.listen()
+    assert finish(one).exit_code == 0
+    journal = (one.run / "events.jsonl").read_bytes()
+    one.send("pause")
+    assert isinstance(heard.drain()[-1], RunFinished)
+    assert (one.run / "events.jsonl").read_bytes() == journal
+
+
+def test_what_is_told_while_the_end_is_written_comes_not_after_it(tmp_path, monkeypatch):
+    one = session(tmp_path, "one", **SMALL)
+    take, tellers = Records.take, []
+
+    def taken(records, event):
+        take(records, event)
+        if isinstance(event, RunFinished):
+            teller = threading.Thread(target=one.send, args=("pause",))
+            teller.start()
+            teller.join(0.2)  # it waits for the end, or is through at once
+            tellers.append(teller)
+
+    monkeypatch.setattr(Records, "take", taken)
+    heard = one.listen()
+    assert finish(one).exit_code == 0
+    tellers[0].join(LIMIT_S)
+    assert isinstance(heard.drain()[-1], RunFinished)
+    assert isinstance(list(read_journal(one.run))[-1], RunFinished)
+
+
+@pytest.mark.parametrize("broken", ["write_summary", "close", "take"])
+def test_an_end_that_fails_ends_the_session_all_the_same(tmp_path, monkeypatch, broken):
+    one = session(tmp_path, "one", **SMALL)
+    whole = getattr(Records, broken)
+
+    def fails(records, *given):
+        if (
+            one._trainer is not None
+            and one._trainer.step
+            and (not given or isinstance(given[0], RunFinished))
+        ):
+            raise RuntimeError("broken")
+        return whole(records, *given)
+
+    monkeypatch.setattr(Records, broken, fails)
+    one.start()
+    assert one.wait(60)
+    assert (one.result.status, one.result.exit_code) == ("failed", 1)
+    assert str(one.result.bug) == "broken"
+    assert not (one.run / "lock.json").exists()
+    assert not (one.run / "control.sock").exists()
