@@ -177,6 +177,10 @@ class Loader:
         """Windows an epoch, of `accumulate` batches each; the last may have fewer."""
         return -(-self.batches // accumulate)
 
+    def is_over(self, start_sample: int) -> bool:
+        """Whether an epoch has no window from `start_sample` of its order on."""
+        return self._order.end(start_sample) <= start_sample
+
     def prepare(self) -> None:
         """Decode the split where it is to be cached; `windows` does it otherwise.
 

@@ -6,28 +6,36 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Cursor:
-    """Position between two optimizer steps. `epoch` counts from 0; `sample` is in the epoch's own order."""
+    """Position between two optimizer steps. `epoch` counts from 0; `sample` is in the epoch's own order.
+
+    `measured_at` is the step (of all tried) at which the run ended and was validated in this epoch's middle;
+    -1: it was not. With more steps it goes on from there.
+    """
 
     epoch: int = 0
     sample: int = 0
     epoch_step: int = 0
+    measured_at: int = -1
 
 
 @dataclass(slots=True)
 class Best:
-    """The best validation so far; larger is better, and NaN is worse than anything."""
+    """The best validation so far; larger is better, and what is not finite is never the best."""
 
     metric: str
     value: float = -math.inf
     epoch: int = 0
     epochs_since: int = 0
 
-    def offer(self, value: float, epoch: int) -> bool:
-        """Take `value` of `epoch` (from 1) if it is better; say whether it was."""
-        if not math.isnan(value) and value > self.value:
+    def offer(self, value: float, epoch: int, *, whole: bool = True) -> bool:
+        """Take `value` of `epoch` (from 1) if it is better; say whether it was.
+
+        `whole` is False in an epoch's middle, which tries no patience.
+        """
+        if math.isfinite(value) and value > self.value:
             self.value, self.epoch, self.epochs_since = value, epoch, 0
             return True
-        self.epochs_since += 1
+        self.epochs_since += whole
         return False
 
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from mptui.config.dump import values_of
+from mptui.config.resume import changed
 from mptui.engine.checkpoint import Snapshot, host_copy
 from mptui.engine.fused import FusedOptimizer
 from mptui.engine.parts import steps_left
 from mptui.engine.progress import Best, Cursor
 from mptui.engine.schedule import place_in
-from mptui.errors import RunDirectoryError
+from mptui.errors import ConfigError, RunDirectoryError
 
 if TYPE_CHECKING:
     from mptui.engine.trainer import Trainer
@@ -42,6 +44,7 @@ def take(trainer: "Trainer", copy: Copy = host_copy) -> Snapshot:
         state={
             "optimizer": trainer.job.config.training.optimizer,
             "cursor": asdict(trainer.cursor),
+            "counted": trainer.once.counted,
             "best": asdict(trainer.best),
             "report": trainer.reporter.state(),
             "scaler": trainer.parts.precision.state(),
@@ -49,41 +52,59 @@ def take(trainer: "Trainer", copy: Copy = host_copy) -> Snapshot:
             "schedule": [trainer.parts.updater.position(), trainer.parts.schedule_steps],
             "guards": trainer.guards.state(),
             "compiled": trainer.parts.compiler.decision,
+            "settings": values_of(trainer.guards.nan.given.config),
         },
     )
 
 
 def restore(trainer: "Trainer", snapshot: Snapshot) -> None:
-    """Set a trainer to where `snapshot` was taken.
+    """Set a trainer to where `snapshot` was taken: state is the snapshot's, settings are the trainer's.
 
     Raises:
+        ConfigError: The snapshot does not fit settings that differ from those it was taken under.
         RunDirectoryError: The snapshot is of another model or optimizer.
     """
-    state, optimizer = snapshot.state, trainer.job.config.training.optimizer
+    state = snapshot.state
+    asked = changed(state.get("settings", {}), values_of(trainer.guards.nan.given.config))
     try:
-        if state["optimizer"] != optimizer:
-            raise RuntimeError(f"its optimizer is {state['optimizer']}, not {optimizer}")
-        if "guards" in state:  # first: they may have chosen another precision, and other rates
-            trainer.guards.load_state(state["guards"])
-        trainer.model.load_state_dict(snapshot.tensors["model"])
-        _load_optimizer_tensors(trainer, snapshot.tensors.get("optimizer", {}))
-        if trainer.parts.average is not None and snapshot.tensors.get("average"):
-            trainer.parts.average.load_state(snapshot.tensors["average"])
-        trainer.metrics.load_state({k: v.to(trainer.device) for k, v in snapshot.tensors["metrics"].items()})
-        trainer.cursor = Cursor(**state["cursor"])
-        trainer.best = Best(**{**state["best"], "value": float(state["best"]["value"])})
-        trainer.reporter.load_state(state["report"])
-        trainer.parts.precision.load_state(state["scaler"])
-        trainer.parts.updater.lr.fill_(state["lr"])
-        left = steps_left(trainer.job, trainer.cursor, snapshot.step)
-        trainer.parts.updater.seek(place_in(trainer.parts.schedule_steps, left, *state["schedule"]))
-        trainer.parts.compiler.take_up(state.get("compiled"))
+        _restore(trainer, snapshot, asked)
     except (KeyError, TypeError, RuntimeError) as error:
-        raise RunDirectoryError(
-            f"the checkpoint of step {snapshot.step} does not fit this run: {error}",
-            hint="resume with the model and optimizer of its run.toml",
-        ) from error
+        message = f"the checkpoint of step {snapshot.step} does not fit this run: {error}"
+        if shaping := sorted(key for key in asked if key.startswith(("model.", "data.", "training.opt"))):
+            hint = f"resume with the {', '.join(shaping)} that the run had"
+            raise ConfigError(message, hint=hint) from error
+        hint = "resume with the model and optimizer of its run.toml"
+        raise RunDirectoryError(message, hint=hint) from error
     trainer.step = snapshot.step
+
+
+def _restore(trainer: "Trainer", snapshot: Snapshot, asked: frozenset[str]) -> None:
+    """Take up `snapshot`; what was chosen for a setting that is `asked` anew now is left."""
+    state, training = snapshot.state, trainer.job.config.training
+    if state["optimizer"] != training.optimizer:
+        raise RuntimeError(f"its optimizer is {state['optimizer']}, not {training.optimizer}")
+    if "guards" in state:  # first: they may have chosen another precision, and other rates
+        trainer.guards.load_state(state["guards"], asked)
+    trainer.model.load_state_dict(snapshot.tensors["model"])
+    _load_optimizer_tensors(trainer, snapshot.tensors.get("optimizer", {}))
+    if trainer.parts.average is not None:
+        # without one so far, it begins with the weights of now: those it was made with are random
+        trainer.parts.average.load_state(
+            snapshot.tensors.get("average") or dict(trainer.model.named_parameters())
+        )
+    trainer.metrics.load_state({k: v.to(trainer.device) for k, v in snapshot.tensors["metrics"].items()})
+    trainer.once.counted = state.get("counted", 0)
+    trainer.cursor = Cursor(**state["cursor"])
+    if asked & {"training.batch_size", "training.accumulate"}:
+        trainer.cursor.epoch_step = trainer.cursor.sample // (training.batch_size * training.accumulate)
+    trainer.best = Best(**{**state["best"], "value": float(state["best"]["value"])})
+    trainer.reporter.load_state(state["report"])
+    if "precision.grad_scaler.init_scale" not in asked:
+        trainer.parts.precision.load_state(state["scaler"])
+    trainer.parts.updater.lr.fill_(state["lr"])
+    left = steps_left(trainer.job, trainer.cursor, snapshot.step)
+    trainer.parts.updater.seek(place_in(trainer.parts.schedule_steps, left, *state["schedule"]))
+    trainer.parts.compiler.take_up(None if "speed.compile" in asked else state.get("compiled"))
 
 
 def _optimizer_tensors(trainer: "Trainer") -> dict[str, torch.Tensor]:

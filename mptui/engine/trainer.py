@@ -6,7 +6,6 @@ between two steps.
 """
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Iterator
 
@@ -19,17 +18,17 @@ from mptui.engine.checks import check_batch, check_loss
 from mptui.engine.commands import obey
 from mptui.engine.compile_phase import CompilePhase
 from mptui.engine.control import Command, Mailbox, Stopped
+from mptui.engine.epoch_end import finish_epoch, patience_is_out
 from mptui.engine.evaluate import Measured, evaluate
 from mptui.engine.guards.guards import Guards
 from mptui.engine.numerics.lens import Lens
 from mptui.engine.once import Once
 from mptui.engine.parts import Job, Switch, build_parts, steps_left
 from mptui.engine.progress import Best, Cursor, Outcome
-from mptui.engine.report import EpochSums, Reporter
+from mptui.engine.report import Reporter
 from mptui.engine.saver import Saver
 from mptui.engine.setup import StepSeeds
 from mptui.events import (
-    EpochFinished,
     EpochStarted,
     Event,
     PhaseChanged,
@@ -61,12 +60,12 @@ class Trainer:
         self.emit, self.mailbox, self.saver, self.rebuild = emit, mailbox, saver, rebuild
         self.cursor, self.best, self.outcome = Cursor(), Best(self.task.primary), Outcome()
         self.step = 0
-        self._started = self._epoch_started = time.perf_counter()
+        self._started = self.epoch_started = time.perf_counter()
         self.phase = ""
         self.left_epoch = False
         self._empty_in = -1
         self.parts = build_parts(job, self._warn)
-        self.metrics = self.task.metrics(self.device)
+        self.metrics = self.task.metrics(self.device, training=True)
         self.reporter = Reporter(
             emit,
             self.device,
@@ -75,7 +74,7 @@ class Trainer:
             host_metrics=self.task.metrics(torch.device("cpu")),
         )
         self.reporter.scaled = self.parts.precision.scaled
-        self._once = Once(self.metrics)
+        self.once = Once(self.metrics)
         self.seeds = StepSeeds(job.config.training.seed, self.device)
         self.guards = Guards(self)
         self._unscaled = torch.ones((), device=self.device)
@@ -106,7 +105,7 @@ class Trainer:
                 self.mailbox.check_stop()
                 self._train_epoch()
                 if not self.left_epoch:  # else it goes on from the cursor, with other settings
-                    self._finish_epoch()
+                    finish_epoch(self)
         except Stopped:
             self.mailbox.way_out.close()
             self.guards.settle()
@@ -122,7 +121,9 @@ class Trainer:
         if self.cursor.epoch >= self.job.config.training.epochs:
             return False
         begun = self.cursor.epoch_step > 0
-        return begun or not (self._enough() or self._patience_is_out())
+        if self._enough():
+            return begun and self.cursor.measured_at != self.step
+        return begun or not patience_is_out(self)
 
     def _enough(self) -> bool:
         limit = self.job.config.training.max_steps
@@ -139,7 +140,7 @@ class Trainer:
             )
         )
         self.left_epoch = False
-        self._epoch_started = time.perf_counter()
+        self.epoch_started = time.perf_counter()
         self._compiling.enter_training()
         for window in self.guards.memory.windows(self._windows_left):
             if self.parts.compiler.timing:
@@ -202,18 +203,19 @@ class Trainer:
         Returns:
             The window's loss, 0-dim on the device; None where the run went back to an earlier state instead.
         """
-        self._once.begin_window(cut_short=len(window) > 1)
         while True:
             try:
-                return self._try_update(window)
+                loss = self._try_update(window)
             except Stopped:  # between two micro-batches: as if the window had not begun
                 self.parts.updater.forget()
-                self._once.take_back()
                 raise
             except Exception as error:
                 mend = self.mend_for(error, "training", self.job.config.training.batch_size)
                 if mend is None:
                     raise
+            else:
+                self.once.end()
+                return loss
             # out of the except block: the traceback held the tensors of all frames
             half_applied = self.parts.updater.applying
             self.parts.updater.forget()
@@ -224,7 +226,7 @@ class Trainer:
 
     def _try_update(self, window: Window) -> torch.Tensor:
         self.seeds.set(self.cursor.epoch, self.cursor.sample)
-        self._once.begin_again()
+        self.once.begin()
         with self.lens.watching():
             losses = [
                 self._forward_backward(piece, window)
@@ -258,57 +260,11 @@ class Trainer:
         # before the backward pass: the outputs are still in the processor's cache
         seen = outputs.detach()
         # a CUDA graph writes its next outputs over these
-        self._once.update(seen.clone() if self.parts.compiler.static_shapes else seen, batch)
+        self.once.update(seen.clone() if self.parts.compiler.static_shapes else seen, batch)
         mark("other")
         self.parts.precision.backward(loss)
         mark("backward")
         return loss.detach()
-
-    def _finish_epoch(self) -> None:
-        """Validate, keep the best, tell, and save if it is time."""
-        if self.guards.settle():
-            return  # the epoch is not over: the run is back in its middle, or in an earlier one
-        train_loss, train_metrics = self.reporter.epoch.mean_loss(), self.metrics.compute()
-        measured = self.validate()
-        epoch = self.cursor.epoch + 1
-        is_best = self.best.offer(measured.metrics.get(self.task.primary, math.nan), epoch)
-        self.cursor = Cursor(epoch=epoch)
-        self.outcome.epochs = epoch
-        self.outcome.final = {"train_loss": train_loss, "val_loss": measured.loss, **measured.metrics}
-        self.emit(measured.event(self.step, epoch, best=is_best))
-        self.emit(
-            EpochFinished(
-                step=self.step,
-                epoch=epoch,
-                epochs=self.job.config.training.epochs,
-                train_loss=train_loss,
-                train_metrics=train_metrics,
-                val_loss=measured.loss,
-                val_metrics=measured.metrics,
-                lr=float(self.parts.updater.lr),
-                seconds=time.perf_counter() - self._epoch_started,
-                samples_per_second=self.reporter.median_rate(),
-                best=is_best,
-            )
-        )
-        self.adviser.epoch_ended()
-        self.metrics.reset()
-        self.reporter.epoch = EpochSums()
-        if is_best:
-            self.saver.offer_best(snapshots.take(self))
-        elif self.saver.may_save():
-            self.saver.save(snapshots.take(self), "epoch")
-
-    def _patience_is_out(self) -> bool:
-        patience = self.job.config.training.early_stopping_patience
-        if patience is None or self.best.epochs_since < patience:
-            return False
-        self._warn(
-            "early_stop",
-            f"stopped early: {self.best.metric} has not improved for {patience} epochs "
-            f"(best {self.best.value:.4f} in epoch {self.best.epoch})",
-        )
-        return True
 
     # -- between two steps
 

@@ -56,8 +56,8 @@ class Decider:
         """
         if plan.config.training.deterministic:
             return plan
-        if self.again:
-            return _taken_again(plan, load_json(self.run / CHOICES))
+        if self.again and _of_this_device(plan, recorded := load_json(self.run / CHOICES)):
+            return _taken_again(plan, recorded)
         device = torch.device(plan.device.torch_name)
         task = build_task(plan.task, dataset.classes, plan.config.training)
         trial = Trial(model, task, plan.config, device)
@@ -68,6 +68,7 @@ class Decider:
             self.run / CHOICES,
             {
                 "version": VERSION,
+                "device": plan.device.name,
                 "precision": {"used": decided.precision.used, "reason": decided.precision.reason},
                 "channels_last": decided.channels_last,
                 "fused": decided.fused,
@@ -179,6 +180,12 @@ def _with_precision(plan: Plan, used: str, reason: str) -> Plan:
     mode: PrecisionMode = next(mode for mode in get_args(PrecisionMode) if mode == used)
     choice = replace(plan.precision, used=mode, reason=reason, grad_scaler=mode == "fp16")
     return replace(plan, precision=choice)
+
+
+def _of_this_device(plan: Plan, recorded: Any) -> bool:  # noqa: ANN401 - any JSON value
+    """Whether what was recorded was measured on the device of `plan`, as far as it says."""
+    name = plan.device.name
+    return not isinstance(recorded, dict) or recorded.get("device", name) == name
 
 
 def _taken_again(plan: Plan, recorded: Any) -> Plan:  # noqa: ANN401 - any JSON value

@@ -69,6 +69,7 @@ def prepare(
     on_bad: OnBad,
     force_compile: bool,
     decide: Decide = lambda plan, model, dataset: plan,
+    goes_on: bool = False,
 ) -> Prepared:
     """Make everything ready that the trainer needs.
 
@@ -79,6 +80,7 @@ def prepare(
         on_bad: Told of each sample that can't be used, in the training too.
         force_compile: Compile even where that can't repay itself.
         decide: Measures what the plan leaves to the card; without it the table of cards decides.
+        goes_on: Weights come from a checkpoint, so that `model.weights` is not read.
 
     Raises:
         ConfigError: The model does not exist, or not at this image size or for this task.
@@ -97,7 +99,7 @@ def prepare(
     mailbox.check_stop()
     emit(PhaseChanged(phase="preparing"))
     model = build(config.model, num_classes=len(dataset.classes), task=plan.task, side=side)
-    if config.model.weights is not None:
+    if config.model.weights is not None and not goes_on:
         for message in load_weights(model, config.model.weights):
             emit(Warned(code="weights", message=message))
     mailbox.check_stop()

@@ -17,8 +17,7 @@ import torch
 
 from mptui.codec import to_record
 from mptui.config.dump import to_toml
-from mptui.engine import snapshots
-from mptui.engine.checkpoint import never_saved, read_newest
+from mptui.engine.checkpoint import never_saved
 from mptui.engine.control import Command, Left, Mailbox, Stopped
 from mptui.engine.guards.nan import REPORT
 from mptui.engine.parts import Switch
@@ -51,6 +50,7 @@ from mptui.runs.prepare import Prepared, build_switch, check_space, prepare, run
 from mptui.runs.pulse import pulse
 from mptui.runs.records import Records
 from mptui.runs.result import Result, exit_code, not_deterministic, out_of_memory, status_of_error
+from mptui.runs.resuming import settings_before, take_up
 from mptui.runs.trackers import follow
 from mptui.runs.watchdog import Watchdog
 from mptui.text import clean
@@ -99,9 +99,11 @@ class Session:
         """Begin, in the session's thread.
 
         Raises:
+            ConfigError: A run that is resumed can't have a setting that is asked for.
             RunDirectoryError: Another process trains this run.
             DiskError: The run's directory can't be written.
         """
+        self._before = settings_before(self.run, self.plan.config) if self._resume else None
         self._claim = directory.claim(self.run)
         self._started = time.monotonic()
         try:
@@ -181,7 +183,8 @@ class Session:
     def _train(self) -> None:
         plan = self.plan
         device = torch.device(plan.device.torch_name)
-        directory.write_text(self.run / directory.CONFIG, to_toml(plan.config))
+        if not self._goes_on():  # what a resume is asked for is kept once it is in force
+            directory.write_text(self.run / directory.CONFIG, to_toml(plan.config))
         directory.write_json(self.run / directory.ENVIRONMENT, describe_environment(plan.device, plan.driver))
         if self._goes_on():
             self._records.summary.go_on_from(directory.read_summary(self.run))
@@ -200,11 +203,10 @@ class Session:
                 on_bad=lambda problem: self._records.bad_samples.add([problem]),
                 force_compile=self._force_compile,
                 decide=decider.decide,
+                goes_on=self._goes_on(),
             )
             self._keep_claim()
-            if plan is not prepared.loaders.plan:  # what only the data decides is chosen now, and stays so
-                self.plan = prepared.loaders.plan
-                directory.write_text(self.run / directory.CONFIG, to_toml(self.plan.config))
+            self.plan = prepared.loaders.plan  # what only the data decides is chosen now, and stays so
             with contextlib.ExitStack() as stack:
                 self._note_problems(prepared)
                 saver = stack.enter_context(self._saver())
@@ -217,7 +219,10 @@ class Session:
                 )
                 stack.callback(trainer.close)
                 self._watchdog.reading = lambda: trainer.job.train_loader.reading
-                resumed = self._restore(trainer) if self._resume else None
+                resumed = None
+                if self._resume:
+                    resumed = take_up(trainer, self.run, self._before, self._warn)
+                directory.write_text(self.run / directory.CONFIG, to_toml(self.plan.config))
                 self._check_space(prepared)
                 self.mailbox.check_stop()  # nothing was trained yet: there is nothing to save
                 self._emit(run_started(self.plan, self.run, prepared, trainer, resumed))
@@ -262,23 +267,6 @@ class Session:
     def _goes_on(self) -> bool:
         """Whether this is a resume of something that was saved."""
         return self._resume and not never_saved(self.run / directory.CHECKPOINTS)
-
-    def _restore(self, trainer: Trainer) -> int:
-        """Set `trainer` to the newest whole checkpoint; to the start where the run was killed before any.
-
-        Raises:
-            RunDirectoryError: All of them are damaged, or of a newer version.
-        """
-        folder = self.run / directory.CHECKPOINTS
-        if never_saved(folder):
-            self._warn("never_saved", "this run has no checkpoint yet: it goes on from its start")
-            return 0
-        snapshot, complaints = read_newest(folder)
-        for complaint in complaints:
-            self._warn("damaged_checkpoint", complaint)
-        snapshots.restore(trainer, snapshot)
-        trainer.saver.go_on_from(snapshot.step)
-        return snapshot.step
 
     def _end(self, status: str, code: int, error: MptuiError | None, bug: BaseException | None) -> None:
         """Write how it ended, let go of the run, and wake who waits for it, whatever fails on the way."""

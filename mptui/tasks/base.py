@@ -11,7 +11,10 @@ class Metrics(Protocol):
     """Sums over many batches, kept on the device; nothing syncs before `compute`."""
 
     def update(self, outputs: torch.Tensor, batch: Batch) -> None:
-        """Add a batch; `outputs`, detached, are kept for a while and must not be written to. Never syncs."""
+        """Add a batch, all of it or, where an error is raised, nothing of it. Never syncs.
+
+        `outputs`, detached, are kept for a while and must not be written to.
+        """
 
     def compute(self) -> dict[str, float]:
         """The metrics so far, as fractions of 1; syncs. NaN where nothing was added."""
@@ -65,5 +68,9 @@ class Task(Protocol):
             sums_2 on the device, float32: over the batch's valid items, and over its samples.
         """
 
-    def metrics(self, device: torch.device) -> Metrics:
-        """Fresh sums on `device`."""
+    def metrics(self, device: torch.device, *, training: bool = False) -> Metrics:
+        """Fresh sums on `device`.
+
+        With `training`, a batch whose figures are not finite adds nothing: its step is refused, and must not
+        cost the figures of the others. A validation shows that it is not finite.
+        """

@@ -47,7 +47,7 @@ class Classification:
         over_samples = batch.size * self.loss(outputs, batch, batch.valid, batch.size)
         return torch.stack((torch.zeros_like(over_samples), over_samples))
 
-    def metrics(self, device: torch.device) -> "Accuracy":
+    def metrics(self, device: torch.device, *, training: bool = False) -> "Accuracy":
         """See `Task.metrics`."""
         return Accuracy(self.num_classes, device)
 
@@ -88,10 +88,16 @@ class Accuracy:
         if batch.mixed_targets is not None and batch.lam < 0.5:
             targets_B = batch.mixed_targets
         self._waiting.append((_real_rows(outputs, batch.size), _real_rows(targets_B, batch.size)))
-        self._waiting_numbers += outputs.numel()
+        numbers = self._waiting_numbers + outputs.numel()
+        self._waiting_numbers = numbers
+        if len(self._waiting) >= _MOST_WAITING or numbers >= _MOST_WAITING_NUMBERS:
+            try:
+                self._rank()
+            except Exception:  # out of memory: the batch comes again
+                self._waiting.pop()
+                self._waiting_numbers = numbers - outputs.numel()
+                raise
         self._count += batch.size
-        if len(self._waiting) >= _MOST_WAITING or self._waiting_numbers >= _MOST_WAITING_NUMBERS:
-            self._rank()
 
     def _rank(self) -> None:
         """Count the hits of the batches that wait."""

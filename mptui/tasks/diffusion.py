@@ -31,9 +31,9 @@ class Diffusion:
         over_samples = batch.size * self.loss(outputs, batch, batch.valid, batch.size)
         return torch.stack((torch.zeros_like(over_samples), over_samples))
 
-    def metrics(self, device: torch.device) -> "Explained":
+    def metrics(self, device: torch.device, *, training: bool = False) -> "Explained":
         """See `Task.metrics`."""
-        return Explained(device)
+        return Explained(device, finite_only=training)
 
 
 class Explained:
@@ -43,17 +43,22 @@ class Explained:
 
     Args:
         device: Where the sums are kept.
+        finite_only: A batch whose sums are not finite adds nothing.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, finite_only: bool = False) -> None:
         # of the errors' squares, and of the noise's
         self._sums = torch.zeros(2, device=device)
+        self._finite_only = finite_only
 
     def update(self, outputs: torch.Tensor, batch: Batch) -> None:
         """See `Metrics.update`; outputs are noise_BCHW."""
         noise_BCHW = batch.targets[: batch.size]
         errors_BCHW = outputs[: batch.size].float() - noise_BCHW
-        self._sums += torch.stack([errors_BCHW.square().sum(), noise_BCHW.square().sum()])
+        sums = torch.stack([errors_BCHW.square().sum(), noise_BCHW.square().sum()])
+        if self._finite_only:
+            sums = torch.where(torch.isfinite(sums).all(), sums, 0.0)
+        self._sums += sums
 
     def compute(self) -> dict[str, float]:
         """See `Metrics.compute`."""

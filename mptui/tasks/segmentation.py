@@ -59,7 +59,7 @@ class Segmentation:
         first = _first_foreground(self.classes)
         return cross_entropy, _dice_losses(log_p_BKHW.exp(), truth_BKHW, valid_B1HW, first).sum()
 
-    def metrics(self, device: torch.device) -> "Overlap":
+    def metrics(self, device: torch.device, *, training: bool = False) -> "Overlap":
         """See `Task.metrics`."""
         return Overlap(self.classes, device)
 

@@ -8,9 +8,9 @@ import torch
 
 from mptui.data.caching import CacheMode
 from mptui.engine import snapshots
-from mptui.engine.checkpoint import read_newest
+from mptui.engine.checkpoint import never_saved, read_newest
 from mptui.engine.control import Stopped
-from mptui.errors import RunDirectoryError
+from mptui.errors import ConfigError, RunDirectoryError
 from mptui.events import EpochFinished, Event, PhaseChanged, Step, Validated, Warned
 from tests.engine.small import build_trainer, config, diffusion_net, end, losses, of, small_net
 
@@ -182,7 +182,7 @@ def test_a_restored_best_is_only_beaten_by_a_better_one(tmp_path):
 def test_another_optimizer_is_refused(tmp_path, case):
     undisturbed(tmp_path, "sgd")
     other, _ = build(tmp_path, case)
-    with pytest.raises(RunDirectoryError, match="optimizer"):
+    with pytest.raises(ConfigError, match="optimizer"):
         snapshots.restore(other, read_newest(tmp_path)[0])
     end(other)
 
@@ -204,7 +204,7 @@ def test_a_snapshot_does_not_follow_the_training(tmp_path):
     (snapshot,) = taken
     weights = dict(trainer.model.named_parameters())
     assert not torch.equal(snapshot.tensors["model"]["0.weight"], weights["0.weight"])
-    assert snapshot.state["cursor"] == {"epoch": 0, "sample": 16, "epoch_step": 2}
+    assert (trainer.cursor.epoch, snapshot.state["cursor"]["sample"]) == (2, 16)
 
 
 def test_stopped_between_two_micro_batches_the_window_is_as_if_it_had_not_begun(tmp_path):
@@ -244,3 +244,39 @@ def test_stopped_between_two_micro_batches_the_window_is_as_if_it_had_not_begun(
         break
     assert stops == 3
     assert_the_same((trainer, events), (parts, history + told))
+
+
+def ended_at(folder, steps, epochs=3):
+    """A run of 5 steps an epoch that ends, or goes on and ends, after so many steps."""
+    training = {"epochs": epochs, "max_steps": steps, "schedule": "constant"}
+    trainer, events = build_trainer(config(training=training), folder, model=small_net(dropout=0.5))
+    if not never_saved(folder):
+        snapshots.restore(trainer, read_newest(folder)[0])
+    trainer.train()
+    end(trainer)
+    return trainer, events
+
+
+@pytest.mark.parametrize("first", [5, 7, 8])
+def test_a_run_that_ended_in_an_epochs_middle_goes_on_with_the_rest_of_it(tmp_path, first):
+    whole, events = ended_at(tmp_path / "whole", 13)
+    ended_at(tmp_path / "parts", first)
+    longer, more = ended_at(tmp_path / "parts", 13)
+    assert bits(longer.model.state_dict()) == bits(whole.model.state_dict())
+    assert longer.cursor == whole.cursor
+    assert (longer.cursor.epoch, longer.cursor.sample) == (2, 24)
+    second = [[e.train_metrics for e in of(told, EpochFinished) if e.epoch == 2] for told in (events, more)]
+    assert second[0] == second[1]
+
+
+def test_a_run_that_ended_in_an_epochs_middle_is_done_when_it_is_resumed_as_it_was(tmp_path):
+    ended_at(tmp_path, 7)
+    again, events = ended_at(tmp_path, 7)
+    assert again.step == 7
+    assert of(events, Validated) == of(events, Step) == []
+
+
+def test_an_epochs_middle_tries_no_patience(tmp_path):
+    ended_at(tmp_path, 7)
+    trainer, _ = ended_at(tmp_path, 8)
+    assert trainer.best.epochs_since <= 1

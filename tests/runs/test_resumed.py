@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from mptui.errors import DiskError
+from mptui.errors import ConfigError, DiskError
 from mptui.events import RunFinished, Step
 from mptui.runs import records
 from mptui.runs.directory import create_run, read_summary, write_json
@@ -102,3 +102,55 @@ def test_a_run_whose_journal_can_not_be_opened_is_nobodys(tmp_path):
     with pytest.raises(DiskError, match=r"events\.jsonl"):
         Session(plan_run(Request("stable", flags, (), os.environ)), run).start()
     assert owner_of(run) is None
+
+
+@pytest.fixture
+def done(tmp_path):
+    """A run of one epoch that is done, and a function that resumes it with other settings."""
+
+    def go(**changed):
+        flags = {key: ("test", value) for key, value in {**SETTINGS, "training.epochs": 1, **changed}.items()}
+        run = tmp_path / "run"
+        resume = run.is_dir()
+        if not resume:
+            create_run(tmp_path, "test", "unet", "run")
+        session = Session(plan_run(Request("stable", flags, (), os.environ)), run, resume=resume)
+        session.start()
+        assert session.wait(LIMIT_S)
+        return session, run
+
+    go()
+    return go
+
+
+@pytest.mark.parametrize("changed", [{"training.seed": 5}, {"model.width": 4}, {"data.samples": 64}])
+def test_what_a_run_can_not_have_is_refused_and_leaves_the_run_as_it_was(done, changed, tmp_path):
+    before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
+    with pytest.raises(ConfigError, match=next(iter(changed))):
+        done(**changed)
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_what_a_resume_is_asked_for_is_kept(done):
+    session, run = done(**{"memory.micro_batch": 4, "training.ema_decay": 0.9})
+    assert session.result.exit_code == 0
+    assert "micro_batch = 4" in (run / "run.toml").read_text()
+    again, _ = done(**{"memory.micro_batch": 4, "training.ema_decay": 0.9})
+    assert again.result.exit_code == 0
+
+
+def test_a_resume_that_fails_before_its_checkpoint_leaves_the_settings_as_they_were(done, tmp_path):
+    settings = (tmp_path / "run" / "run.toml").read_text()
+    session, run = done(**{"precision.fp32_layers": ["no_such_layer"], "training.epochs": 3})
+    assert session.result.exit_code == 2
+    assert (run / "run.toml").read_text() == settings
+
+
+def test_weights_that_are_gone_are_not_missed_at_a_resume(done, tmp_path, monkeypatch):
+    given = tmp_path / "given.safetensors"
+    session, run = done()
+    assert session.result.exit_code == 0
+    toml = (run / "run.toml").read_text()
+    (run / "run.toml").write_text(toml.replace("[model]", f'[model]\nweights = "{given}"'))
+    session, _ = done(**{"model.weights": str(given)})
+    assert session.result.exit_code == 0

@@ -84,7 +84,7 @@ class Guards:
         """What a checkpoint keeps, JSON-ready."""
         return {"nan": self.nan.state(), "memory": self.memory.state()}
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from `state`."""
-        self.memory.load_state(state["memory"])
-        self.nan.load_state(state["nan"])
+    def load_state(self, state: dict[str, Any], asked: frozenset[str]) -> None:
+        """Go on from `state`; what was chosen for a setting that is `asked` anew now is left."""
+        self.memory.load_state(state["memory"], asked)
+        self.nan.load_state(state["nan"], asked)

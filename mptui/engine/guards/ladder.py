@@ -90,6 +90,13 @@ class Ladder:
             config=job.config.model_copy(update={"training": gentler}),
         )
 
+    def give_up(self, asked: frozenset[str]) -> None:
+        """Take back the moves away from settings (`table.key`) for which another value is asked."""
+        if "precision.mode" in asked:
+            self.precision, self.islands = None, []
+        if "training.lr" in asked:
+            self.lr_factor = 1.0
+
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
         return {

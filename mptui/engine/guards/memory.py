@@ -183,10 +183,17 @@ class MemoryGuard:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        return {"limits": dict(self._limits), "to_find": self._to_find}
+        return {
+            "limits": dict(self._limits),
+            "to_find": self._to_find,
+            "device": self._trainer.job.device_name,
+        }
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from `state`."""
+    def load_state(self, state: dict[str, Any], asked: frozenset[str]) -> None:
+        """Go on with the limits of `state`, unless another device or another setting has its own."""
+        device = self._trainer.job.device_name
+        if "memory.micro_batch" in asked or state.get("device", device) != device:
+            return
         self._limits = dict(state["limits"])
         self._to_find = bool(state["to_find"])
 

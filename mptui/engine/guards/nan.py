@@ -32,11 +32,15 @@ REPORT = "divergence.json"
 
 
 class NanGuard:
-    """Watches the rows of one trainer, and acts between two steps."""
+    """Watches the rows of one trainer, and acts between two steps.
+
+    Attributes:
+        given: The job as it was given, without the ladder's settings.
+    """
 
     def __init__(self, trainer: "Trainer") -> None:
         self._trainer = trainer
-        self._job = trainer.job  # as it was given, without the ladder's settings
+        self.given = trainer.job
         guards = trainer.job.config.guards
         self._ladder = Ladder(guards.max_recoveries)
         self._watch = Watch(guards.max_skipped_streak, self._floor())
@@ -148,11 +152,11 @@ class NanGuard:
 
     def take_job(self, job: Job) -> Job:
         """Another job comes in force, with the gentler settings that the run has come to."""
-        self._job = job
+        self.given = job
         return self._ladder.onto(job)
 
     def _take_gentler_job(self) -> None:
-        self._trainer.take_job(self._job)
+        self._trainer.take_job(self.given)
 
     def take_parts(self) -> None:
         """The trainer has other parts, for which other limits may hold."""
@@ -251,9 +255,13 @@ class NanGuard:
             "looks": self._looks,
         }
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from `state`, with the settings that the ladder had come to."""
+    def load_state(self, state: dict[str, Any], asked: frozenset[str]) -> None:
+        """Go on from `state`, with the settings that the ladder had come to.
+
+        A setting that is `asked` anew is taken as it is: the ladder's moves were away from the one before.
+        """
         self._ladder.load_state(state["ladder"])
+        self._ladder.give_up(asked)
         self._raise_islands()
         if self._ladder.moves:
             self._take_gentler_job()

@@ -1,0 +1,53 @@
+"""What a resume may be asked for: each setting is in force, or refused in a plain line."""
+
+import pytest
+
+from mptui.config.keys import SETTINGS, nested
+from mptui.config.resume import FIXED, check_resume
+from mptui.config.schema import RunConfig
+from mptui.errors import ConfigError
+
+REFUSED = {
+    "model.name": ("resnet18", "resnet50"),
+    "model.weights": (None, "other.safetensors"),
+    "model.width": (64, 32),
+    "model.depth": (4, 3),
+    "model.up": ("transposed", "bilinear"),
+    "model.norm": ("batch", "group"),
+    "training.optimizer": ("sgd", "adamw"),
+    "training.seed": (0, 1),
+    "data.name": ("shapes", "cifar10"),
+    "data.samples": (64, 128),
+    "data.val_fraction": (0.2, 0.3),
+}
+
+
+def configured(key, value):
+    return RunConfig.model_validate(nested({} if value is None else {key: value}))
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_a_setting_that_the_state_depends_on_is_refused(key):
+    had, asked = REFUSED[key]
+    with pytest.raises(ConfigError) as refused:
+        check_resume(configured(key, had), configured(key, asked))
+    (line,) = refused.value.message.splitlines()
+    assert line.startswith(f"{key} = {asked}: this run has {'none' if had is None else had}, and ")
+    check_resume(configured(key, had), configured(key, had))
+
+
+def test_only_settings_that_there_are_can_be_refused():
+    assert set(FIXED) == set(REFUSED)
+    assert set(FIXED) <= set(SETTINGS)
+
+
+@pytest.mark.parametrize("key", ["training.epochs", "memory.micro_batch", "data.workers"])
+def test_others_may_be_asked_for(key):
+    check_resume(RunConfig(), configured(key, 7))
+
+
+def test_all_that_is_refused_is_told_at_once():
+    asked = RunConfig.model_validate({"training": {"seed": 3, "optimizer": "adamw", "epochs": 3}})
+    with pytest.raises(ConfigError) as refused:
+        check_resume(RunConfig(), asked)
+    assert len(refused.value.message.splitlines()) == 2

@@ -1,0 +1,133 @@
+"""Each sample counts once in the metrics, whatever a window or a validation went through."""
+
+import math
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from mptui.engine import snapshots
+from mptui.engine.checkpoint import read_newest
+from mptui.engine.control import Stopped
+from mptui.events import EpochFinished
+from tests.engine.blots import Blot, Scene
+from tests.engine.guards.sick import poison
+from tests.engine.small import build_trainer, config, diffusion_net, end, of
+
+HOUR = 3600.0
+
+
+def counted(trainer):
+    return int(trainer.metrics.state()["count"])
+
+
+def until_stopped(trainer, pieces):
+    """Train until the forward pass of that many pieces is through, then stop between two of them."""
+    seen = 0
+    whole = trainer._forward_backward
+
+    def stop_in_the_middle(batch, window):
+        nonlocal seen
+        loss = whole(batch, window)
+        seen += 1
+        if seen == pieces:
+            trainer.mailbox.stop(None)
+        return loss
+
+    trainer._forward_backward = stop_in_the_middle
+    with pytest.raises(Stopped):
+        trainer.train()
+    end(trainer)
+
+
+@pytest.mark.parametrize("how", ["asked for", "after an out of memory"])
+def test_stopped_between_two_pieces_of_a_batch_each_sample_counts_once(tmp_path, how):
+    asked = 4 if how == "asked for" else None
+    run = config(training={"epochs": 1}, memory={"micro_batch": asked})
+
+    def build():
+        trainer, events = build_trainer(run, tmp_path)
+        if asked is None:
+            backward = trainer.parts.precision.backward
+
+            def with_little_memory(loss):
+                if trainer.guards.memory.micro_batch is None:
+                    raise torch.OutOfMemoryError("no room")
+                backward(loss)
+
+            trainer.parts.precision.backward = with_little_memory
+        return trainer, events
+
+    first, _ = build()
+    until_stopped(first, 3 if asked else 1)
+    second, events = build()
+    snapshots.restore(second, read_newest(tmp_path)[0])
+    sums: list[int] = []
+    events.then = lambda event: sums.append(counted(second)) if isinstance(event, EpochFinished) else None
+    second.train()
+    end(second)
+    assert sums == [40]
+
+
+class _OutOfMemoryIn(TorchFunctionMode):
+    """Runs out of memory in one function of torch, the first time it is called."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func.__name__ == self.name:
+            self.name = ""
+            raise torch.OutOfMemoryError("no room")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "function"), [(Blot, "topk"), (Blot, "cat"), (Scene, "amax"), (Scene, "scatter_add_")]
+)
+def test_a_validation_whose_metrics_did_not_fit_counts_each_sample_once(
+    tmp_path, kind, function, monkeypatch
+):
+    monkeypatch.setattr("mptui.tasks.classification._MOST_WAITING", 2)
+    trainer, _ = build_trainer(config(), tmp_path, kind=kind, val=40)
+    whole = trainer.validate()
+    with _OutOfMemoryIn(function):
+        again = trainer.validate()
+    end(trainer)
+    assert trainer.guards.memory.state()["limits"]["validating"] == 4
+    assert again.metrics == pytest.approx(whole.metrics)
+    assert again.loss == pytest.approx(whole.loss)
+
+
+def test_a_training_whose_metrics_did_not_fit_counts_each_sample_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("mptui.tasks.classification._MOST_WAITING", 2)
+    run = config(training={"epochs": 1}, logging={"step_interval_s": HOUR})
+    trainer, events = build_trainer(run, tmp_path)
+    sums: list[int] = []
+    events.then = lambda event: sums.append(counted(trainer)) if isinstance(event, EpochFinished) else None
+    with _OutOfMemoryIn("topk"):
+        trainer.train()
+    end(trainer)
+    assert sums == [40]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_refused_batch_leaves_diffusions_training_figures_whole(tmp_path, precision):
+    run = config(training={"epochs": 1, "batch_size": 8}, logging={"step_interval_s": HOUR})
+    trainer, events = build_trainer(
+        run, tmp_path, model=diffusion_net(), task="diffusion", precision=precision
+    )
+    poison(trainer.job.train_loader, {(0, 16)})
+    trainer.train()
+    end(trainer)
+    assert trainer.reporter.totals.skipped >= 1
+    (told,) = of(events, EpochFinished)
+    assert math.isfinite(told.train_metrics["r2"])
+
+
+def test_a_validation_whose_outputs_are_not_finite_is_told_as_such(tmp_path):
+    trainer, _ = build_trainer(config(), tmp_path, model=diffusion_net(), task="diffusion")
+    poison(trainer.job.val_loader, {(0, 8)})
+    assert math.isnan(trainer.validate().metrics["r2"])
+    end(trainer)
