@@ -23,7 +23,7 @@ def finish_epoch(trainer: "Trainer") -> None:
         return  # the epoch is not over: the run is back in its middle, or in an earlier one
     train_loss, train_metrics = trainer.reporter.epoch.mean_loss(), trainer.metrics.compute()
     measured = trainer.validate()
-    over = trainer.job.train_loader.is_over(trainer.cursor.sample)
+    over = not trainer.enough() or trainer.job.train_loader.is_over(trainer.cursor.sample)
     epoch = trainer.cursor.epoch + 1
     # the metric of a network whose outputs are NaN may be finite: the loss is not
     value = measured.metrics.get(trainer.task.primary, math.nan) if math.isfinite(measured.loss) else math.nan

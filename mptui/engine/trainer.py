@@ -121,11 +121,12 @@ class Trainer:
         if self.cursor.epoch >= self.job.config.training.epochs:
             return False
         begun = self.cursor.epoch_step > 0
-        if self._enough():
+        if self.enough():
             return begun and self.cursor.measured_at != self.step
         return begun or not patience_is_out(self)
 
-    def _enough(self) -> bool:
+    def enough(self) -> bool:
+        """Whether the run has taken all the steps that `training.max_steps` leaves it."""
         limit = self.job.config.training.max_steps
         return limit is not None and self.step >= limit
 
@@ -151,12 +152,12 @@ class Trainer:
                 self.cursor.sample = window.next_sample
                 if self.mailbox or self.guards.due(self.step) or self.reporter.due(time.perf_counter()):
                     self._between_steps()
-            if self.left_epoch or self._enough():
+            if self.left_epoch or self.enough():
                 break
 
     def _windows_left(self) -> Iterator[Window]:
         """The rest of the epoch; nothing where only its validation was cut off."""
-        if self._enough():
+        if self.enough():
             return iter(())
         return self.job.train_loader.windows(
             self.cursor.epoch, self.job.config.training.accumulate, self.cursor.sample
