@@ -6,7 +6,7 @@ and gets a traceback. Scripts rely on the codes: they are one table, `EXIT_CODES
 
 from typing import ClassVar
 
-from mptui.text import clean
+from mptui.text import clean, clean_lines
 
 
 class MptuiError(Exception):
@@ -21,8 +21,8 @@ class MptuiError(Exception):
     meaning: ClassVar[str] = ""
 
     def __init__(self, message: str, *, hint: str) -> None:
-        self.message = "\n".join(clean(line) for line in message.splitlines())
-        self.hint = clean(hint)
+        self.message = clean_lines(message)
+        self.hint = clean(" ".join(hint.splitlines()))
         super().__init__(self.message)
 
 

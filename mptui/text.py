@@ -38,6 +38,11 @@ def clean(text: str, limit: int = 1000) -> str:
     return safe if len(safe) <= limit else safe[: limit - 1] + "…"
 
 
+def clean_lines(text: str, limit: int = 1000) -> str:
+    """Make each line of `text` safe, and keep the line breaks: for messages with one fault a line."""
+    return "\n".join(clean(line, limit) for line in text.splitlines())
+
+
 def _escaped(character: str) -> str:
     if character in _UNSEEN or unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"}:
         code = ord(character)

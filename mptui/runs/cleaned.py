@@ -3,8 +3,8 @@
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from mptui.events import Event, Step
-from mptui.text import clean
+from mptui.events import Event, RunFinished, Step
+from mptui.text import clean, clean_lines
 
 
 def cleaned(event: Event) -> Event:
@@ -12,6 +12,8 @@ def cleaned(event: Event) -> Event:
     if isinstance(event, Step) and _is_plain(event):
         return event
     made: Event = _cleaned(event)
+    if isinstance(event, RunFinished) and isinstance(made, RunFinished):
+        made = replace(made, message=clean_lines(event.message), hint=clean_lines(event.hint))
     return made
 
 

@@ -133,6 +133,22 @@ class History:
         seen.mean[target] = np.divide(sums, counts, out=np.full(len(counts), np.nan), where=counts > 0)
         return seen
 
+    def steps(self, x0: float, x1: float, width: int) -> Floats:
+        """Return the last step of each of `width` columns from `x0` to `x1`; NaN where a column has none."""
+        self._seal()
+        seen = np.full(width, np.nan)
+        used, column = self._placed(x0, x1, width)
+        ends = self.first_x + (used + 1.0) * self._width - 1
+        seen[column] = np.minimum(ends, self.end_x)
+        return seen
+
+    def at(self, x: float) -> float | None:
+        """Return the value at step `x`, or the last one before it; None where there is none."""
+        self._seal()
+        known = np.flatnonzero(self._count[: self._end])
+        before = known[known <= (x - self.first_x) // self._width]
+        return float(self._sum[before[-1]] / self._count[before[-1]]) if before.size else None
+
     def tail(self, count: int) -> Floats:
         """Return the means of the last `count` buckets that have a value, the oldest first."""
         self._seal()

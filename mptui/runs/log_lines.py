@@ -141,4 +141,4 @@ def _run_finished(event: RunFinished) -> list[tuple[str, Tone]]:
     tone: Tone = "good" if event.exit_code == 0 else "bad"
     lines: list[tuple[str, Tone]] = [(f"{event.status} after {fmt.duration(event.seconds)}", tone)]
     lines += [(line, tone) for line in event.message.splitlines()]
-    return lines + ([(event.hint, "plain")] if event.hint else [])
+    return [*lines, *((line, "plain") for line in event.hint.splitlines())]

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
+from textual import on
 from textual.app import App, SystemCommand
+from textual.events import Event, Key, Paste
 from textual.filter import LineFilter
 from textual.screen import Screen
 
@@ -14,6 +16,7 @@ from mptui.tui.keys import bindings, heard_on
 from mptui.tui.screens.help import HelpScreen
 from mptui.tui.screens.page import Page
 from mptui.tui.themes import THEMES
+from mptui.tui.typed import Heard, Typed
 
 
 class MptuiApp(App[str], inherit_bindings=False):
@@ -46,6 +49,7 @@ class MptuiApp(App[str], inherit_bindings=False):
         self.theme = theme
         self.keymap = keymap or Keymap()
         self._first = first
+        self._typed = Typed(self, super().on_event)
         self._ascii_filter = AsciiFilter() if ascii_only else None
 
     def on_mount(self) -> None:
@@ -54,6 +58,17 @@ class MptuiApp(App[str], inherit_bindings=False):
         for warning in self.keymap.warnings:
             self.notify(warning, title="keys.toml", severity="warning", markup=False)
         self.push_screen(self._first, self.exit)
+
+    async def on_event(self, event: Event) -> None:
+        """Hand out keys one at a time."""
+        if isinstance(event, Key | Paste) and not event.is_forwarded:
+            await self._typed.take(event)
+        else:
+            await super().on_event(event)
+
+    @on(Heard)
+    def _key_heard(self) -> None:
+        self._typed.heard()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return what each line passes through on its way to the terminal."""

@@ -121,3 +121,14 @@ def test_a_run_is_readable_on_any_terminal(terminal, environ, size):
     program.press("q")
     assert program.exit_code() == 0
     assert program.is_restored()
+
+
+def test_keys_of_one_packet_go_where_each_one_leads(terminal):
+    program = terminal(environ=SHORT)
+    program.shows("workers")
+    program.press("enter")
+    program.shows("enter start")
+    program.press("\t\t\t\t7\t4")  # to the epochs, seven of them, and back to the profiles
+    program.shows("╭─ debug")
+    program.press("q")
+    assert program.exit_code() == 0

@@ -16,8 +16,17 @@ from mptui.events import (
 )
 from mptui.tui.widgets.chart import Chart
 from tests import hostile
-from tests.tui.events import START, MemorySource, beginning, demo, device_sample, run_started, step_event
-from tests.tui.frames import frame, live, put
+from tests.tui.events import (
+    START,
+    MemorySource,
+    beginning,
+    demo,
+    device_sample,
+    finished,
+    run_started,
+    step_event,
+)
+from tests.tui.frames import frame, live, put, seen
 
 
 async def test_large_screen_shows_every_panel():
@@ -212,9 +221,38 @@ async def test_axis_smoothing_and_cursor():
         await pilot.pause()
         assert "log axis · smoothed" in frame(app)
         await pilot.press("left", "left")
-        await pilot.pause()
-        assert "step 14,7" in frame(app)
+        assert await seen(app, pilot, "step 14,275")
         assert "validation 1.22" in frame(app)
+        await pilot.press("right", "right")
+        assert await seen(app, pilot, "step 14,29")
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "step 14,29" not in frame(app).split("loss", 1)[1]
+
+
+async def test_a_second_escape_leads_back_where_the_first_removed_the_cursor():
+    async with live(MemorySource([*demo(), finished()])) as (app, pilot):
+        screen = app.screen
+        await pilot.press("left")
+        assert await seen(app, pilot, "step 14,29")
+        await pilot.press("escape")
+        await pilot.pause()
+        assert app.screen is screen
+        assert not any(chart.remove_cursor() for chart in screen.query(Chart))
+
+
+async def test_each_fault_of_a_run_has_a_line_of_its_own():
+    ended = RunFinished(time=START, status="failed", exit_code=2, message="one\ntwo", hint="see a\nsee b")
+    async with live(MemorySource([*demo(), ended])) as (app, _):
+        text = frame(app)
+        assert "x0a" not in text
+    lines = [line.split("│")[1].strip() for line in text.splitlines() if line.startswith("│")]
+    assert [line.split(maxsplit=1)[1] for line in lines if line.endswith(("one", "two", "a", "b"))][-4:] == [
+        "one",
+        "two",
+        "see a",
+        "see b",
+    ]
 
 
 async def test_nothing_is_drawn_while_nothing_changes(chance):

@@ -180,6 +180,16 @@ async def test_a_profile_that_can_not_be_had_is_greyed_and_says_why(environ, tmp
     assert not (tmp_path / "state" / "mptui" / "last.json").exists()
 
 
+async def test_all_that_keeps_a_run_from_its_start_is_told_line_by_line(environ):
+    environ |= {"MPTUI_TRAINING_LR": "-1", "MPTUI_TRAINING_BATCH_SIZE": "0"}
+    async with picker(environ) as (app, pilot, _):
+        await pilot.press("w")
+        await until(app, pilot, "can't be saved")
+        text = frame(app)
+    assert "x0a" not in text
+    assert text.count("MPTUI_TRAINING_LR") == 2
+
+
 async def test_a_run_says_whether_it_fits(environ):
     async with picker(environ, size=(80, 24), device=replace(T4, memory_free=2 * GIB)) as (
         app,
@@ -217,6 +227,26 @@ async def test_keys_typed_in_one_go_start_what_they_name(environ):
             app.post_message(Key(key, letter))
         await until(app, pilot, "space pause")
     assert [run.request.profile for run in runs] == ["debug"]
+
+
+async def test_a_key_after_tab_in_one_go_goes_where_the_tab_leads(environ):
+    async with picker(environ) as (app, pilot, screen):
+        screen.query_one("#epochs", Input).focus()
+        await pilot.pause()
+        for key, letter in (("tab", "\t"), ("4", "4")):
+            app.post_message(Key(key, letter))
+        await until(app, pilot, "precision  fp32  asked for")
+        assert screen.picked.profile == "debug"
+        assert screen.picked.epochs == ""
+
+
+async def test_a_value_is_edited_by_keys_typed_in_one_go(environ):
+    async with picker(environ) as (app, pilot, screen):
+        await go_to(pilot, screen, "training.lr")
+        for key in ("e", "ctrl+u", *"0.05", "enter"):
+            app.post_message(Key(key, key if len(key) == 1 else None))
+        await until(app, pilot, "lr                      0.05         edited (0.1)")
+    assert screen.picked.edits == {"training.lr": 0.05}
 
 
 async def test_the_network_decides_about_the_task(environ):

@@ -5,6 +5,7 @@ import pytest
 from mptui.runs.history import History
 from mptui.runs.state import Mark
 from mptui.tui.widgets.axes import linear_axis, log_axis
+from mptui.tui.widgets.cursor import moved, nearest
 from mptui.tui.widgets.plot import GUTTER, Drawing, Plot, Series
 
 
@@ -90,9 +91,37 @@ def test_a_mark_without_room_for_words_keeps_its_sign():
 
 
 def test_cursor_says_the_values_under_it():
-    rows = drawn(history([float(i) for i in range(1000)]), history([7.0] * 1000), cursor=(80 - GUTTER) // 2)
-    assert "s1 7.00" in rows[0]
-    assert 480 < float(rows[0].split("s0 ")[1].split()[0]) < 530
+    rows = drawn(history([float(i) for i in range(1000)]), history([7.0] * 1000), cursor=500)
+    assert rows[0].strip() == "step 500  s0 500  s1 7.00"
+
+
+def test_cursor_stands_only_at_steps_that_there_are():
+    few = [Series("validation", history([3.0, 2.0, 1.0], every=600))]
+    stops = [moved(few, None, -1, 73)]
+    stops += [moved(few, stops[0], n, 73) for n in (-1, -2, -3, 1)]
+    assert stops == [1200, 600, 0, 0, 1200]
+    assert [nearest(few, cell, 73) for cell in (0, 30, 72)] == [0, 600, 1200]
+    assert moved([Series("nothing", History())], None, -1, 73) is None
+
+
+def test_each_column_of_a_dense_curve_is_one_place():
+    dense = [Series("loss", history([1.0] * 14_297))]
+    step, seen = moved(dense, None, -1, 73), set()
+    while step not in seen:
+        seen.add(step)
+        step = moved(dense, step, -1, 73)
+    assert len(seen) in {70, 71, 72, 73}
+    assert max(seen) < 14_297
+
+
+def test_cursor_stays_at_its_step_while_the_axis_grows():
+    growing = history([float(i) for i in range(1000)])
+    before = drawn(growing, cursor=700)
+    for i in range(1000, 4000):
+        growing.append(i, float(i))
+    after = drawn(growing, cursor=700)
+    assert before[0].strip() == after[0].strip() == "step 700  s0 700"
+    assert after[1].index("┊") < before[5].index("┊")
 
 
 def test_every_series_is_named_where_there_is_little_room():

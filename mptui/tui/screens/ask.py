@@ -9,7 +9,7 @@ from textual.screen import ModalScreen
 from textual.suggester import SuggestFromList
 from textual.widgets import Input, Static
 
-from mptui.text import clean
+from mptui.text import clean, clean_lines
 from mptui.tui.keys import bindings
 
 Fault = str | None
@@ -94,4 +94,4 @@ class AskDialog(ModalScreen[None]):
         self.dismiss()
 
     def _say(self, fault: Fault) -> None:
-        self.query_one("#fault", Static).update(Content(clean(fault or "", 300)))
+        self.query_one("#fault", Static).update(Content(clean_lines(fault or "", 300)))

@@ -253,12 +253,14 @@ class LiveScreen(Page):
             self.notify("under SLURM or torchrun no run goes on alone", severity="warning", markup=False)
 
     def back(self) -> None:
-        """Close what is open: the filter, the log, then a run that has ended."""
+        """Close what is open: the filter, the log, the cursor of a chart, then a run that has ended."""
         if self.has_class("-filtering"):
             self.query_one("#filter", Input).value = ""
             self._filter_chosen()
         elif self.has_class("-log"):
             self.action_log()
+        elif any(chart.remove_cursor() for chart in self.query(Chart)):
+            pass  # the focus or the mouse is on one chart, so that only one has a cursor
         elif self.view.finished is not None and len(self.app.screen_stack) > 2:
             self.dismiss("back")
 

@@ -25,7 +25,7 @@ from mptui.config.schema import TaskName
 from mptui.errors import MptuiError
 from mptui.hardware.devices import Device
 from mptui.runs.plan import Request
-from mptui.text import clean
+from mptui.text import clean, clean_lines
 from mptui.tui.about import about_data, model_names
 from mptui.tui.background import in_background
 from mptui.tui.completion import DataSuggester, ModelSuggester
@@ -317,7 +317,7 @@ class PickerScreen(Page):
     def action_save(self) -> None:
         """Save what is shown as a profile of one's own."""
         if self._resolved is None:
-            self.notify(clean(self._fault, 300), title="can't be saved", severity="warning", markup=False)
+            self._complain("can't be saved")
             return
         self.app.push_screen(
             AskDialog(
@@ -351,7 +351,7 @@ class PickerScreen(Page):
         """Start the run."""
         self._take_in()
         if self._resolved is None:
-            self.notify(clean(self._fault, 300), title="can't be started", severity="error", markup=False)
+            self._complain("can't be started")
             return
         picked = self._picked
         save_last(
@@ -359,6 +359,10 @@ class PickerScreen(Page):
             self._environ,
         )
         self.post_message(self.Started(picked.request(self._environ)))
+
+    def _complain(self, title: str) -> None:
+        """Say why there is no such run."""
+        self.notify(clean_lines(self._fault, 300), title=title, severity="error", markup=False)
 
     def back(self) -> None:
         """Leave a line of text for the profiles, and the profiles for the devices."""

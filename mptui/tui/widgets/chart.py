@@ -16,6 +16,7 @@ from mptui.runs.history import History
 from mptui.runs.state import Mark
 from mptui.tui.keys import bindings
 from mptui.tui.widgets.canvas import Mode
+from mptui.tui.widgets.cursor import moved, nearest
 from mptui.tui.widgets.plot import GUTTER, PARTS, Drawing, Plot, Run, Series
 
 
@@ -144,18 +145,27 @@ class Chart(Widget, can_focus=True):
         """Put the cursor under the mouse."""
         offset = event.get_content_offset(self)
         cell = offset.x - GUTTER if offset else -1
-        self._change(cursor=cell if cell >= 0 else None)
+        self._change(cursor=nearest(self._plot.series, cell, self._cells) if cell >= 0 else None)
 
     def on_leave(self) -> None:
         """Take the cursor away with the mouse."""
-        self._change(cursor=None)
+        self.remove_cursor()
 
     def on_blur(self) -> None:
         """Take the cursor away with the focus."""
-        self._change(cursor=None)
+        self.remove_cursor()
 
-    def action_cursor(self, cells: int) -> None:
-        """Move the cursor by `cells`; the first time it starts at the latest step."""
-        last = max(0, self.size.width - GUTTER - 1)
-        cursor = last if self._plot.cursor is None else self._plot.cursor + cells
-        self._change(cursor=min(max(cursor, 0), last))
+    def action_cursor(self, columns: int) -> None:
+        """Move the cursor by `columns` that have values; the first time it starts at the latest step."""
+        self._change(cursor=moved(self._plot.series, self._plot.cursor, columns, self._cells))
+
+    def remove_cursor(self) -> bool:
+        """Take the cursor away; whether there was one."""
+        shown = self._plot.cursor is not None
+        self._change(cursor=None)
+        return shown
+
+    @property
+    def _cells(self) -> int:
+        """Columns of the plot itself."""
+        return max(1, self.size.width - GUTTER)

@@ -56,7 +56,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """All that a drawing depends on, beside its size. `cursor` is a cell column of the plot area."""
+    """All that a drawing depends on, beside its size. `cursor` is a step of the run."""
 
     series: Sequence[Series]
     marks: Sequence[Mark] = ()
@@ -66,7 +66,7 @@ class Plot:
     log_y: bool = False
     smooth: bool = False
     mode: Mode = "braille"
-    cursor: int | None = None
+    cursor: float | None = None
 
 
 class Drawing:
@@ -81,7 +81,7 @@ class Drawing:
         self._width, self._height = width - GUTTER, height - 2
         if self._height < 2 or self._width < 10:
             return
-        self._x0, self._x1 = _steps(plot.series)
+        self._x0, self._x1 = step_range(plot.series)
         dots = self._width * self._dots.across
         self._seen = [s.history.columns(self._x0, self._x1, dots) for s in plot.series]
         axis = self._axis()
@@ -122,7 +122,7 @@ class Drawing:
             self._draw_series(number, self._seen[number])
         self._draw_axes()
         if self.plot.cursor is not None:
-            self._draw_cursor(min(self.plot.cursor, self._width - 1))
+            self._draw_cursor(min(self.plot.cursor, last_step(self.plot.series)))
         else:
             self._draw_legend()
         self._draw_best()
@@ -199,22 +199,15 @@ class Drawing:
             self._write(0, column + len(swatch) + 1, labels[number], "text")
             column -= 3
 
-    def _draw_cursor(self, cell: int) -> None:
-        column = GUTTER + cell
+    def _draw_cursor(self, step: float) -> None:
+        column = GUTTER + self._cell(step)
         for row in range(1, 1 + self._height):
             if self._codes[row, column] == ord(" "):
                 self._write(row, column, "┊", "cursor")
-        x = self._x0 + (cell + 1) / self._width * (self._x1 - self._x0)
-        column = self._write(0, GUTTER, f"step {x:,.0f}", "text")
+        column = self._write(0, GUTTER, f"step {step:,.0f}", "text")
         for number, series in enumerate(self.plot.series):
-            text = f"  {_narrow(series.label)} {self._said(self._value_at(series, cell))}"
+            text = f"  {_narrow(series.label)} {self._said(series.history.at(step))}"
             column = self._write(0, column, text, f"series-{number % SERIES_COLOURS + 1}")
-
-    def _value_at(self, series: Series, cell: int) -> float | None:
-        """The mean in the cell, or the last one before it."""
-        means = series.history.columns(self._x0, self._x1, self._width).mean[: cell + 1]
-        known = np.flatnonzero(np.isfinite(means))
-        return float(means[known[-1]]) if known.size else None
 
     def _said(self, value: float | None) -> str:
         return fmt.percent(value) if self.plot.percent else fmt.figure(value)
@@ -292,11 +285,16 @@ class Drawing:
         return end
 
 
-def _steps(series: Sequence[Series]) -> tuple[float, float]:
+def last_step(series: Sequence[Series]) -> float:
+    """The last step that any of the series has a value of."""
+    return max((s.history.end_x for s in series if s.history.version), default=0.0)
+
+
+def step_range(series: Sequence[Series]) -> tuple[float, float]:
     """Choose the step axis: from 0, unless the run was resumed late and what came before is not known."""
     drawn = [s.history for s in series if s.history.version]
     first = min((history.first_x for history in drawn), default=0.0)
-    last = max((history.end_x for history in drawn), default=0.0)
+    last = last_step(series)
     return (0.0 if first < last / 10 else first), max(end_of_steps(last), first + 1)
 
 
