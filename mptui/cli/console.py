@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from mptui import events as ev
 from mptui import format as fmt
+from mptui.runs.pace import Pace
 from mptui.text import clean
 
 if TYPE_CHECKING:
@@ -113,31 +114,23 @@ class Bars:
     every_s = 1 / _REDRAWS
 
     def __init__(self, console: "Console", icon: tuple[str, str]) -> None:
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
+        from rich.progress import Progress
+
+        from mptui.cli.progress import LineColumn
 
         self._plain = Plain(console, icon)
         self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[figures]}", markup=False),
+            LineColumn(),
             console=console,
             refresh_per_second=_REDRAWS,
             transient=True,
+            expand=True,
         )
         self._progress.start()
         self._bar: TaskID | None = None
         self._compile: TaskID | None = None
-        self._epoch = 0
+        self._epoch = self._steps = 0
+        self._pace = Pace()
         self._on, self._off = icon
         self._mp = ""
 
@@ -147,13 +140,13 @@ class Bars:
             self._mp = self._off if event.precision == "fp32" else self._on
         if isinstance(event, ev.PhaseChanged):
             self._count_compile(event)
+        if isinstance(event, ev.PhaseChanged | ev.EpochStarted | ev.CheckpointSaved):
+            self._pace.interrupted()
         if isinstance(event, ev.EpochStarted):
-            self._epoch = event.epoch
+            self._epoch, self._steps = event.epoch, event.steps
             self._new_bar(f"Epoch {event.epoch} [Train]", event.steps, event.first_step)
         elif isinstance(event, ev.Step) and self._bar is not None:
-            self._progress.update(
-                self._bar, completed=event.epoch_step, figures=f"{step_figures(event)} mp: {self._mp}"
-            )
+            self._step(event, self._bar)
         elif isinstance(event, ev.PhaseChanged) and event.phase in {"scanning", "preparing", "validating"}:
             name = event.detail if event.phase == "preparing" and event.detail else event.phase
             if event.phase == "validating":
@@ -168,18 +161,25 @@ class Bars:
         """Leave the console as it was."""
         self._progress.stop()
 
+    def _step(self, event: ev.Step, bar: "TaskID") -> None:
+        from mptui.cli.progress import step_parts
+
+        self._pace.stepped(event)
+        figures = step_parts(event, self._steps, self._pace.step_s(), self._mp)
+        self._progress.update(bar, completed=event.epoch_step, figures=figures)
+
     def _count_compile(self, event: ev.PhaseChanged) -> None:
         """A line of its own counts the seconds of a compile, below the bar that waits for it."""
         if self._compile is not None:
             self._progress.remove_task(self._compile)
             self._compile = None
         if event.phase == "compiling":
-            self._compile = self._progress.add_task(f"compiling{_usual(event)}", total=None, figures="")
+            self._compile = self._progress.add_task(f"compiling{_usual(event)}", total=None)
 
     def _new_bar(self, name: str, total: int | None, done: int) -> None:
         if self._bar is not None:
             self._progress.remove_task(self._bar)
-        self._bar = self._progress.add_task(name, total=total, completed=done, figures="")
+        self._bar = self._progress.add_task(name, total=total, completed=done)
 
 
 def _usual(event: ev.PhaseChanged) -> str:

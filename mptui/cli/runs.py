@@ -9,7 +9,8 @@ import typer
 from mptui import format as fmt
 from mptui.cli import completion
 from mptui.cli import options as o
-from mptui.cli.output import console, print_json, print_next
+from mptui.cli.output import print_json, print_next
+from mptui.cli.table import Column, fitting, lines, terminal_width
 from mptui.text import clean
 
 runs = typer.Typer(rich_markup_mode=None)
@@ -18,6 +19,21 @@ Second = Annotated[
     str,
     typer.Argument(metavar="RUN", help="The run to compare it with.", autocompletion=completion.runs),
 ]
+
+_COLUMNS = {
+    "run": 0,
+    "status": 0,
+    "model": 0,
+    "data": 0,
+    "best": 1,
+    "epochs": 2,
+    "images/s": 3,
+    "precision": 4,
+    "steps": 5,
+}
+"""The columns of the list, and when each is left out of a narrow one (`Column.leave`)."""
+
+_FIGURES = {"epochs", "images/s", "steps"}
 
 _BARS = "▁▂▃▄▅▆▇█"
 _CURVE_WIDTH = 32
@@ -73,44 +89,57 @@ def _tell_unreadable(error: OSError) -> None:
 
 
 def _print_list(listed: list[dict[str, Any]]) -> None:
-    from rich.table import Table
+    """One line a run; a terminal that is too narrow gets fewer columns."""
+    rows = [_row(summary) for summary in listed]
+    columns = [
+        Column(heading, [row[place] for row in rows], heading in _FIGURES, leave)
+        for place, (heading, leave) in enumerate(_COLUMNS.items())
+    ]
+    kept = fitting(columns, terminal_width())
+    for line in lines(kept):
+        typer.echo(line)
+    if left_out := [column.heading for column in columns if column not in kept]:
+        typer.echo(f"not shown at this width: {', '.join(left_out)} (all: --json)", err=True)
 
-    table = Table(box=None, pad_edge=False)
-    names = [clean(Path(str(summary["directory"])).name) for summary in listed]
-    table.add_column("run", min_width=max(map(len, names)))  # whole: it is what the other commands take
-    for heading in ("status", "epochs", "steps", "best", "images/s", "precision"):
-        table.add_column(heading, justify="left" if heading in {"status", "precision"} else "right")
-    for name, summary in zip(names, listed, strict=True):
-        best = summary.get("best") or {}
-        value = best.get("value")
-        rate = summary.get("samples_per_second")
-        silent = summary.get("silent_s")
-        table.add_row(
-            name,
-            str(summary.get("status")) + (f", silent for {silent:,} s" if silent else ""),
-            str(summary.get("epochs", fmt.UNKNOWN)),
-            f"{summary.get('optimizer_steps', 0):,}",
-            f"{best['metric']} {value:.4f}" if isinstance(value, float) else fmt.UNKNOWN,
-            f"{rate:,.1f}" if isinstance(rate, float) else fmt.UNKNOWN,
-            str((summary.get("precision") or {}).get("used") or fmt.UNKNOWN),
-        )
-    console().print(table)
+
+def _row(summary: dict[str, Any]) -> list[str]:
+    """The cells of a run, in the order of `_COLUMNS`."""
+    best, dataset = _table(summary, "best"), _table(summary, "dataset")
+    value, rate, silent = best.get("value"), summary.get("samples_per_second"), summary.get("silent_s")
+    status = str(summary.get("status")) + (f", silent for {silent:,} s" if silent else "")
+    return [
+        clean(Path(str(summary["directory"])).name),  # whole: it is what the other commands take
+        status,
+        str(summary.get("model") or fmt.UNKNOWN),
+        str(dataset.get("name") or fmt.UNKNOWN),
+        f"{best['metric']} {value:.4f}" if isinstance(value, float) else fmt.UNKNOWN,
+        str(summary.get("epochs", fmt.UNKNOWN)),
+        f"{rate:,.1f}" if isinstance(rate, float) else fmt.UNKNOWN,
+        str(_table(summary, "precision").get("used") or fmt.UNKNOWN),
+        f"{summary.get('optimizer_steps', 0):,}",
+    ]
+
+
+def _table(summary: dict[str, Any], name: str) -> dict[str, Any]:
+    value = summary.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def _print_comparison(found: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("")
-    for name in found["runs"]:
-        table.add_column(clean(name), justify="right")
-    table.add_column("difference", justify="right")
-    for key, (one, other) in {**found["settings"], **found["figures"]}.items():
-        if one is not None or other is not None:
-            table.add_row(key, _shown(key, one), _shown(key, other), _difference(one, other))
-    for name, curves in found["curves"].items():
-        table.add_row(f"{name} by epoch", *_drawn(curves), "")
-    console().print(table)
+    rows = [
+        (key, _shown(key, one), _shown(key, other), _difference(one, other))
+        for key, (one, other) in {**found["settings"], **found["figures"]}.items()
+        if one is not None or other is not None
+    ]
+    rows += [(f"{name} by epoch", *_drawn(curves), "") for name, curves in found["curves"].items()]
+    headings = ("", *map(clean, found["runs"]), "difference")
+    cells = list(zip(*rows, strict=True))
+    columns = [
+        Column(heading, cells[place] if rows else (), place > 0, leave)
+        for place, (heading, leave) in enumerate(zip(headings, (0, 0, 0, 1), strict=True))
+    ]
+    for line in lines(fitting(columns, terminal_width())):
+        typer.echo(line)
     if not found["settings"]:
         typer.echo("the two have the same configuration", err=True)
 
@@ -144,11 +173,12 @@ def _number(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _drawn(curves: list[list[float]]) -> list[str]:
+def _drawn(curves: list[list[float]]) -> tuple[str, str]:
     """Both curves as bars over the same range."""
     finite = [value for curve in curves for value in curve if math.isfinite(value)]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
-    return [_bars(curve, low, (high - low) or 1.0) for curve in curves]
+    one, other = (_bars(curve, low, (high - low) or 1.0) for curve in curves)
+    return one, other
 
 
 def _bars(curve: list[float], low: float, span: float) -> str:

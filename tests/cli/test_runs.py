@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -190,3 +191,45 @@ def test_the_run_started_last_is_the_last_of_the_list(tmp_path):
     listed = json.loads(mptui("runs", "--runs-dir", tmp_path, "--json").stdout)
     assert [run["run"] for run in listed] == ["b-oldest", "z-first", "m-second", "a-last"]
     assert _running_or_newest(tmp_path).name == "a-last"
+
+
+def many_runs(folder):
+    sizes = {"model": "diffusion_unet", "dataset": {"name": "oxford-pets"}, "samples_per_second": 12345.6}
+    a_run(folder, "20261120-101500-fast-diffusion_unet", **sizes, optimizer_steps=123_456, epochs=100)
+    a_run(folder, "20261120-111500-fast-resnet50", model="resnet50", dataset={"name": "shapes"})
+
+
+HEADINGS = ["run", "status", "model", "data", "best", "epochs", "images/s", "precision", "steps"]
+
+
+def test_in_a_pipe_the_list_has_all_columns_whole(tmp_path):
+    many_runs(tmp_path)
+    ended = mptui("runs", "--runs-dir", tmp_path)
+    heading, first, second = ended.stdout.splitlines()
+    assert heading.split() == HEADINGS
+    assert re.split("  +", first) == [
+        *("20261120-101500-fast-diffusion_unet", "completed", "diffusion_unet", "oxford-pets"),
+        *("acc1 1.0000", "100", "12,345.6", "bf16", "123,456"),
+    ]
+    assert {"resnet50", "shapes"} <= set(second.split())
+    assert "not shown" not in ended.stderr
+
+
+@pytest.mark.parametrize(("width", "shown"), [(80, 4), (90, 5), (100, 6), (120, 8), (132, 9)])
+def test_a_terminal_gets_whole_columns_model_and_data_among_them(tmp_path, monkeypatch, capsys, width, shown):
+    many_runs(tmp_path)
+    monkeypatch.setattr("mptui.cli.runs.terminal_width", lambda: width)
+    assert _exit_code(["runs", "--runs-dir", str(tmp_path)], debug=False) == 0
+    printed = capsys.readouterr()
+    heading, *rows = printed.out.splitlines()
+    assert heading.split() == HEADINGS[:shown]
+    assert all(len(line) <= width for line in (heading, *rows))
+    assert all(len(re.split("  +", row)) == shown for row in rows)
+    assert ("not shown at this width" in printed.err) == (shown < len(HEADINGS))
+
+
+def test_a_name_longer_than_the_terminal_is_whole_all_the_same(tmp_path, monkeypatch, capsys):
+    a_run(tmp_path, "n" * 100, model="resnet50", dataset={"name": "shapes"})
+    monkeypatch.setattr("mptui.cli.runs.terminal_width", lambda: 80)
+    assert _exit_code(["runs", "--runs-dir", str(tmp_path)], debug=False) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["n" * 100, "completed", "resnet50", "shapes"]
