@@ -6,7 +6,7 @@ and shape. A candidate must be clearly faster to displace one that is more exact
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -75,10 +75,14 @@ def decoders() -> Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which candidate is taken, and how it stands to the next best; no words where nothing was measured."""
+    """Which candidate is taken, and how it stands to the next best; no words where nothing was measured.
+
+    `seconds` are the median step times that were measured, by name.
+    """
 
     name: str
     reason: str = ""
+    seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
 
 
 def choose(
@@ -107,7 +111,7 @@ def choose(
     if not seconds and steps * SHARE >= len(candidates.words) * (ROUNDS[1] + 1):
         seconds = _timed(candidates, timers, check_stop)
         kept.save({"seconds": seconds})
-    return _decided(candidates, seconds)
+    return replace(_decided(candidates, seconds), seconds=seconds)
 
 
 def _known(candidates: Candidates, kept: Mapping[str, Any]) -> dict[str, float]:
@@ -168,11 +172,12 @@ def _decided(candidates: Candidates, seconds: Mapping[str, float]) -> Choice:
         return Choice(taken, "the only one that could take a step here")
     other = min(others, key=lambda name: seconds[name])
     ratio = seconds[other] / seconds[taken]
-    figures = f"({_told(seconds[taken])} a step against {_told(seconds[other])})"
+    figures = f"({step_words(seconds[taken])} a step against {step_words(seconds[other])})"
     if ratio < 1:
         return Choice(taken, f"{candidates.words[other]} gains only {1 / ratio:.2f}x here {figures}")
     return Choice(taken, f"{ratio:.2f}x {candidates.words[other]} here {figures}")
 
 
-def _told(seconds: float) -> str:
+def step_words(seconds: float) -> str:
+    """Write a step time: `1.20 s`, `35.1 ms`."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"

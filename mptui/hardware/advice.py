@@ -1,22 +1,26 @@
 """What suits a device: the precision, with its reason, and the settings to begin with."""
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mptui.config.schema import PrecisionMode
+from mptui.config.merge import resolve
+from mptui.config.schema import PrecisionMode, TrainingConfig
+from mptui.errors import ConfigError
 from mptui.hardware.devices import Device
 from mptui.hardware.formats import Support
 from mptui.hardware.host import usable_cpus
 
 GIB = 1024**3
 
-_LARGE_GIB = 38  # a 40 GB card tells a little less
 _SMALL_GIB = 7.5
+_PROFILES: dict[str, str] = {"bf16": "fast", "fp16": "older-gpu", "fp32": "stable"}
 _MAX_WORKERS = 16
 
 _WEAKNESS: dict[Support, str] = {
     "memory-only": "saves memory and no time here: there are no Tensor Cores",
     "unreliable": "is known to give NaN in convolutions on this chip, which has no Tensor Cores",
-    "slow": "runs at 1/64 of fp32's rate here",
+    "slow": "is much slower than fp32 here",
     "emulated": "is emulated here, which is slower than fp32",
     "no": "is not there on this device",
 }
@@ -37,15 +41,16 @@ class PrecisionChoice:
 class Recommendation:
     """What to begin with on a device.
 
-    `batch_range` is the lowest and highest sensible batch for a ResNet-50 at 224 pixels, on a CPU for a
-    ResNet-18 at 64. `workers` are processes that decode images.
+    `batch_size` and `accumulate` are what `profile` sets for a classifier; None where it can't be read.
+    `workers` are processes that decode images.
     """
 
     precision: PrecisionMode
     reason: str
     grad_scaler: bool
-    batch_range: tuple[int, int]
     profile: str
+    batch_size: int | None
+    accumulate: int
     workers: int
     notes: list[str] = field(default_factory=list)
 
@@ -67,7 +72,7 @@ def choose_precision(requested: PrecisionMode, device: Device) -> PrecisionChoic
         return _choice(
             requested, requested, "asked for", f"it is not known what this device does in {requested}"
         )
-    why = f"{requested} {_WEAKNESS[support]}"
+    why = _weakness(requested, support, device)
     if device.kind == "cpu" or support in {"memory-only", "unreliable"}:
         return _choice(requested, requested, "asked for", why)
     used: PrecisionMode = "fp32"
@@ -108,19 +113,31 @@ def _automatic(device: Device) -> tuple[PrecisionMode, str]:
         return "fp32", "it is not known what this device can do"
     if fp16 == "native":
         return "fp16", "native here, with loss scaling; bf16 is not"
-    return "fp32", f"fp16 {_WEAKNESS[fp16]}"
+    return "fp32", _weakness("fp16", fp16, device)
 
 
-def recommend(device: Device, cpus: int | None = None) -> Recommendation:
+def _weakness(precision: str, support: Support, device: Device) -> str:
+    """What speaks against a precision on `device`, with the factor and its source where that is known."""
+    cost = device.costs.get(precision)
+    known = f": {cost.factor} ({cost.source})" if cost else ""
+    return f"{precision} {_WEAKNESS[support]}{known}"
+
+
+def recommend(
+    device: Device, cpus: int | None = None, environ: Mapping[str, str] = os.environ
+) -> Recommendation:
     """Say what to begin with on `device`, with `cpus` for it (default: those that this process may use)."""
     cpus = usable_cpus() if cpus is None else cpus
     choice = choose_precision("auto", device)
+    profile = suggested_profile(device)
+    training = _training_of(profile, environ)
     return Recommendation(
         precision=choice.used,
         reason=choice.reason,
         grad_scaler=choice.grad_scaler,
-        batch_range=_batch_range(device, choice.used),
-        profile=_profile(device, choice.used),
+        profile=profile,
+        batch_size=training.batch_size if training else None,
+        accumulate=training.accumulate if training else 1,
         workers=min(2, cpus // 2) if device.kind == "cpu" else default_workers(cpus),
         notes=_notes(device),
     )
@@ -131,33 +148,30 @@ def default_workers(cpus: int) -> int:
     return max(0, min(_MAX_WORKERS, cpus - 1))
 
 
-def _batch_range(device: Device, precision: PrecisionMode) -> tuple[int, int]:
-    """The usual range of the class of device, lowered to what fits its free memory."""
-    if device.kind == "cpu":
-        return 32, 64
-    total = device.memory_total
-    if precision == "fp32":
-        low, high = 16, 32
-    elif precision == "fp16":
-        low, high = 32, 64
-    else:
-        low, high = (128, 256) if total is not None and total >= _LARGE_GIB * GIB else (64, 128)
-    free = total if device.memory_free is None else device.memory_free
-    if free is None:
-        return low, high
-    fits = max(1, free * (4 if precision == "fp32" else 8) // GIB)
-    high = min(high, 1 << (fits.bit_length() - 1))
-    return max(1, min(low, high // 2)), high
+def batch_words(batch_size: int, accumulate: int) -> str:
+    """Write a batch: `64`, or `16 x 4` where 4 of 16 samples make one optimizer step."""
+    return f"{batch_size} x {accumulate}" if accumulate > 1 else f"{batch_size}"
 
 
-def _profile(device: Device, precision: PrecisionMode) -> str:
-    if device.kind != "cpu" and device.memory_total is not None and device.memory_total < _SMALL_GIB * GIB:
+def suggested_profile(device: Device) -> str:
+    """Name the built-in profile to begin with on `device`: by the memory that is free, then by precision."""
+    memory = device.memory_total if device.memory_free is None else device.memory_free
+    if device.kind != "cpu" and memory is not None and memory < _SMALL_GIB * GIB:
         return "memory-limited"
-    return "stable" if precision == "fp32" else "fast"
+    return _PROFILES[choose_precision("auto", device).used]
+
+
+def _training_of(profile: str, environ: Mapping[str, str]) -> TrainingConfig | None:
+    """What a run of a ResNet would take from `profile`; None where one of that name can't be read."""
+    try:
+        return resolve(profile, task="classification", flags={}, sets=(), environ=environ).config.training
+    except ConfigError:
+        return None
 
 
 def _notes(device: Device) -> list[str]:
     notes = list(device.notes)
+    notes += [f"{name} takes {cost.factor}: {cost.source}." for name, cost in device.costs.items()]
     if device.native.get("tf32") == "native":
         notes.append("TF32 speeds up what stays in fp32; it is on unless precision.tf32 = false.")
     if device.native.get("fp8") == "native":

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mptui.hardware.advice import GIB, Recommendation
+from mptui.hardware.advice import GIB, Recommendation, batch_words
 from mptui.hardware.devices import Device, Machine
 from mptui.hardware.formats import Support
 from mptui.hardware.host import Host
@@ -14,7 +14,7 @@ _SUPPORT_WORDS: dict[Support, str] = {
     "native": "native",
     "memory-only": "saves memory only",
     "unreliable": "gives NaN",
-    "slow": "slow",
+    "slow": "possible, slow",
     "emulated": "emulated, slow",
     "no": "no",
 }
@@ -46,19 +46,12 @@ def describe(device: Device, recommendation: Recommendation, machine: Machine) -
         identity.append(f"driver {machine.driver.partition('.')[0]}{cuda}")
     if device.kind == "cpu":
         identity = [_cores(machine.host), *identity]
-    low, high = recommendation.batch_range
-    network = "ResNet-18 at 64 pixels" if device.kind == "cpu" else "ResNet-50 at 224 pixels"
-    start = (
-        f"profile {recommendation.profile}",
-        f"batch {low} to {high} ({network})",
-        f"workers {recommendation.workers}",
-    )
     return Description(
         identity=_joined(identity),
         activity=_joined(_activity(device.gpu)) if device.gpu else "",
         formats=tuple(_formats(device)),
         use=f"use {recommendation.precision}: {recommendation.reason}",
-        start=_joined(start),
+        start=_joined(start_with(recommendation)),
         notes=tuple(recommendation.notes),
     )
 
@@ -68,6 +61,13 @@ def device_lines(device: Device, recommendation: Recommendation, machine: Machin
     told = describe(device, recommendation, machine)
     lines = [told.identity, told.activity, _joined(told.formats), told.use, told.start, *told.notes]
     return [line for line in lines if line]
+
+
+def start_with(recommendation: Recommendation) -> list[str]:
+    """Say which profile to begin with, and what it sets for a classifier."""
+    size, profile = recommendation.batch_size, f"profile {recommendation.profile}"
+    batch = "" if size is None else f"batch {batch_words(size, recommendation.accumulate)} (a ResNet)"
+    return [part for part in (profile, batch, f"workers {recommendation.workers}") if part]
 
 
 def torch_line(machine: Machine) -> str | None:

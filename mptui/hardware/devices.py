@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mptui.errors import ConfigError
+from mptui.hardware.costs import Costs, cpu_costs, cuda_costs
 from mptui.hardware.formats import Capability, Formats, cpu_formats, cuda_formats, has_code_for
 from mptui.hardware.host import Host, read_host
 from mptui.hardware.nvml import GpuInfo, MigSlice, NvmlReport, read_gpus, visible_gpus
@@ -19,6 +20,7 @@ _ABOUT_EQUAL = 0.9
 class Device:
     """Something that a run can train on.
 
+    `native` says what each format is worth, and `costs` by what factor one is slower, where that is known.
     `index` is torch's; `uuid` is NVML's name of it. `built_for` says whether this torch has code for it and
     `usable` whether it can be trained on; without torch the first is None and the second a guess. Bytes.
     """
@@ -32,6 +34,7 @@ class Device:
     memory_total: int | None
     memory_free: int | None = None
     native: Formats
+    costs: Costs = field(default_factory=dict)
     built_for: bool | None = None
     usable: bool = True
     notes: list[str] = field(default_factory=list)
@@ -159,6 +162,7 @@ def _cpu(host: Host) -> Device:
         memory_total=host.memory_total,
         memory_free=host.memory_free,
         native=cpu_formats(host.features),
+        costs=cpu_costs(host.features),
     )
 
 
@@ -177,6 +181,7 @@ def _merged(device: TorchDevice, gpus: Sequence[GpuInfo], torch: TorchView) -> D
         memory_total=device.memory_total,
         memory_free=source.memory_free if source else None,
         native=device.native,
+        costs=cuda_costs(device.capability) if device.capability else {},
         built_for=device.built_for,
         usable=device.built_for,
         notes=[*notes, *_mig_notes(gpu, part)],
@@ -213,6 +218,7 @@ def _from_nvml(
         memory_total=source.memory_total,
         memory_free=source.memory_free,
         native=cuda_formats(capability, gpu.name) if capability else {},
+        costs=cuda_costs(capability) if capability else {},
         built_for=has_code_for(capability, torch.architectures) if torch and capability else None,
         usable=unusable is None,
         notes=[*([unusable] if unusable else []), *_mig_notes(gpu, part)],

@@ -6,7 +6,7 @@ from typing import Literal
 
 Support = Literal["native", "memory-only", "unreliable", "slow", "emulated", "no"]
 """What a format is worth: native (faster), memory-only (smaller, not faster), unreliable (known to give NaN),
-slow (slower than fp32), emulated (computed as fp32 and rounded), or no."""
+slow (much slower than fp32), emulated (computed as fp32 and rounded), or no."""
 
 Formats = dict[str, Support]
 Capability = tuple[int, int]
@@ -26,8 +26,8 @@ _ARCHITECTURES_WITHIN: dict[Capability, str] = {(7, 5): "Turing", (8, 9): "Ada L
 
 _TURING_WITHOUT_TENSOR_CORES = re.compile(r"\b(GTX 16\d\d|MX[45]50|T(400|500|550|600|1000|1200|2000))\b")
 
-_CPU_BF16 = frozenset({"amx_bf16", "avx512_bf16"})
-_CPU_FP16 = frozenset({"amx_fp16", "avx512_fp16"})
+CPU_BF16 = frozenset({"amx_bf16", "avx512_bf16"})
+CPU_FP16 = frozenset({"amx_fp16", "avx512_fp16"})
 
 
 def architecture_name(capability: Capability) -> str | None:
@@ -64,16 +64,17 @@ def rocm_formats(architecture: str) -> Formats:
     gfx = architecture.split(":")[0]
     matrix_cores = gfx.startswith(("gfx908", "gfx90a", "gfx94", "gfx95", "gfx11", "gfx12"))
     return {
-        "fp16": "native",
+        "fp16": "memory-only" if gfx.startswith(("gfx7", "gfx8")) else "native",
         "bf16": "native" if matrix_cores else "emulated",
         "tf32": "native" if gfx.startswith(("gfx94", "gfx95")) else "no",
         "fp8": "native" if gfx.startswith(("gfx94", "gfx95", "gfx12")) else "no",
     }
 
 
-def xpu_formats() -> Formats:
-    """Tell what an Intel GPU does with each format."""
-    return {"fp16": "native", "bf16": "native", "tf32": "no", "fp8": "no"}
+def xpu_formats(*, matrix_units: bool) -> Formats:
+    """Tell what an Intel GPU does with each format; those in processors mostly have no matrix units (XMX)."""
+    fp16: Support = "native" if matrix_units else "memory-only"
+    return {"fp16": fp16, "bf16": "native" if matrix_units else "emulated", "tf32": "no", "fp8": "no"}
 
 
 def mps_formats(*, bf16: bool) -> Formats:
@@ -82,10 +83,13 @@ def mps_formats(*, bf16: bool) -> Formats:
 
 
 def cpu_formats(features: Collection[str]) -> Formats:
-    """Tell what a CPU does with each format, from its feature flags as Linux names them."""
+    """Tell what a CPU does with each format, from its feature flags as Linux names them.
+
+    fp16 is slow with and without instructions for it: see `costs.cpu_costs`.
+    """
     return {
-        "fp16": "native" if _CPU_FP16.intersection(features) else "emulated",
-        "bf16": "native" if _CPU_BF16.intersection(features) else "emulated",
+        "fp16": "slow",
+        "bf16": "native" if CPU_BF16.intersection(features) else "emulated",
         "tf32": "no",
         "fp8": "no",
     }

@@ -4,7 +4,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from statistics import mean
 from typing import Protocol
 
 import psutil
@@ -68,8 +67,9 @@ class CpuSource:
 def _cpu_utilisation(percents: Sequence[float]) -> float:
     """Mean utilisation (0 to 1) of the CPUs that this process may run on, of `percents` by CPU number."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
-    ours = [percents[cpu] for cpu in affinity(0) if cpu < len(percents)] if affinity else []
-    return mean(ours or percents or [0.0]) / 100
+    ours: Sequence[float] = [percents[cpu] for cpu in affinity(0) if cpu < len(percents)] if affinity else []
+    counted = ours or percents
+    return sum(counted) / len(counted) / 100 if counted else 0.0
 
 
 class DeviceSampler:

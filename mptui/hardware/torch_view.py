@@ -125,7 +125,7 @@ def _xpu_devices(torch: ModuleType) -> list[TorchDevice]:
             name=clean(device.name, 80),
             architecture=None,
             memory_total=device.total_memory,
-            native=xpu_formats(),
+            native=xpu_formats(matrix_units=device.has_subgroup_matrix_multiply_accumulate),
         )
         for index, device in enumerate(found)
     ]

@@ -1,7 +1,7 @@
 """What a run leaves to its card: measured before it begins, written down, and taken again on a resume."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -12,7 +12,17 @@ from mptui.config.schema import PrecisionMode
 from mptui.data.cache import load_json
 from mptui.data.loader import Loader
 from mptui.data.types import Dataset
-from mptui.engine.choices import Candidates, Choice, Timer, choose, decoders, layouts, precisions, updates
+from mptui.engine.choices import (
+    Candidates,
+    Choice,
+    Timer,
+    choose,
+    decoders,
+    layouts,
+    precisions,
+    step_words,
+    updates,
+)
 from mptui.engine.kept import Kept, facts_of
 from mptui.engine.optim import supports_fused
 from mptui.engine.trial import Trial
@@ -108,6 +118,15 @@ class Decider:
                 channels_last=plan.channels_last,
             )
             plan = _with_precision(plan, choice.name, choice.reason)
+        elif plan.device.native.get(plan.precision.used, "native") != "native":
+            choice = chosen(
+                "precision",
+                precisions(["fp32", plan.precision.used], plan.precision.used),
+                lambda name: trial.step(name, channels_last=plan.channels_last),
+                channels_last=plan.channels_last,
+                asked=plan.precision.used,
+            )
+            plan = _with_cost(plan, choice.seconds)
         if config.speed.channels_last == "auto" and plan.device.kind != "mps":
             candidates = layouts(_word(plan.channels_last))
             choice = chosen(
@@ -186,6 +205,18 @@ def _of_this_device(plan: Plan, recorded: Any) -> bool:  # noqa: ANN401 - any JS
     """Whether what was recorded was measured on the device of `plan`, as far as it says."""
     name = plan.device.name
     return not isinstance(recorded, dict) or recorded.get("device", name) == name
+
+
+def _with_cost(plan: Plan, seconds: Mapping[str, float]) -> Plan:
+    """The plan with the measured cost of the precision that was asked for, in place of the known one."""
+    used = plan.precision.used
+    if not {"fp32", used} <= seconds.keys():
+        return plan
+    factor = seconds[used] / seconds["fp32"]
+    figures = f"({step_words(seconds[used])} a step against {step_words(seconds['fp32'])})"
+    words = f"{used} takes {factor:.2g} times fp32's time here {figures}"
+    choice = replace(plan.precision, reason="asked for", warning=words if factor > 1 else None)
+    return replace(plan, precision=choice)
 
 
 def _taken_again(plan: Plan, recorded: Any) -> Plan:  # noqa: ANN401 - any JSON value

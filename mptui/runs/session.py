@@ -190,8 +190,6 @@ class Session:
             self._records.summary.go_on_from(directory.read_summary(self.run))
         self._records.write_summary()
         self._emit(PhaseChanged(phase="starting"))
-        if plan.precision.warning is not None:
-            self._warn("precision", plan.precision.warning)
         sampler = DeviceSampler(plan.device.torch_name, uuid=plan.device.uuid)
         with pulse(sampler, self._beat), self._trackers:
             self._trackers.enter_context(follow(plan.config, self.run, self.listen, self._warn))
@@ -207,6 +205,8 @@ class Session:
             )
             self._keep_claim()
             self.plan = prepared.loaders.plan  # what only the data decides is chosen now, and stays so
+            if self.plan.precision.warning is not None:  # with the measured factor, where one was measured
+                self._warn("precision", self.plan.precision.warning)
             with contextlib.ExitStack() as stack:
                 self._note_problems(prepared)
                 saver = stack.enter_context(self._saver())

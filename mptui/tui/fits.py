@@ -46,12 +46,12 @@ class Fit:
         """Whether it fits, and up to which batch."""
         if self.free is None:
             return "what is free is not known"
+        best = self.footprint.largest_batch(self.batch_size, int(self.free * TIGHT))
         if not self.fits:
-            best = self.footprint.largest_batch(self.batch_size, int(self.free * TIGHT))
-            return f"✗ too much; batch {best} fits" if best else "✗ one sample is too much"
+            return f"✗ too much; batch {best:,} fits" if best else "✗ one sample is too much"
         if self.footprint.total > self.free * TIGHT:
             return "✓ fits, but tightly"
-        return f"✓ fits, up to batch {self.footprint.largest_batch(self.batch_size, self.free):,}"
+        return f"✓ fits, up to batch {best:,}"
 
     @property
     def figure(self) -> str:

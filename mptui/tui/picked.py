@@ -14,7 +14,7 @@ from mptui.config.profiles import ProfileInfo
 from mptui.config.schema import RunConfig, TaskName
 from mptui.config.validate import shown
 from mptui.errors import ConfigError
-from mptui.hardware.advice import PrecisionChoice, choose_precision
+from mptui.hardware.advice import PrecisionChoice, batch_words, choose_precision
 from mptui.hardware.devices import Device
 from mptui.runs.plan import Request
 from mptui.text import clean
@@ -154,7 +154,7 @@ def in_words(resolution: Resolved, device: Device) -> list[tuple[str, str, str]]
     precision: PrecisionChoice = choose_precision(config.precision.mode, device)
     training = config.training
     effective = training.batch_size * training.accumulate
-    batch = f"{training.batch_size}" + (f" x {training.accumulate}" if training.accumulate > 1 else "")
+    batch = batch_words(training.batch_size, training.accumulate)
     end = f", at most {training.max_steps:,} steps" if training.max_steps else ""
     compiled = "from the first step" if resolution.compile_forced else "where it can repay itself"
     return [

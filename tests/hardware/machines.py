@@ -1,7 +1,9 @@
 """Devices and machines for tests, without any hardware."""
 
+from dataclasses import replace
 from typing import Any
 
+from mptui.hardware.costs import cpu_costs, cuda_costs
 from mptui.hardware.devices import Device
 from mptui.hardware.formats import (
     Formats,
@@ -27,6 +29,7 @@ def card(name: str, capability: tuple[int, int], gib: float = 24, **changes: Any
         capability=capability,
         memory_total=int(gib * GIB),
         native=cuda_formats(capability, name),
+        costs=cuda_costs(capability),
         **changes,
     )
 
@@ -42,10 +45,11 @@ def amd(gfx: str) -> Device:
 
 
 def cpu(*features: str) -> Device:
-    return other("cpu", cpu_formats(features))
+    return replace(other("cpu", cpu_formats(features)), costs=cpu_costs(features))
 
 
-XPU = other("xpu", xpu_formats())
+XPU = other("xpu", xpu_formats(matrix_units=True))
+INTEGRATED_XPU = other("xpu", xpu_formats(matrix_units=False))
 MPS = other("mps", mps_formats(bf16=True))
 OLD_MPS = other("mps", mps_formats(bf16=False))
 

@@ -17,7 +17,7 @@ from mptui.lab.doctor import device_checks, host_checks, login_checks
 from mptui.lab.doctor.findings import Finding, exit_code
 from mptui.lab.doctor.torch_probe import Probed, probe_torch
 from tests.hardware.conftest import driver
-from tests.hardware.fake_nvml import GIB, FakeNvml, h200
+from tests.hardware.fake_nvml import GIB, FakeNvml, h200, t4
 from tests.hardware.machines import HOST
 
 __all__ = ["driver"]
@@ -137,6 +137,12 @@ def test_a_device_that_fails_at_real_work_is_an_error(driver):
     failing = Probed(machine.torch, {"cuda:0": "RuntimeError: cuDNN error"})
     assert states(device_checks.check_devices(machine, read_gpus(), failing)) == ["error", "ok"]
     assert states(device_checks.check_devices(machine, read_gpus(), Probed(machine.torch))) == ["ok", "ok"]
+
+
+def test_a_sound_gpu_is_told_with_what_to_begin_with(driver):
+    driver(t4())
+    found = device_checks.check_devices(seen(None), read_gpus(), None)
+    assert "; profile older-gpu, batch 32 (a ResNet), workers " in found[0].what
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,9 @@ LIMIT_S = 300.0
 class Card:
     """Stands in for `Trial`: takes the seconds that this card is said to need, and counts the steps."""
 
-    def __init__(self, *, bf16=1.0, channels_first=1.0, foreach=1.0):
-        self.bf16, self.channels_first, self.foreach = bf16, channels_first, foreach
+    def __init__(self, *, bf16=1.0, fp16=1.0, channels_first=1.0, foreach=1.0):
+        self.seconds = {"fp32": 1.0, "bf16": bf16, "fp16": fp16}
+        self.channels_first, self.foreach = channels_first, foreach
         self.taken = 0
 
     def __call__(self, *_):
@@ -51,7 +52,7 @@ class Card:
         return step
 
     def step(self, precision, *, channels_last):
-        seconds = self.bf16 if precision == "bf16" else 1.0
+        seconds = self.seconds[precision]
         return self._takes(seconds if channels_last else seconds * self.channels_first)
 
     def update(self, *, channels_last, fused):
@@ -142,6 +143,29 @@ def test_what_was_asked_for_is_not_measured(decided):
     assert card.taken == 0
     job = session._trainer.job
     assert (job.precision, job.config.speed.channels_last, job.config.speed.fused) == ("fp32", True, True)
+
+
+def precision_warnings(session):
+    warnings = read_summary(session.run)["warnings"]
+    return [warning["message"] for warning in warnings if warning["code"] == "precision"]
+
+
+def test_a_slow_precision_that_was_asked_for_is_warned_of_with_the_measured_factor(decided):
+    asked = {"precision.mode": "fp16", "speed.channels_last": True, "speed.fused": True}
+    session = decided(Card(fp16=22.0), **asked)
+
+    assert session._trainer.job.precision == "fp16"
+    assert precision_warnings(session) == [
+        "fp16 takes 22 times fp32's time here (22.00 s a step against 1.00 s)"
+    ]
+
+
+def test_a_slow_precision_in_a_run_too_short_to_measure_is_warned_of_with_the_known_factor(decided):
+    card = Card(fp16=22.0)
+    session = decided(card, **{"precision.mode": "fp16", "training.epochs": 3})
+
+    assert card.taken == 0
+    assert "times fp32's time (measured with torch" in precision_warnings(session)[0]
 
 
 @pytest.mark.parametrize("why", [{"training.deterministic": True}, {"training.epochs": 3}], ids=str)

@@ -10,8 +10,10 @@ from textual.widgets import Input
 
 from mptui.config.profiles import list_profiles
 from mptui.config.validate import read_profile
+from mptui.engine.footprint import Footprint
 from mptui.runs.plan import Request
 from mptui.tui.app import MptuiApp
+from mptui.tui.fits import Fit
 from mptui.tui.last import load_last, save_last, state_folder
 from mptui.tui.screens.picker import PickerScreen
 from tests import hostile
@@ -208,6 +210,17 @@ async def test_a_run_says_whether_it_fits(environ):
         lines = frame(app).splitlines()
         (memory,) = (number for number, line in enumerate(lines) if "memory     " in line)
         assert ", rest " in lines[memory + 1]  # all of it in one line
+
+
+def test_the_largest_batch_is_the_same_whether_the_run_fits_or_not():
+    def words(batch):
+        parts = dict.fromkeys(("optimizer", "average", "working", "batches", "context"), 0)
+        counted = Footprint(weights=100, gradients=100, activations=10 * batch, per_sample=10, **parts)
+        return Fit("net", 32, counted, batch, free=100_000).words
+
+    assert words(4) == "✓ fits, up to batch 8,980"
+    assert words(20_000) == "✗ too much; batch 8,980 fits"
+    assert words(8_980) == "✓ fits, up to batch 8,980"
 
 
 async def test_a_network_that_can_not_be_had_is_said_before_the_run(environ):

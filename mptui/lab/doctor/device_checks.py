@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mptui.hardware.advice import GIB, recommend
-from mptui.hardware.describe import device_title, others_on, torch_line
+from mptui.hardware.describe import device_title, others_on, start_with, torch_line
 from mptui.hardware.devices import Device, Machine
 from mptui.hardware.nvml import NvmlReport
 from mptui.lab.doctor.findings import Finding, advice, error, ok, sentence
@@ -100,7 +100,8 @@ def _check_device(device: Device, machine: Machine, failures: dict[str, str]) ->
         return
     advised = recommend(device, machine.host.cpus_usable)
     memory = _memory(device)
-    yield ok("machine", device.torch_name, f"{title}{memory}; {advised.precision}: {advised.reason}")
+    what = f"{title}{memory}; {advised.precision}: {advised.reason}; {', '.join(start_with(advised))}"
+    yield ok("machine", device.torch_name, what)
     yield from _state(device, title)
 
 
