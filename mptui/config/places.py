@@ -14,6 +14,11 @@ def expanded(path: str) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111
 
 
+def absolute(path: str) -> str:
+    """A path in full, links as they are: the same from every folder."""
+    return os.path.abspath(expanded(path))  # noqa: PTH100 - Path.resolve follows links
+
+
 def base_folder(variable: str, default: str, environ: Mapping[str, str] = os.environ) -> Path:
     """The folder that an XDG variable names, else `default` in the home folder."""
     if named := environ.get(variable):

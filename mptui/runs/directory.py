@@ -1,7 +1,7 @@
 """A run's directory: its name, and its files.
 
 runs/20261120-101500-fast-resnet50/
-  run.toml  environment.json  events.jsonl  index.json  summary.json  lock.json  checkpoints/
+  run.toml  environment.json  data.json  events.jsonl  index.json  summary.json  lock.json  checkpoints/
 """
 
 import json

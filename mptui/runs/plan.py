@@ -9,6 +9,7 @@ from typing import Any
 
 from mptui.config.keys import TASKS
 from mptui.config.merge import Resolved, resolve, task_of_model
+from mptui.config.places import absolute
 from mptui.config.schema import RunConfig, TaskName
 from mptui.data.open import task_of
 from mptui.hardware.advice import PrecisionChoice, choose_precision, default_workers
@@ -136,6 +137,8 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
     why = "chosen: no GPU" if device.kind == "cpu" else f"chosen for {device.name}"
     config, sources = resolved.config, dict(resolved.sources)
     model, data = config.model, config.data
+    if model.weights is not None:
+        model = model.model_copy(update={"weights": absolute(model.weights)})
     if model.name is None:
         name = _NETWORKS.get(str(resolved.task)) or str(defaults["model"])
         model = model.model_copy(update={"name": name})
@@ -155,6 +158,8 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
     if (changes.get("name") or data.name) == BUILT_IN and data.samples is None:
         changes["samples"] = defaults["samples"]
         sources["data.samples"] = why
+    if data.path is not None:
+        changes["path"] = absolute(data.path)  # the run may be resumed from another folder
     data = data.model_copy(update=changes)
     notes = []
     if config.model.name is None or "name" in changes:

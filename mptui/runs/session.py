@@ -42,6 +42,7 @@ from mptui.runs import directory
 from mptui.runs.bad_samples import NAME as BAD_SAMPLES
 from mptui.runs.buffer import EventBuffer
 from mptui.runs.control import ControlServer, preset_names
+from mptui.runs.data_record import note_data
 from mptui.runs.decide import Decider
 from mptui.runs.environment import describe_environment, redact
 from mptui.runs.leaving import WORKER
@@ -209,6 +210,7 @@ class Session:
                 self._warn("precision", self.plan.precision.warning)
             with contextlib.ExitStack() as stack:
                 self._note_problems(prepared)
+                note_data(self.run, prepared.dataset, self._warn)
                 saver = stack.enter_context(self._saver())
                 trainer = self._trainer = Trainer(
                     prepared.job,
