@@ -55,14 +55,14 @@ def _running_or_newest(folder: Path) -> Path:
         RunDirectoryError: There is none at all.
     """
     from mptui.runs.directory import list_runs, read_summary, started_of
-    from mptui.runs.lock import holder_of
+    from mptui.runs.lock import is_held
 
     found = list_runs(folder)
     if not found:
         raise RunDirectoryError(
             f"there are no runs in {folder}", hint="--runs-dir says where; start one: mptui run"
         )
-    running = [path for path in found if holder_of(path) is not None]
+    running = [path for path in found if is_held(path)]
     if len(running) > 1:
         names = ", ".join(path.name for path in running)
         raise ConfigError(f"{len(running)} runs are running: {names}", hint="name one: mptui attach RUN")

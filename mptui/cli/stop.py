@@ -105,14 +105,15 @@ def _send_term(run: "Path", owner: int) -> None:
 
 
 def _tell_end(run: "Path", words: str) -> None:
+    from mptui.engine.pointers import target_of
     from mptui.runs.directory import CHECKPOINTS, CRASHED, status_of
 
     summary = status_of(run)
     status, steps = str(summary["status"]), summary.get("optimizer_steps")
     after = f" after step {steps:,}" if isinstance(steps, int) else ""
     typer.echo(clean(f"{run.name} {words} {status}{after}"))
-    last = run / CHECKPOINTS / "last"
-    if last.exists():
-        typer.echo(clean(f"checkpoint: {last.resolve() if last.is_symlink() else last}"))
+    last = target_of(run / CHECKPOINTS, "last")
+    if last is not None and last.exists():
+        typer.echo(clean(f"checkpoint: {last.resolve()}"))
     if status in {"stopped", CRASHED}:
         print_next(f"go on with it: mptui resume {run}")

@@ -6,10 +6,19 @@ All goes through `os`, one call after the other, so that a test can let any one 
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 _BLOCK = 1 << 22
+
+Guard = Callable[[], contextlib.AbstractContextManager[None]]
+"""Entered around each change of a name that other processes see. It raises where the change is no longer this
+process's to make, and its body is short: see `mptui.runs.lock.Claim.change`."""
+
+
+def partial_path(path: Path) -> Path:
+    """A name beside `path` under which to write it first; no other process, on any machine, has the same."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.partial")
 
 
 def write_synced(path: Path, blocks: Iterable[bytes | memoryview]) -> str:
@@ -36,17 +45,24 @@ def write_synced(path: Path, blocks: Iterable[bytes | memoryview]) -> str:
     return digest.hexdigest()
 
 
-def replace_file(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes, guard: Guard = contextlib.nullcontext) -> None:
     """Replace a file by one rename, for its owner alone.
+
+    Args:
+        path: The file.
+        content: What will be in it.
+        guard: Entered once the content is on the disk, for the rename alone.
 
     Raises:
         OSError: The disk is full, gone, or not writable; the old file is untouched.
+        MptuiError: What the guard raises; the old file is untouched.
     """
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    fresh = partial_path(path)
     try:
         write_synced(fresh, [content])
-        os.replace(fresh, path)
-    except OSError:
+        with guard():
+            os.replace(fresh, path)
+    except Exception:
         with contextlib.suppress(OSError):
             os.unlink(fresh)
         raise

@@ -9,6 +9,7 @@ tried again until it is written, or until the run is asked to stop.
 """
 
 import contextlib
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +19,7 @@ from types import TracebackType
 
 from mptui.config.schema import CheckpointConfig
 from mptui.engine.checkpoint import Snapshot, keep_only, point, write_checkpoint
+from mptui.engine.files import Guard
 from mptui.errors import DiskError
 from mptui.events import CheckpointSaved, Event, Warned
 
@@ -32,16 +34,14 @@ LOOK_S = 0.1
 Hold = Callable[[DiskError], contextlib.AbstractContextManager[None]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Save:
+    """A snapshot on its way to the disk, and what is done of it: a retry does the rest alone."""
+
     snapshot: Snapshot
     reason: str
     number: int
-    future: Future[None]
-
-    @property
-    def failed(self) -> bool:
-        return self.future.done() and self.future.exception() is not None
+    path: Path | None = None
 
 
 class Saver:
@@ -53,8 +53,7 @@ class Saver:
         emit: Told of each checkpoint, from the writing thread.
         hold: The context in which a disk that can't be written is waited for, given why it can't.
         should_stop: Asked meanwhile; True: wait no longer. Without it there is no waiting at all.
-        check: Called before each write, and before what was written takes its place; what it raises ends
-            the run.
+        guard: Entered around each change of a name in `folder`; what it raises ends the run.
     """
 
     def __init__(
@@ -65,14 +64,14 @@ class Saver:
         *,
         hold: Hold = lambda error: contextlib.nullcontext(),
         should_stop: Callable[[], bool] = lambda: True,
-        check: Callable[[], None] = lambda: None,
+        guard: Guard = contextlib.nullcontext,
     ) -> None:
         self._folder = folder
         self._config = config
         self._emit = emit
-        self._hold, self._should_stop, self._check = hold, should_stop, check
+        self._hold, self._should_stop, self._guard = hold, should_stop, guard
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="mptui-save")
-        self._writing: _Save | None = None
+        self._writing: tuple[_Save, Future[None]] | None = None
         self._last_end = time.monotonic()
         self._last_cost = 0.0
         self._last_step = 0
@@ -95,7 +94,7 @@ class Saver:
     @property
     def idle(self) -> bool:
         """Whether no save is under way."""
-        return self._writing is None or self._writing.future.done()
+        return self._writing is None or self._writing[1].done()
 
     def may_save(self) -> bool:
         """Whether the end of an epoch may be saved: the last save has paid for itself."""
@@ -122,11 +121,15 @@ class Saver:
         Raises:
             DiskError: A save failed, and the run was asked to stop.
         """
-        held = self._writing is not None and self._writing.failed
+        held = self._has_failed
         if held or self.idle:  # one that is written gives its memory back
             self.settle()
         self.write_waiting_best()
         return held
+
+    @property
+    def _has_failed(self) -> bool:
+        return self._writing is not None and self.idle and self._writing[1].exception() is not None
 
     def save(self, snapshot: Snapshot, reason: str, *, wait: bool = False) -> None:
         """Write `snapshot` in the thread; waits for the one before it, and with `wait` for this one.
@@ -143,8 +146,8 @@ class Saver:
         self.settle()
         self._last_step = snapshot.step
         self._last_end = time.monotonic()
-        future = self._thread.submit(self._write, snapshot, reason, number)
-        self._writing = _Save(snapshot, reason, number, future)
+        save = _Save(snapshot, reason, number)
+        self._writing = save, self._thread.submit(self._write, save)
 
     def settle(self) -> None:
         """Wait for the save under way; where it failed, hold the run until it is written.
@@ -155,11 +158,12 @@ class Saver:
         writing, self._writing = self._writing, None
         if writing is None:
             return
+        save, future = writing
         try:
-            writing.future.result()
+            future.result()
         except DiskError as error:
             with self._hold(error):
-                self._write_at_last(writing, error)
+                self._write_at_last(save, error)
 
     def _write_at_last(self, save: _Save, error: DiskError) -> None:
         """Try again until it is written; once more, and no longer, when the run is to stop."""
@@ -169,7 +173,7 @@ class Saver:
             while not (stopping := self._should_stop()) and time.monotonic() < until:
                 time.sleep(LOOK_S)
             try:
-                return self._write(save.snapshot, save.reason, save.number)
+                return self._write(save)
             except DiskError as again:
                 error = again
             if stopping:
@@ -204,26 +208,24 @@ class Saver:
         finally:
             self._thread.shutdown()
 
-    def _write(self, snapshot: Snapshot, reason: str, number: int) -> None:
-        self._check()
+    def _write(self, save: _Save) -> None:
         started = time.monotonic()
-        path = write_checkpoint(self._folder, snapshot, self._check)
-        if reason == "best":
-            self._check()
-            point(self._folder, "best", path)
-        if number > self._newest_written:  # a best may have waited for its turn
-            self._check()
-            point(self._folder, "last", path)
-            self._newest_written = number
-        keep_only(self._folder, self._config.keep)
+        if save.path is None or not os.path.isdir(save.path):  # noqa: PTH112 - pathlib raises
+            save.path = write_checkpoint(self._folder, save.snapshot, self._guard)
+        if save.reason == "best":
+            point(self._folder, "best", save.path, self._guard)
+        if save.number > self._newest_written:  # a best may have waited for its turn
+            point(self._folder, "last", save.path, self._guard)
+            self._newest_written = save.number
+        keep_only(self._folder, self._config.keep, self._guard)
         self._last_end = time.monotonic()
         self._last_cost = self._last_end - started
         self._emit(
             CheckpointSaved(
-                step=snapshot.step,
-                path=str(path),
-                reason=reason,
+                step=save.snapshot.step,
+                path=str(save.path),
+                reason=save.reason,
                 seconds=self._last_cost,
-                size_bytes=snapshot.size_bytes,
+                size_bytes=save.snapshot.size_bytes,
             )
         )

@@ -7,8 +7,10 @@ each of its points, one after the other, in a test or in `mptui selftest`.
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -36,18 +38,25 @@ def kill_this_process() -> NoReturn:
     raise RuntimeError("killed, and still here")
 
 
+def stop_this_process() -> None:
+    """A strike that stops all threads until the process is continued, and then lets the call go on."""
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """What goes wrong: call number `at` (from 0) of those in `only`, and the `count - 1` that follow it.
 
-    `half` tears a write; other calls have no half: they are done, and then fail.
+    `half` tears a write; other calls have no half: they are done, and then fail. With a `name` only calls
+    on a path that matches this pattern count.
     """
 
     at: int
     when: When
-    strike: Callable[[], NoReturn]
+    strike: Callable[[], None]
     count: float = 1
     only: Collection[str] = CALLS
+    name: str = "*"
 
 
 @contextlib.contextmanager
@@ -71,51 +80,55 @@ def faulty_disk(folder: Path, fault: Fault | None = None) -> Iterator[list[str]]
 class _Disk:
     def __init__(self, folder: str, fault: Fault | None) -> None:
         self._folder, self._fault = folder, fault
-        self._ours: set[int] = set()
+        self._ours: dict[int, str] = {}
         self._counted = 0
         self.calls: list[str] = []
 
     def wrapped(self, name: str, whole: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - any call of os
-            if not self._is_ours(arguments, options):
+            path = self._path_of(arguments, options)
+            if path is None:
                 return whole(*arguments, **options)
             self.calls.append(name)
-            fault = self._due(name)
-            if fault is None:
+            fault = self._due(name, path)
+            if fault is not None and fault.when == "before":
+                fault.strike()
+            if fault is None or fault.when == "before":
                 return self._noted(name, whole(*arguments, **options), arguments)
             if fault.when == "half" and name == "write":
                 arguments = (arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2])
-            if fault.when != "before":
-                with contextlib.suppress(OSError):  # it fails in any case
-                    whole(*arguments, **options)
+            with contextlib.suppress(OSError):  # it fails in any case
+                whole(*arguments, **options)
             return fault.strike()
 
         return call
 
-    def _due(self, name: str) -> Fault | None:
+    def _due(self, name: str, path: str) -> Fault | None:
         """The fault, if this call is one of those that go wrong."""
         fault = self._fault
-        if fault is None or name not in fault.only:
+        if fault is None or name not in fault.only or not fnmatchcase(path, fault.name):
             return None
         number, self._counted = self._counted, self._counted + 1
         return fault if fault.at <= number < fault.at + fault.count else None
 
     def _noted(self, name: str, result: Any, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401
         if name == "open":
-            self._ours.add(result)
+            self._ours[result] = os.path.abspath(arguments[0])  # noqa: PTH100
         elif name == "close":
-            self._ours.discard(arguments[0])
+            self._ours.pop(arguments[0], None)
         return result
 
-    def _is_ours(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> bool:
-        if isinstance(arguments[0], int):
-            return arguments[0] in self._ours
-        if options.get("dir_fd") is not None:
-            return options["dir_fd"] in self._ours
-        return any(map(self._is_inside, arguments[:2]))
+    def _path_of(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> str | None:
+        """What in the folder a call is about; None where it is about something else."""
+        first, folder = arguments[0], options.get("dir_fd")
+        if isinstance(first, int):
+            return self._ours.get(first)
+        if folder is not None:
+            return f"{self._ours[folder]}/{os.fspath(first)}" if folder in self._ours else None
+        return next((path for path in map(self._inside, arguments[:2]) if path is not None), None)
 
-    def _is_inside(self, path: Any) -> bool:  # noqa: ANN401
+    def _inside(self, path: Any) -> str | None:  # noqa: ANN401
         if not isinstance(path, (str, os.PathLike)):
-            return False
+            return None
         whole = os.path.abspath(path)  # noqa: PTH100 - a symlink is itself here, not what it leads to
-        return whole == self._folder or whole.startswith(self._folder + os.sep)
+        return whole if whole == self._folder or whole.startswith(self._folder + os.sep) else None

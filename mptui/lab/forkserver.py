@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from mptui.lab.faults import Fault, failing, faulty_disk, kill_this_process
+from mptui.lab.faults import Fault, failing, faulty_disk, kill_this_process, stop_this_process
 
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
@@ -60,8 +60,8 @@ class ForkServer:
             arguments: As in the shell.
             output: The file that stdout and stderr go to.
             environ: Added to the environment.
-            disk: How the disk fails: `folder`, and `at`, `when`, `error` (None: a kill), `count`, `only` of a
-                `Fault`.
+            disk: How the disk fails: `folder`, and `at`, `when`, `error` (None kills the process, "stop"
+                stops it), `count`, `only`, `name` of a `Fault`.
         """
         request = {
             "arguments": [str(argument) for argument in arguments],
@@ -186,6 +186,10 @@ def fault_of(disk: Mapping[str, Any]) -> Fault | None:
     """The fault that a request describes; None where it only counts calls."""
     if "at" not in disk:
         return None
-    strike = kill_this_process if disk["error"] is None else failing(disk["error"])
-    only = {"only": tuple(disk["only"])} if "only" in disk else {}
-    return Fault(disk["at"], disk.get("when", "before"), strike, disk.get("count", 1), **only)
+    error = disk["error"]
+    strike = _STRIKES[error] if error in _STRIKES else failing(error)
+    options = {name: disk[name] for name in ("count", "only", "name") if name in disk}
+    return Fault(disk["at"], disk.get("when", "before"), strike, **options)
+
+
+_STRIKES: dict[str | None, Callable[[], None]] = {None: kill_this_process, "stop": stop_this_process}

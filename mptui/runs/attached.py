@@ -20,7 +20,7 @@ from mptui.events import CommandAnswered, Event, RunFinished
 from mptui.runs import control_place, journal
 from mptui.runs.directory import CRASHED, status_of
 from mptui.runs.index import read_index
-from mptui.runs.lock import holder_of
+from mptui.runs.lock import is_held
 from mptui.runs.overview import LONGEST_LINE, read_events
 from mptui.text import clean
 
@@ -180,7 +180,7 @@ class AttachedRun:
     def _work(self) -> None:
         try:
             while not self._closing.is_set():
-                alive = holder_of(self.run) is not None  # asked before reading: what it wrote last is read
+                alive = is_held(self.run)  # asked before reading: what it wrote last is read
                 self._lived |= alive
                 if alive and self._connect():
                     self._follow()

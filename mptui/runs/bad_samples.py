@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mptui.data.types import Problem
-from mptui.errors import DiskError
+from mptui.engine.files import Guard
+from mptui.errors import MptuiError
 from mptui.runs.directory import write_json
 
 NAME = "bad_samples.json"
@@ -15,10 +16,15 @@ VERSION = 1
 
 
 class BadSampleList:
-    """What the scan and the training set aside, each file once; over resumes of the run, too."""
+    """What the scan and the training set aside, each file once; over resumes of the run, too.
 
-    def __init__(self, run: Path) -> None:
-        self._path = run / NAME
+    Args:
+        run: The run's directory.
+        guard: Entered around each change of the file.
+    """
+
+    def __init__(self, run: Path, guard: Guard = contextlib.nullcontext) -> None:
+        self._path, self._guard = run / NAME, guard
         self._lock = threading.Lock()
         self._reasons = dict(_read(self._path))
         self._written = True
@@ -36,8 +42,8 @@ class BadSampleList:
             if self._written:
                 return
             files = [{"path": path, "reason": reason} for path, reason in sorted(self._reasons.items())]
-        with contextlib.suppress(DiskError):
-            write_json(self._path, {"version": VERSION, "files": files})
+        with contextlib.suppress(MptuiError):
+            write_json(self._path, {"version": VERSION, "files": files}, self._guard)
             self._written = len(files) == len(self._reasons)
 
 

@@ -23,6 +23,7 @@ from mptui.engine.choices import (
     step_words,
     updates,
 )
+from mptui.engine.files import Guard
 from mptui.engine.kept import Kept, facts_of
 from mptui.engine.optim import supports_fused
 from mptui.engine.trial import Trial
@@ -45,12 +46,14 @@ class Decider:
         again: It is resumed: what it had is taken, and nothing is measured.
         emit: Told what is being measured.
         check_stop: Asked before each step of a measurement, and before it is written; may raise Stopped.
+        guard: Entered around the change of what is written down.
     """
 
     run: Path
     again: bool
     emit: Callable[[Event], None]
     check_stop: Callable[[], None]
+    guard: Guard = contextlib.nullcontext
 
     def decide(self, plan: Plan, model: torch.nn.Module, dataset: Dataset) -> Plan:
         """The plan with nothing left to the card. A deterministic run is decided by the table of cards.
@@ -83,6 +86,7 @@ class Decider:
                 "channels_last": decided.channels_last,
                 "fused": decided.fused,
             },
+            self.guard,
         )
         return decided
 

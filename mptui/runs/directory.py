@@ -4,6 +4,7 @@ runs/20261120-101500-fast-resnet50/
   run.toml  environment.json  data.json  events.jsonl  index.json  summary.json  lock.json  checkpoints/
 """
 
+import contextlib
 import json
 import math
 import os
@@ -17,11 +18,11 @@ from typing import Any
 import tomli
 
 from mptui.codec import finite_json
-from mptui.engine.files import replace_file
+from mptui.engine.files import Guard, replace_file
 from mptui.errors import ConfigError, DiskError, RunDirectoryError
 from mptui.events import SCHEMA_VERSION
 from mptui.runs import journal
-from mptui.runs.lock import Claim, holder_of
+from mptui.runs.lock import Claim, is_held
 from mptui.text import clean
 
 VERSION = 1
@@ -164,23 +165,29 @@ def started_of(run: Path, summary: dict[str, Any]) -> float:
         return 0.0
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, guard: Guard = contextlib.nullcontext) -> None:
     """Replace a file whole, for its owner alone: readers see the old or the new.
+
+    Args:
+        path: The file.
+        text: What will be in it.
+        guard: Entered around the change.
 
     Raises:
         DiskError: The disk is full or not writable; the old file is untouched.
+        RunDirectoryError: From `guard`: the run is another process's; the old file is untouched.
     """
     try:
-        replace_file(path, text.encode(errors="backslashreplace"))
+        replace_file(path, text.encode(errors="backslashreplace"), guard)
     except OSError as error:
         raise DiskError(
             f"{path}: {error.strerror}", hint="make room, or choose another --runs-dir"
         ) from error
 
 
-def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Replace a JSON file whole."""
-    write_text(path, json_text(document))
+def write_json(path: Path, document: dict[str, Any], guard: Guard = contextlib.nullcontext) -> None:
+    """Replace a JSON file whole, as `write_text` does."""
+    write_text(path, json_text(document), guard)
 
 
 def json_text(document: dict[str, Any]) -> str:
@@ -255,7 +262,7 @@ def status_of(run: Path) -> dict[str, Any]:
     """The run's summary, told apart: `running` only while a process trains it, else `crashed`."""
     summary = {"run": run.name, **read_summary(run), "directory": str(run)}
     if summary.get("status") in {None, "running"}:
-        summary["status"] = CRASHED if holder_of(run) is None else "running"
+        summary["status"] = "running" if is_held(run) else CRASHED
     return summary
 
 

@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mptui.engine.files import replace_file
+from mptui.engine.files import Guard, replace_file
+from mptui.errors import RunDirectoryError
 from mptui.runs import journal
 from mptui.runs.overview import read_events
 from mptui.runs.saved import from_document, to_document
@@ -41,24 +42,25 @@ class Index:
 
     Args:
         run: The run's directory.
+        guard: Entered around each change of the file.
     """
 
-    def __init__(self, run: Path) -> None:
-        self._run = run
+    def __init__(self, run: Path, guard: Guard = contextlib.nullcontext) -> None:
+        self._run, self._guard = run, guard
         self._lock = threading.Lock()
         self._view: RunView | None = None
         self._position = self._written = 0
 
     def renew(self) -> None:
         """Read the journal on, and write the index anew if there was anything; what fails is for later."""
-        with self._lock, contextlib.suppress(OSError):
+        with self._lock, contextlib.suppress(OSError, RunDirectoryError):
             if self._view is None:
                 self._view, self._position = read_index(self._run)
                 self._written = self._position
             for position in _fold_on(self._run, self._view, self._position):
                 self._position = position
             if self._position != self._written:
-                _write(self._run, self._view, self._position)
+                _write(self._run, self._view, self._position, self._guard)
                 self._written = self._position
 
 
@@ -120,7 +122,7 @@ def _lines(run: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return header, json.loads(second)
 
 
-def _write(run: Path, view: RunView, position: int) -> None:
+def _write(run: Path, view: RunView, position: int, guard: Guard) -> None:
     body = json.dumps(to_document(view), separators=(",", ":"), allow_nan=False).encode()
     header = {
         "version": VERSION,
@@ -128,7 +130,7 @@ def _write(run: Path, view: RunView, position: int) -> None:
         "check": _check(run, position),
         "sha256": hashlib.sha256(body).hexdigest(),
     }
-    replace_file(run / NAME, json.dumps(header).encode() + b"\n" + body)
+    replace_file(run / NAME, json.dumps(header).encode() + b"\n" + body, guard)
 
 
 def _check(run: Path, position: int) -> str:

@@ -1,11 +1,13 @@
 """lock.json: which process trains a run. Of all that want to, on any machine of a shared disk, one does.
 
-A process of this machine is looked for. One of another machine can't be: it touches its lock while it lives,
-and is taken for gone when it has not for minutes. It may only have stood still (a lid that was closed, a
-machine that was frozen): so it looks at its lock before it writes.
+A process of this machine is looked for. One of another machine can't be, nor one of another container (PID
+namespace) of this machine: it touches its lock while it lives, and is taken for gone when it has not for
+minutes. It may only have stood still (a lid that was closed, a machine that was frozen): so it looks at its
+lock before it writes, and locks the run's directory for as long as it changes a name in it.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -18,6 +20,7 @@ from pathlib import Path
 
 from mptui.engine.files import replace_file
 from mptui.errors import DiskError, RunDirectoryError
+from mptui.regular import OddFileError, read_regular
 from mptui.text import clean
 
 NAME = "lock.json"
@@ -33,6 +36,11 @@ READ_S = 0.9
 """A lock that looks the same is read all the same when that was longer ago, by the clock of the calendar,
 which goes on while a machine sleeps."""
 
+DIRECTORY_WAIT_S = 10.0
+"""How long to wait for the lock of a run's directory, which is held for one change of a name."""
+
+_POLL_S = 0.005
+_LARGEST = 1 << 16
 _HAS_PROC = sys.platform == "linux"
 
 _Look = tuple[int, int, int]
@@ -40,7 +48,10 @@ _Look = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who trains a run: a process of this machine, or of `host`, seen `age_s` seconds ago."""
+    """Who trains a run: a process of this machine, or of `host`, seen `age_s` seconds ago.
+
+    `host` is not None, too, for a process of another PID namespace of this machine.
+    """
 
     pid: int
     host: str | None
@@ -66,22 +77,31 @@ class Claim:
     def __init__(self, run: Path) -> None:
         self._run, self._path = run, run / NAME
         mine = {"pid": os.getpid(), "started": _start_time(os.getpid()), "boot": _boot_id()}
-        self._content = json.dumps({"version": VERSION, **mine, "host": platform.node()}).encode()
+        place = {"namespace": _namespace(), "host": platform.node()}
+        self._content = json.dumps({"version": VERSION, **mine, **place}).encode()
         self._released = False
         self._take()
 
     def _take(self) -> None:
         try:
             with _alone_with(self._run):
-                holder = holder_of(self._run)
-                if holder is not None and not holder.is_this_process:
-                    raise _held(self._run, holder)
-                replace_file(self._path, self._content)
-                self._seen = _look(self._path.stat())
+                self._take_alone()
+        except TimeoutError as error:
+            raise _busy(self._run) from error
         except OSError as error:
             raise DiskError(
                 f"{self._run}: {error.strerror}", hint="choose another place with --runs-dir"
             ) from error
+
+    def _take_alone(self) -> None:
+        holder = holder_of(self._run)
+        if holder is not None and not holder.is_this_process:
+            raise _held(self._run, holder)
+        replace_file(self._path, self._content)
+        for partial in self._run.glob(".*.partial"):  # of an owner that was killed
+            with contextlib.suppress(OSError):
+                partial.unlink()
+        self._seen = _look(self._path.stat())
         self._read = time.time()
         self._touched = time.monotonic()
 
@@ -101,9 +121,7 @@ class Claim:
         try:
             seen = _look(self._path.stat())
             if seen != self._seen or not 0 <= time.time() - self._read < READ_S:
-                if self._path.read_bytes() != self._content:
-                    raise self._lost()
-                self._seen, self._read = seen, time.time()
+                self._check(seen)
             if time.monotonic() - self._touched > BEAT_S:
                 self._touched = time.monotonic()
                 os.utime(self._path)
@@ -113,18 +131,56 @@ class Claim:
         except OSError:  # the disk is in trouble, and what can't be read can't be written
             pass
 
+    @contextlib.contextmanager
+    def change(self, untouched: Callable[[], bool]) -> Iterator[None]:
+        """Change a name in the run's directory, or append to a file in it, as its owner.
+
+        Nobody can take the run over while the body lasts, be this process stopped in it: so the body is one
+        rename, removal or write, and waits for nothing else. It must not be entered in itself, nor while a
+        lock is held that `untouched` takes.
+
+        Args:
+            untouched: As in `keep`.
+
+        Raises:
+            RunDirectoryError: Another process has taken the run over.
+            OSError: The run's directory or its lock can't be read.
+        """
+        with _alone_with(self._run):
+            try:
+                self._check(_look(self._path.stat()))
+            except FileNotFoundError:
+                self._take_again_alone(untouched)
+            yield
+
+    def _check(self, seen: _Look) -> None:
+        try:
+            content = read_regular(self._path, _LARGEST)
+        except OddFileError:
+            raise self._lost() from None
+        if content != self._content:
+            raise self._lost()
+        self._seen, self._read = seen, time.time()
+
     def _take_again(self, untouched: Callable[[], bool]) -> None:
+        with contextlib.suppress(OSError), _alone_with(self._run):
+            self._take_again_alone(untouched)
+
+    def _take_again_alone(self, untouched: Callable[[], bool]) -> None:
         if not untouched():
             raise self._lost()
         try:
-            self._take()
+            self._take_alone()
         except RunDirectoryError:
             raise self._lost() from None
-        except DiskError:
-            pass
+        except DiskError as error:
+            raise OSError(errno.EIO, error.message) from error
 
     def _lost(self) -> RunDirectoryError:
-        holder = holder_of(self._run)
+        try:
+            holder = holder_of(self._run)
+        except DiskError:
+            holder = None
         if holder is None:
             who = "another process has taken this run over, and has ended,"
         else:
@@ -139,7 +195,7 @@ class Claim:
         """Give the run up. Where the disk can't be written, the lock is stale once this process ends."""
         self._released = True
         with contextlib.suppress(OSError), _alone_with(self._run):
-            if self._path.read_bytes() == self._content:
+            if read_regular(self._path, _LARGEST) == self._content:
                 self._path.unlink()
 
 
@@ -162,40 +218,94 @@ def _held(run: Path, holder: Holder) -> RunDirectoryError:
     )
 
 
+def _busy(run: Path) -> RunDirectoryError:
+    return RunDirectoryError(
+        f"{run}: another process has been writing to this directory for {DIRECTORY_WAIT_S:.0f} s",
+        hint="it may be stopped or wait for its disk: let it go on or end it, then try again",
+    )
+
+
 @contextlib.contextmanager
 def _alone_with(run: Path) -> Iterator[None]:
     """Keep others from looking at the lock and writing it at once; the kernel ends it with the process.
 
     Raises:
+        TimeoutError: Another process keeps the directory.
         OSError: The run's directory can't be opened.
     """
     folder = os.open(run, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        with contextlib.suppress(OSError):  # a file system without locks: the file must do
-            fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
+        _lock_directory(folder)
+        try:
+            yield
+        finally:  # closing it is not enough: a child that was forked meanwhile has it open, too
+            with contextlib.suppress(OSError):
+                fcntl.flock(folder, fcntl.LOCK_UN)
     finally:
         os.close(folder)
 
 
+def _lock_directory(folder: int) -> None:
+    until = time.monotonic() + DIRECTORY_WAIT_S
+    while True:
+        try:
+            return fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise TimeoutError(errno.ETIMEDOUT, "another process keeps the directory locked") from None
+            time.sleep(_POLL_S)
+        except OSError:  # a file system without locks: the file must do
+            return None
+
+
 def owner_of(run: Path) -> int | None:
-    """The living process of this machine that trains the run; None where there is none."""
+    """The living process of this machine that trains the run; None where there is none.
+
+    Raises:
+        DiskError: As `holder_of`.
+    """
     holder = holder_of(run)
     return holder.pid if holder is not None and holder.host is None else None
 
 
-def holder_of(run: Path) -> Holder | None:
-    """Who trains the run; None where nobody does, or the lock is stale."""
+def is_held(run: Path) -> bool:
+    """Whether somebody trains the run, or may: its lock is there and can't be read."""
     try:
-        lock = json.loads((run / NAME).read_text(encoding="utf-8"))
+        return holder_of(run) is not None
+    except DiskError:
+        return True
+
+
+def holder_of(run: Path) -> Holder | None:
+    """Who trains the run; None where nobody does, or the lock is stale.
+
+    Raises:
+        DiskError: There is a lock, or may be, that can't be read.
+    """
+    path = run / NAME
+    try:
+        content, touched = read_regular(path, _LARGEST), path.stat().st_mtime
+    except (FileNotFoundError, NotADirectoryError, OddFileError):
+        return None
+    except OSError as error:
+        raise DiskError(
+            f"{path}: can't be read, so another process may train this run: {error.strerror}",
+            hint="try again when the disk answers and the file may be read",
+        ) from error
+    try:
+        lock = json.loads(content)
         pid, started, boot = int(lock["pid"]), lock["started"], lock["boot"]
-        host, touched = lock.get("host", platform.node()), (run / NAME).stat().st_mtime
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        namespace = lock.get("namespace", _namespace())  # older locks don't tell theirs
+        host = lock.get("host", platform.node())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         return None
     age_s = max(0.0, time.time() - touched)
-    if host == platform.node() and boot == _boot_id():
-        return Holder(pid, None, age_s) if started == _start_time(pid) else None
-    if host == platform.node() and touched < _boot_time():
+    is_here = host == platform.node()
+    if is_here and boot == _boot_id():
+        if namespace == _namespace():
+            return Holder(pid, None, age_s) if started == _start_time(pid) else None
+        host = f"{host} (another container)"
+    elif is_here and touched < _boot_time():
         return None  # this machine, before it was started again
     return Holder(pid, clean(str(host), 100), age_s) if age_s < LOST_AFTER_S else None
 
@@ -225,6 +335,14 @@ def _start_time(pid: int) -> float | None:
 def _boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _namespace() -> str:
+    """The PID namespace, in which alone the number of a process means it; "" where there are none."""
+    try:
+        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - no file
     except OSError:
         return ""
 

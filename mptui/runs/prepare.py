@@ -264,10 +264,10 @@ def check_space(folder: Path, job: Job) -> None:
     Raises:
         DiskError: They don't.
     """
-    there = sum(file.stat().st_size for path in checkpoints(folder) for file in path.iterdir())
-    one = _checkpoint_bytes(job)
-    size = max(one, one * (job.config.checkpoint.keep + 1) - there)
+    size = one = _checkpoint_bytes(job)
     try:
+        there = sum(file.stat().st_size for path in checkpoints(folder) for file in path.iterdir())
+        size = max(one, one * (job.config.checkpoint.keep + 1) - there)
         need_space(folder.parent, size)
     except OSError as error:
         raise cant_save(folder.parent, size, error) from error

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from mptui.errors import DiskError
+from mptui.engine.files import Guard
+from mptui.errors import MptuiError
 from mptui.events import Event, Recovered, Warned
 from mptui.runs import directory
 from mptui.runs.bad_samples import BadSampleList
@@ -27,21 +28,27 @@ class Records:
 
     Args:
         run: Its directory, which this process has claimed.
+        guard: Entered around each change of a name in it.
         is_owner: Whether this process still owns the run.
 
     Raises:
         DiskError: The journal can't be opened.
     """
 
-    def __init__(self, run: Path, is_owner: Callable[[], bool] = lambda: True) -> None:
-        self._run = run
+    def __init__(
+        self,
+        run: Path,
+        guard: Guard = contextlib.nullcontext,
+        is_owner: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._run, self._guard = run, guard
         self._lock = threading.Lock()
         self._journal = Journal(run, is_owner)
         self._journal_waits = self._given_up = False
-        self._index = Index(run)
+        self._index = Index(run, guard)
         self._written = time.monotonic()
         self.summary = Summary(run.name, str(run))
-        self.bad_samples = BadSampleList(run)
+        self.bad_samples = BadSampleList(run, guard)
 
     def take(self, event: Event) -> None:
         """Note an event, in the order of the calls; never waits for the disk to be free."""
@@ -71,7 +78,7 @@ class Records:
             return
         if time.monotonic() - self._written > WRITTEN_EVERY_S:
             self._written = time.monotonic()
-            with contextlib.suppress(DiskError):
+            with contextlib.suppress(MptuiError):
                 self.write_summary()
             self._index.renew()
         self.bad_samples.write()
@@ -82,13 +89,14 @@ class Records:
 
         Raises:
             DiskError: The disk does not take it.
+            RunDirectoryError: The run is another process's.
         """
         self.summary.measure(None)
         if self._given_up:
             return
         with self._lock:
             text = directory.json_text(self.summary.document)
-        directory.write_text(self._run / directory.SUMMARY, text)
+        directory.write_text(self._run / directory.SUMMARY, text, self._guard)
 
     def close(self) -> None:
         """Let go of the journal, and leave an index that stands for all of it."""

@@ -10,6 +10,7 @@ from mptui.config.resume import check_resume
 from mptui.config.schema import RunConfig
 from mptui.engine import snapshots
 from mptui.engine.checkpoint import never_saved, read_newest
+from mptui.engine.files import Guard
 from mptui.engine.trainer import Trainer
 from mptui.errors import ConfigError
 from mptui.runs.directory import CHECKPOINTS, CONFIG
@@ -34,7 +35,13 @@ def settings_before(run: Path, now: RunConfig) -> RunConfig | None:
     return before
 
 
-def take_up(trainer: Trainer, run: Path, before: RunConfig | None, warn: Callable[[str, str], None]) -> int:
+def take_up(
+    trainer: Trainer,
+    run: Path,
+    before: RunConfig | None,
+    warn: Callable[[str, str], None],
+    guard: Guard = contextlib.nullcontext,
+) -> int:
     """Set `trainer` to the newest whole checkpoint of `run`; to the start where it was killed before any.
 
     Args:
@@ -42,6 +49,7 @@ def take_up(trainer: Trainer, run: Path, before: RunConfig | None, warn: Callabl
         run: The run's directory.
         before: What `settings_before` returned.
         warn: Told (code, message) of checkpoints that can't be used.
+        guard: Entered around each change of a name in the run's directory.
 
     Returns:
         The step it goes on from.
@@ -49,12 +57,13 @@ def take_up(trainer: Trainer, run: Path, before: RunConfig | None, warn: Callabl
     Raises:
         ConfigError: The checkpoint does not fit what is asked for now.
         RunDirectoryError: All of them are damaged, or of a newer version.
+        DiskError: The newest can't be read now.
     """
     folder = run / CHECKPOINTS
     if never_saved(folder):
         warn("never_saved", "this run has no checkpoint yet: it goes on from its start")
         return 0
-    snapshot, complaints = read_newest(folder)
+    snapshot, complaints = read_newest(folder, guard)
     for complaint in complaints:
         warn("damaged_checkpoint", complaint)
     if before is not None:  # a checkpoint of an earlier version does not tell its settings

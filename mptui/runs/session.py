@@ -7,7 +7,6 @@ listener, nothing else. The thread is the session's own: no screen's end ends it
 import contextlib
 import threading
 import time
-import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -34,7 +33,6 @@ from mptui.events import (
     PhaseChanged,
     Recovered,
     Resumed,
-    RunFinished,
     Warned,
 )
 from mptui.hardware.sampler import DeviceSampler
@@ -44,8 +42,10 @@ from mptui.runs.buffer import EventBuffer
 from mptui.runs.control import ControlServer, preset_names
 from mptui.runs.data_record import note_data
 from mptui.runs.decide import Decider
+from mptui.runs.ending import last_event, result_of_loss, write_files
 from mptui.runs.environment import describe_environment, redact
 from mptui.runs.leaving import WORKER
+from mptui.runs.ownership import Ownership
 from mptui.runs.plan import Plan
 from mptui.runs.prepare import Prepared, build_switch, check_space, prepare, run_started
 from mptui.runs.pulse import pulse
@@ -80,7 +80,6 @@ class Session:
         self._ended = threading.Event()
         self._trackers = contextlib.ExitStack()
         self._left = False
-        self._lost: RunDirectoryError | None = None
         self._control = ControlServer(
             run,
             presets=preset_names(plan.request.environ),
@@ -105,12 +104,15 @@ class Session:
             DiskError: The run's directory can't be written.
         """
         self._before = settings_before(self.run, self.plan.config) if self._resume else None
-        self._claim = directory.claim(self.run)
+        self._ownership = Ownership(self.run, self._give_up)
         self._started = time.monotonic()
         try:
-            self._records = Records(self.run, is_owner=lambda: self._taken_over() is None)
+            self._records = Records(
+                self.run, self._ownership.change, is_owner=lambda: self._taken_over() is None
+            )
+            self._ownership.untouched = self._records.untouched
         except DiskError:
-            self._claim.release()
+            self._ownership.release()
             raise
         self._watchdog = Watchdog(self.run, 60 * self.plan.config.guards.hang_minutes, self._warn)
         try:
@@ -184,17 +186,20 @@ class Session:
     def _train(self) -> None:
         plan = self.plan
         device = torch.device(plan.device.torch_name)
-        if not self._goes_on():  # what a resume is asked for is kept once it is in force
-            directory.write_text(self.run / directory.CONFIG, to_toml(plan.config))
-        directory.write_json(self.run / directory.ENVIRONMENT, describe_environment(plan.device, plan.driver))
-        if self._goes_on():
+        goes_on = self._goes_on()
+        if not goes_on:  # what a resume is asked for is kept once it is in force
+            self._write_config(plan)
+        environment = describe_environment(plan.device, plan.driver)
+        guard = self._ownership.change
+        directory.write_json(self.run / directory.ENVIRONMENT, environment, guard)
+        if goes_on:
             self._records.summary.go_on_from(directory.read_summary(self.run))
         self._records.write_summary()
         self._emit(PhaseChanged(phase="starting"))
         sampler = DeviceSampler(plan.device.torch_name, uuid=plan.device.uuid)
         with pulse(sampler, self._beat), self._trackers:
             self._trackers.enter_context(follow(plan.config, self.run, self.listen, self._warn))
-            decider = Decider(self.run, self._goes_on(), self._emit, self.mailbox.check_stop)
+            decider = Decider(self.run, goes_on, self._emit, self.mailbox.check_stop, guard)
             prepared = prepare(
                 plan,
                 emit=self._emit,
@@ -202,9 +207,8 @@ class Session:
                 on_bad=lambda problem: self._records.bad_samples.add([problem]),
                 force_compile=self._force_compile,
                 decide=decider.decide,
-                goes_on=self._goes_on(),
+                goes_on=goes_on,
             )
-            self._keep_claim()
             self.plan = prepared.loaders.plan  # what only the data decides is chosen now, and stays so
             if self.plan.precision.warning is not None:  # with the measured factor, where one was measured
                 self._warn("precision", self.plan.precision.warning)
@@ -223,8 +227,8 @@ class Session:
                 self._watchdog.reading = lambda: trainer.job.train_loader.reading
                 resumed = None
                 if self._resume:
-                    resumed = take_up(trainer, self.run, self._before, self._warn)
-                directory.write_text(self.run / directory.CONFIG, to_toml(self.plan.config))
+                    resumed = take_up(trainer, self.run, self._before, self._warn, guard)
+                self._write_config(self.plan)
                 self._check_space(prepared)
                 self.mailbox.check_stop()  # nothing was trained yet: there is nothing to save
                 self._emit(run_started(self.plan, self.run, prepared, trainer, resumed))
@@ -240,8 +244,11 @@ class Session:
             self._emit,
             hold=self._held,
             should_stop=lambda: self.mailbox.stop_asked,
-            check=self._keep_claim,
+            guard=self._ownership.change,
         )
+
+    def _write_config(self, plan: Plan) -> None:
+        directory.write_text(self.run / directory.CONFIG, to_toml(plan.config), self._ownership.change)
 
     @contextlib.contextmanager
     def _held(self, error: DiskError) -> Iterator[None]:
@@ -261,8 +268,7 @@ class Session:
 
     def _rebuild(self, prepared: Prepared, command: Command) -> Switch:
         plan, switch = build_switch(self.plan, prepared, command, self._emit)
-        self._keep_claim()
-        directory.write_text(self.run / directory.CONFIG, to_toml(plan.config))
+        self._write_config(plan)
         self.plan = plan
         return switch
 
@@ -275,11 +281,13 @@ class Session:
         result = Result(status, code, self._records.summary.document, error, bug)
         try:
             with contextlib.ExitStack() as stack:
-                stack.callback(self._claim.release)
+                stack.callback(self._ownership.release)
                 stack.callback(self._records.close)
                 stack.callback(self._close_control)
+                self._write_files(result)
                 if (lost := self._taken_over()) is not None:
-                    result = Result(status_of_error(lost), lost.exit_code, result.summary, lost)
+                    result = result_of_loss(lost, result.summary)
+                    self._write_files(result)
                 self._write_end(result)
         except Exception as caught:  # noqa: BLE001 - a bug: raised again by who waits, unless there is one
             if result.error is None and result.bug is None:
@@ -288,29 +296,15 @@ class Session:
             self._result = result
             self._ended.set()
 
-    def _write_end(self, result: Result) -> None:
-        """Write summary and last event. What can't be written any more must not hide how it ended."""
-        document, error, bug = result.summary, result.error, result.bug
-        message = redact(error.message if error else clean(repr(bug)) if bug else "")
-        finished = RunFinished(
-            step=self._step,
-            status=result.status,
-            exit_code=result.exit_code,
-            message=message,
-            hint=error.hint if error else "",
-            directory=str(self.run),
-            seconds=time.monotonic() - self._started,
-        )
+    def _write_files(self, result: Result) -> None:
         with self._lock:
             self._left = True  # whatever other threads tell from now on comes after the end
-            document["status"], document["exit_code"] = result.status, result.exit_code
-            if message:
-                document["error"] = {"message": message, "hint": finished.hint}
-            with contextlib.suppress(DiskError):
-                if (error or bug) and not self._taken_over():
-                    trace = "".join(traceback.format_exception(error or bug))
-                    directory.write_text(self.run / "traceback.txt", redact(trace))
-                self._records.write_summary()
+            write_files(self.run, self._records, self._ownership, result)
+
+    def _write_end(self, result: Result) -> None:
+        seconds = time.monotonic() - self._started
+        finished = last_event(self.run, result, step=self._step, seconds=seconds)
+        with self._lock:
             if not self._taken_over():
                 self._records.bad_samples.write()
                 self._records.take(finished)
@@ -340,9 +334,9 @@ class Session:
                 listener.put(event)
             self._control.put(event)
         if isinstance(event, Diagnosed) and event.problem == "divergence" and not self._taken_over():
-            with contextlib.suppress(DiskError):  # the journal has it too
+            with contextlib.suppress(DiskError, RunDirectoryError):  # the journal has it too
                 report = {"version": SCHEMA_VERSION, **to_record(event)}
-                directory.write_json(self.run / REPORT, report)
+                directory.write_json(self.run / REPORT, report, self._ownership.change)
 
     def _warn(self, code: str, message: str) -> None:
         self._emit(Warned(step=self._step, code=code, message=clean(redact(message))))
@@ -368,23 +362,11 @@ class Session:
 
     def _taken_over(self) -> RunDirectoryError | None:
         """Why nothing more may be written to the run, which then stops; None while it is this process's."""
-        if self._lost is None:
-            try:
-                self._claim.keep(self._records.untouched)
-            except RunDirectoryError as error:
-                self._lost = error
-                self._records.give_up()
-                self.mailbox.stop(None)
-        return self._lost
+        return self._ownership.lost()
 
-    def _keep_claim(self) -> None:
-        """Make sure that the run is this process's.
-
-        Raises:
-            RunDirectoryError: Another process has taken it over.
-        """
-        if (error := self._taken_over()) is not None:
-            raise error
+    def _give_up(self) -> None:
+        self._records.give_up()
+        self.mailbox.stop(None)
 
     def _note_problems(self, prepared: Prepared) -> None:
         """Keep the list of files that the scan left out."""

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from mptui.events import RunStarted
 from mptui.runs.directory import read_summary
 from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, finished, started, stepped, wait_for
 
@@ -16,6 +15,10 @@ from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, finished, started, stepped, 
 def frozen(child):
     """Stop a process as a lid that is closed does, and wait until it stands still."""
     child.send(signal.SIGSTOP)
+    stands_still(child)
+
+
+def stands_still(child):
     until = time.monotonic() + LIMIT_S
     while Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
         assert time.monotonic() < until
@@ -30,9 +33,14 @@ def seems_gone(run):
 
 
 def everything_in(run):
-    """Each file with its bytes and its time; each link with what it leads to."""
+    """Each file with its bytes and its time; each link with what it leads to.
+
+    Without what a process writes under names of its own, which it may remove.
+    """
     found = {}
     for path in run.rglob("*"):
+        if ".partial" in str(path):
+            continue
         if path.is_symlink():
             found[path] = path.readlink()
         elif path.is_file():
@@ -46,9 +54,14 @@ def resumed_and_ended(server, folder):
     assert not (folder / "run" / "lock.json").exists()
 
 
+def journal_from(run, start):
+    return (run / "events.jsonl").read_bytes()[start:].decode()
+
+
 def resumed_and_killed(server, folder):
+    run, before = folder / "run", (folder / "run" / "events.jsonl").stat().st_size
     other = started(server, LONG, folder, "run", output=folder / "other.out")
-    wait_for(other, folder / "run", lambda events: sum(isinstance(e, RunStarted) for e in events) == 2)
+    wait_for(other, run, lambda _: '"run_started"' in journal_from(run, before))
     other.send(signal.SIGKILL)
     assert other.wait(LIMIT_S) == -signal.SIGKILL
 
@@ -68,3 +81,32 @@ def test_a_process_that_wakes_leaves_the_run_to_who_took_it(fork_server, tmp_pat
     said = sleeper.said()
     assert said.count("has taken this run over, and has ended, while this one stood still") == 1
     assert "Traceback" not in said
+
+
+ENDING = LONG.but(training__max_steps=6, checkpoint__every_steps=1, checkpoint__keep=1)
+PLACES = {
+    "summary.json at the start": ("*summary.json*", 0, 6),
+    "a checkpoint's state": ("*/state.json", 1, 6),
+    "the folder of the checkpoints": ("*/checkpoints", 1, 6),
+    "the folder, before an older checkpoint goes": ("*/checkpoints", 3, 6),
+    "summary.json at the end": ("*summary.json*", 1, 6),
+    "index.json": ("*index.json*", 0, 0),  # the run has ended by then
+}
+"""In which `fsync` a process is stopped: of what, and which of these; the exit code it ends with."""
+
+
+@pytest.mark.parametrize("by_another", [resumed_and_ended, resumed_and_killed])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_process_that_was_stopped_in_a_write_changes_nothing_more(fork_server, tmp_path, place, by_another):
+    name, at, code = PLACES[place]
+    run = tmp_path / "run"
+    disk = {"folder": str(run), "at": at, "error": "stop", "only": ["fsync"], "name": name}
+    sleeper = fork_server.start(ENDING.arguments(tmp_path, "run"), tmp_path / "sleeper.out", disk=disk)
+    stands_still(sleeper)
+    seems_gone(run)
+    by_another(fork_server, tmp_path)
+    before = everything_in(run)
+    sleeper.send(signal.SIGCONT)
+    assert sleeper.wait(LIMIT_S) == code, sleeper.said()
+    assert everything_in(run) == before
+    assert "Traceback" not in sleeper.said()

@@ -1,5 +1,6 @@
 """A checkpoint is whole or not there, and every damage to one is noticed."""
 
+import errno
 import hashlib
 import json
 import os
@@ -7,6 +8,7 @@ import random
 import resource
 import shutil
 import stat
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from mptui.engine.checkpoint import (
     checkpoints,
     host_copy,
     keep_only,
+    never_saved,
     point,
     read_checkpoint,
     read_newest,
@@ -236,6 +239,105 @@ def test_the_highest_step_is_the_newest_however_many_digits_it_has(tmp_path):
     assert read_newest(tmp_path)[0].step == 1_000_000_000
 
 
+# -- what can't be read now
+
+
+PASSING = [errno.EIO, errno.EMFILE, errno.ESTALE, errno.EACCES, errno.ENOMEM, errno.ETIMEDOUT]
+
+
+@pytest.mark.parametrize("error", PASSING, ids=errno.errorcode.get)
+@pytest.mark.parametrize(
+    ("call", "file"),
+    [("open", "model.safetensors"), ("readv", "model.safetensors"), ("open", "manifest.json")],
+)
+def test_what_can_not_be_read_for_a_while_is_left_as_it_is(tmp_path, two, monkeypatch, error, call, file):
+    before, whole, opened = names_of(tmp_path), os.open, []
+
+    def opens(path, *arguments, **options):
+        if os.fspath(path).endswith(file):
+            if call == "open":
+                raise OSError(error, os.strerror(error))
+            opened.append(path)
+        return whole(path, *arguments, **options)
+
+    def reads(*_):
+        raise OSError(error, os.strerror(error))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", opens)
+        if call == "readv":
+            patch.setattr(os, "readv", reads)
+        with pytest.raises(DiskError, match=os.strerror(error)) as caught:
+            read_newest(tmp_path)
+    assert "nothing was changed" in caught.value.hint
+    assert names_of(tmp_path) == before
+    same(read_newest(tmp_path)[0], snapshot(2))
+
+
+def test_a_process_without_a_free_descriptor_damages_nothing(tmp_path, two):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = names_of(tmp_path)
+    used = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
+    for room in range(6):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + room, hard))
+        try:
+            read_newest(tmp_path)
+        except DiskError:
+            pass
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert names_of(tmp_path) == before
+
+
+def test_memory_that_runs_out_damages_nothing(tmp_path, two, monkeypatch):
+    def empty(*_, **__):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    before = names_of(tmp_path)
+    monkeypatch.setattr(torch, "empty", empty)
+    with pytest.raises(DiskError, match="Cannot allocate memory"):
+        read_newest(tmp_path)
+    assert names_of(tmp_path) == before
+
+
+def test_a_folder_that_can_not_be_listed_is_no_run_that_was_never_saved(tmp_path, two, monkeypatch):
+    def lists(_):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", lists)
+        for asks in (never_saved, read_newest):
+            with pytest.raises(DiskError, match="Stale file handle"):
+                asks(tmp_path)
+    assert not never_saved(tmp_path)
+
+
+def test_a_path_that_is_not_utf8_is_read_and_written(tmp_path):
+    folder = tmp_path / os.fsdecode(b"runs-\xff")
+    for step in (1, 2):
+        point(folder, "last", write_checkpoint(folder, snapshot(step)))
+    read, complaints = read_newest(folder)
+    same(read, snapshot(2))
+    assert complaints == []
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "model.safetensors", "state.json"])
+@pytest.mark.parametrize("kind", ["fifo", "zero", "link"])
+def test_what_is_no_file_in_a_checkpoint_is_damage_and_nobody_waits_for_it(tmp_path, two, name, kind):
+    content = (two[1] / name).rename(tmp_path / "elsewhere")
+    odd(two[1] / name, kind, content)
+    assert_noticed(two[1])
+    same(read_newest(tmp_path)[0], snapshot(1))
+    assert content.exists()
+
+
+def odd(path, kind, target):
+    if kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero" if kind == "zero" else target)
+
+
 # -- the disk
 
 
@@ -310,6 +412,15 @@ def test_a_pointer_moves(tmp_path, two):
     for path in (*two, two[0]):
         point(tmp_path, "last", path)
         assert (tmp_path / "last").resolve() == path
+
+
+def test_a_further_name_keeps_what_it_leads_to(tmp_path):
+    written = [write_checkpoint(tmp_path, snapshot(step)) for step in range(1, 4)]
+    point(tmp_path, "before-switch", written[0])
+    (tmp_path / ".last.1.partial").symlink_to(written[1].name)  # of a process that was killed
+    keep_only(tmp_path, 1)
+    assert checkpoints(tmp_path) == [written[0], written[2]]
+    assert names_of(tmp_path) == ["before-switch", written[0].name, written[2].name]
 
 
 def test_other_folders_are_no_checkpoints(tmp_path, two):

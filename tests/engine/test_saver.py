@@ -4,6 +4,8 @@ import contextlib
 import errno
 import gc
 import math
+import os
+import shutil
 import time
 import weakref
 
@@ -12,7 +14,16 @@ import torch
 
 from mptui.config.schema import CheckpointConfig
 from mptui.engine import saver
-from mptui.engine.checkpoint import Snapshot, checkpoints, read_newest
+from mptui.engine.checkpoint import (
+    Snapshot,
+    checkpoints,
+    keep_only,
+    point,
+    read_checkpoint,
+    read_newest,
+    write_checkpoint,
+)
+from mptui.engine.pointers import target_of
 from mptui.engine.saver import Saver
 from mptui.errors import DiskError, RunDirectoryError
 from mptui.events import CheckpointSaved, Event, Warned
@@ -149,15 +160,17 @@ def test_steps_between_two_saves_are_counted_over_a_resume(tmp_path):
 
 @pytest.mark.parametrize("asked", [1, 2, 3, 4])
 def test_a_run_that_is_another_process_s_by_now_gets_no_more_however_far_its_save_has_come(tmp_path, asked):
-    checks = iter([*[None] * (asked - 1), RunDirectoryError("taken over", hint="")])
+    changes = iter(range(1, 99))
 
-    def check():
-        if (error := next(checks)) is not None:
-            raise error
+    @contextlib.contextmanager
+    def guard():
+        if next(changes) >= asked:
+            raise RunDirectoryError("taken over", hint="")
+        yield
 
-    with Saver(tmp_path, CheckpointConfig(), lambda event: None) as first:
+    with Saver(tmp_path, CheckpointConfig(keep=1), lambda event: None) as first:
         first.offer_best(snapshot(1))
-    late = Saver(tmp_path, CheckpointConfig(), lambda event: None, check=check)
+    late = Saver(tmp_path, CheckpointConfig(keep=1), lambda event: None, guard=guard)
     late.offer_best(snapshot(2))
     with pytest.raises(RunDirectoryError, match="taken over"):
         late.close()
@@ -166,3 +179,112 @@ def test_a_run_that_is_another_process_s_by_now_gets_no_more_however_far_its_sav
     assert {path.name for path in checkpoints(tmp_path)} == set(both[:1] if asked < 3 else both)
     assert leads_to == {"best": both[asked == 4], "last": both[0]}
     assert not list(tmp_path.glob(".*"))
+
+
+def test_older_checkpoints_are_left_to_a_process_that_has_taken_the_run_over(tmp_path):
+    for step in (1, 2, 3):
+        write_checkpoint(tmp_path, snapshot(step))
+    (tmp_path / ".step-000000004.7-abc.partial").mkdir()  # it is being written by that process
+    before = sorted(tmp_path.iterdir())
+
+    def guard():
+        raise RunDirectoryError("taken over", hint="")
+
+    with pytest.raises(RunDirectoryError, match="taken over"):
+        keep_only(tmp_path, 1, guard)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+# -- a disk without links
+
+
+def without_links(*_, **__):
+    raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+def test_a_disk_without_links_gets_files_that_name_the_checkpoints(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "symlink", without_links)
+    around = Around(tmp_path)
+    around.saver.offer_best(snapshot(1))
+    for step in range(2, 6):
+        around.saver.save(snapshot(step), "time")
+    around.saver.close()
+    assert around.holds == []
+    assert not any(path.is_symlink() for path in tmp_path.iterdir())
+    assert target_of(tmp_path, "best") == tmp_path / "step-000000001"
+    assert target_of(tmp_path, "last") == tmp_path / "step-000000005"
+    assert read_checkpoint(tmp_path / "best").step == 1
+    assert read_checkpoint(tmp_path / "last").step == 5
+    assert tmp_path / "step-000000001" in checkpoints(tmp_path)  # kept, though three newer ones are
+
+
+def test_after_going_back_a_file_that_names_the_last_one_counts_as_a_link_does(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "symlink", without_links)
+    around = Around(tmp_path)
+    for step in (10, 20, 15):
+        around.saver.save(snapshot(step), "time")
+    around.saver.close()
+    assert read_newest(tmp_path)[0].step == 15
+
+
+def test_a_copy_to_another_disk_turns_files_into_links_and_back(tmp_path, monkeypatch):
+    for step, links in ((1, False), (2, True), (3, False)):
+        with monkeypatch.context() as patch:
+            if not links:
+                patch.setattr(os, "symlink", without_links)
+            point(tmp_path, "last", write_checkpoint(tmp_path, snapshot(step)))
+        assert (tmp_path / "last").is_symlink() is links
+        assert read_checkpoint(tmp_path / "last").step == step
+
+
+def test_a_checkpoint_that_only_could_not_be_pointed_at_is_not_written_again(tmp_path):
+    around = Around(tmp_path)
+    wrong = failing(errno.EIO)
+    with faulty_disk(tmp_path, Fault(1, "before", wrong, count=3, only=["rename"])) as calls:
+        around.saver.save(snapshot(3), "time", wait=True)
+        around.saver.close()
+    assert len(around.holds) == 1
+    assert calls.count("mkdir") == 2  # the folder of all, which is there, and the checkpoint's: one save
+    assert read_checkpoint(tmp_path / "last").step == 3
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-000000003"]
+
+
+def test_a_checkpoint_that_went_with_its_disk_is_written_again(tmp_path):
+    around = Around(tmp_path)
+
+    @contextlib.contextmanager
+    def hold(error):
+        shutil.rmtree(tmp_path / "step-000000003")
+        yield
+
+    around.saver._hold = hold
+    with faulty_disk(tmp_path, Fault(1, "before", failing(errno.EIO), count=1, only=["rename"])):
+        around.saver.save(snapshot(3), "time", wait=True)
+    around.saver.close()
+    assert read_checkpoint(tmp_path / "last").step == 3
+
+
+# -- a disk that is gone
+
+
+def test_a_directory_that_is_gone_for_a_while_holds_the_run_and_none_is_made_in_its_place(tmp_path):
+    run, away = tmp_path / "run", tmp_path / "away"
+    run.mkdir()
+    around = Around(run / "checkpoints")
+    around.saver.save(snapshot(1), "time", wait=True)
+
+    @contextlib.contextmanager
+    def hold(error):
+        around.holds.append(f"{error.message}; {error.hint}")
+        assert not run.exists()
+        away.rename(run)
+        yield
+
+    around.saver._hold = hold
+    run.rename(away)
+    around.saver.save(snapshot(2), "time", wait=True)
+    around.saver.close()
+    assert len(around.holds) == 1
+    assert "move it back" in around.holds[0]
+    assert read_newest(run / "checkpoints")[0].step == 2
+    assert not away.exists()

@@ -1,15 +1,18 @@
 """Who owns a run: one process, whatever others want, and it knows when it no longer does."""
 
+import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mptui.errors import RunDirectoryError
+from mptui.errors import DiskError, RunDirectoryError
 from mptui.runs import lock as locks
 from mptui.runs.directory import claim, status_of
 from mptui.runs.lock import LOST_AFTER_S, holder_of, owner_of
@@ -68,6 +71,76 @@ def test_a_lock_from_before_the_last_boot_is_stale(tmp_path):
     lock.write_text(json.dumps({**json.loads(lock.read_text()), "boot": "another"}))
     os.utime(lock, (1, 1))
     assert holder_of(tmp_path) is None
+
+
+@pytest.mark.parametrize(("touched_s", "is_stale"), [(30.0, False), (90.0, True)])
+def test_whether_a_lock_is_from_before_the_last_boot_tells_its_time(
+    tmp_path, monkeypatch, touched_s, is_stale
+):
+    """Both are too young for a machine that has long been silent."""
+    claim(tmp_path)
+    lock, now = tmp_path / "lock.json", time.time()
+    lock.write_text(json.dumps({**json.loads(lock.read_text()), "boot": "another"}))
+    os.utime(lock, (now - touched_s, now - touched_s))
+    monkeypatch.setattr(locks, "_boot_time", lambda: now - 60)
+    assert (holder_of(tmp_path) is None) is is_stale
+
+
+def test_the_boot_of_another_machine_says_nothing(tmp_path, elsewhere, monkeypatch):
+    monkeypatch.setattr(locks, "_boot_time", lambda: time.time() + 60)
+    assert holder_of(tmp_path) is not None
+
+
+# -- containers
+
+
+def of_another_container(lock):
+    """As the lock looks where the number of its process means another one, or none."""
+    content = json.loads(lock.read_text())
+    lock.write_text(json.dumps({**content, "namespace": "pid:[1]", "started": 1.0}))
+
+
+def test_a_run_of_another_container_of_this_machine_is_refused_while_its_lock_is_touched(tmp_path):
+    claim(tmp_path)
+    lock = tmp_path / "lock.json"
+    of_another_container(lock)
+    assert owner_of(tmp_path) is None
+    assert status_of(tmp_path)["status"] == "running"
+    with pytest.raises(RunDirectoryError, match=r"on .* \(another container\) is training this run"):
+        claim(tmp_path)
+    gone = time.time() - LOST_AFTER_S - 60
+    os.utime(lock, (gone, gone))
+    claim(tmp_path)
+    assert owner_of(tmp_path) == os.getpid()
+
+
+def test_a_lock_of_an_older_version_names_no_container_and_is_understood(tmp_path, other_owner):
+    lock = tmp_path / "lock.json"
+    content = json.loads(lock.read_text())
+    assert content.pop("namespace") == str(Path("/proc/self/ns/pid").readlink())
+    lock.write_text(json.dumps(content))
+    assert owner_of(tmp_path) == other_owner.pid
+
+
+# -- a lock that can't be read
+
+
+@pytest.mark.parametrize("error", [errno.ESTALE, errno.EIO, errno.EACCES], ids=errno.errorcode.get)
+def test_a_lock_that_can_not_be_read_is_no_missing_one(tmp_path, monkeypatch, other_owner, error):
+    whole = os.open
+
+    def opens(path, *arguments, **options):
+        if os.fspath(path).endswith("lock.json"):
+            raise OSError(error, os.strerror(error))
+        return whole(path, *arguments, **options)
+
+    before = (tmp_path / "lock.json").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", opens)
+        assert status_of(tmp_path)["status"] == "running"
+        with pytest.raises(DiskError, match=os.strerror(error)):
+            claim(tmp_path)
+    assert (tmp_path / "lock.json").read_bytes() == before
 
 
 @pytest.fixture
@@ -242,3 +315,76 @@ def test_a_clock_that_is_set_makes_no_lock_stale(tmp_path, other_owner, monkeypa
     monkeypatch.setattr("psutil.boot_time", lambda: 12345.0)  # from which psutil counts in seconds
     monkeypatch.setattr("psutil._pslinux.boot_time", lambda: 12345.0, raising=False)
     assert owner_of(tmp_path) == other_owner.pid
+
+
+# -- changes
+
+
+def test_nobody_takes_a_run_over_in_the_middle_of_a_change(tmp_path, monkeypatch):
+    """The owner is stopped there, long enough to seem gone."""
+    monkeypatch.setattr(locks, "DIRECTORY_WAIT_S", 0.05)
+    mine = claim(tmp_path)
+    lock = tmp_path / "lock.json"
+    with mine.change(no):
+        of_another_container(lock)
+        os.utime(lock, (1, 1))
+        with pytest.raises(RunDirectoryError, match="another process has been writing to this directory"):
+            claim(tmp_path)
+    claim(tmp_path)
+
+
+def test_a_change_waits_until_the_run_is_not_being_claimed(tmp_path, monkeypatch):
+    mine = claim(tmp_path)
+    monkeypatch.setattr(locks, "DIRECTORY_WAIT_S", 0.05)
+    with locks._alone_with(tmp_path), pytest.raises(TimeoutError), mine.change(no):
+        pass
+    with mine.change(no):
+        pass
+
+
+def test_a_child_that_was_forked_in_a_change_does_not_go_on_with_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "DIRECTORY_WAIT_S", 0.05)
+    mine = claim(tmp_path)
+    with mine.change(no):
+        child = os.fork()
+        if not child:
+            time.sleep(300)
+            os._exit(0)
+    try:
+        with mine.change(no):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_a_change_is_refused_to_who_has_lost_the_run(tmp_path, theirs):
+    mine = claim(tmp_path)
+    theirs()
+    with (
+        pytest.raises(RunDirectoryError, match=r"process 7 on node7 has taken this run over"),
+        mine.change(yes),
+    ):
+        pytest.fail("it may not")
+
+
+def test_a_change_makes_a_lock_again_that_was_only_removed(tmp_path):
+    mine = claim(tmp_path)
+    (tmp_path / "lock.json").unlink()
+    with mine.change(yes):
+        assert owner_of(tmp_path) == os.getpid()
+
+
+def test_a_change_in_a_directory_that_is_gone_is_a_fault_of_the_disk(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    mine = claim(run)
+    run.rename(tmp_path / "away")
+    with pytest.raises(FileNotFoundError), mine.change(yes):
+        pytest.fail("it is gone")
+
+
+def test_who_takes_a_run_over_removes_what_was_left_half_written(tmp_path):
+    (tmp_path / ".summary.json.7-abc.partial").write_text("{")
+    claim(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["lock.json"]
