@@ -13,7 +13,10 @@ import tomli
 
 from mptui.config.places import base_folder, expanded
 from mptui.errors import ConfigError
+from mptui.regular import read_regular
 from mptui.text import clean
+
+_LARGEST = 1 << 20
 
 ORDER = (
     "fast",
@@ -121,7 +124,7 @@ def _checked(path: Path) -> Path:
 def _description(path: Path) -> str:
     """What a profile says it is for; of a faulty file, that it is one: the fault is told when it is taken."""
     try:
-        described = tomli.loads(path.read_text(encoding="utf-8-sig")).get("description", "")
+        described = tomli.loads(read_regular(path, _LARGEST).decode("utf-8-sig")).get("description", "")
     except (OSError, ValueError, RecursionError):
         return f"(faulty: see `mptui profiles validate {clean(path.stem)}`)"
     return clean(described) if isinstance(described, str) else ""

@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 from mptui.config.keys import SETTINGS, TABLES, TASKS, UNSET, Setting, nearest_setting, subtable
 from mptui.config.schema import RunConfig, Table
 from mptui.errors import ConfigError
+from mptui.regular import OddFileError, read_regular
 from mptui.text import clean
 
 VERSION = 1
@@ -40,11 +41,7 @@ def read_document(path: Path) -> tuple[str, dict[str, Any]]:
         ConfigError: The file can't be read, is not UTF-8, or is not TOML.
     """
     try:
-        with path.open("rb") as file:
-            raw = file.read(_LARGEST + 1)
-        if len(raw) > _LARGEST:
-            raise ConfigError(f"{path}: larger than any profile", hint="name a profile: a small TOML file")
-        text = raw.decode("utf-8-sig")
+        text = read_regular(path, _LARGEST).decode("utf-8-sig")
         return text, tomli.loads(text)
     except UnicodeDecodeError as error:
         raise ConfigError(
@@ -55,6 +52,9 @@ def read_document(path: Path) -> tuple[str, dict[str, Any]]:
     except ValueError as error:
         hint = f"correct the file, then check it with `mptui profiles validate {path}`"
         raise ConfigError(f"{path}: not TOML: {error}", hint=hint) from error
+    except OddFileError as error:
+        hint = "name a profile: a small TOML file"
+        raise ConfigError(f"{path}: {error.strerror}", hint=hint) from error
     except OSError as error:
         hint = "name a profile file that can be read, or see `mptui profiles list`"
         raise ConfigError(f"{path}: {error.strerror}", hint=hint) from error

@@ -1,6 +1,7 @@
 """What is worth keeping between two runs, in the user's cache folder: JSON and plain arrays, never pickle."""
 
 import json
+import os
 import tempfile
 import zipfile
 import zlib
@@ -13,6 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mptui.config.places import base_folder
+from mptui.regular import open_regular, read_regular
+
+_LARGEST = 256 << 20
 
 
 def cache_folder() -> Path:
@@ -23,7 +27,7 @@ def cache_folder() -> Path:
 def load_json(path: Path) -> Any:  # noqa: ANN401 - any JSON value
     """Read a JSON file of the cache; None where there is none, or a damaged one."""
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(read_regular(path, _LARGEST))
     except (OSError, ValueError, RecursionError):
         return None
 
@@ -36,7 +40,7 @@ def save_json(path: Path, value: Any) -> None:  # noqa: ANN401 - any JSON value
 def load_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Read the arrays of a file of the cache; none where there is no file, or a damaged one."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with os.fdopen(open_regular(path), "rb") as raw, np.load(raw, allow_pickle=False) as file:
             return dict(file)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
         return {}

@@ -9,7 +9,8 @@ from pathlib import Path
 from mptui.data.types import Problem
 from mptui.engine.files import Guard
 from mptui.errors import MptuiError
-from mptui.runs.directory import write_json
+from mptui.regular import read_regular
+from mptui.runs.directory import LARGEST, write_json
 
 NAME = "bad_samples.json"
 VERSION = 1
@@ -49,7 +50,7 @@ class BadSampleList:
 
 def _read(path: Path) -> Iterable[tuple[str, str]]:
     try:
-        files = json.loads(path.read_text())["files"]
+        files = json.loads(read_regular(path, LARGEST))["files"]
         return [(str(file["path"]), str(file["reason"])) for file in files]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []

@@ -9,8 +9,9 @@ from typing import Any
 import tomli
 
 from mptui.errors import RunDirectoryError
+from mptui.regular import read_regular
 from mptui.runs import journal
-from mptui.runs.directory import CONFIG, check_version, list_runs, started_of, status_of
+from mptui.runs.directory import CONFIG, LARGEST, check_version, list_runs, started_of, status_of
 from mptui.runs.index import read_run
 from mptui.runs.state import EPOCHS_KEPT
 from mptui.text import clean
@@ -92,7 +93,7 @@ def _silence(run: Path) -> float:
 def _settings(run: Path) -> dict[str, Any]:
     """run.toml as table.key -> value."""
     try:
-        document = tomli.loads((run / CONFIG).read_text(encoding="utf-8"))
+        document = tomli.loads(read_regular(run / CONFIG, LARGEST).decode())
         for name in ("version", "description"):
             document.pop(name, None)
         return dict(_flat("", document))

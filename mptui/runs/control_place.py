@@ -8,14 +8,20 @@ is a link to it.
 import contextlib
 import os
 import socket
+import stat
 import struct
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 NAME = "control.sock"
 LONGEST = 103
 """Bytes of a path that every system takes: Linux 107, macOS 103."""
+
+_PREFIX = "mptui-"
+_YOUNG_S = 60.0
+"""A folder may be so young that its process does not listen yet."""
 
 _CREDENTIALS = struct.Struct("3i")
 
@@ -48,6 +54,7 @@ def listen(run: Path) -> Place:
     link = run.resolve() / NAME
     with contextlib.suppress(FileNotFoundError):
         link.unlink()
+    _remove_abandoned()
     with contextlib.suppress(OSError):
         return Place(_listener(link), link, None, None)
     folder = _private_folder()
@@ -124,10 +131,40 @@ def _private_folder() -> Path:
     failure = OSError("no folder for a socket")
     for base in _bases():
         try:
-            return Path(tempfile.mkdtemp(prefix="mptui-", dir=base))
+            return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
         except OSError as error:
             failure = error
     raise failure
+
+
+def _remove_abandoned() -> None:
+    """Remove this user's private folders whose socket nobody listens on: their processes were killed."""
+    for base in _bases():
+        for folder in Path(base).glob(f"{_PREFIX}*"):
+            with contextlib.suppress(OSError):
+                if _is_abandoned(folder):
+                    (folder / NAME).unlink()
+                    folder.rmdir()
+
+
+def _is_abandoned(folder: Path) -> bool:
+    """Whether a folder of this user holds only a socket that refuses, and not since just now.
+
+    Raises:
+        OSError: It can't be looked at.
+    """
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        return False
+    if time.time() - status.st_mtime < _YOUNG_S or [path.name for path in folder.iterdir()] != [NAME]:
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.setblocking(False)
+        try:
+            connection.connect(str(folder / NAME))
+        except ConnectionRefusedError:
+            return stat.S_ISSOCK((folder / NAME).lstat().st_mode)
+    return False
 
 
 def _bases() -> Iterator[str]:

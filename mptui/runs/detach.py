@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mptui.errors import ConfigError
+from mptui.regular import open_regular
 
 LOG = "console.log"
 """What a run without a terminal prints, in its directory."""
@@ -42,7 +43,7 @@ def leave_terminal(log: Path) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     nowhere = os.open(os.devnull, os.O_RDWR)
-    printed = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    printed = open_regular(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)
     for number, target in ((0, nowhere), (1, printed), (2, printed)):
         os.dup2(target, number)
     os.close(nowhere)

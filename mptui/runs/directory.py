@@ -21,6 +21,7 @@ from mptui.codec import finite_json
 from mptui.engine.files import Guard, replace_file
 from mptui.errors import ConfigError, DiskError, RunDirectoryError
 from mptui.events import SCHEMA_VERSION
+from mptui.regular import read_regular
 from mptui.runs import journal
 from mptui.runs.lock import Claim, is_held
 from mptui.text import clean
@@ -34,6 +35,9 @@ CHOICES = "choices.json"
 """What the run left to its card, and how that was decided."""
 ENVIRONMENT = "environment.json"
 CHECKPOINTS = "checkpoints"
+LARGEST = 64 << 20
+"""A larger file is none of a run's, but for its journal."""
+_SUFFIXES = frozenset({".json", ".jsonl", ".toml", ".txt", ".log"})
 CRASHED = "crashed"
 """The status of a run that nobody trains, though it never said how it ended."""
 
@@ -198,7 +202,7 @@ def json_text(document: dict[str, Any]) -> str:
 def read_summary(run: Path) -> dict[str, Any]:
     """The run's summary.json, made safe to show: no value of a wrong type; empty where it can't be read."""
     try:
-        document = json.loads((run / SUMMARY).read_text(encoding="utf-8"))
+        document = json.loads(read_regular(run / SUMMARY, LARGEST))
     except (OSError, ValueError, RecursionError):
         return {}
     if not isinstance(document, dict):
@@ -251,7 +255,7 @@ def check_version(run: Path) -> None:
 def _version(path: Path, loads: Callable[[str], object]) -> int | None:
     """The version that a file tells; None where it tells none."""
     try:
-        document = loads(path.read_text(encoding="utf-8"))
+        document = loads(read_regular(path, LARGEST).decode())
     except (OSError, ValueError, RecursionError):
         return None
     version = document.get("version") if isinstance(document, dict) else None
@@ -270,8 +274,37 @@ def claim(run: Path) -> Claim:
     """Make this process the run's owner: of any number that ask in the same instant, one is.
 
     Raises:
-        RunDirectoryError: Another living process is, or the run is a later mptui's.
+        RunDirectoryError: Another living process is, the run is a later mptui's, or one of its files is a
+            link or a special file.
         DiskError: The run's directory can't be written.
     """
+    _check_kinds(run)
     check_version(run)
     return Claim(run)
+
+
+def _check_kinds(run: Path) -> None:
+    """Refuse a run whose files are links: what is written to them would be written elsewhere.
+
+    Raises:
+        RunDirectoryError: One is a link, a FIFO, a device.
+        DiskError: The directory can't be read.
+    """
+    try:
+        with os.scandir(run) as entries:
+            odd = [entry.name for entry in entries if _is_odd(entry)]
+    except OSError as error:
+        hint = "choose another place with --runs-dir"
+        raise DiskError(f"{run}: {error.strerror}", hint=hint) from error
+    if odd:
+        kind = "folder" if odd[0] == CHECKPOINTS else "regular file"
+        raise RunDirectoryError(
+            f"{run / odd[0]}: not a {kind} but a link or a special file, which no run writes to",
+            hint=f"put a copy of the {kind} in its place, or remove it",
+        )
+
+
+def _is_odd(entry: "os.DirEntry[str]") -> bool:
+    if entry.name == CHECKPOINTS:
+        return not entry.is_dir(follow_symlinks=False)
+    return Path(entry.name).suffix in _SUFFIXES and not entry.is_file(follow_symlinks=False)

@@ -19,6 +19,7 @@ from typing import Any
 
 from mptui.engine.files import Guard, replace_file
 from mptui.errors import RunDirectoryError
+from mptui.regular import open_regular, read_regular
 from mptui.runs import journal
 from mptui.runs.overview import read_events
 from mptui.runs.saved import from_document, to_document
@@ -114,8 +115,7 @@ def _lines(run: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         OSError: There is none.
         ValueError: It is damaged.
     """
-    with (run / NAME).open("rb") as file:
-        first, _, second = file.read(LARGEST).partition(b"\n")
+    first, _, second = read_regular(run / NAME, LARGEST).partition(b"\n")
     header = json.loads(first)
     if header["sha256"] != hashlib.sha256(second).hexdigest():
         raise ValueError("damaged")
@@ -141,7 +141,7 @@ def _check(run: Path, position: int) -> str:
         ValueError: It has not so many bytes.
     """
     size = min(position, CHECKED)
-    file = os.open(run / journal.NAME, os.O_RDONLY | os.O_CLOEXEC)
+    file = open_regular(run / journal.NAME)
     try:
         data = os.pread(file, size, position - size)
     finally:

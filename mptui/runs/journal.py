@@ -13,7 +13,6 @@ import contextlib
 import errno
 import json
 import os
-import stat
 import threading
 import time
 from collections import deque
@@ -25,6 +24,7 @@ from mptui.codec import from_record, to_record
 from mptui.engine.files import write_synced
 from mptui.errors import DiskError
 from mptui.events import SCHEMA_VERSION, Event
+from mptui.regular import open_regular
 
 NAME = "events.jsonl"
 
@@ -169,7 +169,7 @@ class Journal:
         file that was opened here.
         """
         try:
-            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            file = open_regular(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)
         except OSError as error:
             self.trouble = _disk_error(self._path, error)
             return False
@@ -194,7 +194,7 @@ class Journal:
 def read_journal(directory: Path) -> Iterator[Event]:
     """The events of a run, oldest first. Never raises for what a line holds; a torn line is the end."""
     try:
-        file = (directory / NAME).open("rb")
+        file = os.fdopen(open_regular(directory / NAME), "rb")
     except OSError:
         return
     with file:
@@ -218,7 +218,7 @@ def parsed(line: bytes) -> Event | None:
 def version_of(directory: Path) -> int | None:
     """The version of a run's journal; None where it does not tell."""
     try:
-        with (directory / NAME).open("rb") as file:
+        with os.fdopen(open_regular(directory / NAME), "rb") as file:
             header = json.loads(file.readline(_LONGEST_HEADER))
         return int(header["version"]) if header["event"] == HEADER else None
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
@@ -236,15 +236,13 @@ def _open_copy(path: Path) -> int:
     flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
     fresh = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with path.open("rb") as old:
-            if not stat.S_ISREG(os.fstat(old.fileno()).st_mode):
-                raise OSError(errno.EINVAL, "not a regular file")
+        with os.fdopen(open_regular(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as old:
             write_synced(fresh, iter(lambda: old.read(_BLOCK), b""))
         file = os.open(fresh, flags)
     except OSError:
         with contextlib.suppress(OSError):
             fresh.unlink()
-        return os.open(path, flags | os.O_CREAT, 0o600)
+        return open_regular(path, flags | os.O_CREAT | os.O_NOFOLLOW)
     try:
         fresh.replace(path)
     except OSError:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mptui.events import Event, Step
+from mptui.regular import open_regular
 from mptui.runs.journal import parsed
 
 WHOLE = 1 << 19
@@ -69,7 +70,7 @@ def read_events(path: Path, start: int, end: int | None = None) -> Iterator[tupl
     Raises:
         OSError: The file can't be read.
     """
-    with path.open("rb", buffering=0) as file:
+    with io.FileIO(open_regular(path)) as file:
         if end is None:
             end = file.seek(0, io.SEEK_END)
         if end - start > WHOLE:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mptui.events import CommandAnswered, DeviceSample, Event, PhaseChanged, Step, Warned
+from mptui.regular import open_regular
 from mptui.text import clean_name
 
 NAME = "stacks.txt"
@@ -90,7 +91,7 @@ class Watchdog:
         if files:
             what += f"; being read: {files}{' …' if len(names) > _NAMES_SHOWN else ''}"
         try:
-            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            file = open_regular(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)
             try:
                 os.write(file, f"\n{time.strftime('%F %T')} {what}\n".encode())
                 faulthandler.dump_traceback(file, all_threads=True)

@@ -17,10 +17,12 @@ from typing import Any
 import tomli
 from textual.keys import Keys
 
+from mptui.regular import read_regular
 from mptui.text import clean
 from mptui.tui.keys import KEYS, Key, heard_on
 
 FILE_NAME = "keys.toml"
+_LARGEST = 1 << 20
 ALWAYS = {
     "app.back": "escape",
     "app.leave": "ctrl+c",
@@ -60,7 +62,7 @@ def load_keymap(folder: Path) -> Keymap:
     keymap = Keymap()
     path = folder / FILE_NAME
     try:
-        document = tomli.loads(path.read_text(encoding="utf-8"))
+        document = tomli.loads(read_regular(path, _LARGEST).decode())
     except FileNotFoundError:
         return keymap
     except (OSError, UnicodeDecodeError, tomli.TOMLDecodeError) as error:

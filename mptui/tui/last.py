@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mptui.config.places import base_folder
+from mptui.regular import read_regular
 from mptui.text import clean
 
 _NAMES = ("profile", "model", "data", "epochs")
 _LONGEST = 4096
+_LARGEST = 1 << 16
 
 
 def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -21,7 +23,7 @@ def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
 def load_last(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The texts picked last time, by name; those that are missing or no text are empty."""
     try:
-        document = json.loads((state_folder(environ) / "last.json").read_text(encoding="utf-8"))
+        document = json.loads(read_regular(state_folder(environ) / "last.json", _LARGEST))
     except (OSError, ValueError, RecursionError):
         document = None
     found = document if isinstance(document, dict) else {}

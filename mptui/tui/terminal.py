@@ -6,6 +6,7 @@ from pathlib import Path
 from types import TracebackType
 
 from mptui.errors import ConfigError
+from mptui.regular import open_regular
 from mptui.runs.detach import leave_session
 from mptui.streams import lossy_stream
 
@@ -64,10 +65,10 @@ class Terminal:
 
     def log_to(self, path: Path) -> None:
         """Append what else is written to `path`; where that can't be opened it is dropped."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            log = os.open(path, flags, 0o600)
+            log = open_regular(path, flags)
         except OSError:
             log = os.open(os.devnull, os.O_WRONLY)
         for number in _STANDARD:

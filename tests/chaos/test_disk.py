@@ -11,11 +11,11 @@ import time
 import pytest
 
 from mptui.engine.checkpoint import read_newest
-from mptui.events import Paused, Recovered, Warned
+from mptui.events import Paused, Recovered, Step, Warned
 from mptui.lab.kills import outcome_of
 from mptui.runs.directory import read_summary
 from mptui.runs.journal import read_journal
-from tests.chaos.runs import LIMIT_S, LOOK_S, UNET, Case, finished, in_phase, started, wait_for
+from tests.chaos.runs import LIMIT_S, LOOK_S, UNET, Case, finished, in_phase, started, stepped, wait_for
 
 
 def kinds(run, kind):
@@ -54,6 +54,29 @@ def test_a_stop_while_it_waits_ends_with_seven_and_the_older_checkpoint_whole(
     assert snapshot.step > 0
     assert complaints == []
     assert outcome_of(finished(fork_server, UNET, tmp_path, "run")) == undisturbed
+
+
+def test_a_run_s_directory_that_is_gone_for_a_while_is_waited_for(fork_server, tmp_path):
+    """As with a disk that is unmounted and mounted again: nothing is made in its place."""
+    run, away = tmp_path / "runs" / "run", tmp_path / "away"
+    case = UNET.but(training__epochs=100_000)
+    child = started(fork_server, case, run.parent, "run", output=tmp_path / "said")
+    wait_for(child, run, stepped(3))
+    run.rename(away)
+    until = time.monotonic() + LIMIT_S
+    while "the run waits" not in child.said():
+        assert child.poll() is None, child.said()
+        assert time.monotonic() < until, child.said()
+        time.sleep(LOOK_S)
+    assert list(run.parent.iterdir()) == []
+    away.rename(run)
+    wait_for(child, run, lambda events: any(isinstance(event, Recovered) for event in events))
+    child.send(signal.SIGTERM)
+    assert child.wait(LIMIT_S) == 143, child.said()
+    steps = [event.step for event in kinds(run, Step)]
+    assert steps == list(range(1, len(steps) + 1))
+    assert read_newest(run / "checkpoints")[0].step == steps[-1]
+    assert [path.name for path in run.parent.iterdir()] == ["run"]
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import stat
 
-from tests.chaos.runs import LIMIT_S, UNET
+from tests.chaos.runs import LIMIT_S, UNET, finished, started
 
 SECRET = "s3cr3t-0123456789"
 
@@ -30,3 +30,24 @@ def test_a_name_stays_inside_the_folder_of_the_runs(fork_server, tmp_path):
         assert child.wait(LIMIT_S) == 2, (name, child.said())
         assert "Traceback" not in child.said()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["said"]
+
+
+def test_a_run_that_was_received_with_links_in_it_is_refused(fork_server, tmp_path):
+    mine = tmp_path / "mine"
+    (mine / "step-000000001").mkdir(parents=True)
+    (mine / "torn line").write_text("no line break")
+    for name, target in (
+        ("events.jsonl", mine / "torn line"),
+        ("console.log", mine / "torn line"),
+        ("checkpoints", mine),
+    ):
+        run = finished(fork_server, UNET.but(training__max_steps=1), tmp_path, f"run-{name}")
+        if (run / name).exists():
+            (run / name).rename(tmp_path / f"away-{name}")
+        (run / name).symlink_to(target)
+        child = started(fork_server, UNET, tmp_path, run.name)
+        assert child.wait(LIMIT_S) == 6, child.said()
+        assert "a link or a special file" in child.said()
+        assert "Traceback" not in child.said()
+    assert sorted(path.name for path in mine.iterdir()) == ["step-000000001", "torn line"]
+    assert (mine / "torn line").read_text() == "no line break"

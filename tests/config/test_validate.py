@@ -92,7 +92,7 @@ def test_odd_values_are_faults_at_their_line(tmp_path, text, fault):
         (b"[training]\nlr = 1\nlr = 2\n", "line 3"),
         (b"\xff\xfe", "not UTF-8"),
         (b"a = " + b"[" * 100_000, "nested too deeply"),
-        (b"#" * (1 << 21), "larger than any profile"),
+        (b"#" * (1 << 21), "larger than 1,048,576 bytes"),
         (b"[training]\nepochs = " + b"9" * 5000, "not TOML"),
     ],
 )
