@@ -55,7 +55,7 @@ def test_stopped_between_two_pieces_of_a_batch_each_sample_counts_once(tmp_path,
                     raise torch.OutOfMemoryError("no room")
                 backward(loss)
 
-            trainer.parts.precision.backward = with_little_memory
+            vars(trainer.parts.precision)["backward"] = with_little_memory
         return trainer, events
 
     first, _ = build()

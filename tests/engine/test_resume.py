@@ -273,7 +273,8 @@ def test_a_run_that_ended_in_an_epochs_middle_is_done_when_it_is_resumed_as_it_w
     ended_at(tmp_path, 7)
     again, events = ended_at(tmp_path, 7)
     assert again.step == 7
-    assert of(events, Validated) == of(events, Step) == []
+    assert not of(events, Validated)
+    assert not of(events, Step)
 
 
 def test_an_epochs_middle_tries_no_patience(tmp_path):

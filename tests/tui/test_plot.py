@@ -111,7 +111,7 @@ def test_each_column_of_a_dense_curve_is_one_place():
         seen.add(step)
         step = moved(dense, step, -1, 73)
     assert len(seen) in {70, 71, 72, 73}
-    assert max(seen) < 14_297
+    assert max(each for each in seen if each is not None) < 14_297
 
 
 def test_cursor_stays_at_its_step_while_the_axis_grows():
