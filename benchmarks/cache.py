@@ -38,6 +38,7 @@ from benchmarks.common import alternate, cpu_s, ratios, save
 from benchmarks.photos import photos_of, prepared
 from mptui.config.schema import DataConfig
 from mptui.data.caching import CacheMode
+from mptui.data.geometry import default_resize
 from mptui.data.loader import Loader
 from mptui.data.open import files_of, open_dataset
 from mptui.data.preparing import Order, prepare_set
@@ -158,7 +159,7 @@ def prepare(root: Path, out: Path) -> dict[str, Any]:
     """Prepare the photos for `SIDE`, and tell how large they are then."""
     data = DataConfig(path=str(root))
     name, task, found = files_of(data, None, lambda: False)
-    order = Order(name, task, found, out, SIDE, 90, data)
+    order = Order(name, task, found, out, SIDE, default_resize(SIDE), 90, data)
     started = time.perf_counter()
     ready = prepare_set(order, lambda line: None, lambda done, total: None, lambda: False)
     return {

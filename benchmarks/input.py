@@ -38,6 +38,7 @@ from benchmarks.photos import SHARES, imagefolder, photos_of, prepared
 from mptui.data.geometry import DRAWS, Geometry, cut_image, views
 from mptui.data.loader import Loader
 from mptui.data.readers import FileRequest
+from mptui.data.resize import resized
 from mptui.data.seeds import Stream, uniforms
 from mptui.hardware.host import usable_cpus
 from mptui.hardware.memory import keep_freed_memory
@@ -123,14 +124,13 @@ def decode_floor(root: Path) -> dict[str, float]:
     """Milliseconds of CPU an image that the decoding alone takes: whole, and at the size a view needs."""
     geometry = Geometry.for_training("classification", SIDE)
     files = [path.read_bytes() for path in photos_of(root)]
-    draws_BD = uniforms(Stream.GEOMETRY, 0, 1, np.arange(len(files)), DRAWS)
     started = time.process_time()
     for data in files:
         simplejpeg.decode_jpeg(data)
     whole_s, started = time.process_time() - started, time.process_time()
-    for data, draws in zip(files, draws_BD, strict=True):
+    for data in files:
         height, width, _, _ = simplejpeg.decode_jpeg_header(data)
-        ratio = min(height, width) // geometry.side_hint(draws)
+        ratio = min(height, width) // geometry.resize
         shrink = next(each for each in (8, 4, 2, 1) if ratio >= each or each == 1)
         simplejpeg.decode_jpeg(data, min_height=-(-height // shrink), min_width=-(-width // shrink))
     needed_s = time.process_time() - started
@@ -145,7 +145,8 @@ def difference_from_pillow(root: Path) -> dict[str, dict[str, float]]:
     means: dict[str, list[float]] = {"whole": [], "smaller": []}
     most = dict.fromkeys(means, 0.0)
     for path, draws in zip(paths, draws_BD, strict=True):
-        image_HW3 = FileRequest(str(path), 0).read(geometry.side_hint(draws)).image_HW3
+        decoded = FileRequest(str(path), 0).read(geometry.resize)
+        decoded_width, image_HW3 = decoded.image_HW3.shape[1], resized(decoded, geometry.resize).image_HW3
         size = np.array(image_HW3.shape[1::-1])
         boxes, _ = views(geometry, draws[None], size[:1].astype(float), size[1:].astype(float))
         found = cut_image(image_HW3, boxes[0], np.zeros(3, bool), SIDE)
@@ -153,7 +154,7 @@ def difference_from_pillow(root: Path) -> dict[str, dict[str, float]]:
             box = np.rint(np.rint(boxes[0].reshape(2, 2) * size) / size * file.size).astype(int)
             left, top, right, bottom = box.flatten().tolist()
             cropped = file.convert("RGB").crop((left, top, right, bottom))
-            kind = "whole" if file.width == size[0] else "smaller"
+            kind = "whole" if file.width == decoded_width else "smaller"
         expected = np.asarray(cropped.resize((SIDE, SIDE), Image.Resampling.BILINEAR))
         off = np.abs(found.astype(int) - expected)
         means[kind].append(float(off.mean()))

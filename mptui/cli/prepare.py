@@ -43,6 +43,16 @@ _Size = Annotated[
         help="What will be trained at, in pixels: 224, with masks 512, images alone 64.",
     ),
 ]
+_Resize = Annotated[
+    int | None,
+    typer.Option(
+        "--resize",
+        metavar="N",
+        min=8,
+        max=16_384,
+        help="Shorter side that images are resized to, as data.resize; otherwise twice --image-size.",
+    ),
+]
 _Quality = Annotated[
     int, typer.Option("--quality", metavar="1-100", min=1, max=100, help="Of the JPEGs that are written.")
 ]
@@ -75,6 +85,7 @@ def prepare(
     data: _Data,
     out: _Out = None,
     image_size: _Size = None,
+    resize: _Resize = None,
     quality: _Quality = 90,
     lossless: _Lossless = False,
     ignore_index: _Ignore = None,
@@ -92,6 +103,7 @@ def prepare(
     from mptui.config.merge import task_of_model
     from mptui.config.schema import DataConfig
     from mptui.data.checkers import ScanCancelledError
+    from mptui.data.geometry import default_resize
     from mptui.data.open import files_of
     from mptui.data.prepared import is_prepared
     from mptui.data.preparing import Order, prepare_set
@@ -112,6 +124,7 @@ def prepare(
             found=found,
             out=out or Path(f"{name}-{side}px"),
             image_size=side,
+            resize=resize or default_resize(side),
             quality=0 if lossless else quality,
             data=config,
         )

@@ -14,6 +14,8 @@ TaskName = Literal["classification", "segmentation", "diffusion"]
 NumericsMode = Literal["off", "summary", "full"]
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Range = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=2, max_length=2)]
+"""The least and the largest of something."""
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
@@ -147,6 +149,14 @@ class DataConfig(Table):
     image_size: Annotated[int, Field(ge=8, le=4096)] | None = None
     """Side in pixels of what the network sees; unset: 224 (unet: 512, diffusion_unet: 64), on a CPU 64 (unet:
     128, diffusion_unet: 32)."""
+    resize: Annotated[int, Field(ge=8, le=16_384)] | None = None
+    """Shorter side in pixels that images are resized to, never enlarged, before views are cut from them, with
+    any cache and decoder and by `mptui prepare`; unset: twice image_size."""
+    crop_scale: Range | None = None
+    """Random resized crops: the least and the largest share of the image's area; unset: [0.08, 1] for classes
+    from 128 px on, [0.35, 1] below, [0.4, 1] for masks."""
+    crop_ratio: Range = [3 / 4, 4 / 3]
+    """Random resized crops: the smallest and the largest width over height."""
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Share of the samples held out where the data has no validation folder; by the seed, class by class."""
     ignore_index: Annotated[int, Field(ge=0, le=65535)] | None = None
@@ -257,6 +267,11 @@ class RunConfig(Table):
             faults.append('guards.detect_anomaly needs eager code: set speed.compile = "off"')
         if self.logging.wandb_name is not None and self.logging.wandb_project is None:
             faults.append("logging.wandb_name needs logging.wandb_project")
+        for name, pair in (("crop_scale", self.data.crop_scale), ("crop_ratio", self.data.crop_ratio)):
+            if pair is not None and pair[0] > pair[1]:
+                faults.append(f"data.{name}: {pair[0]:g} is above {pair[1]:g}; the least comes first")
+        if self.data.crop_scale is not None and self.data.crop_scale[1] > 1:
+            faults.append(f"data.crop_scale: {self.data.crop_scale[1]:g} is more than the whole image")
         if self.data.download and self.data.name in {None, "shapes"}:
             faults.append("data.download needs data.name, the name of a torchvision set")
         if faults:

@@ -7,7 +7,7 @@ import numpy as np
 from mptui.config.schema import DataConfig
 from mptui.data.coding import class_pixels, find_coding, unknown_code
 from mptui.data.folders import Found, some
-from mptui.data.geometry import stored_side
+from mptui.data.geometry import default_resize
 from mptui.data.masks import MaskCoding
 from mptui.data.prepared import Prepared
 from mptui.data.scan import OnProgress, Report, ShouldStop, scan
@@ -72,9 +72,13 @@ def assemble_prepared(prepared: Prepared, data: DataConfig, side: int, seed: int
         counts = pixels[train, :-1].sum(axis=0).tolist()
     sides = prepared.sides
     warnings = [clean(text) for text in facts["warnings"]]
-    if stored_side(side) > facts["side"]:
-        made_for = f"prepared for {facts['image_size']} px: at {side} px images are enlarged"
-        warnings.append(f"{made_for}; prepare it again with --image-size {side}")
+    wanted = data.resize or default_resize(side)
+    if wanted > facts["side"] and bool((sides[:, 0] == facts["side"]).any()):
+        warnings.append(
+            f"images were prepared at a shorter side of {facts['side']} px and data.resize is {wanted}: views"
+            f" differ from those of the files; prepare it again with --resize {wanted}, or set data.resize to"
+            f" {facts['side']}"
+        )
     return Dataset(
         name=clean_name(facts["name"]),
         task=facts["task"],

@@ -1,4 +1,8 @@
-"""Whether the decoded set is kept, and where: on the device, in the host's memory, or not at all."""
+"""Whether the decoded set is kept, and where: on the device, in the host's memory, or not at all.
+
+What is learnt does not depend on it: views are cut from the same resized images in each mode. So what was
+asked for and does not fit is kept elsewhere, with a warning.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,9 +12,9 @@ import numpy as np
 import torch
 
 from mptui.data.geometry import Geometry
-from mptui.data.resident import cache_fits
 from mptui.data.stored import stored_bytes
 from mptui.data.types import Dataset, Sides
+from mptui.data.whole import device_bytes
 from mptui.hardware.host import host_memory
 
 CacheMode = Literal["off", "ram", "device"]
@@ -20,6 +24,10 @@ _SHARE = 0.5
 _SHARE_ASKED = 0.8
 _LEFT_FREE = 0.08
 """Of all memory, what is left free in any case."""
+_DEVICE_SHARE = 0.2
+"""Of the free memory of a device, what both halves of a set may take unasked."""
+_HOST_BYTES = 1 << 30
+"""The same where the device is the host, at the most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +36,19 @@ class Choice:
 
     mode: CacheMode
     reason: str
-    enough: bool = True
-    """False: memory was asked for that is not there, so only a part of the samples will be kept."""
+    warning: str | None = None
+    """What a person should know who asked for a mode that can't be had in full."""
 
 
 def choose_cache(
-    asked: str, dataset: Dataset, *, side: int, device: torch.device, augment: bool, epochs: int
+    asked: str,
+    dataset: Dataset,
+    *,
+    side: int,
+    resize: int | None,
+    device: torch.device,
+    augment: bool,
+    epochs: int,
 ) -> Choice:
     """Choose where the decoded samples of a run are kept.
 
@@ -41,25 +56,36 @@ def choose_cache(
         asked: `data.cache`.
         dataset: The set, scanned.
         side: The side in pixels of what the network sees.
+        resize: The shorter side in pixels that images are resized to; None: `default_resize`.
         device: What is trained on.
         augment: Whether training samples are cut at random.
         epochs: How often the training half is read; what is read once is not worth keeping.
     """
-    if asked in {"off", "device"}:
-        return Choice("off" if asked == "off" else "device", "asked for")
-    needed = _needed(dataset, side, augment)
+    if asked == "off":
+        return Choice("off", "asked for")
+    make = Geometry.for_training if augment else Geometry.for_validation
+    halves = make(dataset.task, side, resize), Geometry.for_validation(dataset.task, side, resize)
+    refused, on_device = _on_device(dataset, halves, device, _SHARE_ASKED if asked == "device" else None)
+    if asked == "device":
+        if not refused:
+            return Choice("device", "asked for")
+        warning = f"data.cache = device: {on_device}; images are kept in memory (data.cache = ram)"
+        return Choice("ram", on_device, warning)
+    needed = sum(
+        stored_bytes(geometry, dataset.task == "segmentation", len(split), sides_of(dataset, half))
+        for half, (geometry, split) in enumerate(zip(halves, (dataset.train, dataset.val), strict=True))
+    )
     budget = memory_room(_SHARE_ASKED if asked == "ram" else _SHARE)(0)
     fits = needed <= budget
     told = f"{_mib(needed)} decoded {'fit' if fits else 'do not fit'} in {_mib(budget)} of memory"
     if asked == "ram":
-        return Choice("ram", told, enough=fits)
-    count = len(dataset.train) + len(dataset.val)
-    on_device, why = cache_fits(count, side, dataset.task, device, dataset.has_ignored)
-    if on_device:
-        return Choice("device", f"{why} on {device.type}")
+        warning = f"data.cache = ram: {told}; the rest of the samples is read anew in each epoch"
+        return Choice("ram", told, None if fits else warning)
+    if not refused:
+        return Choice("device", on_device)
     if epochs == 1:
-        return Choice("off", f"one epoch reads each image once; on {device.type}, {why}")
-    return Choice("ram" if fits else "off", f"{told}; on {device.type}, {why}")
+        return Choice("off", f"one epoch reads each image once; {on_device}")
+    return Choice("ram" if fits else "off", f"{told}; {on_device}")
 
 
 def memory_room(share: float = _SHARE_ASKED) -> Callable[[int], int]:
@@ -73,22 +99,48 @@ def memory_room(share: float = _SHARE_ASKED) -> Callable[[int], int]:
     return room
 
 
-def _needed(dataset: Dataset, side: int, augment: bool) -> int:
-    """Bytes that both halves take in the host's memory."""
-    masks = dataset.task == "segmentation"
-    make = Geometry.for_training if augment else Geometry.for_validation
-    return stored_bytes(
-        make(dataset.task, side), masks, len(dataset.train), _sides(dataset, 0)
-    ) + stored_bytes(Geometry.for_validation(dataset.task, side), masks, len(dataset.val), _sides(dataset, 1))
-
-
-def _sides(dataset: Dataset, half: int) -> Sides | None:
+def sides_of(dataset: Dataset, half: int) -> Sides | None:
+    """The shorter and the longer side of each image of a half (0: training), in pixels; None: unknown."""
     if dataset.sizes is not None:
         return dataset.sizes[half]
     if dataset.sides is None:
         return None
     count = len((dataset.train, dataset.val)[half])
     return np.full((count, 2), dataset.sides[2], np.uint16)
+
+
+def _on_device(
+    dataset: Dataset, halves: tuple[Geometry, Geometry], device: torch.device, share: float | None
+) -> tuple[bool, str]:
+    """Whether samples can't be kept on the device, and what is to be said of it.
+
+    Args:
+        dataset: The set.
+        halves: What is kept of the samples of each half.
+        device: Where they would be kept.
+        share: Of its free memory, what they may take; None: what they may take unasked.
+    """
+    masks = dataset.task == "segmentation"
+    if masks and dataset.has_ignored and halves[0].random:
+        what = "masks have ignored pixels, which must be counted before they are on the device"
+        return True, f"on {device.type}, {what}"
+    needed = sum(
+        device_bytes(geometry.resize, masks, len(split), sides_of(dataset, half))
+        if geometry.random
+        else len(split) * geometry.side**2 * (5 if masks else 3)
+        for half, (geometry, split) in enumerate(zip(halves, (dataset.train, dataset.val), strict=True))
+    )
+    budget = _device_room(device, share)
+    refused = needed >= budget
+    return refused, f"{_mib(needed)} {'do not fit' if refused else 'fit'} in {_mib(budget)} on {device.type}"
+
+
+def _device_room(device: torch.device, share: float | None) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0] * (share or _DEVICE_SHARE))
+    if device.type == "xpu":
+        return int(torch.xpu.mem_get_info(device)[0] * (share or _DEVICE_SHARE))
+    return memory_room(share)(0) if share else min(_HOST_BYTES, memory_room(_SHARE)(0))
 
 
 def _mib(size: int) -> str:

@@ -211,16 +211,28 @@ def decoded(files: list[torch.Tensor], device: torch.device) -> list[torch.Tenso
 
 
 def view(image_3HW: torch.Tensor, cut: Cut, side: int) -> torch.Tensor:
-    """Cut a view out of a stored image, not turned yet, by the filter that Pillow calls bilinear.
+    """Resize a stored image and cut a view, not turned yet, by the filter that Pillow calls bilinear.
 
     Returns:
         float32 of shape (1, 3, side, side), in 0..255.
     """
-    region = image_3HW[None, :, cut.top : cut.bottom, cut.left : cut.right].float()
-    while max(region.shape[2:]) > _STEEPEST * side:
-        fewer = [max(side, length // (_STEEPEST // 2)) for length in region.shape[2:]]
-        region = F.interpolate(region, fewer, mode="bilinear", antialias=True)
-    return F.interpolate(region, (side, side), mode="bilinear", antialias=True)
+    image_13HW = _resized(image_3HW[None].float(), cut.resized_height, cut.resized_width)
+    return _resized(image_13HW[:, :, cut.top : cut.bottom, cut.left : cut.right], side, side)
+
+
+def _resized(image_13HW: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    def too_steep(old: int, new: int) -> bool:
+        return old > _STEEPEST * new
+
+    wanted = (height, width)
+    while any(map(too_steep, image_13HW.shape[2:], wanted)):
+        fewer = [
+            max(new, old // (_STEEPEST // 2)) for old, new in zip(image_13HW.shape[2:], wanted, strict=True)
+        ]
+        image_13HW = F.interpolate(image_13HW, fewer, mode="bilinear", antialias=True)
+    if image_13HW.shape[2:] == wanted:
+        return image_13HW
+    return F.interpolate(image_13HW, wanted, mode="bilinear", antialias=True)
 
 
 def turned(views_B3SS: torch.Tensor, turn: int) -> torch.Tensor:

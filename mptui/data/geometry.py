@@ -18,8 +18,9 @@ from mptui.data.types import Mask, Pixels
 DRAWS = 7
 """Random numbers that a view takes: share, ratio, two for the place, three flips."""
 
+CROP_RATIO = (3 / 4, 4 / 3)
+
 _EVAL_MARGIN = 256 / 224
-_STORAGE_MARGIN = 1.15
 
 Boxes = npt.NDArray[np.float64]
 Flips = npt.NDArray[np.bool_]
@@ -29,62 +30,86 @@ Flips = npt.NDArray[np.bool_]
 class Geometry:
     """How samples become squares of `side` pixels.
 
+    An image is first resized to a shorter side of `resize` pixels (`mptui.data.resize`), in every cache mode
+    and by every decoder, and views are cut from the result: so they do not depend on where images are kept.
+
     Classification keeps proportions and cuts a square; segmentation squeezes the whole image into the square,
     since each pixel of it counts; diffusion takes the largest square in the middle, whatever else is random:
     what it is shown is what it learns to make.
     """
 
     side: int
+    resize: int
+    """The shorter side in pixels that images are resized to, never enlarged; at least `side`."""
     keep_proportions: bool
     margin: float = 1.0
     """keep_proportions, no random crop: the shorter side over the side of the centre crop."""
-    crop_share: tuple[float, float] | None = None
+    crop_scale: tuple[float, float] | None = None
     """Random crops: the least and the largest share of the image's area; None: no random crop."""
-    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    crop_ratio: tuple[float, float] = CROP_RATIO
+    """Random crops: the smallest and the largest width over height, before the resize to a square."""
     all_turns: bool = False
     """Random crops: also flip top to bottom and turn by quarters, for images without an up."""
 
     @classmethod
-    def for_validation(cls, task: str, side: int) -> "Geometry":
-        """One fixed view: the centre, or the whole image squeezed to a square (segmentation)."""
+    def for_validation(cls, task: str, side: int, resize: int | None = None) -> "Geometry":
+        """One fixed view: the centre, or the whole image squeezed to a square (segmentation).
+
+        Args:
+            task: classification, segmentation or diffusion.
+            side: Of the view in pixels.
+            resize: The shorter side that images are resized to; None: `default_resize`.
+        """
+        resize = resize or default_resize(side)
         if task == "classification":
-            return cls(side, keep_proportions=True, margin=_EVAL_MARGIN)
-        if task == "diffusion":
-            return cls(side, keep_proportions=True)
-        return cls(side, keep_proportions=False)
+            return cls(side, resize, keep_proportions=True, margin=_EVAL_MARGIN)
+        return cls(side, resize, keep_proportions=task == "diffusion")
 
     @classmethod
-    def for_training(cls, task: str, side: int) -> "Geometry":
-        """Random resized crops and flips; milder crops and all turns for segmentation."""
-        if task == "classification":
-            # 8 % of a small picture shows nothing.
-            share = (0.08, 1.0) if side >= 128 else (0.35, 1.0)
-            return cls(side, keep_proportions=True, crop_share=share)
-        if task == "diffusion":
-            return cls.for_validation(task, side)
-        return cls(side, keep_proportions=False, crop_share=(0.4, 1.0), all_turns=True)
+    def for_training(
+        cls,
+        task: str,
+        side: int,
+        resize: int | None = None,
+        crop_scale: tuple[float, float] | None = None,
+        crop_ratio: tuple[float, float] = CROP_RATIO,
+    ) -> "Geometry":
+        """Random resized crops and flips, for segmentation with all turns; diffusion has none.
 
-    @classmethod
-    def for_storage(cls, task: str, side: int) -> "Geometry":
-        """What is kept to cut crops of `side` from later: a little larger than `side`."""
-        return cls(stored_side(side), keep_proportions=task == "classification")
+        Args:
+            task: classification, segmentation or diffusion.
+            side: Of the views in pixels.
+            resize: The shorter side that images are resized to; None: `default_resize`.
+            crop_scale: The range of a crop's share of the area; None: `default_crop_scale`.
+            crop_ratio: The range of a crop's width over its height.
+        """
+        crop_scale = crop_scale or default_crop_scale(task, side)
+        if crop_scale is None:
+            return cls.for_validation(task, side, resize)
+        labels = task == "classification"
+        resize = resize or default_resize(side)
+        return cls(side, resize, labels, crop_scale=crop_scale, crop_ratio=crop_ratio, all_turns=not labels)
 
     @property
     def random(self) -> bool:
         """Whether views differ from epoch to epoch."""
-        return self.crop_share is not None
-
-    def side_hint(self, draws: npt.NDArray[np.float64]) -> int:
-        """The shorter side in pixels below which the view made of these `DRAWS` numbers would lose detail."""
-        if self.crop_share is None:
-            return int(np.ceil(self.side * self.margin))
-        share, ratio = _share(self, draws), _ratio(self, draws)
-        return int(np.ceil(self.side / np.sqrt(share * min(ratio, 1 / ratio))))
+        return self.crop_scale is not None
 
 
-def stored_side(side: int) -> int:
-    """The side in pixels of the squares that crops of `side` are later cut from."""
-    return round(side * _STORAGE_MARGIN)
+def default_resize(side: int) -> int:
+    """The shorter side in pixels that images are resized to: crops of a quarter are not enlarged."""
+    return 2 * side
+
+
+def default_crop_scale(task: str, side: int) -> tuple[float, float] | None:
+    """The range of a random crop's share of the area, or None where a task has no random crops.
+
+    From 128 pixels on it is that of Inception and of torchvision's RandomResizedCrop; 8 % of a smaller
+    picture shows nothing. Masks are cropped less, since a crop of a mask may hold one class alone.
+    """
+    if task == "classification":
+        return (0.08, 1.0) if side >= 128 else (0.35, 1.0)
+    return (0.4, 1.0) if task == "segmentation" else None
 
 
 def views(
@@ -94,7 +119,7 @@ def views(
     heights_B: npt.NDArray[np.float64],
 ) -> tuple[Boxes, Flips]:
     """Make the views of B images out of `DRAWS` random numbers each: boxes (B, 4) and flips (B, 3)."""
-    if geometry.crop_share is None:
+    if geometry.crop_scale is None:
         sizes_B2 = _centre_sizes(geometry, widths_B, heights_B)
         return _boxes(sizes_B2, np.full_like(sizes_B2, 0.5)), np.zeros((len(draws_BD), 3), bool)
     sizes_B2 = _crop_sizes(geometry, draws_BD, widths_B, heights_B)
@@ -135,8 +160,8 @@ def pixel_box(box: Boxes, width: int, height: int) -> tuple[int, int, int, int]:
 
 
 def _share(geometry: Geometry, draws: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    assert geometry.crop_share is not None
-    least, largest = geometry.crop_share
+    assert geometry.crop_scale is not None
+    least, largest = geometry.crop_scale
     return least + draws[..., 0] * (largest - least)
 
 

@@ -52,7 +52,7 @@ def decoded(image: Image.Image, side_hint: int | None) -> Pixels | None:
         return None
     image.fp.seek(0)
     data = image.fp.read()
-    shrink = _shrink(min(image.size), side_hint)
+    shrink = shrink_of(min(image.size), side_hint)
     try:
         height, width, _, _ = simplejpeg.decode_jpeg_header(data)
         if (width, height) != image.size:  # of two sizes in one file, Pillow has checked the other
@@ -135,8 +135,13 @@ def turned(image_HW3: Pixels, orientation: int) -> Pixels:
     return flipped(image_HW3, transposed=transposed, mirrored_x=mirrored_x, mirrored_y=mirrored_y)
 
 
-def _shrink(shorter: int, side_hint: int | None) -> int:
-    """The one of 1, 2, 4 and 8 that Pillow's `draft` chooses; libjpeg-turbo is no faster at others."""
+def shrink_of(shorter: int, side_hint: int | None) -> int:
+    """The one of 1, 2, 4 and 8 that Pillow's `draft` chooses; libjpeg-turbo is no faster at others.
+
+    Args:
+        shorter: The shorter side of the file in pixels.
+        side_hint: What it may be decoded down to, never below; None: its full size.
+    """
     if side_hint is None:
         return 1
     return next(each for each in (8, 4, 2, 1) if shorter // side_hint >= each or each == 1)

@@ -21,7 +21,7 @@ from mptui.data.augment import HALF, IMAGENET_MEAN, IMAGENET_STD, Finish, colour
 from mptui.data.batch import Batch, Window
 from mptui.data.caching import CacheMode, memory_room
 from mptui.data.decoding import Decoding
-from mptui.data.geometry import Geometry
+from mptui.data.geometry import CROP_RATIO, Geometry
 from mptui.data.noise import Noiser
 from mptui.data.order import Order
 from mptui.data.pool import Pool
@@ -29,8 +29,9 @@ from mptui.data.resident import Pass, Resident, load
 from mptui.data.stored import StoredSplit
 from mptui.data.stream import BadSamples, HostBatch, Source, Stream
 from mptui.data.transfer import Transfer, sent
-from mptui.data.types import Problem, Split
+from mptui.data.types import Problem, Sides, Split
 from mptui.data.undecoded import room_for
+from mptui.data.whole import WholeImages, WholePass, load_whole
 from mptui.errors import ConfigError
 
 
@@ -42,6 +43,10 @@ class Loader:
         task: classification, segmentation, or diffusion: labels are of no use then, and images come noisy.
         batch_size: Samples a batch.
         side: The side in pixels of what the network sees.
+        resize: The shorter side in pixels that images are resized to before views are cut; None:
+            `default_resize`.
+        crop_scale: The range of a random crop's share of the area; None: `default_crop_scale`.
+        crop_ratio: The range of a random crop's width over its height.
         num_classes: A label or mask value that is not below this makes a sample bad.
         device: Where batches go to.
         train: In an order by seed and epoch; else in the split's own. A last training batch of one sample is
@@ -53,7 +58,9 @@ class Loader:
         prefetch: Batches to read ahead for each worker, up to a GiB in all.
         cache: device: keep the decoded split there, before the first epoch; ram: keep what has been decoded
             in memory that all workers share.
-        decode_on_device: JPEG files are decoded there and not by the workers, unless `cache` is ram.
+        sizes: The shorter and the longer side of each sample in pixels, so that `cache` = device takes the
+            memory it needs at once; None: unknown.
+        decode_on_device: JPEG files are decoded there and not by the workers, where `cache` is off.
         cache_room: ram: bytes that may still be taken, by those that are; None: of half the free memory.
         on_cache_full: ram: told once, when no more can be kept, of the samples that are and of all.
         mixup_alpha: Beta(alpha, alpha) of mixup, in training, where images are not noisy; 0: off.
@@ -73,6 +80,9 @@ class Loader:
         task: str,
         batch_size: int,
         side: int,
+        resize: int | None = None,
+        crop_scale: tuple[float, float] | None = None,
+        crop_ratio: tuple[float, float] = CROP_RATIO,
         num_classes: int,
         device: torch.device,
         train: bool,
@@ -82,6 +92,7 @@ class Loader:
         workers: int = 0,
         prefetch: int = 4,
         cache: CacheMode = "off",
+        sizes: Sides | None = None,
         decode_on_device: bool = False,
         cache_room: Callable[[int], int] | None = None,
         on_cache_full: Callable[[int, int], None] = lambda kept, count: None,
@@ -104,9 +115,11 @@ class Loader:
         self._ahead = workers * prefetch
         self._alphas = (mixup_alpha, cutmix_alpha) if train and not noisy else (0.0, 0.0)
         self._pad_last = pad_last
-        make = Geometry.for_training if self._augment else Geometry.for_validation
-        self._geometry = make(task, side)
-        stored = Geometry.for_storage(task, side) if self._augment and self._on_device else self._geometry
+        if self._augment:
+            self._geometry = Geometry.for_training(task, side, resize, crop_scale, crop_ratio)
+        else:
+            self._geometry = Geometry.for_validation(task, side, resize)
+        self._sizes = sizes
         self._shelf: StoredSplit | None = None
         if cache == "ram":
             room = cache_room or memory_room()
@@ -117,9 +130,16 @@ class Loader:
         self._pool = self._new_pool(workers)
         self._bad = BadSamples(len(split), bad_budget, on_bad)
         self._source = Source(
-            split, self._pool, self._bad, stored, masks=task == "segmentation", classes=num_classes, seed=seed
+            split,
+            self._pool,
+            self._bad,
+            self._geometry,
+            masks=task == "segmentation",
+            classes=num_classes,
+            seed=seed,
+            whole=self._on_device and self._augment,
         )
-        if decode_on_device and self._shelf is None:  # what is kept is decoded
+        if decode_on_device and not self.cached:  # what is kept is decoded once
             self._source = replace(self._source, room=room_for(split, self._source.place))
         self._channels_last = channels_last
         mean, std = (HALF, HALF) if noisy else (IMAGENET_MEAN, IMAGENET_STD)
@@ -131,7 +151,7 @@ class Loader:
         )
         self._transfer = self._new_transfer(self._pool)
         self._stream: Stream | None = None
-        self._resident: Resident | None = None
+        self._resident: Resident | WholeImages | None = None
 
     def __enter__(self) -> "Loader":
         return self
@@ -166,7 +186,7 @@ class Loader:
     @property
     def decodes(self) -> bool:
         """Whether the device decodes in each epoch."""
-        return self._source.room > 0 and not self.cached
+        return self._source.room > 0
 
     @property
     def batches(self) -> int:
@@ -190,14 +210,17 @@ class Loader:
         """
         if not self._on_device or self._resident is not None:
             return
-        resident = load(self._source, self._device, self._transfer, self._on_progress)
-        stored = self._source.geometry.side
-        if self._source.masks and self._augment and resident.valid_counts.min() < stored * stored:
-            raise ConfigError(
-                'data.cache = "device" can\'t be had with masks that have ignored pixels and random crops',
-                hint='Set data.cache to "off", or data.augment to "none".',
-            )
-        self._resident = resident if self._augment else resident.finish(self._finish)
+        if self._augment:
+            whole = load_whole(self._source, self._device, self._sizes, self._on_progress)
+            if whole.any_ignored:
+                raise ConfigError(
+                    'data.cache = "device" can\'t be had with ignored mask pixels and random crops',
+                    hint='Set data.cache to "ram" or "off", or data.augment to "none".',
+                )
+            self._resident = whole
+        else:
+            fixed = load(self._source, self._device, self._transfer, self._on_progress)
+            self._resident = fixed.finish(self._finish)
         self._transfer.close()
         self._pool.close()
 
@@ -225,6 +248,7 @@ class Loader:
         Raises:
             DataError: Too many samples are bad.
         """
+        self.prepare()  # by the workers, and once: what is kept on the device is shared
         aside = copy.copy(self)
         aside._pool, aside._ahead, aside._stream, aside._shelf = Pool(0), 0, None, None
         aside._source = replace(self._source, pool=aside._pool)
@@ -328,11 +352,15 @@ class Loader:
             self._stream = None
 
     def _resident_windows(
-        self, resident: Resident, epoch: int, accumulate: int, start: int
+        self, resident: Resident | WholeImages, epoch: int, accumulate: int, start: int
     ) -> Iterator[Window]:
         """Windows of the split on the device."""
-        end = self._order.end(start)
-        chosen = Pass(resident, self._order.of(epoch), self._geometry, self._seed, epoch)
+        end, order = self._order.end(start), self._order.of(epoch)
+        chosen: Pass | WholePass
+        if isinstance(resident, Resident):
+            chosen = Pass(resident, order)
+        else:
+            chosen = WholePass(resident, order, self._geometry, self._seed, epoch)
         for first in range(start, end, self._batch_size * accumulate):
             places = range(first, min(first + self._batch_size * accumulate, end))
             yield self._order.window(
@@ -344,11 +372,11 @@ class Loader:
                 load=partial(self._resident_batch, chosen, places, epoch),
             )
 
-    def _resident_batch(self, chosen: Pass, places: range, epoch: int, number: int) -> Batch:
+    def _resident_batch(self, chosen: Pass | WholePass, places: range, epoch: int, number: int) -> Batch:
         first = places.start + number * self._batch_size
         last = min(first + self._batch_size, places.stop)
-        if self._augment:
-            pixels, targets, colour = chosen.gather_views(first, last)
+        if isinstance(chosen, WholePass):
+            pixels, targets, colour = chosen.gather(first, last)
             images = self._finish.coloured(pixels, colour)
         else:
             stored, targets = chosen.gather(first, last)
@@ -357,10 +385,10 @@ class Loader:
         valid = self._resident_valid(chosen, first, last)
         return self._batch(images, targets, chosen.indices[first:last], valid, (epoch, first))
 
-    def _resident_valid(self, chosen: Pass, first: int, last: int) -> int:
+    def _resident_valid(self, chosen: Pass | WholePass, first: int, last: int) -> int:
         if not self._source.masks:
             return last - first
-        if self._augment:  # `prepare` has seen that no pixel is ignored
+        if isinstance(chosen, WholePass):  # `prepare` has seen that no pixel is ignored
             return (last - first) * self._side**2
         return int(chosen.valid_counts[first:last].sum())
 

@@ -17,7 +17,6 @@ from mptui.config.schema import DataConfig
 from mptui.data.assemble import mask_coding, within_budget
 from mptui.data.checkers import check_all
 from mptui.data.folders import Found
-from mptui.data.geometry import stored_side
 from mptui.data.prepared import BEGUN, FORMAT, INDEX, PIXELS, SAMPLES, VERSION, Prepared, open_prepared
 from mptui.data.scan import OnProgress, Report, ShouldStop, processors, scan
 from mptui.data.shards import Shard, ShardWriter, finished_shard, forget_notes, write_file
@@ -44,6 +43,8 @@ class Order:
     found: Found
     out: Path
     image_size: int
+    resize: int
+    """The shorter side in pixels that images are resized to: `data.resize` of the runs."""
     quality: int
     """Of JPEG, 1 to 100; 0: PNG, without loss."""
     data: DataConfig
@@ -121,7 +122,7 @@ def _planned(order: Order, report: Report) -> _Plan:
     if found.masks is not None:
         coding = mask_coding(found, report, order.data)
     problems = within_budget(found, report, order.data.bad_sample_budget)
-    settings = Settings(stored_side(order.image_size), order.quality, coding)
+    settings = Settings(order.resize, order.quality, coding)
     rows = np.flatnonzero(report.sides[:, 0])
     _check_halves(order, rows)
     facts = [VERSION, order.name, order.image_size, settings.to_json(), found.classes, found.train_rows]

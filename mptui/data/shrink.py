@@ -19,7 +19,7 @@ from mptui.data.checkers import Work
 from mptui.data.masks import MaskCoding, MaskedFileRequest
 from mptui.data.prepared import ignored_value
 from mptui.data.readers import FileRequest, opened
-from mptui.data.stored import shrunk
+from mptui.data.resize import resized
 from mptui.data.types import IGNORE, BadSampleError, Decoded, Mask
 
 _KEPT_FORMATS = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png", "WEBP": "webp", "BMP": "bmp", "PPM": "ppm"}
@@ -32,7 +32,7 @@ class Settings:
     """How samples are written."""
 
     side: int
-    """The shorter side in pixels that images are made small to."""
+    """The shorter side in pixels that images are resized to."""
     quality: int
     """Of JPEG, 1 to 100; 0: PNG, without loss."""
     coding: MaskCoding | None
@@ -94,9 +94,8 @@ def shrink(sample: Sample, settings: Settings) -> Small:
             decoded = FileRequest(path, 0).read(settings.side)
         else:
             assert settings.coding is not None
-            # The mask is at the size of the image, which therefore is not decoded at a smaller one.
-            decoded = MaskedFileRequest(path, mask_path, settings.coding).read()
-        small = shrunk(decoded, settings.side)
+            decoded = MaskedFileRequest(path, mask_path, settings.coding).read(settings.side)
+        small = resized(decoded, settings.side)
         kind, image = _as_it_was(path, decoded) if small is decoded else ("", b"")
         if not image:
             kind, image = _encoded(small, settings.quality)

@@ -1,6 +1,6 @@
 """Samples decoded once and kept in memory that all processes share: `data.cache = "ram"`.
 
-What is kept is what views are cut from later: where they are random, the whole image made small, else the one
+What is kept is what views are cut from later: where they are random, the whole resized image, else the one
 view there is. A sample is always made from what is kept of it, also the first time, so that it is the same
 bits whether it was kept by then or not, and whoever read it.
 
@@ -14,23 +14,18 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from math import sqrt
 
 import numpy as np
-import numpy.typing as npt
 
 from mptui.data.arena import anonymous_file
-from mptui.data.geometry import DRAWS, Geometry, cut_image, cut_mask, stored_side, views
-from mptui.data.masks import resized_mask
-from mptui.data.resample import resampled
-from mptui.data.types import Decoded, Request, Split
+from mptui.data.geometry import DRAWS, Geometry, cut_image, cut_mask, views
+from mptui.data.resize import most_pixels, resized, resized_pixels
+from mptui.data.types import Decoded, Request, Sides, Split
 
 _HEAD = struct.Struct("<QqII")
 """Before each sample: `_WHOLE` once it is there, its label, height and width."""
 _WHOLE = 0x6D70747569  # any number that is not 0
 _PAGE = 4096
-_LONGEST = 3
-"""The longer side over the shorter one up to which an image keeps its full resolution."""
 _MAPS: dict[int, mmap.mmap] = {}
 _NO_DRAWS = np.zeros((1, DRAWS))
 _LOOK_EVERY = 64
@@ -79,10 +74,9 @@ class Shelf:
         Raises:
             BadSampleError: It can't be used.
         """
+        sample = resized(request.read(self.geometry.resize), self.geometry.resize)
         if self.geometry.random:
-            side = stored_side(self.geometry.side)
-            return shrunk(request.read(side), side)
-        sample = request.read(self.geometry.side_hint(_NO_DRAWS[0]))
+            return sample
         height, width = sample.image_HW3.shape[:2]
         boxes, flips = views(self.geometry, _NO_DRAWS, np.array([float(width)]), np.array([float(height)]))
         mask = sample.mask_HW
@@ -173,23 +167,7 @@ class StoredSplit:
             self._on_full(self._kept, len(self))
 
 
-def shrunk(sample: Decoded, side: int) -> Decoded:
-    """Make a sample as small as crops of it allow: its shorter side is at most `side` pixels.
-
-    An image that is longer than three times its shorter side gets smaller still, so that none takes more than
-    three squares of `side`.
-    """
-    height, width = sample.image_HW3.shape[:2]
-    scale = min(1.0, side / min(height, width), sqrt(_LONGEST * side * side / (height * width)))
-    if scale == 1.0:
-        return sample
-    # Rounded down, which at a scale for the area keeps it below the most there may be.
-    new = (max(1, int(width * scale + 1e-6)), max(1, int(height * scale + 1e-6)))
-    mask = None if sample.mask_HW is None else resized_mask(sample.mask_HW, new[1], new[0])
-    return Decoded(resampled(sample.image_HW3, *new), sample.label, mask)
-
-
-def stored_bytes(geometry: Geometry, masks: bool, count: int, sides_N2: npt.NDArray[np.uint16] | None) -> int:
+def stored_bytes(geometry: Geometry, masks: bool, count: int, sides_N2: Sides | None) -> int:
     """Bytes that a whole split takes.
 
     Args:
@@ -201,10 +179,7 @@ def stored_bytes(geometry: Geometry, masks: bool, count: int, sides_N2: npt.NDAr
     each = _HEAD.size + _most_pixels(geometry) * (5 if masks else 3)
     if not geometry.random or sides_N2 is None:
         return count * _aligned(each)
-    side = stored_side(geometry.side)
-    shorter, longer = sides_N2.astype(np.float64).T
-    scale = np.minimum(1.0, side / np.maximum(1.0, shorter))
-    pixels = np.minimum(shorter * longer * scale * scale, _most_pixels(geometry))
+    pixels = resized_pixels(sides_N2, geometry.resize)
     return int((np.ceil((_HEAD.size + pixels * (5 if masks else 3)) / _PAGE) * _PAGE).sum())
 
 
@@ -216,7 +191,7 @@ def _mapped(fd: int) -> mmap.mmap:
 
 
 def _most_pixels(geometry: Geometry) -> int:
-    return _LONGEST * stored_side(geometry.side) ** 2 if geometry.random else geometry.side**2
+    return most_pixels(geometry.resize) if geometry.random else geometry.side**2
 
 
 def _aligned(size: int) -> int:

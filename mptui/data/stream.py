@@ -12,10 +12,11 @@ import numpy.typing as npt
 
 from mptui.data.geometry import Geometry
 from mptui.data.pool import Pool
+from mptui.data.resize import most_pixels
 from mptui.data.seeds import replacement
 from mptui.data.types import Mask, Pixels, Problem, Split
 from mptui.data.undecoded import PIXELS, Cut
-from mptui.data.worker import Answer, Failure, Task
+from mptui.data.worker import Answer, Failure, Task, whole_mask_bytes
 from mptui.errors import DataError
 
 _SMALLEST_TASK = 8
@@ -39,6 +40,8 @@ class HostBatch:
     missing: int
     encoded: "EncodedRows | None" = None
     """What workers have left undecoded; None: nothing is."""
+    whole: "WholeRows | None" = None
+    """Whole images, where no views are cut by the workers."""
 
     @property
     def size(self) -> int:
@@ -61,6 +64,17 @@ class EncodedRows:
     """What lies in each place."""
     read_as_pixels: Callable[[HostBatch, list[int]], None]
     """Have rows read again, and decoded by the workers."""
+
+
+@dataclass(slots=True)
+class WholeRows:
+    """The places of a batch of whole images; what is not used of a place is undefined."""
+
+    images_BX: npt.NDArray[np.uint8]
+    masks_BX: npt.NDArray[np.uint8] | None
+    """Bytes of int16."""
+    sizes_B2: npt.NDArray[np.int64]
+    """Width and height of each."""
 
 
 class BadSamples:
@@ -117,10 +131,22 @@ class Source:
     room: int = 0
     """Bytes of a sample where JPEG files are to be decoded on the device; 0: workers decode."""
 
+    whole: bool = False
+    """Whole resized images are wanted, and no views."""
+
     @property
     def place(self) -> int:
         """Bytes from one image of a batch to the next."""
+        if self.whole:
+            return 3 * most_pixels(self.geometry.resize)
         return self.room or self.geometry.side**2 * 3
+
+    @property
+    def mask_place(self) -> int:
+        """Bytes from one mask of a batch to the next."""
+        if not self.masks:
+            return 0
+        return whole_mask_bytes(self.place) if self.whole else self.geometry.side**2 * 2
 
 
 class Stream:
@@ -150,9 +176,8 @@ class Stream:
         self._source, self._epoch = source, epoch
         self._indices, self._first, self._batch_size = indices, first, batch_size
         self._cursor = 0
-        side = source.geometry.side
         self._masks_at = _aligned(batch_size * source.place, 64)
-        self._slot_size = _aligned(self._masks_at + batch_size * side * side * 2 * source.masks, _PAGE)
+        self._slot_size = _aligned(self._masks_at + batch_size * source.mask_place, _PAGE)
         slots = held + max(1, min(ahead, _READ_AHEAD_BYTES // self._slot_size))
         source.pool.arena.reserve(slots * self._slot_size)
         self._free = deque(range(slots))
@@ -217,14 +242,22 @@ class Stream:
             # a row of pixels is the beginning of its place
             batch.pixels_BHW3 = places[:, : side * side * 3].reshape(count, side, side, 3)
             batch.encoded = EncodedRows(places, [PIXELS] * count, self._read_as_pixels)
+        if self._source.whole:
+            batch.whole = self._whole_rows(at, count)
         self._coming.append(batch)
         # Each batch is shared out among all workers, so that the first is there soon.
         step = max(_SMALLEST_TASK, -(-count // max(1, self._source.pool.size)))
         for row in range(0, count, step):
             self._read(batch, row, indices[row : row + step].tolist(), attempt=0, room=self._source.room)
 
+    def _whole_rows(self, at: int, count: int) -> WholeRows:
+        source, arena = self._source, self._source.pool.arena
+        masks_BX = arena.places(at + self._masks_at, count, source.mask_place) if source.masks else None
+        sizes_B2 = np.zeros((count, 2), np.int64)
+        return WholeRows(arena.places(at, count, source.place), masks_BX, sizes_B2)
+
     def _read(self, batch: HostBatch, row: int, indices: list[int], attempt: int, room: int) -> None:
-        source, side, at = self._source, self._source.geometry.side, batch.slot * self._slot_size
+        source, at = self._source, batch.slot * self._slot_size
         task = Task(
             id=source.pool.next_id(),
             requests=tuple(source.split.request(index) for index in indices),
@@ -234,8 +267,9 @@ class Stream:
             geometry=source.geometry,
             classes=source.classes,
             pixels_at=at + row * source.place,
-            masks_at=at + self._masks_at + row * side * side * 2 if source.masks else None,
-            room=room,
+            masks_at=at + self._masks_at + row * source.mask_place if source.masks else None,
+            room=source.place if source.whole else room,
+            whole=source.whole,
         )
         self._parts[task.id] = (batch, row, attempt)
         source.pool.submit(task)
@@ -249,6 +283,8 @@ class Stream:
             batch.valid_counts[rows] = answer.valid
             if batch.encoded is not None:
                 batch.encoded.cuts[rows] = answer.cuts or [PIXELS] * len(task.indices)
+            if batch.whole is not None:
+                batch.whole.sizes_B2[rows] = answer.sizes
             batch.missing -= len(task.indices) - len(answer.failures)
             self._replace_failed(batch, row, attempt, task, answer)
 

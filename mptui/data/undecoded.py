@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 from mptui.data import jpeg
 from mptui.data.geometry import Boxes, Flips, pixel_box
-from mptui.data.types import Encoded, InFile, Split
+from mptui.data.masks import resized_mask
+from mptui.data.resize import resized_size
+from mptui.data.types import Encoded, InFile, Mask, Split
 
 MOST_BYTES = 1 << 20
 """Of a file that is decoded elsewhere. Larger ones are decoded by the workers: room for the largest file is
@@ -30,6 +32,9 @@ class Cut(NamedTuple):
     width: int = 0
     """Of the whole image in pixels, as it is stored."""
     height: int = 0
+    resized_width: int = 0
+    """That it is resized to; the view is cut from that."""
+    resized_height: int = 0
     left: int = 0
     top: int = 0
     right: int = 0
@@ -41,9 +46,30 @@ class Cut(NamedTuple):
 PIXELS = Cut()
 
 
-def cut_of(found: Encoded, box: Boxes, flips: Flips) -> Cut:
-    """The view `box` and `flips` of the upright image, in the stored one."""
+def resized_upright(found: Encoded, resize: int) -> tuple[int, int]:
+    """Width and height of the upright image after its resize, as where a worker decodes the file."""
+    return resized_size(*_decoded_upright(found, resize), resize)
+
+
+def resized_mask_of(found: Encoded, resize: int) -> Mask | None:
+    """The mask after that resize."""
+    if found.mask_HW is None:
+        return None
+    width, height = _decoded_upright(found, resize)
+    resized_width, resized_height = resized_upright(found, resize)
+    return resized_mask(resized_mask(found.mask_HW, height, width), resized_height, resized_width)
+
+
+def _decoded_upright(found: Encoded, resize: int) -> tuple[int, int]:
+    """Width and height that a worker decodes the file at."""
     height, width = found.upright
+    shrink = jpeg.shrink_of(min(width, height), resize)
+    return -(-width // shrink), -(-height // shrink)
+
+
+def cut_of(found: Encoded, resize: int, box: Boxes, flips: Flips) -> Cut:
+    """The view `box` and `flips` of the upright image, in the stored one; both are resized before."""
+    width, height = size = resized_upright(found, resize)
     left, top, right, bottom = pixel_box(box, width, height)
     stored = transposed, mirrored_x, mirrored_y = jpeg.upright(found.orientation)
     if mirrored_x:
@@ -52,9 +78,10 @@ def cut_of(found: Encoded, box: Boxes, flips: Flips) -> Cut:
         top, bottom = height - bottom, height - top
     if transposed:
         left, top, right, bottom = top, left, bottom, right
+        size = height, width
     turn = _one_after_the_other(stored, flips.tolist())
     number = sum(bit << place for place, bit in zip((2, 1, 0), turn, strict=True))
-    return Cut(len(found.content), found.width, found.height, left, top, right, bottom, number)
+    return Cut(len(found.content), found.width, found.height, *size, left, top, right, bottom, number)
 
 
 def room_for(split: Split, pixels: int) -> int:

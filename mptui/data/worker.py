@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 
 import numpy as np
@@ -21,9 +21,10 @@ import numpy.typing as npt
 
 from mptui.data.arena import write_at
 from mptui.data.geometry import DRAWS, Boxes, Flips, Geometry, cut_image, cut_mask, views
+from mptui.data.resize import resized
 from mptui.data.seeds import Stream, uniforms
-from mptui.data.types import IGNORE, BadSampleError, Decoded, Encoded, InFile, Request
-from mptui.data.undecoded import PIXELS, Cut, cut_of
+from mptui.data.types import IGNORE, BadSampleError, Decoded, Encoded, InFile, Mask, Request
+from mptui.data.undecoded import PIXELS, Cut, cut_of, resized_mask_of, resized_upright
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class Task:
     """The same for masks; None: the samples have labels."""
     room: int = 0
     """Bytes for each image. JPEG files that fit are put there as they are, to be decoded later; 0: none."""
+    whole: bool = False
+    """Write the whole resized image, into `room` bytes, and its whole mask; views are cut later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ class Answer:
     failures: list[Failure] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     """Where the task had room for files: what lies in the place of each sample."""
+    sizes: list[tuple[int, int]] = field(default_factory=list)
+    """Of whole images: width and height of each."""
     seconds: float = 0.0
     """What the reading took."""
     error: str | None = None
@@ -76,16 +81,20 @@ def perform(task: Task, fd: int, called_off: Callable[[], bool]) -> Answer:
     for row, request in enumerate(task.requests):
         if called_off():
             break
-        cut = PIXELS
+        cut, size = PIXELS, (0, 0)
         try:
-            if task.room:
+            if task.whole:
+                label, valid, size = _place_whole(task, row, request, fd)
+            elif task.room:
                 label, valid, cut = _place_file(task, row, request, draws_BD[row : row + 1], fd)
             else:
                 label, valid = _place(task, row, request, draws_BD[row : row + 1], fd)
         except BadSampleError as error:
             answer.failures.append(Failure(row, error.name, error.reason))
             label, valid = 0, 0
-        if task.room:
+        if task.whole:
+            answer.sizes.append(size)
+        elif task.room:
             answer.cuts.append(cut)
         answer.labels.append(label)
         answer.valid.append(valid)
@@ -98,7 +107,7 @@ def _place(
 ) -> tuple[int, int]:
     """Read one sample into its place; returns its label and how many of its items are valid."""
     geometry = task.geometry
-    sample = request.read(geometry.side_hint(draws_1D[0]))
+    sample = resized(request.read(geometry.resize), geometry.resize)
     height, width = sample.image_HW3.shape[:2]
     boxes_14, flips_13 = views(geometry, draws_1D, np.array([float(width)]), np.array([float(height)]))
     pixels = cut_image(sample.image_HW3, boxes_14[0], flips_13[0], geometry.side)
@@ -113,11 +122,30 @@ def _place_file(
     found = request.encoded(task.room) if isinstance(request, InFile) else None
     if found is None:
         return *_place(task, row, request, draws_1D, fd), PIXELS
-    height, width = found.upright
+    width, height = resized_upright(found, task.geometry.resize)
     boxes_14, flips_13 = views(task.geometry, draws_1D, np.array([float(width)]), np.array([float(height)]))
     write_at(fd, np.frombuffer(found.content, np.uint8), task.pixels_at + row * task.room)
+    found = replace(found, mask_HW=resized_mask_of(found, task.geometry.resize))
     placed = _place_target(task, row, request, found, boxes_14[0], flips_13[0], fd)
-    return *placed, cut_of(found, boxes_14[0], flips_13[0])
+    return *placed, cut_of(found, task.geometry.resize, boxes_14[0], flips_13[0])
+
+
+def _place_whole(task: Task, row: int, request: Request, fd: int) -> tuple[int, int, tuple[int, int]]:
+    """Read one sample and write all of it into its place; returns also its width and height."""
+    sample = resized(request.read(task.geometry.resize), task.geometry.resize)
+    height, width = sample.image_HW3.shape[:2]
+    write_at(fd, np.ascontiguousarray(sample.image_HW3), task.pixels_at + row * task.room)
+    if task.masks_at is None:
+        _check_class(request, sample.label, "label", task.classes)
+        return sample.label, 1, (width, height)
+    assert sample.mask_HW is not None, "a segmentation sample has a mask"
+    valid = _place_mask(task, request, sample.mask_HW, task.masks_at + row * whole_mask_bytes(task.room), fd)
+    return 0, valid, (width, height)
+
+
+def whole_mask_bytes(room: int) -> int:
+    """Bytes for each whole mask, beside `room` for each image: 2 for 3."""
+    return room // 3 * 2
 
 
 def _place_target(
@@ -129,9 +157,14 @@ def _place_target(
         return sample.label, 1
     assert sample.mask_HW is not None, "a segmentation sample has a mask"
     mask = cut_mask(sample.mask_HW, box, flips, task.geometry.side)
-    _check_class(request, int(mask.max()), "mask value", task.classes)
-    write_at(fd, mask, task.masks_at + row * mask.nbytes)
-    return 0, int(np.count_nonzero(mask != IGNORE))
+    return 0, _place_mask(task, request, mask, task.masks_at + row * mask.nbytes, fd)
+
+
+def _place_mask(task: Task, request: Request, mask_HW: Mask, at: int, fd: int) -> int:
+    """Write a mask; returns how many of its pixels are valid."""
+    _check_class(request, int(mask_HW.max()), "mask value", task.classes)
+    write_at(fd, np.ascontiguousarray(mask_HW), at)
+    return int(np.count_nonzero(mask_HW != IGNORE))
 
 
 def _check_class(request: Request, value: int, what: str, classes: int) -> None:

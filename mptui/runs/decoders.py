@@ -30,8 +30,8 @@ def cant_decode(dataset: Dataset, device: torch.device, cache: str) -> str | Non
     """
     if not isinstance(dataset.train.request(0), InFile):
         return "the set has no files"
-    if cache == "ram":
-        return "data.cache = ram keeps what the workers decode"
+    if cache != "off":
+        return f"data.cache = {cache} keeps what the workers decode"
     return why_not(device)
 
 
@@ -57,6 +57,7 @@ def facts_of_files(plan: Plan, dataset: Dataset) -> dict[str, object]:
         "workers": plan.workers,
         "cpus": usable_cpus(),
         "augment": plan.config.data.augment,
+        "resize": plan.config.data.resize,
         "files": [dataset.name, len(dataset.train), list(dataset.sides or ())],
     }
 

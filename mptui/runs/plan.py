@@ -10,8 +10,10 @@ from typing import Any
 from mptui.config.keys import TASKS
 from mptui.config.merge import Resolved, resolve, task_of_model
 from mptui.config.places import absolute
-from mptui.config.schema import RunConfig, TaskName
+from mptui.config.schema import DataConfig, RunConfig, TaskName
+from mptui.data.geometry import default_crop_scale, default_resize
 from mptui.data.open import task_of
+from mptui.errors import ConfigError
 from mptui.hardware.advice import PrecisionChoice, choose_precision, default_workers
 from mptui.hardware.devices import Device, Machine, default_reason, find_machine, select_device
 from mptui.runs.ranks import check_single_process
@@ -131,6 +133,24 @@ def _for_its_task(request: Request) -> Resolved:
     return resolved_for(next((task for task in TASKS if task == of_data), "classification"))
 
 
+def _views(data: DataConfig, task: str, side: int) -> dict[str, Any]:
+    """What is left open of how views are cut.
+
+    Raises:
+        ConfigError: Images would be resized to less than the network sees.
+    """
+    if data.resize is not None and data.resize < side:
+        raise ConfigError(
+            f"data.resize = {data.resize} is below data.image_size = {side}: all views would be enlarged",
+            hint=f"set data.resize to {side} or more, or data.image_size to {data.resize}",
+        )
+    changes: dict[str, Any] = {} if data.resize is not None else {"resize": default_resize(side)}
+    scale = default_crop_scale(task, side)
+    if data.crop_scale is None and scale is not None:
+        changes["crop_scale"] = list(scale)
+    return changes
+
+
 def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...]]:
     """Choose what was left open: the network, the data and their size; and say so in notes."""
     defaults = _ON_CPU if device.kind == "cpu" else _ON_ACCELERATOR
@@ -155,6 +175,12 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
     if data.image_size is None:
         changes["image_size"] = defaults.get(f"{model.name}_side", defaults["side"])
         sources["data.image_size"] = why
+    changes |= _views(
+        data, str(task_of_model(str(model.name))), int(changes.get("image_size") or data.image_size or 0)
+    )
+    sources |= {
+        f"data.{key}": "chosen: by data.image_size" for key in ("resize", "crop_scale") if key in changes
+    }
     if (changes.get("name") or data.name) == BUILT_IN and data.samples is None:
         changes["samples"] = defaults["samples"]
         sources["data.samples"] = why

@@ -9,7 +9,7 @@ import torch
 
 from mptui.config.merge import resolve
 from mptui.config.switch import switched
-from mptui.data.caching import choose_cache
+from mptui.data.caching import choose_cache, sides_of
 from mptui.data.checkers import ScanCancelledError
 from mptui.data.loader import Loader
 from mptui.data.open import open_dataset
@@ -111,20 +111,20 @@ def prepare(
 
 
 def _with_cache(plan: Plan, dataset: Dataset, emit: Emit) -> Plan:
-    """The plan with `data.cache` chosen: kept in run.toml, so that a resumed run has the same pixels."""
+    """The plan with `data.cache` chosen, and kept in run.toml."""
     config = plan.config
     choice = choose_cache(
         config.data.cache,
         dataset,
         side=int(config.data.image_size or 0),
+        resize=config.data.resize,
         device=torch.device(plan.device.torch_name),
         augment=config.data.augment == "default",
         epochs=config.training.epochs,
     )
-    if not choice.enough:
-        message = f"data.cache = ram: {choice.reason}; the rest of the samples is read anew in each epoch"
-        emit(Warned(code="cache", message=message))
-    if config.data.cache != "auto":
+    if choice.warning is not None:
+        emit(Warned(code="cache", message=choice.warning))
+    if config.data.cache == choice.mode:
         return plan
     chosen = config.model_copy(update={"data": config.data.model_copy(update={"cache": choice.mode})})
     sources = {**plan.resolved.sources, "data.cache": f"chosen: {choice.reason}"}
@@ -312,6 +312,9 @@ class LoaderMaker:
             task=self.plan.task,
             batch_size=training.batch_size,
             side=side,
+            resize=data.resize,
+            crop_scale=None if data.crop_scale is None else (data.crop_scale[0], data.crop_scale[1]),
+            crop_ratio=(data.crop_ratio[0], data.crop_ratio[1]),
             train=train,
             augment=train and data.augment == "default",
             seed=training.seed,
@@ -320,6 +323,7 @@ class LoaderMaker:
             workers=self.plan.workers,
             prefetch=data.prefetch,
             cache=data.cache if data.cache != "auto" else "off",
+            sizes=sides_of(self.dataset, 0 if train else 1),
             decode_on_device=data.decode == "device",
             on_cache_full=self._cache_full,
             mixup_alpha=data.mixup_alpha if train else 0.0,

@@ -1,10 +1,11 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from mptui.data.augment import IMAGENET_MEAN, IMAGENET_STD, Finish, _by_products, colours, mix
 from mptui.data.geometry import DRAWS, Geometry, cut_image, cut_mask, views
-from mptui.data.resident import _grid, affine, crop
 from mptui.data.seeds import Stream, replacement, uniforms
 from tests.data.samples import Drawn, Masked
 
@@ -87,27 +88,6 @@ def test_an_image_and_its_mask_are_cut_alike(index: int) -> None:
     assert ((image[:, :, 0] > 127) == (mask == 1)).mean() > 0.97
 
 
-def test_crops_on_the_device_show_what_crops_in_a_worker_show() -> None:
-    """The same random numbers give the same view, image and mask, all eight turns included."""
-    geometry = Geometry.for_training("segmentation", 64)
-    indices = np.arange(24)
-    samples = [Masked(int(index)).read() for index in indices]
-    squares = [sample.image_HW3[:, 16:112] for sample in samples]
-    masks = [sample.mask_HW[:, 16:112] for sample in samples if sample.mask_HW is not None]
-    theta = torch.from_numpy(affine(geometry, 5, 1, indices))
-    images, cut_masks = crop(
-        torch.from_numpy(np.stack(squares)), torch.from_numpy(np.stack(masks)), theta, geometry.side
-    )
-    side = np.full(24, 96.0)
-    boxes, flips = views(geometry, uniforms(Stream.GEOMETRY, 5, 1, indices, DRAWS), side, side)
-    assert len(np.unique(flips, axis=0)) == 8
-    for row in range(24):
-        mask = cut_mask(masks[row], boxes[row], flips[row], 64)
-        image = cut_image(np.ascontiguousarray(squares[row]), boxes[row], flips[row], 64)
-        assert (mask == cut_masks[row].numpy()).mean() > 0.98  # a worker cuts at whole pixels
-        assert ((image[:, :, 0] > 127) == (images[row, :, :, 0].numpy() > 127)).mean() > 0.97
-
-
 def test_classification_keeps_proportions_and_segmentation_sees_all() -> None:
     widths, heights = np.array([400.0]), np.array([200.0])
     draws = np.zeros((1, DRAWS))
@@ -128,20 +108,60 @@ def test_an_image_as_small_as_the_network_sees_is_shown_whole() -> None:
     np.testing.assert_array_equal(cut_image(image, boxes[0], flips[0], 28), image)
 
 
-@pytest.mark.parametrize("task", ["classification", "segmentation"])
-def test_training_crops_stay_inside_and_a_hinted_decode_never_enlarges_them(task: str) -> None:
-    geometry = Geometry.for_training(task, 128)
-    draws = uniforms(Stream.GEOMETRY, 0, 0, np.arange(500), DRAWS)
-    boxes, flips = views(geometry, draws, np.full(500, 640.0), np.full(500, 480.0))
+@pytest.mark.parametrize(
+    ("task", "side", "least", "ratio"),
+    [
+        ("classification", 224, 0.08, 4 / 3),
+        ("classification", 128, 0.08, 4 / 3),
+        ("classification", 127, 0.35, 4 / 3),
+        ("classification", 32, 0.35, 4 / 3),
+        ("segmentation", 512, 0.4, 4 / 3),
+    ],
+)
+def test_crops_have_the_shares_and_ratios_that_are_documented(
+    task: str, side: int, least: float, ratio: float
+) -> None:
+    """The schema tells these ranges, and shares are even in them, as in torchvision's RandomResizedCrop."""
+    shares, ratios, flips = crops_of(Geometry.for_training(task, side))
+    assert shares.min() == pytest.approx(least, abs=0.01)
+    assert shares.max() == pytest.approx(1.0, abs=0.02)
+    assert np.median(shares) == pytest.approx((least + 1) / 2, abs=0.03)
+    assert ratios.min() == pytest.approx(1 / ratio, abs=0.01)
+    assert ratios.max() == pytest.approx(ratio, abs=0.01)
+    assert np.median(ratios) == pytest.approx(1.0, abs=0.02)
+    assert flips[:, 1].mean() == pytest.approx(0.5, abs=0.05)
+    assert flips[:, [0, 2]].any() == (task == "segmentation")
+
+
+def test_crops_have_the_shares_and_ratios_that_are_asked_for() -> None:
+    geometry = Geometry.for_training("classification", 64, crop_scale=(0.1, 0.3), crop_ratio=(0.5, 0.8))
+    shares, ratios, _ = crops_of(geometry)
+    assert (shares.min(), shares.max()) == (pytest.approx(0.1, abs=0.01), pytest.approx(0.3, abs=0.01))
+    assert (ratios.min(), ratios.max()) == (pytest.approx(0.5, abs=0.01), pytest.approx(0.8, abs=0.01))
+
+
+def crops_of(geometry: Geometry) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The shares of the area, the widths over heights, and the flips of many crops that nothing cuts off."""
+    assert geometry.crop_scale is not None
+    squares, flips = boxes_of(replace(geometry, crop_ratio=(1.0, 1.0)))
+    small, _ = boxes_of(replace(geometry, crop_scale=(geometry.crop_scale[0],) * 2))
+    return squares.prod(axis=1), small[:, 0] / small[:, 1], flips
+
+
+def boxes_of(geometry: Geometry) -> tuple[np.ndarray, np.ndarray]:
+    """Width and height of many crops as fractions, and their flips."""
+    draws = uniforms(Stream.GEOMETRY, 0, 0, np.arange(5000), DRAWS)
+    boxes, flips = views(geometry, draws, np.full(5000, 500.0), np.full(5000, 500.0))
     assert boxes.min() >= 0
     assert boxes.max() <= 1 + 1e-12
-    hints = np.array([geometry.side_hint(draw) for draw in draws])
-    shortest = np.minimum((boxes[:, 2] - boxes[:, 0]) * 4 / 3, boxes[:, 3] - boxes[:, 1]) * hints
-    inside = (boxes[:, 2] - boxes[:, 0] < 1) & (boxes[:, 3] - boxes[:, 1] < 1)
-    assert inside.mean() > 0.5
-    assert shortest[inside].min() >= 128 - 1e-6
-    assert flips[:, 1].mean() == pytest.approx(0.5, abs=0.1)
-    assert flips[:, [0, 2]].any() == (task == "segmentation")
+    return boxes[:, 2:] - boxes[:, :2], flips
+
+
+@pytest.mark.parametrize("side", [32, 224, 512])
+def test_crops_of_a_quarter_of_an_image_are_not_enlarged_by_default(side: int) -> None:
+    resize = Geometry.for_training("classification", side).resize
+    assert resize == Geometry.for_validation("classification", side).resize == 2 * side
+    assert 0.25 * resize * resize >= side * side
 
 
 def test_mixup_is_a_weighted_sum_with_the_image_before() -> None:
@@ -180,9 +200,3 @@ def test_colours_on_a_gpu_are_those_of_a_host(channels_last: bool) -> None:
     found = Finish(6, gpu, channels_last=channels_last).coloured(pixels().to(gpu), colour.to(gpu))
     expected = Finish(6, CPU, channels_last=channels_last).coloured(pixels(), colour)
     torch.testing.assert_close(found.cpu(), expected, atol=0.02, rtol=0.01)  # products may be in TF32
-
-
-def test_views_are_cut_where_affine_grid_says_without_a_product_of_matrices() -> None:
-    theta = torch.from_numpy(affine(Geometry.for_training("segmentation", 48), 3, 1, np.arange(6)))
-    expected = torch.nn.functional.affine_grid(theta, [6, 1, 48, 48], align_corners=False)
-    torch.testing.assert_close(_grid(theta, 48), expected, atol=1e-6, rtol=0)

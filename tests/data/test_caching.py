@@ -23,8 +23,8 @@ def dataset(count: int, side: int = 500, **settings: Any) -> Dataset:
 
 
 def chosen(of: Dataset, asked: str = "auto", **settings: Any) -> caching.Choice:
-    wanted: dict[str, Any] = {"side": 224, "device": CPU, "augment": True, "epochs": 10, **settings}
-    return choose_cache(asked, of, **wanted)
+    wanted: dict[str, Any] = {"side": 224, "resize": None, "device": CPU, "augment": True, "epochs": 10}
+    return choose_cache(asked, of, **{**wanted, **settings})
 
 
 @pytest.fixture
@@ -38,9 +38,9 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize(
     ("count", "settings", "mode", "said"),
     [
-        (400, {}, "device", "fits in 1,024 MiB on cpu"),
-        (50_000, {}, "ram", "does not fit in 1,024 MiB"),
-        (50_000, {"epochs": 1}, "off", "reads each image once"),
+        (400, {}, "device", "fit in 1,024 MiB on cpu"),
+        (20_000, {}, "ram", "do not fit in 1,024 MiB on cpu"),
+        (20_000, {"epochs": 1}, "off", "reads each image once"),
         (500_000, {}, "off", "do not fit in 30,720 MiB"),
     ],
 )
@@ -50,7 +50,7 @@ def test_auto_takes_what_fits_and_says_why(
     choice = chosen(dataset(count), **settings)
     assert choice.mode == mode
     assert said in choice.reason
-    assert choice.enough
+    assert choice.warning is None
 
 
 def test_small_images_take_less_than_large_ones(memory: list[int]) -> None:
@@ -65,12 +65,30 @@ def test_masks_with_ignored_pixels_are_kept_in_memory(memory: list[int]) -> None
 
 
 def test_memory_that_was_asked_for_is_taken_as_far_as_it_goes(memory: list[int]) -> None:
-    assert chosen(dataset(150_000), "ram").enough
+    assert chosen(dataset(40_000), "ram").warning is None
     memory[1] = 8 * GIB
-    short = chosen(dataset(150_000), "ram")
-    assert (short.mode, short.enough) == ("ram", False)
+    short = chosen(dataset(40_000), "ram")
+    assert short.mode == "ram"
+    assert "the rest of the samples is read anew" in str(short.warning)
     assert chosen(dataset(200_000), "off").mode == "off"
-    assert chosen(dataset(200_000), "device").mode == "device"
+
+
+def test_what_was_asked_for_on_the_device_and_does_not_fit_whole_is_kept_in_memory(memory: list[int]) -> None:
+    """Nothing smaller is kept in its place: that would change what is learnt."""
+    assert chosen(dataset(40_000), "device") == caching.Choice("device", "asked for")
+    assert chosen(dataset(40_000), "device", resize=256).mode == "device"
+    memory[1] = 32 * GIB
+    short = chosen(dataset(40_000), "device")
+    assert short.mode == "ram"
+    assert "do not fit in 26,214 MiB on cpu; images are kept in memory" in str(short.warning)
+    assert chosen(dataset(40_000), "device", resize=256).mode == "device"
+
+
+def test_the_resolution_decides_what_fits(memory: list[int]) -> None:
+    assert chosen(dataset(1_000), resize=256).mode == "device"
+    assert chosen(dataset(1_000), resize=448).mode == "device"
+    assert chosen(dataset(2_000), resize=256).mode == "device"
+    assert chosen(dataset(2_000), resize=448).mode == "ram"
 
 
 def test_there_is_room_until_the_share_is_taken_or_memory_is_short(memory: list[int]) -> None:

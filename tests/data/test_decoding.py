@@ -16,10 +16,11 @@ from mptui.data import decoding
 from mptui.data.geometry import DRAWS, Geometry, cut_image, views
 from mptui.data.masks import MaskCoding, MaskedFileRequest
 from mptui.data.readers import FileRequest
+from mptui.data.resize import resized
 from mptui.data.seeds import Stream, uniforms
 from mptui.data.stream import HostBatch
 from mptui.data.types import BadSampleError
-from mptui.data.undecoded import MOST_BYTES, cut_of, room_for
+from mptui.data.undecoded import MOST_BYTES, cut_of, resized_upright, room_for
 
 from .device_decoding import OFF, device_decoded, loader, of_files, off
 from .images import save_oriented
@@ -75,24 +76,28 @@ def test_masks_lie_where_their_images_say(tmp_path: Path) -> None:
     assert (bright == masks.bool()).float().mean() > 0.95
 
 
+@pytest.mark.parametrize("resize", [24, 40, 4000])
 @pytest.mark.parametrize("length", [5, 300, 3000])
-def test_a_view_is_that_of_a_worker_at_any_scale(tmp_path: Path, length: int) -> None:
+def test_a_view_is_that_of_a_worker_at_any_scale(tmp_path: Path, length: int, resize: int) -> None:
     side, image = 16, natural(length, length // 2 + 1, seed=length)
     Image.fromarray(image).save(tmp_path / "a.jpg", quality=75)
     request = FileRequest(str(tmp_path / "a.jpg"), 0)
     found = request.encoded(1 << 30)
     assert found is not None
+    geometry = Geometry.for_training("segmentation", side, resize)
+    expected_HW3 = resized(request.read(resize), resize).image_HW3
+    assert resized_upright(found, resize) == expected_HW3.shape[1::-1]
     box, flips = views(
-        Geometry.for_training("segmentation", side),
+        geometry,
         uniforms(Stream.GEOMETRY, 0, 0, np.array([1]), DRAWS),
-        np.array([float(found.width)]),
-        np.array([float(found.height)]),
+        np.array([float(expected_HW3.shape[1])]),
+        np.array([float(expected_HW3.shape[0])]),
     )
     (picture,) = decoding.decoded([torch.from_numpy(np.frombuffer(found.content, np.uint8).copy())], CPU)
     assert picture is not None
-    cut = cut_of(found, box[0], flips[0])
+    cut = cut_of(found, resize, box[0], flips[0])
     seen = decoding.turned(decoding.view(picture, cut, side), cut.turn)[0].numpy()
-    expected = cut_image(request.read().image_HW3, box[0], flips[0], side)
+    expected = cut_image(expected_HW3, box[0], flips[0], side)
     assert np.abs(seen.astype(int) - expected).mean() < OFF
 
 
@@ -123,20 +128,14 @@ def test_a_window_that_nobody_looks_at_leaves_nothing_behind(photos: list[Path])
     assert_same([batch for each in found for batch in each], whole[::3])
 
 
-def test_a_set_kept_on_the_device_is_decoded_there(
-    photos: list[Path], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("cache", ["ram", "device"])
+def test_what_is_kept_is_decoded_once_and_by_the_workers(
+    photos: list[Path], cache: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with loader(of_files(photos), cache="device", decode_on_device=False, augment=False) as workers:
-        expected = joined(batches(workers))
     calls = device_decoded(monkeypatch)
-    with loader(of_files(photos), cache="device", augment=False, workers=1) as device:
-        found = joined(batches(device))
-        assert sum(calls) == len(photos) - 3
-        assert device.worker_pids == []
-        batches(device, 1)
-        assert sum(calls) == len(photos) - 3
-    assert found[2] == expected[2]
-    assert off(found[0], expected[0]).max() < OFF
+    with loader(of_files(photos), cache=cache, workers=1) as kept:
+        batches(kept)
+    assert calls == []
 
 
 def test_reading_less_ahead_changes_no_bits(photos: list[Path]) -> None:

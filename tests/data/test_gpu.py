@@ -55,9 +55,8 @@ OFF = 4.0
 
 @needs_nvjpeg
 @pytest.mark.parametrize("augment", [True, False])
-@pytest.mark.parametrize("cache", ["off", "device"])
-def test_files_decoded_by_the_device_are_those_that_workers_decode(photos, augment, cache):
-    settings = {"device": GPU, "workers": 2, "side": 48, "augment": augment, "cache": cache}
+def test_files_decoded_by_the_device_are_those_that_workers_decode(photos, augment):
+    settings = {"device": GPU, "workers": 2, "side": 48, "augment": augment}
     with loader(of_files(photos), **settings) as workers:
         expected, targets, indices = joined([*batches(workers, 0), *batches(workers, 1)])
     with loader(of_files(photos), decode_on_device=True, **settings) as device:

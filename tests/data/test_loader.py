@@ -8,12 +8,10 @@ import torch
 from mptui.data.augment import IMAGENET_MEAN, IMAGENET_STD
 from mptui.data.loader import Loader
 from mptui.data.pool import Pool
-from mptui.data.resident import cache_fits
 from mptui.data.types import IGNORE, Request
 from mptui.data.worker import Task
 from mptui.errors import ConfigError
 from tests.data.loaders import (
-    CPU,
     SIDE,
     assert_same,
     batches,
@@ -217,15 +215,6 @@ def test_cached_bad_samples_are_replaced() -> None:
         assert batch.targets.tolist() == (batch.sample_indices % 10).tolist()
 
 
-def test_what_fits_on_the_device() -> None:
-    assert cache_fits(100, 32, "classification", CPU, False)[0]
-    assert not cache_fits(10**7, 224, "classification", CPU, False)[0]
-    assert not cache_fits(100, 32, "classification", CPU, False, budget=1000)[0]
-    fits, reason = cache_fits(100, 32, "segmentation", CPU, True)
-    assert not fits
-    assert "ignored" in reason
-
-
 def test_a_cache_is_filled_in_messages_of_many_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     submit = Pool.submit
@@ -238,3 +227,25 @@ def test_a_cache_is_filled_in_messages_of_many_samples(monkeypatch: pytest.Monke
     with loader(Samples(300), cache="device", workers=2) as filled:
         filled.prepare()
     assert sizes == [64, 64, 64, 64, 22, 22]
+
+
+@pytest.mark.parametrize("augment", [True, False])
+def test_a_window_read_before_the_first_epoch_fills_the_cache_once_by_the_workers(
+    augment: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `memory.micro_batch = "auto"` does: it looks at a batch before the training starts."""
+    by: list[tuple[int, int]] = []
+    submit = Pool.submit
+
+    def counted(pool: Pool, task: Task) -> None:
+        by.append((pool.size, len(task.indices)))
+        submit(pool, task)
+
+    monkeypatch.setattr(Pool, "submit", counted)
+    with loader(Samples(300), cache="device", workers=2, augment=augment) as it:
+        with it.window_at(0, 1, 0) as window:
+            first = list(window)
+        found = batches(it)
+    assert_same(found[:1], first)
+    assert {size for size, _ in by} == {2}
+    assert sum(count for _, count in by) == 300

@@ -11,10 +11,11 @@ from mptui.config.schema import DataConfig
 from mptui.data.loader import Loader
 from mptui.data.open import task_of
 from mptui.data.readers import FileRequest
+from mptui.data.resize import resized
 from mptui.data.types import IGNORE
 from mptui.errors import ConfigError, DataError
 from tests.data.images import class_folders, pairs, photo, stripes
-from tests.data.prepared_sets import SIDE, opened, photos, prepared
+from tests.data.prepared_sets import RESIZE, SIDE, opened, photos, prepared
 
 
 def masked(root, count=8):
@@ -52,7 +53,7 @@ def test_it_has_the_samples_of_the_folder_in_their_order(tmp_path, small_shards,
     raw, other = opened(data, seed=seed, **settings), opened(tmp_path / "out", seed=seed)
     same_samples(raw, other, tolerance=1)
     assert other.sides is not None
-    assert max(other.sides) == round(SIDE * 1.15)
+    assert max(other.sides) == RESIZE
 
 
 def batches(dataset, *, train, epoch=0, task="classification"):
@@ -108,13 +109,11 @@ def test_small_images_are_kept_as_they_are_and_train_to_the_same_bits(tmp_path, 
 
 
 def test_a_lossless_set_has_the_pixels_of_a_cache_in_memory(tmp_path):
-    from mptui.data.stored import shrunk
-
     data = photos(tmp_path / "data", {"cat": 2, "dog": 2})
     prepared(data, tmp_path / "out", quality=0)
     raw, other = opened(data), opened(tmp_path / "out")
     for index in range(len(raw.train)):
-        expected = shrunk(FileRequest(raw.train.request(index).name, 0).read(37), 37)
+        expected = resized(FileRequest(raw.train.request(index).name, 0).read(RESIZE), RESIZE)
         assert np.array_equal(other.train.request(index).read().image_HW3, expected.image_HW3)
 
 
@@ -173,7 +172,10 @@ def test_shards_are_archives_that_others_read(ready):
 def test_a_larger_view_than_it_was_prepared_for_is_told(ready):
     _, out = ready
     assert opened(out).warnings == ()
-    assert "--image-size 64" in " ".join(opened(out, side=64).warnings)
+    assert opened(out, side=SIDE * 2, resize=RESIZE).warnings == ()
+    (told,) = opened(out, side=SIDE * 2).warnings
+    assert f"prepared at a shorter side of {RESIZE} px and data.resize is {RESIZE * 2}" in told
+    assert f"--resize {RESIZE * 2}, or set data.resize to {RESIZE}" in told
 
 
 # -- again ----------------------------------------------------------------------------------------

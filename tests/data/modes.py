@@ -1,0 +1,100 @@
+"""Every way from files to views: cache modes, decoders, prepared sets, and what a GPU does."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mptui.config.schema import DataConfig
+from mptui.data import whole
+from mptui.data.augment import IMAGENET_MEAN, IMAGENET_STD
+from mptui.data.geometry import default_resize
+from mptui.data.loader import Loader
+from mptui.data.open import files_of, open_dataset
+from mptui.data.preparing import Order, prepare_set
+from mptui.data.types import Pixels, Split
+
+EXACT = {"ram": 0.0, "device": 0.0, "prepared, lossless": 0.0, "prepared, in ram": 0.0}
+"""Modes whose views have the bits of `off`."""
+TOLERANCES = {
+    **EXACT,
+    "device, as on a GPU": 1.0,  # Pillow's own weights where a CPU approximates them
+    "decoded on the device": 3.0,  # JPEGs at full size, and resized by Pillow's own filter
+    "prepared": 3.0,  # JPEG once more, of quality 95
+}
+"""How far the pixels of a view may be from those of `data.cache = off`, of 255 and on average."""
+
+
+def open_split(folder: Path, task: str) -> Split:
+    return open_dataset(
+        DataConfig(path=str(folder), val_fraction=0.01),
+        task=task,
+        side=32,
+        seed=0,
+        on_progress=lambda done, total: None,
+        should_stop=lambda: False,
+        on_warning=lambda message: None,
+    ).train
+
+
+def prepared(folder: Path, out: Path, side: int, quality: int) -> Path:
+    config = DataConfig(path=str(folder))
+    name, task, found = files_of(config, None, lambda: False)
+    order = Order(name, task, found, out, side, default_resize(side), quality, config)
+    prepare_set(order, lambda line: None, lambda done, total: None, lambda: False)
+    return out
+
+
+@contextmanager
+def as_on_a_gpu() -> Iterator[None]:
+    """Views of whole images are cut by the products that a GPU takes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(whole, "_cut_by_opencv", whole.cut_by_products)
+        yield
+
+
+def batches_of(
+    folder: Path, mode: str, tmp_path: Path, *, task: str, side: int, epochs: int, **settings: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """All training images as RGB in 0..255 and in the order of the samples, and their labels or masks."""
+    if mode.startswith("prepared"):
+        quality = 95 if mode == "prepared" else 0
+        folder = prepared(folder, tmp_path / f"prepared-{quality}-{side}", side, quality)
+    cache = next((each for each in ("ram", "device") if mode.startswith(each) or mode.endswith(each)), "off")
+    if mode == "decoded on the device":
+        cache, settings = "off", {**settings, "decode_on_device": True}
+    chosen: dict[str, Any] = {
+        "task": task, "batch_size": 7, "side": side, "num_classes": 10, "device": torch.device("cpu"),
+        "train": True, "augment": True, "seed": 3, "cache": cache, "workers": 1, **settings,
+    }  # fmt: skip
+    images, targets = [], []
+    with Loader(open_split(folder, task), **chosen) as loader:
+        for epoch in range(epochs):
+            found = [batch for window in loader.windows(epoch, 2) for batch in window]
+            order = np.argsort(np.concatenate([batch.sample_indices for batch in found]))
+            images.append(torch.cat([batch.images_BCHW for batch in found])[order])
+            targets.append(torch.cat([batch.targets for batch in found])[order])
+    mean, std = (torch.tensor(each).view(3, 1, 1) for each in (IMAGENET_MEAN, IMAGENET_STD))
+    return (torch.cat(images) * std + mean) * 255, torch.cat(targets)
+
+
+def wide(width: int, height: int, seed: int) -> Pixels:
+    """Fine grey texture, which is red where a centre square would not reach."""
+    random = np.random.default_rng(seed)
+    image = np.zeros((height, width, 3), np.uint8)
+    rough = Image.fromarray(random.integers(0, 256, (height // 3, width // 3), np.uint8))
+    image[:] = np.asarray(rough.resize((width, height), Image.Resampling.BICUBIC))[:, :, None] // 2
+    image[:, : width // 4, 0] = image[:, width - width // 4 :, 0] = 255
+    return image
+
+
+def outside_and_sharpness(images: torch.Tensor) -> tuple[float, float]:
+    """Share of views that show anything outside the middle half, and how much neighbouring pixels differ."""
+    green = images[:, 1]
+    outside = (images[:, 0] - green > 80).flatten(1).any(dim=1).float().mean()
+    return outside.item(), (green[:, :, 1:] - green[:, :, :-1]).abs().mean().item()

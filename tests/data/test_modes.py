@@ -1,0 +1,209 @@
+"""Where images are kept and who decodes them changes nothing of what is learnt."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mptui.data.types import Decoded
+from mptui.data.whole import Views, WholeImages, cut, cut_by_products
+from tests.data.images import pairs, save_oriented
+from tests.data.loaders import loader
+from tests.data.modes import EXACT, TOLERANCES, as_on_a_gpu, batches_of, outside_and_sharpness, wide
+from tests.data.samples import Samples
+from tests.data.test_resample import natural
+
+SIZES = [(420, 210), (150, 300), (130, 97), (97, 130), (640, 100), (90, 90), (30, 22), (500, 375)]
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photos of many shapes, smaller and larger than they are resized to, and of all orientations."""
+    root = tmp_path_factory.mktemp("mixed")
+    for index in range(24):
+        folder = root / "ab"[index % 2]
+        folder.mkdir(exist_ok=True)
+        picture = Image.fromarray(natural(*SIZES[index % len(SIZES)], seed=index))
+        save_oriented(folder / f"{index:02}.jpg", index % 8 + 1, picture)
+    return root
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    random = np.random.default_rng(0)
+    coarse = [random.integers(0, 3, (6, 9), np.uint8) for _ in range(12)]
+    masks = [
+        np.asarray(Image.fromarray(each).resize((270, 180), Image.Resampling.NEAREST)) for each in coarse
+    ]
+    root = tmp_path_factory.mktemp("masked")
+    pairs(root, masks, size=(270, 180))
+    return root
+
+
+@pytest.fixture(scope="module")
+def wide_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("wide")
+    for index in range(24):
+        folder = root / "ab"[index % 2]
+        folder.mkdir(exist_ok=True)
+        picture = Image.fromarray(wide(600, 300, index))
+        picture.save(folder / f"{index}.jpg", quality=97, subsampling=0)
+    return root
+
+
+def off(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    return (found - expected).abs().mean(dim=(1, 2, 3))
+
+
+def views_of(
+    folder: Path, mode: str, tmp_path: Path, **settings: object
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if mode == "device, as on a GPU":
+        with as_on_a_gpu():
+            return batches_of(folder, mode, tmp_path, **settings)  # type: ignore[arg-type]
+    return batches_of(folder, mode, tmp_path, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", TOLERANCES)
+@pytest.mark.parametrize("side", [32, 130])
+def test_the_views_of_a_seed_are_the_same_in_every_mode(
+    mixed: Path, tmp_path: Path, mode: str, side: int
+) -> None:
+    settings = {"task": "classification", "side": side, "epochs": 2}
+    expected, labels = views_of(mixed, "off", tmp_path, **settings)
+    found, found_labels = views_of(mixed, mode, tmp_path, **settings)
+    assert torch.equal(found_labels, labels)
+    if mode in EXACT:
+        assert torch.equal(found, expected)
+    else:
+        assert off(found, expected).max() < TOLERANCES[mode] * 3
+        assert off(found, expected).mean() < TOLERANCES[mode]
+
+
+@pytest.mark.parametrize("mode", TOLERANCES)
+def test_masks_and_their_images_are_the_same_in_every_mode(masked: Path, tmp_path: Path, mode: str) -> None:
+    settings = {"task": "segmentation", "side": 48, "epochs": 2}
+    expected, masks = views_of(masked, "off", tmp_path, **settings)
+    found, found_masks = views_of(masked, mode, tmp_path, **settings)
+    assert torch.equal(found_masks, masks)
+    assert off(found, expected).mean() <= TOLERANCES[mode]
+
+
+@pytest.mark.parametrize("mode", EXACT)
+@pytest.mark.parametrize("settings", [{"train": False}, {"augment": False}], ids=str)
+def test_fixed_views_are_the_same_in_every_mode(
+    mixed: Path, tmp_path: Path, mode: str, settings: dict[str, bool]
+) -> None:
+    asked = {"task": "classification", "side": 40, "epochs": 1, **settings}
+    assert torch.equal(
+        views_of(mixed, mode, tmp_path, **asked)[0], views_of(mixed, "off", tmp_path, **asked)[0]
+    )
+
+
+def test_crops_and_pixels_are_distributed_alike_in_every_mode(wide_photos: Path, tmp_path: Path) -> None:
+    """Of pictures twice as wide as high: what is shown beyond the middle half, and how sharp it is."""
+    figures = {
+        mode: outside_and_sharpness(
+            views_of(wide_photos, mode, tmp_path, task="classification", side=128, epochs=2)[0]
+        )
+        for mode in ("off", *TOLERANCES)
+    }
+    outside, sharpness = figures["off"]
+    assert outside > 0.85
+    for mode, (share, sharp) in figures.items():
+        assert share == pytest.approx(outside, abs=0.02), mode
+        assert sharp == pytest.approx(sharpness, rel=0.05), mode  # of the prepared JPEGs 3 % less
+
+
+@pytest.mark.parametrize("mode", ["off", "ram", "device", "device, as on a GPU", "decoded on the device"])
+def test_the_resolution_that_is_kept_is_a_setting_in_every_mode(
+    wide_photos: Path, tmp_path: Path, mode: str
+) -> None:
+    settings = {"task": "classification", "side": 64, "epochs": 2}
+    whole = outside_and_sharpness(views_of(wide_photos, mode, tmp_path, resize=300, **settings)[0])[1]
+    small = outside_and_sharpness(views_of(wide_photos, mode, tmp_path, resize=74, **settings)[0])[1]
+    assert small < 0.8 * whole
+    tiny_crops = {"crop_scale": (0.02, 0.05), "crop_ratio": (1.0, 1.0)}
+    narrow = outside_and_sharpness(views_of(wide_photos, mode, tmp_path, **tiny_crops, **settings)[0])[0]
+    assert 0.4 < narrow < 0.85  # most of them lie inside one half
+
+
+def test_what_lies_beyond_the_middle_is_learnt_in_every_mode(tmp_path: Path) -> None:
+    """Two classes of photos that differ at their ends alone: one accuracy, far from chance."""
+    root = tmp_path / "ends"
+    for index in range(40):
+        image = natural(300, 150, seed=index).astype(int)
+        for end in (image[:, :75], image[:, 225:]):
+            end[:, :, 2 * (index % 2)] += 60
+        (root / "ab"[index % 2]).mkdir(parents=True, exist_ok=True)
+        picture = Image.fromarray(image.clip(0, 255).astype(np.uint8))
+        picture.save(root / "ab"[index % 2] / f"{index:02}.jpg", quality=90)
+    found = {}
+    for mode in ("off", *TOLERANCES):
+        images, labels = views_of(root, mode, tmp_path, task="classification", side=24, epochs=6)
+        found[mode] = accuracy(images, labels, len(images) // 6)
+    assert found["off"] > 0.8
+    for mode, share in found.items():
+        assert share == pytest.approx(found["off"], abs=0.05), mode
+    middle = [torch.from_numpy(natural(300, 150, seed=index)[:, 75:225].copy()) for index in range(40)]
+    images = torch.stack(middle).permute(0, 3, 1, 2).float()
+    assert accuracy(images, torch.arange(40) % 2, 40) < 0.75  # the control
+
+
+def accuracy(images: torch.Tensor, labels: torch.Tensor, photos: int) -> float:
+    """Of a linear network on the mean colours of areas, trained on two thirds of the photos, on the rest."""
+    features = torch.nn.functional.adaptive_avg_pool2d(images, 4).flatten(1) / 128 - 1
+    features = torch.cat([features, torch.ones(len(features), 1)], dim=1)
+    seen = torch.arange(len(features)) % photos % 3 < 2
+    ridge = features[seen].T @ features[seen] + torch.eye(features.shape[1])
+    weights = torch.linalg.solve(ridge, features[seen].T @ (labels[seen] * 2.0 - 1.0))
+    right = (features[~seen] @ weights > 0) == labels[~seen].bool()
+    return right.float().mean().item()
+
+
+def test_a_centre_square_would_have_been_noticed(wide_photos: Path, tmp_path: Path) -> None:
+    """The control: the same figures of images of which only the middle is kept."""
+
+    class Middle:
+        def __init__(self, index: int) -> None:
+            self.index, self.name = index, f"middle-{index}"
+
+        def read(self, side_hint: int | None = None) -> Decoded:
+            return Decoded(np.ascontiguousarray(wide(600, 300, self.index)[:, 150:450]))
+
+    with loader(Samples(24, Middle), side=64, batch_size=24) as it:
+        images = torch.cat([batch.images_BCHW for window in it.windows(0, 1) for batch in window])
+    assert outside_and_sharpness((images * 0.226 + 0.45) * 255)[0] < 0.05
+
+
+def test_products_resize_as_pillow_does() -> None:
+    """Enlarged and made smaller, each by the weights of Pillow's bilinear filter."""
+    sizes = [(200, 130), (9, 300), (2, 2), (64, 64), (333, 40)]
+    pictures = [natural(width, height, seed=width) for width, height in sizes]
+    pixels = np.concatenate([picture.reshape(-1, 3) for picture in pictures])
+    counts = np.array([width * height for width, height in sizes])
+    table = np.array(sizes)
+    kept = WholeImages(
+        pixels_P3=torch.from_numpy(pixels),
+        masks_P=None,
+        labels_N=torch.zeros(len(sizes), dtype=torch.int64),
+        starts_N=np.cumsum(counts) - counts,
+        sizes_N2=table,
+        indices=np.arange(len(sizes)),
+        valid_counts=np.ones(len(sizes), np.int64),
+    )
+    boxes = np.tile([0.0, 0.0, 1.0, 1.0], (len(sizes), 1))
+    flips = np.zeros((len(sizes), 3), bool)
+    chosen = Views(kept.starts_N, table[:, 0], table[:, 1], boxes, flips)
+    found, _ = cut_by_products(kept, chosen, 48)
+    for picture, seen in zip(pictures, found, strict=True):
+        expected = Image.fromarray(picture).resize((48, 48), Image.Resampling.BILINEAR)
+        assert np.abs(seen.numpy() - np.asarray(expected, np.float32)).max() < 1.5
+    for turn in np.ndindex(2, 2, 2):
+        turned = Views(
+            kept.starts_N, table[:, 0], table[:, 1], boxes, np.tile(np.array(turn, bool), (len(sizes), 1))
+        )
+        by_products, by_opencv = cut_by_products(kept, turned, 48)[0], cut(kept, turned, 48)[0]
+        assert (by_products - by_opencv.float()).abs().mean() < 1.0

@@ -1,0 +1,111 @@
+"""A run learns the same wherever its images are kept: its figures are bit for bit the same."""
+
+import os
+import shutil
+
+import pytest
+import tomli
+from typer.testing import CliRunner
+
+from mptui.cli.main import app
+from mptui.errors import ConfigError
+from mptui.runs.directory import create_run, read_summary
+from mptui.runs.plan import Request, plan_run
+from mptui.runs.session import Session
+from tests.data.images import SHARED, photo
+
+LIMIT_S = 300.0
+FASHION = SHARED / "fashion-mini"
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Real pictures of clothes where the repository has them beside it, else photos of two kinds."""
+    root = tmp_path_factory.mktemp("set")
+    if FASHION.is_dir():
+        for half, count in (("train", 16), ("val", 6)):
+            for folder in sorted((FASHION / half).iterdir())[:3]:
+                (root / half / folder.name).mkdir(parents=True)
+                for path in sorted(folder.iterdir())[:count]:
+                    shutil.copy(path, root / half / folder.name)
+        return root
+    for number in range(60):
+        folder = root / f"kind-{number % 3}"
+        folder.mkdir(exist_ok=True)
+        photo(200 - 50 * (number % 3), 90, number % 3).rotate(number % 20 - 10).save(folder / f"{number}.png")
+    return root
+
+
+def trained(path, tmp_path, **changed):
+    settings = {
+        "model.name": "resnet18", "data.path": str(path), "data.image_size": 24, "data.workers": 1,
+        "training.batch_size": 12, "training.epochs": 2, "training.lr": 0.02, "hardware.device": "cpu",
+        "precision.mode": "fp32", "speed.channels_last": True, "speed.fused": True, **changed,
+    }  # fmt: skip
+    plan = plan_run(Request("stable", {k: ("test", v) for k, v in settings.items()}, (), os.environ))
+    run = create_run(tmp_path, "test", "resnet18", None)
+    session = Session(plan, run)
+    session.start()
+    assert session.wait(LIMIT_S)
+    assert session.result.exit_code == 0
+    return read_summary(run)["final"], tomli.loads((run / "run.toml").read_text())["data"]
+
+
+def test_losses_and_accuracy_do_not_depend_on_the_cache_or_a_prepared_set(data, tmp_path):
+    final, kept = trained(data, tmp_path, **{"data.cache": "off"})
+    assert (kept["resize"], kept["crop_scale"]) == (48, [0.35, 1.0])
+    assert trained(data, tmp_path, **{"data.cache": "device"})[0] == final
+    out = tmp_path / "ready"
+    asked = ["prepare", str(data), "--image-size", "24", "--lossless", "--out", str(out)]
+    assert CliRunner().invoke(app, asked).exit_code == 0
+    assert trained(out, tmp_path, **{"data.cache": "ram"})[0] == final
+
+
+def test_less_is_kept_where_that_is_asked_for_and_then_in_every_mode(data, tmp_path):
+    settings = {"training.epochs": 1, "data.resize": 24, "data.crop_scale": [0.9, 1.0]}
+    final, kept = trained(data, tmp_path, **settings, **{"data.cache": "off"})
+    assert (kept["resize"], kept["crop_scale"]) == (24, [0.9, 1.0])
+    assert trained(data, tmp_path, **settings, **{"data.cache": "device"})[0] == final
+
+
+def planned(*sets):
+    return plan_run(Request(None, {}, ("hardware.device=cpu", *sets), {})).config.data
+
+
+@pytest.mark.parametrize(
+    ("sets", "resize", "crop_scale"),
+    [
+        ((), 128, [0.35, 1.0]),
+        (("data.image_size=128",), 256, [0.08, 1.0]),
+        (("data.image_size=127",), 254, [0.35, 1.0]),
+        (("data.image_size=128", "data.resize=200", "data.crop_scale=[0.2, 0.7]"), 200, [0.2, 0.7]),
+        (("model.name=unet",), 256, [0.4, 1.0]),
+        (("model.name=diffusion_unet",), 64, None),
+    ],
+)
+def test_what_is_left_open_of_the_views_is_chosen_and_written_down(sets, resize, crop_scale):
+    data = planned(*sets)
+    assert (data.resize, data.crop_scale, data.crop_ratio) == (resize, crop_scale, [3 / 4, 4 / 3])
+
+
+@pytest.mark.parametrize(
+    ("sets", "told"),
+    [
+        (("data.image_size=64", "data.resize=63"), "data.resize = 63 is below data.image_size = 64"),
+        (("data.crop_scale=[0.5, 0.2]",), "data.crop_scale: 0.5 is above 0.2"),
+        (("data.crop_scale=[0.5, 1.5]",), "data.crop_scale: 1.5 is more than the whole image"),
+        (("data.crop_scale=[0.5]",), "data.crop_scale"),
+        (("data.crop_scale=[0, 1]",), "data.crop_scale"),
+        (("data.crop_ratio=[2.0, 1.0]",), "data.crop_ratio: 2 is above 1"),
+        (("data.crop_ratio=wide",), "data.crop_ratio"),
+    ],
+)
+def test_views_that_can_not_be_cut_are_refused(sets, told):
+    with pytest.raises(ConfigError) as error:
+        planned(*sets)
+    assert told in error.value.message
