@@ -43,12 +43,12 @@ def data(tmp_path_factory):
 
 def trained(path, tmp_path, **changed):
     settings = {
-        "model.name": "resnet18", "data.path": str(path), "data.image_size": 24, "data.workers": 1,
-        "training.batch_size": 12, "training.epochs": 2, "training.lr": 0.02, "hardware.device": "cpu",
+        "model.name": "squeezenet1_1", "data.path": str(path), "data.image_size": 32, "data.workers": 1,
+        "training.batch_size": 12, "training.epochs": 2, "training.lr": 0.002, "hardware.device": "cpu",
         "precision.mode": "fp32", "speed.channels_last": True, "speed.fused": True, **changed,
     }  # fmt: skip
     plan = plan_run(Request("stable", {k: ("test", v) for k, v in settings.items()}, (), os.environ))
-    run = create_run(tmp_path, "test", "resnet18", None)
+    run = create_run(tmp_path, "test", "squeezenet1_1", None)
     session = Session(plan, run)
     session.start()
     assert session.wait(LIMIT_S)
@@ -58,18 +58,18 @@ def trained(path, tmp_path, **changed):
 
 def test_losses_and_accuracy_do_not_depend_on_the_cache_or_a_prepared_set(data, tmp_path):
     final, kept = trained(data, tmp_path, **{"data.cache": "off"})
-    assert (kept["resize"], kept["crop_scale"]) == (48, [0.35, 1.0])
+    assert (kept["resize"], kept["crop_scale"]) == (64, [0.35, 1.0])
     assert trained(data, tmp_path, **{"data.cache": "device"})[0] == final
     out = tmp_path / "ready"
-    asked = ["prepare", str(data), "--image-size", "24", "--lossless", "--out", str(out)]
+    asked = ["prepare", str(data), "--image-size", "32", "--lossless", "--out", str(out)]
     assert CliRunner().invoke(app, asked).exit_code == 0
     assert trained(out, tmp_path, **{"data.cache": "ram"})[0] == final
 
 
 def test_less_is_kept_where_that_is_asked_for_and_then_in_every_mode(data, tmp_path):
-    settings = {"training.epochs": 1, "data.resize": 24, "data.crop_scale": [0.9, 1.0]}
+    settings = {"training.epochs": 1, "data.resize": 32, "data.crop_scale": [0.9, 1.0]}
     final, kept = trained(data, tmp_path, **settings, **{"data.cache": "off"})
-    assert (kept["resize"], kept["crop_scale"]) == (24, [0.9, 1.0])
+    assert (kept["resize"], kept["crop_scale"]) == (32, [0.9, 1.0])
     assert trained(data, tmp_path, **settings, **{"data.cache": "device"})[0] == final
 
 
