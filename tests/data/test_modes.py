@@ -160,7 +160,7 @@ def accuracy(images: torch.Tensor, labels: torch.Tensor, photos: int) -> float:
     ridge = features[seen].T @ features[seen] + torch.eye(features.shape[1])
     weights = torch.linalg.solve(ridge, features[seen].T @ (labels[seen] * 2.0 - 1.0))
     right = (features[~seen] @ weights > 0) == labels[~seen].bool()
-    return right.float().mean().item()
+    return float(right.float().mean())
 
 
 def test_a_centre_square_would_have_been_noticed(wide_photos: Path, tmp_path: Path) -> None:
