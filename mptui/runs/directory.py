@@ -199,15 +199,18 @@ def json_text(document: dict[str, Any]) -> str:
     return json.dumps(finite_json(document), indent=2, allow_nan=False) + "\n"
 
 
-def read_summary(run: Path) -> dict[str, Any]:
-    """The run's summary.json, made safe to show: no value of a wrong type; empty where it can't be read."""
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file of a run; empty where there is none that can be read."""
     try:
-        document = json.loads(read_regular(run / SUMMARY, LARGEST))
+        document = json.loads(read_regular(path, LARGEST))
     except (OSError, ValueError, RecursionError):
         return {}
-    if not isinstance(document, dict):
-        return {}
-    cleaned = {key: _cleaned(value) for key, value in document.items()}
+    return document if isinstance(document, dict) else {}
+
+
+def read_summary(run: Path) -> dict[str, Any]:
+    """The run's summary.json, made safe to show: no value of a wrong type; empty where it can't be read."""
+    cleaned = {key: _cleaned(value) for key, value in read_json(run / SUMMARY).items()}
     known: dict[str, Any] = {k: v for k, v in cleaned.items() if isinstance(v, _TYPES.get(k, object))}
     if "best" in known and not isinstance(known["best"].get("metric"), str):
         known["best"] = {"epoch": None, "metric": None, "value": None}

@@ -5,6 +5,8 @@ tracker that fails is left behind with a warning.
 """
 
 import contextlib
+import re
+import secrets
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,8 +15,14 @@ from typing import Protocol
 from mptui.config.schema import RunConfig
 from mptui.events import EpochFinished, Event, Step, Validated
 from mptui.runs.buffer import EventBuffer
+from mptui.runs.directory import VERSION, read_json, write_json
 
 POLL_S = 1.0
+
+NAME = "trackers.json"
+"""What trackers call the run, in its directory."""
+
+_WANDB_ID = re.compile(r"[A-Za-z0-9._+-]{1,128}")
 
 
 class Tracker(Protocol):
@@ -54,6 +62,8 @@ class WeightsAndBiases:
         self._run = wandb.init(
             project=config.logging.wandb_project,
             name=config.logging.wandb_name or run.name,
+            id=_wandb_id(run),
+            resume="allow",
             dir=str(run),
             config=config.model_dump(),
         )
@@ -65,6 +75,20 @@ class WeightsAndBiases:
     def close(self) -> None:
         """Write what is left."""
         self._run.finish()
+
+
+def _wandb_id(run: Path) -> str:
+    """The run's id at W&B, kept in its directory: a run that is resumed goes on there too.
+
+    Raises:
+        DiskError: It can't be kept.
+    """
+    kept = read_json(run / NAME).get("wandb_id")
+    if isinstance(kept, str) and _WANDB_ID.fullmatch(kept):
+        return kept
+    fresh = f"{run.name[:64]}-{secrets.token_hex(4)}"  # two runs of one name are two there
+    write_json(run / NAME, {"version": VERSION, "wandb_id": fresh})
+    return fresh
 
 
 def scalars_of(event: Event) -> dict[str, float]:

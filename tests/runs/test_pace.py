@@ -1,0 +1,105 @@
+"""How fast a run goes, and when it ends: each rule of the estimate by itself."""
+
+import pytest
+
+from mptui.events import Step
+from mptui.runs.pace import FORWARD_SHARE, HALF_LIFE_S, Pace
+
+
+def step(at, steps=1, step_time_s=None):
+    return Step(
+        time=at,
+        epoch=1,
+        epoch_step=1,
+        steps=steps,
+        samples_seen=1,
+        loss=1.0,
+        loss_min=1.0,
+        loss_max=1.0,
+        lr=0.1,
+        step_time_s=step_time_s,
+    )
+
+
+def paced(*events):
+    pace = Pace()
+    for event in events:
+        pace.stepped(event)
+    return pace
+
+
+def test_nothing_is_known_before_a_step_has_a_time():
+    assert Pace().step_s() is None
+    assert Pace().remaining(10, 5, 1) is None
+    assert paced(step(100.0)).step_s() is None
+
+
+def test_the_first_event_counts_with_the_time_that_it_tells_of_each_step():
+    assert paced(step(100.0, steps=4, step_time_s=0.5)).step_s() == pytest.approx(0.5)
+
+
+def test_from_the_second_event_on_the_clock_counts():
+    pace = paced(step(100.0), step(102.0, steps=4, step_time_s=9.0))
+    assert pace.step_s() == pytest.approx(0.5)
+
+
+def test_the_first_event_weighs_by_its_steps():
+    pace = paced(step(100.0, steps=3, step_time_s=1.0), step(101.0, steps=1))
+    kept = 0.5 ** (1.0 / HALF_LIFE_S)
+    assert pace.step_s() == pytest.approx((3 * kept + 1) / (3 * kept + 1))
+    pace = paced(step(100.0, steps=3, step_time_s=2.0), step(101.0, steps=1))
+    assert pace.step_s() == pytest.approx((6 * kept + 1) / (3 * kept + 1))
+
+
+def test_what_lies_a_half_life_back_counts_half():
+    pace = paced(step(0.0))
+    pace.stepped(step(HALF_LIFE_S, steps=10))  # 3 s a step
+    pace.stepped(step(2 * HALF_LIFE_S, steps=30))  # 1 s a step
+    assert pace.step_s() == pytest.approx((HALF_LIFE_S / 2 + HALF_LIFE_S) / (10 / 2 + 30))
+
+
+def test_an_interruption_is_no_time_of_steps():
+    pace = paced(step(100.0), step(101.0))
+    pace.interrupted()
+    pace.stepped(step(1000.0))
+    assert pace.step_s() == pytest.approx(1.0)
+    pace.stepped(step(1002.0, steps=2))
+    assert pace.step_s() == pytest.approx(1.0)
+
+
+def test_what_an_event_tells_after_an_interruption_is_not_taken():
+    pace = paced(step(100.0), step(101.0))
+    pace.interrupted()
+    pace.stepped(step(1000.0, step_time_s=50.0))
+    assert pace.step_s() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("later", [101.0, 50.0])
+def test_a_clock_that_stands_or_goes_back_counts_for_nothing(later):
+    pace = paced(step(100.0), step(101.0), step(later))
+    assert pace.step_s() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("steps", "validations"), [(10, 1), (11, 2), (20, 2), (1, 1), (0, 0)], ids=lambda n: str(n)
+)
+def test_each_epoch_that_ends_has_a_validation(steps, validations):
+    pace = paced(step(100.0), step(102.0))
+    pace.validation_s = 7.0
+    assert pace.remaining(steps, 10, 4) == pytest.approx(2.0 * steps + 7.0 * validations)
+
+
+def test_a_validation_not_yet_measured_is_guessed_from_its_batches():
+    pace = paced(step(100.0), step(102.0))
+    assert pace.remaining(10, 10, 6) == pytest.approx(20 + 6 * 2.0 * FORWARD_SHARE)
+
+
+@pytest.mark.parametrize(("steps_per_epoch", "val_batches"), [(0, 6), (10, 0)])
+def test_a_run_without_validation_has_none_to_wait_for(steps_per_epoch, val_batches):
+    pace = paced(step(100.0), step(102.0))
+    pace.validation_s = 7.0
+    assert pace.remaining(10, steps_per_epoch, val_batches) == pytest.approx(20.0)
+
+
+def test_the_constants_are_those_that_the_estimate_is_described_with():
+    assert (HALF_LIFE_S, FORWARD_SHARE) == (30.0, 1 / 3)
