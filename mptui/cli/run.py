@@ -9,7 +9,7 @@ import typer
 from mptui.cli import background
 from mptui.cli import options as o
 from mptui.cli.signals import Signals
-from mptui.errors import ConfigError
+from mptui.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from mptui.runs.plan import Request
@@ -51,7 +51,7 @@ def run(
         raise ConfigError("--resume: of which run?", hint="name it with --name, or use: mptui resume RUN")
     if dry_run:
         return _dry_run(request)
-    train = partial(_train, request, runs_dir, name, resume)
+    train = partial(_train, request, runs_dir, name, resume, detach or isolate)
     return background.begin(train, detach=detach, isolate=isolate, as_json=as_json, quiet=quiet)
 
 
@@ -71,6 +71,7 @@ def _train(
     runs_dir: Path,
     name: str | None,
     resume: bool,
+    in_background: bool,
     ready: background.Ready,
     as_json: bool,
     quiet: bool,
@@ -83,11 +84,12 @@ def _train(
     plan = plan_run(request)
 
     from mptui.cli.host import host
-    from mptui.data.open import task_of
+    from mptui.data.open import check_data
     from mptui.runs.directory import check_name, create_run
     from mptui.runs.session import Session
+    from mptui.runs.unstarted import discard_unstarted
 
-    task_of(plan.config.data)  # data that is not there is told before there is a directory
+    check_data(plan.config.data, plan.task)  # a mistake in it is told before there is a directory
     signals.leave_if_stopped()
     if name is not None:
         check_name(name)
@@ -99,4 +101,9 @@ def _train(
     )
     ready(path)
     session = Session(plan, path, resume=goes_on, force_compile=plan.resolved.compile_forced)
-    return host(session, signals, as_json=as_json, quiet=quiet)
+    try:
+        return host(session, signals, as_json=as_json, quiet=quiet)
+    except (ConfigError, DataError):
+        if not goes_on and not in_background:  # there, the directory has the only word of what was wrong
+            discard_unstarted(path)
+        raise

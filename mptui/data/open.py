@@ -37,6 +37,22 @@ def task_of(data: DataConfig) -> str | None:
     return tasks[0] if len(tasks) == 1 else None
 
 
+def check_data(data: DataConfig, task: str) -> None:
+    """Check that a set is one for `task`, without reading its files.
+
+    Raises:
+        ConfigError: There is no set of that name.
+        DataError: The folder is missing, has no layout that is known, or is for another task.
+    """
+    if data.name is None and data.path is not None:
+        what, tasks = data.path, (detect_task(str(expanded(data.path))),)
+    else:
+        what = data.name or BUILT_IN
+        tasks = _tasks_of(what)
+    if not _serves(tasks, task):
+        raise _wrong_task(what, tasks, task)
+
+
 def open_dataset(
     data: DataConfig,
     *,

@@ -167,6 +167,8 @@ def test_a_folder_of_pictures_is_learnt_and_its_broken_files_are_named(tmp_path)
         (["run", "--device", "cuda:7"], 2, "cpu"),
         (["run", "--data", "./not/there"], 3, "not/there"),
         (["run", "--model", "unet", "--data", "cifar10"], 3, "unet"),
+        (["run", "--data", "cifar10", "--set", "data.path=not-there"], 3, "--download"),
+        (["run", "--set", "model.weights=not-there.pth"], 2, "not-there.pth"),
         (["resume", "nothing"], 6, "nothing"),
         (["run", "--name", "../up"], 2, "--name"),
     ],
@@ -179,6 +181,7 @@ def test_a_mistake_gets_one_line_a_remedy_and_its_code(tmp_path, arguments, code
     assert any(line.startswith("mptui: ") for line in lines)
     assert lines[-1].startswith("  ")
     assert named in ended.stderr
+    assert [path.name for path in tmp_path.iterdir()] == []  # a mistake leaves no failed run behind
 
 
 def test_a_run_directory_that_cant_be_written_is_a_disk_error(tmp_path):
