@@ -44,6 +44,7 @@ def check_data(data: DataConfig, task: str) -> None:
         ConfigError: There is no set of that name.
         DataError: The folder is missing, has no layout that is known, or is for another task.
     """
+    tasks: tuple[str, ...]
     if data.name is None and data.path is not None:
         what, tasks = data.path, (detect_task(str(expanded(data.path))),)
     else:

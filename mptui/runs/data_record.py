@@ -3,18 +3,16 @@
 A resume compares it with the set as it is then, and says what has changed.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from mptui.data.fingerprint import Fingerprint, changes, fingerprint
 from mptui.data.types import Dataset
 from mptui.runs import directory
 
 NAME = "data.json"
-
-_LARGEST = 16 << 20
 
 
 def note_data(run: Path, dataset: Dataset, warn: Callable[[str, str], None]) -> None:
@@ -38,15 +36,14 @@ def note_data(run: Path, dataset: Dataset, warn: Callable[[str, str], None]) -> 
 
 def _read(path: Path) -> Fingerprint | None:
     """What was kept; None where nothing was, or it can't be read."""
-    try:
-        with path.open("rb") as file:
-            document = json.loads(file.read(_LARGEST))
-        values = {name: document[name] for name in Fingerprint.__dataclass_fields__}
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    document = directory.read_json(path)
+    values: dict[str, Any] = {name: document.get(name) for name in Fingerprint.__dataclass_fields__}
+    kinds = {
+        **dict.fromkeys(("train_samples", "val_samples"), int),
+        **dict.fromkeys(("names", "sizes", "labels"), str),
+        "classes": list,
+    }
+    if not all(type(value) is kinds[name] for name, value in values.items()):
         return None
-    counts, texts = ("train_samples", "val_samples"), ("names", "sizes", "labels")
-    if not all(type(values[name]) is int and 0 <= values[name] < 1 << 62 for name in counts):
-        return None
-    if not all(isinstance(values[name], str) for name in texts) or not isinstance(values["classes"], list):
-        return None
-    return Fingerprint(**{**values, "classes": tuple(map(str, values["classes"]))})
+    values["classes"] = tuple(map(str, values["classes"]))
+    return Fingerprint(**values)
