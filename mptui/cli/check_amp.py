@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 LAYERS_SHOWN = 10
+_VERDICTS = {"as fp32": "safe", "as rounding": "safe as rounding", "not safe": "not safe"}
 
 _Batches = Annotated[int, typer.Option("--batches", metavar="N", min=1, help="Batches that are tried.")]
 _Save = Annotated[
@@ -96,7 +97,9 @@ def _document(report: "Report", path: str | None) -> dict[str, Any]:
         "batch_size": report.batch_size,
         "use": report.use,
         "reason": report.reason,
-        "precisions": {name: asdict(checked) for name, checked in report.checked.items()},
+        "precisions": {
+            name: {**asdict(checked), "safe": checked.safe} for name, checked in report.checked.items()
+        },
         "best_loss_scale": None if ranking.best is None else ranking.best.scale,
         "layers": [asdict(layer) for layer in lost_layers(ranking)],
         "profile": path,
@@ -110,7 +113,7 @@ def _show(report: "Report") -> None:
 
     counted = f"{report.batches} batch{'es' if report.batches != 1 else ''} of {report.batch_size}"
     typer.echo(clean(f"{report.model} on {report.dataset}, {counted}, on {report.device}; not compiled"))
-    typer.echo(f"\n{'':8}{'loss':>10}{'outputs off':>13}{'gradients':>11}{'loss scale':>12}")
+    typer.echo(f"\n{'':8}{'loss':>10}{'outputs off':>13}{'gradients':>11}{'rounding':>10}{'loss scale':>12}")
     for checked in report.checked.values():
         typer.echo(clean(_precision_line(checked)))
     rows = lost_layers(report.ranking)
@@ -125,10 +128,11 @@ def _show(report: "Report") -> None:
         typer.echo(clean(f"{layer.name[-40:]:<{width}}{layer.part:<10}{sizes}{turned}{fault}"))
     if len(rows) > LAYERS_SHOWN:
         typer.echo(f"and {len(rows) - LAYERS_SHOWN} more, with less at risk")
-    typer.echo("lost: values that fp16 can't hold whole; bf16, fp16: cosine of the gradient to fp32's\n")
+    typer.echo("lost: values that fp16 can't hold whole")
+    typer.echo("gradients, bf16, fp16: cosine of the gradient to fp32's")
+    typer.echo("rounding: the same of fp32 on images and weights rounded to that format\n")
     for checked in list(report.checked.values())[1:]:
-        verdict = "safe" if checked.safe else "not safe"
-        typer.echo(clean(f"{checked.precision}: {verdict}: {checked.why}"))
+        typer.echo(clean(f"{checked.precision}: {_VERDICTS[checked.verdict]}: {checked.why}"))
         if checked.safe and checked.fp32_layers:
             typer.echo(clean(f"      in fp32: {', '.join(checked.fp32_layers)}"))
     typer.echo(clean(f"use {report.use}: {report.reason}"))
@@ -137,10 +141,10 @@ def _show(report: "Report") -> None:
 def _precision_line(checked: "Checked") -> str:
     scale = "–" if checked.loss_scale is None else f"{checked.loss_scale:,.0f}"
     if checked.precision == "fp32":
-        return f"  fp32  {checked.loss:>10.4f}{'–':>13}{'–':>11}{'–':>12}"
-    off, turned = f"{checked.outputs_error:.2%}", f"{checked.cosine:.4f}"
-    verdict = "safe" if checked.safe else "not safe"
-    return f"  {checked.precision}  {checked.loss:>10.4f}{off:>13}{turned:>11}{scale:>12}  {verdict}"
+        return f"  fp32  {checked.loss:>10.4f}{'–':>13}{'–':>11}{'–':>10}{'–':>12}"
+    off, turned, control = f"{checked.outputs_error:.2%}", f"{checked.cosine:.4f}", f"{checked.control:.4f}"
+    figures = f"{checked.loss:>10.4f}{off:>13}{turned:>11}{control:>10}{scale:>12}"
+    return f"  {checked.precision}  {figures}  {_VERDICTS[checked.verdict]}"
 
 
 def _cell(cosine: float | None) -> str:

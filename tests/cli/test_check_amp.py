@@ -35,6 +35,7 @@ def test_one_document_and_a_profile_and_nothing_else_is_left(tmp_path):
     document = json.loads(ended.stdout)
     assert set(document["precisions"]) == {"fp32", "bf16", "fp16"}
     assert (document["use"], document["precisions"]["fp16"]["safe"]) == ("fp16", True)
+    assert document["precisions"]["fp16"]["verdict"] == "as fp32"
     assert (document["batches"], document["batch_size"]) == (1, 8)
     assert len(document["layers"]) > 40
     assert {path.name for path in tmp_path.iterdir()} == {"mine.toml"}

@@ -1,5 +1,6 @@
 """`check-amp`: what is safe is called safe, what is not is named, and what helps is what it writes."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -113,7 +114,39 @@ def test_a_network_that_turns_at_any_rounding_is_not_blamed_on_bf16(tmp_path):
     bf16 = Checker(bench(tmp_path, model, batches=1), Mailbox()).check("bf16")
     assert bf16.control < 0.9
     assert bf16.safe
-    assert "sensitive" in bf16.why
+    assert bf16.verdict == "as rounding"
+    worst = next(iter(bf16.layers))
+    assert f"the gradient of {worst} is not fp32's: cosine {bf16.layers[worst]:.3f}" in bf16.why
+    assert "rounding images and weights alone gives" in bf16.why
+
+
+@pytest.mark.parametrize(
+    ("layer", "control", "verdict"),
+    [
+        (0.95, 0.99, "as fp32"),
+        (0.714, 0.93, "as rounding"),
+        (0.714, 0.99, "not safe"),
+        (0.899, 0.97, "as rounding"),
+    ],
+)
+def test_the_words_follow_from_the_cosines(tmp_path, layer, control, verdict):
+    """Gradients of one layer that are turned by known angles, beside a network that is as in fp32."""
+    torch.manual_seed(0)
+    checker = Checker(bench(tmp_path, nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), *head())), Mailbox())
+    trial = checker._bench.run("fp32")
+    checker._control = checker._bench.run("fp32")
+    checker._reference.gradients["0"] = torch.tensor([1.0, 0.0])
+    trial.gradients["0"] = torch.tensor([layer, math.sqrt(1 - layer**2)])
+    checker._control.gradients["0"] = torch.tensor([control, math.sqrt(1 - control**2)])
+
+    checked = checker._judged(trial, [])
+
+    assert checked.verdict == verdict
+    if verdict == "as fp32":
+        assert "gradients are fp32's" in checked.why
+    else:
+        assert f"is not fp32's: cosine {layer:.3f}" in checked.why
+        assert f"alone gives {control:.3f}" in checked.why
 
 
 def test_it_is_deterministic_and_what_it_advises_can_be_trained(tmp_path):

@@ -8,6 +8,7 @@ rounding alone would turn it, or if its numbers don't fit the format at all.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 
@@ -24,14 +25,19 @@ from mptui.lab.amp.trial import Bench, Trial, cosine
 from mptui.runs.plan import Plan
 from mptui.runs.prepare import prepare
 
-TURNED = 0.9
-"""A gradient with a larger cosine to fp32's is as good as that."""
+AS_FP32 = 0.9
+"""From this cosine to fp32's on, a gradient counts as fp32's."""
 TIMES_CONTROL = 5.0
-"""How much further than rounding of images and weights a precision may turn a gradient."""
+"""How much further (in 1 - cosine) than rounding of images and weights a precision may turn a gradient."""
+_SLACK = (1 - AS_FP32) / 2
 LOSS_OFF = 0.02
 """The relative error of the loss that is allowed, or as many times the control's as of gradients."""
 MOST_ISLANDS = 12
 ROUNDS = 24
+
+
+Verdict = Literal["as fp32", "as rounding", "not safe"]
+"""Gradients are fp32's; or differ, by no more than rounding explains; or differ by more, or overflow."""
 
 
 @dataclass(slots=True)
@@ -49,8 +55,13 @@ class Checked:
     """Layer -> the cosine of its gradient to fp32's, the worst first."""
     fp32_layers: list[str] = field(default_factory=list)
     """What must compute in fp32 for it to be safe."""
-    safe: bool = True
+    verdict: Verdict = "as fp32"
     why: str = ""
+
+    @property
+    def safe(self) -> bool:
+        """Whether it can be trained in: as in fp32, or no further from it than rounding explains."""
+        return self.verdict != "not safe"
 
 
 @dataclass(slots=True)
@@ -234,36 +245,48 @@ class Checker:
             layers={name: cosines[name] for name in order},
             fp32_layers=islands,
         )
-        checked.safe, checked.why = self._verdict(trial, checked)
+        checked.verdict, checked.why = self._verdict(trial, checked)
         return checked
 
-    def _verdict(self, trial: Trial, checked: Checked) -> tuple[bool, str]:
+    def _verdict(self, trial: Trial, checked: Checked) -> tuple[Verdict, str]:
         if trial.first_bad:
-            return False, f"the output of {trial.first_bad} is not finite"
+            return "not safe", f"the output of {trial.first_bad} is not finite"
         if not trial.finite:
             bad = next((n for n, g in trial.gradients.items() if not bool(g.isfinite().all())), "")
-            return False, f"the gradients of {bad or 'the network'} are not finite with any loss scale"
+            return "not safe", f"the gradients of {bad or 'the network'} are not finite with any loss scale"
         allowed = max(LOSS_OFF, TIMES_CONTROL * _off(self._control.loss, self._reference.loss))
         if checked.loss_error > allowed:
-            return False, f"the loss is off by {checked.loss_error:.1%}"
+            return "not safe", f"the loss is off by {checked.loss_error:.1%} (up to {allowed:.1%} is allowed)"
         turned = self._turned(checked.layers)
-        if turned:
-            more = f" and of {len(turned) - 1} more" if len(turned) > 1 else ""
-            return False, (
-                f"the gradient of {turned[0]}{more} is not fp32's (cosine {checked.layers[turned[0]]:.2f})"
-            )
-        if checked.cosine < TURNED:
-            return True, "no further from fp32 than rounding alone, to which this network is very sensitive"
-        return True, "loss and gradients are as in fp32"
+        worst = next(iter(turned or checked.layers), None)
+        lowest = min([checked.cosine, *checked.layers.values()])
+        if lowest >= AS_FP32:
+            counts = f"cosine {lowest:.3f} or more; {AS_FP32:g} and more counts as fp32's"
+            return "as fp32", f"the loss is within {checked.loss_error:.1%}, gradients are fp32's ({counts})"
+        more = f" and of {len(turned) - 1} more" if len(turned) > 1 else ""
+        name, value, control = "the network", checked.cosine, checked.control
+        if worst is not None and checked.layers[worst] < AS_FP32:
+            name, value, control = worst or LOSS, checked.layers[worst], self._control_of(worst)
+        return ("not safe" if turned else "as rounding"), (
+            f"the gradient of {name}{more} is not fp32's: cosine {value:.3f}, where rounding images and "
+            f"weights alone gives {control:.3f} and {max(-1.0, _limit(control)):.3f} or more is allowed"
+        )
 
     def _turned(self, cosines: dict[str, float]) -> list[str]:
         """The layers whose gradient is turned further than rounding explains, the worst first."""
-        turned = []
-        for name, value in cosines.items():
-            control = cosine(self._reference.gradients[name], self._control.gradients[name])
-            if value < TURNED and 1 - value > TIMES_CONTROL * (1 - control) + (1 - TURNED) / 2:
-                turned.append(name or LOSS)
-        return turned
+        return [
+            name
+            for name, value in cosines.items()
+            if value < AS_FP32 and value < _limit(self._control_of(name))
+        ]
+
+    def _control_of(self, name: str) -> float:
+        return cosine(self._reference.gradients[name], self._control.gradients[name])
+
+
+def _limit(control: float) -> float:
+    """The lowest cosine that rounding explains, given the one that it causes itself."""
+    return 1 - TIMES_CONTROL * (1 - control) - _SLACK
 
 
 def _choice(plan: Plan, checked: dict[str, Checked]) -> tuple[str, str]:
