@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mptui.data.types import Mask, Pixels
+from mptui.errors import DiskError
 
 
 class Arena:
@@ -24,9 +25,13 @@ class Arena:
         self._map: mmap.mmap | None = None
 
     def reserve(self, size: int) -> None:
-        """Have at least `size` bytes; earlier views stay valid. Untouched bytes take no memory."""
+        """Have at least `size` bytes; earlier views stay valid. Untouched bytes take no memory.
+
+        Raises:
+            DiskError: Files may not be as large.
+        """
         if self._map is None or len(self._map) < size:
-            os.ftruncate(self.fd, size)
+            extend(self.fd, size)
             self._map = mmap.mmap(self.fd, size)
 
     def pixels(self, at: int, count: int, side: int) -> Pixels:
@@ -65,6 +70,24 @@ def write_at(fd: int, array: npt.NDArray[Any], at: int) -> None:
     """
     if os.pwrite(fd, array.data, at) < array.nbytes:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def extend(fd: int, size: int) -> None:
+    """Make an anonymous file `size` bytes long; untouched bytes take no memory.
+
+    Raises:
+        DiskError: Files may not be as large, or there is no room.
+    """
+    try:
+        os.ftruncate(fd, size)
+    except OSError as error:
+        limit = error.errno == errno.EFBIG
+        raise DiskError(
+            f"no room for {size:,} bytes that workers share: {(error.strerror or str(error)).lower()}",
+            hint="raise the limit of the size of files (ulimit -f), or take a smaller training.batch_size"
+            if limit
+            else "make room in memory, or take a smaller training.batch_size or fewer --workers",
+        ) from error
 
 
 def anonymous_file() -> int:

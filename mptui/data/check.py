@@ -13,6 +13,7 @@ from typing import Any
 
 from PIL import Image
 
+from mptui.data.faults import tried_again
 from mptui.data.masks import MaskSurvey, survey, upright_mask
 from mptui.data.readers import is_finite, load_upright, opened
 from mptui.data.types import BadSampleError
@@ -63,22 +64,26 @@ def check(sample: Sample, whole: bool) -> Finding:
         whole: Decode every pixel. Otherwise a JPEG or PNG file that ends as it should is taken for whole,
             and only its header is read.
     """
-    path, mask_path = sample
     try:
-        with opened(path) as image:
-            stored = image.size
-            if not whole and _ends_well(path, image):
-                return Finding(side=min(stored), longer=max(stored))
-            image.draft(None, (1, 1))
-            upright, orientation = load_upright(image)
-            seen = Finding(side=min(stored), longer=max(stored), finite=is_finite(upright))
-        if mask_path is None:
-            return seen
-        with opened(mask_path) as file:
-            mask = upright_mask(mask_path, file, stored, orientation)
-            return replace(seen, mask=survey(mask_path, mask))
+        return tried_again(lambda: _looked_at(sample, whole))
     except BadSampleError as error:
         return Finding(path=error.name, reason=error.reason)
+
+
+def _looked_at(sample: Sample, whole: bool) -> Finding:
+    path, mask_path = sample
+    with opened(path) as image:
+        stored = image.size
+        if not whole and _ends_well(path, image):
+            return Finding(side=min(stored), longer=max(stored))
+        image.draft(None, (1, 1))
+        upright, orientation = load_upright(image)
+        seen = Finding(side=min(stored), longer=max(stored), finite=is_finite(upright))
+    if mask_path is None:
+        return seen
+    with opened(mask_path) as file:
+        mask = upright_mask(mask_path, file, stored, orientation)
+        return replace(seen, mask=survey(mask_path, mask))
 
 
 def main() -> None:

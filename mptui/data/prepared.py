@@ -28,6 +28,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from mptui.data.faults import reason_of
 from mptui.data.masks import MAX_CLASSES, MaskCoding, mask_classes, resized_mask
 from mptui.data.readers import load_upright, opened, read_jpeg, read_rgb
 from mptui.data.splits import Labels, Rows
@@ -106,7 +107,7 @@ class PreparedRequest:
         try:
             content = os.pread(_shard(self.shard).fileno(), size, at)
         except OSError as error:
-            raise BadSampleError(self.name, (error.strerror or str(error)).lower()) from error
+            raise BadSampleError(self.name, reason_of(error)) from error
         if len(content) < size:
             raise BadSampleError(self.name, "truncated: the end of the file is missing")
         return content

@@ -16,6 +16,7 @@ import numpy as np
 from mptui.config.schema import DataConfig
 from mptui.data.assemble import mask_coding, within_budget
 from mptui.data.checkers import check_all
+from mptui.data.faults import machine_fault
 from mptui.data.folders import Found
 from mptui.data.prepared import BEGUN, FORMAT, INDEX, PIXELS, SAMPLES, VERSION, Prepared, open_prepared
 from mptui.data.scan import OnProgress, Report, ShouldStop, processors, scan
@@ -201,6 +202,8 @@ def _write_shard(
     try:
         for start in range(0, len(rows), _CHUNK):
             for row, small in zip(rows[start : start + _CHUNK].tolist(), next(made), strict=True):
+                if (fault := machine_fault(small.path, small.reason)) is not None:
+                    raise fault
                 writer.add(row, int(plan.labels[row]), small)
             on_progress(before + min(start + _CHUNK, len(rows)), len(plan.rows))
         return writer.finish()

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from mptui.data import jpeg
+from mptui.data.faults import reason_of
 from mptui.data.types import BadSampleError, Decoded, Encoded, Pixels
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO")
@@ -284,7 +285,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, Image.DecompressionBombError):
         return f"too large: at most {MAX_PIXELS // 1_000_000} megapixels"
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
+        return reason_of(error)
     if "truncated" in str(error).lower():
         return "truncated: the end of the file is missing"
     return f"damaged ({str(error) or type(error).__name__})"

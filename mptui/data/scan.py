@@ -17,6 +17,7 @@ import numpy.typing as npt
 from mptui.data.cache import cache_folder
 from mptui.data.check import Finding, Sample
 from mptui.data.checkers import check_all, looking
+from mptui.data.faults import machine_fault
 from mptui.data.masks import MaskSurvey
 from mptui.data.scanned import Keys, file_keys, recall, remember
 from mptui.data.types import Problem, Sides
@@ -49,7 +50,13 @@ class Report:
     """Usable ones with pixels that are NaN or infinite."""
 
     def add(self, index: int, finding: Finding) -> None:
-        """Note what was found of a sample."""
+        """Note what was found of a sample.
+
+        Raises:
+            DataError: The machine is at fault that it can't be read, and not the sample.
+        """
+        if (fault := machine_fault(finding.path, finding.reason)) is not None:
+            raise fault
         self.sides[index] = finding.side, finding.longer
         if finding.reason:
             self.problems[index] = Problem(finding.path, finding.reason)
@@ -72,6 +79,7 @@ def scan(
         should_stop: Asked several times a second.
 
     Raises:
+        DataError: The machine has no open files or memory left.
         ScanCancelledError: `should_stop` said so.
     """
     whole = masks is not None or len(images) <= DECODE_WHOLE

@@ -16,6 +16,7 @@ from PIL import Image
 
 from mptui.data.check import Sample
 from mptui.data.checkers import Work
+from mptui.data.faults import reason_of, tried_again
 from mptui.data.masks import MaskCoding, MaskedFileRequest
 from mptui.data.prepared import ignored_value
 from mptui.data.readers import FileRequest, opened
@@ -88,19 +89,23 @@ def shrinking(settings: Settings) -> Work[Small]:
 
 def shrink(sample: Sample, settings: Settings) -> Small:
     """Decode a sample, make it small, and encode it."""
-    path, mask_path = sample
     try:
-        if mask_path is None:
-            decoded = FileRequest(path, 0).read(settings.side)
-        else:
-            assert settings.coding is not None
-            decoded = MaskedFileRequest(path, mask_path, settings.coding).read(settings.side)
-        small = resized(decoded, settings.side)
-        kind, image = _as_it_was(path, decoded) if small is decoded else ("", b"")
-        if not image:
-            kind, image = _encoded(small, settings.quality)
+        return tried_again(lambda: _shrunk(sample, settings))
     except BadSampleError as error:
         return Small(path=error.name, reason=error.reason)
+
+
+def _shrunk(sample: Sample, settings: Settings) -> Small:
+    path, mask_path = sample
+    if mask_path is None:
+        decoded = FileRequest(path, 0).read(settings.side)
+    else:
+        assert settings.coding is not None
+        decoded = MaskedFileRequest(path, mask_path, settings.coding).read(settings.side)
+    small = resized(decoded, settings.side)
+    kind, image = _as_it_was(path, decoded) if small is decoded else ("", b"")
+    if not image:
+        kind, image = _encoded(small, settings.quality)
     height, width = small.image_HW3.shape[:2]
     mask, pixels = b"", tuple[int, ...]()
     if small.mask_HW is not None and settings.coding is not None:
@@ -124,8 +129,11 @@ def _as_it_was(path: str, decoded: Decoded) -> tuple[str, bytes]:
         kind, size = _KEPT_FORMATS.get(image.format or "", ""), image.size
     if not kind or size[0] * size[1] != decoded.image_HW3.shape[0] * decoded.image_HW3.shape[1]:
         return "", b""
-    with Path(path).open("rb") as file:
-        content = file.read(decoded.image_HW3.nbytes + _KEPT_OVERHEAD + 1)
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(decoded.image_HW3.nbytes + _KEPT_OVERHEAD + 1)
+    except OSError as error:
+        raise BadSampleError(path, reason_of(error)) from error
     return (kind, content) if len(content) <= decoded.image_HW3.nbytes + _KEPT_OVERHEAD else ("", b"")
 
 

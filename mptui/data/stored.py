@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mptui.data.arena import anonymous_file
+from mptui.data.arena import anonymous_file, extend
 from mptui.data.geometry import DRAWS, Geometry, cut_image, cut_mask, views
 from mptui.data.resize import most_pixels, resized, resized_pixels
 from mptui.data.types import Decoded, Request, Sides, Split
@@ -137,7 +137,7 @@ class StoredSplit:
         self._asked = np.zeros(len(split), np.bool_)
         self._kept = 0
         self._full = self._closed = False
-        os.ftruncate(self.shelf.fd, len(split) * self.shelf.place)
+        extend(self.shelf.fd, len(split) * self.shelf.place)
 
     def __len__(self) -> int:
         return len(self._split)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from mptui.data.faults import machine_fault
 from mptui.data.geometry import Geometry
 from mptui.data.pool import Pool
 from mptui.data.resize import most_pixels
@@ -97,8 +98,10 @@ class BadSamples:
         """Note that sample `index` is bad.
 
         Raises:
-            DataError: There are more than the budget allows.
+            DataError: There are more than the budget allows, or the machine is at fault and not the sample.
         """
+        if (fault := machine_fault(failure.name, failure.reason)) is not None:
+            raise fault
         if index in self._known:
             return
         self._known.add(index)

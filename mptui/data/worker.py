@@ -14,12 +14,14 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Connection
 
 import numpy as np
 import numpy.typing as npt
 
 from mptui.data.arena import write_at
+from mptui.data.faults import tried_again
 from mptui.data.geometry import DRAWS, Boxes, Flips, Geometry, cut_image, cut_mask, views
 from mptui.data.resize import resized
 from mptui.data.seeds import Stream, uniforms
@@ -83,12 +85,13 @@ def perform(task: Task, fd: int, called_off: Callable[[], bool]) -> Answer:
             break
         cut, size = PIXELS, (0, 0)
         try:
+            draws_1D = draws_BD[row : row + 1]
             if task.whole:
-                label, valid, size = _place_whole(task, row, request, fd)
+                label, valid, size = tried_again(partial(_place_whole, task, row, request, fd))
             elif task.room:
-                label, valid, cut = _place_file(task, row, request, draws_BD[row : row + 1], fd)
+                label, valid, cut = tried_again(partial(_place_file, task, row, request, draws_1D, fd))
             else:
-                label, valid = _place(task, row, request, draws_BD[row : row + 1], fd)
+                label, valid = tried_again(partial(_place, task, row, request, draws_1D, fd))
         except BadSampleError as error:
             answer.failures.append(Failure(row, error.name, error.reason))
             label, valid = 0, 0

@@ -17,6 +17,8 @@ _WRAPPERS = re.compile(r"^(?:module\.|_orig_mod\.)+")
 _AUXILIARY_HEAD = re.compile(r"^(?:aux\d|AuxLogits)\.")
 _OLD_DENSENET_KEY = re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12])\.")
 _NAMED_IN_AN_ERROR = 3
+_DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+"""Of weights that are what they were when they are cast to another of these, but for rounding."""
 
 
 def load_weights(model: nn.Module, path: str | Path) -> list[str]:
@@ -34,14 +36,17 @@ def load_weights(model: nn.Module, path: str | Path) -> list[str]:
         Warnings for the person who named the file; empty if all of it was used.
 
     Raises:
-        ConfigError: The file is missing, can't be read safely, or belongs to another network.
+        ConfigError: The file is missing, can't be read safely, belongs to another network, or holds tensors
+            that are no plain floating point weights: sparse, quantised, without data, whole numbers, NaN.
     """
     path = Path(path)
     weights = _canonical(_read(path))
+    _check_kinds(weights, path)
     own = {name: tensor for name, tensor in model.state_dict().items() if not _is_counter(name)}
     warnings = _drop_other_head(weights, own, model, path)
     _check_names(weights, own, path)
     _check_shapes(weights, own, path)
+    _check_finite(weights, own, path)
     model.load_state_dict(weights, strict=False)
     return warnings
 
@@ -57,6 +62,11 @@ def _read(path: Path) -> Mapping[str, torch.Tensor]:
     try:
         content = load_file(path) if path.suffix == ".safetensors" else _unpickled(path)
     except Exception as error:  # a damaged file can raise nearly anything
+        if isinstance(error, OSError) and error.errno is not None:
+            raise ConfigError(
+                f"model.weights: {path}: cannot read: {(error.strerror or str(error)).lower()}",
+                hint="Check the permissions of the file and its disk, then try again.",
+            ) from error
         raise ConfigError(
             f"model.weights: {path}: damaged, or holds more than tensors ({type(error).__name__})",
             hint="Fetch the file again, or save the weights alone as .safetensors.",
@@ -142,6 +152,51 @@ def _check_shapes(weights: State, own: State, path: Path) -> None:
     ]
     if faults:
         raise _other_network(path, faults[:_NAMED_IN_AN_ERROR])
+
+
+def _check_kinds(weights: State, path: Path) -> None:
+    """Refuse tensors that are no plain floating point ones: copying them fails, or changes their values."""
+    odd = {name: kind for name, tensor in weights.items() if (kind := _odd_kind(tensor)) is not None}
+    if odd:
+        faults = [f"{name} is {kind}" for name, kind in list(odd.items())[:_NAMED_IN_AN_ERROR]]
+        more = [f"… and {len(odd) - _NAMED_IN_AN_ERROR} more"] if len(odd) > _NAMED_IN_AN_ERROR else []
+        raise ConfigError(
+            "\n".join([f"model.weights: {path}: not plain floating point weights", *faults, *more]),
+            hint="Save the state dict of the float32 model: dense tensors, not quantised, with their data.",
+        )
+
+
+def _odd_kind(tensor: torch.Tensor) -> str | None:
+    """What a tensor is that is no plain floating point one."""
+    if tensor.is_nested:
+        return "nested"
+    if tensor.is_meta:
+        return "on the meta device, without data"
+    if tensor.is_quantized:
+        return f"quantised ({_named(tensor)})"
+    if tensor.layout != torch.strided:
+        return f"sparse ({str(tensor.layout).removeprefix('torch.')})"
+    return None if tensor.dtype in _DTYPES else f"of dtype {_named(tensor)}"
+
+
+def _named(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _check_finite(weights: State, own: State, path: Path) -> None:
+    """Refuse weights that are NaN or infinite in the network: training would look as if it diverged."""
+    bad = {name: int((~weights[name].to(own[name].dtype).isfinite()).sum()) for name in own}
+    bad = {name: count for name, count in bad.items() if count}
+    if bad:
+        faults = [
+            f"{name}: {count:,} of {own[name].numel():,} values are NaN or infinite"
+            for name, count in list(bad.items())[:_NAMED_IN_AN_ERROR]
+        ]
+        more = [f"… and {len(bad) - _NAMED_IN_AN_ERROR} more"] if len(bad) > _NAMED_IN_AN_ERROR else []
+        raise ConfigError(
+            "\n".join([f"model.weights: {path}: weights that are not finite", *faults, *more]),
+            hint="Name an earlier checkpoint: the training that wrote this one had diverged.",
+        )
 
 
 def _other_network(path: Path, faults: list[str]) -> ConfigError:

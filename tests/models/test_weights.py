@@ -1,3 +1,7 @@
+import errno
+import os
+import warnings
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -135,3 +139,78 @@ def test_a_file_without_named_tensors_is_refused(tmp_path, content):
 def test_a_path_that_cannot_be_weights_is_refused(tmp_path, name, reason):
     with pytest.raises(ConfigError, match=reason):
         load_weights(small_unet(), tmp_path / name)
+
+
+def odd(weight):
+    """What can stand in a file in place of a weight, and how it is told."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {
+            "sparse (sparse_coo)": weight.to_sparse(),
+            "sparse (sparse_csr)": torch.eye(4).to_sparse_csr(),
+            "on the meta device, without data": weight.to("meta"),
+            "quantised (qint8)": torch.quantize_per_tensor(weight, 0.1, 0, torch.qint8),
+            "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+            "of dtype int32": (weight * 100).int(),
+            "of dtype bool": weight > 0,
+            "of dtype complex64": weight.to(torch.complex64),
+            "of dtype float8_e4m3fn": weight.to(torch.float8_e4m3fn),
+        }
+
+
+FIRST = "encoder.0.0.weight"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("told", odd(torch.ones(1)))
+def test_what_is_no_plain_floating_point_weight_is_refused_and_named(tmp_path, told):
+    state = small_unet(seed=1).state_dict()
+    torch.save({**state, FIRST: odd(state[FIRST])[told]}, tmp_path / "odd.pth")
+    model = small_unet()
+    with pytest.raises(ConfigError) as error:
+        load_weights(model, tmp_path / "odd.pth")
+    assert f"{FIRST} is {told}" in error.value.message
+    assert_same(model, small_unet())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_weights_of_other_floating_point_types_are_read(tmp_path, dtype):
+    source = small_unet(seed=1)
+    state = {name: t.to(dtype) if t.is_floating_point() else t for name, t in source.state_dict().items()}
+    save_file(state, tmp_path / "half.safetensors")
+    model = small_unet()
+    assert load_weights(model, tmp_path / "half.safetensors") == []
+    assert torch.allclose(model.state_dict()[FIRST], source.state_dict()[FIRST], atol=0.01)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
+def test_weights_that_are_not_finite_are_named_as_that(tmp_path, value):
+    state = {
+        name: t.double() if t.is_floating_point() else t
+        for name, t in small_unet(seed=1).state_dict().items()
+    }
+    state[FIRST][0, 0, 0, :2] = value
+    save_file(state, tmp_path / "gone.safetensors")
+    model = small_unet()
+    with pytest.raises(ConfigError, match="weights that are not finite") as error:
+        load_weights(model, tmp_path / "gone.safetensors")
+    assert f"{FIRST}: 2 of 108 values are NaN or infinite" in error.value.message
+    assert_same(model, small_unet())
+
+
+def test_a_head_that_is_not_used_may_be_of_any_values(tmp_path):
+    state = resnet18(num_classes=10).state_dict()
+    state["fc.weight"].fill_(float("nan"))
+    torch.save(state, tmp_path / "ten.pth")
+    assert len(load_weights(resnet18(num_classes=4), tmp_path / "ten.pth")) == 1
+
+
+def test_a_file_that_can_not_be_read_now_is_not_called_damaged(tmp_path, monkeypatch):
+    torch.save(small_unet().state_dict(), tmp_path / "far.pth")
+
+    def stale(*_, **__):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(torch, "load", stale)
+    with pytest.raises(ConfigError, match=r"far\.pth: cannot read: stale file handle"):
+        load_weights(small_unet(), tmp_path / "far.pth")
