@@ -15,6 +15,8 @@ _PLACES = {
     "log": "The log in focus",
     "numerics": "What 16 bits do to the numbers",
     "leave": "Leaving a run that still goes",
+    "stop": "Before a run is stopped",
+    "discard": "Before edits are lost",
     "switch": "Before another preset",
     "help": "The help screen",
     "app": "Everywhere",

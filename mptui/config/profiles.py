@@ -52,6 +52,11 @@ def list_profiles(environ: Mapping[str, str] = os.environ) -> list[ProfileInfo]:
     return sorted(found.values(), key=lambda info: (_digit(info.name), info.name))
 
 
+def is_built_in(name: str) -> bool:
+    """Whether a profile of this name comes with the program; case does not count, as on some file systems."""
+    return name.casefold() in {path.stem for path in _built_in().glob("*.toml")}
+
+
 def find_profile(name: str, environ: Mapping[str, str] = os.environ) -> Path:
     """Find the file of a profile.
 

@@ -13,7 +13,7 @@ import tomli_w
 
 from mptui.config.dump import values_of, written
 from mptui.config.places import expanded
-from mptui.config.profiles import find_profile, user_folder
+from mptui.config.profiles import find_profile, is_built_in, user_folder
 from mptui.config.schema import RunConfig
 from mptui.config.validate import read_document
 from mptui.errors import ConfigError, DiskError
@@ -29,7 +29,7 @@ def save_profile(
     """Save what differs from the defaults as a profile in the user's folder.
 
     Raises:
-        ConfigError: The name can't be a file's, or is taken.
+        ConfigError: The name can't be a file's, is that of a built-in profile, or is taken.
         DiskError: The folder can't be written.
     """
     return write_profile(_place_of_name(name, environ), profile_text(config, description))
@@ -39,7 +39,7 @@ def place_of(where: str, environ: Mapping[str, str] = os.environ) -> Path:
     """The file that a profile is saved in: a path, or the file of a name in the user's folder.
 
     Raises:
-        ConfigError: The name can't be a file's.
+        ConfigError: The name can't be a file's, or is that of a built-in profile.
     """
     if os.sep in where or where.endswith(".toml"):
         return expanded(where)
@@ -68,7 +68,8 @@ def copy_profile(name: str, origin: str, environ: Mapping[str, str] = os.environ
     """Copy a profile, comments and all, into the user's folder; its description says what it is a copy of.
 
     Raises:
-        ConfigError: The name can't be a file's or is taken, or `origin` is missing or not TOML.
+        ConfigError: The name can't be a file's, is that of a built-in profile or taken, or `origin` is
+            missing or not TOML.
         DiskError: The folder can't be written.
     """
     source = find_profile(origin, environ)
@@ -119,5 +120,10 @@ def _place_of_name(name: str, environ: Mapping[str, str]) -> Path:
         raise ConfigError(
             f"\"{clean(name, limit=80)}\" can't be a profile's name",
             hint="use letters, digits, '-', '_' and '.', with a letter or a digit first, and no path",
+        )
+    if is_built_in(name):
+        raise ConfigError(
+            f"{name} is a built-in profile, and one of your own would be taken in its place",
+            hint=f"choose another name, such as my-{name}",
         )
     return user_folder(environ) / f"{name}.toml"

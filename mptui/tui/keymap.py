@@ -27,6 +27,8 @@ ALWAYS = {
     "app.back": "escape",
     "app.leave": "ctrl+c",
     "leave.stay": "escape",
+    "stop.stay": "escape",
+    "discard.stay": "escape",
     "switch.stay": "escape",
     "edit.cancel": "escape",
     "help.close": "escape",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from textual.binding import Binding, BindingType
 from textual.keys import format_key
 
-MODAL = {"leave", "help", "edit", "switch"}
+MODAL = {"leave", "stop", "discard", "help", "edit", "switch"}
 """Where only the keys of that dialog are heard."""
 
 PARTS_OF = {"live": ("chart", "log"), "picker": ("list",)}
@@ -72,7 +72,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("live.page", "tab", "next_page", "next panel", "panels"),
     Key("live.checkpoint", "c", "command('checkpoint')", "save a checkpoint now", "checkpoint"),
-    Key("live.stop", "x", "command('stop')", "stop the run, and save it first", "stop"),
+    Key("live.stop", "x", "stop", "stop and save; twice: without asking", "stop"),
     Key("live.validate", "v", "command('validate')", "measure the validation set now", "validate"),
     Key("live.advice", "a", "take_advice", "take the advice shown", "advice"),
     Key("live.numerics", "n", "numerics", "what 16 bits do to the numbers", "numerics"),
@@ -93,9 +93,13 @@ KEYS: tuple[Key, ...] = (
     Key("app.help", "question_mark", "app.help", "all keys of this screen", "help"),
     Key("app.palette", "ctrl+p", "app.command_palette", "find a command by its name", palette=False),
     Key("app.theme", "ctrl+t", "app.next_theme", "next theme"),
-    Key("leave.stop", "x", "stop", "stop, save, and leave", palette=False),
-    Key("leave.detach", "d", "detach", "keep training in the background", palette=False),
-    Key("leave.stay", "escape,backspace", "stay", "stay", palette=False),
+    Key("leave.stop", "x", "answer('stop')", "stop, save, and leave", palette=False),
+    Key("leave.detach", "d", "answer('detach')", "keep training in the background", palette=False),
+    Key("leave.stay", "escape,backspace", "answer('stay')", "stay", palette=False),
+    Key("stop.stop", "x,enter", "answer('stop')", "save and stop", palette=False),
+    Key("stop.stay", "escape,backspace", "answer('stay')", "keep training", palette=False),
+    Key("discard.discard", "q,enter", "answer('discard')", "leave without them", palette=False),
+    Key("discard.stay", "escape,backspace", "answer('stay')", "stay", palette=False),
     Key("switch.take", "enter", "take", "switch (so does its digit again)", palette=False),
     Key("switch.stay", "escape,backspace", "stay", "stay", palette=False),
     Key("edit.take", "enter", "take", "take it", palette=False),

@@ -50,9 +50,59 @@ class Picked:
             flags["training.epochs"] = (PICKED, value)
         return flags | {key: (EDITED, value) for key, value in self.edits.items()}
 
+    @property
+    def description(self) -> str:
+        """What a profile that is saved from it is described as."""
+        edits = ", ".join(f"{key} = {value}" for key, value in self.edits.items())
+        return f"{self.profile} with {edits}" if edits else f"A copy of {self.profile}"
+
     def request(self, environ: Mapping[str, str] = os.environ) -> Request:
         """What the run is asked with."""
         return Request(self.profile, self.flags(), (), environ)
+
+
+class Picks:
+    """What is picked, and what was changed by hand for each profile while others are looked at.
+
+    Attributes:
+        now: What a run would be asked with at the moment.
+    """
+
+    def __init__(self, first: Picked) -> None:
+        self.now = first
+        self._others: dict[str, Picked] = {}
+        self._used: dict[str, Mapping[str, Any]] = {}
+
+    def of(self, profile: str) -> Picked:
+        """What a run of `profile` would be asked with: its own epochs and edits, the same for the rest."""
+        if profile == self.now.profile:
+            return self.now
+        own = self._others.get(profile, Picked(profile))
+        return replace(self.now, profile=profile, epochs=own.epochs, edits=own.edits)
+
+    def choose(self, profile: str) -> None:
+        """Pick another profile, with what was changed for it before."""
+        chosen = self.of(profile)
+        self._others[self.now.profile] = self.now
+        self._others.pop(profile, None)
+        self.now = chosen
+
+    def edited(self) -> list[str]:
+        """The profiles with edits."""
+        return [each.profile for each in (*self._others.values(), self.now) if each.edits]
+
+    def unused(self) -> list[str]:
+        """The profiles whose edits are in no file and no run."""
+        return [name for name in self.edited() if self._used.get(name) != self.of(name).edits]
+
+    def use(self) -> None:
+        """Note that a run has the edits, and keeps them in its directory."""
+        self._used[self.now.profile] = self.now.edits
+
+    def saved_as(self, profile: str) -> None:
+        """Pick the profile that has just been saved; what it was made from has no changes any more."""
+        self.now = replace(self.now, epochs="", edits={})
+        self.choose(profile)
 
 
 def resolved(picked: Picked, task: TaskName | None, environ: Mapping[str, str] = os.environ) -> Resolved:
@@ -67,19 +117,15 @@ def resolved(picked: Picked, task: TaskName | None, environ: Mapping[str, str] =
 
 def every_profile(
     profiles: Sequence[ProfileInfo],
-    picked: Picked,
+    picks: Picks,
     task: TaskName | None,
     environ: Mapping[str, str] = os.environ,
 ) -> tuple[dict[str, Resolved], dict[str, str]]:
-    """Resolve each profile with what else was picked: those that can be had, and why the others can't.
-
-    Edits belong to the profile that is picked.
-    """
+    """Resolve each profile with what else was picked: those that can be had, and why the others can't."""
     resolutions, faults = {}, {}
     for info in profiles:
-        own = picked if info.name == picked.profile else replace(picked, profile=info.name, edits={})
         try:
-            resolutions[info.name] = resolved(own, task, environ)
+            resolutions[info.name] = resolved(picks.of(info.name), task, environ)
         except ConfigError as error:
             faults[info.name] = error.message
     return resolutions, faults

@@ -64,3 +64,10 @@ def test_new_copies_a_profile_and_prints_where_it_is(run, tmp_path):
     assert tomli.loads(path.read_text())["description"] == "A copy of debug"
     assert run("validate", "mine").exit_code == 0
     assert "mptui run --profile mine" in ended.stderr
+
+
+def test_a_copy_never_takes_the_name_of_a_built_in_profile(run, tmp_path):
+    refused = run("new", "fast", "--from", "stable")
+    assert isinstance(refused.exception, ConfigError)
+    assert "is a built-in profile" in str(refused.exception)
+    assert not (tmp_path / "own").exists()

@@ -92,7 +92,7 @@ def test_a_key_leaves_the_run_to_itself_and_another_terminal_stops_it(terminal):
     watcher.shows("■ paused")
     watcher.press("space")
     watcher.until(lambda: count(program, Resumed), "going on")
-    watcher.press("x")
+    watcher.press("xx")
     watcher.shows("■ stopped")
     watcher.press("q")
     assert watcher.exit_code() == 0
@@ -120,7 +120,7 @@ def test_a_closed_terminal_leaves_a_run_that_is_no_busier_for_it(terminal):
 
     watcher = terminal(environ=ENDLESS, arguments=("attach",))
     watcher.shows("● training")
-    watcher.press("x")
+    watcher.press("xx")
     watcher.shows("■ stopped")
     watcher.press("q")
     assert watcher.exit_code() == 0
@@ -136,7 +136,7 @@ def test_any_number_watches_one_only_watches_and_all_get_the_exit_code(terminal,
     reader = terminal(environ=ENDLESS, arguments=("attach", "--readonly"))
     for each in (watcher, reader):
         each.shows("● training")
-    reader.press("x")
+    reader.press("xx")
     reader.shows("this screen only watches")
     watcher.press("q")  # leaves the screen, and not the run
     assert watcher.exit_code() == 0

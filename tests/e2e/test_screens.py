@@ -28,7 +28,7 @@ def test_a_terminal_that_nobody_reads_costs_the_run_no_step(terminal):
     look_until(lambda: count(program, DeviceSample) >= samples + 7)
     assert count(program, Step) >= steps + 20
     assert program.child.memory_info().rss < memory + 100 * MIB
-    program.press("x")
+    program.press("xx")
     program.shows("■ stopped")
     program.press("q")
     assert program.exit_code() == 0
@@ -128,7 +128,8 @@ def test_keys_of_one_packet_go_where_each_one_leads(terminal):
     program.shows("workers")
     program.press("enter")
     program.shows("enter start")
-    program.press("\t\t\t\t7\t4")  # to the epochs, seven of them, and back to the profiles
+    program.press("\t\tunet\t\t\t4")  # to the model, its name, and back to the profiles
     program.shows("╭─ debug")
+    assert "│ unet " in program.text
     program.press("q")
     assert program.exit_code() == 0

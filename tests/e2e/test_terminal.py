@@ -89,7 +89,7 @@ def test_presets_switched_in_the_middle_lose_and_repeat_no_sample(terminal):
         program.until(lambda words=words: words in switches(program), "the preset")
         epochs = count(program, EpochFinished)
         program.until(lambda epochs=epochs: count(program, EpochFinished) >= epochs + 3, "more epochs")
-    program.press("x")
+    program.press("xx")
     program.shows("■ stopped")
     program.press("q")
     assert program.exit_code() == 0
@@ -184,7 +184,7 @@ def test_a_stop_while_it_compiles_is_seen_at_once_and_the_program_can_be_left(te
     program = terminal(environ=TINY | settings, program=(str(SLOW_COMPILE),))
     start_training(program)
     program.shows("● compiling")
-    program.press("x")
+    program.press("xx")
     program.shows("stopped")
     program.press("q")
     assert program.exit_code() == 0

@@ -9,7 +9,7 @@ from mptui.tui.watch import Watch
 from tests.hardware.conftest import driver
 from tests.hardware.fake_nvml import GIB, h200, t4
 from tests.hardware.machines import MPS, XPU, amd, cpu
-from tests.tui.cockpits import cockpit, until
+from tests.tui.cockpits import DEADLINE_S, cockpit, until
 from tests.tui.frames import frame
 
 __all__ = ["driver"]
@@ -176,3 +176,18 @@ def test_the_host_is_not_told_as_the_card_of_another_maker():
         assert "cpu" in watch._samplers
     finally:
         watch.stop()
+
+
+async def test_enter_while_it_still_looks_goes_on_when_it_has_looked(tmp_path):
+    go = threading.Event()
+
+    def slow_look(_with_torch):
+        go.wait(DEADLINE_S)
+        return look(False)
+
+    environ = {"XDG_STATE_HOME": str(tmp_path), "MPTUI_CONFIG_DIR": str(tmp_path)}
+    async with cockpit(look=slow_look, environ=environ) as (app, pilot, _runs):
+        await pilot.press("enter")
+        await until(app, pilot, "then the profiles")
+        go.set()
+        await until(app, pilot, "enter start")

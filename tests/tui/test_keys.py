@@ -10,9 +10,9 @@ from mptui.tui.app import MptuiApp
 from mptui.tui.keymap import FILE_NAME, load_keymap
 from mptui.tui.keys import KEYS, bindings, display
 from mptui.tui.screens.ask import AskDialog
+from mptui.tui.screens.choices import DiscardDialog, LeaveDialog, StopDialog
 from mptui.tui.screens.detection import DetectionScreen
 from mptui.tui.screens.help import HelpScreen
-from mptui.tui.screens.leave import LeaveDialog
 from mptui.tui.screens.live import LiveScreen
 from mptui.tui.screens.numerics import NumericsScreen
 from mptui.tui.screens.picker import PickerScreen
@@ -28,6 +28,8 @@ OWNERS = {
     "log": LogPanel,
     "app": MptuiApp,
     "leave": LeaveDialog,
+    "stop": StopDialog,
+    "discard": DiscardDialog,
     "switch": PresetDialog,
     "help": HelpScreen,
     "detection": DetectionScreen,

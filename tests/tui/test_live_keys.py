@@ -1,6 +1,7 @@
 """The keys of the live screen: what reaches the run, presets, leaving, help."""
 
 import pytest
+from textual.events import Key
 
 from mptui.config.dump import to_toml
 from mptui.config.merge import resolve
@@ -21,7 +22,8 @@ async def test_keys_reach_the_run():
         assert "■ paused" in frame(app)
         await pilot.press("space")
         await put(app, pilot, Resumed(time=START + 5010, step=14_297))
-        await pilot.press("x")
+        await pilot.press("x", "x")
+        await pilot.pause()
     assert source.sent == [
         ("checkpoint", None),
         ("validate", None),
@@ -207,3 +209,31 @@ async def test_advice_that_was_taken_is_not_offered_again():
         await pilot.press("a")
         assert await seen(app, pilot, "there is no advice to take")
     assert source.sent == []
+
+
+async def test_one_key_beside_the_checkpoint_ends_no_run():
+    source = MemorySource(demo())
+    async with live(source) as (app, pilot):
+        await pilot.press("x")
+        await until(app, pilot, "stop the run?")
+        assert "x / enter  save and stop" in frame(app)
+        assert source.sent == []
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "stop the run?" not in frame(app)
+        await pilot.press("x")
+        await until(app, pilot, "stop the run?")
+        await pilot.press("enter")
+        await pilot.pause()
+    assert source.sent == [("stop", None)]
+
+
+async def test_a_stop_key_pressed_twice_at_once_stops():
+    source = MemorySource(demo())
+    async with live(source) as (app, pilot):
+        for _ in range(2):
+            app.post_message(Key("x", "x"))
+        while not source.sent:
+            await pilot.pause(0.01)
+        assert "stop the run?" not in frame(app)
+    assert source.sent == [("stop", None)]

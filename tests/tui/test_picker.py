@@ -262,6 +262,116 @@ async def test_a_value_is_edited_by_keys_typed_in_one_go(environ):
     assert screen.picked.edits == {"training.lr": 0.05}
 
 
+async def edit(pilot, screen, key, text):
+    """Give a setting another value, by its dialog."""
+    await go_to(pilot, screen, key)
+    await pilot.press("e")
+    await pilot.pause()
+    await write(pilot, text)
+    await pilot.press("enter")
+    await pilot.pause()
+
+
+async def test_edits_stay_with_their_profile_while_others_are_looked_at(environ):
+    async with picker(environ) as (app, pilot, screen):
+        await edit(pilot, screen, "training.lr", "0.05")
+        await until(app, pilot, "╭─ fast · edited")
+        await pilot.press("2")
+        await until(app, pilot, "╭─ stable")
+        assert screen.picked.edits == {}
+        assert "1 * fast" in frame(app)
+        await edit(pilot, screen, "training.lr", "0.07")
+        await pilot.press("1")
+        await until(app, pilot, "╭─ fast · edited")
+        assert screen.picked.edits == {"training.lr": 0.05}
+        await pilot.press("2")
+        await until(app, pilot, "╭─ stable · edited")
+        assert screen.picked.edits == {"training.lr": 0.07}
+
+
+async def test_epochs_are_those_of_their_profile(environ):
+    save_last({"profile": "gone", "model": "", "data": "", "epochs": "9"}, environ)
+    async with picker(environ) as (app, pilot, screen):
+        assert screen.picked.epochs == ""
+        screen.query_one("#epochs", Input).value = "3"
+        await until(app, pilot, "epochs     3")
+        await pilot.press("4")
+        await until(app, pilot, "epochs     5")
+        assert screen.picked.epochs == screen.query_one("#epochs", Input).value == ""
+        await pilot.press("1")
+        await until(app, pilot, "epochs     3")
+        assert screen.query_one("#epochs", Input).value == "3"
+
+
+@pytest.mark.parametrize("key", ["q", "escape"])
+async def test_edits_are_lost_only_after_a_question(environ, key):
+    async with cockpit(environ=environ) as (app, pilot, _runs):
+        await until(app, pilot, "use ")
+        await pilot.press("enter")
+        await until(app, pilot, "enter start")
+        screen = app.screen
+        await pilot.press("1")
+        await edit(pilot, screen, "training.lr", "0.05")
+        await pilot.press("2", key)
+        await until(app, pilot, "edits would be lost")
+        assert "Edited and not saved (w saves): fast" in frame(app)
+        await pilot.press("escape")
+        await until(app, pilot, "enter start")
+        assert app.screen is screen
+        await pilot.press(key, "q")
+        await pilot.pause()
+        assert app.return_code == 0 if key == "q" else screen not in app.screen_stack
+
+
+async def test_edits_that_a_run_has_are_not_lost(environ):
+    from tests.tui.events import demo, finished
+
+    async with cockpit(environ=environ, events=[*demo(), finished()]) as (app, pilot, _runs):
+        await until(app, pilot, "use ")
+        await pilot.press("enter")
+        await until(app, pilot, "enter start")
+        picked = app.screen
+        await edit(pilot, picked, "training.lr", "0.05")
+        await pilot.press("enter")
+        await until(app, pilot, "✓ completed")
+        await pilot.press("escape")
+        await until(app, pilot, " · edited")
+        await pilot.press("escape")
+        await pilot.pause()
+        assert picked not in app.screen_stack
+
+
+@pytest.mark.parametrize("name", ["fast", "Fast"])
+async def test_no_profile_of_ones_own_has_the_name_of_a_built_in_one(environ, name):
+    async with picker(environ) as (app, pilot, _screen):
+        await pilot.press("w")
+        await pilot.pause()
+        await write(pilot, name)
+        await pilot.press("enter")
+        await until(app, pilot, "is a built-in profile")
+    assert not Path(environ["MPTUI_CONFIG_DIR"]).exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "said"),
+    [("model", "vit_b_17", "✗ model.name"), ("data", "/nowhere/at/all", "✗ no such folder")],
+)
+async def test_what_is_known_to_be_wrong_does_not_start(environ, field, text, said):
+    async with cockpit(environ=environ) as (app, pilot, runs):
+        await until(app, pilot, "use ")
+        await pilot.press("enter")
+        await until(app, pilot, "enter start")
+        app.screen.query_one(f"#{field}", Input).value = text
+        await until(app, pilot, f"╭─ ✗ {field}")
+        await pilot.press("enter")
+        await until(app, pilot, "can't be started")
+        assert app.screen.query_one(f"#{field}").has_focus
+        await until(app, pilot, said)
+        app.screen.query_one(f"#{field}", Input).value = ""
+        await until(app, pilot, f"╭─ {field}")
+    assert runs == []
+
+
 async def test_the_network_decides_about_the_task(environ):
     async with picker(environ) as (app, pilot, screen):
         assert "batch      64" in frame(app)
@@ -317,7 +427,7 @@ async def test_what_was_picked_is_what_is_asked_for(environ):
         await pilot.pause()
         await pilot.press("enter")
         await until(app, pilot, "space pause")
-        await pilot.press("x")
+        await pilot.press("x", "x")
         await pilot.pause()
     assert [run.request for run in runs] == [
         Request(

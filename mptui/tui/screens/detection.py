@@ -56,6 +56,7 @@ class DetectionScreen(Page):
         self._look = look
         self._seen: Seen | None = None
         self._chosen = 0
+        self._goes_on = False
         self._watch = Watch()
         self._top, self._torch = TopLine(), Static(id="torch", markup=False)
 
@@ -110,6 +111,9 @@ class DetectionScreen(Page):
         self._watch.follow(seen.devices)
         looked = Content.styled(f"looked at {fmt.clock(seen.time, seconds=True)}", "$quiet")
         self._top.say(looked)
+        if self._goes_on:
+            self._goes_on = False
+            self.action_choose()
 
     def show_gauges(self) -> None:
         """Show the latest samples; never waits for a driver."""
@@ -140,7 +144,8 @@ class DetectionScreen(Page):
     def action_choose(self) -> None:
         """Go on with the chosen device."""
         if self._seen is None:
-            self.notify("still looking at this machine", markup=False)
+            self._goes_on = True
+            self._top.say(Content.styled("looking at this machine, then the profiles …", "$quiet"))
             return
         device = self._seen.devices[self._chosen]
         if device.usable:

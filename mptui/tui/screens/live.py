@@ -19,7 +19,7 @@ from mptui.text import clean
 from mptui.tui.background import in_background
 from mptui.tui.budget import Budget
 from mptui.tui.keys import bindings
-from mptui.tui.screens.leave import Answer, LeaveDialog
+from mptui.tui.screens.choices import Answer, LeaveDialog, StopDialog
 from mptui.tui.screens.numerics import NumericsScreen
 from mptui.tui.screens.page import Page
 from mptui.tui.screens.preset import PresetDialog
@@ -124,7 +124,7 @@ class LiveScreen(Page):
         if self._undrawn and (at_once or self._budget.allows()):
             self._undrawn = False
             self._show()
-        if self._leaving and (self.view.finished is not None or self.source.finished):
+        if self._leaving and self._has_ended() and self.is_current:
             self.dismiss("left")
 
     def _show(self) -> None:
@@ -154,10 +154,22 @@ class LiveScreen(Page):
 
     def action_command(self, command: str, argument: str | None = None) -> None:
         """Ask the run for something; its answers come back as events, into the log."""
-        if self.source.finished or self.view.finished is not None:
+        if self._has_ended():
             self.notify("the run has ended", severity="warning", markup=False)
         else:
             self.source.send(command, argument)
+
+    def action_stop(self) -> None:
+        """Ask whether to stop the run, which one key beside others must not do."""
+        if self._has_ended():
+            self.action_command("stop")
+        elif not self._leaving:
+            words = "All that it has learnt is saved first; `mptui resume` goes on from there."
+            dialog = StopDialog(self._keymap, "stop the run?", words)
+            self.app.push_screen(dialog, lambda how: self.action_command("stop") if how == "stop" else None)
+
+    def _has_ended(self) -> bool:
+        return self.source.finished or self.view.finished is not None
 
     def action_preset(self, digit: int) -> None:
         """Switch to the preset at this digit; where some of it can't change in a run, say so first."""
@@ -245,7 +257,7 @@ class LiveScreen(Page):
 
     def action_detach(self) -> None:
         """Leave the run to itself, and give the terminal back."""
-        if not self.source.hosted or self.source.finished or self.view.finished is not None:
+        if not self.source.hosted or self._has_ended():
             self.leave()
         elif self.source.can_detach:
             self.dismiss("detached")
@@ -266,10 +278,12 @@ class LiveScreen(Page):
 
     def leave(self) -> None:
         """Leave; while the run goes, ask what becomes of it."""
-        if self.source.finished or self.view.finished is not None or not self.source.hosted:
+        if self._has_ended() or not self.source.hosted:
             self.dismiss("left")
         else:
-            self.app.push_screen(LeaveDialog(self._keymap, can_detach=self.source.can_detach), self._answered)
+            hidden = frozenset() if self.source.can_detach else frozenset({"leave.detach"})
+            dialog = LeaveDialog(self._keymap, "the run still goes", hidden=hidden)
+            self.app.push_screen(dialog, self._answered)
 
     def _answered(self, answer: Answer | None) -> None:
         if answer == "stop":

@@ -2,10 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, get_args
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -17,7 +16,7 @@ from textual.widgets import Input, OptionList, Static
 
 from mptui import format as fmt
 from mptui.config.given import read_value
-from mptui.config.keys import SETTINGS, UNSET, Setting
+from mptui.config.keys import SETTINGS
 from mptui.config.merge import Resolved
 from mptui.config.profiles import list_profiles
 from mptui.config.save import save_profile
@@ -29,12 +28,15 @@ from mptui.text import clean, clean_lines
 from mptui.tui.about import about_data, model_names
 from mptui.tui.background import in_background
 from mptui.tui.completion import DataSuggester, ModelSuggester
+from mptui.tui.explained import choices, explained
 from mptui.tui.fits import Fit, fits
 from mptui.tui.keys import bindings
 from mptui.tui.last import load_last, save_last
-from mptui.tui.picked import Picked, every_profile, resolved, to_save, values
+from mptui.tui.picked import Picked, Picks, every_profile, resolved, to_save, values
 from mptui.tui.screens.ask import AskDialog
+from mptui.tui.screens.choices import Answer, DiscardDialog
 from mptui.tui.screens.page import Page
+from mptui.tui.widgets.fields import Fields
 from mptui.tui.widgets.keybar import KeyBar
 from mptui.tui.widgets.outline import Outline
 from mptui.tui.widgets.small import TooSmall
@@ -43,8 +45,6 @@ from mptui.tui.widgets.values import KeyedList, profile_options, value_options
 
 TYPING_PAUSE_S = 0.3
 """What takes a while is begun when no key came for so long."""
-
-_FIELDS = ("model", "data", "epochs")
 
 
 class PickerScreen(Page):
@@ -81,19 +81,20 @@ class PickerScreen(Page):
         last = load_last(environ)
         names = [info.name for info in self._profiles]
         first = next(name for name in (last["profile"], profile, *names) if name in names)
-        self._picked = Picked(first, device.torch_name, last["model"], last["data"], last["epochs"])
+        own = last["epochs"] if first == last["profile"] else ""
+        self._picks = Picks(Picked(first, device.torch_name, last["model"], last["data"], own))
         self._data_task: TaskName | None = None
         self._about_data = ""
         self._models = ModelSuggester()
         self._resolved: Resolved | None = None
-        self._fault = ""
+        self._fault = self._data_fault = ""
         self._fits: dict[str, Fit | str] = {}
         self._counting: object = None
 
     @property
     def picked(self) -> Picked:
         """What is picked so far."""
-        return self._picked
+        return self._picks.now
 
     def compose(self) -> ComposeResult:
         """Lay out the lists, and the three choices below them."""
@@ -103,30 +104,13 @@ class PickerScreen(Page):
             with Vertical(id="right"):
                 yield Outline(id="words")
                 yield KeyedList(id="values")
-        with Horizontal(id="choices"):
-            yield Input(
-                self._picked.model,
-                placeholder="as suits the data",
-                id="model",
-                compact=True,
-                suggester=self._models,
-            )
-            yield Input(
-                self._picked.data,
-                placeholder="shapes, set, folder",
-                id="data",
-                compact=True,
-                suggester=DataSuggester(),
-            )
-            yield Input(self._picked.epochs, placeholder="profile's", id="epochs", compact=True)
+        yield Fields(self.picked, self._models, DataSuggester())
         yield Static(id="note", markup=False)
         yield KeyBar(self.where, self._keymap)
         yield TooSmall()
 
     def on_mount(self) -> None:
         """Show what is picked, and find out what takes a while."""
-        for name in _FIELDS:
-            self.query_one(f"#{name}", Input).border_title = name
         self.query_one("#profiles", KeyedList).border_title = "profiles"
         self._refresh_profiles()
         self._refresh()
@@ -148,21 +132,22 @@ class PickerScreen(Page):
 
     def _refresh_profiles(self) -> None:
         names = [info.name for info in self._profiles]
-        _, faults = every_profile(self._profiles, self._picked, self._data_task, self._environ)
+        _, faults = every_profile(self._profiles, self._picks, self._data_task, self._environ)
         too_much = {name for name, fit in self._fits.items() if not (isinstance(fit, Fit) and fit.fits)}
         profiles = self.query_one("#profiles", KeyedList)
-        profiles.replace(profile_options(names, faults.keys() | too_much))
+        profiles.replace(profile_options(names, faults.keys() | too_much, self._picks.edited()))
         with profiles.prevent(OptionList.OptionHighlighted):
-            profiles.highlighted = names.index(self._picked.profile)
+            profiles.highlighted = names.index(self.picked.profile)
 
     def _refresh(self) -> None:
         """Resolve anew, and show it."""
         try:
-            self._resolved, self._fault = resolved(self._picked, self._data_task, self._environ), ""
+            self._resolved, self._fault = resolved(self.picked, self._data_task, self._environ), ""
         except MptuiError as error:
             self._resolved, self._fault = None, error.message
         listed = self.query_one("#values", KeyedList)
-        listed.border_title = Content(clean(self._picked.profile, 40))
+        edited = " · edited" if self.picked.edits else ""
+        listed.border_title = Content(f"{clean(self.picked.profile, 40)}{edited}")
         if self._resolved is not None:
             # less the cells beside each line, and those of a scroll bar
             listed.replace(value_options(values(self._resolved), listed.content_region.width - 3))
@@ -177,13 +162,17 @@ class PickerScreen(Page):
         if self._resolved is None:
             words.refuse(self._fault)
         else:
-            words.show(self._resolved, self._device, self._fits.get(self._picked.profile))
+            words.show(self._resolved, self._device, self._fits.get(self.picked.profile))
 
     def _show_note(self) -> None:
+        faults = self._faults()
+        self.query_one(Fields).show_faults(faults.keys() & {"model", "data"})
         key = self.query_one("#values", KeyedList).highlighted_id
         meaning = SETTINGS[key].field.description if key in SETTINGS else None
         focused = self.query_one("#values").has_focus
         note = meaning if focused and meaning else self._about_data
+        if isinstance(self.focused, Input) and (fault := faults.get(str(self.focused.id))):
+            note = f"✗ {fault}"
         style = "$text-warning" if note.startswith("✗") else "$quiet"
         self.query_one("#note", Static).update(Content.styled(clean(note, 300), style))
 
@@ -199,7 +188,7 @@ class PickerScreen(Page):
 
     def _count_memory(self) -> None:
         """Count what each profile would take, if that may be another than before."""
-        counting = replace(self._picked, profile=""), self._data_task
+        counting = [self._picks.of(info.name) for info in self._profiles], self._data_task
         if counting != self._counting:
             self._fits, self._counting = {}, counting
             self._show_words()
@@ -208,7 +197,7 @@ class PickerScreen(Page):
     @work(exclusive=True, group="memory")
     async def _count(self, counting: object) -> None:
         await asyncio.sleep(TYPING_PAUSE_S)
-        runs, _ = every_profile(self._profiles, self._picked, self._data_task, self._environ)
+        runs, _ = every_profile(self._profiles, self._picks, self._data_task, self._environ)
         device = self._device
         try:
             counted = await in_background(lambda: fits(runs, device))
@@ -220,20 +209,23 @@ class PickerScreen(Page):
         with suppress(NoMatches):  # the screen was left meanwhile
             self._refresh_profiles()
             self._show_words()
+            self._show_note()
 
     @work(exclusive=True, group="data")
     async def _look_at_data(self) -> None:
         """Say which task the data is for, once nobody types any more."""
         await asyncio.sleep(TYPING_PAUSE_S)
-        where = self._picked.data
+        where = self.picked.data
         task: TaskName | None
+        fault = ""
         try:
             task, about = await in_background(lambda: about_data(where))
         except MptuiError as error:
-            task, about = None, f"✗ {error.message}"
-        if where != self._picked.data:
+            task, fault = None, error.message
+            about = f"✗ {fault}"
+        if where != self.picked.data:
             return
-        self._data_task, self._about_data = task, about
+        self._data_task, self._about_data, self._data_fault = task, about, fault
         with suppress(NoMatches):  # the screen was left meanwhile
             self._refresh_profiles()
             self._refresh()
@@ -245,8 +237,10 @@ class PickerScreen(Page):
         self._choose(str(event.option.id))
 
     def _choose(self, name: str) -> None:
-        if name != self._picked.profile:
-            self._picked = replace(self._picked, profile=name, edits={})
+        if name != self.picked.profile:
+            self._note_fields()
+            self._picks.choose(name)
+            self.query_one(Fields).show_epochs(self.picked.epochs)
             self._refresh()
 
     @on(OptionList.OptionHighlighted, "#values")
@@ -265,16 +259,20 @@ class PickerScreen(Page):
 
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:
+        if event.input.id == "data":
+            self._data_fault = ""  # of another place
         self._take_in()
         if event.input.id == "data":
             self._look_at_data()
 
     def _take_in(self) -> None:
         """Take what stands on the screen: a key may be heard before the messages of those before it."""
-        model, data, epochs = (self.query_one(f"#{name}", Input).value.strip() for name in _FIELDS)
-        self._picked = replace(self._picked, model=model, data=data, epochs=epochs)
-        self._choose(self.query_one("#profiles", KeyedList).highlighted_id or self._picked.profile)
+        self._note_fields()
+        self._choose(self.query_one("#profiles", KeyedList).highlighted_id or self.picked.profile)
         self._refresh()
+
+    def _note_fields(self) -> None:
+        self._picks.now = self.query_one(Fields).taken_in(self.picked)
 
     @on(Input.Submitted)
     def _typed_whole(self) -> None:
@@ -292,11 +290,11 @@ class PickerScreen(Page):
         self.app.push_screen(
             AskDialog(
                 key,
-                _explained(setting, value.value, value.source),
+                explained(setting, value.value, value.source),
                 value.value,
                 check=lambda text: read_value(setting, text)[1],
                 take=lambda text: self._edited(key, text),
-                suggestions=_choices(setting),
+                suggestions=choices(setting),
             )
         )
 
@@ -305,19 +303,20 @@ class PickerScreen(Page):
         value, fault = read_value(SETTINGS[key], text)
         if fault is not None:
             return fault
-        edited = replace(self._picked, edits={**self._picked.edits, key: value})
+        edited = replace(self.picked, edits={**self.picked.edits, key: value})
         try:
             resolved(edited, self._data_task, self._environ)
         except MptuiError as error:
             return error.message
-        self._picked = edited
+        self._picks.now = edited
+        self._refresh_profiles()
         self._refresh()
         return None
 
     def action_save(self) -> None:
         """Save what is shown as a profile of one's own."""
         if self._resolved is None:
-            self._complain("can't be saved")
+            self._complain("can't be saved", self._fault)
             return
         self.app.push_screen(
             AskDialog(
@@ -330,63 +329,67 @@ class PickerScreen(Page):
         )
 
     def _saved(self, name: str) -> str | None:
-        description = self._description()
         try:
-            config = to_save(self._picked, self._data_task, self._environ)
-            path = save_profile(name, config, description, self._environ)
+            config = to_save(self.picked, self._data_task, self._environ)
+            path = save_profile(name, config, self.picked.description, self._environ)
         except MptuiError as error:
             return f"{error.message}: {error.hint}"
         self._profiles = list_profiles(self._environ)
-        self._picked = replace(self._picked, profile=name, edits={})
+        self._picks.saved_as(name)
+        self.query_one(Fields).show_epochs(self.picked.epochs)
         self._refresh_profiles()
         self._refresh()
         self.notify(clean(str(path)), title="saved", markup=False)
         return None
 
-    def _description(self) -> str:
-        edits = ", ".join(f"{key} = {value}" for key, value in self._picked.edits.items())
-        return f"{self._picked.profile} with {edits}" if edits else f"A copy of {self._picked.profile}"
-
     def action_start(self) -> None:
         """Start the run."""
         self._take_in()
-        if self._resolved is None:
-            self._complain("can't be started")
+        for name, fault in self._faults().items():
+            self._complain("can't be started", fault)
+            if name:
+                self.query_one(f"#{name}").focus()
             return
-        picked = self._picked
+        picked = self.picked
+        self._picks.use()
         save_last(
             {"profile": picked.profile, "model": picked.model, "data": picked.data, "epochs": picked.epochs},
             self._environ,
         )
         self.post_message(self.Started(picked.request(self._environ)))
 
-    def _complain(self, title: str) -> None:
-        """Say why there is no such run."""
-        self.notify(clean_lines(self._fault, 300), title=title, severity="error", markup=False)
+    def _faults(self) -> dict[str, str]:
+        """Why the run can't start, as far as that is known: by the field it lies in, or none of them."""
+        faults = {"data": self._data_fault, "": self._fault}
+        fit = self._fits.get(self.picked.profile)
+        if isinstance(fit, str):
+            faults["model" if fit.startswith("model.name") else ""] = fit
+        return {field: fault for field, fault in faults.items() if fault}
+
+    def _complain(self, title: str, fault: str) -> None:
+        self.notify(clean_lines(fault, 300), title=title, severity="error", markup=False)
 
     def back(self) -> None:
         """Leave a line of text for the profiles, and the profiles for the devices."""
         if isinstance(self.focused, Input):
             self.query_one("#profiles").focus()
         else:
-            super().back()
+            self._unless_edits_are_lost(super().back)
 
+    def leave(self) -> None:
+        """Leave the app."""
+        self._unless_edits_are_lost(super().leave)
 
-def _explained(setting: Setting, value: str, source: str) -> str:
-    meaning = setting.field.description or ""
-    default = UNSET if setting.field.default is None else setting.field.default
-    unset = "; none: unset" if setting.may_be_unset else ""
-    choices = _choices(setting)
-    options = f"\n{' | '.join(choices)}" if choices else ""
-    return f"{meaning}{options}\n\nnow {clean(value)}, {clean(source)}; default {default}{unset}"
+    def _unless_edits_are_lost(self, go: Callable[[], None]) -> None:
+        """Go at once where all edits are in a file or a run, else ask before."""
+        names = ", ".join(self._picks.unused())
+        if not names:
+            go()
+            return
 
+        def answered(answer: Answer | None) -> None:
+            if answer == "discard":
+                go()
 
-def _choices(setting: Setting) -> list[str]:
-    """The words that a setting takes, where they are few."""
-    kind: Any = setting.field.annotation
-    if kind is bool:
-        return ["true", "false"]
-    words = get_args(kind)
-    if bool in words:
-        return ["true", "false", *(word for inner in words for word in get_args(inner))]
-    return [str(word) for word in words] if words and all(isinstance(word, str) for word in words) else []
+        words = f"Edited and not saved (w saves): {names}"
+        self.app.push_screen(DiscardDialog(self._keymap, "edits would be lost", words), answered)

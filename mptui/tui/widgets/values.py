@@ -72,13 +72,18 @@ def _spans(option: Option) -> object:
     return option.prompt.spans if isinstance(option.prompt, Content) else None
 
 
-def profile_options(names: Sequence[str], impossible: Collection[str]) -> list[Option]:
-    """One line a profile: its digit and its name; greyed where it is impossible."""
+def profile_options(
+    names: Sequence[str], impossible: Collection[str], edited: Collection[str] = ()
+) -> list[Option]:
+    """One line a profile: its digit, its name, and a star where it was edited; greyed where impossible."""
     options = []
     for number, name in enumerate(names, 1):
         digit = str(number) if number <= DIGITS else " "
         style = "$text-disabled" if name in impossible else ""
-        options.append(Option(Content.assemble((f"{digit} ", "$quiet"), (clean(name, 40), style)), id=name))
+        star = ("* ", "$text-accent") if name in edited else ""
+        options.append(
+            Option(Content.assemble((f"{digit} ", "$quiet"), star, (clean(name, 40), style)), id=name)
+        )
     return options
 
 
