@@ -207,6 +207,7 @@ async def test_a_run_says_whether_it_fits(environ):
         assert "debug" not in greyed
         await pilot.press("4")
         await until(app, pilot, "✓ fits, up to batch")
+        await until(app, pilot, ", rest ")
         lines = frame(app).splitlines()
         (memory,) = (number for number, line in enumerate(lines) if "memory     " in line)
         assert ", rest " in lines[memory + 1]  # all of it in one line
