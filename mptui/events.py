@@ -339,6 +339,20 @@ class Advice(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alert(Event):
+    """Something is wrong with the run as it stands, until the same `code` comes with `over`.
+
+    `code` is diverging: the loss is finite, far above its best and above chance.
+    """
+
+    kind: ClassVar[str] = "alert"
+
+    code: str
+    message: str
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered(Event):
     """The run met something that would have ended it, and went on.
 
@@ -366,7 +380,7 @@ class PresetSwitched(Event):
 class CheckpointSaved(Event):
     """A checkpoint is whole on the disk.
 
-    `reason` is epoch, best, time, steps, compile, asked, or stop.
+    `reason` is epoch, best, time, steps, compile, asked, stop, or error.
     """
 
     kind: ClassVar[str] = "checkpoint_saved"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 NO_BETTER = 8
-"""Epochs without a better validation after which a run in 16 bits is told how to compare it with FP32."""
+"""Epochs without a better validation after which a run gets advice: in 16 bits, how to compare with FP32."""
 
 _TENSOR_CORE = 8
 
@@ -29,7 +29,7 @@ class Adviser:
         self._trainer = trainer
         self._cpus = usable_cpus()
         self._aligned = aligned_share(trainer.model)
-        self._told_of_accuracy = False
+        self._told_of_plateau = False
         trainer.reporter.layers = computing_layers(trainer.model)
         trainer.reporter.reading = lambda: trainer.job.train_loader.alone
 
@@ -41,17 +41,24 @@ class Adviser:
             trainer.emit(advice)
 
     def epoch_ended(self) -> None:
-        """Give advice, once, where a run in 16 bits has not grown better for long: is it the precision?"""
+        """Give advice, once, where a run has not grown better for long: is it the precision, or the rate?"""
         trainer = self._trainer
-        if self._told_of_accuracy or trainer.job.precision == "fp32" or trainer.best.epochs_since < NO_BETTER:
+        if self._told_of_plateau or trainer.best.epochs_since < NO_BETTER:
             return
-        self._told_of_accuracy = True
+        self._told_of_plateau = True
+        if trainer.job.precision != "fp32":
+            message = (
+                f"no better for {NO_BETTER} epochs, in {trainer.job.precision}: `mptui check-amp` "
+                "looks whether that is safe for this network, `mptui parity` trains it beside FP32"
+            )
+            trainer.emit(Advice(step=trainer.step, code="no_better", message=message))
         trainer.emit(
             Advice(
                 step=trainer.step,
-                code="no_better",
-                message=f"no better for {NO_BETTER} epochs, in {trainer.job.precision}: `mptui check-amp` "
-                "looks whether that is safe for this network, `mptui parity` trains it beside FP32",
+                code="plateau",
+                message=f"{trainer.best.metric} is no better for {NO_BETTER} epochs: "
+                "a lower learning rate may help, else stop here",
+                setting=f"training.lr={trainer.job.config.training.lr / 10:g}",
             )
         )
 

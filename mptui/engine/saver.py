@@ -91,6 +91,10 @@ class Saver:
             return "time"
         return None
 
+    def has(self, step: int) -> bool:
+        """Whether the run was last saved at `step`, or is being saved as it was there."""
+        return self._last_step == step
+
     @property
     def idle(self) -> bool:
         """Whether no save is under way."""

@@ -20,6 +20,7 @@ from mptui.engine.compile_phase import CompilePhase
 from mptui.engine.control import Command, Mailbox, Stopped
 from mptui.engine.epoch_end import finish_epoch, patience_is_out
 from mptui.engine.evaluate import Measured, evaluate
+from mptui.engine.guards.full import is_host_full, is_out_of_memory
 from mptui.engine.guards.guards import Guards
 from mptui.engine.numerics.lens import Lens
 from mptui.engine.once import Once
@@ -28,6 +29,7 @@ from mptui.engine.progress import Best, Cursor, Outcome
 from mptui.engine.report import Reporter
 from mptui.engine.saver import Saver
 from mptui.engine.setup import StepSeeds
+from mptui.errors import DataError, DiskError, MemoryExhaustedError
 from mptui.events import (
     EpochStarted,
     Event,
@@ -96,6 +98,7 @@ class Trainer:
             Stopped: It was asked to end, and the run is saved.
             DivergedError: It diverged, and gentler settings did not help, or may not be taken.
             MemoryExhaustedError: Not even one sample at a time fits.
+            DataError: Data can't be read any more; the run is saved.
             DiskError: A checkpoint could not be written.
         """
         self.model.train()
@@ -111,10 +114,28 @@ class Trainer:
             self.guards.settle()
             self.save("stop")
             raise
+        except Exception as error:
+            full = is_out_of_memory(error) or is_host_full(error)
+            if full or isinstance(error, (DataError, MemoryExhaustedError)):
+                self._save_whole()
+            raise
         self.guards.finish()
         self.save("end")
         self.enter("finished")
         return self.outcome
+
+    def _save_whole(self) -> None:
+        """Save the steps since the last checkpoint before an error ends the run, if the weights are whole."""
+        if self.parts.updater.applying or self.saver.has(self.step):
+            return
+        self.mailbox.way_out.close()
+        self.parts.updater.forget()
+        try:
+            self.save("error")
+        except Exception as failed:
+            if not (isinstance(failed, DiskError) or is_out_of_memory(failed) or is_host_full(failed)):
+                raise
+            self._warn("not_saved", f"the last steps could not be saved: {failed}")
 
     def _has_more(self) -> bool:
         """Whether steps are left, or an epoch whose validation was cut off."""
@@ -174,8 +195,10 @@ class Trainer:
         loss = self._update(window)
         if loss is None:
             return
+        sample = self.cursor.sample
         self.step += 1
         self.cursor.epoch_step += 1
+        self.cursor.sample = window.next_sample
         scale = self.parts.precision.loss_scale()
         self.reporter.note(
             (
@@ -185,7 +208,7 @@ class Trainer:
                 self._unscaled if scale is None else scale,
                 self.parts.updater.lr,
             ),
-            (self.step, self.cursor.epoch + 1, self.cursor.epoch_step, window.size, self.cursor.sample),
+            (self.step, self.cursor.epoch + 1, self.cursor.epoch_step, window.size, sample),
             window.wait_s,
         )
         self.reporter.clock.end()

@@ -6,6 +6,7 @@ from typing import Literal
 from mptui import format as fmt
 from mptui.events import (
     Advice,
+    Alert,
     CheckpointSaved,
     Diagnosed,
     EpochFinished,
@@ -68,6 +69,8 @@ def _incident(event: Event) -> list[tuple[str, Tone]]:
         case Advice():
             tip = f" (a takes {event.setting})" if event.setting else ""
             return [(f"advice: {event.message}{tip}", "plain")]
+        case Alert():
+            return [(event.message, "good" if event.over else "bad")]
         case Diagnosed():
             return [(_diagnosed(event), "warn"), *[(f"try: {tip}", "plain") for tip in event.advice[:2]]]
         case Recovered():

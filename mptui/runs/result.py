@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from mptui.engine.guards.full import is_host_full, is_out_of_memory
 from mptui.errors import ConfigError, DivergedError, MemoryExhaustedError, MptuiError
 
 _STATUS: dict[type[MptuiError], str] = {
@@ -47,12 +48,17 @@ def not_deterministic(error: BaseException) -> ConfigError | None:
     return raised
 
 
-def out_of_memory(error: torch.OutOfMemoryError) -> MemoryExhaustedError:
-    """What a person is told of a device that ran out of memory."""
+def out_of_memory(error: BaseException) -> MemoryExhaustedError | None:
+    """What a person is told where the device or the host ran out of memory; None of other errors."""
+    if not (is_out_of_memory(error) or is_host_full(error)):
+        return None
     first_line = (str(error).strip() or "out of memory").splitlines()[0]
+    of_host = not isinstance(error, torch.OutOfMemoryError)
     raised = MemoryExhaustedError(
-        first_line,
-        hint="use a smaller --batch-size with --set training.accumulate=N, --profile memory-limited, "
+        f"the host's memory is full: {first_line}" if of_host else first_line,
+        hint="use fewer --workers, --set data.cache=off, or a smaller --batch-size; or end other programs"
+        if of_host
+        else "use a smaller --batch-size with --set training.accumulate=N, --profile memory-limited, "
         "or a smaller data.image_size",
     )
     raised.__cause__ = error

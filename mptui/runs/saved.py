@@ -11,6 +11,7 @@ from typing import Any, get_args
 from mptui.codec import finite_json, from_record, to_record
 from mptui.events import (
     Advice,
+    Alert,
     DeviceSample,
     Event,
     LossScale,
@@ -37,6 +38,7 @@ _EVENTS: dict[str, type[Event]] = {
     "device": DeviceSample,
     "validation": Validated,
     "advice": Advice,
+    "alert": Alert,
     "numerics": Numerics,
     "loss_scale": LossScale,
 }

@@ -158,12 +158,10 @@ class Session:
             status, code = "stopped", exit_code(stop.signal)
         except Left:
             raise
-        except torch.OutOfMemoryError as caught:
-            error = out_of_memory(caught)
         except MptuiError as caught:
             error = caught
         except BaseException as caught:  # noqa: BLE001 - a bug: kept, told, and raised again by the owner
-            error = not_deterministic(caught)
+            error = not_deterministic(caught) or out_of_memory(caught)
             if error is None:
                 bug, status, code = caught, "failed", 1
         if error is not None:

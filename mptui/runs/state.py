@@ -11,6 +11,7 @@ from typing import Any
 
 from mptui.events import (
     Advice,
+    Alert,
     CheckpointSaved,
     CommandAnswered,
     DeviceSample,
@@ -84,6 +85,7 @@ class RunView:
         self.device: DeviceSample | None = None
         self.validation: Validated | None = None
         self.advice: Advice | None = None
+        self.alert: Alert | None = None
         self.numerics: Numerics | None = None
         self.skipped_steps = 0
         self.skip_streak = 0
@@ -112,6 +114,7 @@ class RunView:
             LossScale: self._scaled,
             Diagnosed: self._diagnosed,
             Advice: self._advised,
+            Alert: self._alerted,
             Numerics: self._looked_at,
             Recovered: self._recovered,
             PresetSwitched: self._preset_switched,
@@ -181,7 +184,7 @@ class RunView:
         if self.started is not None:  # after a kill, the steps beyond the last save are taken again
             for history in [self.skips, *(h for group in self.histories.values() for h in group.values())]:
                 history.forget_after(event.step)
-        self.started, self.finished = event, None
+        self.started, self.finished, self.alert = event, None, None
         self.profile, self.precision = event.profile, event.precision
         self.epochs = event.epochs
         self._enter(event, "starting")
@@ -292,6 +295,9 @@ class RunView:
     def _advised(self, event: Advice) -> None:
         if event.setting is not None:  # other advice is for the log, and takes nothing from the key's offer
             self.advice = event
+
+    def _alerted(self, event: Alert) -> None:
+        self.alert = None if event.over else event
 
     def _recovered(self, event: Recovered) -> None:
         self._mark(event, event.action, "warn")

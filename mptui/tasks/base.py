@@ -38,6 +38,8 @@ class Task(Protocol):
     name: str
     primary: str
     """The metric that decides which epoch is best; larger is better."""
+    chance: float
+    """About the loss of a network that knows nothing."""
 
     def loss(self, outputs: torch.Tensor, batch: Batch, window_valid: int, window_size: int) -> torch.Tensor:
         """This micro-batch's share of the loss of its accumulation window.

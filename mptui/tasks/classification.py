@@ -31,6 +31,7 @@ class Classification:
 
     def __init__(self, num_classes: int, label_smoothing: float) -> None:
         self.num_classes = num_classes
+        self.chance = math.log(max(2, num_classes))
         self.label_smoothing = label_smoothing
 
     def loss(self, outputs: torch.Tensor, batch: Batch, window_valid: int, window_size: int) -> torch.Tensor:

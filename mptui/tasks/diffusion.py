@@ -19,6 +19,7 @@ class Diffusion:
 
     name = "diffusion"
     primary = "r2"
+    chance = 1.0
 
     def loss(self, outputs: torch.Tensor, batch: Batch, window_valid: int, window_size: int) -> torch.Tensor:
         """See `Task.loss`; outputs are noise_BCHW."""

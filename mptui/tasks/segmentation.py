@@ -34,6 +34,7 @@ class Segmentation:
 
     def __init__(self, classes: Sequence[str]) -> None:
         self.classes = tuple(classes)
+        self.chance = math.log(max(2, len(classes))) + 1  # and no overlap at all
 
     def loss(self, outputs: torch.Tensor, batch: Batch, window_valid: int, window_size: int) -> torch.Tensor:
         """See `Task.loss`; outputs are logits_BKHW."""

@@ -83,6 +83,8 @@ def test_a_run_in_16_bits_that_grows_no_better_is_told_how_to_compare(tmp_path, 
     advice = [event for event in of(events, Advice) if event.code == "no_better"]
     assert len(advice) == told
     assert all("mptui parity" in event.message for event in advice)
+    (plateau,) = [event for event in of(events, Advice) if event.code == "plateau"]
+    assert plateau.setting == "training.lr=1e-21"
 
 
 @pytest.mark.chaos

@@ -39,7 +39,9 @@ class Finding:
     detail: str = ""
     files: list[str] = field(default_factory=list)
     also_in_fp32: bool = False
-    """The same batch is not finite in fp32 either."""
+    """The same batch is not finite in fp32 either, or all is finite in any format."""
+    finite: bool = False
+    """All numbers are finite, and the loss is far too high."""
 
     @property
     def is_layer(self) -> bool:
@@ -54,6 +56,8 @@ class Finding:
 
     def words(self) -> str:
         """The finding in half a sentence."""
+        if self.finite:
+            return "all numbers are finite, and the loss is far too high"
         if self.where == "input":
             return "the images are not finite"
         if self.where == "weights":

@@ -4,10 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 from mptui.engine.guards.memory import MemoryGuard
 from mptui.engine.guards.nan import NanGuard
-from mptui.events import Recovered
+from mptui.events import Recovered, Warned
 
 if TYPE_CHECKING:
     from mptui.engine.trainer import Trainer
+
+
+MOST_SKIPPED = 0.25
+"""Share of a run's steps that may be skipped without a warning at its end."""
 
 
 class Guards:
@@ -17,11 +21,12 @@ class Guards:
         self._trainer = trainer
         self.nan = NanGuard(trainer)
         self.memory = MemoryGuard(trainer)
-        self._snapshot_at = 0
+        self._snapshot_at = self._began_at = 0
         trainer.reporter.watcher = self.nan.see
 
     def begin(self) -> None:
         """Before the first step: find the micro-batch if asked to, and keep the state to go back to."""
+        self._began_at = self._trainer.step
         self.memory.find()
         self._keep()
 
@@ -62,6 +67,13 @@ class Guards:
     def finish(self) -> None:
         """After the last step: what was too few faults for a divergence was bad batches."""
         self.nan.finish()
+        totals, precision = self._trainer.reporter.totals, self._trainer.parts.precision
+        if totals.skipped <= MOST_SKIPPED * totals.tried or self._trainer.step == self._began_at:
+            return
+        message = f"{totals.skipped:,} of {totals.tried:,} steps moved nothing: gradients were not finite"
+        if precision.scaled:
+            message += "; a lower precision.grad_scaler.init_scale takes fewer steps to come down"
+        self._trainer.emit(Warned(step=self._trainer.step, code="skipped_steps", message=message))
 
     def keep_if_due(self) -> None:
         """Keep a snapshot if it is time, unless all is not well."""

@@ -9,7 +9,8 @@ report of what was found.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mptui.engine.guards.diagnosis import Finding, look_at
+from mptui.engine.guards.alert import DivergenceAlert
+from mptui.engine.guards.diagnosis import LOSS, Finding, look_at
 from mptui.engine.guards.health import ScalerHealth
 from mptui.engine.guards.island import Island
 from mptui.engine.guards.ladder import Kind, Ladder, lowered
@@ -43,7 +44,8 @@ class NanGuard:
         self.given = trainer.job
         guards = trainer.job.config.guards
         self._ladder = Ladder(guards.max_recoveries)
-        self._watch = Watch(guards.max_skipped_streak, self._floor())
+        self._watch = Watch(guards.max_skipped_streak, self._floor(), trainer.task.chance)
+        self._alert = DivergenceAlert(self._watch.far)
         self._last_good = LastGood()
         self._islands: dict[str, Island] = {}
         self._left_out: set[tuple[int, int]] = set()
@@ -60,6 +62,8 @@ class NanGuard:
             self.health.see(rows)
         if self._mode != "ignore":
             self._watch.see(rows)
+        else:
+            self._watch.see_losses(rows)
 
     def keep(self) -> None:
         """Keep the state as it is, for a way back; between two steps, with all rows read."""
@@ -77,6 +81,8 @@ class NanGuard:
             DivergedError: It diverged, and may not or can't be mended.
         """
         self._tell_health()
+        for event in self._alert.news(self._trainer.step, self._trainer.job.config.training.lr):
+            self._trainer.emit(event)
         alarm = self._watch.alarm
         if alarm is None and not self._watch.left_out:
             return False
@@ -94,7 +100,7 @@ class NanGuard:
 
     def _answer(self, alarm: Alarm) -> bool:
         trainer = self._trainer
-        finding = self._found(alarm.place)
+        finding = _of_loss(alarm) if alarm.finite else self._found(alarm.place)
         if finding.where == "input":
             if self._watch.refused_in_a_row >= trainer.job.config.guards.max_skipped_streak:
                 raise self._diverged(alarm, finding)
@@ -128,7 +134,8 @@ class NanGuard:
 
     def _go_back(self, alarm: Alarm, kind: Kind, scale: float | None) -> None:
         trainer = self._trainer
-        self._left_out.add((alarm.place.epoch, alarm.place.sample))
+        if not alarm.finite:
+            self._left_out.add((alarm.place.epoch, alarm.place.sample))
         if kind == "island":
             self._raise_islands()
         elif kind != "scale":
@@ -269,6 +276,10 @@ class NanGuard:
         self.health.load_state(state["health"])
         self._left_out = {(int(epoch), int(sample)) for epoch, sample in state["left_out"]}
         self._looks = int(state["looks"])
+
+
+def _of_loss(alarm: Alarm) -> Finding:
+    return Finding("loss", LOSS, detail=alarm.reason, also_in_fp32=True, finite=True)
 
 
 def _shown(files: list[str]) -> str:

@@ -3,8 +3,9 @@
 In fp16 a step with a finite loss and a gradient beyond the range is the scaler's to skip: it backs off, and
 that is normal. A loss that is not finite, or a gradient that is not without any scaling, is a fault. A fault
 that good steps follow was its batch's: the update refused it with everything that it would have moved, so the
-run is already the one that never had that batch. Faults that go on are the run's: divergence. All of this is
-a function of the rows alone, whenever they are read.
+run is already the one that never had that batch. Faults that go on are the run's: divergence. So is a finite
+loss that stays far above its best and above chance. All of this is a function of the rows alone, whenever
+they are read.
 """
 
 import math
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mptui.engine.guards.far import DIVERGED_AFTER, FarLoss
 from mptui.engine.meter import StepRow
 
 FAULTS_IN_A_ROW = 3
@@ -31,10 +33,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """The run has diverged: where it began, and how that was seen, in words."""
+    """The run has diverged: where it began, and how that was seen, in words.
+
+    `finite`: all numbers are; it is the loss that is far too high.
+    """
 
     place: Place
     reason: str
+    finite: bool = False
 
 
 class Watch:
@@ -43,15 +49,18 @@ class Watch:
     Args:
         max_streak: Refused steps in a row that are a divergence whatever their cause.
         floor: The loss scale's; None where the loss is not scaled.
+        chance: The loss of a network that knows nothing; by default no finite loss is looked at.
 
     Attributes:
-        last_good: The last step that was applied.
+        far: Looks at finite losses.
+        last_good: The last step that was applied, and whose loss was not far too high.
         alarm: Set at a divergence, until it is answered by `reset` or `absolve`; what comes after it waits.
         left_out: Faults that were their batch's alone, until somebody takes them.
     """
 
-    def __init__(self, max_streak: int, floor: float | None) -> None:
+    def __init__(self, max_streak: int, floor: float | None, chance: float = math.inf) -> None:
         self.floor = floor
+        self.far = FarLoss(chance)
         self.last_good = 0
         self.alarm: Alarm | None = None
         self.left_out: list[Place] = []
@@ -66,6 +75,7 @@ class Watch:
     def reset(self) -> None:
         """Forget what is under way: the run went back."""
         self._absolved()
+        self.far.forget()
         self._refused: list[Place] = []
         self._waiting: list[StepRow] = []
 
@@ -84,19 +94,26 @@ class Watch:
 
     def see(self, rows: Sequence[StepRow]) -> None:
         """Take in the rows of the next steps."""
-        if self.alarm is None and not any(row.refused for row in rows):
+        if not rows:
+            return
+        if self.alarm is None and not any(row.refused for row in rows) and self.far.none_in(rows):
             rows = rows[-1:]  # of good steps the last says all
         for row in rows:
             self._see(row)
+
+    def see_losses(self, rows: Sequence[StepRow]) -> None:
+        """Take in no more of the rows than how high the losses are."""
+        applied = [row for row in rows if not row.refused]
+        if applied and not self.far.none_in(applied):
+            for row in applied:
+                self.far.see(row)
 
     def _see(self, row: StepRow) -> None:
         if self.alarm is not None:
             self._waiting.append(row)
             return
         if not row.refused:
-            self.last_good = row.step
-            self.left_out += self._faults
-            self._faults, self._refused, self._skips_at_floor = [], [], 0
+            self._see_applied(row)
             return
         place = Place(row.step, row.epoch - 1, row.sample)
         self._refused.append(place)
@@ -106,6 +123,15 @@ class Watch:
             self._faults.append(place)
             self._recent = [step for step in self._recent if step > row.step - WITHIN] + [row.step]
         self.alarm = self._judged(row)
+
+    def _see_applied(self, row: StepRow) -> None:
+        self.left_out += self._faults
+        self._faults, self._refused, self._skips_at_floor = [], [], 0
+        if not self.far.see(row):
+            self.last_good = row.step
+        elif self.far.streak >= DIVERGED_AFTER:
+            words = f"the loss was far too high for {DIVERGED_AFTER} steps in a row ({self.far.words()})"
+            self.alarm = Alarm(Place(row.step, row.epoch - 1, row.sample), words, finite=True)
 
     def _judged(self, row: StepRow) -> Alarm | None:
         few = min(FAULTS_IN_A_ROW, self.max_streak)
@@ -133,11 +159,13 @@ class Watch:
             "faults": [asdict(place) for place in self._faults],
             "refused": [asdict(place) for place in self._refused],
             "skips_at_floor": self._skips_at_floor,
+            "far": self.far.state(),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from `state`."""
         self.last_good, self._skips_at_floor = int(state["last_good"]), int(state["skips_at_floor"])
         self._recent = [int(step) for step in state["recent"]]
+        self.far.load_state(state.get("far", {}))
         self._faults = [Place(**place) for place in state["faults"]]
         self._refused = [Place(**place) for place in state["refused"]]

@@ -99,4 +99,6 @@ def _state(view: RunView, now: float) -> Content:
         word = f"{word} {fmt.duration(max(0.0, now - view.phase_since), aligned=True)}"
         if view.phase_expected_s is not None:
             word = f"{word} of about {fmt.duration(view.phase_expected_s)}"
+    if view.alert is not None:
+        return Content.styled(f"▲ {word}, {view.alert.code}", "bold $text-error")
     return Content.styled(f"● {word}", "$text-success" if phase == "training" else "$text-accent")

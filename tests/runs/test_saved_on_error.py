@@ -1,0 +1,156 @@
+"""A run that an error ends has its exit code, and its last steps are saved where they are whole."""
+
+import os
+import shutil
+
+import pytest
+import torch
+
+from mptui.engine.checkpoint import read_newest
+from mptui.engine.saver import Saver
+from mptui.engine.trainer import Trainer
+from mptui.events import CheckpointSaved, Step
+from mptui.runs.directory import CHECKPOINTS, create_run, read_summary
+from mptui.runs.journal import read_journal
+from mptui.runs.plan import Request, plan_run
+from mptui.runs.session import Session
+from tests.data.images import class_folders
+
+LIMIT_S = 300.0
+SETTINGS = {
+    "model.name": "resnet18",
+    "data.image_size": 32,
+    "data.cache": "off",
+    "data.workers": 0,
+    "training.batch_size": 4,
+    "training.epochs": 3,
+    "training.warmup_epochs": 0.0,
+    "checkpoint.every_minutes": None,
+    "logging.step_interval_s": 0.0,
+    "guards.numerics": "off",
+    "hardware.device": "cpu",
+}
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    return class_folders(tmp_path / "pictures", {"cats": 10, "dogs": 10})
+
+
+@pytest.fixture
+def trained(tmp_path, pictures, monkeypatch):
+    monkeypatch.setenv("MPTUI_CONFIG_DIR", str(tmp_path / "config"))
+
+    def go(resume=False):
+        asked = {**SETTINGS, "data.path": str(pictures)}
+        flags = {key: ("test", value) for key, value in asked.items()}
+        run = tmp_path / "run" if resume else create_run(tmp_path, "test", "resnet18", "run")
+        session = Session(plan_run(Request("stable", flags, (), os.environ)), run, resume=resume)
+        session.start()
+        assert session.wait(LIMIT_S)
+        return session.result, run
+
+    return go
+
+
+def of_step(monkeypatch, number, action):
+    """Do `action` once before a training step."""
+    whole = Trainer._step
+    done: list[int] = []
+
+    def step(trainer, window):
+        if trainer.step == number and not done:
+            done.append(number)
+            action(trainer)
+        whole(trainer, window)
+
+    monkeypatch.setattr(Trainer, "_step", step)
+
+
+def test_data_that_is_gone_in_mid_run_ends_it_with_its_steps_saved(trained, pictures, tmp_path, monkeypatch):
+    away = tmp_path / "away"
+    of_step(monkeypatch, 6, lambda _: shutil.move(pictures, away))
+    result, run = trained()
+    assert result.exit_code == 3
+    snapshot, _ = read_newest(run / CHECKPOINTS)
+    steps = [event.step for event in read_journal(run) if isinstance(event, Step)]
+    assert snapshot.step == steps[-1] > 4
+    reasons = [event.reason for event in read_journal(run) if isinstance(event, CheckpointSaved)]
+    assert reasons[-1] == "error"
+
+    shutil.move(away, pictures)
+    again, _ = trained(resume=True)
+    assert again.exit_code == 0
+    taken = [event.step for event in read_journal(run) if isinstance(event, Step)]
+    assert taken == list(range(1, len(taken) + 1))
+
+
+def full_host(*_, **__):
+    raise MemoryError
+
+
+def no_allocation(*_, **__):
+    raise RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: "
+        "you tried to allocate 1099511627776 bytes. Error code 12 (Cannot allocate memory)"
+    )
+
+
+def no_mapping(*_, **__):
+    raise OSError(12, "Cannot allocate memory")
+
+
+@pytest.mark.parametrize("fail", [full_host, no_allocation, no_mapping])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "mptui.runs.prepare.open_dataset",
+        "mptui.runs.prepare.build",
+        "mptui.engine.epoch_end.snapshots.take",
+        "mptui.engine.trainer.evaluate",
+    ],
+)
+def test_memory_of_the_host_that_runs_out_anywhere_has_its_exit_code(trained, place, fail, monkeypatch):
+    monkeypatch.setattr(place, fail)
+    result, run = trained()
+    assert (result.status, result.exit_code) == ("out_of_memory", 5)
+    assert result.bug is None
+    assert "workers" in result.error.hint
+    assert read_summary(run)["error"]["message"].startswith("the host's memory is full")
+
+
+def test_memory_that_runs_out_while_a_checkpoint_is_written_has_its_exit_code(trained, monkeypatch):
+    monkeypatch.setattr("mptui.engine.saver.write_checkpoint", full_host)
+    result, _ = trained()
+    assert (result.status, result.exit_code) == ("out_of_memory", 5)
+
+
+def test_memory_that_runs_out_in_a_validation_leaves_the_epoch_saved(trained, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr("mptui.engine.trainer.evaluate", full_host)
+        result, run = trained()
+    assert result.exit_code == 5
+    assert read_newest(run / CHECKPOINTS)[0].step == 4
+    again, _ = trained(resume=True)
+    assert again.exit_code == 0
+
+
+def test_weights_that_were_half_moved_are_not_saved(trained, monkeypatch):
+    def half_moved(trainer):
+        trainer.parts.updater.applying = True
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(Saver, "may_save", lambda saver: False)
+    of_step(monkeypatch, 2, half_moved)
+    result, run = trained()
+    assert result.exit_code == 5
+    assert not (run / CHECKPOINTS).exists()
+
+
+def test_a_bug_is_a_bug(trained, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("a fault of the program")
+
+    monkeypatch.setattr("mptui.engine.trainer.evaluate", broken)
+    result, _ = trained()
+    assert (result.exit_code, str(result.bug)) == (1, "a fault of the program")
