@@ -117,8 +117,9 @@ class Step(Event):
 
     `loss` is the mean over the `steps` aggregated here, of the finite ones; `loss_min` and `loss_max` keep
     their spikes; `nonfinite` counts the others. With `logging.step_interval_s = 0` each step has its event.
-    `split` is where the time of a step goes lately, in seconds: data, copy, forward, backward, optimizer,
-    logging, saving, other; `bound_by` what holds it back: data, copy, launch, compute, saving, or "".
+    `split` is where the time of a step goes lately, in seconds that add up to all of it: data, copy, forward,
+    backward, optimizer, logging, saving, other; `bound_by` what holds it back: data, copy, launch, compute,
+    saving, or "".
     `ceilings` are the samples a second of the steps with their data at hand, and of the loader without steps.
     """
 

@@ -85,6 +85,8 @@ class Plain:
             self._say(f"{event.detail} …")
         elif isinstance(event, ev.Warned):
             self._say(f"warning: {event.message}")
+        elif isinstance(event, ev.Alert):
+            self._say(f"alert: {event.message}")
 
     def close(self) -> None:
         """Nothing was taken."""

@@ -169,7 +169,7 @@ class Reporter:
         self.waited += interval.waited
         if interval.steps:
             self._rates.append(interval.samples / elapsed)
-            self._judge(interval)
+            self._judge(interval, elapsed)
         rows = [row for part in arrived for row in part.rows]
         if not rows and not self._untold:
             return
@@ -180,18 +180,22 @@ class Reporter:
             self._count(group)
             self._tell_counted(interval, elapsed, metrics)
 
-    def _judge(self, interval: _Interval) -> None:
+    def _judge(self, interval: _Interval, elapsed: float) -> None:
+        """Note where the steps of an interval went: the parts of the step measured stand for all of them."""
         measured = self.clock.read()
         if measured is not None:
             of_interval = {"data": interval.waited, "logging": interval.logging, "saving": interval.saving}
             each = {part: seconds / interval.steps for part, seconds in of_interval.items()}
-            self.verdict.note({**each, **measured.seconds}, measured.starved)
+            rest = max(0.0, elapsed / interval.steps - sum(each.values()))
+            scale = rest / (sum(measured.seconds.values()) or 1.0)
+            parts = {part: seconds * scale for part, seconds in measured.seconds.items()}
+            self.verdict.note({**each, **parts}, measured.starved, interval.steps)
             self._ceilings = self._ceilings_of(interval.samples / interval.steps)
         self.clock.arm()
 
     def _ceilings_of(self, samples: float) -> dict[str, float]:
         """Samples a second of steps of `samples` that never wait, and of the loader without steps."""
-        split = self.verdict.split()
+        split = self.verdict.usual()
         working = sum(seconds for part, seconds in split.items() if part not in {"data", "copy", "saving"})
         found = {"steps": samples / working if working else None, "data": self.reading()}
         return {what: round(rate, 1) for what, rate in found.items() if rate is not None}

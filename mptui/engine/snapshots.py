@@ -57,6 +57,14 @@ def take(trainer: "Trainer", copy: Copy = host_copy) -> Snapshot:
     )
 
 
+def size_of(trainer: "Trainer") -> int:
+    """Bytes that a snapshot of `trainer` takes, its metrics apart."""
+    groups = [trainer.model.state_dict(), _optimizer_tensors(trainer)]
+    if trainer.parts.average is not None:
+        groups.append(trainer.parts.average.state())
+    return sum(t.numel() * t.element_size() for group in groups for t in group.values())
+
+
 def restore(trainer: "Trainer", snapshot: Snapshot) -> None:
     """Set a trainer to where `snapshot` was taken: state is the snapshot's, settings are the trainer's.
 

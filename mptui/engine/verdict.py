@@ -52,30 +52,40 @@ class Verdict:
 
     def __init__(self) -> None:
         self._splits: deque[Mapping[str, float]] = deque(maxlen=_KEPT)
+        self._steps: deque[int] = deque(maxlen=_KEPT)
         self._starved: deque[bool] = deque(maxlen=_KEPT)
         self._told = ""
 
     def restart(self) -> None:
         """The run goes on under other settings: measure again."""
         self._splits.clear()
+        self._steps.clear()
         self._starved.clear()
         self._told = ""
 
-    def note(self, seconds: Mapping[str, float], starved: bool | None) -> None:
-        """Take in where one step went: seconds by part, with `data` and `saving` beside the clock's."""
+    def note(self, seconds: Mapping[str, float], starved: bool | None, steps: int = 1) -> None:
+        """Take in where `steps` steps went: the seconds of each part, on average, of all of a step's time."""
         self._splits.append(seconds)
+        self._steps.append(steps)
         if starved is not None:
             self._starved.append(starved)
 
     def split(self) -> dict[str, float]:
-        """Median seconds of each part over the last steps measured."""
+        """Mean seconds of each part of a step, lately: together they are the step's mean time."""
+        if not self._splits:
+            return {}
+        steps, noted = sum(self._steps), list(zip(self._splits, self._steps, strict=True))
+        return {part: sum(split[part] * count for split, count in noted) / steps for part in self._splits[-1]}
+
+    def usual(self) -> dict[str, float]:
+        """Median seconds of each part of a step, lately: what comes seldom does not show."""
         if not self._splits:
             return {}
         return {part: median(split[part] for split in self._splits) for part in self._splits[-1]}
 
     def bound_by(self, layers: int) -> str:
         """data, copy, saving, launch or compute; empty before a step was measured."""
-        split = self.split()
+        split = self.usual()
         total = sum(split.values())
         if not total:
             return ""

@@ -1,6 +1,7 @@
 """What the figures of many steps become: events, sums of the epoch, counts of the run."""
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -189,3 +190,27 @@ def test_counts_go_on_from_a_state():
     other, _, _ = reporter_with(0.0)
     other.load_state(reporter.state())
     assert (other.totals, other.epoch) == (reporter.totals, reporter.epoch)
+
+
+def test_the_parts_of_a_step_add_up_to_the_time_of_the_same_steps():
+    """Steps of which one in each interval is measured, and of which some wait much longer."""
+    reporter, events, _ = reporter_with(0.001)
+    spent = taken = 0.0
+    step = 0
+    for interval in range(6):
+        reporter.restart_clock()
+        for number in range(4):
+            step += 1
+            reporter.clock.begin()
+            time.sleep(0.0005)
+            reporter.clock.mark("forward")
+            if number:  # never in the step that is measured
+                time.sleep(0.002)
+            reporter.clock.mark("backward")
+            note(reporter, step, 1.0, waited=0.001 * (interval == 3))
+            reporter.clock.end()
+        reporter.flush(wait=True)
+        latest = of(events, Step)[-1]
+        spent += (latest.step_time_s or 0.0) * latest.steps
+        taken += latest.steps
+    assert sum(of(events, Step)[-1].split.values()) == pytest.approx(spent / taken, rel=1e-3)

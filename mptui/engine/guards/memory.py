@@ -1,4 +1,4 @@
-"""The memory guard: what does not fit at once is done again in smaller pieces, with the same result.
+"""The memory guard: what does not fit at once is done again in smaller pieces.
 
 The gradient of a window is a sum over its samples, so a batch cut in two gives the same step, up to rounding;
 the effective batch, the learning rate and the order of the data stay. Only BatchNorm sees the difference: its
@@ -126,12 +126,14 @@ class MemoryGuard:
         smaller = -(-limit // 2)
         self._limits[phase] = smaller
         count = -(-rows // smaller)
+        split = phase == "training" and self._has_batch_norm()
+        effect = "with BatchNorm's statistics from each piece" if split else "same result"
         self._trainer.emit(
             Recovered(
                 step=self._trainer.step,
                 problem="out of memory",
                 action=f"{phase}: {limit} → {smaller} samples at once, a batch of {rows} in {count} pieces, "
-                "same result",
+                f"{effect}",
             )
         )
         if phase == "training":
@@ -167,19 +169,20 @@ class MemoryGuard:
         )
 
     def _warn_of_norm(self) -> None:
-        norms = torch.nn.modules.batchnorm._BatchNorm
-        if self._warned_of_norm or self.micro_batch is None:
-            return
-        if any(isinstance(module, norms) for module in self._trainer.model.modules()):
+        if not self._warned_of_norm and self.micro_batch is not None and self._has_batch_norm():
             self._warned_of_norm = True
             self._trainer.emit(
                 Warned(
                     step=self._trainer.step,
                     code="batchnorm_split",
                     message="BatchNorm takes its statistics from the pieces of a batch now, so the result is "
-                    "not that of the whole batch; a network with GroupNorm would not notice (model.norm)",
+                    "not that of the whole batch; GroupNorm does not depend on it (unet: model.norm=group)",
                 )
             )
+
+    def _has_batch_norm(self) -> bool:
+        norms = torch.nn.modules.batchnorm._BatchNorm
+        return any(isinstance(module, norms) for module in self._trainer.model.modules())
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

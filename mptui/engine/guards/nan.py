@@ -46,7 +46,7 @@ class NanGuard:
         self._ladder = Ladder(guards.max_recoveries)
         self._watch = Watch(guards.max_skipped_streak, self._floor(), trainer.task.chance)
         self._alert = DivergenceAlert(self._watch.far)
-        self._last_good = LastGood()
+        self._last_good = LastGood(self._warn)
         self._islands: dict[str, Island] = {}
         self._left_out: set[tuple[int, int]] = set()
         self._looks = 0
@@ -106,7 +106,7 @@ class NanGuard:
                 raise self._diverged(alarm, finding)
             self._watch.absolve()
             return self.look()
-        if self._mode == "stop":
+        if not self.can_go_back:
             raise self._diverged(alarm, finding)
         before, scale = trainer.job.precision, self._scale()
         kind = self._ladder.climb(finding, trainer.job, scale=scale, floor=self._floor() or 1.0)
@@ -147,7 +147,7 @@ class NanGuard:
     @property
     def can_go_back(self) -> bool:
         """Whether there is a state to go back to."""
-        return self._mode == "rollback"
+        return self._mode == "rollback" and self._last_good.exists
 
     def go_back(self) -> None:
         """Set the trainer to its last good state; it goes on from there with another pass over the data."""
@@ -184,6 +184,9 @@ class NanGuard:
                 self._islands[name] = Island(self._trainer.model, name, self._trainer.device)
 
     # -- telling
+
+    def _warn(self, code: str, message: str) -> None:
+        self._trainer.emit(Warned(step=self._trainer.step, code=code, message=message))
 
     def _found(self, place: Place) -> Finding:
         try:

@@ -1,27 +1,40 @@
 """The last good states of a run, in memory, and the way back to one of them.
 
-Two are kept. The newer is good once a step after it was; until then, or when going back to it did not help,
-the older one is. On CUDA they lie in pinned host memory, copied in the order of the stream: the device stays
-free for training, and a copy takes it the milliseconds of the transfer.
+Two are kept where the host's memory has room for them. The newer is good once a step after it was; until
+then, or when going back to it did not help, the older one is. On CUDA they lie in pinned host memory, copied
+in the order of the stream: the device stays free for training, and a copy takes it the milliseconds of the
+transfer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
+from mptui import format as fmt
 from mptui.engine import snapshots
 from mptui.engine.checkpoint import Snapshot
+from mptui.hardware.host import host_memory
 
 if TYPE_CHECKING:
     from mptui.engine.trainer import Trainer
 
 
-class LastGood:
-    """Two snapshots, and the memory for them."""
+RESERVE = 0.05
+"""Share of the host's memory that is left to everything else."""
 
-    def __init__(self) -> None:
+
+class LastGood:
+    """Two snapshots, and the memory for them; one or none where the host has no room for more.
+
+    Args:
+        warn: Told (code, message) that there is none.
+    """
+
+    def __init__(self, warn: Callable[[str, str], None]) -> None:
+        self._warn = warn
+        self._told = 3
         self._newer: Snapshot | None = None
         self._older: Snapshot | None = None
         self._went_to_newer = False
@@ -35,13 +48,38 @@ class LastGood:
             trainer: Stands between two steps; waits for its device.
             last_good: The last step that was applied.
         """
-        if self._newer is not None:
-            if last_good <= self._newer.step:
+        if self._newer is None:
+            if not self._has_room(self._memory, snapshots.size_of(trainer), kept=0):
                 return
+        elif last_good <= self._newer.step:
+            return
+        elif self._has_room(self._spare, self._newer.size_bytes, kept=1):
             self._older = self._newer
             self._memory, self._spare = self._spare, self._memory
+        elif last_good < trainer.step:
+            return  # faults are under way, and there is no older state to go back to
         self._newer = snapshots.take(trainer, self._memory.begin().copy)
         self._went_to_newer = False
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a state to go back to."""
+        return self._newer is not None
+
+    def _has_room(self, memory: "_Memory", size: int, kept: int) -> bool:
+        """Whether `memory` is filled, or the host has `size` bytes for it; says once that it has not."""
+        if not memory.empty:
+            return True
+        total, free = host_memory()
+        if size <= free - RESERVE * total:
+            return True
+        if kept < self._told:
+            self._told = kept
+            least = "no state is kept to go back to, so that a divergence ends the run"
+            words = "one state is kept to go back to, and not two" if kept else least
+            message = f"{words}: it takes {fmt.size(size)}, and the host has {fmt.size(free)} free"
+            self._warn("snapshot_memory", message)
+        return False
 
     def go_back(self, trainer: "Trainer", last_good: int) -> int:
         """Set `trainer` to the last good state and return its step.
@@ -67,6 +105,11 @@ class _Memory:
     def __init__(self) -> None:
         self._tensors: list[torch.Tensor] = []
         self._next = 0
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was allocated yet."""
+        return not self._tensors
 
     def begin(self) -> "_Memory":
         """Start over with the first tensor: a snapshot's come in the same order each time."""

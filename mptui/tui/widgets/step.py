@@ -57,6 +57,9 @@ def step_line(view: RunView) -> list[Content]:
 
 
 def _time(view: RunView) -> str:
+    """The time of a step, of the same steps as its parts."""
+    if parts := _parts(view):
+        return fmt.milliseconds(sum(parts.values()))
     return fmt.milliseconds(view.latest.step_time_s if view.latest else None)
 
 

@@ -11,7 +11,7 @@ from mptui.engine.checkpoint import read_newest
 from mptui.engine.control import Stopped
 from mptui.engine.trainer import Trainer
 from mptui.errors import DivergedError
-from mptui.events import Diagnosed, Event, PrecisionChanged, Recovered, Step
+from mptui.events import Diagnosed, Event, PrecisionChanged, Recovered, Step, Warned
 from tests.engine.blots import CLASSES, SIDE
 from tests.engine.guards.sick import Gain, assert_finite, bits, leave_out, trained
 from tests.engine.small import build_trainer, config, end, of, small_net
@@ -328,3 +328,47 @@ def test_asked_to_ignore_it_only_counts(tmp_path):
     assert of(events, Recovered) == []
     assert of(events, Diagnosed) == []
     assert trainer.reporter.totals.skipped == trainer.step == 10
+
+
+# -- the memory for the way back
+
+
+def with_free_memory(monkeypatch, *free):
+    """The host has so many bytes free at the first look, at the second, and so on."""
+    left = list(free)
+    told = "mptui.engine.guards.rollback.host_memory"
+    monkeypatch.setattr(told, lambda: (1000, left.pop(0) if len(left) > 1 else left[0]))
+
+
+def test_where_two_states_do_not_fit_one_is_kept_and_that_is_told(tmp_path, monkeypatch):
+    with_free_memory(monkeypatch, 10**9, 60)
+    trainer, events = exploding(tmp_path)
+    trainer.train()
+    end(trainer)
+    assert moves(events) == [f"learning rate {RATE} → {RATE / 2}"]
+    assert of(events, Recovered)[0].step == 6
+    (warned,) = [w for w in of(events, Warned) if w.code == "snapshot_memory"]
+    assert "one state is kept to go back to, and not two" in warned.message
+
+
+def test_where_no_state_fits_a_divergence_ends_the_run_and_that_is_told_before(tmp_path, monkeypatch):
+    with_free_memory(monkeypatch, 60)
+    trainer, events = exploding(tmp_path)
+    with pytest.raises(DivergedError):
+        trainer.train()
+    end(trainer)
+    (warned,) = [w for w in of(events, Warned) if w.code == "snapshot_memory"]
+    assert warned.step == 0
+    assert "no state is kept to go back to" in warned.message
+
+
+def test_some_of_the_hosts_memory_is_left_to_others(tmp_path, monkeypatch):
+    trainer, events = exploding(tmp_path)
+    size = snapshots.size_of(trainer)
+    with_free_memory(monkeypatch, size + 49)
+    trainer.guards.begin()
+    assert [w.code for w in of(events, Warned)] == ["snapshot_memory"]
+    with_free_memory(monkeypatch, size + 50)
+    trainer.guards.begin()
+    assert trainer.guards.nan.can_go_back
+    end(trainer)

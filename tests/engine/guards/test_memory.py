@@ -191,6 +191,10 @@ def test_batch_norm_is_said_to_see_the_difference(tmp_path):
         limit_memory(trainer, lambda: 2)
         finish(trainer)
         assert [w.code for w in of(events, Warned)] == codes
+        training = [e.action for e in of(events, Recovered) if e.action.startswith("training")]
+        effect = "BatchNorm's statistics from each piece" if codes else "same result"
+        assert training
+        assert all(action.endswith(effect) for action in training)
 
 
 def test_masks_are_cut_too_however_much_of_them_is_ignored(tmp_path):
