@@ -7,6 +7,8 @@ import torch
 
 from mptui.config.schema import RunConfig
 
+_64_BITS = 2**64 - 1
+
 
 def prepare_torch(config: RunConfig, device: torch.device) -> None:
     """Set determinism, the seed and the switches of a run: once, before the model is made."""
@@ -47,8 +49,12 @@ class StepSeeds:
 
         Not for the count of steps: a batch that is left out must not change what comes after it.
         """
-        # odd multipliers spread neighbouring places and seeds over the 63 bits
         place = (epoch << 40) + sample
-        position = (self._seed * 0x9E3779B97F4A7C15 + place * 0xBF58476D1CE4E5B9) & (2**63 - 1)
+        # SplitMix64's last steps (Steele, Lea and Flood 2014): torch's generator on the CPU takes the lower
+        # 32 bits alone, and each of them must depend on the epoch
+        mixed = (self._seed * 0x9E3779B97F4A7C15 + place) & _64_BITS
+        mixed = ((mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9) & _64_BITS
+        mixed = ((mixed ^ mixed >> 27) * 0x94D049BB133111EB) & _64_BITS
+        position = (mixed ^ mixed >> 31) >> 1
         for seeder in self._seeders:
             seeder(position)

@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from mptui.engine.ema import WeightAverage
+from mptui.events import Step
+from tests.engine.small import build_trainer, config, end, small_net
 
 
 def moved(averaged, values, good=1.0):
@@ -42,3 +44,24 @@ def test_after_the_first_steps_it_forgets_as_it_was_told():
 
 def test_a_refused_step_does_not_move_it():
     assert moved(averaged(0.9), [1.0, 2.0], good=0.0) == 0.0
+
+
+def test_in_a_run_the_first_step_moves_it_by_nine_tenths_and_the_second_by_nine_elevenths(tmp_path):
+    model = small_net()
+    expected = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    run = config(training={"ema_decay": 0.999, "max_steps": 2})
+    trainer, events = build_trainer(run, tmp_path, model=model)
+    shares = iter((9 / 10, 9 / 11))
+
+    def follow(event):
+        if isinstance(event, Step):
+            share = next(shares)
+            for name, weight in trainer.model.named_parameters():
+                expected[name] += share * (weight.detach() - expected[name])
+
+    events.then = follow
+    trainer.train()
+    end(trainer)
+    assert trainer.parts.average is not None
+    for name, average in trainer.parts.average.state().items():
+        torch.testing.assert_close(average, expected[name])

@@ -288,3 +288,27 @@ def test_a_directory_that_is_gone_for_a_while_holds_the_run_and_none_is_made_in_
     assert "move it back" in around.holds[0]
     assert read_newest(run / "checkpoints")[0].step == 2
     assert not away.exists()
+
+
+def test_a_save_that_nobody_asked_for_waits_twenty_times_as_long_as_the_last_one_took(tmp_path, monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr("mptui.engine.saver.time.monotonic", lambda: now)
+
+    def slow(folder, snapshot, check):
+        nonlocal now
+        now += 3.0
+        return write_checkpoint(folder, snapshot, check)
+
+    monkeypatch.setattr(saver, "write_checkpoint", slow)
+    around = Around(tmp_path)
+    around.saver.save(snapshot(1), "epoch", wait=True)
+    now += 59.5
+    assert not around.saver.may_save()
+    around.saver.offer_best(snapshot(2))
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-000000001"]
+    now += 0.5
+    assert around.saver.may_save()
+    around.saver.tend()
+    around.saver.settle()
+    assert len(checkpoints(tmp_path)) == 2
+    around.saver.close()

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from mptui.engine.trainer import Trainer
 
 
-RESERVE = 0.05
-"""Share of the host's memory that is left to everything else."""
+SHARE = 0.5
+"""Share of the host's free memory that one snapshot may take: the rest is left to everything else."""
 
 
 class LastGood:
@@ -70,8 +70,8 @@ class LastGood:
         """Whether `memory` is filled, or the host has `size` bytes for it; says once that it has not."""
         if not memory.empty:
             return True
-        total, free = host_memory()
-        if size <= free - RESERVE * total:
+        _, free = host_memory()
+        if size <= SHARE * free:
             return True
         if kept < self._told:
             self._told = kept

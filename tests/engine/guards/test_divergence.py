@@ -362,13 +362,13 @@ def test_where_no_state_fits_a_divergence_ends_the_run_and_that_is_told_before(t
     assert "no state is kept to go back to" in warned.message
 
 
-def test_some_of_the_hosts_memory_is_left_to_others(tmp_path, monkeypatch):
+def test_half_of_the_free_memory_is_left_to_others(tmp_path, monkeypatch):
     trainer, events = exploding(tmp_path)
     size = snapshots.size_of(trainer)
-    with_free_memory(monkeypatch, size + 49)
+    with_free_memory(monkeypatch, 2 * size - 1)
     trainer.guards.begin()
     assert [w.code for w in of(events, Warned)] == ["snapshot_memory"]
-    with_free_memory(monkeypatch, size + 50)
+    with_free_memory(monkeypatch, 2 * size)
     trainer.guards.begin()
     assert trainer.guards.nan.can_go_back
     end(trainer)

@@ -332,3 +332,12 @@ def test_gradients_that_were_unscaled_already_can_come_again(tmp_path):
     finish(trainer)
     assert trainer.step == 10
     assert {e.problem for e in of(events, Recovered)} == {"out of memory"}
+
+
+@pytest.mark.parametrize(("size", "cuts"), [(5, ["5 → 3"]), (7, ["7 → 4", "4 → 2"]), (3, ["3 → 2", "2 → 1"])])
+def test_a_limit_is_halved_and_rounded_up(tmp_path, size, cuts):
+    trainer, events = build_trainer(config(training={"batch_size": size}), tmp_path, model=group_net())
+    limit_memory(trainer, lambda: {5: 3, 7: 2, 3: 1}[size])
+    finish(trainer)
+    actions = [e.action for e in of(events, Recovered) if e.action.startswith("training")]
+    assert [action.split(": ")[1].split(" samples")[0] for action in actions] == cuts

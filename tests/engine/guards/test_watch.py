@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from mptui.engine.guards.watch import FAULTS_IN_A_ROW, MANY, Watch
+from mptui.engine.guards.watch import FAULTS_IN_A_ROW, MANY, WITHIN, Watch
 from mptui.engine.meter import StepRow
 
 NAN, OVERFLOW, GOOD = "nan", "overflow", "good"
@@ -116,3 +116,12 @@ def test_a_watch_goes_on_from_a_state():
         for step, kind in enumerate(kinds[cut:], cut + 1):
             second.see([row(step, kind)])
         assert second.alarm == watched(kinds).alarm
+
+
+@pytest.mark.parametrize(("last", "diverged"), [(WITHIN, True), (WITHIN + 1, False)])
+def test_the_window_of_many_faults_is_so_many_steps_wide(last, diverged):
+    """The first fault is at step 1, the others but the last soon after it."""
+    faults = {*range(1, 2 * MANY - 2, 2), last}
+    assert len(faults) == MANY
+    kinds = [NAN if step in faults else GOOD for step in range(1, last + 1)]
+    assert (watched(kinds).alarm is not None) is diverged

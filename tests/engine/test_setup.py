@@ -1,0 +1,19 @@
+"""Random numbers on the device come from the seed of the run and the position in its data alone."""
+
+import torch
+
+from mptui.engine.setup import StepSeeds
+
+
+def drawn(seed, epoch, sample):
+    StepSeeds(seed, torch.device("cpu")).set(epoch, sample)
+    return torch.rand(8).tolist()
+
+
+def test_the_same_place_of_the_same_run_has_the_same_numbers():
+    assert drawn(3, 2, 64) == drawn(3, 2, 64)
+
+
+def test_each_epoch_each_sample_and_each_seed_has_its_own():
+    places = [(3, 2, 64), (3, 1, 64), (3, 2, 65), (4, 2, 64), (0, 0, 0), (0, 1, 0), (1, 0, 0)]
+    assert len({tuple(drawn(*place)) for place in places}) == len(places)
