@@ -14,12 +14,14 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common import turn
 from benchmarks.sides import command, environment
 from benchmarks.subjects import WAKING, Case
+from mptui.lab.orphans import end_with_parent
 
 
 class Runner:
@@ -42,6 +44,7 @@ class Runner:
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
+                preexec_fn=partial(end_with_parent, os.getpid()),
             )
 
     def wait(self) -> None:

@@ -6,6 +6,7 @@ again where it is printed.
 """
 
 import re
+import shlex
 import unicodedata
 
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -41,6 +42,11 @@ def clean(text: str, limit: int = 1000) -> str:
 def clean_lines(text: str, limit: int = 1000) -> str:
     """Make each line of `text` safe, and keep the line breaks: for messages with one fault a line."""
     return "\n".join(clean(line, limit) for line in text.splitlines())
+
+
+def shell_word(path: object) -> str:
+    """`path` as one word of a command line that a person may copy into a shell."""
+    return shlex.quote(clean(str(path), 4096))
 
 
 def _escaped(character: str) -> str:

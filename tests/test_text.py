@@ -1,12 +1,13 @@
 """What a terminal is shown of text from outside."""
 
+import shlex
 import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptui.text import clean, clean_name
+from mptui.text import clean, clean_name, shell_word
 
 DANGEROUS = {"Cc", "Cs", "Zl", "Zp"}
 BIDI = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -82,3 +83,8 @@ def test_what_is_too_long_ends_with_an_ellipsis(length):
     text = "a" * length
     assert clean(text, limit=10) == (text if length <= 10 else "a" * 9 + "…")
     assert len(clean("\n" * length, limit=10)) == 10
+
+
+@pytest.mark.parametrize("path", ["runs/one", "my runs/one", "it's $HOME/`x`", "a;b", "-n"])
+def test_a_path_in_a_command_is_one_word_of_a_shell(path):
+    assert shlex.split(f"mptui resume {shell_word(path)}") == ["mptui", "resume", path]

@@ -4,6 +4,7 @@ The process is forked before torch is imported, and keeps the terminal until the
 claimed: whatever is wrong is told at once, in its own words and with its own exit code.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -20,7 +21,7 @@ import typer
 from mptui.cli.output import print_json
 from mptui.errors import DiskError
 from mptui.streams import OutputError, drop_unwritten
-from mptui.text import clean
+from mptui.text import clean, shell_word
 
 Ready = Callable[[Path], None]
 """To be called with the run's directory, once it is there."""
@@ -65,15 +66,17 @@ def _start(train: Train, then: Callable[[Started], int]) -> int:
     read, write = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # else it could end this one alone
+    held = {signal.SIGTERM, signal.SIGHUP}
+    signal.pthread_sigmask(signal.SIG_BLOCK, held)  # the first could end this process alone, the other both
     child = os.fork()
     if child == 0:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
         os.close(read)
         return train(partial(_leave, write), False, False)
     os.close(write)
     signal.signal(signal.SIGTERM, lambda number, _frame: os.kill(child, number))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
     with os.fdopen(read, encoding="utf-8") as news:
         told = news.readline()
     if told:
@@ -89,7 +92,7 @@ def _exit_code_of(child: int) -> int:
 
 
 def _leave(write: int, directory: Path) -> None:
-    """Own the run, let the terminal go, and tell who waits.
+    """Own the run, let the terminal go, and tell who waits; one that was killed meanwhile needs no word.
 
     Raises:
         RunDirectoryError: Another process trains this run.
@@ -100,7 +103,8 @@ def _leave(write: int, directory: Path) -> None:
 
     claim(directory)
     leave_terminal(directory / LOG)
-    os.write(write, json.dumps(str(directory)).encode() + b"\n")
+    with contextlib.suppress(BrokenPipeError):
+        os.write(write, json.dumps(str(directory)).encode() + b"\n")
     os.close(write)
 
 
@@ -110,20 +114,22 @@ def _tell(started: Started, *, as_json: bool) -> int:
     Raises:
         DiskError: It can't be said on stdout. The run goes on.
     """
-    directory = clean(str(started.directory))
     try:
-        _print_started(started, directory, as_json=as_json)
+        _print_started(started, as_json=as_json)
     except OutputError as error:
         drop_unwritten(sys.stdout)
+        run = shell_word(started.directory)
         raise DiskError(
             f"standard output: {error.strerror}",
-            hint=f"the run has started, and goes on: mptui attach {directory}; mptui stop {directory}",
+            hint=f"the run has started, and goes on: mptui attach {run}; mptui stop {run}",
         ) from error
     return 0
 
 
-def _print_started(started: Started, directory: str, *, as_json: bool) -> None:
+def _print_started(started: Started, *, as_json: bool) -> None:
     from mptui.runs.detach import LOG
+
+    directory, run = clean(str(started.directory)), shell_word(started.directory)
 
     if as_json:
         print_json(
@@ -137,8 +143,8 @@ def _print_started(started: Started, directory: str, *, as_json: bool) -> None:
         )
         return
     typer.echo(f"run: {directory} (process {started.pid})")
-    typer.echo(f"watch it: mptui attach {directory}")
-    typer.echo(f"stop it: mptui stop {directory}")
+    typer.echo(f"watch it: mptui attach {run}")
+    typer.echo(f"stop it: mptui stop {run}")
 
 
 def _follow(started: Started, *, as_json: bool, quiet: bool) -> int:

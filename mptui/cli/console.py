@@ -29,6 +29,9 @@ class Renderer(Protocol):
     def show(self, event: ev.Event) -> None:
         """Show one event."""
 
+    def open(self) -> None:
+        """Draw on the console again after `close`."""
+
     def close(self) -> None:
         """Leave the console as it was."""
 
@@ -45,6 +48,9 @@ class Quiet:
         """Show a warning."""
         if isinstance(event, ev.Warned):
             self._console.print(f"warning: {clean(event.message)}", soft_wrap=True)
+
+    def open(self) -> None:
+        """Nothing is drawn that stays."""
 
     def close(self) -> None:
         """Nothing was taken."""
@@ -87,6 +93,9 @@ class Plain:
             self._say(f"warning: {event.message}")
         elif isinstance(event, ev.Alert):
             self._say(f"alert: {event.message}")
+
+    def open(self) -> None:
+        """Nothing is drawn that stays."""
 
     def close(self) -> None:
         """Nothing was taken."""
@@ -158,6 +167,10 @@ class Bars:
             self._progress.update(self._bar, completed=event.done, total=event.total)
         elif not isinstance(event, ev.PhaseChanged):
             self._plain.show(event)
+
+    def open(self) -> None:
+        """Draw the bars again."""
+        self._progress.start()
 
     def close(self) -> None:
         """Leave the console as it was."""

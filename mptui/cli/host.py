@@ -16,7 +16,7 @@ from mptui.cli.signals import Signals
 from mptui.codec import finite_json
 from mptui.runs.leaving import end_now, worker_left
 from mptui.streams import drop_unwritten, is_gone
-from mptui.text import clean
+from mptui.text import clean, shell_word
 
 if TYPE_CHECKING:
     from mptui.runs.buffer import EventBuffer
@@ -40,7 +40,7 @@ def host(session: "Session", signals: Signals, *, as_json: bool, quiet: bool) ->
     session.start()
     signals.attach(session.mailbox)
     try:
-        _show(session, events, renderer_of(silent=as_json or quiet))
+        _show(session, events, renderer_of(silent=as_json or quiet), signals)
     except KeyboardInterrupt:
         os._exit(_INTERRUPTED)  # in order, it would wait for a save
     result = session.result
@@ -93,16 +93,20 @@ def renderer_of(*, silent: bool) -> Renderer:
     return Bars(out, icons) if sys.stderr.isatty() else Plain(out, icons)
 
 
-def _show(session: "Session", events: "EventBuffer", renderer: Renderer) -> None:
+def _show(session: "Session", events: "EventBuffer", renderer: Renderer, signals: Signals) -> None:
     """Show what happens until the run has ended; only wait for that once the terminal is gone.
 
     What happens is fetched now and then, and wakes nobody: each wake takes Python's lock and a processor from
     the thread that trains.
     """
     ended = False
+    if isinstance(renderer, Bars):
+        signals.catch_suspend()
     try:
         while not ended and not is_gone(sys.stderr):
             ended = session.wait(renderer.every_s)
+            if signals.take_suspend():
+                _suspend(renderer)
             for event in events.drain():
                 renderer.show(event)
         renderer.close()
@@ -114,7 +118,15 @@ def _show(session: "Session", events: "EventBuffer", renderer: Renderer) -> None
         pass
 
 
+def _suspend(renderer: Renderer) -> None:
+    """Stand still, with all threads, until the shell lets this process go on."""
+    renderer.close()
+    typer.echo("suspended, and training with it; go on: fg", err=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    renderer.open()
+
+
 def _next_step(run: Path, code: int) -> str:
     if code == 0:
         return "compare with other runs: mptui runs"
-    return f"go on with it: mptui resume {run}"
+    return f"go on with it: mptui resume {shell_word(run)}"

@@ -6,6 +6,7 @@ They are caught before torch is imported, so that not even the first seconds end
     SIGTERM, SIGUSR1 save and stop (143); SLURM sends the latter some time before it ends a job
     SIGUSR2          save and go on
     SIGHUP           nothing: a closed terminal ends no run
+    SIGTSTP          where bars are drawn: leave the terminal as it was, and stand still until SIGCONT
 """
 
 import signal
@@ -31,6 +32,7 @@ class Signals:
         self._mailbox: Mailbox | None = None
         self._stop: signal.Signals | None = None
         self._save = False
+        self._suspend = False
         for number in _STOPS:
             signal.signal(number, self._stopped)
         signal.signal(signal.SIGUSR2, self._asked_to_save)
@@ -46,6 +48,15 @@ class Signals:
         """Whether a stop came."""
         return self._stop is not None
 
+    def catch_suspend(self) -> None:
+        """Note SIGTSTP (ctrl+z) from now on instead of stopping, for who has drawn on the terminal."""
+        signal.signal(signal.SIGTSTP, self._asked_to_suspend)
+
+    def take_suspend(self) -> bool:
+        """Whether ctrl+z was pressed since the last call."""
+        asked, self._suspend = self._suspend, False
+        return asked
+
     def leave_if_stopped(self) -> None:
         """End the command where a stop came before there was a run; nothing was trained, nothing is saved."""
         if self._stop is not None:
@@ -60,6 +71,9 @@ class Signals:
     def _asked_to_save(self, _number: int, _frame: FrameType | None) -> None:
         self._save = True
         self._pass_on()
+
+    def _asked_to_suspend(self, _number: int, _frame: FrameType | None) -> None:
+        self._suspend = True
 
     def _pass_on(self) -> None:
         if self._mailbox is None:

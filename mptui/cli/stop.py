@@ -10,7 +10,7 @@ import typer
 from mptui.cli import options as o
 from mptui.cli.output import print_next
 from mptui.errors import RunDirectoryError
-from mptui.text import clean
+from mptui.text import clean, shell_word
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,4 +116,4 @@ def _tell_end(run: "Path", words: str) -> None:
     if last is not None and last.exists():
         typer.echo(clean(f"checkpoint: {last.resolve()}"))
     if status in {"stopped", CRASHED}:
-        print_next(f"go on with it: mptui resume {run}")
+        print_next(f"go on with it: mptui resume {shell_word(run)}")

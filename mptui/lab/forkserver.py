@@ -17,9 +17,11 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from mptui.lab.faults import Fault, failing, faulty_disk, kill_this_process, stop_this_process
+from mptui.lab.orphans import end_with_parent
 
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
+    "from mptui.lab.orphans import end_with_parent; end_with_parent(int(sys.argv.pop())); "
     "from mptui.cli.main import main; from mptui.lab.forkserver import serve; serve(main)"
 )
 _LOOK_S = 0.005
@@ -30,7 +32,7 @@ class ForkServer:
 
     def __init__(self) -> None:
         self._server = subprocess.Popen(  # noqa: S603 - our own interpreter and code
-            [sys.executable, "-c", _BOOT, json.dumps(sys.path)],
+            [sys.executable, "-c", _BOOT, str(os.getpid()), json.dumps(sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -151,11 +153,13 @@ def _polled(pid: int) -> str:
 
 
 def _forked(main: Callable[[], NoReturn], request: Mapping[str, Any]) -> int:
+    server = os.getpid()
     child = os.fork()
     if child:
         return child
     code = 1
     try:
+        end_with_parent(server)
         code = _run(main, request)
     finally:
         sys.stdout.flush()

@@ -77,16 +77,7 @@ class _Client:
     def __init__(self, connection: socket.socket, since: int) -> None:
         self.connection, self.since = connection, since
         self.said, self.waiting = bytearray(), bytearray()
-        self.faults = self.commands = 0
-        self.second = 0
-
-    def may_command(self) -> bool:
-        """Count a command; whether it is not one too many for this second."""
-        second = int(time.monotonic())
-        if second != self.second:
-            self.second, self.commands = second, 0
-        self.commands += 1
-        return self.commands <= COMMANDS_A_SECOND
+        self.faults = 0
 
 
 class ControlServer:
@@ -97,6 +88,7 @@ class ControlServer:
         presets: What `preset` may name.
         profile: Says which profile is in force.
         send: Takes a command and its argument; may raise an MptuiError.
+        clock: Seconds, for the limit of commands a second: of all clients together.
     """
 
     def __init__(
@@ -106,8 +98,11 @@ class ControlServer:
         presets: Sequence[str],
         profile: Callable[[], str],
         send: Callable[[str, str | None], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run, self._presets, self._profile, self._send = run, list(presets), profile, send
+        self._clock = clock
+        self._second = self._commands = 0
         self._lock = threading.Lock()
         self._events: deque[tuple[int, int, Event]] = deque()
         self._lost = False
@@ -243,12 +238,20 @@ class ControlServer:
     def _obey(self, client: _Client, line: bytes) -> None:
         try:
             command, argument = self._understood(line)
-            if not client.may_command():
+            if not self._may_command():
                 raise ValueError("too many commands at once")
             self._send(command, argument)
         except (ValueError, MptuiError) as error:
             client.faults += 1
             self._say(client, _line({"error": clean(str(error), 200)}))
+
+    def _may_command(self) -> bool:
+        """Count a command; whether it is not one too many for this second."""
+        second = int(self._clock())
+        if second != self._second:
+            self._second, self._commands = second, 0
+        self._commands += 1
+        return self._commands <= COMMANDS_A_SECOND
 
     def _understood(self, line: bytes) -> tuple[str, str | None]:
         """What a line asks for.
@@ -265,7 +268,9 @@ class ControlServer:
         command, argument = str(document["command"]), document.get("argument")
         if command == "numerics" and argument in NUMERICS:
             return command, argument
-        if command == "set" and isinstance(argument, str) and _SETTING.fullmatch(argument):
+        if command == "set":
+            if not isinstance(argument, str) or not _SETTING.fullmatch(argument):
+                raise ValueError("no setting; write it as table.key=value")
             return command, argument
         if command != "preset":
             return command, None

@@ -13,7 +13,7 @@ from mptui.events import RunFinished
 from mptui.hardware.memory import keep_freed_memory
 from mptui.runs.detach import LOG, launcher
 from mptui.runs.leaving import end_now, worker_left
-from mptui.text import clean
+from mptui.text import shell_word
 from mptui.tui import background
 from mptui.tui.app import person_keymap
 from mptui.tui.ascii import needs_ascii
@@ -175,7 +175,7 @@ def open_cockpit(part: Part, *, isolate: bool = False) -> int:
 
 
 def _farewell(run: Path | None) -> str:
-    name = f" {clean(str(run))}" if run else ""
+    name = f" {shell_word(run)}" if run else ""
     told = (
         "the run goes on in the background",
         f"watch it: mptui attach{name}",

@@ -92,6 +92,7 @@ KEYS: tuple[Key, ...] = (
     Key("numerics.close", "n", "app.back", "back to the charts", "charts", palette=False),
     Key("app.help", "question_mark", "app.help", "all keys of this screen", "help"),
     Key("app.palette", "ctrl+p", "app.command_palette", "find a command by its name", palette=False),
+    Key("app.suspend", "ctrl+z", "app.suspend_process", "suspend mptui, and its run with it", palette=False),
     Key("app.theme", "ctrl+t", "app.next_theme", "next theme"),
     Key("leave.stop", "x", "answer('stop')", "stop, save, and leave", palette=False),
     Key("leave.detach", "d", "answer('detach')", "keep training in the background", palette=False),

@@ -23,6 +23,8 @@ RESTORE = (
     b"\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[<u\x1b[?1049l\x1b[?25h"
 )
 
+SUSPENDED = b"mptui is suspended, and a run of its own process with it; go on: fg\r\n"
+
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -103,6 +105,8 @@ def _wait(child: int, heard: int) -> int | bytes:
         if pid and not os.WIFSTOPPED(status):
             return status
         if pid and _stays_stopped(child):
+            with contextlib.suppress(OSError):
+                os.write(sys.stderr.fileno(), SUSPENDED)
             os.kill(os.getpid(), signal.SIGSTOP)
 
 

@@ -112,6 +112,27 @@ def test_a_run_without_a_socket_is_stopped_by_a_signal(folder):
     assert summary(run)["exit_code"] == 143
 
 
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
+def test_a_terminal_that_closes_while_it_starts_keeps_no_run_from_starting(folder, number):
+    process = subprocess.Popen(
+        command("run", "--detach", "--name", "away", "--runs-dir", folder),
+        env={**os.environ, **ENDLESS},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    look_until(lambda: psutil.Process(process.pid).children())
+    if number == signal.SIGHUP:
+        os.killpg(process.pid, number)
+    else:
+        process.kill()
+    assert process.wait(DEADLINE_S) == -number
+    run = folder / "away"
+    look_until(lambda: len(steps(run)) > 3)
+    assert mptui(folder, "stop", "away").returncode == 0
+    assert summary(run)["status"] == "stopped"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+import psutil
 import pytest
 
 from mptui.events import (
@@ -204,6 +205,48 @@ def test_a_killed_screen_leaves_a_terminal_that_works(terminal):
     assert program.exit_code() == 128 + signal.SIGKILL
     assert program.is_restored()
     assert "mptui was killed by signal 9" in program.text
+
+
+def is_stopped(process: psutil.Process) -> bool:
+    return bool(process.status() == psutil.STATUS_STOPPED)
+
+
+def test_ctrl_z_gives_the_terminal_back_until_it_goes_on(terminal):
+    program = terminal(environ=ENDLESS)
+    start_training(program)
+    child = program.child
+    program.press("\x1a")
+    program.shows("mptui is suspended, and a run of its own process with it; go on: fg")
+    program.until(lambda: is_stopped(child) and is_stopped(psutil.Process(program.pid)), "the stop")
+    assert program.is_restored()
+    steps, before = count(program, Step), len(program.output)
+    for pid in (child.pid, program.pid):
+        os.kill(pid, signal.SIGCONT)
+    program.until(lambda: b"\x1b[?1049h" in program.output[before:], "the screen again")
+    program.until(lambda: count(program, Step) >= steps + 3, "more steps")
+    program.press("x")
+    program.until(lambda: count(program, RunFinished), "the end")
+    program.press("q")
+    assert program.exit_code() == 0
+    assert program.is_restored()
+
+
+def test_ctrl_z_in_a_headless_run_shows_the_cursor_until_it_goes_on(terminal):
+    program = terminal(environ=ENDLESS, arguments=("run",))
+    program.until(lambda: program.modes().get("25") == b"l" and count(program, Step) > 3, "the bars")
+    for _ in range(2):
+        program.press("\x1a")
+        program.until(lambda: is_stopped(psutil.Process(program.pid)), "the stop")
+        program.read()
+        assert "suspended, and training with it; go on: fg" in program.text
+        assert program.modes()["25"] == b"h"
+        steps = count(program, Step)
+        os.kill(program.pid, signal.SIGCONT)
+        program.until(lambda: program.modes()["25"] == b"l", "the bars again")
+        program.until(lambda steps=steps: count(program, Step) >= steps + 3, "more steps")
+    program.press("\x03")
+    assert program.exit_code() == 130
+    assert program.modes()["25"] == b"h"
 
 
 def look_until(condition: Callable[[], object]) -> None:

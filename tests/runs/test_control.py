@@ -18,7 +18,7 @@ import pytest
 from mptui.errors import ConfigError
 from mptui.events import Warned
 from mptui.runs import control, control_place
-from mptui.runs.control import ControlServer
+from mptui.runs.control import COMMANDS_A_SECOND, ControlServer
 from mptui.runs.journal import NAME, Journal
 
 DEADLINE_S = 60
@@ -31,7 +31,14 @@ class Run:
         self.path, self.sent = path, []
         path.mkdir(parents=True, exist_ok=True)
         self.journal: Journal | None = Journal(path)
-        self.server = ControlServer(path, presets=["fast", "stable"], profile=lambda: "fast", send=self.send)
+        self.now = 0.0
+        self.server = ControlServer(
+            path,
+            presets=["fast", "stable"],
+            profile=lambda: "fast",
+            send=self.send,
+            clock=lambda: self.now,
+        )
 
     def send(self, command, argument):
         if command == "validate":
@@ -353,6 +360,44 @@ def test_a_flood_of_commands_is_stemmed(run, connect):
     client.say(b'{"command":"checkpoint"}\n' * 500)
     assert client.is_dropped()
     assert len(run.sent) < 200
+
+
+def test_the_commands_of_a_second_are_limited_for_all_clients_together_and_for_that_second(run, connect):
+    first, second = connect(run), connect(run)
+    for client in (first, second):
+        client.line()
+        client.say(b'{"command":"pause"}\n' * (COMMANDS_A_SECOND // 2))
+    wait_for(lambda: len(run.sent) == COMMANDS_A_SECOND)
+    for client in (first, second, connect(run)):
+        client.say({"command": "checkpoint"})
+        told = client.line()
+        assert "too many commands" in (told if "error" in told else client.line())["error"]
+    assert len(run.sent) == COMMANDS_A_SECOND
+    run.now = 1.0
+    first.say(b'{"command":"resume"}\n' * COMMANDS_A_SECOND)
+    wait_for(lambda: len(run.sent) == 2 * COMMANDS_A_SECOND)
+    second.say({"command": "resume"})
+    assert "too many commands" in second.line()["error"]
+
+
+def test_a_setting_reaches_the_session_as_it_was_written(run, connect):
+    client = connect(run)
+    client.line()
+    client.say({"command": "set", "argument": "training.lr=1e-3"})
+    client.say({"command": "set", "argument": "data.name=a b=c"})
+    wait_for(lambda: len(run.sent) == 2)
+    assert run.sent == [("set", "training.lr=1e-3"), ("set", "data.name=a b=c")]
+
+
+@pytest.mark.parametrize(
+    "argument", [None, 7, "", "training.lr", "Training.lr=1", "a=", "a=b\nc", "a=\x1b[2J", "a=" + "x" * 201]
+)
+def test_what_is_no_setting_reaches_no_session(run, connect, argument):
+    client = connect(run)
+    client.line()
+    client.say({"command": "set", "argument": argument})
+    assert "table.key=value" in client.line()["error"]
+    assert run.sent == []
 
 
 def test_any_number_may_watch_up_to_a_limit(run, connect, monkeypatch):

@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -182,3 +183,31 @@ def test_a_real_process_ends_by_a_real_signal_while_it_compiles(tmp_path):
     assert '"status": "stopped"' in told
     assert "Traceback" not in complaint
     assert read_summary(tmp_path / "run")["status"] == "stopped"
+
+
+ENDS_WITH_COMPILERS = """
+import subprocess, sys
+from mptui.runs.leaving import end_now
+inner = "import subprocess, sys; print(subprocess.Popen(['sleep', '1000']).pid, flush=True); input()"
+pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+child = subprocess.Popen([sys.executable, "-c", inner], **pipes)
+print(child.pid, child.stdout.readline().strip())
+end_now(3)
+"""
+
+
+def test_the_end_takes_the_compilers_and_what_they_started_along():
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDS_WITH_COMPILERS], stdout=subprocess.PIPE, text=True, check=False
+    )
+    assert ended.returncode == 3
+    compilers = [int(pid) for pid in ended.stdout.split()]
+    assert len(compilers) == 2
+    until(lambda: not any(map(runs, compilers)))
+
+
+def runs(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
