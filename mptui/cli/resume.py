@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from mptui.cli.signals import Signals
 
 if TYPE_CHECKING:
     from mptui.runs.plan import Request
+
+
+NoTui = Annotated[bool, typer.Option("--no-tui", help="Show lines and a bar, not the live screen.")]
 
 
 def app_command(app: typer.Typer) -> None:
@@ -31,18 +34,34 @@ def resume(
     isolate: o.Isolate = False,
     as_json: o.Json = False,
     quiet: o.Quiet = False,
+    no_tui: NoTui = False,
 ) -> int:
     """Resume a run from its newest checkpoint.
 
-    A run that was stopped in the middle of an epoch continues there.
+    A run that was stopped in the middle of an epoch continues there. On a terminal it has the live screen.
     """
     from mptui.runs.directory import CONFIG, check_version, find_run
+    from mptui.tui.terminal import has_terminal
 
     path = find_run(runs_dir, run)
     check_version(path)
     request = o.request_of(ctx, str(path / CONFIG))
+    if not (no_tui or quiet or as_json or detach or isolate) and has_terminal():
+        return _on_screen(request, path)
     train = partial(_train, request, path)
     return background.begin(train, detach=detach, isolate=isolate, as_json=as_json, quiet=quiet)
+
+
+def _on_screen(request: "Request", path: Path) -> int:
+    """Resume on the live screen of this terminal."""
+    from mptui.tui.parent import Part, guarded
+
+    def screen(part: Part) -> int:
+        from mptui.tui.cockpit import open_resumed
+
+        return open_resumed(part, request, path)
+
+    return guarded(screen)
 
 
 def _train(request: "Request", path: Path, ready: background.Ready, as_json: bool, quiet: bool) -> int:

@@ -1,7 +1,11 @@
 """The live screen of a run of another process, or of one that has ended."""
 
+import sys
+
 from mptui.runs.attached import AttachedRun
+from mptui.runs.closing import closing_line
 from mptui.runs.detach import LOG
+from mptui.runs.directory import status_of
 from mptui.tui.app import person_keymap
 from mptui.tui.ascii import needs_ascii
 from mptui.tui.last import state_folder
@@ -28,6 +32,8 @@ def open_attached(source: AttachedRun) -> int:
     if screen.view.finished is not None:
         source.wait(ENDING_S)
     source.close()
+    if not terminal.lost:
+        print(closing_line(source.run, status_of(source.run)), file=sys.stderr)  # noqa: T201 - the screen is gone
     if app.signalled is not None and not terminal.lost:
         return 128 + app.signalled
     return app.return_code or source.exit_code

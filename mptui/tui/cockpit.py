@@ -11,7 +11,9 @@ from textual import on
 
 from mptui.events import RunFinished
 from mptui.hardware.memory import keep_freed_memory
+from mptui.runs.closing import closing_line
 from mptui.runs.detach import LOG, launcher
+from mptui.runs.directory import status_of
 from mptui.runs.leaving import end_now, worker_left
 from mptui.text import shell_word
 from mptui.tui import background
@@ -27,7 +29,6 @@ from mptui.tui.terminal import Terminal
 
 if TYPE_CHECKING:
     from mptui.runs.plan import Request
-    from mptui.tui.screens.live import LiveScreen
     from mptui.tui.screens.picker import PickerScreen
 
 
@@ -56,6 +57,7 @@ class Cockpit(TerminalApp):
     Args:
         starter: Begins the run that was asked for.
         first: The screen of devices.
+        run: A run to show from the beginning, in place of the screen of devices.
         keymap: The person's own keys.
         ascii_only: Show nothing beyond ASCII.
         environ: Where settings and folders are looked up.
@@ -66,15 +68,22 @@ class Cockpit(TerminalApp):
         starter: "Callable[[Request], Run]",
         *,
         first: DetectionScreen | None = None,
+        run: Run | None = None,
         keymap: Keymap | None = None,
         ascii_only: bool = False,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         keymap = keymap or Keymap()
-        super().__init__(first or DetectionScreen(keymap=keymap.keys), keymap=keymap, ascii_only=ascii_only)
+        live = None
+        if run is not None:
+            from mptui.tui.screens.live import LiveScreen
+
+            live = LiveScreen(run, keymap=keymap.keys, ascii_only=ascii_only)
+        opened = live or first or DetectionScreen(keymap=keymap.keys)
+        super().__init__(opened, keymap=keymap, ascii_only=ascii_only)
         self._starter, self._ascii_only, self._environ = starter, ascii_only, environ
-        self.run_now: Run | None = None
-        self._live: LiveScreen | None = None
+        self.run_now: Run | None = run
+        self._live: LiveScreen | None = live
 
     @on(DetectionScreen.Chosen)
     def _pick(self, event: DetectionScreen.Chosen) -> None:
@@ -149,7 +158,35 @@ def open_cockpit(part: Part, *, isolate: bool = False) -> int:
             return IsolatedSource(request, runs).start()
         return SessionSource(request, runs, on_directory=lambda path: terminal.log_to(path / LOG)).start()
 
-    app = Cockpit(start, keymap=person_keymap(), ascii_only=needs_ascii())
+    return _show(Cockpit(start, keymap=person_keymap(), ascii_only=needs_ascii()), terminal, part)
+
+
+def open_resumed(part: Part, request: "Request", path: Path) -> int:
+    """Resume a run on the live screen of this terminal, as `open_cockpit` shows a new one.
+
+    Args:
+        part: Lets the parent, and with it the shell, go on.
+        request: The run's own configuration, and what is asked for now.
+        path: The run's directory.
+    """
+    from mptui.tui.session_source import SessionSource
+
+    keep_freed_memory()
+    terminal = Terminal(state_folder() / LOG)
+
+    def log_to(run: Path) -> None:
+        terminal.log_to(run / LOG)
+
+    def start(asked: "Request", resume: Path | None = None) -> Run:
+        return SessionSource(asked, path.parent, on_directory=log_to, resume=resume).start()
+
+    run = start(request, path)
+    app = Cockpit(start, run=run, keymap=person_keymap(), ascii_only=needs_ascii())
+    return _show(app, terminal, part)
+
+
+def _show(app: Cockpit, terminal: Terminal, part: Part) -> int:
+    """Show the program until it is left; see `open_cockpit`."""
     catch_signals(app, terminal)
     with terminal:
         app.run()
@@ -163,6 +200,9 @@ def open_cockpit(part: Part, *, isolate: bool = False) -> int:
             part(_farewell(run.run))
         run.wait()
         _tell_end(run)
+    elif app.run_now is not None and app.run_now.run is not None and not terminal.lost:
+        ended = app.run_now.run
+        print(closing_line(ended, status_of(ended)), file=sys.stderr)  # noqa: T201 - the screen is gone
     code = app.return_code or app.exit_code_of_run
     if background.busy():
         # A thread that imports torch or waits for a driver can't be ended in order.

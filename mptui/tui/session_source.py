@@ -16,6 +16,7 @@ from mptui.errors import MptuiError
 from mptui.events import CommandAnswered, Event, PhaseChanged, RunFinished
 from mptui.runs.control import preset_names
 from mptui.runs.detach import launcher
+from mptui.runs.index import read_run
 from mptui.runs.state import RunView
 from mptui.text import clean
 
@@ -32,18 +33,25 @@ class SessionSource:
         request: What was asked for.
         runs: The folder of all runs.
         on_directory: Called with the run's directory, from the source's thread, before anything is trained.
+        resume: The directory of the run to resume; None: a new run.
     """
 
     def __init__(
-        self, request: "Request", runs: Path, *, on_directory: Callable[[Path], None] = lambda _: None
+        self,
+        request: "Request",
+        runs: Path,
+        *,
+        on_directory: Callable[[Path], None] = lambda _: None,
+        resume: Path | None = None,
     ) -> None:
         self.profiles: Sequence[str] = preset_names(request.environ)
         self.hosted = True
         self.alone = False
         self.can_detach = launcher() is None
         self.exit_code = 0
-        self.view = RunView()
+        self.view = RunView() if resume is None else _view_of(resume)
         self.run: Path | None = None
+        self._resume = resume
         self.request, self._runs, self._on_directory = request, runs, on_directory
         self._early: deque[Event] = deque([PhaseChanged(phase="starting")])
         self._buffer: EventBuffer | None = None
@@ -120,10 +128,13 @@ class SessionSource:
         if self._stop is not None:
             self._stopped_early()
             return
-        path = create_run(self._runs, plan.resolved.profile, str(plan.config.model.name), None)
+        path = self._resume
+        if path is None:
+            path = create_run(self._runs, plan.resolved.profile, str(plan.config.model.name), None)
         self._on_directory(path)
         self.run = path
-        session = Session(plan, path, force_compile=plan.resolved.compile_forced)
+        resume = self._resume is not None
+        session = Session(plan, path, resume=resume, force_compile=plan.resolved.compile_forced)
         self._buffer = session.listen()
         session.start()
         self._hand_over(session)
@@ -154,3 +165,13 @@ class SessionSource:
         self._early.append(
             RunFinished(status="failed", exit_code=code, message=message, hint=hint, seconds=seconds)
         )
+
+
+def _view_of(run: Path) -> RunView:
+    """What a run that is resumed had come to."""
+    try:
+        view = read_run(run)
+    except OSError:
+        return RunView()
+    view.finished = None
+    return view

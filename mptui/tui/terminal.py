@@ -27,6 +27,15 @@ def check_terminal() -> None:
         raise ConfigError("the terminal UI needs more than a dumb terminal (TERM)", hint=hint)
 
 
+def has_terminal() -> bool:
+    """Whether there is a terminal to draw on."""
+    try:
+        check_terminal()
+    except ConfigError:
+        return False
+    return True
+
+
 class Terminal:
     """While entered, only the screen reaches the terminal.
 
