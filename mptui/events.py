@@ -368,20 +368,29 @@ class Recovered(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresetSwitched(Event):
-    """Another profile is in force from this step on; `changes` maps `table.key` to [old, new] as text."""
+    """Another profile is in force from this step on; `changes` maps `table.key` to [old, new] as text.
+
+    `lr` and `batch` are the effective learning rate (after scaling, warm-up and schedule, at this step) and
+    the samples of an optimizer step, before and after; the new rate is reached in `ramp_steps` steps.
+    `undone`: the switch before was taken back, and the run stands where it was before it.
+    """
 
     kind: ClassVar[str] = "preset_switched"
 
     profile: str
     previous: str
     changes: dict[str, list[str]] = field(default_factory=dict)
+    undone: bool = False
+    lr: list[float] = field(default_factory=list)
+    batch: list[int] = field(default_factory=list)
+    ramp_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved(Event):
     """A checkpoint is whole on the disk.
 
-    `reason` is epoch, best, time, steps, compile, asked, stop, or error.
+    `reason` is epoch, best, time, steps, compile, asked, switch, undo, stop, or error.
     """
 
     kind: ClassVar[str] = "checkpoint_saved"

@@ -91,6 +91,8 @@ class TrainingConfig(Table):
     """The effective batch that `lr` was chosen for; unset: the one in use, so nothing is scaled."""
     warmup_epochs: Annotated[float, Field(ge=0)] = 0.0
     """Epochs over which the rate rises linearly from near 0 to its peak."""
+    warmup_max_fraction: Fraction = 0.1
+    """Share of the run that the warm-up takes at most: a short run would otherwise end at its peak rate."""
     schedule: Literal["cosine", "step", "constant"] = "cosine"
     """How the rate falls after the warm-up."""
     step_epochs: Count = 30

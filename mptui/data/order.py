@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mptui.data.batch import Batch, Window
+from mptui.data.lengths import samples_used
 from mptui.data.seeds import Stream, generator
 
 
@@ -37,10 +38,9 @@ class Order:
 
     def end(self, start: int) -> int:
         """Position after the last sample used, in an epoch gone through from `start`."""
-        tail = (self.count - start) % self.batch_size
-        too_few = self.train and tail == 1 and self.count > 1
-        unwanted = self.drop_last and self.count > self.batch_size
-        return self.count - tail if too_few or unwanted else self.count
+        drop_last = self.drop_last and self.count > self.batch_size
+        ahead = self.count - start
+        return start + samples_used(ahead, self.batch_size, train=self.train, drop_last=drop_last)
 
     def window(
         self,

@@ -8,6 +8,7 @@ in it is ever executed or unpickled.
       step-000001200/   model.safetensors optimizer.safetensors … state.json manifest.json
       last -> step-000001200
       best -> step-000000900
+      undo -> step-000000700   before the last switch to other settings
 
 `last` and `best` are links, or files with the name in them where the disk has no links. Any further name that
 `point` gives to a checkpoint keeps it as they do.
@@ -35,6 +36,8 @@ from mptui.regular import OddFileError, read_regular
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
+UNDO = "undo"
+"""The name of the checkpoint before the last switch to other settings, which can be taken back."""
 _STATE = "state.json"
 _TENSORS = ".safetensors"
 _LARGEST_JSON = 64 << 20
@@ -135,6 +138,12 @@ def _write_pointer(path: Path, target: str) -> None:
 def _unlink(path: Path) -> None:
     with contextlib.suppress(OSError):
         os.unlink(path)
+
+
+def unpoint(folder: Path, name: str, guard: Guard = contextlib.nullcontext) -> None:
+    """Let `folder/name` lead nowhere."""
+    with guard():
+        _unlink(folder / name)
 
 
 def keep_only(folder: Path, count: int, guard: Guard = contextlib.nullcontext) -> None:

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, get_args
 
 from mptui.config.schema import NumericsMode
 from mptui.engine.control import Command
-from mptui.errors import ConfigError, DiskError
-from mptui.events import CommandAnswered, Paused, PrecisionChanged, PresetSwitched, Resumed
+from mptui.engine.switching import switch
+from mptui.events import CommandAnswered, Paused, Resumed
 
 if TYPE_CHECKING:
     from mptui.engine.trainer import Trainer
@@ -28,7 +28,7 @@ def obey(trainer: "Trainer", command: Command) -> None:
         _validate(trainer)
     elif name == "numerics":
         trainer.lens.ask(_NUMERICS.get(command.argument or ""))
-    elif name in {"preset", "set"} and (refusal := _switch(trainer, command)) is not None:
+    elif name in {"preset", "set", "undo"} and (refusal := switch(trainer, command)) is not None:
         trainer.emit(CommandAnswered(step=trainer.step, command=name, state="refused", detail=refusal))
         return
     trainer.emit(CommandAnswered(step=trainer.step, command=name, state="done"))
@@ -58,35 +58,3 @@ def _pause(trainer: "Trainer") -> None:
     trainer.emit(Resumed(step=trainer.step))
     trainer.enter(before)
     trainer.reporter.restart_clock()
-
-
-def _switch(trainer: "Trainer", command: Command) -> str | None:
-    """Put another preset, or one setting, in force from the next step on; returns why not, if it can't be."""
-    trainer.reporter.flush(wait=True)
-    try:
-        if trainer.rebuild is None:
-            raise ConfigError("this run has no other presets", hint="start it from a profile")
-        switch = trainer.rebuild(command)
-    except (ConfigError, DiskError) as error:
-        return error.message
-    trainer.close()
-    before = trainer.job.precision
-    trainer.take_job(switch.job)
-    training = trainer.job.config.training
-    trainer.cursor.epoch_step = trainer.cursor.sample // (training.batch_size * training.accumulate)
-    trainer.leave_epoch()
-    if trainer.job.precision != before:
-        trainer.emit(
-            PrecisionChanged(
-                step=trainer.step,
-                precision=trainer.job.precision,
-                previous=before,
-                reason=f"{command.name} {command.argument}",
-            )
-        )
-    trainer.emit(
-        PresetSwitched(
-            step=trainer.step, profile=switch.profile, previous=switch.previous, changes=switch.changes
-        )
-    )
-    return None

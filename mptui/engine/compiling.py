@@ -121,6 +121,10 @@ class Compiler:
         """Whether the run is compiled, for a checkpoint; None: that is not decided."""
         return None if self.undecided or self._mode == "off" else self.active
 
+    def go_on(self, steps: int) -> None:
+        """The run goes on with the same code under other settings, and `steps` steps lie ahead."""
+        self._steps = steps + len(self._eager)
+
     def take_up(self, decision: bool | None) -> None:
         """Go on as the run that made a checkpoint had decided, unless this one has by itself."""
         if decision is None or self._settled or self._mode == "off" or _impossible(self._device) is not None:

@@ -13,7 +13,7 @@ class Command:
     argument: str | None = None
 
 
-COMMANDS = ("stop", "pause", "resume", "checkpoint", "validate", "preset", "set", "numerics")
+COMMANDS = ("stop", "pause", "resume", "checkpoint", "validate", "preset", "set", "undo", "numerics")
 
 
 class Stopped(Exception):  # noqa: N818 - an outcome, not an error

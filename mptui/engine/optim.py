@@ -39,6 +39,16 @@ def take_over(optimizer: torch.optim.Optimizer, training: TrainingConfig) -> Non
             group["momentum"] = training.momentum
 
 
+def shrink_momentum(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    """Multiply SGD's momentum buffers by `factor`.
+
+    AdamW divides its average of gradients by their size, and keeps both.
+    """
+    for state in optimizer.state.values():
+        if isinstance(buffer := state.get("momentum_buffer"), torch.Tensor):
+            buffer.mul_(factor)
+
+
 def _decays(parameter: torch.Tensor) -> bool:
     return parameter.ndim >= 2
 

@@ -1,22 +1,31 @@
 """The moving parts of a run, as its configuration makes them; another preset makes them anew."""
 
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from mptui.config.schema import RunConfig
 from mptui.data.loader import Loader
+from mptui.engine.checkpoint import Snapshot
 from mptui.engine.compiling import Compiler
 from mptui.engine.ema import WeightAverage
 from mptui.engine.guards.island import Island
 from mptui.engine.islands import raise_islands
 from mptui.engine.kept import Kept, facts_of
-from mptui.engine.optim import build_optimizer, supports_fused, take_over
+from mptui.engine.optim import build_optimizer, shrink_momentum, supports_fused, take_over
 from mptui.engine.precision import Precision, build_precision
 from mptui.engine.progress import Cursor
-from mptui.engine.schedule import Schedule, place_in, scaled_lr
+from mptui.engine.schedule import (
+    RAMP_FACTOR,
+    Schedule,
+    Standing,
+    going_on,
+    schedule_of,
+    standing,
+    steps_ahead,
+)
 from mptui.engine.update import Updater
 from mptui.tasks.base import Task
 
@@ -44,12 +53,25 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """Another preset for a run in progress: its job, and what that changes (table.key -> old, new)."""
+    """Other settings for a run in progress.
+
+    Attributes:
+        job: What is trained from now on.
+        profile: The profile in force then.
+        previous: The profile in force now.
+        changes: What changes (table.key -> old, new).
+        before: What is in force now, JSON-ready: kept with the checkpoint that a way back begins from.
+        accept: Called once nothing stands in the way, before the job is taken; may raise DiskError.
+        back_to: The state to restore, where this takes a switch back.
+    """
 
     job: Job
     profile: str
     previous: str
     changes: dict[str, list[str]]
+    before: dict[str, Any] = field(default_factory=dict)
+    accept: Callable[[], None] = lambda: None
+    back_to: Snapshot | None = None
 
 
 @dataclass(slots=True)
@@ -57,8 +79,7 @@ class Parts:
     """The moving parts of a run under one configuration."""
 
     job: Job
-    steps_per_epoch: int
-    schedule_steps: int
+    schedule: Schedule
     precision: Precision
     optimizer: torch.optim.Optimizer
     average: WeightAverage | None
@@ -66,15 +87,40 @@ class Parts:
     compiler: Compiler
     islands: list[Island]
 
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of an epoch."""
+        return self.schedule.steps_per_epoch
+
+    @property
+    def schedule_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return self.schedule.total_steps
+
+    def standing(self) -> Standing:
+        """Where the run stands in its schedule. Waits for the device."""
+        return standing(self.schedule, self.updater.position())
+
+    def go_on(self, before: Standing, left: int) -> None:
+        """Continue in the schedule of this configuration where the run stood `before`, `left` steps to go.
+
+        Momentum is a sum of gradients, which the rate multiplies: a rate that rises by much would multiply
+        those of the past, too, and throw the weights off. What they move the weights by stays as it was (the
+        momentum correction of Goyal et al. 2017, section 3).
+        """
+        going = going_on(self.schedule, left, before)
+        self.schedule = going.schedule
+        self.updater.take_table(going.schedule.table())
+        self.updater.seek(going.position)
+        if going.gain >= RAMP_FACTOR:
+            shrink_momentum(self.optimizer, 1 / going.gain)
+
 
 def steps_left(job: Job, cursor: Cursor, step: int) -> int:
     """Optimizer steps of `job` beyond `cursor` and the `step` steps tried so far, if none is left out."""
     training = job.config.training
-    of_this_epoch = cursor.sample // (training.batch_size * training.accumulate)
-    left = (training.epochs - cursor.epoch) * job.train_loader.steps(training.accumulate) - of_this_epoch
-    if training.max_steps is not None:
-        left = min(left, training.max_steps - step)
-    return max(0, left)
+    steps_per_epoch = job.train_loader.steps(training.accumulate)
+    return steps_ahead(training, steps_per_epoch, (cursor.epoch, cursor.sample), step)
 
 
 def build_parts(job: Job, warn: Warn, kept: Parts | None = None, left: int | None = None) -> Parts:
@@ -87,9 +133,8 @@ def build_parts(job: Job, warn: Warn, kept: Parts | None = None, left: int | Non
         left: Optimizer steps that lie ahead; None: all.
     """
     config, training = job.config, job.config.training
-    steps_per_epoch = job.train_loader.steps(training.accumulate)
-    schedule_steps = min(training.epochs * steps_per_epoch, training.max_steps or sys.maxsize)
-    precision = build_precision(job.precision, job.device, config.precision.grad_scaler)
+    schedule = schedule_of(training, job.train_loader.steps(training.accumulate))
+    left = schedule.total_steps if left is None else left
     if kept is None:
         lr = torch.zeros((), device=job.device)
         fused = config.speed.fused and supports_fused(job.device)
@@ -98,41 +143,68 @@ def build_parts(job: Job, warn: Warn, kept: Parts | None = None, left: int | Non
     else:
         lr, optimizer, average = kept.updater.lr, kept.optimizer, kept.average
         take_over(optimizer, training)
-        kept.compiler.undo()
         kept.updater.close()
-        for island in kept.islands:
-            island.remove()
-    islands = raise_islands(job.model, config.precision.fp32_layers, job.device)
+    precision = _precision(job, kept)
+    islands = _islands(job, kept)
     updater = Updater(
         job.model,
         optimizer,
         precision,
         lr=lr,
-        lr_table=Schedule(training, scaled_lr(training), schedule_steps, steps_per_epoch).table(),
+        lr_table=schedule.table(),
         clip_grad_norm=training.clip_grad_norm,
         average=average,
     )
-    if left is None:
-        left = schedule_steps
+    parts = Parts(
+        job, schedule, precision, optimizer, average, updater, _compiler(job, kept, left, warn), islands
+    )
     if kept is not None:
-        updater.seek(place_in(schedule_steps, left, kept.updater.position(), kept.schedule_steps))
-    compiler = Compiler(
+        parts.go_on(kept.standing(), left)
+    return parts
+
+
+def _precision(job: Job, kept: Parts | None) -> Precision:
+    """Kept with its loss scale where the settings of it are the same."""
+    scaler = job.config.precision.grad_scaler
+    if kept is not None and (job.precision, scaler) == (
+        kept.job.precision,
+        kept.job.config.precision.grad_scaler,
+    ):
+        return kept.precision
+    return build_precision(job.precision, job.device, scaler)
+
+
+def _islands(job: Job, kept: Parts | None) -> list[Island]:
+    layers = job.config.precision.fp32_layers
+    if kept is not None:
+        if kept.job.config.precision.fp32_layers == layers:
+            return kept.islands
+        for island in kept.islands:
+            island.remove()
+    return raise_islands(job.model, layers, job.device)
+
+
+def _compiler(job: Job, kept: Parts | None, left: int, warn: Warn) -> Compiler:
+    """Kept with the code that it has made, where that is the code of this job, too."""
+    if kept is not None:
+        if _compiled_for(kept.job) == _compiled_for(job):
+            kept.compiler.go_on(left)
+            return kept.compiler
+        kept.compiler.undo()
+    return Compiler(
         job.model,
-        config.speed.compile,
+        job.config.speed.compile,
         job.device,
         forced=job.force_compile,
         steps=left,
         warn=warn,
-        kept=_compile_cost(job),
-        repeatable=training.deterministic,
-    )
-    return Parts(
-        job, steps_per_epoch, schedule_steps, precision, optimizer, average, updater, compiler, islands
+        kept=Kept("compile", _compiled_for(job)),
+        repeatable=job.config.training.deterministic,
     )
 
 
-def _compile_cost(job: Job) -> Kept:
-    """Where it is kept what compiling such a job costs here."""
+def _compiled_for(job: Job) -> dict[str, object]:
+    """What compiled code, its cost and its gain depend on."""
     config = job.config
     facts = facts_of(config, job.device_name, job.num_classes)
     how = {
@@ -141,4 +213,4 @@ def _compile_cost(job: Job) -> Kept:
         "channels_last": config.speed.channels_last,
         "micro_batch": config.memory.micro_batch,
     }
-    return Kept("compile", {**facts, **how})
+    return {**facts, **how}

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 from mptui.config.schema import CheckpointConfig
-from mptui.engine.checkpoint import Snapshot, keep_only, point, write_checkpoint
+from mptui.engine.checkpoint import UNDO, Snapshot, keep_only, point, unpoint, write_checkpoint
 from mptui.engine.files import Guard
 from mptui.errors import DiskError
 from mptui.events import CheckpointSaved, Event, Warned
@@ -81,6 +81,12 @@ class Saver:
     def go_on_from(self, step: int) -> None:
         """The run was saved at `step` already, by an earlier process."""
         self._last_step = step
+
+    def went_back(self, step: int) -> None:
+        """A switch was taken back: the run stands at `step` again, and there is nothing more to take back."""
+        self._last_step = step
+        self._waiting_best = None
+        unpoint(self._folder, UNDO, self._guard)
 
     def reason_now(self, step: int) -> str | None:
         """Why a checkpoint is due between two steps: "steps", "time", or None."""
@@ -218,6 +224,8 @@ class Saver:
             save.path = write_checkpoint(self._folder, save.snapshot, self._guard)
         if save.reason == "best":
             point(self._folder, "best", save.path, self._guard)
+        if save.reason == "switch":
+            point(self._folder, UNDO, save.path, self._guard)
         if save.number > self._newest_written:  # a best may have waited for its turn
             point(self._folder, "last", save.path, self._guard)
             self._newest_written = save.number

@@ -5,7 +5,7 @@ Random numbers need no saving: each derives from the position in the run.
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,7 +15,7 @@ from mptui.engine.checkpoint import Snapshot, host_copy
 from mptui.engine.fused import FusedOptimizer
 from mptui.engine.parts import steps_left
 from mptui.engine.progress import Best, Cursor
-from mptui.engine.schedule import place_in
+from mptui.engine.schedule import Standing
 from mptui.errors import ConfigError, RunDirectoryError
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def take(trainer: "Trainer", copy: Copy = host_copy) -> Snapshot:
             "scaler": trainer.parts.precision.state(),
             "lr": float(trainer.parts.updater.lr),
             "schedule": [trainer.parts.updater.position(), trainer.parts.schedule_steps],
+            "standing": asdict(trainer.parts.standing()),
             "guards": trainer.guards.state(),
             "compiled": trainer.parts.compiler.decision,
             "settings": values_of(trainer.guards.nan.given.config),
@@ -111,8 +112,17 @@ def _restore(trainer: "Trainer", snapshot: Snapshot, asked: frozenset[str]) -> N
         trainer.parts.precision.load_state(state["scaler"])
     trainer.parts.updater.lr.fill_(state["lr"])
     left = steps_left(trainer.job, trainer.cursor, snapshot.step)
-    trainer.parts.updater.seek(place_in(trainer.parts.schedule_steps, left, *state["schedule"]))
+    trainer.parts.go_on(_standing(trainer, state), left)
     trainer.parts.compiler.take_up(None if "speed.compile" in asked else state.get("compiled"))
+
+
+def _standing(trainer: "Trainer", state: Mapping[str, Any]) -> Standing:
+    """Where the run stood; of a checkpoint that does not say, as its position and its last rate have it."""
+    if "standing" in state:
+        return Standing(**state["standing"])
+    position, total = state["schedule"]
+    now = trainer.parts.schedule.state()
+    return Standing(position, {**now, "total": total, "asked": None}, None, state["lr"])
 
 
 def _optimizer_tensors(trainer: "Trainer") -> dict[str, torch.Tensor]:

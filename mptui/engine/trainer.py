@@ -8,6 +8,7 @@ between two steps.
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
@@ -344,11 +345,13 @@ class Trainer:
         self._compiling.end_validation()
         return measured
 
-    def save(self, reason: str) -> None:
-        """Save now, and wait until it is on the disk."""
+    def save(self, reason: str, more: dict[str, Any] | None = None) -> None:
+        """Save now, with `more` (JSON-ready) in the checkpoint's state, and wait until it is on the disk."""
         before = self.phase
         self.enter("saving")
-        self.saver.save(snapshots.take(self), reason, wait=True)
+        snapshot = snapshots.take(self)
+        snapshot.state |= more or {}
+        self.saver.save(snapshot, reason, wait=True)
         self.enter(before)
         self.reporter.restart_clock()
 

@@ -55,12 +55,16 @@ class Updater:
         device = lr.device
         self.lr = lr
         self._lr_out = lr.view(1)  # the same memory, with the axis that index_select writes
-        self._lr_table = torch.from_numpy(lr_table).to(device)
+        self.take_table(lr_table)
         self._applied = torch.zeros(1, dtype=torch.int64, device=device)
         self.found_inf = torch.zeros((), device=device)
         self.norm = torch.zeros((), device=device)
         self.buffers = HeldBuffers(model, ask=device.type == "cpu")
         self.seek(0)
+
+    def take_table(self, lr_table: np.ndarray) -> None:
+        """Go by other rates of each applied step, float32, shape (steps,)."""
+        self._lr_table = torch.from_numpy(lr_table).to(self.lr.device)
 
     def seek(self, applied: int) -> None:
         """Go on in the schedule as after `applied` steps, with the model's buffers as they are now."""

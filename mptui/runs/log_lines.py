@@ -1,5 +1,6 @@
 """What the log says of each event: one line, in plain words."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -76,11 +77,7 @@ def _incident(event: Event) -> list[tuple[str, Tone]]:
         case Recovered():
             return [(f"{event.problem}: {event.action}", "warn")]
         case PresetSwitched():
-            changes = ", ".join(f"{key} {' → '.join(values)}" for key, values in event.changes.items())
-            if event.previous == event.profile:
-                return [(f"changed at step {event.step:,}: {changes}", "plain")]
-            told = f"preset {event.previous} → {event.profile} at step {event.step:,}"
-            return [(f"{told}: {changes}" if changes else told, "plain")]
+            return [(_switched(event), "plain")]
         case PrecisionChanged():
             change = f"{event.previous or fmt.UNKNOWN} → {event.precision}"
             return [(f"precision {change}: {event.reason}", "warn")]
@@ -92,6 +89,29 @@ def _incident(event: Event) -> list[tuple[str, Tone]]:
             return [("going on", "plain")]
         case _:
             return []
+
+
+def _switched(event: PresetSwitched) -> str:
+    if event.undone:
+        words = f"switch taken back: {event.profile} at step {event.step:,}"
+    elif event.previous == event.profile:
+        words = f"changed at step {event.step:,}"
+    else:
+        words = f"preset {event.previous} → {event.profile} at step {event.step:,}"
+    parts = [f"{key} {' → '.join(values)}" for key, values in event.changes.items()]
+    parts[:0] = rate_words(event.lr, event.batch, event.ramp_steps)
+    return f"{words}: {', '.join(parts)}" if parts else words
+
+
+def rate_words(lr: Sequence[float], batch: Sequence[int], ramp_steps: int) -> list[str]:
+    """What changes of the effective learning rate and batch, each before and after."""
+    words = []
+    if len(lr) == 2 and lr[0] != lr[1]:
+        ramp = f" in {ramp_steps} steps" if ramp_steps else ""
+        words.append(f"effective lr {lr[0]:.3g} → {lr[1]:.3g}{ramp}")
+    if len(batch) == 2 and batch[0] != batch[1]:
+        words.append(f"effective batch {batch[0]:,} → {batch[1]:,}")
+    return words
 
 
 def _run_started(event: RunStarted) -> list[tuple[str, Tone]]:

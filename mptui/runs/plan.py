@@ -17,6 +17,7 @@ from mptui.errors import ConfigError
 from mptui.hardware.advice import PrecisionChoice, choose_precision, default_workers
 from mptui.hardware.devices import Device, Machine, default_reason, find_machine, select_device
 from mptui.runs.ranks import check_single_process
+from mptui.runs.rates import rate_notes
 
 BUILT_IN = "shapes"
 
@@ -100,7 +101,7 @@ def plan_run(request: Request, machine: Machine | None = None) -> Plan:
         precision=choose_precision(config.precision.mode, device),
         workers=default_workers(machine.host.cpus_usable) if workers == "auto" else workers,
         driver=machine.driver,
-        notes=notes if reason is None else (reason, *notes),
+        notes=(*(() if reason is None else (reason,)), *notes, *rate_notes(config.training)),
         channels_last=layout_of(config, device),
         fused=bool(config.speed.fused),
     )

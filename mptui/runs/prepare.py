@@ -7,8 +7,6 @@ from pathlib import Path
 
 import torch
 
-from mptui.config.merge import resolve
-from mptui.config.switch import switched
 from mptui.data.caching import choose_cache, sides_of
 from mptui.data.checkers import ScanCancelledError
 from mptui.data.loader import Loader
@@ -16,15 +14,13 @@ from mptui.data.open import open_dataset
 from mptui.data.types import Dataset, Problem, Split
 from mptui.engine.checkpoint import cant_save, checkpoints, need_space
 from mptui.engine.choices import Choice
-from mptui.engine.control import Command, Mailbox, Stopped
+from mptui.engine.control import Mailbox, Stopped
 from mptui.engine.evaluate import PROGRESS_S
 from mptui.engine.islands import layers_named
-from mptui.engine.parts import Job, Switch
-from mptui.engine.setup import prepare_torch, set_switches
+from mptui.engine.parts import Job
+from mptui.engine.setup import prepare_torch
 from mptui.engine.trainer import Trainer
-from mptui.errors import ConfigError
 from mptui.events import Event, PhaseChanged, Progress, RunStarted, Warned
-from mptui.hardware.advice import choose_precision
 from mptui.models.weights import load_weights
 from mptui.models.zoo import build, parameter_count
 from mptui.runs.decoders import cant_decode, with_decoder
@@ -159,8 +155,25 @@ def _scanned(plan: Plan, side: int, emit: Emit, mailbox: Mailbox) -> Dataset:
     )
 
 
-def build_job(plan: Plan, loaders: "LoaderMaker", model: torch.nn.Module, *, force_compile: bool) -> Job:
-    """The job of `plan` around a model that is on its device already."""
+def build_job(
+    plan: Plan,
+    loaders: "LoaderMaker",
+    model: torch.nn.Module,
+    *,
+    force_compile: bool,
+    train: Loader | None = None,
+    val: Loader | None = None,
+) -> Job:
+    """The job of `plan` around a model that is on its device already.
+
+    Args:
+        plan: What will be done.
+        loaders: Makes the loaders that are not given.
+        model: What is trained.
+        force_compile: Compile even where that can't repay itself.
+        train: The loader of the training half, where there is one already.
+        val: The same for validation.
+    """
     dataset = loaders.dataset
     speed = {"channels_last": plan.channels_last, "fused": plan.fused}
     config = plan.config.model_copy(update={"speed": plan.config.speed.model_copy(update=speed)})
@@ -173,48 +186,12 @@ def build_job(plan: Plan, loaders: "LoaderMaker", model: torch.nn.Module, *, for
         num_classes=len(dataset.classes),
         device=torch.device(plan.device.torch_name),
         precision=plan.precision.used,
-        train_loader=loaders.make(dataset.train, train=True),
-        val_loader=loaders.make(dataset.val, train=False),
+        train_loader=train or loaders.make(dataset.train, train=True),
+        val_loader=val or loaders.make(dataset.val, train=False),
         fallbacks=("bf16", "fp32") if plan.device.native.get("bf16") == "native" else ("fp32",),
         force_compile=force_compile,
         device_name=plan.device.name,
     )
-
-
-def build_switch(plan: Plan, prepared: Prepared, command: Command, emit: Emit) -> tuple[Plan, Switch]:
-    """The plan and the job of another preset (`preset NAME`) or setting (`set table.key=value`) for a run.
-
-    Raises:
-        ConfigError: There is no such profile or setting, or it can't be had in this run.
-    """
-    request, argument = plan.request, command.argument or ""
-    if command.name == "preset":
-        request = replace(request, profile=argument)
-    else:
-        request = replace(request, sets=(*request.sets, argument))
-    preset = resolve(
-        request.profile, task=plan.task, flags=request.flags, sets=request.sets, environ=request.environ
-    )
-    config, changes, kept = switched(plan.config, preset.config)
-    if command.name == "set" and not changes:
-        raise ConfigError(
-            f"{argument}: this can't change in a run, or is so already", hint="start another run with --set"
-        )
-    chosen = prepared.loaders.plan
-    fresh = replace(
-        plan,
-        request=request,
-        resolved=replace(preset, config=config),
-        precision=chosen.precision
-        if config.precision.mode == chosen.precision.requested
-        else choose_precision(config.precision.mode, plan.device),
-        workers=plan.workers if config.data.workers == "auto" else config.data.workers,
-    )
-    if kept:
-        emit(Warned(code="preset_kept", message=f"can't change in a run and stay: {', '.join(kept)}"))
-    set_switches(config)
-    job = build_job(fresh, prepared.loaders.of(fresh), prepared.job.model, force_compile=False)
-    return fresh, Switch(job, preset.profile, plan.resolved.profile, changes)
 
 
 def run_started(

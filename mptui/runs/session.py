@@ -47,11 +47,12 @@ from mptui.runs.environment import describe_environment, redact
 from mptui.runs.leaving import WORKER
 from mptui.runs.ownership import Ownership
 from mptui.runs.plan import Plan
-from mptui.runs.prepare import Prepared, build_switch, check_space, prepare, run_started
+from mptui.runs.prepare import Prepared, check_space, prepare, run_started
 from mptui.runs.pulse import pulse
 from mptui.runs.records import Records
 from mptui.runs.result import Result, exit_code, not_deterministic, out_of_memory, status_of_error
 from mptui.runs.resuming import settings_before, take_up
+from mptui.runs.switching import build_switch
 from mptui.runs.trackers import follow
 from mptui.runs.watchdog import Watchdog
 from mptui.text import clean
@@ -265,10 +266,14 @@ class Session:
         check_space(self.run / directory.CHECKPOINTS, prepared.job)
 
     def _rebuild(self, prepared: Prepared, command: Command) -> Switch:
-        plan, switch = build_switch(self.plan, prepared, command, self._emit)
+        assert self._trainer is not None, "it asks for this"
+        folder = self.run / directory.CHECKPOINTS
+        plan, switch = build_switch(self.plan, prepared, self._trainer.job, command, folder, self._emit)
+        return replace(switch, accept=partial(self._accept, plan))
+
+    def _accept(self, plan: Plan) -> None:
         self._write_config(plan)
         self.plan = plan
-        return switch
 
     def _goes_on(self) -> bool:
         """Whether this is a resume of something that was saved."""

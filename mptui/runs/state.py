@@ -304,7 +304,7 @@ class RunView:
 
     def _preset_switched(self, event: PresetSwitched) -> None:
         self.profile = event.profile
-        self.compiled = False
+        self.compiled = self.compiled and not any(map(_is_compiled_in, event.changes))
         if self.advice is not None and (self.advice.setting or "").partition("=")[0] in event.changes:
             self.advice = None  # it was taken, or something else was chosen since
         if self.started is not None:
@@ -361,8 +361,15 @@ class RunView:
             del self.commands[event.command]
 
 
+def _is_compiled_in(key: str) -> bool:
+    """Whether compiled code is of no use once this setting has changed."""
+    return key.startswith(("speed.", "precision.", "memory.")) or key == "training.batch_size"
+
+
 def _changed(event: PresetSwitched) -> str:
     """What a mark says of other settings: the preset, or the one setting that changed."""
+    if event.undone:
+        return f"back to {event.profile}"
     if event.previous != event.profile:
         return f"{event.previous} → {event.profile}"
     key, values = next(iter(event.changes.items()), ("", []))

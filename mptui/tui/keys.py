@@ -70,6 +70,7 @@ KEYS: tuple[Key, ...] = (
         display="1-9",
         palette=False,
     ),
+    Key("live.undo", "u", "command('undo')", "take the last switch back", "undo"),
     Key("live.page", "tab", "next_page", "next panel", "panels"),
     Key("live.checkpoint", "c", "command('checkpoint')", "save a checkpoint now", "checkpoint"),
     Key("live.stop", "x", "stop", "stop and save; twice: without asking", "stop"),

@@ -11,8 +11,9 @@ from mptui.config.given import data_flags, read_value
 from mptui.config.keys import SETTINGS, TABLES
 from mptui.config.merge import Resolved, resolve, task_of_model
 from mptui.config.profiles import ProfileInfo
-from mptui.config.schema import RunConfig, TaskName
+from mptui.config.schema import RunConfig, TaskName, TrainingConfig
 from mptui.config.validate import shown
+from mptui.engine.schedule import scaled_lr, warmup_epochs
 from mptui.errors import ConfigError
 from mptui.hardware.advice import PrecisionChoice, batch_words, choose_precision
 from mptui.hardware.devices import Device
@@ -206,15 +207,18 @@ def in_words(resolution: Resolved, device: Device) -> list[tuple[str, str, str]]
     return [
         ("precision", precision.used, precision.warning or precision.reason),
         ("batch", batch, f"{effective} an optimizer step"),
-        ("lr", f"{training.lr:g}", _rate_words(resolution)),
+        ("lr", f"{scaled_lr(training):.3g}", _rate_words(training)),
         ("epochs", f"{training.epochs}", f"{training.schedule} schedule{end}"),
         ("compile", config.speed.compile, compiled if config.speed.compile != "off" else "eager code"),
     ]
 
 
-def _rate_words(resolution: Resolved) -> str:
-    training = resolution.config.training
+def _rate_words(training: TrainingConfig) -> str:
+    """What the effective rate, which stands beside it, comes from."""
     words: str = training.optimizer
-    if training.lr_batch_size and training.lr_scaling != "off":
-        words += f", for a batch of {training.lr_batch_size}, scaled {training.lr_scaling}"
+    if scaled_lr(training) != training.lr:
+        words += f", {training.lr:g} for a batch of {training.lr_batch_size}, scaled {training.lr_scaling}"
+    if warmup := warmup_epochs(training):
+        cut = f", not {training.warmup_epochs:g}" if warmup < training.warmup_epochs else ""
+        words += f", {warmup:g} epochs of warm-up{cut}"
     return words

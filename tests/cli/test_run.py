@@ -96,6 +96,18 @@ def test_dry_run_prints_a_profile_with_the_source_of_each_value(tmp_path):
     assert not any(path.is_dir() for path in tmp_path.iterdir())
 
 
+def test_dry_run_says_the_effective_rate_and_where_the_warm_up_is_cut(tmp_path):
+    flags = ["--profile", "fast", "--model", "resnet18", "--epochs", 5, "--batch-size", 16]
+    ended = mptui("run", *flags, "--dry-run", "--runs-dir", tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    told = ended.stderr.splitlines()
+    assert (
+        "Effective: lr 0.025 for a batch of 16 (0.1 for 64, scaled linear), after 0.5 epochs of warm-up, "
+        "cosine schedule"
+    ) in told
+    assert "Warm-up: 0.5 epochs, not 5: at most 10% of the run (training.warmup_max_fraction)" in told
+
+
 LONG = ["--profile", "stable", "--epochs", 8, "--seed", 3]
 """Flags of a run that is not over before a signal reaches it."""
 

@@ -1,16 +1,50 @@
+from itertools import permutations
+
 import pytest
 
+from mptui.config.keys import TASKS
+from mptui.config.merge import resolve
+from mptui.config.profiles import list_profiles
 from mptui.config.schema import RunConfig
 from mptui.config.switch import switched
 from mptui.errors import ConfigError
 
 
-def test_a_preset_that_can_not_be_had_with_the_run_says_why_in_plain_words():
+@pytest.mark.parametrize("task", TASKS)
+def test_every_built_in_profile_switches_to_every_other(task):
+    configs = {
+        info.name: resolve(info.name, task=task, flags={}, sets=(), environ={}).config
+        for info in list_profiles({})
+    }
+    assert len(configs) >= 9
+    for one, other in permutations(configs, 2):
+        switch = switched(configs[one], configs[other])
+        assert switch.changes, f"{one} to {other}"
+        # what it then has can be switched back from
+        switched(switch.config, configs[one])
+
+
+def test_what_the_run_rules_out_of_a_preset_is_kept_with_the_reason():
     current = RunConfig.model_validate({"training": {"deterministic": True}})
-    preset = RunConfig.model_validate({"speed": {"compile": "max-autotune"}})
+    preset = RunConfig.model_validate({"speed": {"compile": "max-autotune"}, "training": {"batch_size": 8}})
+    switch = switched(current, preset)
+    assert switch.config.speed.compile == "off"
+    assert switch.config.training.deterministic
+    assert switch.changes == {"training.batch_size": ["64", "8"]}
+    assert switch.kept["training.deterministic"] == ""
+    assert switch.kept["speed.compile"] == (
+        'training.deterministic with speed.compile = "max-autotune": autotuning is not repeatable; '
+        'use "default" or "off"'
+    )
+
+
+def test_what_can_not_be_had_in_any_way_says_why_in_plain_words():
+    current = RunConfig()
+    broken = current.model_copy(
+        update={"logging": current.logging.model_copy(update={"wandb_name": "without a project"})}
+    )
     with pytest.raises(ConfigError) as caught:
-        switched(current, preset)
+        switched(broken, RunConfig.model_validate({"training": {"batch_size": 8}}))
     assert caught.value.message == (
-        "the preset can't be taken in this run: training.deterministic with speed.compile = "
-        '"max-autotune": autotuning is not repeatable; use "default" or "off"'
+        "the preset can't be taken in this run: logging.wandb_name needs logging.wandb_project"
     )

@@ -27,7 +27,7 @@ def test_cosine_falls_from_the_peak_to_zero():
 
 
 def test_warm_up_rises_linearly_and_wastes_no_step():
-    rates = table(100, warmup_epochs=2.0)
+    rates = table(100, warmup_epochs=2.0, warmup_max_fraction=1.0)
     np.testing.assert_allclose(rates[:20], np.arange(1, 21) / 21, rtol=1e-6)
     assert rates[20] == 1.0
     decay = [0.5 * (1 + math.cos(math.pi * step / 80)) for step in range(81)]
@@ -39,9 +39,18 @@ def test_warm_up_counts_in_fractions_of_an_epoch():
 
 
 def test_a_run_that_is_all_warm_up_never_passes_the_peak():
-    rates = table(5, warmup_epochs=3.0)
+    rates = table(5, warmup_epochs=3.0, warmup_max_fraction=1.0)
     np.testing.assert_allclose(rates[:5], np.arange(1, 6) / 6, rtol=1e-6)
     assert (rates <= 1).all()
+
+
+def test_warm_up_takes_at_most_its_share_of_a_short_run():
+    rates = table(50, warmup_epochs=5.0)  # as long as the run, by itself
+    np.testing.assert_allclose(rates[:5], np.arange(1, 6) / 6, rtol=1e-6)
+    assert rates[5] == 1.0
+    assert rates[49] < 0.01
+    assert np.flatnonzero(table(30, warmup_epochs=5.0, warmup_max_fraction=0.2) == 1.0)[0] == 6
+    assert table(9, warmup_epochs=5.0)[0] == 1.0  # a tenth of nine steps is none
 
 
 def test_step_schedule_drops_after_each_so_many_epochs():
@@ -50,7 +59,7 @@ def test_step_schedule_drops_after_each_so_many_epochs():
 
 
 def test_step_schedule_counts_from_the_end_of_the_warm_up():
-    rates = table(70, schedule="step", step_epochs=3, step_gamma=0.5, warmup_epochs=1.0)
+    rates = table(100, schedule="step", step_epochs=3, step_gamma=0.5, warmup_epochs=1.0)
     np.testing.assert_allclose(rates[10:40], 1.0)
     np.testing.assert_allclose(rates[40:70], 0.5)
 

@@ -310,8 +310,9 @@ def test_commands_go_to_the_session(run, connect):
     client.line()
     client.say({"command": "pause"})
     client.say(b'{"command":"preset","argument":"stable"}\n{"command":"stop","argument":7}\n')
-    wait_for(lambda: len(run.sent) == 3)
-    assert run.sent == [("pause", None), ("preset", "stable"), ("stop", None)]
+    client.say({"command": "undo"})
+    wait_for(lambda: len(run.sent) == 4)
+    assert run.sent == [("pause", None), ("preset", "stable"), ("stop", None), ("undo", None)]
 
 
 @pytest.mark.parametrize(

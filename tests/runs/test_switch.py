@@ -1,14 +1,21 @@
 """Other settings in the middle of a run."""
 
 import os
+from pathlib import Path
 
 import pytest
+import torch
 
-from mptui.engine.control import Command
-from mptui.events import CommandAnswered, EpochFinished, Paused, PresetSwitched, Step
+from mptui.config.dump import to_toml
+from mptui.engine.checkpoint import read_checkpoint
+from mptui.engine.control import Command, Mailbox
+from mptui.events import CommandAnswered, EpochFinished, Paused, PresetSwitched, Step, Warned
 from mptui.runs.directory import create_run
+from mptui.runs.foresee import Place, foresee
 from mptui.runs.plan import Request, plan_run
+from mptui.runs.prepare import prepare
 from mptui.runs.session import Session
+from mptui.runs.switching import build_switch
 
 SETTINGS = {
     "model.name": "unet",
@@ -24,15 +31,19 @@ SETTINGS = {
 }
 
 
+def plan_of(profile="stable", **settings):
+    flags = {key: ("test", value) for key, value in (SETTINGS | settings).items()}
+    return plan_run(Request(profile, flags, (), os.environ))
+
+
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
     """Run to the end, with one command after the first step, where the run waits for it; its events."""
     monkeypatch.setenv("MPTUI_CONFIG_DIR", str(tmp_path / "config"))
 
-    def go(command, argument):
-        flags = {key: ("test", value) for key, value in SETTINGS.items()}
+    def go(command, argument, profile="stable"):
         run = create_run(tmp_path, "test", "unet", None)
-        session = Session(plan_run(Request("stable", flags, (), os.environ)), run)
+        session = Session(plan_of(profile), run)
         session.mailbox.post(Command("pause"))
         heard = session.listen()
         session.start()
@@ -83,3 +94,171 @@ def test_what_can_not_be_changed_is_refused_with_the_reason(asked, setting, why)
     assert refused.state == "refused"
     assert why in refused.detail
     assert not any(isinstance(e, PresetSwitched) for e in events)
+
+
+def test_a_refused_switch_changes_nothing_of_torch(asked, tmp_path):
+    torch.backends.cudnn.allow_tf32 = False
+    profiles = tmp_path / "config" / "profiles"
+    profiles.mkdir(parents=True)
+    (profiles / "bad.toml").write_text(
+        'description = "d"\n[precision]\ntf32 = true\nfp32_layers = ["nosuch"]\n'
+        "[guards]\ndetect_anomaly = true\n"
+    )
+    events, run = asked("preset", "bad")
+
+    assert answer(events, "preset").state == "refused"
+    assert not torch.backends.cudnn.allow_tf32
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert not torch.is_anomaly_enabled()
+    assert not (run / "checkpoints" / "undo").exists()
+
+
+def test_debug_switches_to_fast_and_says_what_is_kept(asked):
+    events, _ = asked("preset", "fast", profile="debug")
+
+    switch = next(e for e in events if isinstance(e, PresetSwitched))
+    assert (switch.previous, switch.profile) == ("debug", "fast")
+    kept = next(e.message for e in events if isinstance(e, Warned) and e.code == "preset_kept")
+    assert 'speed.compile (training.deterministic with speed.compile = "max-autotune"' in kept
+
+
+def test_what_is_told_before_a_switch_is_what_it_does(asked, tmp_path):
+    events, _ = asked("set", "training.batch_size=2")
+
+    switch = next(e for e in events if isinstance(e, PresetSwitched))
+    first = next(e for e in events if isinstance(e, Step))
+    (tmp_path / "before").mkdir()
+    (tmp_path / "before" / "run.toml").write_text(to_toml(plan_of().config))
+    flags = {key: ("test", value) for key, value in SETTINGS.items()}
+    request = Request("stable", flags, ("training.batch_size=2",), os.environ)
+    place = Place(first.step, first.epoch - 1, first.epoch_step, 32, switch.lr[0])
+    foreseen = foresee(tmp_path / "before", "stable", request, place)
+    assert foreseen.rate is not None
+    assert list(foreseen.rate.lr) == switch.lr
+    assert list(foreseen.rate.batch) == switch.batch == [8, 2]
+    assert foreseen.rate.ramp_steps == switch.ramp_steps > 0
+    after = [e for e in events if isinstance(e, Step)][1]
+    assert after.lr < switch.lr[1]  # at the foot of the ramp
+
+
+# -- taken back
+
+
+def one_run(folder, monkeypatch, *commands):
+    """Run to the end; `commands` are (step, name, argument), asked for once after that many steps."""
+    run = create_run(folder, "test", "unet", None)
+    session = Session(plan_of(**{"training.epochs": 4, "checkpoint.keep": 1}), run)
+    waiting = list(commands)
+    told = []
+    tell = session._emit
+
+    def emit(event):
+        tell(event)
+        told.append(event)
+        while isinstance(event, Step) and waiting and event.step == waiting[0][0]:
+            session.mailbox.post(Command(*waiting.pop(0)[1:]))
+
+    monkeypatch.setattr(session, "_emit", emit)
+    session.start()
+    session.wait()
+    assert session.result.exit_code == 0
+    return run, told
+
+
+def test_a_switch_is_taken_back_as_if_it_had_never_been(tmp_path, monkeypatch):
+    stayed, told = one_run(tmp_path / "one", monkeypatch)
+    run, events = one_run(
+        tmp_path / "other",
+        monkeypatch,
+        (6, "set", "training.batch_size=2"),
+        (8, "checkpoint", None),
+        (13, "checkpoint", None),
+        (15, "undo", None),
+    )
+    assert answer(events, "undo").state == "done"
+    switches = [e for e in events if isinstance(e, PresetSwitched)]
+    assert [(e.undone, e.step) for e in switches] == [(False, 6), (True, 6)]
+    assert switches[1].changes["training.batch_size"] == ["2", "8"]
+    assert (run / "run.toml").read_text() == (stayed / "run.toml").read_text()
+    assert not (run / "checkpoints" / "undo").exists()
+    one, other = (read_checkpoint(each / "checkpoints" / "last") for each in (stayed, run))
+    assert other.step == one.step
+    for group, tensors in one.tensors.items():
+        for name, tensor in tensors.items():
+            assert torch.equal(other.tensors[group][name], tensor), (group, name)
+    assert one.state["standing"] == other.state["standing"]
+    figures = [
+        [(e.epoch, e.train_loss, e.val_loss) for e in each if isinstance(e, EpochFinished)]
+        for each in (told, events)
+    ]
+    assert figures[1][-3:] == figures[0][-3:]  # from the epoch of the switch on
+
+
+def test_the_checkpoint_before_a_switch_stays_for_as_long_as_it_can_be_taken_back(tmp_path, monkeypatch):
+    run, _ = one_run(tmp_path, monkeypatch, (5, "set", "training.batch_size=4"))
+    kept = read_checkpoint(run / "checkpoints" / "undo")
+    assert kept.step == 5
+    assert kept.state["switch"]["config"]["training"]["batch_size"] == 8
+
+
+def test_a_second_way_back_is_refused_where_there_was_no_second_switch(tmp_path, monkeypatch):
+    _, events = one_run(
+        tmp_path, monkeypatch, (5, "set", "training.batch_size=4"), (7, "undo", None), (9, "undo", None)
+    )
+    answers = [e for e in events if isinstance(e, CommandAnswered) and e.command == "undo"]
+    assert [e.state for e in answers if e.state in {"done", "refused"}] == ["done", "refused"]
+    assert "no switch to take back" in answers[-1].detail
+
+
+# -- what stays
+
+
+@pytest.fixture
+def prepared(tmp_path, monkeypatch):
+    monkeypatch.setenv("MPTUI_CONFIG_DIR", str(tmp_path / "config"))
+    made = prepare(
+        plan_of(**{"data.cache": "ram"}),
+        emit=lambda event: None,
+        mailbox=Mailbox(),
+        on_bad=lambda problem: None,
+        force_compile=True,
+    )
+    yield made
+    made.job.train_loader.close()
+    made.job.val_loader.close()
+
+
+@pytest.mark.parametrize(
+    ("setting", "train_stays", "val_stays"),
+    [
+        ("training.lr=0.01", True, True),
+        ("training.clip_grad_norm=0.5", True, True),
+        ("guards.snapshot_every=7", True, True),
+        ("data.augment=none", False, True),
+        ("training.batch_size=4", False, False),
+    ],
+)
+def test_a_setting_changes_only_the_loaders_that_it_is_about(prepared, setting, train_stays, val_stays):
+    old = prepared.job
+    _, switch = build_switch(
+        prepared.loaders.plan, prepared, old, Command("set", setting), Path("nowhere"), lambda event: None
+    )
+    new = switch.job
+    assert (new.train_loader is old.train_loader, new.val_loader is old.val_loader) == (
+        train_stays,
+        val_stays,
+    )
+    for loader in {new.train_loader, new.val_loader} - {old.train_loader, old.val_loader}:
+        loader.close()
+
+
+def test_who_forced_the_compiler_has_forced_it_after_a_switch_too(prepared):
+    _, switch = build_switch(
+        prepared.loaders.plan,
+        prepared,
+        prepared.job,
+        Command("set", "training.lr=0.01"),
+        Path("nowhere"),
+        lambda event: None,
+    )
+    assert switch.job.force_compile

@@ -17,7 +17,7 @@ from tests.tui.frames import frame, live, put, seen
 async def test_keys_reach_the_run():
     source = MemorySource(demo())
     async with live(source) as (app, pilot):
-        await pilot.press("c", "v", "2", "space")
+        await pilot.press("c", "v", "2", "u", "space")
         await put(app, pilot, Paused(time=START + 5000, step=14_297))
         assert "■ paused" in frame(app)
         await pilot.press("space")
@@ -28,6 +28,7 @@ async def test_keys_reach_the_run():
         ("checkpoint", None),
         ("validate", None),
         ("preset", "stable"),
+        ("undo", None),
         ("pause", None),
         ("resume", None),
         ("stop", None),
@@ -75,6 +76,18 @@ async def test_what_a_preset_can_not_change_is_said_before_it_is_asked_for(fast_
         await pilot.press("2")
         await pilot.pause()
     assert fast_run.sent == [("preset", "stable")]
+
+
+async def test_the_effective_rate_and_batch_are_said_before_a_switch(fast_run):
+    async with live(fast_run) as (app, pilot):
+        await pilot.press("4")
+        await until(app, pilot, "switch to debug?")
+        text = frame(app)
+    last = fast_run.view.latest
+    assert f"effective lr                {last.lr:.3g} →" in text
+    assert "effective batch             64 → 2" in text
+    assert "within 30 steps" in text
+    assert "training.batch_size" not in text
 
 
 async def test_a_preset_that_can_change_in_full_is_asked_for_at_once(fast_run):

@@ -30,6 +30,11 @@ class Guards:
         self.memory.find()
         self._keep()
 
+    def restart(self, state: dict[str, Any]) -> None:
+        """The run is set to an earlier state by a person: `state` is what the guards knew then."""
+        self.nan.forget()
+        self.load_state(state, frozenset())
+
     def take_parts(self) -> None:
         """The trainer has other parts, maybe under another configuration."""
         self.nan.take_parts()

@@ -157,6 +157,11 @@ class NanGuard:
         self._watch.last_good = self._trainer.step
         self._trainer.leave_epoch()
 
+    def forget(self) -> None:
+        """Forget the states to go back to, and the faults under way: the run is set to another state."""
+        self._last_good.forget()
+        self._watch.reset()
+
     def take_job(self, job: Job) -> Job:
         """Another job comes in force, with the gentler settings that the run has come to."""
         self.given = job

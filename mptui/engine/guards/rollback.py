@@ -61,6 +61,11 @@ class LastGood:
         self._newer = snapshots.take(trainer, self._memory.begin().copy)
         self._went_to_newer = False
 
+    def forget(self) -> None:
+        """Give the states up, and keep the memory for the next ones."""
+        self._newer = self._older = None
+        self._went_to_newer = False
+
     @property
     def exists(self) -> bool:
         """Whether there is a state to go back to."""

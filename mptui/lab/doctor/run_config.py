@@ -12,6 +12,7 @@ from mptui.hardware.advice import default_workers, recommend
 from mptui.hardware.devices import Machine
 from mptui.lab.doctor.findings import Area, Finding, advice, error, ok, told
 from mptui.runs.plan import Plan, Request, plan_run
+from mptui.runs.rates import effective_words, rate_notes
 
 _AREA: Area = "configuration"
 _SIXTEEN = {"bf16", "fp16"}
@@ -44,10 +45,11 @@ def check_configuration(
     config = plan.config
     what = (
         f"{plan.resolved.profile}: {config.model.name} at {config.data.image_size} px on "
-        f"{config.data.path or config.data.name}, batch {config.training.batch_size}, "
-        f"{plan.precision.used} on {plan.device.torch_name}"
+        f"{config.data.path or config.data.name}, "
+        f"{effective_words(config.training)}, {plan.precision.used} on {plan.device.torch_name}"
     )
-    return plan, [ok(_AREA, "values", what), *_unsuited(plan, machine)]
+    notes = [ok(_AREA, "training", note) for note in rate_notes(config.training)]
+    return plan, [ok(_AREA, "values", what), *notes, *_unsuited(plan, machine)]
 
 
 def _unsuited(plan: Plan, machine: Machine) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from textual.widgets import Input
 
 from mptui.errors import MptuiError
 from mptui.events import DeviceSample, Progress, Step
-from mptui.runs.foresee import Foreseen, foresee
+from mptui.runs.foresee import Foreseen, Place, foresee
 from mptui.runs.names import TRAIN, VALIDATION
 from mptui.runs.state import RunView
 from mptui.text import clean
@@ -184,11 +184,11 @@ class LiveScreen(Page):
     async def _foresee(self, digit: int, name: str) -> None:
         source = self.source
         run, request = source.run, source.request
-        foreseen = Foreseen()
+        foreseen, place = Foreseen(), place_of(self.view)
         if run is not None and not self.source.finished:
             with suppress(MptuiError):  # the run refuses it in these words
-                foreseen = await in_background(lambda: foresee(run, name, request))
-        if not foreseen.kept:
+                foreseen = await in_background(lambda: foresee(run, name, request, place))
+        if not foreseen.kept and not (foreseen.rate is not None and foreseen.rate.is_large):
             self.action_command("preset", name)
         elif self.is_current:
             self.app.push_screen(
@@ -291,6 +291,14 @@ class LiveScreen(Page):
             self.action_command("stop")
         elif answer == "detach":
             self.dismiss("detached")
+
+
+def place_of(view: RunView) -> Place | None:
+    """Tell where a run stands; None before its first step."""
+    if view.started is None or view.latest is None:
+        return None
+    last = view.latest
+    return Place(last.step, last.epoch - 1, last.epoch_step, view.started.train_samples, last.lr)
 
 
 def chosen_charts(view: RunView, wanted: str) -> list[str]:

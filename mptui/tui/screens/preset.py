@@ -1,6 +1,7 @@
 """Before another preset is put in force: what it changes, and what can't change in a run."""
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -13,10 +14,22 @@ from mptui.runs.foresee import Foreseen
 from mptui.text import clean
 from mptui.tui.keys import KEYS, Key, bindings, display
 
+if TYPE_CHECKING:
+    from mptui.engine.schedule import RateChange
+
 SHOWN = 6
 """Settings told one a line; further ones are named."""
 
 _KEY = 28
+_OF_THE_RATE = {
+    "training.lr",
+    "training.lr_scaling",
+    "training.lr_batch_size",
+    "training.batch_size",
+    "training.accumulate",
+}
+"""Settings that come together in the effective rate and batch, which are told instead."""
+
 _PRESETS = next(key for key in KEYS if key.id == "live.preset")
 
 
@@ -72,8 +85,11 @@ class PresetDialog(ModalScreen[int]):
     def _lines(self) -> list[Content]:
         kept, changes = self._foreseen.kept, self._foreseen.changes
         name = clean(self._preset, 24)
-        lines = [Content.styled("can't change in a run, so these stay", "$text-warning")]
+        lines = [Content.styled("can't change in a run, so these stay", "$text-warning")] if kept else []
         lines += _settings(kept, lambda had, wanted: f"{had}  ({name} has {wanted})")
+        if (rate := self._foreseen.rate) is not None:
+            changes = {key: values for key, values in changes.items() if key not in _OF_THE_RATE}
+            changes = {**_effective(rate), **changes}
         lines.append(Content.styled("at the next step" if changes else "nothing changes", "$text-accent"))
         lines += _settings(changes, lambda had, wanted: f"{had} → {wanted}")
         keys = [self._said(key) for key in KEYS if key.where == "switch"]
@@ -95,6 +111,17 @@ class PresetDialog(ModalScreen[int]):
     def action_stay(self) -> None:
         """Leave everything as it is."""
         self.dismiss(0)
+
+
+def _effective(rate: "RateChange") -> dict[str, list[str]]:
+    """The rate and the batch that a step has now and would have, which no single setting tells."""
+    told = {
+        "effective lr": [f"{lr:.3g}" for lr in rate.lr],
+        "effective batch": [f"{n:,}" for n in rate.batch],
+    }
+    if rate.ramp_steps:
+        told["effective lr"][1] += f" within {rate.ramp_steps} steps"
+    return {what: values for what, values in told.items() if values[0] != values[1]}
 
 
 def _settings(told: Mapping[str, list[str]], words: Callable[[str, str], str]) -> list[Content]:
