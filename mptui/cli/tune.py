@@ -62,7 +62,8 @@ def tune(
     """Find the fastest settings by short runs of your own training.
 
     Precision, micro-batch, workers, cache, compile mode and more are measured.
-    What you set by a flag stays. Stopped before its time, it saves the best that it has found so far.
+    What you set by a flag stays, and what was not measured is as in the profile. Stopped before its time, it
+    saves the best so far; nothing is saved that was not measured to be better.
     """
     signals = Signals()
     from mptui.config.save import check_free, place_of
@@ -118,8 +119,15 @@ def _report(
     assert search is not None
     effort = outcome.Effort(tuning.seconds, tuning.runs)
     lines = outcome.evidence(plan, search, effort, cpus)
-    text = profile_text(outcome.tuned(plan, outcome.settings(search)), outcome.description(plan), lines)
-    if path is not None:
+    text = None
+    if outcome.is_better(plan, search):
+        config = outcome.tuned(plan, outcome.settings(plan, search))
+        text = profile_text(config, outcome.description(plan), lines)
+    else:
+        path = None
+        profile = plan.resolved.profile
+        typer.echo(f"nothing was measured to be better than {profile}: no profile is made", err=True)
+    if path is not None and text is not None:
         replaced = path.exists()
         write_profile(path, text, replace=force)
         typer.echo(f"{'Replaced' if replaced else 'Saved'}: {clean(str(path), limit=4096)}", err=True)
@@ -127,12 +135,14 @@ def _report(
         document = {"version": FORMAT_VERSION, **outcome.document(plan, search, effort)}
         document |= {"profile": None if path is None else str(path), "toml": text}
         print_json(finite_json(document))
-    elif path is None:
+    elif path is None and text is not None:
         typer.echo(text, nl=False)
     else:
         for line in lines:
             typer.echo(clean(line, limit=1000))
-    if path is None:
+    if text is None:
+        print_next(f"mptui run --profile {plan.resolved.profile}   # or give it more time: --minutes N")
+    elif path is None:
         print_next("save it: the same command with --save NAME")
     else:
         print_next(f"mptui run --profile {save}")

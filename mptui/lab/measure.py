@@ -20,23 +20,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import median
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from mptui.errors import MemoryExhaustedError, MptuiError
-from mptui.events import EpochStarted, Event, Step
+from mptui.lab.run_watch import LOSS_AT, Watch
 
 if TYPE_CHECKING:
     from mptui.runs.plan import Plan, Request
 
-LOSS_AT = 10
-"""Steps after which the losses of two runs are compared, if these don't take too long."""
-
 _INTERVAL_S = 0.1
 _LOOK_S = 0.2
-_WARM_UP, _WARM_UP_S = 5, 2.0
-"""Steps, or seconds after the first step, that are not measured."""
 _BUILT_IN_STEPS = 32
 """Steps an epoch of the built-in data has at least, so that it is long beside what comes between two."""
 # macOS' own libraries start threads as they are loaded, and Windows can't fork
@@ -55,6 +49,7 @@ class Measured:
         loss: Mean training loss of the later half of the first steps; None if it was not wanted.
         wait: Share of the time that steps waited for data.
         epoch_steps: Optimizer steps an epoch.
+        run_s: Wall time of the whole run, without the start of its process.
     """
 
     samples_per_second: float
@@ -63,6 +58,7 @@ class Measured:
     loss: float | None
     wait: float
     epoch_steps: int = 0
+    run_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +66,14 @@ class Effort:
     """How long a run is measured: `seconds` of training after the warm-up, and to the step `loss_at`; 0: any.
 
     For its loss a run tells of every step, which costs it a little speed: compare it with its like. A run
-    that has not ended `limit_s` after it was asked for is given up.
+    that has not ended `limit_s` after it was asked for is given up, as is one whose first step takes longer
+    than `first_step_limit_s`.
     """
 
     seconds: float
     loss_at: int = LOSS_AT
     limit_s: float | None = None
+    first_step_limit_s: float | None = None
 
 
 class MeasureError(Exception):
@@ -146,8 +144,10 @@ class Measurer:
         flags = {key: list(value) for key, value in request.flags.items() if key not in settings}
         flags |= {key: ["bench", value] for key, value in settings.items()}
         sets = [given for given in request.sets if given.partition("=")[0].strip() not in settings]
-        asked = {"profile": request.profile, "flags": flags, "sets": sets}
-        answer = self._answer({**asked, "seconds": effort.seconds, "loss_at": effort.loss_at}, effort.limit_s)
+        asked: dict[str, object] = {"profile": request.profile, "flags": flags, "sets": sets}
+        asked |= {"seconds": effort.seconds, "loss_at": effort.loss_at}
+        asked |= {"first_step_limit_s": effort.first_step_limit_s}
+        answer = self._answer(asked, effort.limit_s)
         if "error" in answer:
             raise MeasureError(answer["error"], answer["code"])
         return Measured(**answer)
@@ -197,96 +197,40 @@ class Measurer:
             self._server = None
 
 
-class Watch:
-    """Listens to a run until enough of it is measured.
-
-    Args:
-        seconds: Of training after the warm-up that are enough.
-        loss_at: The steps whose loss is wanted; 0: none.
-    """
-
-    def __init__(self, seconds: float, *, loss_at: int = LOSS_AT) -> None:
-        self._left, self._loss_at = seconds, loss_at
-        self._warm, self._warm_s = 0, 0.0
-        self._rates: list[float] = []
-        self._waits: list[float] = []
-        self._losses: list[float] = []
-        self._fresh = True
-        self._short_epochs = False
-        self.epoch_steps = 0
-
-    def note(self, event: Event) -> None:
-        """Take an event of the run in."""
-        if isinstance(event, EpochStarted):
-            self._fresh, self.epoch_steps = True, event.steps
-            self._short_epochs |= self._warm > _WARM_UP and not self._rates
-        if not isinstance(event, Step):
-            return
-        if self._loss_at // 2 < event.step <= self._loss_at:
-            self._losses.append(event.loss)
-        skipped = self._is_warm_up(event)
-        # the first interval of an epoch has the start of its workers in it; some epochs have no other
-        skipped, self._fresh = skipped or (self._fresh and not self._short_epochs), False
-        if skipped or event.samples_per_second is None or event.step_time_s is None:
-            return
-        self._left -= event.step_time_s * event.steps
-        self._rates.append(event.samples_per_second)
-        self._waits.append(event.data_wait_fraction or 0.0)
-
-    def _is_warm_up(self, event: Step) -> bool:
-        long_enough = self._warm_s >= _WARM_UP_S
-        if self._warm:  # what is compiled and tried out in the first steps is no warming up
-            self._warm_s += (event.step_time_s or 0.0) * event.steps
-        self._warm += event.steps
-        return self._warm <= _WARM_UP and not long_enough
-
-    @property
-    def enough(self) -> bool:
-        """Whether the run may end."""
-        return self._left <= 0 and (self.loss is not None or not self._loss_at)
-
-    @property
-    def loss(self) -> float | None:
-        """Mean loss of the later half of the first steps; None before their end, or if one was not told."""
-        wanted = self._loss_at - self._loss_at // 2
-        return sum(self._losses) / wanted if wanted and len(self._losses) == wanted else None
-
-    @property
-    def rate(self) -> float | None:
-        """Median samples a second; None before anything was measured."""
-        return median(self._rates) if self._rates else None
-
-    @property
-    def wait(self) -> float:
-        """Mean share of the time that steps waited for data."""
-        return sum(self._waits) / len(self._waits) if self._waits else 0.0
-
-
 def _run(
-    profile: str | None, flags: dict[str, Any], sets: Sequence[str], seconds: float, loss_at: int
+    profile: str | None,
+    flags: dict[str, Any],
+    sets: Sequence[str],
+    seconds: float,
+    loss_at: int,
+    first_step_limit_s: float | None,
+    folder: str,
 ) -> dict[str, Any]:
     from mptui.lab.unsaved import UnsavedSession
     from mptui.runs.directory import create_run
     from mptui.runs.plan import Request, plan_run
 
+    began = time.monotonic()
     given = {key: (str(flag), value) for key, (flag, value) in flags.items()}
     given["logging.step_interval_s"] = ("bench", 0.0 if loss_at else _INTERVAL_S)
     given["guards.on_nan"] = ("bench", "ignore")  # a repair would change what is being measured
     given["guards.on_oom"] = ("bench", "stop")
     plan = plan_run(Request(profile, given, sets, os.environ))
     watch = Watch(seconds, loss_at=loss_at)
-    with tempfile.TemporaryDirectory() as folder:
-        run = create_run(Path(folder), "bench", str(plan.config.model.name), None)
-        session = UnsavedSession(plan, run, force_compile=plan.config.speed.compile != "off")
-        events = session.listen()
-        session.start()
-        while not session.finished:
-            events.wait(_INTERVAL_S)
-            for event in events.drain():
-                watch.note(event)
-            if watch.enough:
-                session.mailbox.stop(None)
-        result = session.result
+    run = create_run(Path(folder), "bench", str(plan.config.model.name), None)
+    session = UnsavedSession(plan, run, force_compile=plan.config.speed.compile != "off")
+    events = session.listen()
+    session.start()
+    while not session.finished:
+        events.wait(_INTERVAL_S)
+        for event in events.drain():
+            watch.note(event)
+        if first_step_limit_s is not None and watch.is_slow(first_step_limit_s):
+            # no command reaches a step that is under way: the process ends with this answer
+            return {"error": f"its first step took more than {first_step_limit_s:.1f} s", "code": 1}
+        if watch.enough:
+            session.mailbox.stop(None)
+    result = session.result
     if result.bug is not None:
         raise result.bug
     if result.error is not None:
@@ -304,17 +248,18 @@ def _run(
             loss=watch.loss,
             wait=watch.wait,
             epoch_steps=watch.epoch_steps,
+            run_s=time.monotonic() - began,
         )
     )
 
 
-def _answer(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Be the process that is measured."""
+def _answer(asked: Mapping[str, Any], folder: str) -> dict[str, Any]:
+    """Be the process that is measured; `folder` takes the run's directory."""
     from mptui.hardware.memory import keep_freed_memory
 
     keep_freed_memory()
     try:
-        return _run(**asked)
+        return _run(**asked, folder=folder)
     except MptuiError as error:
         return {"error": error.message, "code": error.exit_code}
     except Exception as error:  # noqa: BLE001 - a bug is told to the person too: nobody else hears of it
@@ -337,16 +282,18 @@ def serve() -> None:
         assert not torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # a fork could not use it
     for line in sys.stdin:
         asked = json.loads(line)
-        answer = _forked(asked) if _FORKS else _answer(asked)
+        # a run that was given up may still write into its directory until its process has ended
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            answer = _forked(asked, folder) if _FORKS else _answer(asked, folder)
         answers.write(json.dumps(answer).encode() + b"\n")
 
 
-def _forked(asked: Mapping[str, Any]) -> dict[str, Any]:
+def _forked(asked: Mapping[str, Any], folder: str) -> dict[str, Any]:
     """The answer of a child; this process ends, and the child with it, where nobody waits for it any more."""
     with _pipe() as (reading, writing):
         child = os.fork()
         if not child:
-            _be_child(asked, writing)
+            _be_child(asked, folder, writing)
         os.close(writing)
         answer = b""
         while not answer.endswith(b"\n"):
@@ -376,11 +323,11 @@ def _pipe() -> Iterator[tuple[int, int]]:
         os.close(reading)
 
 
-def _be_child(asked: Mapping[str, Any], writing: int) -> None:
+def _be_child(asked: Mapping[str, Any], folder: str, writing: int) -> None:
     """Be measured, answer, and end: what is left of the parent in this process must not run."""
     try:
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-        answer = json.dumps(_answer(asked)).encode() + b"\n"
+        answer = json.dumps(_answer(asked, folder)).encode() + b"\n"
         while answer:
             answer = answer[os.write(writing, answer) :]
     finally:

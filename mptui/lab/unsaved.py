@@ -23,6 +23,8 @@ class _Nowhere(Saver):
 class UnsavedSession(Session):
     """A session whose checkpoints take neither time nor room on the disk."""
 
+    measures_costs = False
+
     def _saver(self) -> Saver:
         return _Nowhere(self.run / CHECKPOINTS, self.plan.config.checkpoint, self._emit)
 

@@ -47,6 +47,7 @@ class Decider:
         emit: Told what is being measured.
         check_stop: Asked before each step of a measurement, and before it is written; may raise Stopped.
         guard: Entered around the change of what is written down.
+        measure_costs: Measure what a slow precision that was asked for costs, to warn of it.
     """
 
     run: Path
@@ -54,6 +55,7 @@ class Decider:
     emit: Callable[[Event], None]
     check_stop: Callable[[], None]
     guard: Guard = contextlib.nullcontext
+    measure_costs: bool = True
 
     def decide(self, plan: Plan, model: torch.nn.Module, dataset: Dataset) -> Plan:
         """The plan with nothing left to the card. A deterministic run is decided by the table of cards.
@@ -122,7 +124,7 @@ class Decider:
                 channels_last=plan.channels_last,
             )
             plan = _with_precision(plan, choice.name, choice.reason)
-        elif plan.device.native.get(plan.precision.used, "native") != "native":
+        elif self.measure_costs and plan.device.native.get(plan.precision.used, "native") != "native":
             choice = chosen(
                 "precision",
                 precisions(["fp32", plan.precision.used], plan.precision.used),

@@ -68,6 +68,9 @@ class Session:
         force_compile: Compile even where that can't repay itself.
     """
 
+    measures_costs = True
+    """Whether a slow precision that was asked for is measured, to warn of its cost."""
+
     def __init__(self, plan: Plan, run: Path, *, resume: bool = False, force_compile: bool = False) -> None:
         self.plan, self.run = plan, run
         self.mailbox = Mailbox()
@@ -198,7 +201,8 @@ class Session:
         sampler = DeviceSampler(plan.device.torch_name, uuid=plan.device.uuid)
         with pulse(sampler, self._beat), self._trackers:
             self._trackers.enter_context(follow(plan.config, self.run, self.listen, self._warn))
-            decider = Decider(self.run, goes_on, self._emit, self.mailbox.check_stop, guard)
+            check_stop, costs = self.mailbox.check_stop, self.measures_costs
+            decider = Decider(self.run, goes_on, self._emit, check_stop, guard, measure_costs=costs)
             prepared = prepare(
                 plan,
                 emit=self._emit,

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from mptui.cli.main import app
-from mptui.config.merge import check_profile, resolve
+from mptui.config.merge import resolve
 from mptui.errors import ConfigError, MemoryExhaustedError
-from mptui.lab.measure import Measured, MeasureError, Measurer
+from mptui.lab.measure import Measured, MeasureError, Measurer, StoppedError
 
 DEADLINE_S = 300
 FLAGS = ["--model", "unet", "--data", "shapes", "--batch-size", "2", "--device", "cpu"]
@@ -34,13 +34,9 @@ def places(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "after"),
-    [
-        (signal.SIGINT, 130, "is in force, tries"),
-        pytest.param(signal.SIGTERM, 143, "round 1", marks=pytest.mark.chaos),
-    ],
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.chaos)]
 )
-def test_a_stop_saves_the_best_so_far_as_a_profile_that_trains(places, tmp_path, number, code, after):
+def test_a_stop_before_anything_is_known_to_be_better_saves_nothing(places, tmp_path, number, code):
     process = subprocess.Popen(
         command("--minutes", "60", "--save", "mine", "--json"),
         stdout=subprocess.PIPE,
@@ -49,31 +45,66 @@ def test_a_stop_saves_the_best_so_far_as_a_profile_that_trains(places, tmp_path,
     )
     assert process.stderr is not None
     told = [process.stderr.readline()]
-    while after not in told[-1]:
+    while "is in force, tries" not in told[-1]:
         assert told[-1], "".join(told)
         told.append(process.stderr.readline())
     process.send_signal(number)
     out, rest = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == code, rest
     assert "Traceback" not in rest
-    assert rest.splitlines()[-1] == "Next: mptui run --profile mine"
+    assert "nothing was measured to be better than fast" in rest
+    assert rest.splitlines()[-1].startswith("Next: mptui run --profile fast")
 
     document = json.loads(out)
+    assert (document["better"], document["profile"], document["toml"]) == (False, None, None)
+    assert not (tmp_path / "own").exists()
+
+
+def measured_until(monkeypatch, runs):
+    """Make up a machine on which NCHW is faster, and end the time after so many runs."""
+    asked = []
+
+    def measure(self, request, settings, effort):
+        asked.append(settings)
+        if len(asked) > runs:
+            raise StoppedError
+        return Measured(90.0 if settings["speed.channels_last"] else 100.0, 2**20, 0.1, 2.0, 0.0, 1000)
+
+    monkeypatch.setattr(Measurer, "measure", measure)
+
+
+def test_what_was_not_measured_stays_as_the_profile_has_it_and_the_rest_trains(places, tmp_path, monkeypatch):
+    measured_until(monkeypatch, 10**6)
+    sets = [*FLAGS, *(part for given in SETS[:-1] for part in ("--set", given))]
+    asked = ["tune", *sets, "--precision", "fp32", "--minutes", "2", "--save", "mine", "--json"]
+    result = CliRunner().invoke(app, asked)
+
+    document = json.loads(result.stdout)
     path = tmp_path / "own/profiles/mine.toml"
     assert document["profile"] == str(path)
     assert document["toml"] == path.read_text()
     assert [part for part in path.parent.iterdir() if part != path] == []
-    check_profile("mine", places)
-    asked = {**dict(given.split("=") for given in SETS), "training.batch_size": "2", "model.name": "unet"}
+    assert document["settings"] == {"speed.channels_last": False}
     resolved = resolve("mine", task=None, flags={}, sets=(), environ=places)
-    kept = {key: str(value_of(resolved.config, key)) for key in asked}
-    assert kept == asked
+    fast = resolve("fast", task=None, flags={}, sets=(), environ=places).config
+    assert resolved.config.speed == fast.speed.model_copy(update={"channels_last": False})
+    assert resolved.config.precision.mode == "fp32"
+    given = dict(each.split("=") for each in SETS[:-1]) | {"training.batch_size": "2", "model.name": "unet"}
+    assert {key: str(value_of(resolved.config, key)) for key in given} == given
 
-    if number == signal.SIGINT:
-        run = ["run", "--profile", "mine", "--device", "cpu", "--max-steps", "2", "--json"]
-        ended = CliRunner().invoke(app, run)
-        assert json.loads(ended.stdout)["model"] == "unet"
-        assert json.loads(ended.stdout)["optimizer_steps"] == 2
+    run = ["run", "--profile", "mine", "--device", "cpu", "--max-steps", "2", "--json"]
+    ended = CliRunner().invoke(app, run)
+    assert json.loads(ended.stdout)["optimizer_steps"] == 2
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_a_time_too_short_to_measure_anything_saves_nothing(places, tmp_path, monkeypatch, runs):
+    measured_until(monkeypatch, runs)
+    result = CliRunner().invoke(app, ["tune", *TINY, "--minutes", "1", "--save", "mine"])
+
+    assert result.exit_code == 0
+    assert "nothing was measured to be better than fast: no profile is made" in result.stderr
+    assert not (tmp_path / "own").exists()
 
 
 def value_of(config, key):

@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 from mptui.events import EpochStarted, Step
-from mptui.lab.measure import LOSS_AT, Effort, MeasureError, Measurer, StoppedError, Watch
+from mptui.lab.measure import Effort, MeasureError, Measurer, StoppedError
+from mptui.lab.run_watch import LOSS_AT, Watch
 from mptui.lab.unsaved import UnsavedSession
 from mptui.runs.directory import create_run
 from mptui.runs.plan import Request, plan_run
@@ -66,6 +67,14 @@ def step_event(step, rate=100.0, steps=5, loss=2.0, seconds=0.1):
         step_time_s=seconds,
         data_wait_fraction=0.5,
     )
+
+
+def test_a_run_whose_first_step_takes_too_long_is_given_up(lab):
+    slow = Effort(0.1, first_step_limit_s=0.0)
+
+    with pytest.raises(MeasureError, match=r"its first step took more than 0\.0 s"):
+        lab.measure(REQUEST, {"training.batch_size": 8, "data.image_size": 128, "model.width": 32}, slow)
+    assert lab.measure(REQUEST, {}, Effort(0.1, first_step_limit_s=DEADLINE_S)).run_s > 0
 
 
 def test_warm_up_and_the_start_of_an_epoch_are_not_measured():

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from mptui.lab.measure import Measured, MeasureError, StoppedError
-from mptui.lab.tune.search import Axis, Option, Search
+from mptui.lab.tune.search import Axis, Option, Patience, Search
 
 RUN_S = 3.0
 START = {"precision.mode": "fp32", "layout": False, "compile": "off", "workers": 1, "fused": True}
@@ -38,14 +38,21 @@ class FakeMachine:
         self.chance = random.Random(seed)
         self.gains, self.seconds, self.spread = gains, seconds, spread
         self.asked, self.level = [], 0.0
-        self.losses, self.faults = {}, {}
+        self.losses, self.faults, self.slow = {}, {}, {}
 
     def left(self):
         return max(0.0, self.seconds)
 
-    def run(self, settings, loss):
+    def run(self, settings, loss, patience):
         if not self.left():
             raise StoppedError
+        slow = next((self.slow[each] for each in settings.items() if each in self.slow), None)
+        if slow is not None:
+            limit = patience.run_s if patience.first_step_s is None else patience.first_step_s
+            self.seconds -= min(slow, limit, self.left())
+            if not self.left():
+                raise StoppedError
+            raise MeasureError("too slow", 1)
         self.seconds -= RUN_S
         self.asked.append(dict(settings))
         for each in settings.items():
@@ -57,7 +64,7 @@ class FakeMachine:
         for each in settings.items():
             rate *= self.gains.get(each, 1.0)
         found = next((self.losses[each] for each in settings.items() if each in self.losses), 2.0)
-        return Measured(rate, None, None, found if loss else None, 0.0)
+        return Measured(rate, None, 0.5, found if loss else None, 0.0)
 
 
 def propose(best, first):
@@ -67,6 +74,7 @@ def propose(best, first):
             str(best[key]),
             tuple(Option(str(v), {key: v}) for v in (START[key], *values) if v != best[key]),
             WORTH[key],
+            same_start=key == "precision.mode",
         )
         for key, values in VALUES.items()
     ]
@@ -78,7 +86,7 @@ def search_on(machine, lines=None):
 
 
 def search_from(start, machine, tell):
-    first = machine.run(start, False)
+    first = machine.run(start, False, Patience(machine.left()))
     return Search(start, first, first_s=RUN_S, propose=propose, run=machine.run, clock=machine, tell=tell)
 
 
@@ -130,6 +138,42 @@ def test_whenever_the_time_ends_what_is_in_force_has_won(seconds):
     assert set(search.best) == set(START)
 
 
+def test_a_hopeless_rival_is_cut_after_a_step_and_leaves_the_time_to_the_others():
+    """Two minutes, and fp16 would take one and a half of them for a single run."""
+    machine = FakeMachine(1, seconds=120.0)
+    machine.slow = {("precision.mode", "fp16"): 96.0}
+    search = best_of(machine)
+
+    tried = {finding.axis.name: finding for finding in search.findings}
+    fp16 = next(entry for entry in tried["precision.mode"].entries if entry.name == "fp16")
+    assert fp16.failed == "too slow"
+    assert search.best["precision.mode"] == "bf16"
+    assert {"layout", "compile"} <= set(tried)
+    assert sum(settings["precision.mode"] == "bf16" for settings in machine.asked) >= 4
+
+
+def test_a_rival_that_hangs_takes_no_more_than_a_few_usual_runs():
+    machine = FakeMachine(1, seconds=120.0)
+    machine.slow = {("compile", "max"): 1e6}
+    search = search_on(machine)
+    asked: list[float] = []
+    run = machine.run
+
+    def timed(settings, loss, patience):
+        before = machine.left()
+        try:
+            return run(settings, loss, patience)
+        finally:
+            asked.append(before - machine.left())
+
+    search._run = timed
+    with contextlib.suppress(StoppedError):
+        search.go()
+
+    assert RUN_S < max(asked) <= 4 * RUN_S
+    assert search.best["compile"] == "default"
+
+
 def test_a_stop_in_the_middle_leaves_what_was_found():
     machine = FakeMachine(1)
     machine_stops_at(machine, 25)
@@ -143,10 +187,10 @@ def test_a_stop_in_the_middle_leaves_what_was_found():
 def machine_stops_at(machine, count):
     run = machine.run
 
-    def stopping(settings, loss):
+    def stopping(settings, loss, patience):
         if len(machine.asked) >= count:
             raise StoppedError
-        return run(settings, loss)
+        return run(settings, loss, patience)
 
     machine.run = stopping
 

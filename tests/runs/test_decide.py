@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from mptui.engine.control import Stopped
+from mptui.lab.unsaved import UnsavedSession
 from mptui.runs import decide
 from mptui.runs.decide import Decider
 from mptui.runs.directory import CHOICES, create_run, read_summary
@@ -158,6 +159,14 @@ def test_a_slow_precision_that_was_asked_for_is_warned_of_with_the_measured_fact
     assert precision_warnings(session) == [
         "fp16 takes 22 times fp32's time here (22.00 s a step against 1.00 s)"
     ]
+
+
+def test_a_run_that_is_itself_a_measurement_measures_no_cost(decided, monkeypatch):
+    monkeypatch.setattr(Session, "measures_costs", UnsavedSession.measures_costs)
+    card = Card(fp16=22.0)
+    decided(card, **{"precision.mode": "fp16", "speed.channels_last": True, "speed.fused": True})
+
+    assert card.taken == 0
 
 
 def test_a_slow_precision_in_a_run_too_short_to_measure_is_warned_of_with_the_known_factor(decided):

@@ -10,11 +10,13 @@ from typing import Any, Literal, get_args, get_origin
 
 from mptui.config.keys import SETTINGS
 from mptui.engine.footprint import footprint
+from mptui.hardware.advice import measurable_precisions
 from mptui.lab.measure import Measured
 from mptui.lab.tune.search import Axis, Option, Settings
 from mptui.runs.plan import Plan
 
 MICRO_BATCH, BATCH = "memory.micro_batch", "training.batch_size"
+COMPILE = "speed.compile"
 
 _WAIT = 0.005
 """Below this share of the time that steps wait for data, the input can give nothing."""
@@ -112,18 +114,22 @@ class Tunable:
         return Axis(more.pop("name", key), _shown(current), options, worth, **more)
 
     def _of_the_device(self, best: Settings) -> Iterator[Axis]:
-        native = self.plan.device.native
-        modes = [mode for mode in map(str, _choices("precision.mode")) if native.get(mode) != "no"]
+        native, measurable = self.plan.device.native, measurable_precisions(self.plan.device)
+        modes = [mode for mode in map(str, _choices("precision.mode")) if mode in measurable]
         fast = [mode for mode in modes if mode == "fp32" or native.get(mode) == "native"]
         slow = [mode for mode in modes if mode not in fast]
-        yield self._axis("precision.mode", best, fast, self._gain("precision.mode"))
+        yield self._axis("precision.mode", best, fast, self._gain("precision.mode"), same_start=True)
         # what is emulated is slower nearly always: the last to be tried
-        yield self._axis("precision.mode", best, slow, _LITTLE, name="precision.mode, emulated")
+        yield self._axis(
+            "precision.mode", best, slow, _LITTLE, name="precision.mode, emulated", same_start=True
+        )
         if native.get("tf32") == "native" and best["precision.mode"] == "fp32":
-            yield self._axis("precision.tf32", best, (False, True), self._gain("precision.tf32"))
+            yield self._axis(
+                "precision.tf32", best, (False, True), self._gain("precision.tf32"), same_start=True
+            )
         if self.plan.device.kind != "mps":
             for key in ("speed.channels_last", "speed.fused"):
-                yield self._axis(key, best, _choices(key), self._gain(key))
+                yield self._axis(key, best, _choices(key), self._gain(key), same_start=True)
             compiled = _choices("speed.compile") if self._kind == "gpu" else ["off", "default"]
             yield self._axis(
                 "speed.compile", best, compiled, self._gain("speed.compile"), first_s=_COMPILE_S[self._kind]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mptui.config.schema import RunConfig
+from mptui.lab.tune.axes import COMPILE, MICRO_BATCH
 from mptui.lab.tune.search import Search, shown, told
 from mptui.runs.plan import Plan
 
@@ -19,11 +20,33 @@ class Effort:
     runs: int
 
 
-def settings(search: Search) -> dict[str, object]:
-    """What was contested or had to change (table.key -> value): the rest stays as the profile has it."""
-    contested = {key for f in search.findings for e in f.entries for key in e.settings}
-    chosen = {k: v for k, v in search.best.items() if k in contested or v != search.start.get(k)}
-    return {"speed.compile": search.best["speed.compile"], **chosen}
+def settings(plan: Plan, search: Search) -> dict[str, object]:
+    """What the profile of `plan` is changed in (table.key -> value): what was measured to be better.
+
+    What was not measured, and what was within the noise, stays as the profile has it.
+    """
+    chosen = {key: value for key, value in search.best.items() if value != search.start.get(key)}
+    if MICRO_BATCH in search.start:  # the start did not fit in one piece
+        chosen[MICRO_BATCH] = search.best[MICRO_BATCH]
+    # the start is not compiled, whatever the profile says: eager code has to have beaten what it says
+    compile_mode = plan.config.speed.compile
+    if COMPILE not in chosen and compile_mode != "off" and _has_lost(search, compile_mode):
+        chosen[COMPILE] = "off"
+    return chosen
+
+
+def _has_lost(search: Search, mode: str) -> bool:
+    """Whether compiling in this mode was measured, and is slower than not, or fails."""
+    entries = [e for f in search.findings for e in f.entries if e.settings.get(COMPILE) == mode]
+    return any(
+        entry.failed is not None or (entry.over is not None and entry.over.verdict == "slower")
+        for entry in entries
+    )
+
+
+def is_better(plan: Plan, search: Search) -> bool:
+    """Whether there is something to save: single gains may not add up to one."""
+    return bool(settings(plan, search)) and (search.total is None or search.total.median > 1)
 
 
 def tuned(plan: Plan, chosen: Mapping[str, object]) -> RunConfig:
@@ -73,7 +96,7 @@ def evidence(plan: Plan, search: Search, effort: Effort, cpus: int) -> list[str]
         verdict = "in force" if finding.changed else "stays"
         lines.append(f"{finding.axis.name}: {finding.kept} {verdict}; {told(finding)}")
     if search.untried:
-        lines.append(f"There was no time to measure {', '.join(search.untried)}")
+        lines.append(f"There was no time to measure {', '.join(search.untried)}: as in the profile")
     return lines
 
 
@@ -84,7 +107,8 @@ def document(plan: Plan, search: Search, effort: Effort) -> dict[str, Any]:
         "dataset": plan.config.data.path or plan.config.data.name,
         "device": plan.device.torch_name,
         "device_name": plan.device.name,
-        "settings": settings(search),
+        "settings": settings(plan, search),
+        "better": is_better(plan, search),
         "ratio": None if search.total is None else search.total.document,
         "ratio_rounds": search.total_rounds,
         "seconds": effort.seconds,

@@ -8,7 +8,7 @@ within the noise the value in force stays.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from statistics import median
 from typing import Protocol
@@ -30,6 +30,9 @@ _MORE_ROUNDS, _LIKELY = 10, 1.02
 """Rounds for a rival whose median is a gain that is still within the noise."""
 _HOPELESS_AT_ONCE, _HOPELESS = 0.6, 0.97
 """Ratios below which a rival is out after one round, and after more: by its best round, one may go astray."""
+_SLOW_RUN, _SLOW_STEP, _SLOW_STEP_S = 3.0, 4.0, 1.0
+"""A rival whose run takes so many times a usual one, or whose first step that of the value in force (and this
+many seconds), is out at once: it may not use up the time of the others."""
 _CLOSE = 0.93
 """A rival that came so near gets a second chance once other settings have changed."""
 
@@ -52,6 +55,7 @@ class Axis:
         options: Its rivals, the likeliest first.
         worth: The gain that is expected, as a share of the speed: what is tried first.
         first_s: Seconds that the first run of a rival takes beside the usual ones: it compiles.
+        same_start: Whether the first step of a rival can be held against that of the value in force.
         same_batch: Whether the loss is comparable with that of the value in force.
     """
 
@@ -61,6 +65,15 @@ class Axis:
     worth: float
     first_s: float = 0.0
     same_batch: bool = True
+    same_start: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """After how many seconds a run is given up, and after how many of its first step (None: no limit)."""
+
+    run_s: float
+    first_step_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -123,7 +136,7 @@ class Clock(Protocol):
         """Seconds until the search has to end; never below 0."""
 
 
-Run = Callable[[Settings, bool], Measured]
+Run = Callable[[Settings, bool, Patience], Measured]
 """Measures settings; the bool asks for the loss.
 
 Raises MeasureError, and StoppedError where it is asked to end or the time is over.
@@ -196,7 +209,7 @@ class Search:
         if not fitting:
             return None
         _, axis, options = max(fitting, key=lambda each: each[0])
-        return Axis(axis.name, axis.current, options, axis.worth, axis.first_s, axis.same_batch)
+        return replace(axis, options=options)
 
     def _fitting(self, axis: Axis) -> tuple[Option, ...]:
         confirm = 2 * _SURE * self._typical if self.best != self.start else 0.0
@@ -249,7 +262,7 @@ class Search:
     def _round(self, entries: list[Entry], number: int, axis: Axis) -> None:
         for entry in entries if number % 2 == 0 else entries[::-1]:
             if entry.failed is None:
-                self._measure(entry, loss=number == 0)
+                self._measure(entry, self._patience(entry, entries[0], axis), loss=number == 0)
         force, *rivals = entries
         if number == 0 and axis.same_batch and self.best.get(_BATCH) == self.start.get(_BATCH):
             self._check_losses(entries)
@@ -258,10 +271,18 @@ class Search:
         told = ", ".join(f"{e.name} {e.failed or _rate(e)}" for e in entries)
         self._tell(f"  round {number + 1}: {told}")
 
-    def _measure(self, entry: Entry, *, loss: bool) -> None:
+    def _patience(self, entry: Entry, force: Entry, axis: Axis) -> Patience:
+        """What a run may take: the value in force has all the time there is, a rival its share."""
+        if entry is force:
+            return Patience(self._clock.left())
+        run_s = _SLOW_RUN * self._typical + (0.0 if entry.rounds else axis.first_s)
+        step_s = force.rounds[0].first_step_s if force.rounds and axis.same_start else None
+        return Patience(run_s, None if step_s is None else max(_SLOW_STEP_S, _SLOW_STEP * step_s))
+
+    def _measure(self, entry: Entry, patience: Patience, *, loss: bool) -> None:
         before = self._clock.left()
         try:
-            entry.rounds.append(self._run({**self.best, **entry.settings}, loss))
+            entry.rounds.append(self._run({**self.best, **entry.settings}, loss, patience))
         except MeasureError as error:
             entry.failed = "out of memory" if error.out_of_memory else str(error)
             return
@@ -315,7 +336,7 @@ class Search:
             if self._clock.left() < 2 * self._typical:
                 break
             for entry in (before, after) if number % 2 == 0 else (after, before):
-                self._measure(entry, loss=False)
+                self._measure(entry, Patience(self._clock.left()), loss=False)
             if before.failed or after.failed:
                 break
             after.hold_against(before)

@@ -11,9 +11,10 @@ from mptui.errors import (
     MemoryExhaustedError,
     MptuiError,
 )
-from mptui.lab.measure import LOSS_AT, Effort, Measured, MeasureError, Measurer, StoppedError, endless
+from mptui.lab.measure import Effort, Measured, MeasureError, Measurer, StoppedError, endless
+from mptui.lab.run_watch import LOSS_AT
 from mptui.lab.tune.axes import BATCH, MICRO_BATCH, Tunable
-from mptui.lab.tune.search import Search, Settings
+from mptui.lab.tune.search import Patience, Search, Settings
 from mptui.runs.plan import Plan
 
 _ERRORS = {e.exit_code: e for e in (ConfigError, DataError, DivergedError, MemoryExhaustedError, DiskError)}
@@ -21,8 +22,6 @@ _RUNS = 100
 """Runs that the time is meant to be enough for."""
 _FEWEST = 4
 """Steps that a loss is compared after, where they are so slow that `LOSS_AT` of them take too long."""
-_PATIENCE_S = 90.0
-"""How long a run may take at the least; more than that, half of the time that is left: it may compile."""
 _SHORTEST_S, _LONGEST_S = 0.5, 3.0
 
 
@@ -79,7 +78,7 @@ class Tuning:
         self.search = Search(
             start,
             first,
-            first_s=self.seconds,
+            first_s=first.run_s or self.seconds,
             propose=self._tunable.axes,
             run=self._run,
             clock=self.clock,
@@ -93,7 +92,7 @@ class Tuning:
         pieces = batch = self._plan.config.training.batch_size
         while True:
             try:
-                return start, self._run(start, False)
+                return start, self._run(start, False, Patience(self.clock.left()))
             except MeasureError as error:
                 if not error.out_of_memory or pieces == 1:
                     raise _as_ours(error) from error
@@ -101,12 +100,13 @@ class Tuning:
                 start[MICRO_BATCH] = pieces
                 self._tell(f"{BATCH} = {batch} does not fit; tries {MICRO_BATCH} = {pieces}")
 
-    def _run(self, settings: Settings, loss: bool) -> Measured:
+    def _run(self, settings: Settings, loss: bool, patience: Patience) -> Measured:
         if not self.clock.left():
             raise StoppedError
         self.runs += 1
         left = self.clock.left()
-        effort = Effort(self._timed_s, self._loss_at if loss else 0, min(left, max(_PATIENCE_S, left / 2)))
+        loss_at = self._loss_at if loss else 0
+        effort = Effort(self._timed_s, loss_at, min(left, patience.run_s), patience.first_step_s)
         try:
             return self._measurer.measure(self._request, settings, effort)
         except MeasureError:
