@@ -134,6 +134,7 @@ def build_trainer(
         force_compile=force_compile,
     )
     events = Recorder()
+    folder.parent.mkdir(parents=True, exist_ok=True)  # the run's directory, which a saver does not make
     saver = Saver(folder, run.checkpoint, events.put)
     return Trainer(job, emit=events.put, mailbox=Mailbox(), saver=saver), events
 

@@ -129,7 +129,7 @@ def test_a_data_set_full_of_bad_images_is_told_of_once_and_no_longer_file_by_fil
     monkeypatch.setattr(nan, "LOOKS", 4)
     trainer, events = trained(tmp_path, bad=windows(1, 4)[::3], without=False, **PLAIN)
     assert len(of(events, Recovered)) == len(of(events, Diagnosed)) == 4
-    assert [w.code for w in of(events, Warned)] == ["bad_batches"]
+    assert [w.code for w in of(events, Warned)] == ["bad_batches", "skipped_steps"]
     assert trainer.reporter.totals.skipped == 8
 
 
