@@ -7,8 +7,8 @@ workers import this.
 
 import errno
 import os
-import time
 from collections.abc import Callable
+from time import sleep
 from typing import TypeVar
 
 from mptui.data.types import BadSampleError
@@ -72,7 +72,7 @@ def tried_again(read: Callable[[], T]) -> T:
             if pause_s is None or _Patience.futile >= _MOST_FUTILE:
                 _Patience.futile += 1
                 raise
-            time.sleep(pause_s)
+            sleep(pause_s)
         else:
             _Patience.futile = 0
             return found

@@ -32,7 +32,6 @@ from mptui.data.transfer import Transfer, sent
 from mptui.data.types import Problem, Sides, Split
 from mptui.data.undecoded import room_for
 from mptui.data.whole import WholeImages, WholePass, load_whole
-from mptui.errors import ConfigError
 
 
 class Loader:
@@ -43,8 +42,7 @@ class Loader:
         task: classification, segmentation, or diffusion: labels are of no use then, and images come noisy.
         batch_size: Samples a batch.
         side: The side in pixels of what the network sees.
-        resize: The shorter side in pixels that images are resized to before views are cut; None:
-            `default_resize`.
+        resize: The shorter side in pixels that images are resized to first; None: `default_resize`.
         crop_scale: The range of a random crop's share of the area; None: `default_crop_scale`.
         crop_ratio: The range of a random crop's width over its height.
         num_classes: A label or mask value that is not below this makes a sample bad.
@@ -58,8 +56,7 @@ class Loader:
         prefetch: Batches to read ahead for each worker, up to a GiB in all.
         cache: device: keep the decoded split there, before the first epoch; ram: keep what has been decoded
             in memory that all workers share.
-        sizes: The shorter and the longer side of each sample in pixels, so that `cache` = device takes the
-            memory it needs at once; None: unknown.
+        sizes: device: the shorter and the longer side of each sample in pixels; None: unknown.
         decode_on_device: JPEG files are decoded there and not by the workers, where `cache` is off.
         cache_room: ram: bytes that may still be taken, by those that are; None: of half the free memory.
         on_cache_full: ram: told once, when no more can be kept, of the samples that are and of all.
@@ -115,10 +112,8 @@ class Loader:
         self._ahead = workers * prefetch
         self._alphas = (mixup_alpha, cutmix_alpha) if train and not noisy else (0.0, 0.0)
         self._pad_last = pad_last
-        if self._augment:
-            self._geometry = Geometry.for_training(task, side, resize, crop_scale, crop_ratio)
-        else:
-            self._geometry = Geometry.for_validation(task, side, resize)
+        random = Geometry.for_training(task, side, resize, crop_scale, crop_ratio)
+        self._geometry = random if self._augment else Geometry.for_validation(task, side, resize)
         self._sizes = sizes
         self._shelf: StoredSplit | None = None
         if cache == "ram":
@@ -211,13 +206,7 @@ class Loader:
         if not self._on_device or self._resident is not None:
             return
         if self._augment:
-            whole = load_whole(self._source, self._device, self._sizes, self._on_progress)
-            if whole.any_ignored:
-                raise ConfigError(
-                    'data.cache = "device" can\'t be had with ignored mask pixels and random crops',
-                    hint='Set data.cache to "ram" or "off", or data.augment to "none".',
-                )
-            self._resident = whole
+            self._resident = load_whole(self._source, self._device, self._sizes, self._on_progress)
         else:
             fixed = load(self._source, self._device, self._transfer, self._on_progress)
             self._resident = fixed.finish(self._finish)
@@ -367,7 +356,7 @@ class Loader:
                 accumulate,
                 places,
                 end,
-                valid=self._resident_valid(chosen, places.start, places.stop),
+                valid=chosen.valid(places.start, places.stop),
                 wait_s=0.0,
                 load=partial(self._resident_batch, chosen, places, epoch),
             )
@@ -382,15 +371,8 @@ class Loader:
             stored, targets = chosen.gather(first, last)
             finish = self._finish.unstored if chosen.resident.finished else self._finish.plain
             images = finish(stored)
-        valid = self._resident_valid(chosen, first, last)
+        valid = chosen.valid(first, last)
         return self._batch(images, targets, chosen.indices[first:last], valid, (epoch, first))
-
-    def _resident_valid(self, chosen: Pass | WholePass, first: int, last: int) -> int:
-        if not self._source.masks:
-            return last - first
-        if isinstance(chosen, WholePass):  # `prepare` has seen that no pixel is ignored
-            return (last - first) * self._side**2
-        return int(chosen.valid_counts[first:last].sum())
 
     def _batch(
         self,

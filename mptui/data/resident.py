@@ -51,8 +51,12 @@ class Pass:
 
     def __init__(self, resident: Resident, order: npt.NDArray[np.int64]) -> None:
         self.resident, self.indices = resident, resident.indices[order]
-        self.valid_counts = resident.valid_counts[order]
+        self._valid_counts = resident.valid_counts[order]
         self._rows = sent(order, resident.pixels.device)
+
+    def valid(self, first: int, last: int) -> int:
+        """How many valid items the samples at positions `first` to `last` have."""
+        return int(self._valid_counts[first:last].sum())
 
     def gather(self, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The pixels and the targets at positions `first` to `last` of the order, as they are stored."""

@@ -24,6 +24,7 @@ from mptui.data.seeds import uniforms
 from mptui.data.stream import HostBatch, Source, Stream
 from mptui.data.transfer import sent
 from mptui.data.types import Sides
+from mptui.errors import ConfigError
 
 SPARE = 1.01
 """Memory over what the sizes of the files tell: a decoder rounds a size up where it decodes a half of it."""
@@ -49,13 +50,6 @@ class WholeImages:
     sizes_N2: Ints
     """Width and height of each."""
     indices: Ints
-    valid_counts: Ints
-    """Valid items of each whole sample."""
-
-    @property
-    def any_ignored(self) -> bool:
-        """Whether masks have ignored pixels."""
-        return self.masks_P is not None and bool((self.valid_counts < self.sizes_N2.prod(axis=1)).any())
 
 
 def device_bytes(resize: int, masks: bool, count: int, sides_N2: Sides | None) -> int:
@@ -86,6 +80,7 @@ def load_whole(
 
     Raises:
         DataError: Too many samples are bad.
+        ConfigError: Masks have ignored pixels: cut on the device, they can't be counted by the host.
     """
     count = len(source.split)
     kept = _Growing(_room(source.geometry.resize, count, sides_N2), source.masks, device)
@@ -115,7 +110,12 @@ def load_whole(
     finally:
         stream.close()
     pixels_P3, masks_P = kept.all()
-    return WholeImages(pixels_P3, masks_P, sent(labels, device), starts_N, sizes_N2, indices, valid_counts)
+    if masks_P is not None and (valid_counts < sizes_N2.prod(axis=1)).any():
+        raise ConfigError(
+            'data.cache = "device" can\'t be had with ignored mask pixels and random crops',
+            hint='Set data.cache to "ram" or "off", or data.augment to "none".',
+        )
+    return WholeImages(pixels_P3, masks_P, sent(labels, device), starts_N, sizes_N2, indices)
 
 
 class _Growing:
@@ -219,6 +219,10 @@ class WholePass:
         self._drawn = range(0)
         self._views: Views | None = None
         self._colour_N43 = torch.empty(0)
+
+    def valid(self, first: int, last: int) -> int:
+        """How many valid items the views there have: no pixel of a mask is ignored."""
+        return (last - first) * (1 if self.images.masks_P is None else self._geometry.side**2)
 
     def gather(self, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Random views of the samples at positions `first` to `last` of the order.

@@ -3,7 +3,6 @@
 import errno
 import os
 import resource
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -36,7 +35,7 @@ def files(tmp_path: Path) -> list[str]:
 def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that were waited, without waiting."""
     seconds: list[float] = []
-    monkeypatch.setattr(time, "sleep", seconds.append)
+    monkeypatch.setattr("mptui.data.faults.sleep", seconds.append)
     monkeypatch.setattr(faults._Patience, "futile", 0)
     return seconds
 

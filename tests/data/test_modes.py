@@ -192,7 +192,6 @@ def test_products_resize_as_pillow_does() -> None:
         starts_N=np.cumsum(counts) - counts,
         sizes_N2=table,
         indices=np.arange(len(sizes)),
-        valid_counts=np.ones(len(sizes), np.int64),
     )
     boxes = np.tile([0.0, 0.0, 1.0, 1.0], (len(sizes), 1))
     flips = np.zeros((len(sizes), 3), bool)
