@@ -92,7 +92,9 @@ def prepare_set(order: Order, told: Told, on_progress: OnProgress, should_stop: 
         order.out.mkdir(parents=True, exist_ok=True)
         with _alone(order.out):
             if (order.out / INDEX).exists():
-                return _as_it_is(order.out, plan.key)
+                prepared = _as_it_is(order.out, plan.key)
+                _tidy(plan)  # an earlier call may have been killed before it had
+                return prepared
             _begin(order.out, plan)
             shards = _written(plan, told, on_progress, should_stop)
             _finish(plan, shards)
@@ -269,8 +271,13 @@ def _finish(plan: _Plan, shards: list[Shard]) -> None:
         pixels = [shard.pixels.reshape(-1, len(classes) + 1) for shard in shards]
         facts["pixels"] = _write_array(out / PIXELS, np.concatenate(pixels))
     write_file(out / INDEX, [json.dumps(facts, indent=1).encode()])
-    forget_notes(out, range(len(shards)))
-    (out / BEGUN).unlink(missing_ok=True)
+    _tidy(plan)
+
+
+def _tidy(plan: _Plan) -> None:
+    """Remove what only an unfinished set needs."""
+    forget_notes(plan.order.out, range(plan.shards))
+    (plan.order.out / BEGUN).unlink(missing_ok=True)
 
 
 def _write_array(path: Path, array: np.ndarray[Any, Any]) -> dict[str, Any]:

@@ -98,3 +98,19 @@ def test_there_is_room_until_the_share_is_taken_or_memory_is_short(memory: list[
     assert room(31 * GIB) < 0
     memory[1] = 5 * GIB  # others have taken it
     assert room(0) < 0
+
+
+@pytest.mark.parametrize(("kind", "module"), [("cuda", torch.cuda), ("xpu", torch.xpu)])
+def test_a_card_gives_a_fifth_of_its_memory_unasked_and_four_fifths_asked(
+    memory: list[int], monkeypatch: pytest.MonkeyPatch, kind: str, module: object
+) -> None:
+    monkeypatch.setattr(module, "mem_get_info", lambda device: (10 * GIB, 80 * GIB))
+    card = torch.device(kind)
+    assert f"fit in 2,048 MiB on {kind}" in chosen(dataset(100), device=card).reason
+    assert chosen(dataset(9_000), "device", device=card).mode == "device"
+    assert f"do not fit in 8,192 MiB on {kind}" in chosen(dataset(12_000), "device", device=card).reason
+
+
+def test_memory_gives_a_half_of_what_is_free_unasked_and_four_fifths_asked(memory: list[int]) -> None:
+    assert "in 30,720 MiB of memory" in chosen(dataset(20_000)).reason
+    assert "in 49,152 MiB of memory" in chosen(dataset(20_000), "ram").reason
