@@ -1,23 +1,21 @@
 """`mptui bench`: what each precision and speed setting is worth on this device, model and data."""
 
 import os
-import sys
 from math import inf
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mptui.cli import options as o
+from mptui.cli.bench_table import show
 from mptui.cli.guides_table import guides_table
-from mptui.cli.output import console, print_json, print_next
+from mptui.cli.output import print_json, print_next
 from mptui.errors import ConfigError
 
 if TYPE_CHECKING:
     from mptui.lab.bench import Bench, Row
-    from mptui.lab.stats import Ratio
     from mptui.runs.plan import Plan
 
-_BAR = 12
 _PROFILE = "stable"
 
 Rounds = Annotated[
@@ -28,6 +26,12 @@ Seconds = Annotated[
     float,
     typer.Option(
         "--seconds", metavar="S", min=0.1, callback=o.finite, help="Training that is timed, each time."
+    ),
+]
+Minutes = Annotated[
+    float | None,
+    typer.Option(
+        "--minutes", metavar="N", min=0.1, callback=o.finite, help="End by then, with what is measured."
     ),
 ]
 Only = Annotated[
@@ -65,6 +69,7 @@ def bench(
     sets: o.Set = None,
     rounds: Rounds = 6,
     seconds: Seconds = 3.0,
+    minutes: Minutes = None,
     only: Only = None,
     against: Against = None,
     table: Table = None,
@@ -77,7 +82,7 @@ def bench(
     """
     from mptui.lab.ablation import switches, variants
     from mptui.lab.bench import Bench
-    from mptui.lab.measure import Effort, Measurer, endless
+    from mptui.lab.measure import COMPILE_S, Effort, Measurer, endless
     from mptui.runs.plan import plan_run
 
     if against not in {None, "guides"}:
@@ -100,8 +105,16 @@ def bench(
     found = every if only is None else _chosen(only, every)
     interrupted = False
     with Measurer(os.environ) as measurer:
-        lab = Bench(request, variants(found, every), effort=Effort(seconds), measure=measurer.measure)
-        progress = _Progress(rounds * len(lab.rows))
+        lab = Bench(
+            request,
+            variants(found, every),
+            effort=Effort(seconds),
+            measure=measurer.measure,
+            compile_s=COMPILE_S["cpu" if plan.device.kind == "cpu" else "gpu"],
+            budget_s=inf if minutes is None else 60 * minutes,
+        )
+        _tell_time(lab, rounds, minutes)
+        progress = _Progress(lab, rounds)
         try:
             for _ in range(rounds):
                 lab.round(progress)
@@ -111,14 +124,14 @@ def bench(
         "model": plan.config.model.name,
         "device": plan.device.torch_name,
         "device_name": plan.device.name,
-        "rounds": rounds,
+        "rounds": lab.rounds,
         "seconds": seconds,
         "variants": _with_claims(lab.document()) if against else lab.document(),
     }
     if as_json:
         print_json(document)
     else:
-        _show(lab, document, claims=against is not None, style="markdown" if markdown else "table")
+        show(lab, document, claims=against is not None, style="markdown" if markdown else "table")
         print_next("mptui run --profile fast   # or a profile with the settings that pay here")
     return 130 if interrupted else 0
 
@@ -157,16 +170,35 @@ def _chosen(only: str, found: list[Any]) -> list[Any]:
     return [known[name] for name in names]
 
 
-class _Progress:
-    """Says on stderr how far it is."""
+def _tell_time(lab: "Bench", rounds: int, minutes: float | None) -> None:
+    """Say beforehand how long it will take."""
+    from mptui import format as fmt
 
-    def __init__(self, total: int) -> None:
-        self._total, self._done = total, 0
+    expected_s = lab.expected_s(rounds)
+    what = f"{rounds} round{'s' if rounds > 1 else ''} of {len(lab.rows)} variants"
+    told = f"about {fmt.duration(expected_s)}: {what}"
+    if minutes is None:
+        told += "; for less: --minutes N, --only NAME,… or fewer --rounds"
+    elif expected_s > 60 * minutes:
+        told += f"; ends after {fmt.duration(60 * minutes)} with what is measured by then"
+    typer.echo(told, err=True)
+
+
+class _Progress:
+    """Says on stderr how far it is, and how long it still takes."""
+
+    def __init__(self, lab: "Bench", rounds: int) -> None:
+        self._lab, self._rounds = lab, rounds
+        self._done = 0
 
     def __call__(self, row: "Row") -> None:
+        from mptui import format as fmt
+
         self._done += 1
         told = row.failed or f"{row.rounds[-1].samples_per_second:,.1f} images/s"
-        typer.echo(f"[{self._done}/{self._total}] {row.variant.title}: {told}", err=True)
+        left = fmt.duration(self._lab.expected_s(self._rounds))
+        total = self._rounds * len(self._lab.rows)
+        typer.echo(f"[{self._done}/{total}] {row.variant.title}: {told}   {left} left", err=True)
 
 
 def _with_claims(document: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -177,73 +209,3 @@ def _with_claims(document: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {**row, "claim": asdict(CLAIMS[row["name"]]) if row["name"] in CLAIMS else None} for row in document
     ]
-
-
-def _show(
-    lab: "Bench", document: dict[str, Any], *, claims: bool, style: Literal["table", "markdown"]
-) -> None:
-    from mptui.lab.stats import told_rounds
-
-    headings = ["", "images/s", "times", "interval", "", "memory", "first step", "loss"]
-    headings += ["guides say"] if claims else []
-    fastest = max((row.rate or 0.0 for row in lab.rows), default=0.0)
-    lines = [_line(lab, row, fastest, claims) for row in lab.rows]
-    title = f"{document['model']} on {document['device_name']}: {told_rounds(document['rounds'])}"
-    if style == "markdown":
-        typer.echo(f"{title}\n")
-        typer.echo(f"| {' | '.join(headings)} |\n|{' --- |' * len(headings)}")
-        for line in lines:
-            typer.echo(f"| {' | '.join(line)} |")
-        return
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, title=title, title_justify="left")
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if number in {0, 4} else "right", no_wrap=number == 0)
-    for line in lines:
-        table.add_row(*line)
-    console(width=None if sys.stdout.isatty() else 120).print(table)
-
-
-def _line(lab: "Bench", row: "Row", fastest: float, claims: bool) -> list[str]:
-    if row.failed is not None:
-        return [row.variant.title, "–", "–", row.failed, "", "–", "–", "–", *(["–"] if claims else [])]
-    over, rate = lab.over_baseline(row), row.rate
-    baseline = row.variant.against is None
-    line = [
-        row.variant.title,
-        f"{rate:,.1f}" if rate is not None else "–",
-        "1.00" if baseline else f"{over.median:.2f}" if over is not None else "–",
-        "" if baseline or over is None else _interval(over),
-        "█" * round(_BAR * rate / fastest) if rate is not None and fastest else "",
-        f"{row.peak_bytes / 2**20:,.0f} MiB" if row.peak_bytes is not None else "–",
-        f"{row.first_step_s:.1f} s" if row.first_step_s is not None else "–",
-        _loss(lab, row),
-    ]
-    return [*line, _claim(row.variant.name)] if claims else line
-
-
-def _loss(lab: "Bench", row: "Row") -> str:
-    off = lab.off_baseline(row)
-    told = "–" if row.loss is None else f"{row.loss:.3f}"
-    return told if off is None or row.variant.against is None else f"{told} {off:+.1%}"
-
-
-def _interval(over: "Ratio") -> str:
-    if over.high == inf:
-        return "one round"
-    told = f"{over.low:.2f} to {over.high:.2f}"
-    return f"{told}, noise" if over.verdict == "same" else told
-
-
-def _claim(name: str) -> str:
-    from mptui.lab.claims import CLAIMS
-
-    claim = CLAIMS.get(name)
-    if claim is None:
-        return ""
-    parts = [
-        f"{claim.speed:.2f}" if claim.speed else "",
-        f"{claim.memory:.0%} memory" if claim.memory else "",
-    ]
-    return ", ".join(part for part in parts if part)

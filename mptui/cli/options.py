@@ -97,13 +97,13 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and th
 DEFAULT_RUNS_DIR = Path("runs")
 
 
-def finite(value: float) -> float:
+def finite(value: float | None) -> float | None:
     """Refuse nan, which no range refuses, and infinity.
 
     Raises:
         BadParameter: It is one of these.
     """
-    if not math.isfinite(value):
+    if value is not None and not math.isfinite(value):
         raise typer.BadParameter(f"{value} is no number to go by")
     return value
 

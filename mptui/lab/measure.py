@@ -29,6 +29,9 @@ from mptui.lab.run_watch import LOSS_AT, Watch
 if TYPE_CHECKING:
     from mptui.runs.plan import Plan, Request
 
+COMPILE_S = {"cpu": 110.0, "gpu": 60.0}
+"""Seconds that a cold first step takes to compile, by kind of device: what is expected beforehand."""
+
 _INTERVAL_S = 0.1
 _LOOK_S = 0.2
 _BUILT_IN_STEPS = 32

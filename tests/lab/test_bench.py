@@ -4,11 +4,13 @@ import random
 import pytest
 from typer.testing import CliRunner
 
+from mptui.cli import bench_table
 from mptui.cli.main import app
+from mptui.cli.output import console
 from mptui.config.schema import RunConfig
 from mptui.hardware.devices import Device
 from mptui.lab.ablation import switches, variants
-from mptui.lab.bench import Bench
+from mptui.lab.bench import NO_TIME, Bench
 from mptui.lab.measure import Effort, Measured, MeasureError
 from mptui.runs.plan import Request
 
@@ -153,6 +155,95 @@ def test_a_variant_that_does_not_fit_is_told_and_the_others_go_on():
     assert rows["+fused"]["failed"] == "out of memory"
     assert rows["+fused"]["ratio"] is None
     assert rows["-fused"]["samples_per_second"] == 100.0
+
+
+class Machine:
+    """Takes the seconds that each variant is said to need, by its own clock."""
+
+    def __init__(self, seconds, first_step_s=0.1):
+        self.seconds, self.first_step_s, self.now = seconds, first_step_s, 0.0
+        self.limits = []
+
+    def clock(self):
+        return self.now
+
+    def measure(self, request, settings, effort):
+        self.limits.append((dict(settings), effort.first_step_limit_s))
+        needed = next((s for (key, value), s in self.seconds.items() if settings.get(key) == value), 5.0)
+        if effort.limit_s is not None and needed > effort.limit_s:
+            self.now += effort.limit_s
+            raise MeasureError("no result")
+        self.now += needed
+        return Measured(100.0, None, self.first_step_s, 2.0, 0.0)
+
+
+def lab_on(machine, names, **options):
+    found = switches(RunConfig(), device("cpu", tf32="no"), cpus=1, precision="fp32")
+    chosen = [s for s in found if s.name in names]
+    return Bench(
+        Request(), variants(chosen, found), effort=Effort(0.5), measure=machine.measure,
+        clock=machine.clock, **options,
+    )  # fmt: skip
+
+
+def test_the_time_is_known_beforehand_and_better_after_the_first_round():
+    machine = Machine({("speed.compile", "default"): 40.0})
+    lab = lab_on(machine, {"fused", "compile"}, compile_s=100.0)
+
+    assert lab.expected_s(2) == 2 * 6 * 6.5 + 3 * 100.0  # 3 of 6 variants compile
+    lab.round(lambda row: None)
+    assert lab.expected_s(2) == 3 * 5.0 + 3 * 40.0
+
+
+def test_the_time_that_was_given_is_kept_and_what_it_was_too_short_for_is_told():
+    machine = Machine({("speed.compile", "default"): 100.0})
+    lab = lab_on(machine, {"fused", "compile"}, compile_s=100.0, budget_s=60.0)
+
+    for _ in range(20):
+        lab.round(lambda row: None)
+
+    assert 50.0 <= machine.now <= 60.0  # what does not compile has it all
+    failed = {row.variant.name for row in lab.rows if row.failed}
+    assert {"+compile", "everything"} <= failed
+    assert all(row.failed == NO_TIME for row in lab.rows if row.failed)
+    assert lab.rows[0].rate == 100.0
+    assert lab.rounds >= 2
+
+
+def test_a_variant_that_is_ten_times_slower_is_cut_after_a_step_unless_it_compiles():
+    machine = Machine({}, first_step_s=0.5)
+    lab = lab_on(machine, {"fp16", "compile"})
+    lab.round(lambda row: None)
+
+    limits = {(s["precision.mode"], s["speed.compile"]): limit for s, limit in machine.limits[1:]}
+    assert limits["fp16", "off"] == 5.0
+    assert limits["fp32", "default"] is None
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_each_variant_is_one_line_of_the_table_with_its_interval(capsys, monkeypatch, width):
+    rates = iter([100.0, 40.0, 103.0, 101.0] * 20)
+
+    def measured(request, settings, effort):
+        if settings["precision.mode"] == "fp16":
+            raise MeasureError("its first step took more than 1.0 s, and so on for a while")
+        return Measured(next(rates), 2**30, 12.5, 2.0, 0.0)
+
+    lab = lab_on(Machine({}), {"fused", "fp16", "channels_last"})
+    monkeypatch.setattr(lab, "_measure", measured)
+    for _ in range(2):
+        lab.round(lambda row: None)
+    monkeypatch.setattr(bench_table, "console", lambda **_: console(width=width))
+    document = {"model": "net", "device_name": "one", "rounds": 2}
+    bench_table.show(lab, document, claims=True, style="table")
+    lines = capsys.readouterr().out.splitlines()
+
+    table = lines[2 : 2 + len(lab.rows)]
+    titles = [row.variant.title for row in lab.rows]
+    assert all(line.startswith(title) for line, title in zip(table, titles, strict=True))
+    assert all(len(line.rstrip()) <= width and "…" not in line for line in table)
+    assert any("too wide" in line for line in table)
+    assert lines[-1].startswith("+ fp16 was not measured: its first step took more than")
 
 
 def test_the_command_prints_one_document(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 from mptui.config.keys import SETTINGS
 from mptui.engine.footprint import footprint
 from mptui.hardware.advice import measurable_precisions
-from mptui.lab.measure import Measured
+from mptui.lab.measure import COMPILE_S, Measured
 from mptui.lab.tune.search import Axis, Option, Settings
 from mptui.runs.plan import Plan
 
@@ -22,8 +22,6 @@ _WAIT = 0.005
 """Below this share of the time that steps wait for data, the input can give nothing."""
 _EPOCH_STEPS = 50
 """Steps an epoch keeps at the least where the batch is made larger."""
-_COMPILE_S = {"cpu": 110.0, "gpu": 60.0}
-"""Seconds of a cold first step that compiles."""
 
 # gains that are expected, as a share of the speed: other people's figures, and only the order matters
 _GAINS = {
@@ -132,7 +130,7 @@ class Tunable:
                 yield self._axis(key, best, _choices(key), self._gain(key), same_start=True)
             compiled = _choices("speed.compile") if self._kind == "gpu" else ["off", "default"]
             yield self._axis(
-                "speed.compile", best, compiled, self._gain("speed.compile"), first_s=_COMPILE_S[self._kind]
+                "speed.compile", best, compiled, self._gain("speed.compile"), first_s=COMPILE_S[self._kind]
             )
 
     def _of_the_batch(self, best: Settings, first: Measured) -> Iterator[Axis]:
