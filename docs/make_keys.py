@@ -13,6 +13,7 @@ _PLACES = {
     "live": "The run",
     "chart": "A chart in focus",
     "log": "The log in focus",
+    "column": "The panels on the right in focus",
     "numerics": "What 16 bits do to the numbers",
     "leave": "Leaving a run that still goes",
     "stop": "Before a run is stopped",

@@ -29,6 +29,7 @@ from mptui.tui.terminal import Terminal
 
 if TYPE_CHECKING:
     from mptui.runs.plan import Request
+    from mptui.tui.screens.live import LiveScreen
     from mptui.tui.screens.picker import PickerScreen
 
 
@@ -55,7 +56,7 @@ class Cockpit(TerminalApp):
     """Devices, picker, live screen.
 
     Args:
-        starter: Begins the run that was asked for.
+        starter: Begins the run that was asked for, or resumes the one in that directory.
         first: The screen of devices.
         run: A run to show from the beginning, in place of the screen of devices.
         keymap: The person's own keys.
@@ -65,7 +66,7 @@ class Cockpit(TerminalApp):
 
     def __init__(
         self,
-        starter: "Callable[[Request], Run]",
+        starter: "Callable[[Request, Path | None], Run]",
         *,
         first: DetectionScreen | None = None,
         run: Run | None = None,
@@ -97,9 +98,19 @@ class Cockpit(TerminalApp):
         """Start the run, and show it."""
         from mptui.tui.screens.live import LiveScreen
 
-        self.run_now = self._starter(event.request)
+        self.run_now = self._starter(event.request, None)
         self._live = LiveScreen(self.run_now, keymap=self.keymap.keys, ascii_only=self._ascii_only)
         self.push_screen(self._live, self._run_left)
+
+    def on_live_screen_resume_asked(self, event: "LiveScreen.ResumeAsked") -> None:
+        """Resume the run as it was configured, on the same screen."""
+        from mptui.runs.directory import CONFIG
+        from mptui.runs.plan import Request
+
+        if self._live is not None:
+            request = Request(str(event.run / CONFIG), environ=self._environ)
+            self.run_now = self._starter(request, event.run)
+            self._live.follow(self.run_now)
 
     def _run_left(self, how: str | None) -> None:
         if how in {"left", "detached"}:
@@ -150,13 +161,15 @@ def open_cockpit(part: Part, *, isolate: bool = False) -> int:
     terminal = Terminal(state_folder() / LOG)
     runs = Path(os.environ.get("MPTUI_RUNS_DIR") or "runs")
 
-    def start(request: "Request") -> Run:
+    def start(request: "Request", resume: Path | None) -> Run:
         from mptui.tui.isolated_source import IsolatedSource
         from mptui.tui.session_source import SessionSource
 
-        if isolate:
+        if isolate and resume is None:
             return IsolatedSource(request, runs).start()
-        return SessionSource(request, runs, on_directory=lambda path: terminal.log_to(path / LOG)).start()
+        return SessionSource(
+            request, runs, on_directory=lambda path: terminal.log_to(path / LOG), resume=resume
+        ).start()
 
     return _show(Cockpit(start, keymap=person_keymap(), ascii_only=needs_ascii()), terminal, part)
 
@@ -177,7 +190,7 @@ def open_resumed(part: Part, request: "Request", path: Path) -> int:
     def log_to(run: Path) -> None:
         terminal.log_to(run / LOG)
 
-    def start(asked: "Request", resume: Path | None = None) -> Run:
+    def start(asked: "Request", resume: Path | None) -> Run:
         return SessionSource(asked, path.parent, on_directory=log_to, resume=resume).start()
 
     run = start(request, path)

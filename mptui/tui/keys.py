@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from textual.binding import Binding, BindingType
 from textual.keys import format_key
@@ -9,7 +10,7 @@ from textual.keys import format_key
 MODAL = {"leave", "stop", "discard", "help", "edit", "switch"}
 """Where only the keys of that dialog are heard."""
 
-PARTS_OF = {"live": ("chart", "log"), "picker": ("list",)}
+PARTS_OF = {"live": ("chart", "log", "column"), "picker": ("list",)}
 """The widgets of a screen that hear keys of their own while they have the focus."""
 
 
@@ -19,6 +20,7 @@ class Key:
 
     `id` is `<where>.<what>`. `keys` are separated by commas. An `{n}` in the action stands for the position
     of the key among them. `footer` is the word in the bottom line; without it the key is told in help only.
+    `when` is the part of a run's life in which the bottom line offers it.
     """
 
     id: str
@@ -28,6 +30,7 @@ class Key:
     footer: str = ""
     display: str = ""
     palette: bool = True
+    when: Literal["always", "going", "ended"] = "always"
 
     @property
     def where(self) -> str:
@@ -60,7 +63,7 @@ KEYS: tuple[Key, ...] = (
     Key("list.page_down", "pagedown", "page_down", "page after", palette=False),
     Key("list.first", "home", "first", "first line", palette=False),
     Key("list.last", "end", "last", "last line", palette=False),
-    Key("live.pause", "space", "pause", "pause, or go on", "pause"),
+    Key("live.pause", "space", "pause", "pause, or go on", "pause", when="going"),
     Key(
         "live.preset",
         "1,2,3,4,5,6,7,8,9",
@@ -69,15 +72,31 @@ KEYS: tuple[Key, ...] = (
         "preset",
         display="1-9",
         palette=False,
+        when="going",
     ),
     Key("live.undo", "u", "command('undo')", "take the last switch back", "undo"),
     Key("live.page", "tab", "next_page", "next panel", "panels"),
-    Key("live.checkpoint", "c", "command('checkpoint')", "save a checkpoint now", "checkpoint"),
-    Key("live.stop", "x", "stop", "stop and save; twice: without asking", "stop"),
-    Key("live.validate", "v", "command('validate')", "measure the validation set now", "validate"),
-    Key("live.advice", "a", "take_advice", "take the advice shown", "advice"),
+    Key("live.checkpoint", "c", "command('checkpoint')", "save a checkpoint now", "checkpoint", when="going"),
+    Key("live.stop", "x", "stop", "stop and save; twice: without asking", "stop", when="going"),
+    Key(
+        "live.validate",
+        "v",
+        "command('validate')",
+        "measure the validation set now",
+        "validate",
+        when="going",
+    ),
+    Key(
+        "live.resume",
+        "r",
+        "resume_run",
+        "resume the run once it has ended",
+        "resume",
+        when="ended",
+    ),
+    Key("live.advice", "a", "take_advice", "take the advice shown", "advice", when="going"),
     Key("live.numerics", "n", "numerics", "what 16 bits do to the numbers", "numerics"),
-    Key("live.detach", "d", "detach", "keep training in the background", "detach"),
+    Key("live.detach", "d", "detach", "keep training in the background", "detach", when="going"),
     Key("live.filter", "slash", "filter", "choose which metrics are drawn", "filter"),
     Key("live.log", "l", "log", "the whole log, or the charts again", "log"),
     Key("live.log_axis", "y", "log_axis", "logarithmic value axis", "log axis"),
@@ -86,6 +105,8 @@ KEYS: tuple[Key, ...] = (
     Key("chart.later", "right", "cursor(1)", "values one column later", palette=False),
     Key("log.earlier", "up,pageup", "scroll_log(3)", "earlier lines of the log", palette=False),
     Key("log.later", "down,pagedown", "scroll_log(-3)", "later lines of the log", palette=False),
+    Key("column.earlier", "up,pageup", "page_up", "panels above", palette=False),
+    Key("column.later", "down,pagedown", "page_down", "panels below", palette=False),
     Key("numerics.earlier", "up,k", "choose(-1)", "layer before", "layer", display="up/down", palette=False),
     Key("numerics.later", "down,j", "choose(1)", "layer after", palette=False),
     Key("numerics.part", "tab", "part", "outputs, gradients, weights, or all", "part"),

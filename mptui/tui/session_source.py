@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from mptui.errors import MptuiError
+from mptui.errors import ConfigError, DataError, MptuiError
 from mptui.events import CommandAnswered, Event, PhaseChanged, RunFinished
 from mptui.runs.control import preset_names
 from mptui.runs.detach import launcher
@@ -120,9 +120,11 @@ class SessionSource:
             self._ended.set()
 
     def _run(self) -> None:
+        from mptui.data.open import check_data
         from mptui.runs.directory import create_run
         from mptui.runs.plan import plan_run
         from mptui.runs.session import Session
+        from mptui.runs.unstarted import discard_unstarted
 
         plan = plan_run(self.request)
         if self._stop is not None:
@@ -130,6 +132,7 @@ class SessionSource:
             return
         path = self._resume
         if path is None:
+            check_data(plan.config.data, plan.task)  # a mistake in it is told before there is a directory
             path = create_run(self._runs, plan.resolved.profile, str(plan.config.model.name), None)
         self._on_directory(path)
         self.run = path
@@ -140,6 +143,9 @@ class SessionSource:
         self._hand_over(session)
         session.wait()
         self.exit_code = session.result.exit_code
+        if not resume and isinstance(session.result.error, ConfigError | DataError):
+            discard_unstarted(path)
+            self.run = path if path.exists() else None
 
     def _hand_over(self, session: "Session") -> None:
         """From now on commands go to the session; those that came before it go first."""

@@ -133,3 +133,20 @@ def test_keys_of_one_packet_go_where_each_one_leads(terminal):
     assert "│ unet " in program.text
     program.press("q")
     assert program.exit_code() == 0
+
+
+def test_a_stopped_run_is_resumed_where_it_stopped(terminal):
+    program = terminal(environ=ENDLESS, size=(120, 36))
+    start_training(program)
+    program.press("xx")
+    program.shows("r resume")
+    before = count(program, Step)
+    program.press("r")
+    program.shows("● training")
+    look_until(lambda: count(program, Step) > before)
+    program.press("xx")
+    program.shows("■ stopped")
+    program.press("q")
+    assert program.exit_code() == 0
+    assert program.is_restored()
+    assert "mptui resume runs/" in program.text

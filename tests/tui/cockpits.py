@@ -2,6 +2,7 @@
 
 import time
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from mptui.tui.cockpit import Cockpit
 from mptui.tui.looking import look
@@ -21,6 +22,7 @@ class FakeRun(MemorySource):
         self.request = request
         self.exit_code = 0
         self.stopped_by = None
+        self.resumed: Path | None = None
 
     def stop(self, signal):
         self.stopped_by = signal
@@ -39,8 +41,9 @@ async def cockpit(size=(80, 24), *, look=quick_look, events=(), environ=None):
     """The program at its first screen; yields (app, pilot, the runs that were started)."""
     runs = []
 
-    def start(request):
+    def start(request, resume):
         runs.append(FakeRun(request, events))
+        runs[-1].resumed = resume
         return runs[-1]
 
     app = Cockpit(start, first=DetectionScreen(look=look), environ=environ or {})

@@ -18,6 +18,7 @@ from mptui.tui.screens.numerics import NumericsScreen
 from mptui.tui.screens.picker import PickerScreen
 from mptui.tui.screens.preset import PresetDialog
 from mptui.tui.widgets.chart import Chart
+from mptui.tui.widgets.column import Column
 from mptui.tui.widgets.log import LogPanel
 from mptui.tui.widgets.values import KeyedList
 
@@ -26,6 +27,7 @@ OWNERS = {
     "numerics": NumericsScreen,
     "chart": Chart,
     "log": LogPanel,
+    "column": Column,
     "app": MptuiApp,
     "leave": LeaveDialog,
     "stop": StopDialog,

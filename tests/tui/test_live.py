@@ -204,6 +204,18 @@ async def test_log_scrolls_back_in_a_small_place():
         assert "advice:" not in frame(app)
 
 
+@pytest.mark.parametrize("size", [(120, 36), (80, 24)])
+async def test_the_screen_of_an_ended_run_offers_no_key_that_does_nothing(size):
+    async with live(MemorySource(demo()), size) as (app, pilot):
+        assert "space pause" in frame(app)
+        await put(app, pilot, finished())
+        keys = frame(app).splitlines()[-1]
+    for word in ("pause", "preset", "checkpoint", "stop", "validate", "advice", "detach"):
+        assert word not in keys
+    for word in ("n numerics", "l log", "q leave"):
+        assert word in keys
+
+
 async def test_filter_chooses_what_is_drawn():
     async with live(MemorySource(demo())) as (app, pilot):
         await pilot.press("slash", *"speed", "enter")
@@ -253,6 +265,31 @@ async def test_each_fault_of_a_run_has_a_line_of_its_own():
         "see a",
         "see b",
     ]
+
+
+@pytest.mark.parametrize("size", [(120, 36), (80, 24), (60, 16)])
+async def test_a_failure_before_the_first_step_takes_the_middle_of_the_screen(size):
+    message = "data.path: no such folder\nmodel.name: there is no network"
+    ended = RunFinished(time=START, status="failed", exit_code=2, message=message, hint="see `mptui --help`")
+    async with live(MemorySource([PhaseChanged(time=START, phase="starting"), ended]), size) as (app, _):
+        text = frame(app)
+    for words in (
+        "✗ the run did not start",
+        "no such folder",
+        "there is no network",
+        "see `mptui",
+        "q leave",
+    ):
+        assert words in text
+    for words in ("loss", "no data yet", "images/s", "pause", "checkpoint", "stop"):
+        assert words not in text
+
+
+async def test_a_failure_after_the_first_step_leaves_the_curves():
+    ended = RunFinished(time=START, step=14_297, status="failed", exit_code=1, message="broken", hint="")
+    async with live(MemorySource([*demo(), ended])) as (app, _):
+        assert "╭─ loss" in frame(app)
+        assert "did not start" not in frame(app)
 
 
 async def test_nothing_is_drawn_while_nothing_changes(chance):

@@ -1,5 +1,7 @@
 """The keys of the live screen: what reaches the run, presets, leaving, help."""
 
+from dataclasses import replace
+
 import pytest
 from textual.events import Key
 
@@ -250,3 +252,14 @@ async def test_a_stop_key_pressed_twice_at_once_stops():
             await pilot.pause(0.01)
         assert "stop the run?" not in frame(app)
     assert source.sent == [("stop", None)]
+
+
+@pytest.mark.parametrize(("status", "offered"), [("stopped", True), ("completed", False)])
+async def test_resume_is_offered_where_there_is_something_to_resume(status, offered, tmp_path):
+    source = MemorySource([*demo(), replace(finished(), status=status)])
+    source.run = tmp_path
+    async with live(source, (120, 36)) as (app, pilot):
+        assert ("r resume" in frame(app)) == offered
+        if not offered:
+            await pilot.press("r")
+            assert await seen(app, pilot, "the run is complete")

@@ -155,6 +155,15 @@ async def test_leaving_from_it_asks_as_on_the_live_screen():
     assert source.sent == [("numerics", "full"), ("numerics", None)]
 
 
+async def test_the_end_of_a_long_name_is_shown_wherever_it_stands():
+    name = "encoder.layers.encoder_layer_11.self_attention.out_proj.attention.weight"
+    event = looked(layers=[layer(name)])
+    async with live(MemorySource([*demo(), event]), (80, 24)) as (app, pilot):
+        await pilot.press("n")
+        assert await seen(app, pilot, "attention.weight · ")
+        assert frame(app).count("attention.weight") == 2
+
+
 async def test_before_the_first_look_it_says_what_looking_costs():
     async with live(MemorySource(demo()), (80, 24)) as (app, pilot):
         await pilot.press("n")

@@ -516,3 +516,24 @@ async def test_the_ended_run_leads_back_to_the_picker(environ):
     assert len(runs) == 2
     assert app.exit_code_of_run == 4
     assert os.environ.get("MPTUI_TRAINING_MAX_STEPS") is None
+
+
+async def test_an_ended_run_is_resumed_on_its_screen(environ, tmp_path):
+    from tests.tui.events import demo, finished
+
+    events = [*demo(), replace(finished(), status="stopped")]
+    async with cockpit((120, 36), environ=environ, events=events) as (app, pilot, runs):
+        await until(app, pilot, "use ")
+        await pilot.press("enter")
+        await until(app, pilot, "enter start")
+        await pilot.press("enter")
+        await until(app, pilot, "■ stopped")
+        runs[0].run, runs[0].finished = tmp_path, True
+        events.pop()
+        await pilot.press("r")
+        while len(runs) < 2:
+            await pilot.pause(0.01)
+        await until(app, pilot, "● training")
+        await until(app, pilot, "space pause")
+    assert (runs[1].resumed, runs[1].request.profile) == (tmp_path, str(tmp_path / "run.toml"))
+    assert runs[0].resumed is None

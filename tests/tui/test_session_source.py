@@ -114,6 +114,7 @@ def test_a_command_before_the_run_began_is_kept(folder):
         (("training.lr=-1",), 2, "must be greater than 0"),
         (("model.name=resnet18", "data.name=cifar11"), 2, "no set called"),
         (("model.name=resnet18", "data.path=/nowhere"), 3, "/nowhere"),
+        (("model.weights=/nowhere/weights.safetensors",), 2, "/nowhere/weights"),
     ],
 )
 def test_what_keeps_a_run_from_beginning_is_told_as_its_end(folder, sets, code, said):
@@ -124,6 +125,8 @@ def test_what_keeps_a_run_from_beginning_is_told_as_its_end(folder, sets, code, 
     assert said in finished.message
     assert finished.hint
     assert not source.poll()
+    assert source.run is None
+    assert not list(folder.glob("*"))
 
 
 def test_a_disk_that_does_not_answer_keeps_no_screen_waiting(folder):

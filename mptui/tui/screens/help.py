@@ -15,6 +15,7 @@ _TITLES = {
     "app": "everywhere",
     "chart": "a chart in focus",
     "log": "the log in focus",
+    "column": "the panels in focus",
     "list": "a list in focus",
 }
 

@@ -3,11 +3,13 @@
 import time
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.events import Resize
+from textual.message import Message
 from textual.widgets import Input
 
 from mptui.errors import MptuiError
@@ -26,7 +28,9 @@ from mptui.tui.screens.preset import PresetDialog
 from mptui.tui.source import RunSource
 from mptui.tui.widgets.canvas import Mode
 from mptui.tui.widgets.chart import Chart
+from mptui.tui.widgets.column import Column
 from mptui.tui.widgets.device import DevicePanel
+from mptui.tui.widgets.failure import Failure
 from mptui.tui.widgets.folded import Folded
 from mptui.tui.widgets.header import Header
 from mptui.tui.widgets.keybar import KeyBar
@@ -71,6 +75,13 @@ class LiveScreen(Page):
     BINDINGS = bindings("live")
     CSS_PATH = "live.tcss"
 
+    class ResumeAsked(Message):
+        """The ended run in this directory is to be resumed."""
+
+        def __init__(self, run: Path) -> None:
+            super().__init__()
+            self.run = run
+
     def __init__(
         self, source: RunSource, *, keymap: dict[str, str] | None = None, ascii_only: bool = False
     ) -> None:
@@ -94,7 +105,7 @@ class LiveScreen(Page):
                 yield Chart(mode=mode, id="chart-1")
                 yield Folded(ascii_only=self._ascii_only, id="folded")
                 yield LogPanel(id="log")
-            with Vertical(id="right"):
+            with Column(id="right"):
                 yield PrecisionPanel(ascii_only=self._ascii_only, id="precision")
                 yield DevicePanel(id="device")
                 yield StepPanel(id="step")
@@ -111,6 +122,8 @@ class LiveScreen(Page):
     def on_resize(self, event: Resize) -> None:
         """Show the panels in as many pages as they need."""
         self.set_class(event.size.height < ALL_PANELS, "-split")
+        # where not all of the column can be seen, it scrolls by keys, too
+        self.query_one("#right").can_focus = event.size.height < ALL_PANELS
 
     def look(self, *, at_once: bool = True) -> None:
         """Take what is new from the source, and show it; what only moves figures may wait for its turn."""
@@ -128,12 +141,27 @@ class LiveScreen(Page):
             self.dismiss("left")
 
     def _show(self) -> None:
+        if self.view.finished is not None:
+            self._show_end()
         for panel in self.query("Panel"):
             assert isinstance(panel, Panel)
             panel.show(self.view)
         names = chosen_charts(self.view, self.query_one("#filter", Input).value)
         for number, chart in enumerate(self.query(Chart)):
             self._show_chart(chart, names[number] if number < len(names) else "")
+
+    def _show_end(self) -> None:
+        failed = failed_to_start(self.view)
+        always = () if failed else ("always",)
+        self.query_one(KeyBar).offer(*always, *(() if self._cant_resume() else ("ended",)))
+        if failed and self.view.finished is not None and not self.query(Failure):
+            self.add_class("-failed")
+            leads = "escape goes back to the profiles, q leaves" if self._is_above_another() else "q leaves"
+            self.mount(Failure(self.view.finished, leads), after="#body")
+
+    def _is_above_another(self) -> bool:
+        """Whether there is a screen of the program to go back to."""
+        return len(self.app.screen_stack) > 2
 
     def _show_chart(self, chart: Chart, name: str) -> None:
         view = self.view
@@ -170,6 +198,35 @@ class LiveScreen(Page):
 
     def _has_ended(self) -> bool:
         return self.source.finished or self.view.finished is not None
+
+    def _cant_resume(self) -> str:
+        """Why the run can't be resumed from here; empty where it can."""
+        ended = self.view.finished
+        if ended is None:
+            return "the run has not ended"
+        if ended.status == "completed":
+            return "the run is complete; `mptui resume RUN --epochs N` trains longer"
+        here = self.source.hosted and self.source.run is not None
+        return "" if here else "there is nothing to resume from here"
+
+    def action_resume_run(self) -> None:
+        """Resume the run, once all of it is written."""
+        run, why_not = self.source.run, self._cant_resume()
+        if why_not or run is None:
+            self.notify(why_not, severity="warning", markup=False)
+        elif not self.source.finished:
+            self.notify("the end of the run is being written", markup=False)
+        else:
+            self.post_message(self.ResumeAsked(run))
+
+    def follow(self, source: RunSource) -> None:
+        """Show another process of the run: the one that resumes it."""
+        self.source, self.view = source, source.view
+        self.query(Failure).remove()
+        self.remove_class("-failed")
+        self.query_one(KeyBar).offer("always", "going")
+        self._undrawn = True
+        self.look()
 
     def action_preset(self, digit: int) -> None:
         """Switch to the preset at this digit; where some of it can't change in a run, say so first."""
@@ -273,7 +330,7 @@ class LiveScreen(Page):
             self.action_log()
         elif any(chart.remove_cursor() for chart in self.query(Chart)):
             pass  # the focus or the mouse is on one chart, so that only one has a cursor
-        elif self.view.finished is not None and len(self.app.screen_stack) > 2:
+        elif self.view.finished is not None and self._is_above_another():
             self.dismiss("back")
 
     def leave(self) -> None:
@@ -299,6 +356,12 @@ def place_of(view: RunView) -> Place | None:
         return None
     last = view.latest
     return Place(last.step, last.epoch - 1, last.epoch_step, view.started.train_samples, last.lr)
+
+
+def failed_to_start(view: RunView) -> bool:
+    """Whether the run ended by a failure before its first step."""
+    ended = view.finished is not None and view.finished.status not in {"completed", "stopped"}
+    return ended and not view.step
 
 
 def chosen_charts(view: RunView, wanted: str) -> list[str]:

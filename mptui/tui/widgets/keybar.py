@@ -21,10 +21,16 @@ class KeyBar(Static):
         keys = [key for key in heard_on(where) if key.footer]
         self._items = [(key, _item(key, keymap)) for key in keys]
         self._shown: list[tuple[Key, Content]] = []
+        self._when = {"always", "going"}
+
+    def offer(self, *when: str) -> None:
+        """Offer the keys of these parts of a run's life, and those of everywhere."""
+        self._when = set(when)
+        self.on_resize()
 
     def on_resize(self) -> None:
         """Choose anew what fits."""
-        own = [item for item in self._items if item[0].where != "app"]
+        own = [item for item in self._items if item[0].where != "app" and item[0].when in self._when]
         always = [item for item in self._items if item[0].where == "app"]
         while own and sum(content.cell_length + _GAP for _, content in own + always) > self.size.width:
             own.pop()

@@ -75,8 +75,7 @@ class RiskTable(Panel):
 
 
 def _row(layer: NumericsLayer, width: int, *, chosen: bool, roomy: bool) -> Content:
-    name = clean(layer.name, 200)
-    name = name if len(name) <= width - 3 else f"…{name[-(width - 4) :]}"
+    name = _shortened(layer.name, width - 3)
     lost = min(max(layer.lost, 0.0), 1.0) if math.isfinite(layer.lost) else 1.0
     tone = "$text-error" if layer.fault else "$text-warning" if lost >= 0.01 else "$text-success"
     filled = "█" * max(1 if lost > 0.001 else 0, round(_BAR * lost))
@@ -89,6 +88,12 @@ def _row(layer: NumericsLayer, width: int, *, chosen: bool, roomy: bool) -> Cont
         (f"{fmt.percent(layer.lost):>9}", "" if roomy else tone),
         (f"   {filled}" if roomy else "", tone),
     )
+
+
+def _shortened(name: str, room: int) -> str:
+    """The name of a layer, its last part in any case, which tells it from its neighbours."""
+    name = clean(name, 200)
+    return name if len(name) <= room else f"…{name[-(room - 1) :]}"
 
 
 def _others(event: Numerics) -> Content:
@@ -112,7 +117,9 @@ class ExponentPanel(Panel):
         if event is None or layer is None or not _can_be_drawn(layer):
             self.retitle("exponents")
             return [Content.styled("no values to show" if event else "", "$quiet")]
-        self.retitle(f"{clean(layer.name, 40)} · {_WORDS.get(layer.part, clean(layer.part, 20))}")
+        part = _WORDS.get(layer.part, clean(layer.part, 20))
+        # the frame takes five cells beside the words of its title, which `retitle` cuts at 60
+        self.retitle(f"{_shortened(layer.name, min(width, 60) - len(part) - 5)} · {part}")
         scale = 1.0 if layer.part == "forward" else event.loss_scale or event.best_scale or 1.0
         shift = _doublings(scale)
         axis = _Axis(layer, shift, width - 6)
