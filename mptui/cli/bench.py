@@ -1,6 +1,7 @@
 """`mptui bench`: what each precision and speed setting is worth on this device, model and data."""
 
 import os
+import time
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,6 +81,7 @@ def bench(
 
     Each is added alone to the plain FP32 loop, and left out of all of them together.
     """
+    began = time.monotonic()
     from mptui.lab.ablation import switches, variants
     from mptui.lab.bench import Bench
     from mptui.lab.measure import COMPILE_S, Effort, Measurer, endless
@@ -111,7 +113,7 @@ def bench(
             effort=Effort(seconds),
             measure=measurer.measure,
             compile_s=COMPILE_S["cpu" if plan.device.kind == "cpu" else "gpu"],
-            budget_s=inf if minutes is None else 60 * minutes,
+            budget_s=inf if minutes is None else 60 * minutes - (time.monotonic() - began),
         )
         _tell_time(lab, rounds, minutes)
         progress = _Progress(lab, rounds)

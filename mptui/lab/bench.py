@@ -108,6 +108,9 @@ class Bench:
         """The seconds that it will go on for, if it is to come to so many rounds."""
         return sum(self._expected_s(row, rounds) for row in self.rows if row.failed is None)
 
+    def _round_s(self) -> float:
+        return sum(self._expected_s(row, len(row.rounds) + 1) for row in self.rows if row.failed is None)
+
     def _expected_s(self, row: Row, rounds: int) -> float:
         left = rounds - len(row.rounds)
         walls = [wall for each in self.rows for wall in each.seconds[_is_compiled(each.variant) :]]
@@ -118,8 +121,11 @@ class Bench:
     def round(self, tell: Callable[[Row], None]) -> None:
         """Measure every variant once more, as far as there is time; `tell` is called after each.
 
-        What compiles comes last in the first round, so that it does not take the time of all others.
+        What compiles comes last in the first round, so that it does not take the time of all others. A later
+        round is begun only where there is time for all of it: figures are compared within a round.
         """
+        if self._rounds and self._round_s() > self._until - self._clock():
+            return
         rows = self.rows if self._rounds % 2 == 0 else self.rows[::-1]
         for row in rows if self._rounds else sorted(rows, key=lambda row: _is_compiled(row.variant)):
             if row.failed is not None:
