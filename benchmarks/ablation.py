@@ -22,8 +22,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks import common
-from mptui.lab.ablation import BASELINE, EVERYTHING
-from mptui.lab.stats import ROUNDS, ratio
+from mptui.lab.bench.ablation import BASELINE, EVERYTHING
+from mptui.lab.bench.stats import ROUNDS, ratio
 
 SUBJECTS = {
     "resnet18": ("--model", "resnet18", "--set", "data.image_size=64", "--batch-size", "32"),

@@ -19,8 +19,8 @@ from pathlib import Path
 from benchmarks.common import save
 from mptui.codec import to_record
 from mptui.events import EpochStarted, Event, Step
-from mptui.runs.directory import CONFIG
-from mptui.runs.journal import NAME
+from mptui.runs.store.directory import CONFIG
+from mptui.runs.store.journal import NAME
 from tests.e2e.terminal import Terminal
 from tests.tui import events as run
 from tests.tui.events import beginning, finished, training

@@ -37,12 +37,12 @@ from PIL import Image
 from benchmarks.common import alternate, cpu_s, ratios, save
 from benchmarks.photos import photos_of, prepared
 from mptui.config.schema import DataConfig
-from mptui.data.caching import CacheMode
-from mptui.data.geometry import default_resize
-from mptui.data.loader import Loader
-from mptui.data.open import files_of, open_dataset
-from mptui.data.preparing import Order, prepare_set
-from mptui.data.types import Dataset
+from mptui.data.convert.convert import ConversionRequest, prepare_set
+from mptui.data.core.types import Dataset
+from mptui.data.formats.open import files_of, open_dataset
+from mptui.data.loading.cache_policy import CacheMode
+from mptui.data.loading.loader import Loader
+from mptui.data.transforms.crop import default_resize
 from mptui.hardware.host import usable_cpus
 from mptui.hardware.memory import keep_freed_memory
 
@@ -159,7 +159,7 @@ def prepare(root: Path, out: Path) -> dict[str, Any]:
     """Prepare the photos for `SIDE`, and tell how large they are then."""
     data = DataConfig(path=str(root))
     name, task, found = files_of(data, None, lambda: False)
-    order = Order(name, task, found, out, SIDE, default_resize(SIDE), 90, data)
+    order = ConversionRequest(name, task, found, out, SIDE, default_resize(SIDE), 90, data)
     started = time.perf_counter()
     ready = prepare_set(order, lambda line: None, lambda done, total: None, lambda: False)
     return {

@@ -19,13 +19,13 @@ from typing import Any
 import torch
 
 from benchmarks.common import RESNET18, Network, ratios, save, turn
-from mptui.data.open import open_dataset
-from mptui.engine.choices import Candidates, layouts, precisions, updates
-from mptui.engine.trial import Trial
+from mptui.data.formats.open import open_dataset
+from mptui.engine.autotune.select import Candidates, layouts, precisions, updates
+from mptui.engine.autotune.step_timer import StepTimer
 from mptui.hardware.advice import measurable_precisions
 from mptui.models.zoo import build
-from mptui.runs.decide import Decider
-from mptui.runs.plan import Plan, Request, plan_run
+from mptui.runs.planning.autoselect import Decider
+from mptui.runs.planning.plan import Plan, Request, plan_run
 from mptui.tasks.registry import build_task
 
 STEPS = 3
@@ -62,7 +62,7 @@ class Setting:
         self.model = build(config.model, num_classes=len(classes), task=self.plan.task, side=case.side)
         task = build_task(self.plan.task, classes, config.training)
         device = torch.device(self.plan.device.torch_name)
-        self.trial = Trial(self.model, task, config, device)
+        self.trial = StepTimer(self.model, task, config, device)
 
     def decided(self) -> Plan:
         """The choice of a run that nobody has made before."""

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.common import RESNET18, RESNET50, Network, ratios, save, spread, turn
 from mptui.events import PhaseChanged
 from mptui.hardware.memory import keep_freed_memory
-from mptui.runs.journal import read_journal
+from mptui.runs.store.journal import read_journal
 
 if TYPE_CHECKING:
     import torch

@@ -26,7 +26,7 @@ from benchmarks import asked
 from benchmarks.common import save, turn
 from benchmarks.subjects import CASES as SUBJECTS
 from benchmarks.subjects import TINY, Case, make_trainer
-from mptui.data.batch import Batch, Window
+from mptui.data.core.batch import Batch, Window
 from mptui.engine.trainer import Trainer
 
 SNAPSHOTS = 10

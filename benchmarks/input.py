@@ -35,11 +35,11 @@ from PIL import Image
 
 from benchmarks.common import alternate, cpu_s, ratios, save
 from benchmarks.photos import SHARES, imagefolder, photos_of, prepared
-from mptui.data.geometry import DRAWS, Geometry, cut_image, views
-from mptui.data.loader import Loader
-from mptui.data.readers import FileRequest
-from mptui.data.resize import resized
-from mptui.data.seeds import Stream, uniforms
+from mptui.data.core.rng import RandomStream, uniforms
+from mptui.data.decode.image import FileRequest
+from mptui.data.loading.loader import Loader
+from mptui.data.transforms.crop import DRAWS, Geometry, cut_image, views
+from mptui.data.transforms.resize import resized
 from mptui.hardware.host import usable_cpus
 from mptui.hardware.memory import keep_freed_memory
 
@@ -141,7 +141,7 @@ def difference_from_pillow(root: Path) -> dict[str, dict[str, float]]:
     """How far the views' pixels, of 255, are from those that Pillow cuts out of the whole photo."""
     geometry = Geometry.for_training("classification", SIDE)
     paths = photos_of(root)
-    draws_BD = uniforms(Stream.GEOMETRY, 0, 1, np.arange(len(paths)), DRAWS)
+    draws_BD = uniforms(RandomStream.GEOMETRY, 0, 1, np.arange(len(paths)), DRAWS)
     means: dict[str, list[float]] = {"whole": [], "smaller": []}
     most = dict.fromkeys(means, 0.0)
     for path, draws in zip(paths, draws_BD, strict=True):

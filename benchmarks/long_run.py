@@ -32,13 +32,13 @@ import psutil
 from benchmarks import attach
 from benchmarks.common import alternate, ratios, save
 from mptui.events import Event, Step
-from mptui.runs.directory import CONFIG
-from mptui.runs.index import NAME as INDEX
-from mptui.runs.index import Index
-from mptui.runs.journal import NAME as JOURNAL
-from mptui.runs.journal import Journal
-from mptui.runs.records import WRITTEN_EVERY_S
-from mptui.runs.state import RunView
+from mptui.runs.store.directory import CONFIG
+from mptui.runs.store.index import NAME as INDEX
+from mptui.runs.store.index import Index
+from mptui.runs.store.journal import NAME as JOURNAL
+from mptui.runs.store.journal import Journal
+from mptui.runs.store.writer import WRITTEN_EVERY_S
+from mptui.runs.view.run_view import RunView
 from tests.tui import events as story
 
 SHORT = 100_000
@@ -62,7 +62,7 @@ SMALL = {
 ATTACH = """
 import sys, time
 from pathlib import Path
-from mptui.runs.attached import AttachedRun
+from mptui.runs.remote.attached_run import AttachedRun
 source = AttachedRun(Path(sys.argv[1])).start()
 view = source.view
 while not source.finished:

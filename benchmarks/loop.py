@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from benchmarks import asked
 from benchmarks.common import save, turn
 from benchmarks.subjects import CASES, TINY, Batches, Stamps, make_trainer, tiny_network
-from mptui.data.batch import Window
+from mptui.data.core.batch import Window
 from mptui.engine.trainer import Trainer
 from mptui.hardware.memory import keep_freed_memory
 

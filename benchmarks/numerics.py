@@ -18,8 +18,8 @@ import torch
 
 from benchmarks.common import alternate, ratios, save
 from mptui.config.schema import ModelConfig
-from mptui.engine.numerics.lens import EVERY_S, SAMPLED
-from mptui.engine.numerics.look import Look
+from mptui.engine.numerics.monitor import EVERY_S, SAMPLED
+from mptui.engine.numerics.probe import Look
 from mptui.engine.numerics.ranking import rank
 from mptui.engine.numerics.tally import Reading
 from mptui.events import NUMERICS_BUDGET

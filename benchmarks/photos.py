@@ -16,7 +16,7 @@ from typing import Any
 
 from PIL import Image
 
-from mptui.data.augment import IMAGENET_MEAN, IMAGENET_STD
+from mptui.data.transforms.color_mixup import IMAGENET_MEAN, IMAGENET_STD
 
 COUNT = 1000
 SHARES: dict[str, tuple[float, tuple[tuple[int, int], ...]]] = {

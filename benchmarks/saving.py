@@ -21,14 +21,14 @@ from typing import Any
 import torch
 
 from benchmarks.common import save, spread
-from mptui.data.batch import Window
-from mptui.engine import snapshots
-from mptui.engine.control import Mailbox
-from mptui.engine.saver import Saver
+from mptui.data.core.batch import Window
+from mptui.engine.checkpoint import snapshots
+from mptui.engine.checkpoint.async_saver import Saver
+from mptui.engine.mailbox import Mailbox
 from mptui.engine.trainer import Trainer
 from mptui.events import CheckpointSaved, Event
-from mptui.runs.plan import Request, plan_run
-from mptui.runs.prepare import prepare
+from mptui.runs.planning.build import prepare
+from mptui.runs.planning.plan import Request, plan_run
 
 MINUTE_S = 60.0
 WARM_UP = 5

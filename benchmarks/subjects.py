@@ -15,14 +15,14 @@ import torch.nn.functional as F
 
 from benchmarks.floors import synchronize
 from mptui.config.schema import ModelConfig, RunConfig
-from mptui.data.loader import Loader
-from mptui.data.types import Dataset, Decoded
-from mptui.engine.control import Mailbox
-from mptui.engine.parts import Job
-from mptui.engine.saver import Saver
+from mptui.data.core.types import Dataset, Decoded
+from mptui.data.loading.loader import Loader
+from mptui.engine.checkpoint.async_saver import Saver
+from mptui.engine.job import Job
+from mptui.engine.mailbox import Mailbox
 from mptui.engine.trainer import Trainer
 from mptui.models.zoo import build
-from mptui.runs.journal import Journal
+from mptui.runs.store.journal import Journal
 from mptui.tasks.registry import build_task
 
 CPU = torch.device("cpu")

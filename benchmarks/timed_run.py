@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.subjects import TINY, Case, Stamps, dataset, tiny_network
-from mptui.data.batch import Window
-from mptui.data.loader import Loader
-from mptui.runs import prepare
+from mptui.data.core.batch import Window
+from mptui.data.loading.loader import Loader
+from mptui.runs.planning import build
 
 
 def _stamp(stamps: Stamps) -> None:
@@ -49,9 +49,9 @@ def main() -> None:
         return tiny_network()
 
     if not case.folder:
-        prepare.open_dataset = opened  # type: ignore[attr-defined]
+        build.open_dataset = opened  # type: ignore[attr-defined]
     if case.model == TINY:
-        prepare.build = built  # type: ignore[attr-defined]
+        build.build = built  # type: ignore[attr-defined]
     from mptui.cli.main import main as command
 
     try:

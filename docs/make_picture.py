@@ -17,11 +17,11 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from mptui.runs.plan import Request
+from mptui.runs.planning.plan import Request
 from mptui.tui.cockpit import Cockpit
+from mptui.tui.dialogs.switch_profile import PresetDialog
 from mptui.tui.screens.live import LiveScreen
-from mptui.tui.screens.preset import PresetDialog
-from mptui.tui.session_source import SessionSource
+from mptui.tui.sources.in_process import SessionSource
 
 SIZE = (120, 36)
 EPOCHS_BEFORE, EPOCHS = 4, 9

@@ -24,7 +24,7 @@ def models(incomplete: str) -> list[str]:
 
 def runs(ctx: typer.Context, incomplete: str) -> list[str]:
     """The names of runs that begin so, in the folder that --runs-dir or MPTUI_RUNS_DIR says."""
-    from mptui.runs.directory import list_runs
+    from mptui.runs.store.directory import list_runs
 
     folder = Path(ctx.params.get("runs_dir") or "runs")
     return [run.name for run in list_runs(folder) if run.name.startswith(incomplete)]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from mptui import events as ev
 from mptui import format as fmt
-from mptui.runs.pace import Pace
+from mptui.runs.view.eta import Pace
 from mptui.text import clean
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Bars:
     def __init__(self, console: "Console", icon: tuple[str, str]) -> None:
         from rich.progress import Progress
 
-        from mptui.cli.progress import LineColumn
+        from mptui.cli.progress_line import LineColumn
 
         self._plain = Plain(console, icon)
         self._progress = Progress(
@@ -177,7 +177,7 @@ class Bars:
         self._progress.stop()
 
     def _step(self, event: ev.Step, bar: "TaskID") -> None:
-        from mptui.cli.progress import step_parts
+        from mptui.cli.progress_line import step_parts
 
         self._pace.stepped(event)
         figures = step_parts(event, self._steps, self._pace.step_s(), self._mp)

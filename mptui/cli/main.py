@@ -10,22 +10,10 @@ from typing import Annotated, NoReturn
 import typer
 
 from mptui import __version__
-from mptui.cli import (
-    attach,
-    bench,
-    check_amp,
-    detect,
-    doctor,
-    parity,
-    prepare,
-    profiles,
-    resume,
-    run,
-    runs,
-    selftest,
-    stop,
-    tune,
-)
+from mptui.cli.look import detect, doctor, profiles
+from mptui.cli.measure import bench, check_amp, parity, selftest, tune
+from mptui.cli.train import attach, resume, run, runs, stop
+from mptui.cli.use import prepare
 from mptui.errors import DiskError, MptuiError
 from mptui.streams import OutputError, drop_unwritten, standard_streams
 from mptui.text import clean
@@ -116,12 +104,12 @@ def _exit_code(arguments: list[str], debug: bool) -> int:
 
 
 def _open_tui(isolate: bool) -> int:
-    from mptui.tui.parent import Part, guarded
-    from mptui.tui.terminal import check_terminal
+    from mptui.tui.terminal.stdio import check_terminal
+    from mptui.tui.terminal.supervisor import Part, guarded
 
     check_terminal()
     if isolate:
-        from mptui.runs.detach import check_detach
+        from mptui.runs.remote.daemonize import check_detach
 
         check_detach()
 

@@ -16,7 +16,7 @@ import typer
 from mptui.cli import completion
 
 if TYPE_CHECKING:
-    from mptui.runs.plan import Request
+    from mptui.runs.planning.plan import Request
 
 Profile = Annotated[
     str | None,
@@ -121,7 +121,7 @@ _NUMBERS = {
 
 def request_of(ctx: typer.Context, profile: str | None = None) -> "Request":
     """What a command was asked with: its --profile, or `profile` in place of it, its flags and its --set."""
-    from mptui.runs.plan import Request
+    from mptui.runs.planning.plan import Request
 
     given = ctx.params
     return Request(

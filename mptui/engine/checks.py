@@ -2,8 +2,8 @@
 
 import torch
 
-from mptui.data.batch import Batch
-from mptui.data.types import IGNORE
+from mptui.data.core.batch import Batch
+from mptui.data.core.types import IGNORE
 from mptui.errors import DataError, DivergedError
 
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, get_args
 
 from mptui.config.schema import NumericsMode
-from mptui.engine.control import Command
+from mptui.engine.mailbox import Command
 from mptui.engine.switching import switch
 from mptui.events import CommandAnswered, Paused, Resumed
 

@@ -4,9 +4,9 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from mptui.engine import snapshots
+from mptui.engine.checkpoint import snapshots
 from mptui.engine.progress import Cursor
-from mptui.engine.report import EpochSums
+from mptui.engine.reporting.reporter import EpochSums
 from mptui.events import EpochFinished, Warned
 
 if TYPE_CHECKING:

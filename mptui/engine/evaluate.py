@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from mptui.data.batch import Batch
-from mptui.data.loader import Loader
-from mptui.engine.precision import Precision
+from mptui.data.core.batch import Batch
+from mptui.data.loading.loader import Loader
+from mptui.engine.precision.amp import Precision
 from mptui.events import Progress, Validated
 from mptui.tasks.base import Task
 
@@ -18,7 +18,7 @@ InPieces = Callable[[Batch, Callable[[Batch], None]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ValidationResult:
     """What a pass over the validation set found; metrics are fractions of 1."""
 
     loss: float
@@ -51,7 +51,7 @@ def evaluate(
     check_stop: Callable[[], None],
     in_pieces: InPieces,
     outputs_stay: bool,
-) -> Measured:
+) -> ValidationResult:
     """Measure `model` on all of `loader`, in eval mode and in the training's precision.
 
     `in_pieces` calls its second argument with the batch, or with its pieces where it does not fit.
@@ -89,7 +89,7 @@ def evaluate(
     finally:
         model.train(was_training)
     over_valid, over_samples = loss_sums.tolist()
-    return Measured(
+    return ValidationResult(
         loss=over_valid / max(valid, 1) + over_samples / max(samples, 1),
         metrics=metrics.compute(),
         per_class=metrics.per_class(),

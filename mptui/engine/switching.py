@@ -6,11 +6,11 @@ it: weights, optimizer, schedule and place in the data.
 
 from typing import TYPE_CHECKING
 
-from mptui.engine import snapshots
-from mptui.engine.control import Command
-from mptui.engine.parts import Job, Switch
-from mptui.engine.schedule import GoingOn, Standing, rate_change
-from mptui.engine.setup import set_switches
+from mptui.engine.checkpoint import snapshots
+from mptui.engine.job import Job, ProfileSwitch
+from mptui.engine.mailbox import Command
+from mptui.engine.optim.lr_schedule import GoingOn, Standing, rate_change
+from mptui.engine.torch_setup import set_switches
 from mptui.errors import ConfigError, DiskError
 from mptui.events import PrecisionChanged, PresetSwitched
 
@@ -45,7 +45,7 @@ def switch(trainer: "Trainer", command: Command) -> str | None:
     return None
 
 
-def _take(trainer: "Trainer", wanted: Switch) -> None:
+def _take(trainer: "Trainer", wanted: ProfileSwitch) -> None:
     _close_loaders(trainer.job, but_of=wanted.job)
     set_switches(wanted.job.config)
     if wanted.back_to is not None:
@@ -70,7 +70,9 @@ def _close_loaders(job: Job, *, but_of: Job) -> None:
             loader.close()
 
 
-def _tell(trainer: "Trainer", wanted: Switch, command: Command, before: Standing, precision: str) -> None:
+def _tell(
+    trainer: "Trainer", wanted: ProfileSwitch, command: Command, before: Standing, precision: str
+) -> None:
     if trainer.job.precision != precision:
         trainer.emit(
             PrecisionChanged(

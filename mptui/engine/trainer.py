@@ -12,24 +12,24 @@ from typing import Any
 
 import torch
 
-from mptui.data.batch import Batch, Window
-from mptui.engine import snapshots
-from mptui.engine.advise import Adviser
+from mptui.data.core.batch import Batch, Window
+from mptui.engine.checkpoint import snapshots
+from mptui.engine.checkpoint.async_saver import Saver
 from mptui.engine.checks import check_batch, check_loss
 from mptui.engine.commands import obey
-from mptui.engine.compile_phase import CompilePhase
-from mptui.engine.control import Command, Mailbox, Stopped
+from mptui.engine.compile.phase import CompilePhase
 from mptui.engine.epoch_end import finish_epoch, patience_is_out
-from mptui.engine.evaluate import Measured, evaluate
-from mptui.engine.guards.full import is_host_full, is_out_of_memory
+from mptui.engine.evaluate import ValidationResult, evaluate
 from mptui.engine.guards.guards import Guards
-from mptui.engine.numerics.lens import Lens
-from mptui.engine.once import Once
-from mptui.engine.parts import Job, Switch, build_parts, steps_left
+from mptui.engine.guards.oom_errors import is_host_full, is_out_of_memory
+from mptui.engine.job import Job, ProfileSwitch, build_parts, steps_left
+from mptui.engine.mailbox import Command, Mailbox, Stopped
+from mptui.engine.numerics.monitor import Lens
 from mptui.engine.progress import Best, Cursor, Outcome
-from mptui.engine.report import Reporter
-from mptui.engine.saver import Saver
-from mptui.engine.setup import StepSeeds
+from mptui.engine.reporting.exactly_once_metrics import Once
+from mptui.engine.reporting.reporter import Reporter
+from mptui.engine.reporting.speed_advice import Adviser
+from mptui.engine.torch_setup import StepSeeds
 from mptui.errors import DataError, DiskError, MemoryExhaustedError
 from mptui.events import (
     EpochStarted,
@@ -57,7 +57,7 @@ class Trainer:
         emit: Callable[[Event], None],
         mailbox: Mailbox,
         saver: Saver,
-        rebuild: Callable[[Command], Switch] | None = None,
+        rebuild: Callable[[Command], ProfileSwitch] | None = None,
     ) -> None:
         self.job, self.model, self.task, self.device = job, job.model, job.task, job.device
         self.emit, self.mailbox, self.saver, self.rebuild = emit, mailbox, saver, rebuild
@@ -326,7 +326,7 @@ class Trainer:
         """End the pass over the data under way; the next one begins where the cursor stands."""
         self.left_epoch = True
 
-    def validate(self) -> Measured:
+    def validate(self) -> ValidationResult:
         """Measure the validation set, with the averaged weights where there are some."""
         self.reporter.flush(wait=True)
         looks = self._compiling.begin_validation()

@@ -14,8 +14,8 @@ from typing import Protocol
 
 from mptui.config.schema import RunConfig
 from mptui.events import EpochFinished, Event, Step, Validated
-from mptui.runs.buffer import EventBuffer
-from mptui.runs.directory import VERSION, read_json, write_json
+from mptui.runs.session.event_buffer import EventBuffer
+from mptui.runs.store.directory import VERSION, read_json, write_json
 
 POLL_S = 1.0
 

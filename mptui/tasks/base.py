@@ -4,7 +4,7 @@ from typing import Protocol
 
 import torch
 
-from mptui.data.batch import Batch
+from mptui.data.core.batch import Batch
 
 
 class Metrics(Protocol):

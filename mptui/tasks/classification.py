@@ -8,7 +8,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from mptui.data.batch import Batch
+from mptui.data.core.batch import Batch
 
 _TOP = 5
 _MOST_WAITING = 32

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from mptui.config.schema import TrainingConfig
-from mptui.data.batch import Batch
+from mptui.data.core.batch import Batch
 from mptui.errors import ConfigError
 from mptui.tasks.base import Task
 from mptui.tasks.classification import Classification

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from mptui.data.batch import Batch
-from mptui.data.types import IGNORE
+from mptui.data.core.batch import Batch
+from mptui.data.core.types import IGNORE
 
 _BACKGROUND = "background"
 _SMOOTH = 1.0

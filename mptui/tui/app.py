@@ -9,14 +9,14 @@ from textual.filter import LineFilter
 from textual.screen import Screen
 
 from mptui.config.profiles import user_folder
-from mptui.tui.ascii import AsciiFilter
-from mptui.tui.driver import SteadyDriver
-from mptui.tui.keymap import Keymap, load_keymap
-from mptui.tui.keys import bindings, heard_on
-from mptui.tui.screens.help import HelpScreen
+from mptui.tui.dialogs.help import HelpScreen
+from mptui.tui.keys.bindings import bindings, heard_on
+from mptui.tui.keys.keymap import Keymap, load_keymap
+from mptui.tui.keys.typed import Heard, Typed
 from mptui.tui.screens.page import Page
+from mptui.tui.terminal.ascii import AsciiFilter
+from mptui.tui.terminal.driver import SteadyDriver
 from mptui.tui.themes import THEMES
-from mptui.tui.typed import Heard, Typed
 
 
 class MptuiApp(App[str], inherit_bindings=False):

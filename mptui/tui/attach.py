@@ -2,16 +2,16 @@
 
 import sys
 
-from mptui.runs.attached import AttachedRun
-from mptui.runs.closing import closing_line
-from mptui.runs.detach import LOG
-from mptui.runs.directory import status_of
+from mptui.runs.remote.attached_run import AttachedRun
+from mptui.runs.remote.daemonize import LOG
+from mptui.runs.store.directory import status_of
+from mptui.runs.view.closing_line import closing_line
 from mptui.tui.app import person_keymap
-from mptui.tui.ascii import needs_ascii
-from mptui.tui.last import state_folder
 from mptui.tui.screens.live import LiveScreen
-from mptui.tui.shell import TerminalApp, catch_signals
-from mptui.tui.terminal import Terminal
+from mptui.tui.setup.last_selection import state_folder
+from mptui.tui.terminal.ascii import needs_ascii
+from mptui.tui.terminal.stdio import Terminal
+from mptui.tui.terminal_app import TerminalApp, catch_signals
 
 ENDING_S = 5.0
 """How long a run that has said how it ended may take to let its directory go."""

@@ -11,24 +11,24 @@ from textual import on
 
 from mptui.events import RunFinished
 from mptui.hardware.memory import keep_freed_memory
-from mptui.runs.closing import closing_line
-from mptui.runs.detach import LOG, launcher
-from mptui.runs.directory import status_of
-from mptui.runs.leaving import end_now, worker_left
+from mptui.runs.remote.daemonize import LOG, launcher
+from mptui.runs.session.shutdown import end_now, worker_left
+from mptui.runs.store.directory import status_of
+from mptui.runs.view.closing_line import closing_line
 from mptui.text import shell_word
-from mptui.tui import background
+from mptui.tui import threads
 from mptui.tui.app import person_keymap
-from mptui.tui.ascii import needs_ascii
-from mptui.tui.keymap import Keymap
-from mptui.tui.last import state_folder
-from mptui.tui.parent import Part
+from mptui.tui.keys.keymap import Keymap
 from mptui.tui.screens.detection import DetectionScreen
-from mptui.tui.shell import TerminalApp, catch_signals
-from mptui.tui.source import RunSource
-from mptui.tui.terminal import Terminal
+from mptui.tui.setup.last_selection import state_folder
+from mptui.tui.sources.source import RunSource
+from mptui.tui.terminal.ascii import needs_ascii
+from mptui.tui.terminal.stdio import Terminal
+from mptui.tui.terminal.supervisor import Part
+from mptui.tui.terminal_app import TerminalApp, catch_signals
 
 if TYPE_CHECKING:
-    from mptui.runs.plan import Request
+    from mptui.runs.planning.plan import Request
     from mptui.tui.screens.live import LiveScreen
     from mptui.tui.screens.picker import PickerScreen
 
@@ -104,8 +104,8 @@ class Cockpit(TerminalApp):
 
     def on_live_screen_resume_asked(self, event: "LiveScreen.ResumeAsked") -> None:
         """Resume the run as it was configured, on the same screen."""
-        from mptui.runs.directory import CONFIG
-        from mptui.runs.plan import Request
+        from mptui.runs.planning.plan import Request
+        from mptui.runs.store.directory import CONFIG
 
         if self._live is not None:
             request = Request(str(event.run / CONFIG), environ=self._environ)
@@ -162,8 +162,8 @@ def open_cockpit(part: Part, *, isolate: bool = False) -> int:
     runs = Path(os.environ.get("MPTUI_RUNS_DIR") or "runs")
 
     def start(request: "Request", resume: Path | None) -> Run:
-        from mptui.tui.isolated_source import IsolatedSource
-        from mptui.tui.session_source import SessionSource
+        from mptui.tui.sources.in_process import SessionSource
+        from mptui.tui.sources.subprocess import IsolatedSource
 
         if isolate and resume is None:
             return IsolatedSource(request, runs).start()
@@ -182,7 +182,7 @@ def open_resumed(part: Part, request: "Request", path: Path) -> int:
         request: The run's own configuration, and what is asked for now.
         path: The run's directory.
     """
-    from mptui.tui.session_source import SessionSource
+    from mptui.tui.sources.in_process import SessionSource
 
     keep_freed_memory()
     terminal = Terminal(state_folder() / LOG)
@@ -217,7 +217,7 @@ def _show(app: Cockpit, terminal: Terminal, part: Part) -> int:
         ended = app.run_now.run
         print(closing_line(ended, status_of(ended)), file=sys.stderr)  # noqa: T201 - the screen is gone
     code = app.return_code or app.exit_code_of_run
-    if background.busy():
+    if threads.busy():
         # A thread that imports torch or waits for a driver can't be ended in order.
         sys.stdout.flush()
         sys.stderr.flush()

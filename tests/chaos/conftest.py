@@ -2,8 +2,8 @@
 
 import pytest
 
-from mptui.lab.forkserver import ForkServer
-from mptui.lab.kills import outcome_of
+from mptui.lab.crash.forkserver import ForkServer
+from mptui.lab.crash.kills import outcome_of
 from tests.chaos.runs import UNET, finished
 from tests.runs.conftest import chance
 

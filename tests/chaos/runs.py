@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mptui.events import Event, PhaseChanged, Step
-from mptui.lab.forkserver import Child, ForkServer
-from mptui.runs.journal import read_journal
+from mptui.lab.crash.forkserver import Child, ForkServer
+from mptui.runs.store.journal import read_journal
 
 LIMIT_S = 300.0
 """Far beyond what any of these runs takes, on a machine that is busy with something else."""

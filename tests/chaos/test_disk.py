@@ -10,11 +10,11 @@ import time
 
 import pytest
 
-from mptui.engine.checkpoint import read_newest
+from mptui.engine.checkpoint.files import read_newest
 from mptui.events import Paused, Recovered, Step, Warned
-from mptui.lab.kills import outcome_of
-from mptui.runs.directory import read_summary
-from mptui.runs.journal import read_journal
+from mptui.lab.crash.kills import outcome_of
+from mptui.runs.store.directory import read_summary
+from mptui.runs.store.journal import read_journal
 from tests.chaos.runs import LIMIT_S, LOOK_S, UNET, Case, finished, in_phase, started, stepped, wait_for
 
 

@@ -12,7 +12,7 @@ from mptui.cli.console import Bars, Plain, Quiet
 from mptui.cli.main import _exit_code
 from mptui.cli.output import console
 from mptui.events import DeviceSample, EpochStarted, Event, RunFinished, Validated
-from mptui.runs.directory import CONFIG, SUMMARY
+from mptui.runs.store.directory import CONFIG, SUMMARY
 from tests import hostile
 from tests.hardware.conftest import driver
 from tests.hardware.fake_nvml import h200

@@ -7,8 +7,8 @@ import textwrap
 import pytest
 
 from mptui.events import RunStarted
-from mptui.lab.kills import Killer
-from mptui.runs.journal import read_journal
+from mptui.lab.crash.kills import Killer
+from mptui.runs.store.journal import read_journal
 from tests.chaos.runs import RESNET, UNET
 
 

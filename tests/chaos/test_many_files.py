@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 
 from mptui.config.schema import DataConfig
-from mptui.data import scan as scanning
-from mptui.data.check import Sample
-from mptui.data.checkers import check_all
-from mptui.data.open import open_dataset
+from mptui.data.formats.open import open_dataset
+from mptui.data.scan import scan as scanning
+from mptui.data.scan.check_sample import Sample
+from mptui.data.scan.process_pool import check_all
 
 FILES = 200_000
 A_FOLDER = 1000
@@ -85,8 +85,8 @@ def test_an_interrupted_scan_goes_on_where_it_was(many, tmp_path):
     """Killed in its middle, with -9: what was found until the last note is not looked for again."""
     code = """
 import os, sys
-from mptui.data import scan
-from mptui.data.scan import scan as look
+from mptui.data.scan import scan
+from mptui.data.scan.scan import scan as look
 scan._REMEMBER_EVERY = 20_000
 paths = sorted(os.path.join(folder, name) for folder, _, names in os.walk(sys.argv[1]) for name in names)
 first = []

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from mptui.engine.checkpoint import read_checkpoint, read_newest, write_checkpoint
+from mptui.engine.checkpoint.files import read_checkpoint, read_newest, write_checkpoint
 from mptui.errors import RunDirectoryError
 from tests.engine.checkpoints import same, snapshot
 

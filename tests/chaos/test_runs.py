@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from mptui.events import RunStarted, Step, Warned
-from mptui.lab.kills import outcome_of
-from mptui.runs.directory import read_summary
-from mptui.runs.journal import read_journal
+from mptui.lab.crash.kills import outcome_of
+from mptui.runs.store.directory import read_summary
+from mptui.runs.store.journal import read_journal
 from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, UNET, Case, finished, in_phase, started, stepped, wait_for
 from tests.data.images import pairs, stripes
 
@@ -105,7 +105,7 @@ def workers_of(child):
     found = []
     for process in psutil.Process(child.pid).children():
         with contextlib.suppress(psutil.Error):  # it has ended meanwhile
-            if "mptui.data.worker" in " ".join(process.cmdline()):
+            if "mptui.data.loading.worker" in " ".join(process.cmdline()):
                 found.append(process)
     return sorted(found, key=lambda process: process.create_time())
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from mptui.engine.checkpoint import checkpoints, read_newest
+from mptui.engine.checkpoint.files import checkpoints, read_newest
 from mptui.events import CheckpointSaved, EpochFinished, Step
-from mptui.lab.kills import outcome_of
-from mptui.runs.attached import Connection
-from mptui.runs.directory import read_summary
-from mptui.runs.journal import read_journal
+from mptui.lab.crash.kills import outcome_of
+from mptui.runs.remote.attached_run import Connection
+from mptui.runs.store.directory import read_summary
+from mptui.runs.store.journal import read_journal
 from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, UNET, Case, in_phase, started, stepped, wait_for
 from tests.data.images import class_folders
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mptui.runs.directory import read_summary
+from mptui.runs.store.directory import read_summary
 from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, finished, started, stepped, wait_for
 
 

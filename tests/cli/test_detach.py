@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from mptui.events import Step
-from mptui.runs.journal import read_journal
-from mptui.runs.lock import owner_of
+from mptui.runs.store.journal import read_journal
+from mptui.runs.store.lock import owner_of
 from tests.cli.test_run import DEADLINE_S, TINY, command
 
 SMALL = {
@@ -219,7 +219,7 @@ def test_without_a_terminal_attach_says_so_and_several_runs_are_named(folder):
     assert ended.returncode == 2
     assert "needs a terminal" in ended.stderr
     code = (
-        "import pathlib, sys; from mptui.runs.directory import claim; "
+        "import pathlib, sys; from mptui.runs.store.directory import claim; "
         "[claim(pathlib.Path(each)) for each in sys.argv[1:]]; print(flush=True); sys.stdin.read()"
     )
     arguments = [sys.executable, "-c", code, str(folder / "one"), str(folder / "two")]

@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from mptui.cli.detect import app_command
+from mptui.cli.look.detect import app_command
 from tests.hardware.fake_nvml import GIB, FakeNvml, FakeSlice, h200, t4
 
 
@@ -77,7 +77,7 @@ def test_what_is_odd_of_the_machine_is_a_sentence_and_no_failure(detect, nvml, w
 
 def test_this_machine_with_torch():
     code = (
-        "import typer; from mptui.cli.detect import app_command; app = typer.Typer();"
+        "import typer; from mptui.cli.look.detect import app_command; app = typer.Typer();"
         "app.callback()(lambda: None); app_command(app); app()"
     )
     result = subprocess.run(
@@ -95,6 +95,8 @@ def test_this_machine_with_torch():
 
 
 def test_the_command_costs_no_start_up_time():
-    code = "import sys, mptui.cli.detect; sys.exit(bool({'torch', 'pynvml', 'textual'} & set(sys.modules)))"
+    code = (
+        "import sys, mptui.cli.look.detect; sys.exit(bool({'torch', 'pynvml', 'textual'} & set(sys.modules)))"
+    )
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

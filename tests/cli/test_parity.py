@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from mptui.cli.parity import _tell
+from mptui.cli.measure.parity import _tell
 from mptui.errors import ConfigError, DiskError
 from mptui.lab.parity.pieces import Stop, _failure, is_done, make_folder, plan_comparison, train
 from mptui.lab.parity.result import read_outcome
-from mptui.runs.directory import write_json
-from mptui.runs.lock import owner_of
-from mptui.runs.plan import Request
+from mptui.runs.planning.plan import Request
+from mptui.runs.store.directory import write_json
+from mptui.runs.store.lock import owner_of
 
 DEADLINE_S = 300
 TINY = {

@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from mptui.data.layout import detect_task
+from mptui.data.formats.layout import detect_task
 from mptui.errors import DataError
 from tests.data.images import class_folders, photo
 
 # The command in a process of its own, with small shards, and `{fault}` set up beforehand.
 _CALL = """
 import os, resource, signal, sys
-from mptui.data import preparing, shards
-preparing.SAMPLES_A_SHARD = 8
+from mptui.data.convert import convert
+from mptui.data.convert import shard_writer
+convert.SAMPLES_A_SHARD = 8
 calls = 0
 def at(number, what, owner, name):
     whole = getattr(owner, name)
@@ -39,8 +40,8 @@ main()
 _SHORT = {"in a shard", "before what is in a shard is noted", "in the index"}
 """Those of the fast form."""
 _DEATHS = {
-    "in a shard": "at(20, die, shards.ShardWriter, 'add')",
-    "before a shard has its name": "at(3, die, shards.os, 'fsync')",
+    "in a shard": "at(20, die, shard_writer.ShardWriter, 'add')",
+    "before a shard has its name": "at(3, die, shard_writer.os, 'fsync')",
     "before what is in a shard is noted": "at(2, die, shards, '_write_note')",
     "before the index": "at(1, die, preparing, '_finish')",
     "in the index": "at(2, die, preparing, 'write_file')",

@@ -9,12 +9,12 @@ import time
 
 import pytest
 
-from mptui.cli.attach import _running_or_newest
 from mptui.cli.main import _exit_code
+from mptui.cli.train.attach import _running_or_newest
 from mptui.events import EpochFinished
-from mptui.runs.directory import SUMMARY, claim, find_run, read_summary, write_json
-from mptui.runs.journal import NAME, Journal
-from mptui.runs.summary import Summary
+from mptui.runs.store.directory import SUMMARY, claim, find_run, read_summary, write_json
+from mptui.runs.store.journal import NAME, Journal
+from mptui.runs.store.summary import Summary
 
 
 def mptui(*arguments):
@@ -218,7 +218,7 @@ def test_in_a_pipe_the_list_has_all_columns_whole(tmp_path):
 @pytest.mark.parametrize(("width", "shown"), [(80, 4), (90, 5), (100, 6), (120, 8), (132, 9)])
 def test_a_terminal_gets_whole_columns_model_and_data_among_them(tmp_path, monkeypatch, capsys, width, shown):
     many_runs(tmp_path)
-    monkeypatch.setattr("mptui.cli.runs.terminal_width", lambda: width)
+    monkeypatch.setattr("mptui.cli.train.runs.terminal_width", lambda: width)
     assert _exit_code(["runs", "--runs-dir", str(tmp_path)], debug=False) == 0
     printed = capsys.readouterr()
     heading, *rows = printed.out.splitlines()
@@ -230,6 +230,6 @@ def test_a_terminal_gets_whole_columns_model_and_data_among_them(tmp_path, monke
 
 def test_a_name_longer_than_the_terminal_is_whole_all_the_same(tmp_path, monkeypatch, capsys):
     a_run(tmp_path, "n" * 100, model="resnet50", dataset={"name": "shapes"})
-    monkeypatch.setattr("mptui.cli.runs.terminal_width", lambda: 80)
+    monkeypatch.setattr("mptui.cli.train.runs.terminal_width", lambda: 80)
     assert _exit_code(["runs", "--runs-dir", str(tmp_path)], debug=False) == 0
     assert capsys.readouterr().out.splitlines()[1].split() == ["n" * 100, "completed", "resnet50", "shapes"]

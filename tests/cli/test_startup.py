@@ -95,7 +95,7 @@ def test_a_reader_that_leaves_is_no_fault():
 
 def test_an_interrupt_ends_with_130_and_no_traceback():
     program = (
-        "import mptui.cli.profiles as p, os, signal\n"
+        "import mptui.cli.look.profiles as p, os, signal\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job is started deaf to it
         "p.print_next = lambda _: os.kill(os.getpid(), signal.SIGINT)\n"
         "from mptui.cli.main import main\nmain()"

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from mptui.cli.stop import _ask
+from mptui.cli.train.stop import _ask
 from mptui.errors import RunDirectoryError
 
 

@@ -12,9 +12,9 @@ import threading
 import pytest
 
 from mptui.events import EpochFinished, PhaseChanged
-from mptui.runs.directory import read_summary
-from mptui.runs.journal import read_journal
-from mptui.runs.lock import owner_of
+from mptui.runs.store.directory import read_summary
+from mptui.runs.store.journal import read_journal
+from mptui.runs.store.lock import owner_of
 from tests.cli.test_detach import ENDLESS, SMALL, look_until
 from tests.cli.test_run import DEADLINE_S
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from mptui.cli.main import app
 from mptui.config.merge import resolve
 from mptui.errors import ConfigError, MemoryExhaustedError
-from mptui.lab.measure import Measured, MeasureError, Measurer, StoppedError
+from mptui.lab.bench.measure import MeasureError, Measurer, ShortRunResult, StoppedError
 
 DEADLINE_S = 300
 FLAGS = ["--model", "unet", "--data", "shapes", "--batch-size", "2", "--device", "cpu"]
@@ -68,7 +68,7 @@ def measured_until(monkeypatch, runs):
         asked.append(settings)
         if len(asked) > runs:
             raise StoppedError
-        return Measured(90.0 if settings["speed.channels_last"] else 100.0, 2**20, 0.1, 2.0, 0.0, 1000)
+        return ShortRunResult(90.0 if settings["speed.channels_last"] else 100.0, 2**20, 0.1, 2.0, 0.0, 1000)
 
     monkeypatch.setattr(Measurer, "measure", measure)
 
@@ -126,14 +126,14 @@ def test_a_profile_that_is_there_is_told_before_anything_is_measured(places, tmp
 
 def test_without_a_name_the_profile_is_printed_with_its_evidence(places, tmp_path, monkeypatch):
     def measure(self, request, settings, effort):
-        return Measured(90.0 if settings["speed.channels_last"] else 100.0, 2**20, 0.1, 2.0, 0.0, 1000)
+        return ShortRunResult(90.0 if settings["speed.channels_last"] else 100.0, 2**20, 0.1, 2.0, 0.0, 1000)
 
     monkeypatch.setattr(Measurer, "measure", measure)
     result = CliRunner().invoke(app, ["tune", *TINY, "--precision", "fp32", "--minutes", "60"])
 
     assert result.exit_code == 0, result.output
     head = "".join(line for line in result.stdout.splitlines() if line.startswith("# "))
-    assert head.startswith("# Measured by mptui tune")
+    assert head.startswith("# ShortRunResult by mptui tune")
     assert "speed.channels_last: false in force; false 1.11 times (1.11 to 1.11, 4 rounds)" in head
     assert "precision.mode" not in head  # it was asked for, and so it stays
     (tmp_path / "printed.toml").write_text(result.stdout)

@@ -3,7 +3,7 @@ import shutil
 import pytest
 from PIL import Image
 
-from mptui.data import preparing
+from mptui.data.convert import convert
 from tests.data.device_decoding import SIZES
 from tests.data.images import save_oriented
 from tests.data.prepared_sets import photos, prepared
@@ -20,7 +20,7 @@ def own_cache(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def small_shards(monkeypatch):
-    monkeypatch.setattr(preparing, "SAMPLES_A_SHARD", 7)
+    monkeypatch.setattr(convert, "SAMPLES_A_SHARD", 7)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def made(tmp_path_factory):
     root = tmp_path_factory.mktemp("made")
     data = photos(root / "data", {"cat": 12, "dog": 9})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preparing, "SAMPLES_A_SHARD", 7)
+        patch.setattr(convert, "SAMPLES_A_SHARD", 7)
         prepared(data, root / "out")
     return root
 

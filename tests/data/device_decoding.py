@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from mptui.data import decoding
-from mptui.data.loader import Loader
-from mptui.data.readers import FileRequest
+from mptui.data.decode import device_jpeg
+from mptui.data.decode.image import FileRequest
+from mptui.data.loading.loader import Loader
 
 from .loaders import CPU
 from .samples import Samples
@@ -41,13 +41,13 @@ def loader(split: Samples, **settings: Any) -> Loader:
 def device_decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What is decoded from now on where the training is: how many files in each call."""
     calls: list[int] = []
-    plain = decoding.decoded
+    plain = device_jpeg.decoded
 
     def decoded(files: list[torch.Tensor], on: torch.device) -> list[torch.Tensor | None]:
         calls.append(len(files))
         return plain(files, on)
 
-    monkeypatch.setattr(decoding, "decoded", decoded)
+    monkeypatch.setattr(device_jpeg, "decoded", decoded)
     return calls
 
 

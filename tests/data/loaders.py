@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from mptui.data.batch import Batch
-from mptui.data.loader import Loader
-from mptui.data.types import Request
+from mptui.data.core.batch import Batch
+from mptui.data.core.types import SampleRequest
+from mptui.data.loading.loader import Loader
 from tests.data.samples import Broken, Drawn, Samples
 
 CPU = torch.device("cpu")
@@ -52,5 +52,5 @@ def assert_same(found: list[Batch], expected: list[Batch]) -> None:
     assert torch.equal(images, expected_images)
 
 
-def broken_every_ninth(index: int) -> Request:
+def broken_every_ninth(index: int) -> SampleRequest:
     return Broken(index) if index % 9 == 4 else Drawn(index)

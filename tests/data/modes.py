@@ -11,13 +11,13 @@ import torch
 from PIL import Image
 
 from mptui.config.schema import DataConfig
-from mptui.data import whole
-from mptui.data.augment import IMAGENET_MEAN, IMAGENET_STD
-from mptui.data.geometry import default_resize
-from mptui.data.loader import Loader
-from mptui.data.open import files_of, open_dataset
-from mptui.data.preparing import Order, prepare_set
-from mptui.data.types import Pixels, Split
+from mptui.data.convert.convert import ConversionRequest, prepare_set
+from mptui.data.core.types import Pixels, Split
+from mptui.data.formats.open import files_of, open_dataset
+from mptui.data.loading.loader import Loader
+from mptui.data.transforms import whole
+from mptui.data.transforms.color_mixup import IMAGENET_MEAN, IMAGENET_STD
+from mptui.data.transforms.crop import default_resize
 
 EXACT = {"ram": 0.0, "device": 0.0, "prepared, lossless": 0.0, "prepared, in ram": 0.0}
 """Modes whose views have the bits of `off`."""
@@ -45,7 +45,7 @@ def open_split(folder: Path, task: str) -> Split:
 def prepared(folder: Path, out: Path, side: int, quality: int) -> Path:
     config = DataConfig(path=str(folder))
     name, task, found = files_of(config, None, lambda: False)
-    order = Order(name, task, found, out, side, default_resize(side), quality, config)
+    order = ConversionRequest(name, task, found, out, side, default_resize(side), quality, config)
     prepare_set(order, lambda line: None, lambda done, total: None, lambda: False)
     return out
 

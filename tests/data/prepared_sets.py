@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from mptui.config.schema import DataConfig
-from mptui.data.geometry import default_resize
-from mptui.data.open import files_of, open_dataset
-from mptui.data.preparing import Order, prepare_set
+from mptui.data.convert.convert import ConversionRequest, prepare_set
+from mptui.data.formats.open import files_of, open_dataset
+from mptui.data.transforms.crop import default_resize
 from tests.data.images import photo
 
 SIDE = 32
@@ -16,7 +16,7 @@ RESIZE = 64
 def prepared(data, out, *, size=SIDE, quality=95, told=lambda line: None, **settings):
     config = DataConfig(path=str(data), **settings)
     name, task, found = files_of(config, None, lambda: False)
-    order = Order(name, task, found, Path(out), size, default_resize(size), quality, config)
+    order = ConversionRequest(name, task, found, Path(out), size, default_resize(size), quality, config)
     return prepare_set(order, told, lambda done, total: None, lambda: False)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mptui.data.types import IGNORE, BadSampleError, Decoded, Mask, Request
+from mptui.data.core.types import IGNORE, BadSampleError, Decoded, Mask, SampleRequest
 
 
 @dataclass(frozen=True)
@@ -152,11 +152,11 @@ class Faulty:
 class Samples:
     """A split of `count` samples, made by `make` from their indices."""
 
-    def __init__(self, count: int, make: Callable[[int], Request] = Drawn) -> None:
+    def __init__(self, count: int, make: Callable[[int], SampleRequest] = Drawn) -> None:
         self._count, self._make = count, make
 
     def __len__(self) -> int:
         return self._count
 
-    def request(self, index: int) -> Request:
+    def request(self, index: int) -> SampleRequest:
         return self._make(index)

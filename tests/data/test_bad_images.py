@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from mptui.config.schema import DataConfig
-from mptui.data.loader import Loader
-from mptui.data.open import open_dataset
+from mptui.data.formats.open import open_dataset
+from mptui.data.loading.loader import Loader
 from mptui.errors import DataError
 from tests.data.images import photo, png_header
 

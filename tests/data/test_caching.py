@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from mptui.data import caching
-from mptui.data.caching import choose_cache, memory_room
-from mptui.data.types import Dataset, Sides
+from mptui.data.core.types import Dataset, Sides
+from mptui.data.loading import cache_policy
+from mptui.data.loading.cache_policy import choose_cache, memory_room
 from tests.data.samples import Samples
 
 GIB = 1 << 30
@@ -22,7 +22,7 @@ def dataset(count: int, side: int = 500, **settings: Any) -> Dataset:
     return Dataset("set", classes=("a", "b"), train=split, val=Samples(count // 4), **chosen)
 
 
-def chosen(of: Dataset, asked: str = "auto", **settings: Any) -> caching.Choice:
+def chosen(of: Dataset, asked: str = "auto", **settings: Any) -> cache_policy.CacheChoice:
     wanted: dict[str, Any] = {"side": 224, "resize": None, "device": CPU, "augment": True, "epochs": 10}
     return choose_cache(asked, of, **{**wanted, **settings})
 
@@ -31,7 +31,7 @@ def chosen(of: Dataset, asked: str = "auto", **settings: Any) -> caching.Choice:
 def memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Bytes in all and free, which a test may change."""
     figures = [64 * GIB, 60 * GIB]
-    monkeypatch.setattr(caching, "host_memory", lambda: tuple(figures))
+    monkeypatch.setattr(cache_policy, "host_memory", lambda: tuple(figures))
     return figures
 
 
@@ -75,7 +75,7 @@ def test_memory_that_was_asked_for_is_taken_as_far_as_it_goes(memory: list[int])
 
 def test_what_was_asked_for_on_the_device_and_does_not_fit_whole_is_kept_in_memory(memory: list[int]) -> None:
     """Nothing smaller is kept in its place: that would change what is learnt."""
-    assert chosen(dataset(40_000), "device") == caching.Choice("device", "asked for")
+    assert chosen(dataset(40_000), "device") == cache_policy.CacheChoice("device", "asked for")
     assert chosen(dataset(40_000), "device", resize=256).mode == "device"
     memory[1] = 32 * GIB
     short = chosen(dataset(40_000), "device")

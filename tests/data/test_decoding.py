@@ -12,15 +12,15 @@ import pytest
 import torch
 from PIL import Image
 
-from mptui.data import decoding
-from mptui.data.geometry import DRAWS, Geometry, cut_image, views
-from mptui.data.masks import MaskCoding, MaskedFileRequest
-from mptui.data.readers import FileRequest
-from mptui.data.resize import resized
-from mptui.data.seeds import Stream, uniforms
-from mptui.data.stream import HostBatch
-from mptui.data.types import BadSampleError
-from mptui.data.undecoded import MOST_BYTES, cut_of, resized_upright, room_for
+from mptui.data.core.rng import RandomStream, uniforms
+from mptui.data.core.types import BadSampleError
+from mptui.data.decode import device_jpeg
+from mptui.data.decode.image import FileRequest
+from mptui.data.decode.mask import MaskCoding, MaskedFileRequest
+from mptui.data.loading.prefetcher import HostBatch
+from mptui.data.transforms.crop import DRAWS, Geometry, cut_image, views
+from mptui.data.transforms.resize import resized
+from mptui.data.transforms.undecoded import MOST_BYTES, cut_of, resized_upright, room_for
 
 from .device_decoding import OFF, device_decoded, loader, of_files, off
 from .images import save_oriented
@@ -89,14 +89,14 @@ def test_a_view_is_that_of_a_worker_at_any_scale(tmp_path: Path, length: int, re
     assert resized_upright(found, resize) == expected_HW3.shape[1::-1]
     box, flips = views(
         geometry,
-        uniforms(Stream.GEOMETRY, 0, 0, np.array([1]), DRAWS),
+        uniforms(RandomStream.GEOMETRY, 0, 0, np.array([1]), DRAWS),
         np.array([float(expected_HW3.shape[1])]),
         np.array([float(expected_HW3.shape[0])]),
     )
-    (picture,) = decoding.decoded([torch.from_numpy(np.frombuffer(found.content, np.uint8).copy())], CPU)
+    (picture,) = device_jpeg.decoded([torch.from_numpy(np.frombuffer(found.content, np.uint8).copy())], CPU)
     assert picture is not None
     cut = cut_of(found, resize, box[0], flips[0])
-    seen = decoding.turned(decoding.view(picture, cut, side), cut.turn)[0].numpy()
+    seen = device_jpeg.turned(device_jpeg.view(picture, cut, side), cut.turn)[0].numpy()
     expected = cut_image(expected_HW3, box[0], flips[0], side)
     assert np.abs(seen.astype(int) - expected).mean() < OFF
 
@@ -193,7 +193,7 @@ def test_few_images_are_decoded_at_once_where_they_are_large(
 ) -> None:
     with loader(of_files(photos), batch_size=24) as it:
         expected = batches(it)
-    monkeypatch.setattr(decoding, "_AT_ONCE", 60_000)
+    monkeypatch.setattr(device_jpeg, "_AT_ONCE", 60_000)
     calls = device_decoded(monkeypatch)
     with loader(of_files(photos), batch_size=24) as it:
         assert_same(batches(it), expected)
@@ -250,9 +250,9 @@ def test_no_memory_grows_with_the_epochs(photos: list[Path]) -> None:
 
 
 def test_a_device_is_asked_whether_it_decodes_before_it_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert decoding.why_not(CPU) is None
-    assert "meta" in str(decoding.why_not(torch.device("meta")))
-    plain = decoding.decoded
+    assert device_jpeg.why_not(CPU) is None
+    assert "meta" in str(device_jpeg.why_not(torch.device("meta")))
+    plain = device_jpeg.decoded
     for decoder, told in (
         (lambda files, on: [None] * len(files), "no JPEG decoder"),
         (
@@ -260,8 +260,8 @@ def test_a_device_is_asked_whether_it_decodes_before_it_is_trusted(monkeypatch: 
             "another picture",
         ),
     ):
-        decoding.why_not.cache_clear()
+        device_jpeg.why_not.cache_clear()
         with monkeypatch.context() as patch:
-            patch.setattr(decoding, "decoded", decoder)
-            assert told in str(decoding.why_not(CPU))
-    decoding.why_not.cache_clear()
+            patch.setattr(device_jpeg, "decoded", decoder)
+            assert told in str(device_jpeg.why_not(CPU))
+    device_jpeg.why_not.cache_clear()

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mptui.data import faults
-from mptui.data.arena import Arena
-from mptui.data.check import check
-from mptui.data.readers import FileRequest
-from mptui.data.scan import Report
-from mptui.data.shrink import Settings, shrink
+from mptui.data.convert.shrink import Settings, shrink
+from mptui.data.core import read_errors
+from mptui.data.decode.image import FileRequest
+from mptui.data.loading.shared_memory import Arena
+from mptui.data.scan.check_sample import check
+from mptui.data.scan.scan import ScanReport
 from mptui.errors import DataError, DiskError
 from tests.data.images import photo
 from tests.data.loaders import batches, joined, loader
@@ -35,8 +35,8 @@ def files(tmp_path: Path) -> list[str]:
 def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that were waited, without waiting."""
     seconds: list[float] = []
-    monkeypatch.setattr("mptui.data.faults.sleep", seconds.append)
-    monkeypatch.setattr(faults._Patience, "futile", 0)
+    monkeypatch.setattr("mptui.data.core.read_errors.sleep", seconds.append)
+    monkeypatch.setattr(read_errors._Patience, "futile", 0)
     return seconds
 
 
@@ -123,7 +123,7 @@ def test_a_machine_without_files_or_memory_is_at_fault_and_not_the_file(
     finding = check((files[0], None), True)
     small = shrink((files[0], None), Settings(64, 90, None))
     assert finding.reason == small.reason
-    report = Report(sides=None, keys=None)  # type: ignore[arg-type]
+    report = ScanReport(sides=None, keys=None)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="cannot read"):
         report.add(0, finding)
 

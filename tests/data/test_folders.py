@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mptui.data.folders import find_classes, find_pairs
-from mptui.data.layout import detect_task, natural_key, subfolders
-from mptui.data.splits import PathTable, split_by_class
+from mptui.data.formats.image_folder import find_classes, find_pairs
+from mptui.data.formats.layout import detect_task, natural_key, subfolders
+from mptui.data.formats.splits import PathTable, split_by_class
 from mptui.errors import DataError
 
 from .images import class_folders, pairs, photo, stripes
@@ -220,7 +220,7 @@ def test_a_folder_that_goes_while_the_set_is_listed_is_named(tmp_path, monkeypat
             raise FileNotFoundError(2, "No such file or directory", path)
         return real(path, *args, **kwargs)
 
-    monkeypatch.setattr("mptui.data.layout.os.stat", gone)
+    monkeypatch.setattr("mptui.data.formats.layout.os.stat", gone)
     with pytest.raises(DataError, match="dog: No such file"):
         find_classes(str(tmp_path))
 

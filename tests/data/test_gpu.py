@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from mptui.data import decoding
-from mptui.data.arena import Arena
-from mptui.data.readers import FileRequest
-from mptui.data.transfer import Transfer
-from mptui.data.undecoded import Cut
+from mptui.data.decode import device_jpeg
+from mptui.data.decode.image import FileRequest
+from mptui.data.loading.device_copy import Transfer
+from mptui.data.loading.shared_memory import Arena
+from mptui.data.transforms.undecoded import Cut
 from tests.data.device_decoding import of_files, off
 from tests.data.loaders import batches, joined, loader, segmentation
 from tests.data.samples import Masked, Samples
@@ -50,7 +50,7 @@ def test_batches_are_those_of_a_host(cache):
 
 
 needs_nvjpeg = pytest.mark.skipif(
-    torch.cuda.is_available() and decoding.why_not(GPU) is not None, reason="needs nvJPEG"
+    torch.cuda.is_available() and device_jpeg.why_not(GPU) is not None, reason="needs nvJPEG"
 )
 OFF = 4.0
 """Of 255, in a view on average: nvJPEG enlarges colours and rounds in its own way."""
@@ -75,7 +75,7 @@ def test_each_kind_of_plain_file_has_the_pixels_of_the_processor(tmp_path, kind)
     (tmp_path / "a.jpg").write_bytes(FAST[kind])
     expected = torch.from_numpy(FileRequest(str(tmp_path / "a.jpg"), 0).read().image_HW3).permute(2, 0, 1)
     file = torch.frombuffer(bytearray(FAST[kind]), dtype=torch.uint8)
-    (found,) = decoding.decoded([file], GPU)
+    (found,) = device_jpeg.decoded([file], GPU)
     assert found is not None
     assert (found.cpu().int() - expected).abs().float().mean() < OFF
 
@@ -130,7 +130,7 @@ def test_views_of_any_scale_can_be_made_there(scale):
     side = 16
     image = torch.from_numpy(natural(round(side * scale), round(side * scale * 0.7))).permute(2, 0, 1)
     cut = Cut(1, image.shape[2], image.shape[1], 0, 0, image.shape[2], image.shape[1], 0)
-    there, here = decoding.view(image.to(GPU), cut, side), decoding.view(image, cut, side)
+    there, here = device_jpeg.view(image.to(GPU), cut, side), device_jpeg.view(image, cut, side)
     torch.testing.assert_close(there.cpu(), here, atol=1.0, rtol=0)
 
 

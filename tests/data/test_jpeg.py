@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from mptui.data import jpeg
-from mptui.data.geometry import Geometry
-from mptui.data.pool import Pool
-from mptui.data.readers import FileRequest, load_upright, opened, read_rgb, to_rgb
-from mptui.data.types import BadSampleError, Pixels
-from mptui.data.worker import Task, perform
+from mptui.data.core.types import BadSampleError, Pixels
+from mptui.data.decode import jpeg
+from mptui.data.decode.image import FileRequest, load_upright, opened, read_rgb, to_rgb
+from mptui.data.loading.worker import ReadTask, perform
+from mptui.data.loading.worker_pool import Pool
+from mptui.data.transforms.crop import Geometry
 
 from .images import photo, save_oriented
 from .test_resample import difference, natural
@@ -162,7 +162,7 @@ def same_end(data: bytes, hint: int | None) -> None:
         refused = isinstance(outcome(lambda: pillow_alone(path, geometry.side)), str)
         with Pool(0) as pool:
             pool.arena.reserve(SIDE * SIDE * 3)
-            task = Task(1, (FileRequest(path, 0),), (0,), 0, 0, geometry, classes=1, pixels_at=0)
+            task = ReadTask(1, (FileRequest(path, 0),), (0,), 0, 0, geometry, classes=1, pixels_at=0)
             assert len(perform(task, pool.arena.fd, lambda: False).failures) == refused
 
 

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import torch
 
-from mptui.data.augment import IMAGENET_MEAN, IMAGENET_STD
-from mptui.data.loader import Loader
-from mptui.data.pool import Pool
-from mptui.data.types import IGNORE, Request
-from mptui.data.worker import Task
+from mptui.data.core.types import IGNORE, SampleRequest
+from mptui.data.loading.loader import Loader
+from mptui.data.loading.worker import ReadTask
+from mptui.data.loading.worker_pool import Pool
+from mptui.data.transforms.color_mixup import IMAGENET_MEAN, IMAGENET_STD
 from mptui.errors import ConfigError
 from tests.data.loaders import (
     SIDE,
@@ -107,7 +107,7 @@ def test_seven_batches_by_four_are_two_windows(cache: str) -> None:
 
 @pytest.mark.parametrize("cache", ["off", "device", "ram"])
 def test_valid_counts_pixels_that_are_not_ignored(cache: str) -> None:
-    def make(index: int) -> Request:
+    def make(index: int) -> SampleRequest:
         return Masked(index, ignored_rows=96 if index == 0 else index * 2)
 
     with segmentation(Samples(28, make), batch_size=4, augment=False, cache=cache) as it:
@@ -219,7 +219,7 @@ def test_a_cache_is_filled_in_messages_of_many_samples(monkeypatch: pytest.Monke
     sizes: list[int] = []
     submit = Pool.submit
 
-    def counted(pool: Pool, task: Task) -> None:
+    def counted(pool: Pool, task: ReadTask) -> None:
         sizes.append(len(task.indices))
         submit(pool, task)
 
@@ -237,7 +237,7 @@ def test_a_window_read_before_the_first_epoch_fills_the_cache_once_by_the_worker
     by: list[tuple[int, int]] = []
     submit = Pool.submit
 
-    def counted(pool: Pool, task: Task) -> None:
+    def counted(pool: Pool, task: ReadTask) -> None:
         by.append((pool.size, len(task.indices)))
         submit(pool, task)
 

@@ -8,9 +8,9 @@ from typing import cast
 import psutil
 import pytest
 
-from mptui.data.batch import Batch, Window
-from mptui.data.transfer import Transfer
-from mptui.data.types import Problem, Request
+from mptui.data.core.batch import Batch, Window
+from mptui.data.core.types import Problem, SampleRequest
+from mptui.data.loading.device_copy import Transfer
 from mptui.errors import DataError
 from tests.data.loaders import (
     assert_same,
@@ -67,7 +67,7 @@ def test_too_many_bad_samples_end_the_run_by_name(workers: int, cache: str) -> N
 
 
 def test_one_bad_sample_is_one_too_many_only_where_none_is_allowed() -> None:
-    def make(index: int) -> Request:
+    def make(index: int) -> SampleRequest:
         return Broken(index) if index == 3 else Drawn(index)
 
     with loader(Samples(20, make), bad_budget=0.01) as it:

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from mptui.config.schema import DataConfig
-from mptui.data.named import fetched
-from mptui.data.open import open_dataset, task_of
+from mptui.data.formats.open import open_dataset, task_of
+from mptui.data.formats.torchvision_sets import fetched
 from mptui.errors import DataError, DiskError
 
 from .images import photo, stripes

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from mptui.data.batch import Batch
-from mptui.data.loader import Loader
-from mptui.data.noise import TIMESTEPS, Noiser, kept_shares, normals
-from mptui.engine.guards.pieces import part
+from mptui.data.core.batch import Batch
+from mptui.data.loading.loader import Loader
+from mptui.data.transforms.diffusion_noise import TIMESTEPS, Noiser, kept_shares, normals
+from mptui.engine.guards.microbatch import part
 from tests.data.samples import Samples
 
 CPU = torch.device("cpu")

@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 
 from mptui.config.schema import DataConfig
-from mptui.data import scan as scanning
-from mptui.data.check import check
-from mptui.data.checkers import Checker, ScanCancelledError, looking
-from mptui.data.open import open_dataset, task_of
+from mptui.data.formats.open import open_dataset, task_of
+from mptui.data.scan import scan as scanning
+from mptui.data.scan.check_sample import check
+from mptui.data.scan.process_pool import CheckProcess, ScanCancelledError, looking
 from mptui.errors import ConfigError, DataError
 
 from .images import SHARED, class_folders, pairs, photo, stripes
@@ -169,7 +169,7 @@ def test_a_file_that_ends_the_process_is_named_and_costs_no_other(tmp_path, monk
         "PIL.Image.open = lambda path, **k: os._exit(9) if str(path) == killer else whole(path, **k)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(site))
-    checker = Checker(looking(whole=True))
+    checker = CheckProcess(looking(whole=True))
     try:
         found = checker.check([(str(tmp_path / "cat" / f"{i}.png"), None) for i in range(3)])
     finally:
@@ -190,7 +190,7 @@ def test_decoders_that_complain_write_nothing_to_the_terminal(tmp_path):
     script = """
 import sys
 from mptui.config.schema import DataConfig
-from mptui.data.open import open_dataset
+from mptui.data.formats.open import open_dataset
 d = open_dataset(DataConfig(path=sys.argv[1], bad_sample_budget=1.0), task="classification", side=8, seed=0,
     on_progress=lambda *a: None, should_stop=lambda: False, on_warning=lambda m: None)
 print([p.path.rpartition("/")[2] for p in d.problems], "torch" in sys.modules)

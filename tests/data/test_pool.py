@@ -10,10 +10,10 @@ import psutil
 import pytest
 import torch
 
-from mptui.data.geometry import Geometry
-from mptui.data.pool import Pool
-from mptui.data.types import Request
-from mptui.data.worker import Answer, Task
+from mptui.data.core.types import SampleRequest
+from mptui.data.loading.worker import Answer, ReadTask
+from mptui.data.loading.worker_pool import Pool
+from mptui.data.transforms.crop import Geometry
 from mptui.errors import DataError
 from tests.data.samples import Chatty, Deadly, Drawn, Faulty, Hanging, Slow
 
@@ -21,7 +21,7 @@ SIDE = 16
 BYTES = SIDE * SIDE * 3
 
 
-def read(pool: Pool, requests: list[Request]) -> dict[str, Answer]:
+def read(pool: Pool, requests: list[SampleRequest]) -> dict[str, Answer]:
     """Read each request as a task of its own; returns the answers by the request's name."""
     pool.arena.reserve(len(requests) * BYTES)
     for row, request in enumerate(requests):
@@ -34,13 +34,13 @@ def read(pool: Pool, requests: list[Request]) -> dict[str, Answer]:
     return answers
 
 
-def task(pool: Pool, request: Request, row: int) -> Task:
+def task(pool: Pool, request: SampleRequest, row: int) -> ReadTask:
     geometry = Geometry.for_validation("classification", SIDE)
-    return Task(pool.next_id(), (request,), (row,), 0, 0, geometry, classes=10, pixels_at=row * BYTES)
+    return ReadTask(pool.next_id(), (request,), (row,), 0, 0, geometry, classes=10, pixels_at=row * BYTES)
 
 
 def test_workers_write_what_the_caller_would() -> None:
-    requests: list[Request] = [Drawn(i) for i in range(12)]
+    requests: list[SampleRequest] = [Drawn(i) for i in range(12)]
     with Pool(0) as alone, Pool(2) as pool:
         expected, found = read(alone, requests), read(pool, requests)
         np.testing.assert_array_equal(alone.arena.pixels(0, 12, SIDE), pool.arena.pixels(0, 12, SIDE))
@@ -62,7 +62,7 @@ def test_a_script_that_imports_torch_and_has_no_main_guard_can_use_workers(tmp_p
     script.write_text(
         textwrap.dedent("""
         import torch
-        from mptui.data.pool import Pool
+        from mptui.data.loading.worker_pool import Pool
         from tests.data.samples import Chatty
         from tests.data.test_pool import read
         pool = Pool(1)
@@ -153,7 +153,7 @@ def test_closing_ends_the_processes() -> None:
 def test_workers_end_with_a_trainer_that_is_killed() -> None:
     code = """
         import os, signal
-        from mptui.data.pool import Pool
+        from mptui.data.loading.worker_pool import Pool
         from tests.data.samples import Drawn
         from tests.data.test_pool import read, task
         pool = Pool(2)
@@ -174,7 +174,7 @@ def test_workers_end_with_a_trainer_that_is_killed() -> None:
 def test_a_read_that_never_ends_is_named_and_can_be_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mptui.data.pool._PATIENCE_S", 0.3)
+    monkeypatch.setattr("mptui.data.loading.worker_pool._PATIENCE_S", 0.3)
     marker = tmp_path / "reading"
 
     def stop_once_it_hangs() -> None:
@@ -198,7 +198,7 @@ def test_a_read_that_never_ends_is_named_and_can_be_left(
 def test_pixels_that_find_no_room_are_an_error_and_never_zeros():
     code = """
 import resource, numpy as np
-from mptui.data.arena import anonymous_file, write_at
+from mptui.data.loading.shared_memory import anonymous_file, write_at
 fd = anonymous_file()
 resource.setrlimit(resource.RLIMIT_FSIZE, (150, 150))
 write_at(fd, np.ones(100, np.uint8), 0)

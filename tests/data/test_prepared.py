@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from mptui.config.schema import DataConfig
-from mptui.data.loader import Loader
-from mptui.data.open import task_of
-from mptui.data.readers import FileRequest
-from mptui.data.resize import resized
-from mptui.data.types import IGNORE
+from mptui.data.core.types import IGNORE
+from mptui.data.decode.image import FileRequest
+from mptui.data.formats.open import task_of
+from mptui.data.loading.loader import Loader
+from mptui.data.transforms.resize import resized
 from mptui.errors import ConfigError, DataError
 from tests.data.images import class_folders, pairs, photo, stripes
 from tests.data.prepared_sets import RESIZE, SIDE, opened, photos, prepared

@@ -5,11 +5,11 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from mptui.data.geometry import DRAWS, Geometry, cut_image, cut_mask, views
-from mptui.data.masks import MaskCoding, MaskedFileRequest
-from mptui.data.readers import FileRequest
-from mptui.data.resample import resampled
-from mptui.data.types import Mask, Pixels
+from mptui.data.core.types import Mask, Pixels
+from mptui.data.decode.image import FileRequest
+from mptui.data.decode.mask import MaskCoding, MaskedFileRequest
+from mptui.data.transforms.crop import DRAWS, Geometry, cut_image, cut_mask, views
+from mptui.data.transforms.resample import resampled
 
 from .images import save_oriented
 

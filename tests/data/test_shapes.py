@@ -2,7 +2,7 @@ import colorsys
 
 import numpy as np
 
-from mptui.data.shapes import CLASSES, MASK_CLASSES, ShapesRequest, shapes
+from mptui.data.formats.synthetic import CLASSES, MASK_CLASSES, ShapesRequest, shapes
 
 
 def test_a_sample_is_a_function_of_its_request_alone():

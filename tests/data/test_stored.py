@@ -11,13 +11,13 @@ import psutil
 import pytest
 import torch
 
-from mptui.data.batch import Batch
-from mptui.data.geometry import Geometry, cut_image, views
-from mptui.data.loader import Loader
-from mptui.data.readers import FileRequest
-from mptui.data.resize import resized
-from mptui.data.stored import Shelf, StoredSplit, stored_bytes
-from mptui.data.types import Decoded, Request
+from mptui.data.core.batch import Batch
+from mptui.data.core.types import Decoded, SampleRequest
+from mptui.data.decode.image import FileRequest
+from mptui.data.loading.loader import Loader
+from mptui.data.loading.ram_cache import Shelf, StoredSplit, stored_bytes
+from mptui.data.transforms.crop import Geometry, cut_image, views
+from mptui.data.transforms.resize import resized
 from tests.data.images import photo
 from tests.data.samples import Broken, Deadly, Drawn, Masked, Samples
 
@@ -254,7 +254,7 @@ def test_what_is_kept_is_never_larger_than_it_need_be(
 def test_the_bytes_told_are_those_taken(files: list[Path], augment: bool) -> None:
     make = Geometry.for_training if augment else Geometry.for_validation
     geometry = make("classification", SIDE)
-    requests: list[Request] = [FileRequest(str(path), 0) for path in files]
+    requests: list[SampleRequest] = [FileRequest(str(path), 0) for path in files]
     sizes = [sorted(request.read().image_HW3.shape[:2]) for request in requests]
     split = StoredSplit(
         of_files(files), geometry, masks=False, room=lambda taken: 1 << 30, on_full=lambda kept, count: None

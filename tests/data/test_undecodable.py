@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from mptui.data import decoding
-from mptui.data.readers import FileRequest
-from mptui.data.types import Problem
-from mptui.data.undecoded import MOST_BYTES
+from mptui.data.core.types import Problem
+from mptui.data.decode import device_jpeg
+from mptui.data.decode.image import FileRequest
+from mptui.data.transforms.undecoded import MOST_BYTES
 from mptui.errors import DataError
 
 from .device_decoding import OFF, device_decoded, loader, of_files, off
@@ -64,9 +64,9 @@ def test_a_device_that_decodes_nothing_gives_what_workers_give(
 def test_a_picture_of_another_size_than_the_file_says_is_not_taken(
     photos: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = decoding.decoded
+    plain = device_jpeg.decoded
     monkeypatch.setattr(
-        decoding, "decoded", lambda files, on: [None if x is None else x[:, 1:] for x in plain(files, on)]
+        device_jpeg, "decoded", lambda files, on: [None if x is None else x[:, 1:] for x in plain(files, on)]
     )
     with loader(of_files(photos)) as it, loader(of_files(photos), decode_on_device=False) as other:
         assert_same(batches(it), batches(other))
@@ -145,7 +145,7 @@ def test_what_the_decoder_dies_of_is_told_where_the_batch_is_wanted(
     with loader(of_files(photos), workers=1) as it:
         expected = batches(it)
         with monkeypatch.context() as patch:
-            patch.setattr(decoding, "view", out_of_memory)
+            patch.setattr(device_jpeg, "view", out_of_memory)
             windows = it.windows(0, 1)
             window = next(windows)
             with pytest.raises(torch.OutOfMemoryError, match="no memory for views"):

@@ -3,7 +3,7 @@ import signal
 
 import pytest
 
-from mptui.runs.lock import owner_of
+from mptui.runs.store.lock import owner_of
 from tests.e2e.terminal import Terminal
 
 

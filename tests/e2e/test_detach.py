@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from mptui.events import Paused, Resumed, RunFinished, Step
-from mptui.runs.lock import owner_of
+from mptui.runs.store.lock import owner_of
 from tests.e2e.test_terminal import ENDLESS, count, journal, look_until, start_training
 
 pytestmark = pytest.mark.slow

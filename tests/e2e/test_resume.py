@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from mptui.events import RunStarted
-from mptui.runs.journal import read_journal
+from mptui.runs.store.journal import read_journal
 from tests.e2e.terminal import Terminal
 
 pytestmark = pytest.mark.slow

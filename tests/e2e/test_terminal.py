@@ -22,7 +22,7 @@ from mptui.events import (
     RunFinished,
     Step,
 )
-from mptui.runs.journal import read_journal
+from mptui.runs.store.journal import read_journal
 from tests.e2e.terminal import DEADLINE_S, LOOK_S, Terminal
 
 pytestmark = pytest.mark.slow

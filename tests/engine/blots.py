@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mptui.data.types import IGNORE, Decoded
+from mptui.data.core.types import IGNORE, Decoded
 
 SIDE = 8
 CLASSES = ("left", "right", "both")

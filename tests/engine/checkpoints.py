@@ -2,7 +2,7 @@
 
 import torch
 
-from mptui.engine.checkpoint import Snapshot
+from mptui.engine.checkpoint.files import Snapshot
 
 
 def snapshot(step=1, size=64):

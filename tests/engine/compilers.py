@@ -2,7 +2,7 @@
 
 import torch
 
-from mptui.engine.compiling import Compiler
+from mptui.engine.compile.policy import Compiler
 from tests.engine.small import small_net
 
 

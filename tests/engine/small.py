@@ -7,11 +7,11 @@ from typing import TypeVar
 import torch
 
 from mptui.config.schema import RunConfig
-from mptui.data.caching import CacheMode
-from mptui.data.loader import Loader
-from mptui.engine.control import Mailbox
-from mptui.engine.parts import Job
-from mptui.engine.saver import Saver
+from mptui.data.loading.cache_policy import CacheMode
+from mptui.data.loading.loader import Loader
+from mptui.engine.checkpoint.async_saver import Saver
+from mptui.engine.job import Job
+from mptui.engine.mailbox import Mailbox
 from mptui.engine.trainer import Trainer
 from mptui.events import Event, Step
 from mptui.models.diffusion_unet import DiffusionUNet

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mptui.data.batch import Batch
+from mptui.data.core.batch import Batch
 from mptui.events import Step, Warned
 from tests.engine.blots import Blot, Scene, Unseen
 from tests.engine.small import build_trainer, config, end, mask_net, of, small_net

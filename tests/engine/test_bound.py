@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from mptui.engine.advise import NO_BETTER
+from mptui.engine.reporting.speed_advice import NO_BETTER
 from mptui.events import Advice, Step
 from tests.engine.blots import SIDE, Blot
 from tests.engine.small import build_trainer, config, end, of

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mptui.engine import checkpoint
-from mptui.engine.checkpoint import (
+from mptui.engine.checkpoint import files
+from mptui.engine.checkpoint.files import (
     Snapshot,
     checkpoints,
     host_copy,
@@ -44,7 +44,7 @@ def test_what_is_written_is_read(tmp_path):
 
 def test_the_manifest_names_every_file_and_its_hash(two):
     manifest = json.loads((two[1] / "manifest.json").read_text())
-    assert manifest["version"] == checkpoint.FORMAT_VERSION
+    assert manifest["version"] == files.FORMAT_VERSION
     assert set(manifest["files"]) == {"model.safetensors", "optimizer.safetensors", "state.json"}
     assert {p.name for p in two[1].iterdir()} == {*manifest["files"], "manifest.json"}
 

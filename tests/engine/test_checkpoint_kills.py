@@ -9,7 +9,7 @@ import shutil
 import pytest
 import torch
 
-from mptui.engine.checkpoint import (
+from mptui.engine.checkpoint.files import (
     checkpoints,
     keep_only,
     point,
@@ -18,7 +18,7 @@ from mptui.engine.checkpoint import (
     write_checkpoint,
 )
 from mptui.errors import DiskError
-from mptui.lab.faults import Fault, failing, faulty_disk
+from mptui.lab.crash.faults import Fault, failing, faulty_disk
 from tests.engine.checkpoints import same, snapshot
 
 

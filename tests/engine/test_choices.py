@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from mptui.config.schema import RunConfig
-from mptui.engine.choices import ROUNDS, Choice, choose, layouts, precisions, updates
-from mptui.engine.control import Mailbox, Stopped
-from mptui.engine.kept import Kept
-from mptui.engine.trial import Trial
+from mptui.engine.autotune.result_cache import CachedResult
+from mptui.engine.autotune.select import ROUNDS, Selection, choose, layouts, precisions, updates
+from mptui.engine.autotune.step_timer import StepTimer
+from mptui.engine.mailbox import Mailbox, Stopped
 from mptui.tasks.registry import build_task
 from tests.engine.blots import SIDE
 from tests.engine.small import CPU, mask_net, small_net
@@ -21,7 +21,7 @@ def _own_cache(tmp_path, monkeypatch):
 
 
 def kept(**facts):
-    return Kept("test", {"device": "card", **facts})
+    return CachedResult("test", {"device": "card", **facts})
 
 
 class Card:
@@ -47,10 +47,10 @@ def decided(card, candidates=None, *, steps=LONG, place=None, check_stop=lambda:
 
 
 def test_the_fastest_is_taken_and_said_why():
-    assert decided(Card(fp32=0.4, bf16=0.2)) == Choice(
+    assert decided(Card(fp32=0.4, bf16=0.2)) == Selection(
         "bf16", "2.00x fp32 here (200 ms a step against 400 ms)"
     )
-    assert decided(Card(fp32=0.4, bf16=1.5), place=kept(n=2)) == Choice(
+    assert decided(Card(fp32=0.4, bf16=1.5), place=kept(n=2)) == Selection(
         "fp32", "3.75x bf16 here (400 ms a step against 1.50 s)"
     )
 
@@ -103,7 +103,7 @@ def test_another_card_or_shape_is_measured_anew(other):
 
 def test_a_run_too_short_to_repay_it_measures_nothing_and_takes_what_is_known_of_such_cards():
     card = Card(fp32=1.0, bf16=0.5)
-    assert decided(card, steps=319) == Choice("fp32")
+    assert decided(card, steps=319) == Selection("fp32")
     assert card.taken == []
     assert decided(card, steps=320).name == "bf16"
 
@@ -128,10 +128,10 @@ def test_kept_figures_that_can_not_be_are_not_used(kept_value):
 def test_a_candidate_that_does_not_fit_is_out_and_the_run_goes_on():
     card = Card(fp32=torch.OutOfMemoryError("out of memory"), bf16=0.5)
     choice = decided(card)
-    assert choice == Choice("bf16", "the only one that could take a step here")
+    assert choice == Selection("bf16", "the only one that could take a step here")
     assert card.taken.count("fp32") == 1
     nothing = Card(fp32=RuntimeError("no kernel"), bf16=torch.OutOfMemoryError("out of memory"))
-    assert decided(nothing, place=kept(n=2)) == Choice("fp32")
+    assert decided(nothing, place=kept(n=2)) == Selection("fp32")
 
 
 def test_a_stop_is_seen_before_each_step():
@@ -179,7 +179,7 @@ def trial_of(net, task="classification", classes=("a", "b"), **training):
             "precision": {"mode": "auto"},
         }
     )
-    return Trial(net, build_task(task, classes, config.training), config, CPU)
+    return StepTimer(net, build_task(task, classes, config.training), config, CPU)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
@@ -201,8 +201,8 @@ def test_a_trial_moves_nothing_of_the_run(precision, optimizer):
 
 
 def test_no_candidate_holds_the_gradients_of_another(monkeypatch):
-    monkeypatch.setattr("mptui.engine.norm.LARGE", 1)
-    monkeypatch.setattr("mptui.engine.norm.CACHED", 1)
+    monkeypatch.setattr("mptui.engine.optim.grad_norm.LARGE", 1)
+    monkeypatch.setattr("mptui.engine.optim.grad_norm.CACHED", 1)
     trial = trial_of(small_net())
     for precision in ("fp32", "bf16"):
         trial.step(precision, channels_last=True)()
@@ -227,7 +227,7 @@ def test_on_a_gpu_a_trial_leaves_its_random_numbers_too(precision):
     net = small_net(dropout=0.5)
     config = RunConfig.model_validate({"training": {"batch_size": 4}, "data": {"image_size": SIDE}})
     task = build_task("classification", ("a", "b"), config.training)
-    trial = Trial(net, task, config, torch.device("cuda"))
+    trial = StepTimer(net, task, config, torch.device("cuda"))
     for channels_last in (True, False):
         assert trial.step(precision, channels_last=channels_last)() > 0
         assert trial.update(channels_last=channels_last, fused=False)() > 0

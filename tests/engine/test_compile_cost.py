@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from mptui.engine import snapshots
-from mptui.engine.compiling import AGAIN, PROBE_STEPS
-from mptui.engine.kept import Kept
+from mptui.engine.autotune.result_cache import CachedResult
+from mptui.engine.checkpoint import snapshots
+from mptui.engine.compile.policy import AGAIN, PROBE_STEPS
 from tests.engine.compilers import compiler_for, failing, probe
 from tests.engine.small import CPU, build_trainer, config, end
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 @pytest.fixture
 def kept():
-    return lambda: Kept("compile", {"model": "net"})
+    return lambda: CachedResult("compile", {"model": "net"})
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch._dynamo.exc import InternalTorchDynamoError
 
-from mptui.engine.compiling import PROBE_STEPS, Compiler
+from mptui.engine.compile.policy import PROBE_STEPS, Compiler
 from mptui.events import PhaseChanged, Validated, Warned
 from tests.engine.compilers import compiler_for, failing, probe
 from tests.engine.small import CPU, build_trainer, config, end, losses, of, small_net

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mptui.engine.ema import WeightAverage
+from mptui.engine.optim.ema import WeightAverage
 from mptui.events import Step
 from tests.engine.small import build_trainer, config, end, small_net
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mptui.engine.islands import layers_named
+from mptui.engine.precision.fp32_layers import layers_named
 from mptui.errors import ConfigError
 from tests.engine.small import build_trainer, config, end, small_net
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from mptui.engine import snapshots
-from mptui.engine.checkpoint import read_newest
-from mptui.engine.control import Stopped
+from mptui.engine.checkpoint import snapshots
+from mptui.engine.checkpoint.files import read_newest
+from mptui.engine.mailbox import Stopped
 from mptui.events import EpochFinished
 from tests.engine.blots import Blot, Scene
 from tests.engine.guards.sick import poison

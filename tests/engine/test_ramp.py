@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from mptui.config.schema import TrainingConfig
-from mptui.engine import snapshots
-from mptui.engine.checkpoint import read_newest
-from mptui.engine.control import Command, Stopped
-from mptui.engine.parts import Switch
-from mptui.engine.schedule import RAMP_STEPS, Ramp, Schedule, going_on, schedule_of, standing
+from mptui.engine.checkpoint import snapshots
+from mptui.engine.checkpoint.files import read_newest
+from mptui.engine.job import ProfileSwitch
+from mptui.engine.mailbox import Command, Stopped
+from mptui.engine.optim.lr_schedule import RAMP_STEPS, Ramp, Schedule, going_on, schedule_of, standing
 from mptui.events import Event, PresetSwitched, Step
 from tests.engine.small import build_trainer, config, end, of
 from tests.engine.test_resume import assert_the_same, each_step
@@ -97,7 +97,7 @@ def trainer_of(folder, training):
 
     def rebuild(command):
         other, _ = build_trainer(config(training=LARGE), folder, train=38, model=trainer.model)
-        return Switch(other.job, "large", "small", {"training.lr": ["0.002", "0.05"]})
+        return ProfileSwitch(other.job, "large", "small", {"training.lr": ["0.002", "0.05"]})
 
     trainer.rebuild = rebuild
     return trainer, events

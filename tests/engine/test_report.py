@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from mptui.data.batch import Batch
-from mptui.engine.meter import CAPACITY
-from mptui.engine.report import EpochSums, Reporter
+from mptui.data.core.batch import Batch
+from mptui.engine.reporting.device_buffer import CAPACITY
+from mptui.engine.reporting.reporter import EpochSums, Reporter
 from mptui.events import Event, Step, StepSkipped
 from mptui.tasks.classification import Accuracy
 from tests.engine.small import CPU, of

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from mptui.data.caching import CacheMode
-from mptui.engine import snapshots
-from mptui.engine.checkpoint import never_saved, read_newest
-from mptui.engine.control import Stopped
+from mptui.data.loading.cache_policy import CacheMode
+from mptui.engine.checkpoint import snapshots
+from mptui.engine.checkpoint.files import never_saved, read_newest
+from mptui.engine.mailbox import Stopped
 from mptui.errors import ConfigError, RunDirectoryError
 from mptui.events import EpochFinished, Event, PhaseChanged, Step, Validated, Warned
 from tests.engine.small import build_trainer, config, diffusion_net, end, losses, of, small_net

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from mptui.config.keys import nested
-from mptui.engine import snapshots
-from mptui.engine.checkpoint import read_newest
+from mptui.engine.checkpoint import snapshots
+from mptui.engine.checkpoint.files import read_newest
 from mptui.engine.trainer import Trainer
 from mptui.errors import ConfigError
 from mptui.events import Step

@@ -2,7 +2,7 @@
 
 import torch
 
-from mptui.engine.setup import StepSeeds
+from mptui.engine.torch_setup import StepSeeds
 
 
 def drawn(seed, epoch, sample):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from mptui.engine.tensor_file import write_tensors
+from mptui.io.safetensors import write_tensors
 
 TYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32]
 TYPES += [torch.int16, torch.int8, torch.uint8, torch.bool]

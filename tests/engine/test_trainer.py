@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mptui.engine import saver, update
-from mptui.engine.checkpoint import checkpoints, read_checkpoint
-from mptui.engine.control import Command, Stopped
+from mptui.engine.checkpoint import async_saver
+from mptui.engine.checkpoint.files import checkpoints, read_checkpoint
+from mptui.engine.mailbox import Command, Stopped
+from mptui.engine.optim import guarded_step
+from mptui.engine.optim.guarded_step import HeldBuffers
 from mptui.engine.progress import Best
-from mptui.engine.update import HeldBuffers
 from mptui.errors import DataError, DivergedError
 from mptui.events import (
     Advice,
@@ -93,7 +94,7 @@ def test_max_steps_ends_it_in_the_middle_of_an_epoch_with_a_validation(tmp_path)
 
 def test_a_step_never_waits_for_the_device(tmp_path, monkeypatch):
     # as where an answer would have to be waited for
-    monkeypatch.setattr(update, "HeldBuffers", lambda model, ask: HeldBuffers(model, ask=False))
+    monkeypatch.setattr(guarded_step, "HeldBuffers", lambda model, ask: HeldBuffers(model, ask=False))
 
     def reads(samples):
         with HostReads() as counted:
@@ -317,14 +318,14 @@ def test_it_saves_every_so_many_steps(tmp_path):
 
 
 def test_a_best_that_had_to_wait_is_written_as_soon_as_it_may(tmp_path, monkeypatch):
-    monkeypatch.setattr(saver, "_SHARE", 1e12)
+    monkeypatch.setattr(async_saver, "_SHARE", 1e12)
 
     def then(trainer):
         def steer(event):
             if isinstance(event, Step) and event.step == 2:
                 trainer.mailbox.post(Command("checkpoint"))
             if isinstance(event, Step) and event.step == 7:
-                monkeypatch.setattr(saver, "_SHARE", 0)
+                monkeypatch.setattr(async_saver, "_SHARE", 0)
             if isinstance(event, Step) and event.step == 8:
                 trainer.saver.settle()
 

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mptui.engine.parts import build_parts
-from mptui.engine.schedule import Schedule
+from mptui.engine.job import build_parts
+from mptui.engine.optim.lr_schedule import Schedule
 from tests.engine.blots import CLASSES, SIDE
 from tests.engine.small import build_trainer, config, small_net
 

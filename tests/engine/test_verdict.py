@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mptui.engine.advise import aligned_share
-from mptui.engine.timing import PARTS, StepClock
-from mptui.engine.verdict import Circumstances, Verdict
+from mptui.engine.reporting.bottleneck import Circumstances, Verdict
+from mptui.engine.reporting.speed_advice import aligned_share
+from mptui.engine.reporting.step_clock import PARTS, StepClock
 
 HERE = Circumstances(layers=60, workers=2, cpus=16, cached=False, compiled=False, batch_size=32)
 COMPUTING = {"data": 1.0, "copy": 2.0, "forward": 40.0, "backward": 80.0, "optimizer": 4.0, "other": 1.0}

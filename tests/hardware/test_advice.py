@@ -5,7 +5,7 @@ import pytest
 from mptui.hardware.advice import choose_precision, default_workers, measurable_precisions, recommend
 from mptui.hardware.devices import Machine
 from mptui.hardware.formats import has_code_for
-from mptui.runs.plan import Request, plan_run
+from mptui.runs.planning.plan import Request, plan_run
 from tests.hardware.machines import (
     B200,
     GIB,

@@ -190,7 +190,9 @@ def test_cuda_shows_one_slice_of_a_gpu_with_mig_or_the_one_named(driver):
 
 
 def test_nvml_is_read_without_torch():
-    code = "import sys, mptui.hardware.sampler, mptui.hardware.describe; sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys, mptui.hardware.device_sampler, mptui.hardware.describe; sys.exit('torch' in sys.modules)"
+    )
 
     assert subprocess.run([sys.executable, "-c", code], env=os.environ.copy(), check=False).returncode == 0
 

@@ -4,15 +4,15 @@ import random
 import pytest
 from typer.testing import CliRunner
 
-from mptui.cli import bench_table
 from mptui.cli.main import app
+from mptui.cli.measure import bench_table
 from mptui.cli.output import console
 from mptui.config.schema import RunConfig
 from mptui.hardware.devices import Device
-from mptui.lab.ablation import switches, variants
-from mptui.lab.bench import NO_TIME, Bench
-from mptui.lab.measure import Effort, Measured, MeasureError
-from mptui.runs.plan import Request
+from mptui.lab.bench.ablation import switches, variants
+from mptui.lab.bench.bench import NO_TIME, AblationRun
+from mptui.lab.bench.measure import Effort, MeasureError, ShortRunResult
+from mptui.runs.planning.plan import Request
 
 MIXING = RunConfig.model_validate({"data": {"mixup_alpha": 0.2, "cutmix_alpha": 1.0}})
 
@@ -81,11 +81,11 @@ def test_every_other_round_is_in_the_opposite_order():
 
     def noted(request, settings, effort):
         asked.append(settings["name"])
-        return Measured(100.0, None, None, None, 0.0)
+        return ShortRunResult(100.0, None, None, None, 0.0)
 
     found = [v for v in variants([]) if v.name == "baseline"]
     a, b, c = (type(found[0])(name, name, {"name": name}, None if name == "a" else "a") for name in "abc")
-    lab = Bench(Request(), [a, b, c], effort=Effort(1.0), measure=noted)
+    lab = AblationRun(Request(), [a, b, c], effort=Effort(1.0), measure=noted)
     lab.round(lambda row: None)
     lab.round(lambda row: None)
 
@@ -110,11 +110,11 @@ def test_verdicts_under_noise_that_grows_and_falls_with_the_machine():
             rate = 100 * state[0] / (1 + chance.expovariate(60))
             for key, gain in truth.items():
                 rate *= gain if settings[key] else 1.0
-            return Measured(
+            return ShortRunResult(
                 rate * (0.5 if settings["precision.mode"] == "bf16" else 1), None, None, None, 0.0
             )
 
-        lab = Bench(Request(), variants(found), effort=Effort(1.0), measure=noisy)
+        lab = AblationRun(Request(), variants(found), effort=Effort(1.0), measure=noisy)
         for _ in range(8):
             lab.round(lambda row: None)
         verdicts = {row["name"]: row["verdict"] for row in lab.document()}
@@ -125,14 +125,14 @@ def test_verdicts_under_noise_that_grows_and_falls_with_the_machine():
 
 def test_losses_are_held_against_the_baseline_where_the_batch_is_the_same():
     def measured(request, settings, effort):
-        return Measured(100.0, None, None, 2.0 if settings["precision.mode"] == "fp32" else 2.1, 0.0)
+        return ShortRunResult(100.0, None, None, 2.0 if settings["precision.mode"] == "fp32" else 2.1, 0.0)
 
     found = [
         s
         for s in switches(RunConfig(), device(), cpus=1, precision="bf16")
         if s.name in {"bf16", "fp16", "batch"}
     ]
-    lab = Bench(Request(), variants(found), effort=Effort(1.0), measure=measured)
+    lab = AblationRun(Request(), variants(found), effort=Effort(1.0), measure=measured)
     lab.round(lambda row: None)
     off = {row["name"]: row["loss_off_baseline"] for row in lab.document()}
 
@@ -145,10 +145,10 @@ def test_a_variant_that_does_not_fit_is_told_and_the_others_go_on():
     def measured(request, settings, effort):
         if settings["speed.fused"]:
             raise MeasureError("out of memory")
-        return Measured(100.0, 5, 1.0, 2.0, 0.0)
+        return ShortRunResult(100.0, 5, 1.0, 2.0, 0.0)
 
     found = [s for s in switches(RunConfig(), device(), cpus=1, precision="fp32") if s.name == "fused"]
-    lab = Bench(Request(), variants(found), effort=Effort(1.0), measure=measured)
+    lab = AblationRun(Request(), variants(found), effort=Effort(1.0), measure=measured)
     lab.round(lambda row: None)
     rows = {row["name"]: row for row in lab.document()}
 
@@ -174,13 +174,13 @@ class Machine:
             self.now += effort.limit_s
             raise MeasureError("no result")
         self.now += needed
-        return Measured(100.0, None, self.first_step_s, 2.0, 0.0)
+        return ShortRunResult(100.0, None, self.first_step_s, 2.0, 0.0)
 
 
 def lab_on(machine, names, **options):
     found = switches(RunConfig(), device("cpu", tf32="no"), cpus=1, precision="fp32")
     chosen = [s for s in found if s.name in names]
-    return Bench(
+    return AblationRun(
         Request(), variants(chosen, found), effort=Effort(0.5), measure=machine.measure,
         clock=machine.clock, **options,
     )  # fmt: skip
@@ -228,7 +228,7 @@ def test_each_variant_is_one_line_of_the_table_with_its_interval(capsys, monkeyp
     def measured(request, settings, effort):
         if settings["precision.mode"] == "fp16":
             raise MeasureError("its first step took more than 1.0 s, and so on for a while")
-        return Measured(next(rates), 2**30, 12.5, 2.0, 0.0)
+        return ShortRunResult(next(rates), 2**30, 12.5, 2.0, 0.0)
 
     lab = lab_on(Machine({}), {"fused", "fp16", "channels_last"})
     monkeypatch.setattr(lab, "_measure", measured)

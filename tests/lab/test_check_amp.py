@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from mptui.config.merge import resolve
-from mptui.engine.control import Mailbox, Stopped
-from mptui.engine.parts import Job
+from mptui.engine.job import Job
+from mptui.engine.mailbox import Mailbox, Stopped
 from mptui.errors import ConfigError, DivergedError
 from mptui.lab.amp import check as check_module
-from mptui.lab.amp.check import Checker, check
-from mptui.lab.amp.trial import Bench, cosine
-from mptui.runs.plan import Request, plan_run
+from mptui.lab.amp.check import PrecisionChecker, check
+from mptui.lab.amp.trial import TrialSetup, cosine
+from mptui.runs.planning.plan import Request, plan_run
 from tests.engine.numerics.networks import Gain
 from tests.engine.small import build_trainer, config, end
 
@@ -32,7 +32,7 @@ def plan(**flags):
     return plan_run(Request(None, {key: ("--set", value) for key, value in values.items()}, (), {}))
 
 
-def bench(tmp_path, model: nn.Module, batches: int = 2) -> Bench:
+def bench(tmp_path, model: nn.Module, batches: int = 2) -> TrialSetup:
     """Small images (8 px) and a network for them."""
     trainer, _ = build_trainer(config(training={"batch_size": 16}), tmp_path)
     job: Job = replace(trainer.job, model=model)
@@ -40,7 +40,7 @@ def bench(tmp_path, model: nn.Module, batches: int = 2) -> Bench:
     for window in job.train_loader.windows(0, 1):
         taken += [check_module._own(batch) for batch in window]
     end(trainer)
-    return Bench(job, taken[:batches])
+    return TrialSetup(job, taken[:batches])
 
 
 def head(width: int = 8) -> list[nn.Module]:
@@ -51,7 +51,7 @@ def test_a_healthy_network_is_safe_in_both_and_left_as_it_was(tmp_path):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), *head())
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    checker = Checker(bench(tmp_path, model), Mailbox())
+    checker = PrecisionChecker(bench(tmp_path, model), Mailbox())
     for precision in ("fp32", "bf16", "fp16"):
         checked = checker.check(precision)
         assert checked.safe
@@ -74,7 +74,7 @@ def test_a_layer_out_of_range_is_named_and_mended_by_fp32_layers(tmp_path, gain,
         nn.ReLU(),
         *head(),
     )
-    checker = Checker(bench(tmp_path, model), Mailbox())
+    checker = PrecisionChecker(bench(tmp_path, model), Mailbox())
     assert (checker.ranking.layers[0].name, checker.ranking.layers[0].fault) == ("2", fault)
     fp16 = checker.check("fp16")
     assert fp16.safe
@@ -93,7 +93,7 @@ def test_what_no_island_can_mend_is_not_safe(tmp_path):
         *[module for _ in range(20) for module in (nn.Conv2d(8, 8, 1), nn.ReLU(), Gain(2.5))],
         *head(),
     )
-    fp16 = Checker(bench(tmp_path, model), Mailbox()).check("fp16")
+    fp16 = PrecisionChecker(bench(tmp_path, model), Mailbox()).check("fp16")
     assert not fp16.safe
     assert fp16.why == "the output of 1 is not finite"
 
@@ -101,7 +101,7 @@ def test_what_no_island_can_mend_is_not_safe(tmp_path):
 def test_numbers_that_are_not_finite_in_fp32_end_it(tmp_path):
     model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), Gain(float("inf")), *head())
     with pytest.raises(DivergedError, match="first in 1"):
-        Checker(bench(tmp_path, model), Mailbox())
+        PrecisionChecker(bench(tmp_path, model), Mailbox())
 
 
 def test_a_network_that_turns_at_any_rounding_is_not_blamed_on_bf16(tmp_path):
@@ -111,7 +111,7 @@ def test_a_network_that_turns_at_any_rounding_is_not_blamed_on_bf16(tmp_path):
     for _ in range(40):
         layers += [nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()]
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
-    bf16 = Checker(bench(tmp_path, model, batches=1), Mailbox()).check("bf16")
+    bf16 = PrecisionChecker(bench(tmp_path, model, batches=1), Mailbox()).check("bf16")
     assert bf16.control < 0.9
     assert bf16.safe
     assert bf16.verdict == "as rounding"
@@ -132,7 +132,9 @@ def test_a_network_that_turns_at_any_rounding_is_not_blamed_on_bf16(tmp_path):
 def test_the_words_follow_from_the_cosines(tmp_path, layer, control, verdict):
     """Gradients of one layer that are turned by known angles, beside a network that is as in fp32."""
     torch.manual_seed(0)
-    checker = Checker(bench(tmp_path, nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), *head())), Mailbox())
+    checker = PrecisionChecker(
+        bench(tmp_path, nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), *head())), Mailbox()
+    )
     trial = checker._bench.run("fp32")
     checker._control = checker._bench.run("fp32")
     checker._reference.gradients["0"] = torch.tensor([1.0, 0.0])

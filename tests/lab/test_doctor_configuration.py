@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from mptui.data import decoding
-from mptui.data.shapes import shapes
-from mptui.data.types import Dataset, Problem
+from mptui.data.core.types import Dataset, Problem
+from mptui.data.decode import device_jpeg
+from mptui.data.formats.synthetic import shapes
 from mptui.hardware.devices import Machine
 from mptui.hardware.torch_view import TorchView
 from mptui.lab.doctor import data_checks
 from mptui.lab.doctor.data_checks import check_data
 from mptui.lab.doctor.findings import exit_code
 from mptui.lab.doctor.run_config import check_configuration
-from mptui.runs.plan import Request
+from mptui.runs.planning.plan import Request
 from tests.data.images import class_folders
 from tests.hardware.machines import HOST, RTX_3090, T4, cpu
 
@@ -72,7 +72,7 @@ def test_a_compiler_that_is_not_there_is_told_before_it_is_missed(monkeypatch, t
 
 def test_a_device_that_does_not_decode_is_told(monkeypatch):
     assert "data.decode" not in look("data.decode=device")[1]
-    monkeypatch.setattr(decoding, "why_not", lambda device: "no nvJPEG")
+    monkeypatch.setattr(device_jpeg, "why_not", lambda device: "no nvJPEG")
     found = look("data.decode=device")[1]["data.decode"]
     assert (found.state, found.do) == ("advice", "--set data.decode=auto")
     assert "data.decode" not in look("data.decode=auto")[1]

@@ -6,9 +6,9 @@ from typer.testing import CliRunner
 from mptui.cli.main import app
 from mptui.errors import ConfigError
 from mptui.hardware.devices import Device
-from mptui.lab.guides_table import SUBJECTS, formats, request_of
-from mptui.lab.measure import Measured, MeasureError, Measurer
-from mptui.runs.plan import plan_run
+from mptui.lab.bench.guides_table import SUBJECTS, formats, request_of
+from mptui.lab.bench.measure import MeasureError, Measurer, ShortRunResult
+from mptui.runs.planning.plan import plan_run
 
 GAINS = {"fp32": 1.0, "fp16": 1.8, "bf16": 0.4}
 
@@ -27,7 +27,7 @@ def made_up(monkeypatch):
         name, mode = request.flags["model.name"][1], settings["precision.mode"]
         if (name, mode) == ("vit_l_16", "fp16"):
             raise MeasureError("out of memory", 5)
-        return Measured(100 * GAINS[mode], int(1000 / GAINS[mode]), 1.0, 2.0, 0.0)
+        return ShortRunResult(100 * GAINS[mode], int(1000 / GAINS[mode]), 1.0, 2.0, 0.0)
 
     monkeypatch.setattr(Measurer, "measure", measure)
     return asked

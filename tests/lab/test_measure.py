@@ -11,11 +11,11 @@ import psutil
 import pytest
 
 from mptui.events import EpochStarted, Step
-from mptui.lab.measure import Effort, MeasureError, Measurer, StoppedError
-from mptui.lab.run_watch import LOSS_AT, Watch
-from mptui.lab.unsaved import UnsavedSession
-from mptui.runs.directory import create_run
-from mptui.runs.plan import Request, plan_run
+from mptui.lab.bench.measure import Effort, MeasureError, Measurer, StoppedError
+from mptui.lab.bench.run_listener import LOSS_AT, RunListener
+from mptui.lab.bench.unsaved import UnsavedSession
+from mptui.runs.planning.plan import Request, plan_run
+from mptui.runs.store.directory import create_run
 
 DEADLINE_S = 300
 SMALL = {
@@ -78,7 +78,7 @@ def test_a_run_whose_first_step_takes_too_long_is_given_up(lab):
 
 
 def test_warm_up_and_the_start_of_an_epoch_are_not_measured():
-    watch = Watch(seconds=1.0, loss_at=0)
+    watch = RunListener(seconds=1.0, loss_at=0)
     watch.note(step_event(5, rate=1.0))
     watch.note(step_event(10, rate=100.0))
     watch.note(EpochStarted(epoch=2, epochs=3, steps=10))
@@ -92,7 +92,7 @@ def test_warm_up_and_the_start_of_an_epoch_are_not_measured():
 
 
 def test_epochs_of_one_step_are_measured_all_the_same():
-    watch = Watch(seconds=1.0, loss_at=0)
+    watch = RunListener(seconds=1.0, loss_at=0)
     for step in range(1, 20):
         watch.note(EpochStarted(epoch=step, epochs=100, steps=1))
         watch.note(step_event(step, steps=1))
@@ -101,7 +101,7 @@ def test_epochs_of_one_step_are_measured_all_the_same():
 
 
 def test_slow_steps_are_warm_after_some_seconds():
-    watch = Watch(seconds=1.0, loss_at=0)
+    watch = RunListener(seconds=1.0, loss_at=0)
     for step, rate in enumerate((1.0, 2.0, 3.0, 100.0), 1):
         watch.note(step_event(step, rate=rate, steps=1, seconds=1.5))
 
@@ -110,7 +110,7 @@ def test_slow_steps_are_warm_after_some_seconds():
 
 
 def test_it_is_not_enough_before_the_losses_can_be_compared():
-    watch = Watch(seconds=0.0)
+    watch = RunListener(seconds=0.0)
     for step in range(1, LOSS_AT):
         watch.note(step_event(step, steps=1, loss=float(step)))
     before = watch.enough
@@ -154,7 +154,7 @@ def test_a_run_that_can_not_be_measured_says_why_and_the_next_one_is(lab):
 
 def test_a_measured_run_writes_no_checkpoint_and_needs_no_room_for_one(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr("mptui.engine.checkpoint.shutil.disk_usage", lambda _: usage._replace(free=0))
+    monkeypatch.setattr("mptui.engine.checkpoint.files.shutil.disk_usage", lambda _: usage._replace(free=0))
     flags = {**SMALL, "training.max_steps": ("test", 30)}
     plan = plan_run(Request(None, flags, (), ENVIRON))
     session = UnsavedSession(plan, create_run(tmp_path, "bench", "unet", None))
@@ -212,7 +212,7 @@ def test_a_run_that_takes_too_long_is_given_up(lab):
 
 def test_a_run_ends_with_the_process_that_asked_for_it():
     code = (
-        "import os; from mptui.lab.measure import *; from mptui.runs.plan import Request\n"
+        "import os; from mptui.lab.bench.measure import *; from mptui.runs.planning.plan import Request\n"
         f"request = Request(None, {SMALL!r}, (), os.environ)\n"
         f"Measurer(os.environ).measure(request, {{}}, Effort({DEADLINE_S}))"
     )

@@ -13,7 +13,7 @@ LIMIT_S = 30
 SELFTEST = """
 import os, subprocess, sys
 from pathlib import Path
-from mptui.lab.forkserver import ForkServer
+from mptui.lab.crash.forkserver import ForkServer
 output = Path(sys.argv[1], "output")
 os.mkfifo(output)
 server = ForkServer()

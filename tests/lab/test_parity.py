@@ -13,7 +13,7 @@ from mptui.lab.parity.curves import largest_gaps, read_curves
 from mptui.lab.parity.noise import between_seeds, difference
 from mptui.lab.parity.pieces import Piece
 from mptui.lab.parity.result import compare, read_outcome, sentences, to_document
-from mptui.runs.journal import Journal
+from mptui.runs.store.journal import Journal
 from tests.tui.events import run_started
 
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from mptui.lab import kills
-from mptui.lab.kills import Killer
+from mptui.lab.crash import kills
+from mptui.lab.crash.kills import Killer
 from tests.chaos.conftest import fork_server
 from tests.chaos.runs import UNET
 

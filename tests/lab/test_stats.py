@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from mptui.lab.stats import ROUNDS, ratio, told_rounds
+from mptui.lab.bench.stats import ROUNDS, ratio, told_rounds
 
 TRIALS = 400
 

@@ -7,19 +7,19 @@ import pytest
 
 from mptui.config.merge import resolve
 from mptui.config.schema import CompileMode, DataConfig
-from mptui.engine.footprint import footprint
+from mptui.engine.autotune.memory_estimate import footprint
 from mptui.hardware.advice import choose_precision
 from mptui.hardware.devices import Device
-from mptui.lab.measure import Measured
-from mptui.lab.stats import ratio
+from mptui.lab.bench.measure import ShortRunResult
+from mptui.lab.bench.stats import ratio
 from mptui.lab.tune import outcome
-from mptui.lab.tune.axes import Tunable
-from mptui.lab.tune.search import Axis, Entry, Finding, Option
-from mptui.runs.plan import Plan, Request, filled
+from mptui.lab.tune.search import Entry, Option, TunedSetting, TuneFinding
+from mptui.lab.tune.tunables import Tunable
+from mptui.runs.planning.plan import Plan, Request, filled
 
 GIB = 1 << 30
-PHOTOS = Measured(100.0, GIB, 1.0, 2.0, wait=0.3, epoch_steps=1000)
-NO_WAIT = Measured(100.0, GIB, 1.0, 2.0, wait=0.0, epoch_steps=1000)
+PHOTOS = ShortRunResult(100.0, GIB, 1.0, 2.0, wait=0.3, epoch_steps=1000)
+NO_WAIT = ShortRunResult(100.0, GIB, 1.0, 2.0, wait=0.0, epoch_steps=1000)
 
 
 def device(kind="cuda", **formats):
@@ -61,7 +61,7 @@ def test_on_a_gpu_the_precision_is_worth_most_and_on_starving_data_the_input():
         return [axis.name for axis in sorted(found, key=lambda axis: -axis.worth)]
 
     assert order(NO_WAIT)[0] == "precision.mode"
-    starving = Measured(100.0, GIB, 1.0, 2.0, wait=0.8, epoch_steps=1000)
+    starving = ShortRunResult(100.0, GIB, 1.0, 2.0, wait=0.8, epoch_steps=1000)
     assert set(order(starving)[:4]) == {"data.cache", "data.workers", "data.decode", "data.prefetch"}
 
 
@@ -110,7 +110,7 @@ def test_a_larger_batch_is_tried_where_the_rate_follows_it_and_set_and_memory_ar
     assert values(axes_of(tunable(device(), free=four_times))["training.batch_size"]) == ["128", "256"]
     assert values(axes_of(tunable(device(), free=four_times - 1))["training.batch_size"]) == ["128"]
     assert "training.batch_size" not in axes_of(tunable(device(), free=twice - 1))
-    small = Measured(100.0, GIB, 1.0, 2.0, wait=0.3, epoch_steps=60)
+    small = ShortRunResult(100.0, GIB, 1.0, 2.0, wait=0.3, epoch_steps=60)
     assert "training.batch_size" not in axes_of(tunable(device()), small)
     assert "training.batch_size" not in axes_of(tunable(device(), profile=None))
     asked = {"training.batch_size": ("--batch-size", 64)}
@@ -123,14 +123,14 @@ def done():
     over = ratio([12.0, 12.1, 12.2], [10.0, 10.0, 10.0])
     entry = Entry("fp16", {"precision.mode": "fp16"}, [PHOTOS] * 3, over=over)
     out = Entry("fp32", {"precision.mode": "fp32"}, failed="out of memory")
-    axis = Axis("precision.mode", "bf16", (Option("fp16", {}), Option("fp32", {})), 0.5)
+    axis = TunedSetting("precision.mode", "bf16", (Option("fp16", {}), Option("fp32", {})), 0.5)
     return SimpleNamespace(
         start=start,
         best={**start, "precision.mode": "fp16"},
         total=over,
         total_rounds=3,
         untried=["data.cache"],
-        findings=[Finding(axis, [entry, out], {}, "fp16")],
+        findings=[TuneFinding(axis, [entry, out], {}, "fp16")],
     )
 
 
@@ -151,10 +151,10 @@ def compiled(over=None, failed=None):
     """A search in which max-autotune was measured against eager code, and lost or not."""
     start = done().start
     entry = Entry("max-autotune", {"speed.compile": "max-autotune"}, [PHOTOS] * 4, failed, over=over)
-    axis = Axis("speed.compile", "off", (Option("max-autotune", {}),), 0.5)
+    axis = TunedSetting("speed.compile", "off", (Option("max-autotune", {}),), 0.5)
     return SimpleNamespace(
         start=start, best=dict(start), total=None, total_rounds=0, untried=[],
-        findings=[Finding(axis, [entry], {}, "off")],
+        findings=[TuneFinding(axis, [entry], {}, "off")],
     )  # fmt: skip
 
 
@@ -183,7 +183,7 @@ def test_gains_that_come_to_nothing_together_are_not_saved():
 
 
 def test_the_evidence_names_ratio_rounds_failures_and_what_there_was_no_time_for():
-    told = "\n".join(outcome.evidence(tunable(device()).plan, done(), outcome.Effort(90, 12), 8))
+    told = "\n".join(outcome.evidence(tunable(device()).plan, done(), outcome.TuneCost(90, 12), 8))
 
     assert "precision.mode: fp16 in force; fp16 1.21 times (" in told
     assert "3 rounds" in told

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from mptui.lab.measure import Measured, MeasureError, StoppedError
-from mptui.lab.tune.search import Axis, Option, Patience, Search
+from mptui.lab.bench.measure import MeasureError, ShortRunResult, StoppedError
+from mptui.lab.tune.search import Option, Patience, Search, TunedSetting
 
 RUN_S = 3.0
 START = {"precision.mode": "fp32", "layout": False, "compile": "off", "workers": 1, "fused": True}
@@ -64,12 +64,12 @@ class FakeMachine:
         for each in settings.items():
             rate *= self.gains.get(each, 1.0)
         found = next((self.losses[each] for each in settings.items() if each in self.losses), 2.0)
-        return Measured(rate, None, 0.5, found if loss else None, 0.0)
+        return ShortRunResult(rate, None, 0.5, found if loss else None, 0.0)
 
 
 def propose(best, first):
     return [
-        Axis(
+        TunedSetting(
             key,
             str(best[key]),
             tuple(Option(str(v), {key: v}) for v in (START[key], *values) if v != best[key]),

@@ -13,11 +13,12 @@ import pytest
 
 from mptui.codec import to_record
 from mptui.events import CommandAnswered, Event, RunFinished, Step, Warned
-from mptui.runs import attached, overview
-from mptui.runs.attached import AttachedRun
-from mptui.runs.control import ControlServer
-from mptui.runs.directory import SUMMARY, claim, write_json
-from mptui.runs.journal import NAME, Journal
+from mptui.runs.remote import attached_run
+from mptui.runs.remote.attached_run import AttachedRun
+from mptui.runs.remote.control_server import ControlServer
+from mptui.runs.store import journal_reader
+from mptui.runs.store.directory import SUMMARY, claim, write_json
+from mptui.runs.store.journal import NAME, Journal
 
 DEADLINE_S = 60
 
@@ -162,7 +163,7 @@ def test_a_lost_socket_is_made_up_for_by_the_file_and_found_again(owner, attach)
 
 
 def test_a_run_without_a_socket_is_followed_in_its_file(owner, attach, monkeypatch):
-    monkeypatch.setattr(attached, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(attached_run, "PATIENCE_S", 0.1)
     owner.tell(0)
     source = attach()
     events = until(source, seen(0))
@@ -181,7 +182,7 @@ def test_a_run_that_is_gone_without_a_word_has_crashed(path, attach):
     journal = Journal(path)
     journal.write(Warned(time=1.0, step=7, code="", message=""))
     code = (
-        "import pathlib, sys; from mptui.runs.directory import claim; "
+        "import pathlib, sys; from mptui.runs.store.directory import claim; "
         "claim(pathlib.Path(sys.argv[1])); print(flush=True); sys.stdin.read()"
     )
     arguments = [sys.executable, "-c", code, str(path)]
@@ -228,7 +229,7 @@ def test_commands_reach_the_run(owner, attach):
 
 
 def test_what_is_asked_before_the_run_has_answered_reaches_it(owner, attach, monkeypatch):
-    monkeypatch.setattr(attached, "PATIENCE_S", DEADLINE_S)
+    monkeypatch.setattr(attached_run, "PATIENCE_S", DEADLINE_S)
     owner.tell(0)
     source = attach()
     source.send("pause")
@@ -294,14 +295,14 @@ def test_what_comes_with_the_greeting_is_told(owner, attach, path):
 
 
 def test_nobody_who_polls_waits_and_what_waits_is_bounded(owner, attach, monkeypatch):
-    monkeypatch.setattr(attached, "WAITING_LIMIT", 1000)
-    monkeypatch.setattr(attached, "EVENTS_A_POLL", 300)
+    monkeypatch.setattr(attached_run, "WAITING_LIMIT", 1000)
+    monkeypatch.setattr(attached_run, "EVENTS_A_POLL", 300)
     lines = b"".join(
         json.dumps(to_record(Warned(time=1.0, step=step, code="", message=""))).encode() + b"\n"
         for step in range(8000)
     )
     (owner.path / NAME).write_bytes(lines)
-    monkeypatch.setattr(overview, "WHOLE", 1 << 30)
+    monkeypatch.setattr(journal_reader, "WHOLE", 1 << 30)
     source = attach()
     deadline = time.monotonic() + DEADLINE_S
     while len(source._events) < 1000:

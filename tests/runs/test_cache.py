@@ -5,11 +5,11 @@ import os
 import pytest
 import tomli
 
-from mptui.data import caching
+from mptui.data.loading import cache_policy
 from mptui.events import RunStarted, Warned
-from mptui.runs.directory import create_run
-from mptui.runs.plan import Request, plan_run
-from mptui.runs.session import Session
+from mptui.runs.planning.plan import Request, plan_run
+from mptui.runs.session.session import Session
+from mptui.runs.store.directory import create_run
 from tests.data.images import pairs, stripes
 
 GIB = 1 << 30
@@ -31,7 +31,7 @@ SETTINGS = {
 def memory(monkeypatch):
     """Bytes of the machine in all and free, which a test may change."""
     figures = [64 * GIB, 60 * GIB]
-    monkeypatch.setattr(caching, "host_memory", lambda: tuple(figures))
+    monkeypatch.setattr(cache_policy, "host_memory", lambda: tuple(figures))
     return figures
 
 

@@ -17,9 +17,9 @@ import pytest
 
 from mptui.errors import ConfigError
 from mptui.events import Warned
-from mptui.runs import control, control_place
-from mptui.runs.control import COMMANDS_A_SECOND, ControlServer
-from mptui.runs.journal import NAME, Journal
+from mptui.runs.remote import control_server, control_socket
+from mptui.runs.remote.control_server import COMMANDS_A_SECOND, ControlServer
+from mptui.runs.store.journal import NAME, Journal
 
 DEADLINE_S = 60
 
@@ -86,7 +86,7 @@ def short():
 
 class Client:
     def __init__(self, run):
-        self.socket = control_place.connect(run.path, DEADLINE_S)
+        self.socket = control_socket.connect(run.path, DEADLINE_S)
         self.file = self.socket.makefile("rb")
 
     def line(self):
@@ -185,18 +185,18 @@ def test_a_disk_that_holds_no_sockets_has_one_elsewhere(begin, short, monkeypatc
 
 
 def test_another_user_is_refused(run, monkeypatch):
-    monkeypatch.setattr(control_place, "peer_uid", lambda _: os.geteuid() + 1)
+    monkeypatch.setattr(control_socket, "peer_uid", lambda _: os.geteuid() + 1)
     with socket.socket(socket.AF_UNIX) as stranger:
         stranger.settimeout(DEADLINE_S)
         stranger.connect(str(run.path / "control.sock"))
         assert stranger.recv(100) == b""
     with pytest.raises(PermissionError):  # nor does a client talk to a socket of somebody else
-        control_place.connect(run.path, DEADLINE_S)
+        control_socket.connect(run.path, DEADLINE_S)
 
 
 def test_the_other_end_is_told_by_the_system(run):
-    with control_place.connect(run.path, DEADLINE_S) as connection:
-        assert control_place.peer_uid(connection) == os.geteuid()
+    with control_socket.connect(run.path, DEADLINE_S) as connection:
+        assert control_socket.peer_uid(connection) == os.geteuid()
 
 
 def test_what_a_killed_run_left_is_taken_over(begin, short, connect):
@@ -205,7 +205,7 @@ def test_what_a_killed_run_left_is_taken_over(begin, short, connect):
     code = "import os, socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); os._exit(9)"
     subprocess.run([sys.executable, "-c", code, str(path / "control.sock")], check=False)
     with pytest.raises(ConnectionRefusedError):
-        control_place.connect(path, DEADLINE_S)
+        control_socket.connect(path, DEADLINE_S)
     assert connect(begin(path)).line()["hello"] == 1
 
 
@@ -292,7 +292,7 @@ def test_a_client_that_reads_nothing_is_dropped_and_nobody_waits(run, connect):
 
 
 def test_more_events_than_can_wait_send_all_to_the_journal(run, connect, monkeypatch):
-    monkeypatch.setattr(control, "WAITING_LIMIT", 5)
+    monkeypatch.setattr(control_server, "WAITING_LIMIT", 5)
     client = connect(run)
     assert client.line()["hello"]
     with run.server._lock:  # the thread can't take anything meanwhile
@@ -402,7 +402,7 @@ def test_what_is_no_setting_reaches_no_session(run, connect, argument):
 
 
 def test_any_number_may_watch_up_to_a_limit(run, connect, monkeypatch):
-    monkeypatch.setattr(control, "CLIENTS_LIMIT", 40)
+    monkeypatch.setattr(control_server, "CLIENTS_LIMIT", 40)
     clients = [connect(run) for _ in range(40)]
     for client in clients:
         assert client.line()["hello"]
@@ -417,7 +417,7 @@ def test_any_number_may_watch_up_to_a_limit(run, connect, monkeypatch):
 
 
 def test_a_process_without_files_left_takes_clients_later(run, connect, monkeypatch):
-    monkeypatch.setattr(control, "DEAF_S", 0.05)
+    monkeypatch.setattr(control_server, "DEAF_S", 0.05)
     real: socket.socket = run.server._listener
     refusals: list[int] = []
 

@@ -7,13 +7,13 @@ import pytest
 
 from mptui.config.dump import to_toml
 from mptui.config.schema import DataConfig
-from mptui.data.open import open_dataset
+from mptui.data.formats.open import open_dataset
 from mptui.events import Warned
-from mptui.runs.data_record import NAME, note_data
-from mptui.runs.directory import create_run
-from mptui.runs.journal import read_journal
-from mptui.runs.plan import Request, plan_run
-from mptui.runs.session import Session
+from mptui.runs.planning.plan import Request, plan_run
+from mptui.runs.session.session import Session
+from mptui.runs.store.data_record import NAME, note_data
+from mptui.runs.store.directory import create_run
+from mptui.runs.store.journal import read_journal
 from tests.data.images import class_folders
 
 LIMIT_S = 300

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mptui.engine.control import Stopped
-from mptui.lab.unsaved import UnsavedSession
-from mptui.runs import decide
-from mptui.runs.decide import Decider
-from mptui.runs.directory import CHOICES, create_run, read_summary
-from mptui.runs.plan import Request, plan_run
-from mptui.runs.session import Session
+from mptui.engine.mailbox import Stopped
+from mptui.lab.bench.unsaved import UnsavedSession
+from mptui.runs.planning import autoselect
+from mptui.runs.planning.autoselect import Decider
+from mptui.runs.planning.plan import Request, plan_run
+from mptui.runs.session.session import Session
+from mptui.runs.store.directory import CHOICES, create_run, read_summary
 
 SETTINGS = {
     "model.name": "unet",
@@ -70,7 +70,7 @@ def decided(tmp_path, monkeypatch):
     """Run a short part of a long run on a card; its session, ended."""
 
     def go(card, name="run", *, resume=False, **changed):
-        monkeypatch.setattr(decide, "Trial", card)
+        monkeypatch.setattr(autoselect, "Trial", card)
         flags = {key: ("test", value) for key, value in {**SETTINGS, **changed}.items()}
         run = tmp_path / name if resume else create_run(tmp_path, "test", "unet", name)
         session = Session(plan_run(Request("stable", flags, (), os.environ)), run, resume=resume)
@@ -193,7 +193,7 @@ def test_a_deterministic_run_takes_nothing_that_was_kept_either(decided):
 
 
 def test_a_stop_while_it_measures_ends_it_with_nothing_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(decide, "Trial", Card())
+    monkeypatch.setattr(autoselect, "Trial", Card())
 
     def stop():
         raise Stopped(15)
@@ -209,7 +209,7 @@ def test_a_stop_while_it_measures_ends_it_with_nothing_kept(tmp_path, monkeypatc
 
 
 def test_fp16_is_not_tried_on_a_cpu_and_bf16_is_whatever_the_table_says(tmp_path, monkeypatch):
-    monkeypatch.setattr(decide, "Trial", Card(bf16=0.5))
+    monkeypatch.setattr(autoselect, "Trial", Card(bf16=0.5))
     flags = {key: ("test", value) for key, value in SETTINGS.items()}
     plan = plan_run(Request("stable", flags, (), os.environ))
     told = []

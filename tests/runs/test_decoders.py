@@ -8,15 +8,15 @@ import pytest
 import tomli
 import torch
 
-from mptui.data import decoding
-from mptui.data.open import open_dataset
+from mptui.data.decode import device_jpeg
+from mptui.data.formats.open import open_dataset
 from mptui.events import PhaseChanged, Warned
 from mptui.hardware.devices import Device
-from mptui.runs import decide, decoders
-from mptui.runs.decide import Decider
-from mptui.runs.directory import create_run, read_summary
-from mptui.runs.plan import Request, plan_run
-from mptui.runs.session import Session
+from mptui.runs.planning import autoselect, decoders
+from mptui.runs.planning.autoselect import Decider
+from mptui.runs.planning.plan import Request, plan_run
+from mptui.runs.session.session import Session
+from mptui.runs.store.directory import create_run, read_summary
 from tests.data.images import photo
 from tests.runs.test_decide import Card
 
@@ -68,7 +68,7 @@ class HostAsCard(Device):
 
 
 def decided(plan, folder, monkeypatch, *, step_s=1.0, emit=lambda event: None):
-    monkeypatch.setattr(decide, "Trial", lambda *_: Steps(step_s))
+    monkeypatch.setattr(autoselect, "Trial", lambda *_: Steps(step_s))
     dataset = open_dataset(
         plan.config.data,
         task="classification",
@@ -104,7 +104,7 @@ def test_the_device_decodes_where_that_is_clearly_faster(
     photos, tmp_path, monkeypatch, workers_s, device_s, step_s, taken, why
 ):
     def reading(self, loader, epoch):
-        return device_s if isinstance(loader._transfer, decoding.Decoding) else workers_s
+        return device_s if isinstance(loader._transfer, device_jpeg.Decoding) else workers_s
 
     monkeypatch.setattr(decoders.Readings, "_reading", reading)
     plan = decided(as_if_cuda(plan_of(photos)), tmp_path, monkeypatch, step_s=step_s)
@@ -176,13 +176,13 @@ def run_to_the_end(tmp_path, plan):
 
 def test_a_run_trains_to_the_same_figures_whoever_decodes(photos, tmp_path, monkeypatch):
     calls: list[int] = []
-    plain = decoding.decoded
+    plain = device_jpeg.decoded
 
     def counted(files, device):
         calls.append(len(files))
         return plain(files, device)
 
-    monkeypatch.setattr(decoding, "decoded", counted)
+    monkeypatch.setattr(device_jpeg, "decoded", counted)
     losses = {}
     for decode in ("cpu", "device"):
         plan = plan_of(photos, **{"data.decode": decode, "training.epochs": 2, "training.lr": 0.001})

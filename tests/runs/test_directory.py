@@ -9,8 +9,8 @@ import pytest
 
 from mptui.errors import ConfigError, DiskError, RunDirectoryError
 from mptui.events import SCHEMA_VERSION
-from mptui.runs import journal
-from mptui.runs.directory import (
+from mptui.runs.store import journal
+from mptui.runs.store.directory import (
     CHOICES,
     CONFIG,
     ENVIRONMENT,
@@ -25,7 +25,7 @@ from mptui.runs.directory import (
     write_json,
     write_text,
 )
-from mptui.runs.lock import owner_of
+from mptui.runs.store.lock import owner_of
 
 # -- names
 

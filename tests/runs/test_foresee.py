@@ -3,8 +3,8 @@ import pytest
 from mptui.config.dump import to_toml
 from mptui.config.merge import resolve
 from mptui.errors import ConfigError
-from mptui.runs.foresee import foresee
-from mptui.runs.plan import Request
+from mptui.runs.planning.plan import Request
+from mptui.runs.planning.profile_diff import foresee
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import os
 import pytest
 import torch
 
-from mptui.data.loader import Loader
+from mptui.data.loading.loader import Loader
 from mptui.models.zoo import build
-from mptui.runs.directory import create_run
-from mptui.runs.plan import Request, plan_run
-from mptui.runs.session import Session
+from mptui.runs.planning.plan import Request, plan_run
+from mptui.runs.session.session import Session
+from mptui.runs.store.directory import create_run
 from tests.data.images import class_folders
 from tests.engine.guards.sick import Gain
 
@@ -83,7 +83,7 @@ def test_a_run_that_can_not_be_mended_leaves_a_report(ended, monkeypatch):
         model.layer2 = torch.nn.Sequential(*model.get_submodule("layer2").children(), Gain(float("inf")))
         return model
 
-    monkeypatch.setattr("mptui.runs.prepare.build", with_a_sick_layer)
+    monkeypatch.setattr("mptui.runs.planning.build.build", with_a_sick_layer)
     result, run, journal = ended(**{"guards.max_recoveries": 1, "training.epochs": 9})
     assert result.exit_code == 4
     assert "divergence.json" in result.error.hint
@@ -108,7 +108,7 @@ def test_out_of_memory_that_can_not_be_mended_has_its_code(ended, monkeypatch):
     def fail(module, inputs):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr("mptui.runs.prepare.build", without_memory)
+    monkeypatch.setattr("mptui.runs.planning.build.build", without_memory)
     result, run, _ = ended()
     assert (result.status, result.exit_code) == ("out_of_memory", 5)
     assert "one sample at a time" in result.error.message

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from mptui.runs.history import History
+from mptui.runs.view.metric_history import History
 
 
 def filled(count, value=lambda i: 1.0, capacity=64):

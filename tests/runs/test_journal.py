@@ -15,8 +15,8 @@ import pytest
 
 from mptui.errors import DiskError
 from mptui.events import CheckpointSaved, Warned
-from mptui.lab.faults import Fault, failing, faulty_disk
-from mptui.runs.journal import NAME, Journal, read_journal
+from mptui.lab.crash.faults import Fault, failing, faulty_disk
+from mptui.runs.store.journal import NAME, Journal, read_journal
 
 EVENTS = [
     Warned(time=1.5, step=1, code="a", message="one"),
@@ -187,7 +187,7 @@ def test_any_call_may_fail_and_each_event_is_there_once(tmp_path, when, error):
 
 
 def test_where_too_many_wait_the_oldest_go_and_are_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr("mptui.runs.journal.MOST_WAITING", 10)
+    monkeypatch.setattr("mptui.runs.store.journal.MOST_WAITING", 10)
     journal, events = Journal(tmp_path), numbered(25)
     journal.write(events[0])
     with full_after(tmp_path / NAME, room=0):
@@ -214,7 +214,7 @@ STOPPED_IN_A_WRITE = """
 import os, signal, sys
 from pathlib import Path
 from mptui.events import Warned
-from mptui.runs.journal import Journal
+from mptui.runs.store.journal import Journal
 journal = Journal(Path(sys.argv[1]))
 journal.write(Warned(step=1, code="first", message=""))
 write = os.write

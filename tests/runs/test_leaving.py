@@ -12,13 +12,13 @@ import psutil
 import pytest
 import torch
 
-from mptui.engine.checkpoint import read_newest
+from mptui.engine.checkpoint.files import read_newest
 from mptui.events import CheckpointSaved, EpochFinished, PhaseChanged, RunFinished, Step
-from mptui.runs.directory import create_run, read_summary
-from mptui.runs.journal import read_journal
-from mptui.runs.leaving import worker_left
-from mptui.runs.plan import Request, plan_run
-from mptui.runs.session import Session
+from mptui.runs.planning.plan import Request, plan_run
+from mptui.runs.session.session import Session
+from mptui.runs.session.shutdown import worker_left
+from mptui.runs.store.directory import create_run, read_summary
+from mptui.runs.store.journal import read_journal
 
 LIMIT_S = 300.0
 SETTINGS = {
@@ -187,7 +187,7 @@ def test_a_real_process_ends_by_a_real_signal_while_it_compiles(tmp_path):
 
 ENDS_WITH_COMPILERS = """
 import subprocess, sys
-from mptui.runs.leaving import end_now
+from mptui.runs.session.shutdown import end_now
 inner = "import subprocess, sys; print(subprocess.Popen(['sleep', '1000']).pid, flush=True); input()"
 pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
 child = subprocess.Popen([sys.executable, "-c", inner], **pipes)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mptui.errors import RunDirectoryError
-from mptui.runs import control_place
-from mptui.runs.directory import claim
+from mptui.runs.remote import control_socket
+from mptui.runs.store.directory import claim
 from tests.odd_files import KINDS, put
 
 FILES = (
@@ -65,15 +65,15 @@ def folders(base):
 def test_the_socket_s_folder_of_a_process_that_was_killed_goes(place, monkeypatch):
     run, base = place
     code = (
-        "import os, pathlib, signal, sys; from mptui.runs.control_place import listen; "
+        "import os, pathlib, signal, sys; from mptui.runs.remote.control_socket import listen; "
         "listen(pathlib.Path(sys.argv[1])); os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", code, str(run)], check=False)
     (left,) = folders(base)
-    living = control_place.listen(run)  # its predecessor may just be about to listen
+    living = control_socket.listen(run)  # its predecessor may just be about to listen
     assert len(folders(base)) == 2
-    monkeypatch.setattr(control_place, "_YOUNG_S", 0.0)
-    other = control_place.listen(run)
+    monkeypatch.setattr(control_socket, "_YOUNG_S", 0.0)
+    other = control_socket.listen(run)
     assert len(folders(base)) == 2
     assert left not in folders(base)
     for each in (living, other):
@@ -83,15 +83,15 @@ def test_the_socket_s_folder_of_a_process_that_was_killed_goes(place, monkeypatc
 
 def test_a_folder_that_holds_anything_else_stays(place, monkeypatch):
     run, base = place
-    monkeypatch.setattr(control_place, "_YOUNG_S", 0.0)
+    monkeypatch.setattr(control_socket, "_YOUNG_S", 0.0)
     file, full, link = (base / name for name in ("mptui-file", "mptui-full", "mptui-link"))
     for folder in (file, full):
         folder.mkdir()
-    (file / control_place.NAME).write_text("")
+    (file / control_socket.NAME).write_text("")
     with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(full / control_place.NAME))
+        dead.bind(str(full / control_socket.NAME))
     (full / "more").write_text("")
     link.symlink_to(full)
-    control_place.listen(run).remove()
+    control_socket.listen(run).remove()
     assert folders(base) == [file, full, link]
     assert len(list(full.iterdir())) == 2

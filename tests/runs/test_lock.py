@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from mptui.errors import DiskError, RunDirectoryError
-from mptui.runs import lock as locks
-from mptui.runs.directory import claim, status_of
-from mptui.runs.lock import LOST_AFTER_S, holder_of, owner_of
+from mptui.runs.store import lock as locks
+from mptui.runs.store.directory import claim, status_of
+from mptui.runs.store.lock import LOST_AFTER_S, holder_of, owner_of
 
 
 @pytest.fixture
 def other_owner(tmp_path):
     """Another process that has claimed the run, and lives until its input ends."""
     code = (
-        "import pathlib, sys; from mptui.runs.directory import claim; "
+        "import pathlib, sys; from mptui.runs.store.directory import claim; "
         "claim(pathlib.Path(sys.argv[1])); print('claimed', flush=True); sys.stdin.read()"
     )
     process = subprocess.Popen(

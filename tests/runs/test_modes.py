@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from mptui.cli.main import app
 from mptui.errors import ConfigError
-from mptui.runs.directory import create_run, read_summary
-from mptui.runs.plan import Request, plan_run
-from mptui.runs.session import Session
+from mptui.runs.planning.plan import Request, plan_run
+from mptui.runs.session.session import Session
+from mptui.runs.store.directory import create_run, read_summary
 from tests.data.images import SHARED, photo
 
 LIMIT_S = 300.0

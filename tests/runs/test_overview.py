@@ -9,17 +9,17 @@ import pytest
 
 from mptui.codec import to_record
 from mptui.events import DeviceSample, Event, Progress, Step, Validated, Warned
-from mptui.runs import overview
-from mptui.runs.journal import NAME, parsed, read_journal
+from mptui.runs.store import journal_reader
+from mptui.runs.store.journal import NAME, parsed, read_journal
 from tests.tui.events import beginning, training
 
 
 @pytest.fixture
 def small_blocks(monkeypatch):
     """A journal of some hundred kB is a long one."""
-    monkeypatch.setattr(overview, "WHOLE", 20_000)
-    monkeypatch.setattr(overview, "BLOCKS", 50)
-    monkeypatch.setattr(overview, "RARE", 8)
+    monkeypatch.setattr(journal_reader, "WHOLE", 20_000)
+    monkeypatch.setattr(journal_reader, "BLOCKS", 50)
+    monkeypatch.setattr(journal_reader, "RARE", 8)
 
 
 def write(folder, events):
@@ -30,7 +30,7 @@ def write(folder, events):
 
 
 def read(path, start=0, end=None):
-    return [event for _, events in overview.read_events(path, start, end) for event in events]
+    return [event for _, events in journal_reader.read_events(path, start, end) for event in events]
 
 
 def run_of(scale=1.0):
@@ -82,7 +82,7 @@ def test_no_spike_is_lost_and_few_lines_are_parsed(tmp_path, monkeypatch, small_
         lines.append(line)
         return parsed(line)
 
-    monkeypatch.setattr(overview, "parsed", counted)
+    monkeypatch.setattr(journal_reader, "parsed", counted)
     found = read(path)
     steps = steps_of(events)
     kept = steps_of(found)
@@ -126,7 +126,7 @@ def test_what_happens_often_is_thinned(tmp_path, small_blocks):
 def test_a_journal_is_read_on_from_where_one_stopped(tmp_path, small_blocks):
     events = run_of()
     path = write(tmp_path, events)
-    (first, *_), *_, (position, _) = overview.read_events(path, 0)
+    (first, *_), *_, (position, _) = journal_reader.read_events(path, 0)
     assert position == path.stat().st_size
     assert first > 0
     write(tmp_path, [Warned(time=1.0, code="later", message="")])
@@ -168,7 +168,7 @@ def test_steps_that_another_version_wrote_are_read_too(tmp_path, small_blocks):
     ids=lambda noise: noise[:20],
 )
 def test_what_is_no_event_is_passed_over(tmp_path, monkeypatch, small_blocks, noise):
-    monkeypatch.setattr(overview, "LONGEST_LINE", 50_000)
+    monkeypatch.setattr(journal_reader, "LONGEST_LINE", 50_000)
     events = run_of()
     path = write(tmp_path, events[:1000])
     with path.open("ab") as file:
@@ -187,6 +187,6 @@ def test_a_torn_last_line_is_left_for_later(tmp_path, small_blocks):
     whole = to_record(events[-1])
     with path.open("ab") as file:
         file.write(b'{"event":"warn')
-    *_, (position, found) = overview.read_events(path, 0)
+    *_, (position, found) = journal_reader.read_events(path, 0)
     assert position == size
     assert to_record(found[-1]) == whole

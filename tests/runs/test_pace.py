@@ -3,7 +3,7 @@
 import pytest
 
 from mptui.events import Step
-from mptui.runs.pace import FORWARD_SHARE, HALF_LIFE_S, Pace
+from mptui.runs.view.eta import FORWARD_SHARE, HALF_LIFE_S, Pace
 
 
 def step(at, steps=1, step_time_s=None):

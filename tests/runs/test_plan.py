@@ -7,7 +7,7 @@ import pytest
 from mptui.config.merge import resolve
 from mptui.hardware.devices import Device, Machine
 from mptui.hardware.nvml import GpuInfo
-from mptui.runs.plan import Request, filled, plan_run
+from mptui.runs.planning.plan import Request, filled, plan_run
 from tests.data.images import class_folders
 from tests.hardware.machines import HOST, card
 

@@ -4,11 +4,11 @@ import os
 
 import pytest
 
-from mptui.data.prepared import open_prepared
+from mptui.data.formats.sharded import open_prepared
 from mptui.events import EpochFinished, Validated
-from mptui.runs.directory import create_run
-from mptui.runs.plan import Request, plan_run
-from mptui.runs.session import Session
+from mptui.runs.planning.plan import Request, plan_run
+from mptui.runs.session.session import Session
+from mptui.runs.store.directory import create_run
 from tests.data.images import pairs, stripes
 from tests.data.prepared_sets import prepared
 

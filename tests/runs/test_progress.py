@@ -1,7 +1,7 @@
 """How far the preparation of a run has come is told by the clock, and not by the files."""
 
 from mptui.events import Event, Progress
-from mptui.runs.prepare import PacedProgress
+from mptui.runs.planning.build import PacedProgress
 
 
 def test_a_million_files_are_told_a_few_times_a_second_and_to_their_end():

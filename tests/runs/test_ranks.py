@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from mptui.errors import ConfigError
-from mptui.runs.plan import Request, plan_run
+from mptui.runs.planning.plan import Request, plan_run
 
 SEVERAL = {
     "torchrun": {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"},

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mptui.runs.result import not_deterministic
+from mptui.runs.session.exit_status import not_deterministic
 
 
 def test_an_operation_without_a_deterministic_way_is_a_setting_to_change():

@@ -8,12 +8,12 @@ import pytest
 
 from mptui.errors import ConfigError, RunDirectoryError
 from mptui.events import RunFinished, Step
-from mptui.runs import records
-from mptui.runs.directory import create_run, read_summary, write_json
-from mptui.runs.journal import read_journal
-from mptui.runs.lock import owner_of
-from mptui.runs.plan import Request, plan_run
-from mptui.runs.session import Session
+from mptui.runs.planning.plan import Request, plan_run
+from mptui.runs.session.session import Session
+from mptui.runs.store import writer
+from mptui.runs.store.directory import create_run, read_summary, write_json
+from mptui.runs.store.journal import read_journal
+from mptui.runs.store.lock import owner_of
 
 LIMIT_S = 300.0
 SETTINGS = {
@@ -75,7 +75,7 @@ def test_a_run_is_made_longer_and_its_rate_goes_on_in_the_longer_schedule(traine
 
 def test_a_run_that_another_process_took_over_is_left_to_it(tmp_path, monkeypatch):
     """As after a stop of minutes, in which the lock of another machine's process looks abandoned."""
-    monkeypatch.setattr(records, "WRITTEN_EVERY_S", 3600.0)
+    monkeypatch.setattr(writer, "WRITTEN_EVERY_S", 3600.0)
     flags = {key: ("test", value) for key, value in {**SETTINGS, "training.epochs": 100_000}.items()}
     run = create_run(tmp_path, "test", "unet", "run")
     session = Session(plan_run(Request("stable", flags, (), os.environ)), run)

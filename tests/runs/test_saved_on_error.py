@@ -6,14 +6,14 @@ import shutil
 import pytest
 import torch
 
-from mptui.engine.checkpoint import read_newest
-from mptui.engine.saver import Saver
+from mptui.engine.checkpoint.async_saver import Saver
+from mptui.engine.checkpoint.files import read_newest
 from mptui.engine.trainer import Trainer
 from mptui.events import CheckpointSaved, Step
-from mptui.runs.directory import CHECKPOINTS, create_run, read_summary
-from mptui.runs.journal import read_journal
-from mptui.runs.plan import Request, plan_run
-from mptui.runs.session import Session
+from mptui.runs.planning.plan import Request, plan_run
+from mptui.runs.session.session import Session
+from mptui.runs.store.directory import CHECKPOINTS, create_run, read_summary
+from mptui.runs.store.journal import read_journal
 from tests.data.images import class_folders
 
 LIMIT_S = 300.0
@@ -104,8 +104,8 @@ def no_mapping(*_, **__):
 @pytest.mark.parametrize(
     "place",
     [
-        "mptui.runs.prepare.open_dataset",
-        "mptui.runs.prepare.build",
+        "mptui.runs.planning.build.open_dataset",
+        "mptui.runs.planning.build.build",
         "mptui.engine.epoch_end.snapshots.take",
         "mptui.engine.trainer.evaluate",
     ],
@@ -120,7 +120,7 @@ def test_memory_of_the_host_that_runs_out_anywhere_has_its_exit_code(trained, pl
 
 
 def test_memory_that_runs_out_while_a_checkpoint_is_written_has_its_exit_code(trained, monkeypatch):
-    monkeypatch.setattr("mptui.engine.saver.write_checkpoint", full_host)
+    monkeypatch.setattr("mptui.engine.checkpoint.async_saver.write_checkpoint", full_host)
     result, _ = trained()
     assert (result.status, result.exit_code) == ("out_of_memory", 5)
 

@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from mptui.events import RunFinished
-from mptui.runs.journal import read_journal
-from mptui.runs.records import Records
+from mptui.runs.store.journal import read_journal
+from mptui.runs.store.writer import Records
 from tests.runs.test_leaving import LIMIT_S, finish, session
 
 SMALL = {"speed.compile": "off", "training.max_steps": 1}

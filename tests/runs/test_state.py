@@ -19,7 +19,7 @@ from mptui.events import (
     Validated,
     Warned,
 )
-from mptui.runs.state import LOG_LINES, METRICS, RunView
+from mptui.runs.view.run_view import LOG_LINES, METRICS, RunView
 from tests.tui.events import START, demo, finished, run_started, step_event, training
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from mptui.events import Recovered, Warned
-from mptui.runs.summary import LIST_LIMIT, Summary
+from mptui.runs.store.summary import LIST_LIMIT, Summary
 
 HALF = LIST_LIMIT // 2
 

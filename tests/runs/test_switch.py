@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from mptui.config.dump import to_toml
-from mptui.engine.checkpoint import read_checkpoint
-from mptui.engine.control import Command, Mailbox
+from mptui.engine.checkpoint.files import read_checkpoint
+from mptui.engine.mailbox import Command, Mailbox
 from mptui.events import CommandAnswered, EpochFinished, Paused, PresetSwitched, Step, Warned
-from mptui.runs.directory import create_run
-from mptui.runs.foresee import Place, foresee
-from mptui.runs.plan import Request, plan_run
-from mptui.runs.prepare import prepare
-from mptui.runs.session import Session
-from mptui.runs.switching import build_switch
+from mptui.runs.planning.build import prepare
+from mptui.runs.planning.plan import Request, plan_run
+from mptui.runs.planning.profile_diff import Place, foresee
+from mptui.runs.planning.switch_job import build_switch
+from mptui.runs.session.session import Session
+from mptui.runs.store.directory import create_run
 
 SETTINGS = {
     "model.name": "unet",

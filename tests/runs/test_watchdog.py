@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from mptui.events import DeviceSample, PhaseChanged, Progress, Step, Warned
-from mptui.runs import watchdog
-from mptui.runs.watchdog import NAME, Watchdog
+from mptui.runs.session import watchdog
+from mptui.runs.session.watchdog import NAME, Watchdog
 
 
 class Clock:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mptui.data.types import IGNORE
+from mptui.data.core.types import IGNORE
 from mptui.tasks.segmentation import Overlap, Segmentation
 from tests.tasks.batches import loss_and_gradient, masked, padded
 

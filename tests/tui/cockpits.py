@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from mptui.tui.cockpit import Cockpit
-from mptui.tui.looking import look
 from mptui.tui.screens.detection import DetectionScreen
+from mptui.tui.setup.machine_scan import look
 from tests.tui.events import MemorySource
 from tests.tui.frames import frame
 

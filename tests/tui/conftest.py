@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from mptui.tui import background
+from mptui.tui import threads
 
 
 @pytest.fixture
@@ -14,4 +14,4 @@ def chance() -> random.Random:
 def _no_thread_outlives_its_test():
     """What a screen began in the background (torch is loaded there) ends before the next test."""
     yield
-    assert background.wait(120)
+    assert threads.wait(120)

@@ -21,7 +21,7 @@ from mptui.events import (
     StepSkipped,
     Validated,
 )
-from mptui.runs.state import RunView
+from mptui.runs.view.run_view import RunView
 
 START = 1_790_000_000.0
 GIB = 1 << 30

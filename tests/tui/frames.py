@@ -3,7 +3,7 @@
 from contextlib import asynccontextmanager
 
 from mptui.tui.app import MptuiApp
-from mptui.tui.keymap import Keymap
+from mptui.tui.keys.keymap import Keymap
 from mptui.tui.screens.live import LiveScreen
 
 

@@ -9,11 +9,11 @@ from textual.events import Print
 
 from mptui.codec import to_record
 from mptui.errors import ConfigError
-from mptui.runs.attached import AttachedRun
-from mptui.tui.ascii import needs_ascii, to_ascii
+from mptui.runs.remote.attached_run import AttachedRun
 from mptui.tui.screens.page import Page
-from mptui.tui.shell import TerminalApp
-from mptui.tui.terminal import check_terminal
+from mptui.tui.terminal.ascii import needs_ascii, to_ascii
+from mptui.tui.terminal.stdio import check_terminal
+from mptui.tui.terminal_app import TerminalApp
 from tests.tui.events import demo, finished
 from tests.tui.frames import frame, live
 

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from mptui.tui.looking import look
-from mptui.tui.watch import Watch
+from mptui.tui.setup.device_samplers import DeviceSamplers
+from mptui.tui.setup.machine_scan import look
 from tests.hardware.conftest import driver
 from tests.hardware.fake_nvml import GIB, h200, t4
 from tests.hardware.machines import MPS, XPU, amd, cpu
@@ -169,7 +169,7 @@ async def test_a_signal_before_any_run_ends_the_program():
 
 
 def test_the_host_is_not_told_as_the_card_of_another_maker():
-    watch = Watch()
+    watch = DeviceSamplers()
     watch.follow([amd("gfx942"), XPU, MPS, cpu()])
     try:
         assert [watch.latest(device) for device in (amd("gfx942"), XPU, MPS)] == [(None, None)] * 3

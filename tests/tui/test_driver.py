@@ -3,7 +3,7 @@
 import asyncio
 import signal
 
-from mptui.tui.driver import SteadyDriver
+from mptui.tui.terminal.driver import SteadyDriver
 
 
 class Recorder(SteadyDriver):

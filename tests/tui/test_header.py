@@ -1,8 +1,8 @@
 """The first line of the live screen."""
 
 from mptui.events import Alert, PhaseChanged
-from mptui.runs.state import RunView
-from mptui.tui.widgets.header import headline
+from mptui.runs.view.run_view import RunView
+from mptui.tui.widgets.live.header import headline
 
 
 def test_an_alert_is_red_until_it_is_over():

@@ -7,20 +7,20 @@ import pytest
 from textual.binding import BindingsMap
 
 from mptui.tui.app import MptuiApp
-from mptui.tui.keymap import FILE_NAME, load_keymap
-from mptui.tui.keys import KEYS, bindings, display
-from mptui.tui.screens.ask import AskDialog
-from mptui.tui.screens.choices import DiscardDialog, LeaveDialog, StopDialog
+from mptui.tui.dialogs.choices import DiscardDialog, LeaveDialog, StopDialog
+from mptui.tui.dialogs.help import HelpScreen
+from mptui.tui.dialogs.input import AskDialog
+from mptui.tui.dialogs.switch_profile import PresetDialog
+from mptui.tui.keys.bindings import KEYS, bindings, display
+from mptui.tui.keys.keymap import FILE_NAME, load_keymap
 from mptui.tui.screens.detection import DetectionScreen
-from mptui.tui.screens.help import HelpScreen
 from mptui.tui.screens.live import LiveScreen
 from mptui.tui.screens.numerics import NumericsScreen
 from mptui.tui.screens.picker import PickerScreen
-from mptui.tui.screens.preset import PresetDialog
-from mptui.tui.widgets.chart import Chart
+from mptui.tui.widgets.chart.chart import Chart
 from mptui.tui.widgets.column import Column
-from mptui.tui.widgets.log import LogPanel
-from mptui.tui.widgets.values import KeyedList
+from mptui.tui.widgets.live.log import LogPanel
+from mptui.tui.widgets.setup.setting_list import KeyedList
 
 OWNERS = {
     "live": LiveScreen,

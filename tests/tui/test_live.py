@@ -14,7 +14,7 @@ from mptui.events import (
     RunFinished,
     Warned,
 )
-from mptui.tui.widgets.chart import Chart
+from mptui.tui.widgets.chart.chart import Chart
 from tests import hostile
 from tests.tui.events import (
     START,

@@ -8,9 +8,9 @@ from textual.events import Key
 from mptui.config.dump import to_toml
 from mptui.config.merge import resolve
 from mptui.events import Advice, Paused, PresetSwitched, Resumed
-from mptui.runs.plan import Request
-from mptui.tui.keymap import Keymap
-from mptui.tui.keys import heard_on
+from mptui.runs.planning.plan import Request
+from mptui.tui.keys.bindings import heard_on
+from mptui.tui.keys.keymap import Keymap
 from tests.tui.cockpits import until
 from tests.tui.events import START, MemorySource, demo, finished
 from tests.tui.frames import frame, live, put, seen

@@ -3,7 +3,7 @@
 import pytest
 
 from mptui.events import Numerics, NumericsLayer, PrecisionChanged
-from mptui.tui.keys import heard_on
+from mptui.tui.keys.bindings import heard_on
 from tests.tui.events import START, MemorySource, demo, finished
 from tests.tui.frames import frame, live, put, seen
 

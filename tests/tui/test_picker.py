@@ -10,12 +10,12 @@ from textual.widgets import Input
 
 from mptui.config.profiles import list_profiles
 from mptui.config.validate import read_profile
-from mptui.engine.footprint import Footprint
-from mptui.runs.plan import Request
+from mptui.engine.autotune.memory_estimate import Footprint
+from mptui.runs.planning.plan import Request
 from mptui.tui.app import MptuiApp
-from mptui.tui.fits import Fit
-from mptui.tui.last import load_last, save_last, state_folder
 from mptui.tui.screens.picker import PickerScreen
+from mptui.tui.setup.last_selection import load_last, save_last, state_folder
+from mptui.tui.setup.memory_fit import Fit
 from tests import hostile
 from tests.hardware.machines import GIB, H200, T4
 from tests.tui.cockpits import cockpit, until

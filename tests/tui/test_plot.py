@@ -2,11 +2,11 @@ import math
 
 import pytest
 
-from mptui.runs.history import History
-from mptui.runs.state import Mark
-from mptui.tui.widgets.axes import linear_axis, log_axis
-from mptui.tui.widgets.cursor import moved, nearest
-from mptui.tui.widgets.plot import GUTTER, Drawing, Plot, Series
+from mptui.runs.view.metric_history import History
+from mptui.runs.view.run_view import Mark
+from mptui.tui.widgets.chart.axes import linear_axis, log_axis
+from mptui.tui.widgets.chart.cursor import moved, nearest
+from mptui.tui.widgets.chart.plot import GUTTER, Drawing, Plot, Series
 
 
 def history(values, every=1):

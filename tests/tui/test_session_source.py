@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from mptui.events import CommandAnswered, Event, Paused, PhaseChanged, Progress, RunFinished, RunStarted, Step
-from mptui.runs.plan import Request
-from mptui.tui.session_source import SessionSource
-from mptui.tui.widgets.header import headline
+from mptui.runs.planning.plan import Request
+from mptui.tui.sources.in_process import SessionSource
+from mptui.tui.widgets.live.header import headline
 
 DEADLINE_S = 120
 LOOK_S = 0.02

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from mptui.tui.keys import heard_on
+from mptui.tui.keys.bindings import heard_on
 from mptui.tui.screens.live import PAGES
 from tests.tui.cockpits import DEADLINE_S, cockpit, until
 from tests.tui.events import MemorySource, demo

@@ -1,8 +1,8 @@
 """Where a step goes, as the panel shows it."""
 
 from mptui.events import Step
-from mptui.runs.state import RunView
-from mptui.tui.widgets.step import step_line
+from mptui.runs.view.run_view import RunView
+from mptui.tui.widgets.live.step import step_line
 
 PARTS = ("data", "copy", "forward", "backward", "optimizer", "logging", "saving", "other")
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from mptui.engine.meter import StepRow
+from mptui.engine.reporting.device_buffer import StepRow
 
 FAR = 3.0
 """A loss is far above another from so many times that on."""

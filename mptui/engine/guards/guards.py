@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from mptui.engine.guards.memory import MemoryGuard
-from mptui.engine.guards.nan import NanGuard
+from mptui.engine.guards.divergence import NanGuard
+from mptui.engine.guards.oom import MemoryGuard
 from mptui.events import Recovered, Warned
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from mptui import format as fmt
-from mptui.engine import snapshots
-from mptui.engine.checkpoint import Snapshot
+from mptui.engine.checkpoint import snapshots
+from mptui.engine.checkpoint.files import Snapshot
 from mptui.hardware.host import host_memory
 
 if TYPE_CHECKING:

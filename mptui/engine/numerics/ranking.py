@@ -21,7 +21,7 @@ MOST = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PartStatistics:
     """What was seen of one part of a layer."""
 
     layer: str
@@ -41,7 +41,7 @@ class Ranking:
     best: BestScale | None
 
 
-def rank(seen: Sequence[Seen], scale: float | None) -> Ranking:
+def rank(seen: Sequence[PartStatistics], scale: float | None) -> Ranking:
     """Rank what was seen in one step.
 
     Args:
@@ -65,7 +65,7 @@ def rank(seen: Sequence[Seen], scale: float | None) -> Ranking:
     return Ranking(layers, None if scale is None else Together(gradients).lost(), best)
 
 
-def _below(seen: Seen, doublings: int) -> float:
+def _below(seen: PartStatistics, doublings: int) -> float:
     """The share of it that lies below float16's normal range: of an output's values, of a gradient's sum."""
     if seen.part != "forward":
         return seen.spectrum.weight_below(doublings)
@@ -73,7 +73,7 @@ def _below(seen: Seen, doublings: int) -> float:
     return shares.zeroed + shares.subnormal
 
 
-def _told(seen: Seen, in_use: int, unscaled: int, *, size: float, judged: bool) -> NumericsLayer:
+def _told(seen: PartStatistics, in_use: int, unscaled: int, *, size: float, judged: bool) -> NumericsLayer:
     spectrum = seen.spectrum
     shares, bare = spectrum.shares(in_use), spectrum.shares(unscaled)
     fault = ""

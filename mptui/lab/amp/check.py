@@ -13,17 +13,17 @@ from typing import Literal
 import torch
 
 from mptui.config.schema import RunConfig
-from mptui.data.batch import Batch
-from mptui.engine.control import Mailbox
-from mptui.engine.guards.diagnosis import LOSS
+from mptui.data.core.batch import Batch
+from mptui.engine.guards.nan_localizer import LOSS
+from mptui.engine.mailbox import Mailbox
 from mptui.engine.numerics.ranking import Ranking, rank
 from mptui.engine.numerics.spectrum import HEADROOM
-from mptui.engine.setup import set_switches
+from mptui.engine.torch_setup import set_switches
 from mptui.errors import DivergedError
 from mptui.events import NumericsLayer
-from mptui.lab.amp.trial import Bench, Trial, cosine
-from mptui.runs.plan import Plan
-from mptui.runs.prepare import prepare
+from mptui.lab.amp.trial import PrecisionTrial, TrialSetup, cosine
+from mptui.runs.planning.build import prepare
+from mptui.runs.planning.plan import Plan
 
 AS_FP32 = 0.9
 """From this cosine to fp32's on, a gradient counts as fp32's."""
@@ -65,7 +65,7 @@ class Checked:
 
 
 @dataclass(slots=True)
-class Report:
+class AmpReport:
     """The outcome: every precision, the layers by risk in fp16, and what to use."""
 
     model: str
@@ -89,7 +89,7 @@ class Report:
         return config.model_copy(update={"precision": precision})
 
 
-def check(plan: Plan, batches: int, mailbox: Mailbox) -> Report:
+def check(plan: Plan, batches: int, mailbox: Mailbox) -> AmpReport:
     """Check the model of `plan` on the first batches of its data.
 
     Raises:
@@ -121,10 +121,10 @@ def check(plan: Plan, batches: int, mailbox: Mailbox) -> Report:
     finally:
         job.train_loader.close()
         job.val_loader.close()
-    checker = Checker(Bench(job, taken[:batches]), mailbox)
+    checker = PrecisionChecker(TrialSetup(job, taken[:batches]), mailbox)
     checked = {name: checker.check(name) for name in ("fp32", "bf16", "fp16")}
     use, reason = _choice(plan, checked)
-    return Report(
+    return AmpReport(
         model=str(config.model.name),
         dataset=prepared.dataset.name,
         device=plan.device.name,
@@ -142,14 +142,14 @@ def _own(batch: Batch) -> Batch:
     return replace(batch, images_BCHW=batch.images_BCHW.clone(), targets=batch.targets.clone())
 
 
-class Checker:
+class PrecisionChecker:
     """Tries the precisions on one bench.
 
     Raises:
         DivergedError: The numbers are not finite in fp32 either.
     """
 
-    def __init__(self, bench: Bench, mailbox: Mailbox) -> None:
+    def __init__(self, bench: TrialSetup, mailbox: Mailbox) -> None:
         self._bench, self._mailbox = bench, mailbox
         self._scaler = bench.job.config.precision.grad_scaler
         self._reference = bench.run("fp32", look=True)
@@ -211,7 +211,7 @@ class Checker:
     def _tried(self, precision: str, islands: list[str]) -> Checked:
         return self._judged(self._run(precision, islands), islands)
 
-    def _run(self, precision: str, islands: Sequence[str]) -> Trial:
+    def _run(self, precision: str, islands: Sequence[str]) -> PrecisionTrial:
         """A trial; in fp16 with the loss scale that a scaler comes to."""
         self._mailbox.check_stop()
         if precision != "fp16":
@@ -230,7 +230,7 @@ class Checker:
             scale = lower
             self._mailbox.check_stop()
 
-    def _judged(self, trial: Trial, islands: list[str]) -> Checked:
+    def _judged(self, trial: PrecisionTrial, islands: list[str]) -> Checked:
         reference = self._reference
         cosines = {name: cosine(g, trial.gradients[name]) for name, g in reference.gradients.items()}
         order = sorted(cosines, key=lambda name: cosines[name] if math.isfinite(cosines[name]) else -2.0)
@@ -248,7 +248,7 @@ class Checker:
         checked.verdict, checked.why = self._verdict(trial, checked)
         return checked
 
-    def _verdict(self, trial: Trial, checked: Checked) -> tuple[Verdict, str]:
+    def _verdict(self, trial: PrecisionTrial, checked: Checked) -> tuple[Verdict, str]:
         if trial.first_bad:
             return "not safe", f"the output of {trial.first_bad} is not finite"
         if not trial.finite:
@@ -309,7 +309,7 @@ def _distance(values: torch.Tensor, reference: torch.Tensor) -> float:
     return float((values - reference).norm()) / norm if norm else float(values.norm())
 
 
-def _whole(reference: Trial, trial: Trial) -> float:
+def _whole(reference: PrecisionTrial, trial: PrecisionTrial) -> float:
     return cosine(
         torch.cat(list(reference.gradients.values())),
         torch.cat([trial.gradients[name] for name in reference.gradients]),

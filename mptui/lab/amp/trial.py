@@ -11,18 +11,18 @@ from dataclasses import dataclass
 
 import torch
 
-from mptui.data.batch import Batch
-from mptui.engine.guards.diagnosis import LOSS
-from mptui.engine.islands import raise_islands
-from mptui.engine.numerics.look import Look
-from mptui.engine.numerics.ranking import Seen
-from mptui.engine.parts import Job
-from mptui.engine.precision import DTYPES
-from mptui.engine.setup import StepSeeds
+from mptui.data.core.batch import Batch
+from mptui.engine.guards.nan_localizer import LOSS
+from mptui.engine.job import Job
+from mptui.engine.numerics.probe import Look
+from mptui.engine.numerics.ranking import PartStatistics
+from mptui.engine.precision.amp import DTYPES
+from mptui.engine.precision.fp32_layers import raise_islands
+from mptui.engine.torch_setup import StepSeeds
 
 
 @dataclass(slots=True)
-class Trial:
+class PrecisionTrial:
     """What came of it; gradients are true ones, without the loss scale."""
 
     precision: str
@@ -32,7 +32,7 @@ class Trial:
     gradients: dict[str, torch.Tensor]
     """Layer -> its weights' gradients, flat and float32, summed over the batches."""
     scale: float | None
-    seen: list[Seen]
+    seen: list[PartStatistics]
     first_bad: str
     """The first layer whose output was not finite; empty: all were."""
 
@@ -42,7 +42,7 @@ class Trial:
         return math.isfinite(self.loss) and all(bool(g.isfinite().all()) for g in self.gradients.values())
 
 
-class Bench:
+class TrialSetup:
     """A network and the batches that it is tried on.
 
     Args:
@@ -63,7 +63,7 @@ class Bench:
         scale: float | None = None,
         fp32_layers: Sequence[str] = (),
         look: bool = False,
-    ) -> Trial:
+    ) -> PrecisionTrial:
         """Try one precision.
 
         Args:
@@ -91,7 +91,7 @@ class Bench:
             self.model.zero_grad(set_to_none=True)
             self._put_back()
 
-    def rounded(self, precision: str) -> Trial:
+    def rounded(self, precision: str) -> PrecisionTrial:
         """Try fp32 on images and weights that were rounded to `precision`: what no 16-bit run can avoid.
 
         Where this alone turns the gradients around, the network is so sensitive on these batches that a
@@ -110,7 +110,7 @@ class Bench:
             for batch, before in zip(self.batches, images, strict=True):
                 batch.images_BCHW = before
 
-    def _run(self, precision: str, scale: float | None) -> Trial:
+    def _run(self, precision: str, scale: float | None) -> PrecisionTrial:
         losses, outputs_of = [], []
         dtype = DTYPES.get(precision)
         with _first_bad(self.model) as bad:
@@ -126,7 +126,7 @@ class Bench:
         if not bad and not math.isfinite(mean):
             bad.append(LOSS)
         first_bad = bad[0] if bad else ""
-        return Trial(precision, mean, torch.cat(outputs_of), {}, scale, [], first_bad)
+        return PrecisionTrial(precision, mean, torch.cat(outputs_of), {}, scale, [], first_bad)
 
     def _gradients(self, scale: float) -> dict[str, torch.Tensor]:
         gradients = {}

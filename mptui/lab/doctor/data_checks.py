@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 
-from mptui.data.open import open_dataset
-from mptui.data.types import Dataset
+from mptui.data.core.types import Dataset
+from mptui.data.formats.open import open_dataset
 from mptui.errors import MptuiError
 from mptui.lab.doctor.findings import Finding, advice, ok, told
-from mptui.runs.plan import Plan
+from mptui.runs.planning.plan import Plan
 
 _MOST_NAMED = 20
 _UNEVEN = 10

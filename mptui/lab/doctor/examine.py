@@ -17,7 +17,7 @@ from mptui.lab.doctor.precision_conflicts import compare
 from mptui.lab.doctor.run_config import check_configuration
 from mptui.lab.doctor.torch_probe import Probed, probe_torch
 from mptui.lab.doctor.training_config import read_training
-from mptui.runs.plan import Request
+from mptui.runs.planning.plan import Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from mptui.errors import MptuiError
 from mptui.hardware.advice import default_workers, recommend
 from mptui.hardware.devices import Machine
 from mptui.lab.doctor.findings import Area, Finding, advice, error, ok, told
-from mptui.runs.plan import Plan, Request, plan_run
-from mptui.runs.rates import effective_words, rate_notes
+from mptui.runs.planning.plan import Plan, Request, plan_run
+from mptui.runs.planning.rates import effective_words, rate_notes
 
 _AREA: Area = "configuration"
 _SIXTEEN = {"bf16", "fp16"}
@@ -95,7 +95,7 @@ def _decoder(plan: Plan) -> Iterator[Finding]:
         return
     import torch
 
-    from mptui.data.decoding import why_not
+    from mptui.data.decode.device_jpeg import why_not
 
     if reason := why_not(torch.device(plan.device.torch_name)):
         what = f"data.decode = device: {reason}, so the workers would decode"

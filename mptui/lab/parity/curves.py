@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from mptui.events import EpochFinished, RunStarted, Step, Validated
-from mptui.runs.journal import read_journal
+from mptui.runs.store.journal import read_journal
 
 WINDOWS = 50
 """Into how many parts of equal length a curve of the training loss is cut, at most."""

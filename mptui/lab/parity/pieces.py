@@ -27,8 +27,8 @@ from mptui.errors import (
     RunDirectoryError,
 )
 from mptui.hardware.devices import Machine, find_machine
-from mptui.runs import directory
-from mptui.runs.plan import Plan, Request, plan_run
+from mptui.runs.planning.plan import Plan, Request, plan_run
+from mptui.runs.store import directory
 
 SETTINGS = "settings.toml"
 MOST_SEEDS = 100

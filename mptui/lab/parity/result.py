@@ -16,7 +16,7 @@ RESULT = "parity.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrainingResult:
     """How one training ended. `metric` is a fraction of 1, None where it came to none; bytes, seconds."""
 
     precision: str
@@ -45,11 +45,11 @@ class Outcome:
         return None
 
 
-def read_outcome(piece: Piece, summary: Mapping[str, Any]) -> Outcome:
+def read_outcome(piece: Piece, summary: Mapping[str, Any]) -> TrainingResult:
     """Read how a piece ended from its run directory."""
     curves = read_curves(piece.run)
     memory, final = summary.get("memory") or {}, summary.get("final") or {}
-    return Outcome(
+    return TrainingResult(
         precision=piece.precision,
         seed=piece.seed,
         run=str(piece.run),
@@ -71,13 +71,13 @@ def _number(value: object) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ParityResult:
     """A comparison that is done. `ours` and `fp32` are by seed; `difference` is None where a metric lacks."""
 
     folder: Path
     precision: str
-    ours: tuple[Outcome, ...]
-    fp32: tuple[Outcome, ...]
+    ours: tuple[TrainingResult, ...]
+    fp32: tuple[TrainingResult, ...]
     difference: Difference | None
     gaps: tuple[Gap, ...]
 
@@ -104,7 +104,7 @@ class Result:
         return _ratio(self.ours, self.fp32, "peak_bytes")
 
 
-def compare(folder: Path, precision: str, outcomes: Sequence[Outcome]) -> Result:
+def compare(folder: Path, precision: str, outcomes: Sequence[TrainingResult]) -> ParityResult:
     """Hold the outcomes of a precision against FP32's, seed by seed.
 
     Args:
@@ -116,7 +116,7 @@ def compare(folder: Path, precision: str, outcomes: Sequence[Outcome]) -> Result
     ours = tuple(outcome for outcome in outcomes if outcome.precision != "fp32")
     metrics = [[o.metric for o in side if o.metric is not None] for side in (ours, fp32)]
     whole = len(metrics[0]) == len(metrics[1]) == len(fp32)
-    return Result(
+    return ParityResult(
         folder,
         precision,
         ours,
@@ -126,13 +126,13 @@ def compare(folder: Path, precision: str, outcomes: Sequence[Outcome]) -> Result
     )
 
 
-def _ratio(ours: Sequence[Outcome], fp32: Sequence[Outcome], name: str) -> float | None:
+def _ratio(ours: Sequence[TrainingResult], fp32: Sequence[TrainingResult], name: str) -> float | None:
     pairs = [(getattr(a, name), getattr(b, name)) for a, b in zip(ours, fp32, strict=True)]
     ratios = [a / b for a, b in pairs if a and b]
     return median(ratios) if ratios else None
 
 
-def sentences(result: Result) -> list[str]:
+def sentences(result: ParityResult) -> list[str]:
     """What came of it, in words: the verdict first."""
     return [
         _verdict(result),
@@ -143,7 +143,7 @@ def sentences(result: Result) -> list[str]:
     ]
 
 
-def _verdict(result: Result) -> str:
+def _verdict(result: ParityResult) -> str:
     found, name, metric = result.difference, result.precision, result.metric
     if found is None:
         return f"{name} differs from FP32: it did not come to a final {metric or 'metric'}"
@@ -161,7 +161,7 @@ def _verdict(result: Result) -> str:
     }[result.verdict]
 
 
-def _noise(result: Result) -> list[str]:
+def _noise(result: ParityResult) -> list[str]:
     told = []
     values = [[o.metric for o in side if o.metric is not None] for side in (result.fp32, result.ours)]
     if len(result.fp32) == 1:
@@ -185,7 +185,7 @@ def _gap(gap: Gap, metric: str) -> str:
     return f"{gap.curve} parts most in {gap.where}: {gap.value:+.4f} of {gap.fp32:.4f}"
 
 
-def _cost(result: Result) -> list[str]:
+def _cost(result: ParityResult) -> list[str]:
     told = []
     if result.speedup is not None:
         told.append(f"speed: {result.speedup:.2f} times FP32's")
@@ -194,7 +194,7 @@ def _cost(result: Result) -> list[str]:
     return told
 
 
-def to_document(result: Result) -> dict[str, Any]:
+def to_document(result: ParityResult) -> dict[str, Any]:
     """The result as JSON has it; points are hundredths of the metric, the metric a fraction of 1."""
     return {
         "version": FORMAT_VERSION,
@@ -216,7 +216,7 @@ def to_document(result: Result) -> dict[str, Any]:
     }
 
 
-def _outcome(outcome: Outcome) -> dict[str, Any]:
+def _outcome(outcome: TrainingResult) -> dict[str, Any]:
     document = asdict(outcome)
     del document["curves"]
     return document

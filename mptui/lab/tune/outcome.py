@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from mptui.config.schema import RunConfig
-from mptui.lab.tune.axes import COMPILE, MICRO_BATCH
 from mptui.lab.tune.search import Search, shown, told
-from mptui.runs.plan import Plan
+from mptui.lab.tune.tunables import COMPILE, MICRO_BATCH
+from mptui.runs.planning.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class TuneCost:
     """What it took: seconds, and runs that were measured."""
 
     seconds: float
@@ -75,7 +75,7 @@ def description(plan: Plan) -> str:
     return f"{config.model.name} at {config.data.image_size} px, as tuned on {plan.device.name}"
 
 
-def evidence(plan: Plan, search: Search, effort: Effort, cpus: int) -> list[str]:
+def evidence(plan: Plan, search: Search, effort: TuneCost, cpus: int) -> list[str]:
     """What was measured, a line each, for the head of the profile and for a person."""
     import torch
 
@@ -100,7 +100,7 @@ def evidence(plan: Plan, search: Search, effort: Effort, cpus: int) -> list[str]
     return lines
 
 
-def document(plan: Plan, search: Search, effort: Effort) -> dict[str, Any]:
+def document(plan: Plan, search: Search, effort: TuneCost) -> dict[str, Any]:
     """All of it as JSON's values."""
     return {
         "model": plan.config.model.name,

@@ -13,8 +13,8 @@ from math import isfinite
 from statistics import median
 from typing import Protocol
 
-from mptui.lab.measure import Measured, MeasureError
-from mptui.lab.stats import ROUNDS, Ratio, ratio
+from mptui.lab.bench.measure import MeasureError, ShortRunResult
+from mptui.lab.bench.stats import ROUNDS, Ratio, ratio
 
 Settings = Mapping[str, object]
 
@@ -46,7 +46,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class TunedSetting:
     """A setting that can be tuned.
 
     Attributes:
@@ -82,7 +82,7 @@ class Entry:
 
     name: str
     settings: Settings
-    rounds: list[Measured] = field(default_factory=list)
+    rounds: list[ShortRunResult] = field(default_factory=list)
     failed: str | None = None
     ratios: list[float] = field(default_factory=list)
     over: Ratio | None = None
@@ -107,10 +107,10 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Finding:
+class TuneFinding:
     """What came of a contest: the name of the value that is in force now, and what it was held against."""
 
-    axis: Axis
+    axis: TunedSetting
     entries: list[Entry]
     before: dict[str, object]
     kept: str = ""
@@ -136,12 +136,12 @@ class Clock(Protocol):
         """Seconds until the search has to end; never below 0."""
 
 
-Run = Callable[[Settings, bool, Patience], Measured]
+Run = Callable[[Settings, bool, Patience], ShortRunResult]
 """Measures settings; the bool asks for the loss.
 
 Raises MeasureError, and StoppedError where it is asked to end or the time is over.
 """
-Propose = Callable[[Settings, Measured], Sequence[Axis]]
+Propose = Callable[[Settings, ShortRunResult], Sequence[TunedSetting]]
 """The settings that can be tuned, given what is in force and what was first measured of it."""
 
 
@@ -161,7 +161,7 @@ class Search:
     def __init__(
         self,
         start: Settings,
-        first: Measured,
+        first: ShortRunResult,
         *,
         first_s: float,
         propose: Propose,
@@ -170,7 +170,7 @@ class Search:
         tell: Callable[[str], None],
     ) -> None:
         self.start, self.best = dict(start), dict(start)
-        self.findings: list[Finding] = []
+        self.findings: list[TuneFinding] = []
         self.total: Ratio | None = None
         self.total_rounds = 0
         self._first, self._propose, self._run, self._clock, self._tell = first, propose, run, clock, tell
@@ -197,7 +197,7 @@ class Search:
         tried = {finding.axis.name for finding in self.findings}
         return [a.name for a in self._propose(self.best, self._first) if a.name not in tried]
 
-    def _next(self, done: set[str], only: set[str] | None = None) -> Axis | None:
+    def _next(self, done: set[str], only: set[str] | None = None) -> TunedSetting | None:
         """The setting that is worth most for the time it takes, with the rivals that there is time for."""
         fitting = []
         for axis in self._propose(self.best, self._first):
@@ -211,14 +211,14 @@ class Search:
         _, axis, options = max(fitting, key=lambda each: each[0])
         return replace(axis, options=options)
 
-    def _fitting(self, axis: Axis) -> tuple[Option, ...]:
+    def _fitting(self, axis: TunedSetting) -> tuple[Option, ...]:
         confirm = 2 * _SURE * self._typical if self.best != self.start else 0.0
         count = len(axis.options)
         while count and self._cost(axis, count) > self._clock.left() - confirm:
             count -= 1
         return axis.options[:count]
 
-    def _cost(self, axis: Axis, rivals: int) -> float:
+    def _cost(self, axis: TunedSetting, rivals: int) -> float:
         """Seconds that a contest takes at the least; never 0."""
         return _SURE * (rivals + 1) * self._typical + rivals * axis.first_s + 1e-9
 
@@ -232,16 +232,16 @@ class Search:
     def _typical(self) -> float:
         return median(self._seconds)
 
-    def _others(self, axis: Axis) -> dict[str, object]:
+    def _others(self, axis: TunedSetting) -> dict[str, object]:
         """What is in force, but for the settings of `axis`."""
         own = {key for option in axis.options for key in option.settings}
         return {key: value for key, value in self.best.items() if key not in own}
 
     # -- a contest
 
-    def _contest(self, axis: Axis) -> None:
+    def _contest(self, axis: TunedSetting) -> None:
         force = Entry(axis.current, {})
-        finding = Finding(
+        finding = TuneFinding(
             axis, [Entry(o.name, o.settings) for o in axis.options], self._others(axis), axis.current
         )
         self.findings = [f for f in self.findings if f.axis.name != axis.name] + [finding]
@@ -259,7 +259,7 @@ class Search:
         finally:
             self._settle(finding, force)
 
-    def _round(self, entries: list[Entry], number: int, axis: Axis) -> None:
+    def _round(self, entries: list[Entry], number: int, axis: TunedSetting) -> None:
         for entry in entries if number % 2 == 0 else entries[::-1]:
             if entry.failed is None:
                 self._measure(entry, self._patience(entry, entries[0], axis), loss=number == 0)
@@ -271,7 +271,7 @@ class Search:
         told = ", ".join(f"{e.name} {e.failed or _rate(e)}" for e in entries)
         self._tell(f"  round {number + 1}: {told}")
 
-    def _patience(self, entry: Entry, force: Entry, axis: Axis) -> Patience:
+    def _patience(self, entry: Entry, force: Entry, axis: TunedSetting) -> Patience:
         """What a run may take: the value in force has all the time there is, a rival its share."""
         if entry is force:
             return Patience(self._clock.left())
@@ -312,7 +312,7 @@ class Search:
             left = left[: (len(left) + 1) // 2 if rounds == 2 else 1]
         return left
 
-    def _settle(self, finding: Finding, force: Entry) -> None:
+    def _settle(self, finding: TuneFinding, force: Entry) -> None:
         """Put the best that is surely faster into force, also where the contest was cut short."""
         sure = [e for e in finding.entries if e.failed is None and e.sure]
         if force.failed is not None:  # what is in force learns otherwise than fp32, or runs no more
@@ -343,7 +343,7 @@ class Search:
             self.total, self.total_rounds = after.over, number + 1
 
 
-def told(finding: Finding) -> str:
+def told(finding: TuneFinding) -> str:
     """How the rivals did, as a phrase for people."""
     return "; ".join([*([finding.why] if finding.why else []), *(_told(entry) for entry in finding.entries)])
 

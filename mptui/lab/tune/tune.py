@@ -11,11 +11,11 @@ from mptui.errors import (
     MemoryExhaustedError,
     MptuiError,
 )
-from mptui.lab.measure import Effort, Measured, MeasureError, Measurer, StoppedError, endless
-from mptui.lab.run_watch import LOSS_AT
-from mptui.lab.tune.axes import BATCH, MICRO_BATCH, Tunable
+from mptui.lab.bench.measure import Effort, MeasureError, Measurer, ShortRunResult, StoppedError, endless
+from mptui.lab.bench.run_listener import LOSS_AT
 from mptui.lab.tune.search import Patience, Search, Settings
-from mptui.runs.plan import Plan
+from mptui.lab.tune.tunables import BATCH, MICRO_BATCH, Tunable
+from mptui.runs.planning.plan import Plan
 
 _ERRORS = {e.exit_code: e for e in (ConfigError, DataError, DivergedError, MemoryExhaustedError, DiskError)}
 _RUNS = 100
@@ -86,7 +86,7 @@ class Tuning:
         )
         self.search.go()
 
-    def _fitting_start(self) -> tuple[dict[str, object], Measured]:
+    def _fitting_start(self) -> tuple[dict[str, object], ShortRunResult]:
         """The start, and what was measured of it; in smaller pieces where it does not fit."""
         start = self._tunable.start()
         pieces = batch = self._plan.config.training.batch_size
@@ -100,7 +100,7 @@ class Tuning:
                 start[MICRO_BATCH] = pieces
                 self._tell(f"{BATCH} = {batch} does not fit; tries {MICRO_BATCH} = {pieces}")
 
-    def _run(self, settings: Settings, loss: bool, patience: Patience) -> Measured:
+    def _run(self, settings: Settings, loss: bool, patience: Patience) -> ShortRunResult:
         if not self.clock.left():
             raise StoppedError
         self.runs += 1

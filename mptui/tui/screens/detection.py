@@ -12,13 +12,13 @@ from textual.widgets import Static
 
 from mptui import format as fmt
 from mptui.text import clean
-from mptui.tui.background import in_background
-from mptui.tui.keys import bindings
-from mptui.tui.looking import Seen, look
+from mptui.tui.keys.bindings import bindings
 from mptui.tui.screens.page import Page
-from mptui.tui.watch import Watch
-from mptui.tui.widgets.card import DeviceCard
+from mptui.tui.setup.device_samplers import DeviceSamplers
+from mptui.tui.setup.machine_scan import MachineScan, look
+from mptui.tui.threads import in_background
 from mptui.tui.widgets.keybar import KeyBar
+from mptui.tui.widgets.setup.card import DeviceCard
 from mptui.tui.widgets.small import TooSmall
 from mptui.tui.widgets.topline import TopLine
 
@@ -43,21 +43,21 @@ class DetectionScreen(Page):
     class Chosen(Message):
         """A device was chosen."""
 
-        def __init__(self, seen: Seen, index: int) -> None:
+        def __init__(self, seen: MachineScan, index: int) -> None:
             super().__init__()
             self.seen = seen
             self.device, self.advice = seen.devices[index], seen.advice[index]
 
     def __init__(
-        self, *, keymap: Mapping[str, str] | None = None, look: Callable[[bool], Seen] = look
+        self, *, keymap: Mapping[str, str] | None = None, look: Callable[[bool], MachineScan] = look
     ) -> None:
         super().__init__()
         self._keymap = keymap or {}
         self._look = look
-        self._seen: Seen | None = None
+        self._seen: MachineScan | None = None
         self._chosen = 0
         self._goes_on = False
-        self._watch = Watch()
+        self._watch = DeviceSamplers()
         self._top, self._torch = TopLine(), Static(id="torch", markup=False)
 
     def compose(self) -> ComposeResult:
@@ -86,7 +86,7 @@ class DetectionScreen(Page):
         await self._take(seen)
         self._torch.update(_torch_words(seen))
 
-    async def _take(self, seen: Seen) -> None:
+    async def _take(self, seen: MachineScan) -> None:
         """Show what was seen, on the same device as before where it is still there."""
         if not self.is_running:
             return  # left meanwhile
@@ -169,7 +169,7 @@ class DetectionScreen(Page):
         self._watch.stop()
 
 
-def _place_of(before: "Device | None", seen: Seen) -> int:
+def _place_of(before: "Device | None", seen: MachineScan) -> int:
     """Where the device of before is now; else the default device."""
     from mptui.hardware.devices import default_device
 
@@ -184,7 +184,7 @@ def _identity(device: "Device") -> str:
     return (device.uuid or device.torch_name).removeprefix("GPU-")
 
 
-def _torch_words(seen: Seen) -> Content:
+def _torch_words(seen: MachineScan) -> Content:
     """What torch is, and whether it sees the devices."""
     from mptui.hardware.describe import torch_line
 

@@ -14,32 +14,32 @@ from textual.widgets import Input
 
 from mptui.errors import MptuiError
 from mptui.events import DeviceSample, Progress, Step
-from mptui.runs.foresee import Foreseen, Place, foresee
-from mptui.runs.names import TRAIN, VALIDATION
-from mptui.runs.state import RunView
+from mptui.runs.planning.profile_diff import Foreseen, Place, foresee
+from mptui.runs.view.labels import TRAIN, VALIDATION
+from mptui.runs.view.run_view import RunView
 from mptui.text import clean
-from mptui.tui.background import in_background
-from mptui.tui.budget import Budget
-from mptui.tui.keys import bindings
-from mptui.tui.screens.choices import Answer, LeaveDialog, StopDialog
+from mptui.tui.dialogs.choices import Answer, LeaveDialog, StopDialog
+from mptui.tui.dialogs.switch_profile import PresetDialog
+from mptui.tui.frame_budget import Budget
+from mptui.tui.keys.bindings import bindings
 from mptui.tui.screens.numerics import NumericsScreen
 from mptui.tui.screens.page import Page
-from mptui.tui.screens.preset import PresetDialog
-from mptui.tui.source import RunSource
-from mptui.tui.widgets.canvas import Mode
-from mptui.tui.widgets.chart import Chart
+from mptui.tui.sources.source import RunSource
+from mptui.tui.threads import in_background
+from mptui.tui.widgets.chart.canvas import Mode
+from mptui.tui.widgets.chart.chart import Chart
+from mptui.tui.widgets.chart.plot import Series
 from mptui.tui.widgets.column import Column
-from mptui.tui.widgets.device import DevicePanel
 from mptui.tui.widgets.failure import Failure
-from mptui.tui.widgets.folded import Folded
-from mptui.tui.widgets.header import Header
 from mptui.tui.widgets.keybar import KeyBar
-from mptui.tui.widgets.log import LogPanel
+from mptui.tui.widgets.live.device import DevicePanel
+from mptui.tui.widgets.live.folded import Folded
+from mptui.tui.widgets.live.header import Header
+from mptui.tui.widgets.live.log import LogPanel
+from mptui.tui.widgets.live.precision import PrecisionPanel
+from mptui.tui.widgets.live.step import StepPanel
 from mptui.tui.widgets.panel import Panel
-from mptui.tui.widgets.plot import Series
-from mptui.tui.widgets.precision import PrecisionPanel
 from mptui.tui.widgets.small import TooSmall
-from mptui.tui.widgets.step import StepPanel
 
 LOOKS_PER_SECOND = 4
 """How often the screen asks its source what is new; the run never waits for it."""

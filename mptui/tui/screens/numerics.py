@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 
 from textual.app import ComposeResult
 
-from mptui.runs.state import RunView
-from mptui.tui.keys import bindings
+from mptui.runs.view.run_view import RunView
+from mptui.tui.keys.bindings import bindings
 from mptui.tui.screens.page import Page
-from mptui.tui.widgets.header import Header
 from mptui.tui.widgets.keybar import KeyBar
-from mptui.tui.widgets.numerics import ExponentPanel, NumericsWords, RiskTable
+from mptui.tui.widgets.live.header import Header
+from mptui.tui.widgets.live.layer_table import ExponentPanel, NumericsWords, RiskTable
 from mptui.tui.widgets.panel import Panel
 from mptui.tui.widgets.small import TooSmall
 

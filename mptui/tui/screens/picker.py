@@ -23,25 +23,25 @@ from mptui.config.save import save_profile
 from mptui.config.schema import TaskName
 from mptui.errors import MptuiError
 from mptui.hardware.devices import Device
-from mptui.runs.plan import Request
+from mptui.runs.planning.plan import Request
 from mptui.text import clean, clean_lines
-from mptui.tui.about import about_data, model_names
-from mptui.tui.background import in_background
-from mptui.tui.completion import DataSuggester, ModelSuggester
-from mptui.tui.explained import choices, explained
-from mptui.tui.fits import Fit, fits
-from mptui.tui.keys import bindings
-from mptui.tui.last import load_last, save_last
-from mptui.tui.picked import Picked, Picks, every_profile, resolved, to_save, values
-from mptui.tui.screens.ask import AskDialog
-from mptui.tui.screens.choices import Answer, DiscardDialog
+from mptui.tui.dialogs.choices import Answer, DiscardDialog
+from mptui.tui.dialogs.input import AskDialog
+from mptui.tui.keys.bindings import bindings
 from mptui.tui.screens.page import Page
-from mptui.tui.widgets.fields import Fields
+from mptui.tui.setup.data_info import about_data, model_names
+from mptui.tui.setup.explained import choices, explained
+from mptui.tui.setup.last_selection import load_last, save_last
+from mptui.tui.setup.memory_fit import Fit, fits
+from mptui.tui.setup.selection import Picked, Picks, every_profile, resolved, to_save, values
+from mptui.tui.setup.suggesters import DataSuggester, ModelSuggester
+from mptui.tui.threads import in_background
 from mptui.tui.widgets.keybar import KeyBar
-from mptui.tui.widgets.outline import Outline
+from mptui.tui.widgets.setup.outline import Outline
+from mptui.tui.widgets.setup.setting_list import KeyedList, profile_options, value_options
+from mptui.tui.widgets.setup.text_fields import Fields
 from mptui.tui.widgets.small import TooSmall
 from mptui.tui.widgets.topline import TopLine
-from mptui.tui.widgets.values import KeyedList, profile_options, value_options
 
 TYPING_PAUSE_S = 0.3
 """What takes a while is begun when no key came for so long."""

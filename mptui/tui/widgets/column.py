@@ -2,7 +2,7 @@
 
 from textual.containers import Vertical
 
-from mptui.tui.keys import bindings
+from mptui.tui.keys.bindings import bindings
 
 
 class Column(Vertical):

@@ -6,7 +6,7 @@ from textual.content import Content
 from textual.events import Click
 from textual.widgets import Static
 
-from mptui.tui.keys import Key, display, heard_on
+from mptui.tui.keys.bindings import Key, display, heard_on
 
 _GAP = 2
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from textual.content import Content
 from textual.widgets import Static
 
-from mptui.runs.state import RunView
+from mptui.runs.view.run_view import RunView
 from mptui.text import clean
 
 Lines = Sequence[Content]

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mptui.engine import snapshots
-from mptui.engine.checkpoint import read_newest
-from mptui.engine.control import Stopped
+from mptui.engine.checkpoint import snapshots
+from mptui.engine.checkpoint.files import read_newest
+from mptui.engine.mailbox import Stopped
 from mptui.engine.trainer import Trainer
 from mptui.errors import DivergedError
 from mptui.events import Diagnosed, Event, PrecisionChanged, Recovered, Step, Warned

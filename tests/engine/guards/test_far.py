@@ -6,9 +6,9 @@ import math
 import pytest
 import torch
 
+from mptui.engine.guards.detector import DivergenceDetector
 from mptui.engine.guards.far import ALERT_AFTER, DIVERGED_AFTER, FAR
-from mptui.engine.guards.watch import Watch
-from mptui.engine.meter import StepRow
+from mptui.engine.reporting.device_buffer import StepRow
 from mptui.engine.trainer import Trainer
 from mptui.errors import DivergedError
 from mptui.events import Advice, Alert, Diagnosed, EpochFinished, Recovered, Step, Validated, Warned
@@ -38,7 +38,7 @@ def rows(losses):
 
 
 def watched(losses, at_once=1):
-    watch = Watch(50, None, CHANCE)
+    watch = DivergenceDetector(50, None, CHANCE)
     each = rows(losses)
     for first in range(0, len(each), at_once):
         watch.see(each[first : first + at_once])
@@ -73,7 +73,7 @@ def test_other_high_losses_are_none(losses, at_once):
 
 def test_the_stretch_goes_on_after_a_resume():
     first = watched([1.0] * 10 + [HIGH] * 5)
-    second = Watch(50, None, CHANCE)
+    second = DivergenceDetector(50, None, CHANCE)
     second.load_state(json.loads(json.dumps(first.state())))
     second.see(rows([HIGH] * (DIVERGED_AFTER - 5)))
     assert second.alarm is not None

@@ -6,9 +6,9 @@ import random
 import pytest
 import torch
 
-from mptui.engine import snapshots
-from mptui.engine.checkpoint import read_newest
-from mptui.engine.guards.finder import largest
+from mptui.engine.checkpoint import snapshots
+from mptui.engine.checkpoint.files import read_newest
+from mptui.engine.guards.batch_size_finder import largest
 from mptui.errors import MemoryExhaustedError
 from mptui.events import Recovered
 from tests.engine.blots import Scene

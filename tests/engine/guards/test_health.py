@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from mptui.config.schema import GradScalerConfig
-from mptui.engine.guards.health import FALLS, SEARCH_STEPS, ScalerHealth
-from mptui.engine.meter import StepRow
-from mptui.engine.precision import ScaledPrecision
+from mptui.engine.precision.amp import ScaledPrecision
+from mptui.engine.precision.loss_scale_monitor import FALLS, SEARCH_STEPS, ScalerHealth
+from mptui.engine.reporting.device_buffer import StepRow
 from mptui.events import LossScale
 from tests.engine.guards.test_divergence import Steep, gain_net
 from tests.engine.small import CPU, build_trainer, config, end, of

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from mptui.engine.guards import nan
+from mptui.engine.guards import divergence
 from mptui.events import Diagnosed, Recovered, Warned
 from tests.engine.guards.sick import bits, leave_out, poison
 from tests.engine.small import build_trainer, config, end, of, small_net
@@ -126,7 +126,7 @@ def test_the_files_of_the_bad_images_are_named(tmp_path):
 
 
 def test_a_data_set_full_of_bad_images_is_told_of_once_and_no_longer_file_by_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(nan, "LOOKS", 4)
+    monkeypatch.setattr(divergence, "LOOKS", 4)
     trainer, events = trained(tmp_path, bad=windows(1, 4)[::3], without=False, **PLAIN)
     assert len(of(events, Recovered)) == len(of(events, Diagnosed)) == 4
     assert [w.code for w in of(events, Warned)] == ["bad_batches", "skipped_steps"]

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from mptui.config.schema import GuardsConfig, MemoryConfig
-from mptui.engine import snapshots
-from mptui.engine.checkpoint import read_newest
-from mptui.engine.control import Stopped
-from mptui.engine.guards import full
+from mptui.engine.checkpoint import snapshots
+from mptui.engine.checkpoint.files import read_newest
+from mptui.engine.guards import oom_errors
+from mptui.engine.mailbox import Stopped
 from mptui.errors import MemoryExhaustedError
 from mptui.events import EpochFinished, Recovered, Step, Validated, Warned
 from tests.engine.blots import CLASSES, SIDE, Scene
@@ -236,8 +236,8 @@ def test_asked_to_stop_it_stops(tmp_path):
 
 @pytest.mark.parametrize("text", ["CUDA error: out of memory", "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED"])
 def test_what_drivers_say_in_words_counts(text):
-    assert full.is_out_of_memory(RuntimeError(text))
-    assert not full.is_out_of_memory(ValueError(text))
+    assert oom_errors.is_out_of_memory(RuntimeError(text))
+    assert not oom_errors.is_out_of_memory(ValueError(text))
 
 
 def test_a_fault_of_the_program_is_raised_at_once(tmp_path):

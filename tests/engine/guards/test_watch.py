@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from mptui.engine.guards.watch import FAULTS_IN_A_ROW, MANY, WITHIN, Watch
-from mptui.engine.meter import StepRow
+from mptui.engine.guards.detector import FAULTS_IN_A_ROW, MANY, WITHIN, DivergenceDetector
+from mptui.engine.reporting.device_buffer import StepRow
 
 NAN, OVERFLOW, GOOD = "nan", "overflow", "good"
 
@@ -26,7 +26,7 @@ def row(step, kind, scale=1024.0):
 
 
 def watched(kinds, *, floor=1.0, max_streak=50, scale=1024.0):
-    watch = Watch(max_streak, floor)
+    watch = DivergenceDetector(max_streak, floor)
     for step, kind in enumerate(kinds, 1):
         watch.see([row(step, kind, scale)])
     return watch
@@ -75,7 +75,7 @@ def test_rows_after_an_alarm_wait_and_are_seen_when_it_was_a_false_one():
     late = watched(kinds)
     assert late.last_good == 1
     late.absolve()
-    soon = Watch(50, 1.0)
+    soon = DivergenceDetector(50, 1.0)
     for step, kind in enumerate(kinds, 1):
         soon.see([row(step, kind)])
         if soon.alarm is not None:
@@ -88,7 +88,7 @@ def test_rows_after_an_alarm_wait_and_are_seen_when_it_was_a_false_one():
 def test_it_makes_no_difference_how_many_rows_are_read_at_once(size):
     kinds = [GOOD, NAN, GOOD, GOOD, OVERFLOW, OVERFLOW, GOOD, NAN, NAN, NAN, GOOD, NAN, GOOD]
     rows = [row(step, kind, 2.0) for step, kind in enumerate(kinds, 1)]
-    watch = Watch(50, 1.0)
+    watch = DivergenceDetector(50, 1.0)
     for first in range(0, len(rows), size):
         watch.see(rows[first : first + size])
     one_by_one = watched(kinds, scale=2.0)
@@ -111,7 +111,7 @@ def test_a_watch_goes_on_from_a_state():
     kinds = [GOOD, NAN, NAN, NAN]
     for cut in range(4):
         first = watched(kinds[:cut])
-        second = Watch(50, 1.0)
+        second = DivergenceDetector(50, 1.0)
         second.load_state(first.state())
         for step, kind in enumerate(kinds[cut:], cut + 1):
             second.see([row(step, kind)])

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from mptui.engine.numerics.look import Look
+from mptui.engine.numerics.probe import Look
 from mptui.engine.numerics.ranking import Ranking, rank
 
 CPU = torch.device("cpu")

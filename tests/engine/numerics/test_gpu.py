@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mptui.engine.numerics import tally
-from mptui.engine.numerics.look import Look
+from mptui.engine.numerics.probe import Look
 from mptui.engine.numerics.tally import Reading
 from tests.engine.numerics.networks import network
 from tests.engine.numerics.test_tally import values

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from mptui.codec import from_record, to_record
-from mptui.engine.control import Command
-from mptui.engine.numerics import lens
-from mptui.engine.numerics.lens import LAYERS_TOLD, Lens
-from mptui.engine.numerics.look import Look
+from mptui.engine.mailbox import Command
+from mptui.engine.numerics import monitor
+from mptui.engine.numerics.monitor import LAYERS_TOLD, Lens
+from mptui.engine.numerics.probe import Look
 from mptui.events import NUMERICS_BUDGET, Advice, Numerics, Step
 from tests.engine.numerics.networks import CPU, Gain, network
 from tests.engine.small import build_trainer, config, end, of, small_net
@@ -21,7 +21,7 @@ from tests.engine.test_update import HostReads
 def _every_step(monkeypatch):
     """Look at every other step: the one between is the measure."""
     for mode in ("summary", "full"):
-        monkeypatch.setitem(lens.EVERY_S, mode, 0.0)
+        monkeypatch.setitem(monitor.EVERY_S, mode, 0.0)
         monkeypatch.setitem(NUMERICS_BUDGET, mode, 1e9)
 
 
@@ -29,7 +29,7 @@ def _every_step(monkeypatch):
 def _once(monkeypatch):
     """Look a single time, however slow the machine is."""
     for mode in ("summary", "full"):
-        monkeypatch.setitem(lens.EVERY_S, mode, 1e9)
+        monkeypatch.setitem(monitor.EVERY_S, mode, 1e9)
 
 
 def run(folder, mode, *, precision="fp32", model=None, **tables):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from mptui.engine.numerics.look import Look
+from mptui.engine.numerics.probe import Look
 from mptui.engine.numerics.ranking import rank
 from tests.engine.numerics.networks import CPU, Gain, Gate, look_at, network
 

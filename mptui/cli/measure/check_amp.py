@@ -1,0 +1,151 @@
+"""`mptui check-amp`: which precision is safe for this model, layer by layer."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mptui.cli import options as o
+from mptui.cli.output import print_json, print_next
+
+if TYPE_CHECKING:
+    from mptui.lab.amp.check import AmpReport, Checked
+    from mptui.runs.planning.plan import Plan
+
+FORMAT_VERSION = 1
+LAYERS_SHOWN = 10
+_VERDICTS = {"as fp32": "safe", "as rounding": "safe as rounding", "not safe": "not safe"}
+
+_Batches = Annotated[int, typer.Option("--batches", metavar="N", min=1, help="Batches that are tried.")]
+_Save = Annotated[
+    str | None,
+    typer.Option("--save", metavar="NAME|FILE", help="Write what it advises as a profile."),
+]
+
+
+def app_command(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("check-amp")(check_amp)
+
+
+def check_amp(
+    ctx: typer.Context,
+    profile: o.Profile = None,
+    model: o.Model = None,
+    data: o.Data = None,
+    batch_size: o.BatchSize = None,
+    precision: o.Precision = None,
+    device: o.Device = None,
+    seed: o.Seed = None,
+    download: o.Download = False,
+    sets: o.Set = None,
+    batches: _Batches = 2,
+    save: _Save = None,
+    as_json: o.Json = False,
+) -> int:
+    """Find which of fp32, bf16 and fp16 is safe for your model.
+
+    It is tried on your data; layers that need fp32 are named.
+    """
+    from mptui.hardware.memory import keep_freed_memory
+    from mptui.runs.planning.plan import plan_run
+
+    keep_freed_memory()
+    plan = plan_run(o.request_of(ctx))
+
+    from mptui.engine.mailbox import Mailbox
+    from mptui.lab.amp.check import check
+
+    report = check(plan, batches, Mailbox())
+    path = None if save is None else _save(save, report, plan)
+    if as_json:
+        print_json(_document(report, path))
+        return 0
+    _show(report)
+    if path is not None:
+        typer.echo(f"Saved: {path}", err=True)
+        print_next(f"mptui run --profile {save}")
+    else:
+        print_next("write that as a profile: mptui check-amp … --save NAME")
+    return 0
+
+
+def _save(where: str, report: "AmpReport", plan: "Plan") -> str:
+    from mptui.config.save import place_of, profile_text, write_profile
+
+    used = report.checked[report.use]
+    islands = f", {len(used.fp32_layers)} layers in fp32" if used.fp32_layers else ""
+    description = f"{report.model} in {report.use}{islands}: as check-amp advises"
+    # a profile says how to train, not what on; the names of layers are this network's
+    data = type(plan.config.data)(image_size=plan.config.data.image_size)
+    config = report.config(plan.config).model_copy(update={"data": data})
+    return str(write_profile(place_of(where), profile_text(config, description)))
+
+
+def _document(report: "AmpReport", path: str | None) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from mptui.codec import finite_json
+    from mptui.lab.amp.check import lost_layers
+
+    ranking = report.ranking
+    document = {
+        "version": FORMAT_VERSION,
+        "model": report.model,
+        "dataset": report.dataset,
+        "device": report.device,
+        "batches": report.batches,
+        "batch_size": report.batch_size,
+        "use": report.use,
+        "reason": report.reason,
+        "precisions": {
+            name: {**asdict(checked), "safe": checked.safe} for name, checked in report.checked.items()
+        },
+        "best_loss_scale": None if ranking.best is None else ranking.best.scale,
+        "layers": [asdict(layer) for layer in lost_layers(ranking)],
+        "profile": path,
+    }
+    return dict(finite_json(document))
+
+
+def _show(report: "AmpReport") -> None:
+    from mptui.lab.amp.check import lost_layers
+    from mptui.text import clean
+
+    counted = f"{report.batches} batch{'es' if report.batches != 1 else ''} of {report.batch_size}"
+    typer.echo(clean(f"{report.model} on {report.dataset}, {counted}, on {report.device}; not compiled"))
+    typer.echo(f"\n{'':8}{'loss':>10}{'outputs off':>13}{'gradients':>11}{'rounding':>10}{'loss scale':>12}")
+    for checked in report.checked.values():
+        typer.echo(clean(_precision_line(checked)))
+    rows = lost_layers(report.ranking)
+    width = max(12, *(min(40, len(layer.name)) for layer in rows[:LAYERS_SHOWN])) + 2
+    head = f"\n{'layer':<{width}}{'part':<10}{'smallest':>10}{'largest':>10}{'lost':>9}{'bf16':>8}{'fp16':>8}"
+    typer.echo(head)
+    cosines = {name: checked.layers for name, checked in report.checked.items()}
+    for layer in rows[:LAYERS_SHOWN]:
+        turned = "".join(_cell(cosines[name].get(layer.name)) for name in ("bf16", "fp16"))
+        sizes = f"{layer.smallest:>10.1e}{layer.largest:>10.1e}{layer.lost:>8.1%} "
+        fault = f"  {layer.fault}" if layer.fault else ""
+        typer.echo(clean(f"{layer.name[-40:]:<{width}}{layer.part:<10}{sizes}{turned}{fault}"))
+    if len(rows) > LAYERS_SHOWN:
+        typer.echo(f"and {len(rows) - LAYERS_SHOWN} more, with less at risk")
+    typer.echo("lost: values that fp16 can't hold whole")
+    typer.echo("gradients, bf16, fp16: cosine of the gradient to fp32's")
+    typer.echo("rounding: the same of fp32 on images and weights rounded to that format\n")
+    for checked in list(report.checked.values())[1:]:
+        typer.echo(clean(f"{checked.precision}: {_VERDICTS[checked.verdict]}: {checked.why}"))
+        if checked.safe and checked.fp32_layers:
+            typer.echo(clean(f"      in fp32: {', '.join(checked.fp32_layers)}"))
+    typer.echo(clean(f"use {report.use}: {report.reason}"))
+
+
+def _precision_line(checked: "Checked") -> str:
+    scale = "–" if checked.loss_scale is None else f"{checked.loss_scale:,.0f}"
+    if checked.precision == "fp32":
+        return f"  fp32  {checked.loss:>10.4f}{'–':>13}{'–':>11}{'–':>10}{'–':>12}"
+    off, turned, control = f"{checked.outputs_error:.2%}", f"{checked.cosine:.4f}", f"{checked.control:.4f}"
+    figures = f"{checked.loss:>10.4f}{off:>13}{turned:>11}{control:>10}{scale:>12}"
+    return f"  {checked.precision}  {figures}  {_VERDICTS[checked.verdict]}"
+
+
+def _cell(cosine: float | None) -> str:
+    return f"{'–':>8}" if cosine is None else f"{cosine:>8.3f}"

@@ -1,0 +1,158 @@
+"""`mptui parity`: FP32 and a 16-bit precision trained from one seed, and whether they end alike."""
+
+import os
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mptui.cli import options as o
+from mptui.cli.output import console, print_json, print_next
+from mptui.text import clean
+
+if TYPE_CHECKING:
+    from mptui.lab.parity.pieces import Comparison, Stop
+    from mptui.lab.parity.result import ParityResult, TrainingResult
+
+_DISAGREES = 1
+
+_Seeds = Annotated[
+    int,
+    typer.Option("--seeds", metavar="N", help="Train both with N seeds, from --seed on.", show_default=True),
+]
+_Strict = Annotated[bool, typer.Option("--strict", help="End with 1 unless the two are shown to agree.")]
+
+
+def app_command(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("parity")(parity)
+
+
+def parity(
+    ctx: typer.Context,
+    profile: o.Profile = None,
+    model: o.Model = None,
+    data: o.Data = None,
+    epochs: o.Epochs = None,
+    max_steps: o.MaxSteps = None,
+    batch_size: o.BatchSize = None,
+    lr: o.Lr = None,
+    precision: o.Precision = None,
+    compile: o.Compile = None,
+    workers: o.Workers = None,
+    device: o.Device = None,
+    seed: o.Seed = None,
+    download: o.Download = False,
+    sets: o.Set = None,
+    seeds: _Seeds = 1,
+    strict: _Strict = False,
+    runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
+    name: o.Name = None,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+) -> int:
+    """Compare the accuracy of a precision with that of FP32.
+
+    Both are trained from one seed and on one order of the samples.
+    FP32 is trained without TF32, whose products have 10 bits.
+    Asked again with the same --name it goes on where it stopped; more --seeds are added to those done.
+    """
+    from mptui.lab.parity.pieces import Stop, make_folder, plan_comparison
+
+    stop = Stop()
+    _catch_signals(stop)
+    request = o.request_of(ctx)
+    comparison = plan_comparison(request, seeds)
+    if comparison.plan.precision.warning is not None:
+        typer.echo(f"warning: {clean(comparison.plan.precision.warning)}", err=True)
+    folder = make_folder(comparison, runs_dir, name)
+    outcomes = _train(comparison, folder, stop, quiet=quiet or as_json)
+    if stop.signal is not None and len(outcomes) < 2 * seeds:
+        print_next(f"go on where it stopped: the same command with --name {folder.name}")
+        return 128 + stop.signal
+    return _tell(folder, comparison, outcomes, as_json=as_json, strict=strict)
+
+
+def _catch_signals(stop: "Stop") -> None:
+    """As a run does: SIGINT and SIGTERM save and stop, a closed terminal ends nothing."""
+
+    def asked(number: int, _frame: FrameType | None) -> None:
+        if stop.signal is not None and not stop.training:
+            raise KeyboardInterrupt
+        stop.ask(number)
+
+    signal.signal(signal.SIGINT, asked)
+    signal.signal(signal.SIGTERM, asked)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def _train(comparison: "Comparison", folder: Path, stop: "Stop", *, quiet: bool) -> "list[TrainingResult]":
+    from mptui.lab.parity.pieces import train
+    from mptui.lab.parity.result import read_outcome
+
+    outcomes: list[TrainingResult] = []
+    total = 2 * len(comparison.seeds)
+    for number, piece in enumerate(comparison.pieces(folder), 1):
+        if not quiet:
+            typer.secho(f"{number}/{total}  {piece.name}", bold=True, err=True)
+        summary = train(piece, os.environ, stop, quiet=quiet)
+        if summary is None:
+            break
+        outcomes.append(read_outcome(piece, summary))
+    return outcomes
+
+
+def _tell(
+    folder: Path, comparison: "Comparison", outcomes: "list[TrainingResult]", *, as_json: bool, strict: bool
+) -> int:
+    from mptui.codec import finite_json
+    from mptui.lab.parity.result import RESULT, compare, sentences, to_document
+    from mptui.runs.store.directory import write_json
+
+    result = compare(folder, comparison.precision, outcomes)
+    document = finite_json(to_document(result))
+    write_json(folder / RESULT, document)
+    if as_json:
+        print_json(document)
+    else:
+        _print_table(result)
+        for sentence in sentences(result):
+            typer.echo(sentence)
+        print_next(f"the runs: mptui runs --runs-dir {folder}; layer by layer: mptui check-amp")
+    return _DISAGREES if strict and result.verdict != "agrees" else 0
+
+
+def _print_table(result: "ParityResult") -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for heading in (
+        "seed",
+        "precision",
+        "status",
+        result.metric or "metric",
+        "val loss",
+        "images/s",
+        "peak GiB",
+        "s",
+    ):
+        table.add_column(heading, justify="left" if heading in {"precision", "status"} else "right")
+    for pair in zip(result.fp32, result.ours, strict=True):
+        for outcome in pair:
+            table.add_row(
+                str(outcome.seed),
+                outcome.precision,
+                outcome.status.replace("_", " "),
+                _figure(outcome.metric, 4),
+                _figure(outcome.val_loss, 4),
+                _figure(outcome.samples_per_second, 1),
+                _figure(None if outcome.peak_bytes is None else outcome.peak_bytes / 2**30, 2),
+                _figure(outcome.seconds, 0),
+            )
+    console().print(table)
+
+
+def _figure(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:,.{digits}f}"

@@ -1,0 +1,148 @@
+"""`mptui tune`: finds the settings that suit this machine, model and data, and saves them as a profile."""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mptui.cli import options as o
+from mptui.cli.output import print_json, print_next
+from mptui.cli.train.signals import Signals
+from mptui.text import clean
+
+if TYPE_CHECKING:
+    from mptui.lab.tune.tune import Tuning
+    from mptui.runs.planning.plan import Plan
+
+FORMAT_VERSION = 1
+_PROFILE = "fast"
+
+_Minutes = Annotated[
+    float,
+    typer.Option(
+        "--minutes",
+        metavar="N",
+        min=0.1,
+        callback=o.finite,
+        help="Time that it may take; more makes it surer.",
+    ),
+]
+_Save = Annotated[
+    str | None,
+    typer.Option("--save", metavar="NAME|FILE", help="Where to save the profile; else it is printed."),
+]
+_Force = Annotated[bool, typer.Option("--force", help="Replace a profile of that name.")]
+
+
+def app_command(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("tune")(tune)
+
+
+def tune(
+    ctx: typer.Context,
+    profile: o.Profile = None,
+    model: o.Model = None,
+    data: o.Data = None,
+    batch_size: o.BatchSize = None,
+    precision: o.Precision = None,
+    workers: o.Workers = None,
+    device: o.Device = None,
+    seed: o.Seed = None,
+    download: o.Download = False,
+    sets: o.Set = None,
+    minutes: _Minutes = 10.0,
+    save: _Save = None,
+    force: _Force = False,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+) -> int:
+    """Find the fastest settings by short runs of your own training.
+
+    Precision, micro-batch, workers, cache, compile mode and more are measured.
+    What you set by a flag stays, and what was not measured is as in the profile. Stopped before its time, it
+    saves the best so far; nothing is saved that was not measured to be better.
+    """
+    signals = Signals()
+    from mptui.config.save import check_free, place_of
+
+    path = None if save is None else place_of(save)
+    if path is not None and not force:
+        check_free(path, hint="choose another name, or replace it with --force")
+
+    from mptui.hardware.host import usable_cpus
+    from mptui.lab.bench.measure import Measurer, StoppedError
+    from mptui.lab.tune.tune import Tuning
+    from mptui.runs.planning.plan import plan_run
+
+    plan = plan_run(o.request_of(ctx, profile or _PROFILE))
+    cpus = usable_cpus()
+    with Measurer(os.environ, lambda: signals.stop_asked) as measurer:
+        tuning = Tuning(
+            plan, measurer, seconds=60 * minutes, cpus=cpus, tell=lambda line: _tell(line, tuning, quiet)
+        )
+        with contextlib.suppress(StoppedError):  # what was found until then is worth saving
+            tuning.go()
+    if tuning.search is None:
+        typer.echo("ended before anything was measured; nothing is saved", err=True)
+        signals.leave_if_stopped()
+        print_next("give it more time: --minutes N")
+        return 1
+    _report(plan, tuning, cpus, path, save, force=force, as_json=as_json)
+    signals.leave_if_stopped()
+    return 0
+
+
+def _tell(line: str, tuning: "Tuning", quiet: bool) -> None:
+    if not quiet:
+        left = int(tuning.clock.left())
+        typer.echo(f"{left // 60}:{left % 60:02} left  {clean(line, limit=400)}", err=True)
+
+
+def _report(
+    plan: "Plan",
+    tuning: "Tuning",
+    cpus: int,
+    path: Path | None,
+    save: str | None,
+    *,
+    force: bool,
+    as_json: bool,
+) -> None:
+    from mptui.codec import finite_json
+    from mptui.config.save import profile_text, write_profile
+    from mptui.lab.tune import outcome
+
+    search = tuning.search
+    assert search is not None
+    effort = outcome.TuneCost(tuning.seconds, tuning.runs)
+    lines = outcome.evidence(plan, search, effort, cpus)
+    text = None
+    if outcome.is_better(plan, search):
+        config = outcome.tuned(plan, outcome.settings(plan, search))
+        text = profile_text(config, outcome.description(plan), lines)
+    else:
+        path = None
+        profile = plan.resolved.profile
+        typer.echo(f"nothing was measured to be better than {profile}: no profile is made", err=True)
+    if path is not None and text is not None:
+        replaced = path.exists()
+        write_profile(path, text, replace=force)
+        typer.echo(f"{'Replaced' if replaced else 'Saved'}: {clean(str(path), limit=4096)}", err=True)
+    if as_json:
+        document = {"version": FORMAT_VERSION, **outcome.document(plan, search, effort)}
+        document |= {"profile": None if path is None else str(path), "toml": text}
+        print_json(finite_json(document))
+    elif path is None and text is not None:
+        typer.echo(text, nl=False)
+    else:
+        for line in lines:
+            typer.echo(clean(line, limit=1000))
+    if text is None:
+        print_next(f"mptui run --profile {plan.resolved.profile}   # or give it more time: --minutes N")
+    elif path is None:
+        print_next("save it: the same command with --save NAME")
+    else:
+        print_next(f"mptui run --profile {save}")

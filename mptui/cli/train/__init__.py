@@ -1,0 +1,1 @@
+"""Commands that train: run, resume, attach, stop, runs."""

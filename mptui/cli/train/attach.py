@@ -1,0 +1,69 @@
+"""`mptui attach`: the live screen of a run in another process, or of one that has ended."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mptui.cli import completion
+from mptui.cli import options as o
+from mptui.errors import ConfigError, RunDirectoryError
+
+Run = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RUN",
+        help="A run's name, the start of it, or its directory; else the one that is running, or the newest.",
+        show_default=False,
+        autocompletion=completion.runs,
+    ),
+]
+Readonly = Annotated[bool, typer.Option("--readonly", help="Only watch: no key reaches the run.")]
+
+
+def app_command(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("attach")(attach)
+
+
+def attach(run: Run = None, readonly: Readonly = False, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR) -> int:
+    """Watch and steer a run; `q` leaves the screen and not the run. Any number may watch."""
+    from mptui.runs.store.directory import check_version, find_run
+    from mptui.tui.terminal.stdio import check_terminal
+    from mptui.tui.terminal.supervisor import guarded
+
+    path = find_run(runs_dir, run) if run is not None else _running_or_newest(runs_dir)
+    check_version(path)
+    check_terminal()
+
+    def show(_part: object) -> int:
+        from mptui.runs.remote.attached_run import AttachedRun
+
+        source = AttachedRun(path, readonly=readonly).start()  # reads while the screen is being loaded
+        from mptui.tui.attach import open_attached
+
+        return open_attached(source)
+
+    return guarded(show)
+
+
+def _running_or_newest(folder: Path) -> Path:
+    """The only run that is running, else the newest.
+
+    Raises:
+        ConfigError: Several are running.
+        RunDirectoryError: There is none at all.
+    """
+    from mptui.runs.store.directory import list_runs, read_summary, started_of
+    from mptui.runs.store.lock import is_held
+
+    found = list_runs(folder)
+    if not found:
+        raise RunDirectoryError(
+            f"there are no runs in {folder}", hint="--runs-dir says where; start one: mptui run"
+        )
+    running = [path for path in found if is_held(path)]
+    if len(running) > 1:
+        names = ", ".join(path.name for path in running)
+        raise ConfigError(f"{len(running)} runs are running: {names}", hint="name one: mptui attach RUN")
+    return running[0] if running else max(found, key=lambda path: started_of(path, read_summary(path)))

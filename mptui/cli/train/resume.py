@@ -1,0 +1,79 @@
+"""`mptui resume`: go on with a run where it stopped."""
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mptui.cli import options as o
+from mptui.cli.train import spawn
+from mptui.cli.train.signals import Signals
+
+if TYPE_CHECKING:
+    from mptui.runs.planning.plan import Request
+
+
+NoTui = Annotated[bool, typer.Option("--no-tui", help="Show lines and a bar, not the live screen.")]
+
+
+def app_command(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("resume")(resume)
+
+
+def resume(
+    ctx: typer.Context,
+    run: o.Run,
+    epochs: o.Epochs = None,
+    workers: o.Workers = None,
+    device: o.Device = None,
+    sets: o.Set = None,
+    runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
+    detach: o.Detach = False,
+    isolate: o.Isolate = False,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+    no_tui: NoTui = False,
+) -> int:
+    """Resume a run from its newest checkpoint.
+
+    A run that was stopped in the middle of an epoch continues there. On a terminal it has the live screen.
+    """
+    from mptui.runs.store.directory import CONFIG, check_version, find_run
+    from mptui.tui.terminal.stdio import has_terminal
+
+    path = find_run(runs_dir, run)
+    check_version(path)
+    request = o.request_of(ctx, str(path / CONFIG))
+    if not (no_tui or quiet or as_json or detach or isolate) and has_terminal():
+        return _on_screen(request, path)
+    train = partial(_train, request, path)
+    return spawn.begin(train, detach=detach, isolate=isolate, as_json=as_json, quiet=quiet)
+
+
+def _on_screen(request: "Request", path: Path) -> int:
+    """Resume on the live screen of this terminal."""
+    from mptui.tui.terminal.supervisor import Part, guarded
+
+    def screen(part: Part) -> int:
+        from mptui.tui.cockpit import open_resumed
+
+        return open_resumed(part, request, path)
+
+    return guarded(screen)
+
+
+def _train(request: "Request", path: Path, ready: spawn.Ready, as_json: bool, quiet: bool) -> int:
+    signals = Signals()
+    from mptui.cli.train.run_host import host
+    from mptui.hardware.memory import keep_freed_memory
+    from mptui.runs.planning.plan import plan_run
+    from mptui.runs.session.session import Session
+
+    keep_freed_memory()
+    plan = plan_run(request)
+    signals.leave_if_stopped()
+    ready(path)
+    session = Session(plan, path, resume=True, force_compile=plan.resolved.compile_forced)
+    return host(session, signals, as_json=as_json, quiet=quiet)

@@ -1,0 +1,111 @@
+"""`mptui run`: a training run without a screen."""
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from mptui.cli import options as o
+from mptui.cli.train import spawn
+from mptui.cli.train.signals import Signals
+from mptui.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from mptui.runs.planning.plan import Request
+
+
+def app_command(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("run")(run)
+
+
+def run(
+    ctx: typer.Context,
+    profile: o.Profile = None,
+    model: o.Model = None,
+    data: o.Data = None,
+    epochs: o.Epochs = None,
+    max_steps: o.MaxSteps = None,
+    batch_size: o.BatchSize = None,
+    lr: o.Lr = None,
+    precision: o.Precision = None,
+    compile: o.Compile = None,
+    workers: o.Workers = None,
+    device: o.Device = None,
+    seed: o.Seed = None,
+    download: o.Download = False,
+    sets: o.Set = None,
+    runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
+    name: o.Name = None,
+    resume: o.Resume = False,
+    detach: o.Detach = False,
+    isolate: o.Isolate = False,
+    dry_run: o.DryRun = False,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+) -> int:
+    """Train, and write a run directory that says what happened."""
+    request = o.request_of(ctx)
+    if resume and name is None:
+        raise ConfigError("--resume: of which run?", hint="name it with --name, or use: mptui resume RUN")
+    if dry_run:
+        return _dry_run(request)
+    train = partial(_train, request, runs_dir, name, resume, detach or isolate)
+    return spawn.begin(train, detach=detach, isolate=isolate, as_json=as_json, quiet=quiet)
+
+
+def _dry_run(request: "Request") -> int:
+    from mptui.config.dump import dry_run_text
+    from mptui.runs.planning.plan import plan_run
+    from mptui.runs.planning.rates import effective_words
+
+    plan = plan_run(request)
+    typer.echo(dry_run_text(plan.resolved), nl=False)
+    typer.echo(f"Effective: {effective_words(plan.config.training)}", err=True)
+    for note in plan.notes:
+        typer.echo(note, err=True)
+    return 0
+
+
+def _train(
+    request: "Request",
+    runs_dir: Path,
+    name: str | None,
+    resume: bool,
+    in_background: bool,
+    ready: spawn.Ready,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    signals = Signals()
+    from mptui.hardware.memory import keep_freed_memory
+    from mptui.runs.planning.plan import plan_run
+
+    keep_freed_memory()
+    plan = plan_run(request)
+
+    from mptui.cli.train.run_host import host
+    from mptui.data.formats.open import check_data
+    from mptui.runs.session.session import Session
+    from mptui.runs.session.unstarted import discard_unstarted
+    from mptui.runs.store.directory import check_name, create_run
+
+    check_data(plan.config.data, plan.task)  # a mistake in it is told before there is a directory
+    signals.leave_if_stopped()
+    if name is not None:
+        check_name(name)
+    goes_on = resume and (runs_dir / str(name)).is_dir()
+    path = (
+        runs_dir / str(name)
+        if goes_on
+        else create_run(runs_dir, plan.resolved.profile, str(plan.config.model.name), name)
+    )
+    ready(path)
+    session = Session(plan, path, resume=goes_on, force_compile=plan.resolved.compile_forced)
+    try:
+        return host(session, signals, as_json=as_json, quiet=quiet)
+    except (ConfigError, DataError):
+        if not goes_on and not in_background:  # there, the directory has the only word of what was wrong
+            discard_unstarted(path)
+        raise

@@ -1,0 +1,190 @@
+"""`mptui runs`: what was trained, how it ended, and how two runs differ."""
+
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mptui import format as fmt
+from mptui.cli import completion
+from mptui.cli import options as o
+from mptui.cli.output import print_json, print_next
+from mptui.cli.table import Column, fitting, lines, terminal_width
+from mptui.text import clean
+
+runs = typer.Typer(rich_markup_mode=None)
+
+Second = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="The run to compare it with.", autocompletion=completion.runs),
+]
+
+_COLUMNS = {
+    "run": 0,
+    "status": 0,
+    "model": 0,
+    "data": 0,
+    "best": 1,
+    "epochs": 2,
+    "images/s": 3,
+    "precision": 4,
+    "steps": 5,
+}
+"""The columns of the list, and when each is left out of a narrow one (`Column.leave`)."""
+
+_FIGURES = {"epochs", "images/s", "steps"}
+
+_BARS = "▁▂▃▄▅▆▇█"
+_CURVE_WIDTH = 32
+
+
+def app_command(app: typer.Typer) -> None:
+    """Add `runs` to the commands of `app`."""
+    app.add_typer(runs, name="runs")
+
+
+@runs.callback(invoke_without_command=True)
+def list_all(ctx: typer.Context, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR, as_json: o.Json = False) -> None:
+    """List the runs, newest last, or compare two of them."""
+    if ctx.invoked_subcommand is not None:
+        return
+    from mptui.codec import finite_json
+    from mptui.runs.view.compare import summaries
+
+    listed = summaries(runs_dir, _tell_unreadable)
+    if as_json:
+        print_json(finite_json(listed))
+        return
+    if not listed:
+        print_next(f"there are no runs in {runs_dir}; start one: mptui run --profile fast")
+        return
+    _print_list(listed)
+    going = any(summary["status"] == "running" for summary in listed)
+    print_next(
+        "watch one: mptui attach RUN"
+        if going
+        else "go on with one: mptui resume RUN; how two differ: mptui runs compare RUN RUN"
+    )
+
+
+@runs.command()
+def compare(
+    first: o.Run, second: Second, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR, as_json: o.Json = False
+) -> None:
+    """Put two runs beside each other: values that differ, accuracy, speed, memory, time, curves."""
+    from mptui.codec import finite_json
+    from mptui.runs.store.directory import find_run
+    from mptui.runs.view.compare import compare as compared
+
+    found = compared(find_run(runs_dir, first), find_run(runs_dir, second))
+    if as_json:
+        print_json(finite_json(found))
+    else:
+        _print_comparison(found)
+
+
+def _tell_unreadable(error: OSError) -> None:
+    typer.echo(clean(f"can't read {error.filename}: {error.strerror}", limit=4096), err=True)
+
+
+def _print_list(listed: list[dict[str, Any]]) -> None:
+    """One line a run; a terminal that is too narrow gets fewer columns."""
+    rows = [_row(summary) for summary in listed]
+    columns = [
+        Column(heading, [row[place] for row in rows], heading in _FIGURES, leave)
+        for place, (heading, leave) in enumerate(_COLUMNS.items())
+    ]
+    kept = fitting(columns, terminal_width())
+    for line in lines(kept):
+        typer.echo(line)
+    if left_out := [column.heading for column in columns if column not in kept]:
+        typer.echo(f"not shown at this width: {', '.join(left_out)} (all: --json)", err=True)
+
+
+def _row(summary: dict[str, Any]) -> list[str]:
+    """The cells of a run, in the order of `_COLUMNS`."""
+    best, dataset = _table(summary, "best"), _table(summary, "dataset")
+    value, rate, silent = best.get("value"), summary.get("samples_per_second"), summary.get("silent_s")
+    status = str(summary.get("status")) + (f", silent for {silent:,} s" if silent else "")
+    return [
+        clean(Path(str(summary["directory"])).name),  # whole: it is what the other commands take
+        status,
+        str(summary.get("model") or fmt.UNKNOWN),
+        str(dataset.get("name") or fmt.UNKNOWN),
+        f"{best['metric']} {value:.4f}" if isinstance(value, float) else fmt.UNKNOWN,
+        str(summary.get("epochs", fmt.UNKNOWN)),
+        f"{rate:,.1f}" if isinstance(rate, float) else fmt.UNKNOWN,
+        str(_table(summary, "precision").get("used") or fmt.UNKNOWN),
+        f"{summary.get('optimizer_steps', 0):,}",
+    ]
+
+
+def _table(summary: dict[str, Any], name: str) -> dict[str, Any]:
+    value = summary.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _print_comparison(found: dict[str, Any]) -> None:
+    rows = [
+        (key, _shown(key, one), _shown(key, other), _difference(one, other))
+        for key, (one, other) in {**found["settings"], **found["figures"]}.items()
+        if one is not None or other is not None
+    ]
+    rows += [(f"{name} by epoch", *_drawn(curves), "") for name, curves in found["curves"].items()]
+    headings = ("", *map(clean, found["runs"]), "difference")
+    cells = list(zip(*rows, strict=True))
+    columns = [
+        Column(heading, cells[place] if rows else (), place > 0, leave)
+        for place, (heading, leave) in enumerate(zip(headings, (0, 0, 0, 1), strict=True))
+    ]
+    for line in lines(fitting(columns, terminal_width())):
+        typer.echo(line)
+    if not found["settings"]:
+        typer.echo("the two have the same configuration", err=True)
+
+
+def _shown(key: str, value: object) -> str:
+    if value is None:
+        return fmt.UNKNOWN
+    if key.endswith("_bytes") and isinstance(value, int):
+        return f"{value / (1 << 20):,.0f} MiB"
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return clean(str(value), 60)
+
+
+def _difference(one: object, other: object) -> str:
+    """How far the second figure is from the first, in percent."""
+    first, second = _number(one), _number(other)
+    if first is None or second is None or not first:
+        return ""
+    return f"{100 * (second - first) / abs(first):+.1f} %"
+
+
+def _number(value: object) -> float | None:
+    """A finite number; None for anything else, and for what no float can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _drawn(curves: list[list[float]]) -> tuple[str, str]:
+    """Both curves as bars over the same range."""
+    finite = [value for curve in curves for value in curve if math.isfinite(value)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    one, other = (_bars(curve, low, (high - low) or 1.0) for curve in curves)
+    return one, other
+
+
+def _bars(curve: list[float], low: float, span: float) -> str:
+    columns = min(len(curve), _CURVE_WIDTH)
+    values = [curve[(n + 1) * len(curve) // columns - 1] for n in range(columns)]
+    return "".join(
+        _BARS[min(int((value - low) / span * len(_BARS)), len(_BARS) - 1)] if math.isfinite(value) else "×"
+        for value in values
+    )

@@ -1,0 +1,85 @@
+"""The signals of a run without a screen. A handler sets a flag and nothing else; every phase looks at it.
+
+They are caught before torch is imported, so that not even the first seconds end in silence:
+
+    SIGINT           save and stop (130); a second one ends the process at once
+    SIGTERM, SIGUSR1 save and stop (143); SLURM sends the latter some time before it ends a job
+    SIGUSR2          save and go on
+    SIGHUP           nothing: a closed terminal ends no run
+    SIGTSTP          where bars are drawn: leave the terminal as it was, and stand still until SIGCONT
+"""
+
+import signal
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from mptui.engine.mailbox import Mailbox
+
+_STOPS = {
+    signal.SIGINT: signal.SIGINT,
+    signal.SIGTERM: signal.SIGTERM,
+    signal.SIGUSR1: signal.SIGTERM,
+}
+
+
+class Signals:
+    """Catches signals from now on, and tells the run of them once there is one."""
+
+    def __init__(self) -> None:
+        self._mailbox: Mailbox | None = None
+        self._stop: signal.Signals | None = None
+        self._save = False
+        self._suspend = False
+        for number in _STOPS:
+            signal.signal(number, self._stopped)
+        signal.signal(signal.SIGUSR2, self._asked_to_save)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def attach(self, mailbox: "Mailbox") -> None:
+        """Tell the run of what came so far and of what comes."""
+        self._mailbox = mailbox
+        self._pass_on()
+
+    @property
+    def stop_asked(self) -> bool:
+        """Whether a stop came."""
+        return self._stop is not None
+
+    def catch_suspend(self) -> None:
+        """Note SIGTSTP (ctrl+z) from now on instead of stopping, for who has drawn on the terminal."""
+        signal.signal(signal.SIGTSTP, self._asked_to_suspend)
+
+    def take_suspend(self) -> bool:
+        """Whether ctrl+z was pressed since the last call."""
+        asked, self._suspend = self._suspend, False
+        return asked
+
+    def leave_if_stopped(self) -> None:
+        """End the command where a stop came before there was a run; nothing was trained, nothing is saved."""
+        if self._stop is not None:
+            raise typer.Exit(128 + self._stop)
+
+    def _stopped(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self._stop is not None:
+            raise KeyboardInterrupt
+        self._stop = _STOPS[signal.Signals(number)]
+        self._pass_on()
+
+    def _asked_to_save(self, _number: int, _frame: FrameType | None) -> None:
+        self._save = True
+        self._pass_on()
+
+    def _asked_to_suspend(self, _number: int, _frame: FrameType | None) -> None:
+        self._suspend = True
+
+    def _pass_on(self) -> None:
+        if self._mailbox is None:
+            return
+        if self._stop is not None:
+            self._mailbox.stop(self._stop)
+        if self._save:
+            self._save = False
+            self._mailbox.save()

@@ -1,0 +1,119 @@
+"""`mptui stop`: end a run of another process, and save it first."""
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mptui.cli import options as o
+from mptui.cli.output import print_next
+from mptui.errors import RunDirectoryError
+from mptui.text import clean, shell_word
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Timeout = Annotated[
+    float,
+    typer.Option(
+        metavar="SECONDS",
+        min=0,
+        callback=o.finite,
+        help="How long to wait; the run goes on with what it was asked.",
+    ),
+]
+
+POLL_S = 0.1
+WAIT_S = 600.0
+"""A run that saves to a slow disk, or is in the middle of a compile, takes minutes."""
+
+
+def app_command(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("stop")(stop)
+
+
+def stop(run: o.Run, timeout: Timeout = WAIT_S, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR) -> int:
+    """Save a run and end it, and wait until that is done.
+
+    The run may be in any process of this machine.
+    """
+    from mptui.runs.store.directory import find_run
+    from mptui.runs.store.lock import holder_of, owner_of
+
+    path = find_run(runs_dir, run)
+    holder = holder_of(path)
+    if holder is None:
+        _tell_end(path, "is not running; it is")
+        return 0
+    if holder.host is not None:
+        raise RunDirectoryError(
+            f"{path}: process {holder.pid} on {holder.host} trains this run",
+            hint=f"stop it there: mptui stop {path.name}",
+        )
+    _ask(path, holder.pid)
+    typer.echo(f"asked {clean(path.name)} to save and stop …", err=True)
+    until = time.monotonic() + timeout
+    while owner_of(path) == holder.pid:
+        if time.monotonic() >= until:
+            raise RunDirectoryError(
+                f"{path}: process {holder.pid} was asked to stop {timeout:g} s ago and {_busy(holder.pid)}",
+                hint=f"wait for it (mptui attach {path.name} shows what it does), or end it without a save: "
+                f"kill -9 {holder.pid}",
+            )
+        time.sleep(POLL_S)
+    _tell_end(path, "is")
+    return 0
+
+
+def _busy(pid: int) -> str:
+    """What a process does that has not ended."""
+    import psutil
+
+    try:
+        asleep = psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    except psutil.Error:
+        asleep = False
+    return f"stands still (kill -CONT {pid} lets it go on)" if asleep else "has not ended yet"
+
+
+def _ask(run: "Path", owner: int) -> None:
+    """Through the run's socket, or by a signal where there is none."""
+    from mptui.runs.remote.attached_run import Connection
+
+    try:
+        connection = Connection(run)
+        connection.send("stop")
+    except OSError:
+        _send_term(run, owner)
+    else:
+        connection.close()
+
+
+def _send_term(run: "Path", owner: int) -> None:
+    try:
+        os.kill(owner, signal.SIGTERM)
+    except ProcessLookupError:
+        pass  # it has ended meanwhile
+    except PermissionError:
+        raise RunDirectoryError(
+            f"{run}: process {owner}, which trains this run, is another user's",
+            hint=f"stop it as that user: mptui stop {run.name}",
+        ) from None
+
+
+def _tell_end(run: "Path", words: str) -> None:
+    from mptui.engine.checkpoint.pointers import target_of
+    from mptui.runs.store.directory import CHECKPOINTS, CRASHED, status_of
+
+    summary = status_of(run)
+    status, steps = str(summary["status"]), summary.get("optimizer_steps")
+    after = f" after step {steps:,}" if isinstance(steps, int) else ""
+    typer.echo(clean(f"{run.name} {words} {status}{after}"))
+    last = target_of(run / CHECKPOINTS, "last")
+    if last is not None and last.exists():
+        typer.echo(clean(f"checkpoint: {last.resolve()}"))
+    if status in {"stopped", CRASHED}:
+        print_next(f"go on with it: mptui resume {shell_word(run)}")

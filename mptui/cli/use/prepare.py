@@ -1,0 +1,214 @@
+"""`mptui prepare`: a set made ready for a slow file system, in a few large files."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mptui.cli import options as o
+from mptui.cli.output import console, print_json, print_next
+from mptui.cli.train.signals import Signals
+from mptui.text import clean
+
+if TYPE_CHECKING:
+    from mptui.data.formats.sharded import ShardIndex
+
+FORMAT_VERSION = 1
+_SIDES = {"classification": 224, "segmentation": 512, "diffusion": 64}
+_TELL_EVERY_S = 10.0
+
+_Data = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="A folder or a torchvision set; a prepared set is looked at, byte by byte.",
+        show_default=False,
+    ),
+]
+_Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Where to put it; otherwise here, under the data's name."),
+]
+_Size = Annotated[
+    int | None,
+    typer.Option(
+        "--image-size",
+        metavar="N",
+        min=8,
+        max=4096,
+        help="What will be trained at, in pixels: 224, with masks 512, images alone 64.",
+    ),
+]
+_Resize = Annotated[
+    int | None,
+    typer.Option(
+        "--resize",
+        metavar="N",
+        min=8,
+        max=16_384,
+        help="Shorter side that images are resized to, as data.resize; otherwise twice --image-size.",
+    ),
+]
+_Quality = Annotated[
+    int, typer.Option("--quality", metavar="1-100", min=1, max=100, help="Of the JPEGs that are written.")
+]
+_Lossless = Annotated[
+    bool, typer.Option("--lossless", help="Write PNGs: several times as large, not a bit lost.")
+]
+_Ignore = Annotated[
+    int | None,
+    typer.Option("--ignore-index", metavar="N", min=0, max=65535, help="Mask value that counts for nothing."),
+]
+_Budget = Annotated[
+    float,
+    typer.Option(
+        "--bad-budget",
+        metavar="SHARE",
+        min=0,
+        max=1,
+        callback=o.finite,
+        help="Share of unreadable files to go on without.",
+    ),
+]
+
+
+def app_command(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("prepare")(prepare)
+
+
+def prepare(
+    data: _Data,
+    out: _Out = None,
+    image_size: _Size = None,
+    resize: _Resize = None,
+    quality: _Quality = 90,
+    lossless: _Lossless = False,
+    ignore_index: _Ignore = None,
+    bad_budget: _Budget = 0.01,
+    model: o.Model = None,
+    download: o.Download = False,
+    as_json: o.Json = False,
+) -> int:
+    """Decode a set once, and store it small in a few large files.
+
+    For disks that are slow with many files. Stopped or killed, it goes on when it is called again.
+    """
+    signals = Signals()
+    from mptui.config.given import data_flags
+    from mptui.config.merge import task_of_model
+    from mptui.config.schema import DataConfig
+    from mptui.data.convert.convert import ConversionRequest, prepare_set
+    from mptui.data.formats.open import files_of
+    from mptui.data.formats.sharded import is_prepared
+    from mptui.data.scan.process_pool import ScanCancelledError
+    from mptui.data.transforms.crop import default_resize
+
+    if is_prepared(data):
+        return _look(data, as_json)
+    flags = {key.partition(".")[2]: value for key, (_, value) in data_flags(data, "DATA").items()}
+    config = DataConfig(**flags, download=download, ignore_index=ignore_index, bad_sample_budget=bad_budget)
+    began = time.monotonic()
+    try:
+        name, task, found = files_of(
+            config, None if model is None else task_of_model(model), lambda: signals.stop_asked
+        )
+        side = image_size or _SIDES[task]
+        order = ConversionRequest(
+            name=name,
+            task=task,
+            found=found,
+            out=out or Path(f"{name}-{side}px"),
+            image_size=side,
+            resize=resize or default_resize(side),
+            quality=0 if lossless else quality,
+            data=config,
+        )
+        with _progress() as on_progress:
+            prepared = prepare_set(order, _tell, on_progress, lambda: signals.stop_asked)
+    except ScanCancelledError:
+        typer.echo("stopped; the same command goes on from here", err=True)
+        signals.leave_if_stopped()
+        raise
+    _report(prepared, time.monotonic() - began, as_json)
+    return 0
+
+
+def _look(data: str, as_json: bool) -> int:
+    """Hold a prepared set against what was written."""
+    from mptui.data.formats.sharded import check_bytes, open_prepared
+
+    began = time.monotonic()
+    prepared = open_prepared(data)
+    with _progress() as on_progress:
+        check_bytes(prepared, on_progress)
+    _tell(f"{data} is a prepared set, and whole")
+    _report(prepared, time.monotonic() - began, as_json)
+    return 0
+
+
+def _report(prepared: "ShardIndex", seconds: float, as_json: bool) -> None:
+    document = _document(prepared, seconds)
+    if as_json:
+        print_json(document)
+        return
+    typer.echo(
+        f"{clean(str(prepared.folder), limit=4096)}: {document['samples']:,} samples for {document['task']},"
+        f" {len(prepared.classes)} classes, shorter side {document['side']} px,"
+        f" {document['bytes'] / 2**20:,.0f} MiB in {document['shards']} shards"
+    )
+    if document["left_out"]:
+        typer.echo(f"{document['left_out']} files that can't be used were left out", err=True)
+    print_next(f"mptui run --data {prepared.folder}")
+
+
+def _document(prepared: "ShardIndex", seconds: float) -> dict[str, Any]:
+    facts = prepared.facts
+    return {
+        "version": FORMAT_VERSION,
+        "folder": str(prepared.folder),
+        "name": facts["name"],
+        "task": facts["task"],
+        "classes": list(prepared.classes),
+        "samples": facts["count"],
+        "train_samples": facts["train_count"],
+        "image_size": facts["image_size"],
+        "side": facts["side"],
+        "shards": len(facts["shards"]),
+        "bytes": sum(shard["bytes"] for shard in facts["shards"]),
+        "left_out": len(prepared.problems),
+        "seconds": round(seconds, 1),
+    }
+
+
+def _tell(line: str) -> None:
+    typer.echo(clean(line, limit=4096), err=True)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal, a line now and then elsewhere; both on stderr."""
+    if not sys.stderr.isatty():
+        yield _Lines()
+        return
+    from rich.progress import Progress
+
+    with Progress(console=console(file=sys.stderr), transient=True) as bar:
+        task = bar.add_task("", total=None, visible=False)
+        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
+
+
+class _Lines:
+    """How far it is, once in a while."""
+
+    def __init__(self) -> None:
+        self._told = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        if time.monotonic() - self._told >= _TELL_EVERY_S:
+            self._told = time.monotonic()
+            _tell(f"{done:,} of {total:,}")

@@ -1,0 +1,1 @@
+"""Makes sharded sets out of folders."""

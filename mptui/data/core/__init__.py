@@ -1,0 +1,1 @@
+"""What all parts of the data room share: types, batches, random numbers by position."""

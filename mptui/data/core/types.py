@@ -1,0 +1,132 @@
+"""What the data room's parts hand to each other. No torch here: workers import this.
+
+Shapes: H and W are pixels, 3 is RGB. Images are uint8 HW3; masks int16 HW with class indices, and
+`IGNORE` where a pixel counts for nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+IGNORE = -1
+
+Pixels = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.int16]
+Sides = npt.NDArray[np.uint16]
+"""[N, 2]: the shorter and the longer side of images in pixels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """One sample, read: an RGB image and either its label or its mask."""
+
+    image_HW3: Pixels
+    label: int = 0
+    mask_HW: Mask | None = None
+
+
+class SampleRequest(Protocol):
+    """How to read one sample: small, picklable, and the same in any process."""
+
+    @property
+    def name(self) -> str:
+        """What to call the sample in a message: its path, or its index in a set."""
+
+    def read(self, side_hint: int | None = None) -> Decoded:
+        """Read the sample.
+
+        Args:
+            side_hint: The shorter side may be decoded down to about this many pixels (never below), where
+                the format makes that cheaper; None: full size.
+
+        Raises:
+            BadSampleError: The file is missing, truncated, not an image, too large, or has no valid mask.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """One sample, whose image is still a JPEG file of the plain kind that any decoder reads."""
+
+    content: bytes
+    width: int
+    """In pixels, as the image is stored."""
+    height: int
+    orientation: int
+    """Of EXIF, 1 to 8: how the stored image is turned upright."""
+    label: int = 0
+    mask_HW: Mask | None = None
+    """As large as the upright image."""
+
+    @property
+    def upright(self) -> tuple[int, int]:
+        """Height and width of the upright image in pixels."""
+        return (self.width, self.height) if self.orientation >= 5 else (self.height, self.width)
+
+
+@runtime_checkable
+class InFile(Protocol):
+    """A request whose image is in a file, which may be decoded elsewhere."""
+
+    def file_bytes(self) -> int:
+        """How large the file of the image is; 0 where that can't be told."""
+
+    def encoded(self, room: int) -> Encoded | None:
+        """Read the sample without decoding its image; None where that is no plain JPEG of up to `room` bytes.
+
+        Raises:
+            BadSampleError: As `SampleRequest.read`, as far as that is seen without decoding.
+        """
+
+
+class BadSampleError(Exception):
+    """A sample that can't be used; `reason` says why in a few words."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name}: {reason}")
+        self.name, self.reason = name, reason
+
+    def __reduce__(self) -> tuple[type["BadSampleError"], tuple[str, str]]:
+        """Travel between processes whole."""
+        return (BadSampleError, (self.name, self.reason))
+
+
+class Split(Protocol):
+    """The training or the validation half of a dataset."""
+
+    def __len__(self) -> int:
+        """How many usable samples there are."""
+
+    def request(self, index: int) -> SampleRequest:
+        """How to read sample `index`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A file that the scan set aside, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A set, found and scanned: what the task, the pipeline and the summary need of it."""
+
+    name: str
+    task: str
+    classes: tuple[str, ...]
+    train: Split
+    val: Split
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[str, ...] = ()
+    has_ignored: bool = False
+    class_counts: Sequence[int] = ()
+    """Training samples of each class; with masks, training pixels."""
+    sides: tuple[int, int, int] | None = None
+    """Shorter sides of the images in pixels: smallest, median, largest."""
+    sizes: tuple[Sides, Sides] | None = None
+    """Of the images of the training and of the validation half; None: all are squares of `sides`."""

@@ -1,0 +1,1 @@
+"""Files to arrays: images, JPEG, masks."""

@@ -1,0 +1,291 @@
+"""Read an image file as upright RGB, and say in a few words why where that can't be done.
+
+The content decides what a file is, never its name, and only the formats in `FORMATS` are tried: an EPS
+behind `.jpg` would start Ghostscript. The size is read from the header and refused before any pixel is
+decoded. What a camera or a program wrote comes out as a person would see it: EXIF orientation applied,
+transparency laid over white, the first frame of an animation, deep grey scaled to 8 bits and not clipped.
+"""
+
+import os
+import stat
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, UnidentifiedImageError
+
+from mptui.data.core.read_errors import reason_of
+from mptui.data.core.types import BadSampleError, Decoded, Encoded, Pixels
+from mptui.data.decode import jpeg
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO")
+EXTENSIONS = frozenset(
+    "." + ending
+    for ending in (
+        *("jpg", "jpeg", "jpe", "jfif", "png", "apng", "webp", "bmp", "dib", "gif", "tif", "tiff"),
+        *("ppm", "pgm", "pbm", "pnm", "jp2", "j2k", "jpx", "avif", "ico"),
+    )
+)
+MAX_PIXELS = 50_000_000
+MAX_SIDE = 16_384
+
+_ORIENTATION_TAG = 0x0112
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_TRANSPARENT_MODES = frozenset({"RGBA", "RGBa", "LA", "La", "PA"})
+_DEEP_MODES = frozenset({"I", "F", "I;16", "I;16B", "I;16L", "I;16N"})
+
+# Pillow warns of odd metadata and of sizes that are refused here anyway; a warning would land on the screen.
+warnings.filterwarnings("ignore", module=r"PIL\.")
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+
+
+@dataclass(frozen=True, slots=True)
+class FileRequest:
+    """One image file and the class it belongs to."""
+
+    path: str
+    label: int
+
+    @property
+    def name(self) -> str:
+        """The path of the file."""
+        return self.path
+
+    def read(self, side_hint: int | None = None) -> Decoded:
+        """Decode the file; see `Request.read`."""
+        return Decoded(read_rgb(self.path, side_hint), label=self.label)
+
+    def file_bytes(self) -> int:
+        """How large the file is; see `InFile.file_bytes`."""
+        return size_of(self.path)
+
+    def encoded(self, room: int) -> Encoded | None:
+        """Read the file without decoding it; see `InFile.encoded`."""
+        found = read_jpeg(self.path, room)
+        return None if found is None else replace(found, label=self.label)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRequest:
+    """Image `index` of a uint8 array in an `.npy` file, [N, H, W] or [N, H, W, 3], and its class."""
+
+    path: str
+    index: int
+    label: int
+
+    @property
+    def name(self) -> str:
+        """The path of the array and the position in it."""
+        return f"{self.path}[{self.index}]"
+
+    def read(self, side_hint: int | None = None) -> Decoded:
+        """Copy the image out of the file; see `Request.read`."""
+        try:
+            image = np.array(_mapped(self.path)[self.index])
+        except (OSError, ValueError, IndexError) as error:
+            raise BadSampleError(self.name, _reason(error)) from error
+        return Decoded(np.stack([image] * 3, axis=-1) if image.ndim == 2 else image, label=self.label)
+
+
+@lru_cache(maxsize=8)
+def _mapped(path: str) -> Pixels:
+    """Map an array into memory, once in a process."""
+    array: Pixels = np.load(path, mmap_mode="r", allow_pickle=False)
+    return array
+
+
+@contextmanager
+def opened(path: str, content: bytes | None = None) -> Iterator[Image.Image]:
+    """Open an image of a sane size; whatever goes wrong, until it is closed again, is a `BadSampleError`.
+
+    Args:
+        path: The file, or what to call it in a message.
+        content: What is in it, where that was read already.
+
+    Raises:
+        BadSampleError: The file can't be read, is no image, is too large, or is damaged.
+    """
+    try:
+        if content is None:
+            _check_file(path)
+        with Image.open(path if content is None else BytesIO(content), formats=FORMATS) as image:
+            _check_size(path, image)
+            yield image
+    except BadSampleError:
+        raise
+    except UnidentifiedImageError as error:
+        raise BadSampleError(path, _unidentified(path, content)) from error
+    except Exception as error:
+        # A damaged file makes Pillow's parsers raise anything.
+        raise BadSampleError(path, _reason(error)) from error
+
+
+def load_upright(image: Image.Image) -> tuple[Image.Image, int]:
+    """Decode an opened image and turn it as its EXIF orientation says.
+
+    Returns:
+        The upright image, and the orientation (1 to 8) that it was stored with.
+    """
+    image.load()
+    orientation = _orientation(image)
+    return turned(image, orientation), orientation
+
+
+def turned(image: Image.Image, orientation: int) -> Image.Image:
+    """Turn what was stored with an EXIF `orientation` upright."""
+    return image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image
+
+
+def read_rgb(path: str, side_hint: int | None = None, content: bytes | None = None) -> Pixels:
+    """Decode an image file as upright RGB, uint8 [H, W, 3]; writable.
+
+    Args:
+        path: The file.
+        side_hint: A JPEG may be decoded at 1/2, 1/4 or 1/8 of its size while its shorter side stays at
+            least this many pixels: that is much faster.
+        content: What is in it, where that was read already.
+
+    Raises:
+        BadSampleError: The file can't be read, is no image, is too large, or is damaged.
+    """
+    with opened(path, content) as image:
+        return upright_rgb(image, side_hint)[0]
+
+
+def upright_rgb(image: Image.Image, side_hint: int | None) -> tuple[Pixels, int]:
+    """Decode an opened image as upright RGB; see `read_rgb`.
+
+    Returns:
+        uint8 [H, W, 3], and the orientation (1 to 8) that the image was stored with.
+    """
+    pixels_HW3 = jpeg.decoded(image, side_hint)
+    if pixels_HW3 is not None:
+        orientation = _orientation(image)
+        return jpeg.turned(pixels_HW3, orientation), orientation
+    if side_hint is not None:
+        image.draft(None, (side_hint, side_hint))
+    upright, orientation = load_upright(image)
+    return to_rgb(upright), orientation
+
+
+def read_jpeg(path: str, room: int, content: bytes | None = None) -> Encoded | None:
+    """Read a plain JPEG of at most `room` bytes without decoding it; None where the file is something else.
+
+    Raises:
+        BadSampleError: The file can't be read, is no image, or is too large.
+    """
+    with opened(path, content) as image:
+        found = jpeg.plain(image, room)
+        return None if found is None else Encoded(found, *image.size, _orientation(image))
+
+
+def size_of(path: str) -> int:
+    """How many bytes a file has; 0 where that can't be told."""
+    try:
+        return os.stat(path).st_size  # noqa: PTH116 - a Path for each image is slow
+    except OSError:
+        return 0
+
+
+def to_rgb(image: Image.Image) -> Pixels:
+    """Turn a decoded image of any mode into RGB, uint8 [H, W, 3].
+
+    Transparency is laid over white. 16-bit grey is scaled by 1/257; 32-bit grey and float, whose range
+    nothing tells, by its own smallest and largest finite value, with NaN as black.
+    """
+    if image.mode in _DEEP_MODES:
+        return np.stack([_deep_grey(image)] * 3, axis=-1)
+    if image.mode in _TRANSPARENT_MODES or "transparency" in image.info:
+        return np.array(_over_white(image.convert("RGBA")))
+    return np.array(image.convert("RGB"))
+
+
+def is_finite(image: Image.Image) -> bool:
+    """Whether every pixel of a decoded image is a number; only a float picture can hold NaN or infinity."""
+    return image.mode != "F" or bool(np.isfinite(np.asarray(image)).all())
+
+
+def _over_white(image: Image.Image) -> Image.Image:
+    if image.getchannel("A").getextrema() == (255, 255):
+        return image.convert("RGB")
+    white = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(white, image).convert("RGB")
+
+
+def _deep_grey(image: Image.Image) -> Pixels:
+    values_HW = np.asarray(image)
+    # Pillow scales a 16-bit PGM to 0..65535, but calls it 32-bit.
+    if image.mode.startswith("I;16") or image.format == "PPM":
+        grey_HW: Pixels = np.rint(values_HW / np.float32(257.0)).astype(np.uint8)
+        return grey_HW
+    return _by_own_range(values_HW.astype(np.float64))
+
+
+def _by_own_range(values_HW: npt.NDArray[np.float64]) -> Pixels:
+    finite = values_HW[np.isfinite(values_HW)]
+    if finite.size == 0 or finite.min() == finite.max():
+        return np.zeros(values_HW.shape, np.uint8)
+    low, high = finite.min(), finite.max()
+    known_HW = np.nan_to_num(values_HW, nan=low, posinf=high, neginf=low)
+    grey_HW: Pixels = np.rint((known_HW - low) * (255.0 / (high - low))).astype(np.uint8)
+    return grey_HW
+
+
+def _orientation(image: Image.Image) -> int:
+    """Read the EXIF orientation; 1 where there is none, or where the EXIF block is damaged."""
+    try:
+        orientation = image.getexif().get(_ORIENTATION_TAG, 1)
+    except Exception:  # noqa: BLE001 - the pixels are whole; only the note about them is not
+        return 1
+    return orientation if orientation in _UPRIGHT else 1
+
+
+def _check_file(path: str) -> None:
+    """Refuse a pipe, a socket and a device: a read from one may never end."""
+    kind = stat.S_IFMT(os.stat(path).st_mode)  # noqa: PTH116 - a Path for each image is slow
+    if kind not in {stat.S_IFREG, stat.S_IFDIR}:
+        raise BadSampleError(path, "not a file")
+
+
+def _check_size(path: str, image: Image.Image) -> None:
+    width, height = image.size
+    if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
+        raise BadSampleError(
+            path,
+            f"{width}x{height} pixels is too large: at most {MAX_PIXELS // 1_000_000} megapixels"
+            f" and {MAX_SIDE} a side",
+        )
+    if min(width, height) < 1:
+        raise BadSampleError(path, f"{width}x{height} pixels: there is nothing in it")
+
+
+def _unidentified(path: str, content: bytes | None) -> str:
+    try:
+        size = Path(path).stat().st_size if content is None else len(content)
+    except OSError as error:  # it has just been removed
+        return _reason(error)
+    return "empty (0 bytes)" if size == 0 else "not an image, or one of a format that is not read"
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, Image.DecompressionBombError):
+        return f"too large: at most {MAX_PIXELS // 1_000_000} megapixels"
+    if isinstance(error, OSError) and error.strerror:
+        return reason_of(error)
+    if "truncated" in str(error).lower():
+        return "truncated: the end of the file is missing"
+    return f"damaged ({str(error) or type(error).__name__})"

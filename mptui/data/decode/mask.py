@@ -1,0 +1,236 @@
+"""Read a segmentation mask: what its pixels say, and which class each of them is.
+
+A pixel's *code* is what the file holds: a grey value, a palette index, or a colour as 0xRRGGBB. A
+`MaskCoding` maps codes to classes; `mptui.data.formats.mask_classes` finds the one that fits a set.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from mptui.data.core.types import BadSampleError, Decoded, Encoded, Mask
+from mptui.data.decode.image import load_upright, opened, read_jpeg, size_of, turned, upright_rgb
+
+MAX_CODES = 256
+MAX_CLASSES = 32_767
+"""What int16 masks can number."""
+
+_HIGHEST_VALUE = 65_535
+_UNKNOWN = -2
+_LOSSY_FORMATS = frozenset({"JPEG", "MPO", "WEBP", "AVIF", "JPEG2000"})
+
+Size = tuple[int, int]
+"""Width and height in pixels, in Pillow's order."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaskCoding:
+    """Which class each code stands for.
+
+    `indices[i]` is the class of `codes[i]`, or `IGNORE`; `codes` ascend. `by_colour` tells whether codes
+    are colours or values; the same file can be read either way.
+    """
+
+    classes: tuple[str, ...]
+    codes: tuple[int, ...]
+    indices: tuple[int, ...]
+    by_colour: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MaskSurvey:
+    """The codes of one mask and how many pixels have each; `colours` are those of a palette's codes."""
+
+    kind: Literal["grey", "palette", "colour"]
+    codes: tuple[int, ...]
+    counts: tuple[int, ...]
+    colours: tuple[int, ...] = ()
+    lossy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedFileRequest:
+    """An image file, the file of its mask, and how that is coded."""
+
+    path: str
+    mask_path: str
+    coding: MaskCoding
+
+    @property
+    def name(self) -> str:
+        """The path of the image."""
+        return self.path
+
+    def read(self, side_hint: int | None = None) -> Decoded:
+        """Decode both files, the mask at the size of the image; see `Request.read`."""
+        with opened(self.path) as image:
+            stored = image.size
+            pixels_HW3, orientation = upright_rgb(image, side_hint)
+        mask_HW = self._mask(stored, orientation)
+        return Decoded(pixels_HW3, mask_HW=resized_mask(mask_HW, pixels_HW3.shape[0], pixels_HW3.shape[1]))
+
+    def file_bytes(self) -> int:
+        """How large the file of the image is; see `InFile.file_bytes`."""
+        return size_of(self.path)
+
+    def encoded(self, room: int) -> Encoded | None:
+        """Read the image without decoding it, and its mask; see `InFile.encoded`."""
+        found = read_jpeg(self.path, room)
+        if found is None:
+            return None
+        mask_HW = self._mask((found.width, found.height), found.orientation)
+        return replace(found, mask_HW=resized_mask(mask_HW, *found.upright))
+
+    def _mask(self, stored: Size, orientation: int) -> Mask:
+        with opened(self.mask_path) as file:
+            mask = upright_mask(self.mask_path, file, stored, orientation)
+            return mask_classes(self.mask_path, mask, self.coding)
+
+
+def upright_mask(path: str, mask: Image.Image, stored: Size, orientation: int) -> Image.Image:
+    """Decode an opened mask and turn it as its image was.
+
+    A mask seldom has EXIF data of its own. It was drawn over the stored image, and then it is turned like
+    it, or over the upright one, which shows where its shape is that of the upright image alone.
+
+    Args:
+        path: The file of the mask.
+        mask: That file, opened.
+        stored: Size of the image as stored, before its orientation is applied.
+        orientation: The EXIF orientation of the image.
+
+    Raises:
+        BadSampleError: The mask has neither the size nor the shape of the image.
+    """
+    loaded, own_orientation = load_upright(mask)
+    upright = stored if orientation < 5 else (stored[1], stored[0])
+    drawn_upright = _same_shape(loaded.size, upright) and not _same_shape(loaded.size, stored)
+    if own_orientation == 1 and not drawn_upright:
+        loaded = turned(loaded, orientation)
+    if not _same_shape(loaded.size, upright):
+        raise BadSampleError(
+            path,
+            f"the mask has {loaded.width}x{loaded.height} pixels, its image {upright[0]}x{upright[1]}",
+        )
+    return loaded
+
+
+def survey(path: str, mask: Image.Image) -> MaskSurvey:
+    """List the codes of a decoded mask.
+
+    Raises:
+        BadSampleError: It is no mask: it holds fractions, or far too many values.
+    """
+    lossy = mask.format in _LOSSY_FORMATS
+    if mask.mode == "F" or mask.mode.startswith("I"):
+        values, counts = np.unique(_values(path, mask), return_counts=True)
+        _check_count(path, len(values))
+        return MaskSurvey("grey", tuple(values.tolist()), tuple(counts.tolist()), lossy=lossy)
+    if mask.mode in {"1", "L", "P", "LA"}:
+        return _survey_of_bytes(mask, lossy)
+    found = mask.convert("RGB").getcolors(MAX_CODES)
+    _check_count(path, MAX_CODES + 1 if found is None else len(found))
+    counted = sorted((_packed(colour), count) for count, colour in found or [] if isinstance(colour, tuple))
+    if all(code % 0x010101 == 0 for code, _ in counted):
+        counted = [(code // 0x010101, count) for code, count in counted]
+        return MaskSurvey("grey", *_columns(counted), lossy=lossy)
+    return MaskSurvey("colour", *_columns(counted), lossy=lossy)
+
+
+def _survey_of_bytes(mask: Image.Image, lossy: bool) -> MaskSurvey:
+    counted = [(value, count) for value, count in enumerate(_one_channel(mask).histogram()) if count]
+    if mask.mode != "P":
+        return MaskSurvey("grey", *_columns(counted), lossy=lossy)
+    palette = mask.getpalette("RGB") or []
+    colours = tuple(_packed(palette[3 * value : 3 * value + 3]) for value, _ in counted)
+    return MaskSurvey("palette", *_columns(counted), colours=colours)
+
+
+def mask_classes(path: str, mask: Image.Image, coding: MaskCoding) -> Mask:
+    """The class of each pixel of a decoded mask.
+
+    Raises:
+        BadSampleError: A pixel is of none.
+    """
+    codes_HW = _colours(mask) if coding.by_colour else _values(path, mask)
+    mask_HW = _lookup(coding, codes_HW)
+    if (mask_HW == _UNKNOWN).any():
+        code = int(codes_HW[mask_HW == _UNKNOWN][0])
+        shown = f"colour #{code:06x}" if coding.by_colour else f"value {code}"
+        raise BadSampleError(path, f"{shown} of the mask is none of the {len(coding.classes)} classes")
+    return mask_HW
+
+
+def _lookup(coding: MaskCoding, codes_HW: npt.NDArray[np.int32]) -> Mask:
+    if not coding.by_colour:
+        table: Mask = _value_table(coding)[codes_HW]
+        return table
+    codes, indices = np.array(coding.codes), np.array(coding.indices, np.int16)
+    places_HW = np.searchsorted(codes, codes_HW).clip(max=len(codes) - 1)
+    mask_HW: Mask = np.where(codes[places_HW] == codes_HW, indices[places_HW], np.int16(_UNKNOWN))
+    return mask_HW
+
+
+@lru_cache(maxsize=8)
+def _value_table(coding: MaskCoding) -> Mask:
+    """The class of each value from 0 to 65535."""
+    table = np.full(_HIGHEST_VALUE + 1, _UNKNOWN, np.int16)
+    table[list(coding.codes)] = coding.indices
+    return table
+
+
+def _values(path: str, mask: Image.Image) -> npt.NDArray[np.int32]:
+    if mask.mode == "F":
+        raise BadSampleError(path, "the mask holds fractions, where whole numbers are expected")
+    values_HW = np.asarray(mask if mask.mode.startswith("I") else _one_channel(mask)).astype(np.int32)
+    if values_HW.min() < 0 or values_HW.max() > _HIGHEST_VALUE:
+        raise BadSampleError(path, f"the mask holds values outside 0 to {_HIGHEST_VALUE}")
+    return values_HW
+
+
+def _one_channel(mask: Image.Image) -> Image.Image:
+    """The channel that carries the values: 1-bit as 0 and 255, a palette's indices, grey of grey RGB."""
+    if mask.mode in {"L", "P"}:
+        return mask
+    return mask.convert("L") if mask.mode in {"1", "LA"} else mask.convert("RGB").getchannel(0)
+
+
+def _colours(mask: Image.Image) -> npt.NDArray[np.int32]:
+    rgb_HW3 = np.asarray(mask.convert("RGB")).astype(np.int32)
+    codes_HW: npt.NDArray[np.int32] = rgb_HW3 @ np.array([0x010000, 0x000100, 1], np.int32)
+    return codes_HW
+
+
+def resized_mask(mask_HW: Mask, height: int, width: int) -> Mask:
+    """Take the nearest pixel of the mask for each of `height` x `width` pixels."""
+    if mask_HW.shape == (height, width):
+        return mask_HW
+    rows = (np.arange(height) + 0.5) * (mask_HW.shape[0] / height)
+    columns = (np.arange(width) + 0.5) * (mask_HW.shape[1] / width)
+    return mask_HW[np.ix_(rows.astype(np.intp), columns.astype(np.intp))]
+
+
+def _same_shape(a: Size, b: Size) -> bool:
+    """Whether two sizes have one aspect ratio, but for a pixel of rounding."""
+    return abs(a[0] * b[1] - a[1] * b[0]) <= max(*a, *b)
+
+
+def _check_count(path: str, count: int) -> None:
+    if count > MAX_CODES:
+        raise BadSampleError(
+            path, f"the mask holds more than {MAX_CODES} values: a photo, or instance numbers?"
+        )
+
+
+def _packed(colour: Sequence[int]) -> int:
+    red, green, blue = colour
+    return (red << 16) | (green << 8) | blue
+
+
+def _columns(counted: list[tuple[int, int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return tuple(code for code, _ in counted), tuple(count for _, count in counted)

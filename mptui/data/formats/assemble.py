@@ -1,0 +1,233 @@
+"""Files found, made a set to train on: scan them, set the unusable ones aside, share out the rest."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from mptui.config.schema import DataConfig
+from mptui.data.core.types import Dataset, Problem, Sides
+from mptui.data.decode.mask import MaskCoding
+from mptui.data.formats.image_folder import Found, some
+from mptui.data.formats.mask_classes import class_pixels, find_coding, unknown_code
+from mptui.data.formats.sharded import ShardIndex
+from mptui.data.formats.splits import FileSplit, Labels, MaskedSplit, Rows, split_by_class
+from mptui.data.scan.scan import OnProgress, ScanReport, ShouldStop, scan
+from mptui.data.transforms.crop import default_resize
+from mptui.errors import DataError
+from mptui.text import clean, clean_name
+
+_MOST_NAMED = 20
+
+
+def assemble(
+    name: str, found: Found, data: DataConfig, seed: int, on_progress: OnProgress, should_stop: ShouldStop
+) -> Dataset:
+    """Scan the files of a set and make it ready.
+
+    Args:
+        name: What to call the set.
+        found: Its files.
+        data: The budget of unusable files, the share of validation, the ignored mask value.
+        seed: Chooses the validation half where the set has none of its own.
+        on_progress: Called with (files looked at, files in all).
+        should_stop: Asked several times a second.
+
+    Raises:
+        DataError: Too many files are unusable, or too few are left.
+        ScanCancelledError: `should_stop` said so.
+    """
+    report = scan(found.images, found.masks, on_progress, should_stop)
+    if found.masks is not None:
+        return _with_masks(name, found, report, data, seed)
+    assert found.labels is not None
+    return _with_labels(name, found, found.labels, report, data, seed)
+
+
+def assemble_prepared(prepared: ShardIndex, data: DataConfig, side: int, seed: int) -> Dataset:
+    """Make a prepared set ready: the same samples in the same order as of the files it was made from.
+
+    Args:
+        prepared: The set.
+        data: The share of validation, the ignored mask value.
+        side: Pixels of a side that the network will see.
+        seed: Chooses the validation half where the set has none of its own.
+
+    Raises:
+        DataError: Too little is in it, or another mask value is ignored.
+    """
+    facts, labels, pixels = prepared.facts, prepared.labels, prepared.pixels
+    if pixels is not None and data.ignore_index not in (None, facts.get("ignore_index")):
+        raise DataError(
+            f"{clean_name(str(prepared.folder))}: prepared with another data.ignore_index",
+            hint=f"Prepare it again: mptui prepare DATA --ignore-index {data.ignore_index}",
+        )
+    count = len(labels)
+    train_rows = count if facts["train_count"] is None else facts["train_count"]
+    as_split = labels if pixels is None else np.zeros(count, np.int64)
+    place = clean_name(str(prepared.folder))
+    train, val = halves(place, as_split, np.arange(count), train_rows, data.val_fraction, seed)
+    if pixels is None:
+        counts = np.bincount(labels[train], minlength=len(prepared.classes)).tolist()
+    else:
+        counts = pixels[train, :-1].sum(axis=0).tolist()
+    sides = prepared.sides
+    warnings = [clean(text) for text in facts["warnings"]]
+    wanted = data.resize or default_resize(side)
+    if wanted > facts["side"] and bool((sides[:, 0] == facts["side"]).any()):
+        warnings.append(
+            f"images were prepared at a shorter side of {facts['side']} px and data.resize is {wanted}: views"
+            f" differ from those of the files; prepare it again with --resize {wanted}, or set data.resize to"
+            f" {facts['side']}"
+        )
+    return Dataset(
+        name=clean_name(facts["name"]),
+        task=facts["task"],
+        classes=prepared.classes,
+        train=prepared.split(train),
+        val=prepared.split(val),
+        problems=prepared.problems,
+        warnings=tuple(warnings),
+        has_ignored=pixels is not None and bool(pixels[:, -1].any()),
+        class_counts=counts,
+        sides=shorter_sides(sides),
+        sizes=(sides[train], sides[val]),
+    )
+
+
+def _with_labels(
+    name: str, found: Found, labels: Labels, report: ScanReport, data: DataConfig, seed: int
+) -> Dataset:
+    problems = within_budget(found, report, data.bad_sample_budget)
+    train, val = _halves_of(name, found, labels, report, data.val_fraction, seed)
+    counts = np.bincount(labels[train], minlength=len(found.classes)).tolist()
+    warnings = [*found.warnings, *_not_finite(found, report)]
+    if unusable := [name for name, count in zip(found.classes, counts, strict=True) if not count]:
+        warnings.append(f"classes without a usable training image: {some(unusable)}")
+    if found.train_rows == len(found.images):
+        in_val = set(labels[val].tolist())
+        counted = enumerate(zip(found.classes, counts, strict=True))
+        if alone := [name for number, (name, count) in counted if count == 1 and number not in in_val]:
+            warnings.append(f"classes with one image, trained on and never validated: {some(alone)}")
+    return Dataset(
+        name=name,
+        task="classification",
+        classes=found.classes,
+        train=FileSplit(found.images, labels, train),
+        val=FileSplit(found.images, labels, val),
+        problems=problems,
+        warnings=tuple(warnings),
+        class_counts=counts,
+        sides=shorter_sides(report.sides),
+        sizes=(report.sides[train], report.sides[val]),
+    )
+
+
+def _with_masks(name: str, found: Found, report: ScanReport, data: DataConfig, seed: int) -> Dataset:
+    assert found.masks is not None
+    coding = mask_coding(found, report, data)
+    problems = within_budget(found, report, data.bad_sample_budget)
+    surveys = report.surveys
+    as_one_class = np.zeros(len(found.images), np.int64)
+    train, val = _halves_of(name, found, as_one_class, report, data.val_fraction, seed)
+    counts, ignored_train = class_pixels([surveys[int(row)] for row in train], coding)
+    _, ignored_val = class_pixels([surveys[int(row)] for row in val], coding)
+    warnings = [*found.warnings, *_not_finite(found, report)]
+    if absent := [title for title, pixels in zip(coding.classes, counts, strict=True) if not pixels]:
+        warnings.append(f"classes without a pixel in any training mask: {some(absent)}")
+    return Dataset(
+        name=name,
+        task="segmentation",
+        classes=coding.classes,
+        train=MaskedSplit(found.images, found.masks, coding, train),
+        val=MaskedSplit(found.images, found.masks, coding, val),
+        problems=problems,
+        warnings=tuple(warnings),
+        has_ignored=ignored_train or ignored_val,
+        class_counts=counts,
+        sides=shorter_sides(report.sides),
+        sizes=(report.sides[train], report.sides[val]),
+    )
+
+
+def _not_finite(found: Found, report: ScanReport) -> Iterator[str]:
+    if report.not_finite:
+        named = some([found.images[row] for row in report.not_finite])
+        yield f"images with NaN or infinite pixels, which are read as black or white: {named}"
+
+
+def mask_coding(found: Found, report: ScanReport, data: DataConfig) -> MaskCoding:
+    """How the masks of a scanned set are coded; samples whose masks it does not explain are set aside.
+
+    Raises:
+        DataError: Nothing explains them, or too many samples are unusable.
+    """
+    assert found.masks is not None
+    if not report.surveys:
+        within_budget(found, report, data.bad_sample_budget)
+    coding = found.coding or find_coding(list(report.surveys.values()), data.ignore_index, found.class_file)
+    for row, survey in list(report.surveys.items()):
+        if (unknown := unknown_code(survey, coding)) is not None:
+            report.problems[row] = Problem(found.masks[row], f"{unknown} of the mask is none of the classes")
+            report.sides[row] = 0, 0
+            del report.surveys[row]
+    return coding
+
+
+def within_budget(found: Found, report: ScanReport, budget: float) -> tuple[Problem, ...]:
+    """The unusable samples, if the run may go on without them.
+
+    Raises:
+        DataError: There are too many.
+    """
+    problems = (*found.unpaired, *(report.problems[row] for row in sorted(report.problems)))
+    total = len(found.images) + len(found.unpaired)
+    if len(problems) > budget * total:
+        named = [f"  {clean_name(problem.path)}: {problem.reason}" for problem in problems[:_MOST_NAMED]]
+        more = [f"  … and {len(problems) - _MOST_NAMED} more"] if len(problems) > _MOST_NAMED else []
+        raise DataError(
+            "\n".join([f"{len(problems)} of {total} samples can't be used:", *named, *more]),
+            hint="Repair or remove them, or raise data.bad_sample_budget"
+            f" (now {budget:g}) above {len(problems) / total:.3g} to go on without them.",
+        )
+    return problems
+
+
+def _halves_of(
+    name: str, found: Found, labels: Labels, report: ScanReport, fraction: float, seed: int
+) -> tuple[Rows, Rows]:
+    return halves(name, labels, np.flatnonzero(report.sides[:, 0]), found.train_rows, fraction, seed)
+
+
+def halves(
+    name: str, labels: Labels, usable: Rows, train_rows: int, fraction: float, seed: int
+) -> tuple[Rows, Rows]:
+    """The usable rows to train on, and those to validate with.
+
+    Args:
+        name: Of the set, for the message.
+        labels: The class of each row.
+        usable: The rows that can be used.
+        train_rows: How many rows are of a folder for training; all, where there is none for validation.
+        fraction: The share to hold out in that case.
+        seed: Chooses what is held out.
+
+    Raises:
+        DataError: One half is empty.
+    """
+    if train_rows < len(labels):
+        train, val = usable[usable < train_rows], usable[usable >= train_rows]
+    else:
+        train, val = split_by_class(labels, usable, fraction, seed)
+    if not len(train) or not len(val):
+        which = "training" if not len(train) else "validation"
+        raise DataError(
+            f"{name}: no usable images are left for {which} ({len(usable)} of {len(labels)} are usable)",
+            hint="A class needs two images or more, or the set a folder for validation.",
+        )
+    return train, val
+
+
+def shorter_sides(sizes: Sides) -> tuple[int, int, int]:
+    """The smallest, the median and the largest shorter side of usable images."""
+    sides = sizes[:, 0][sizes[:, 0] > 0]
+    return int(sides.min()), int(np.median(sides)), int(sides.max())

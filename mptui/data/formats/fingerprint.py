@@ -1,0 +1,129 @@
+"""What a set consists of, in few bytes: enough to see later that it has changed, and in what.
+
+Names count below the folder that all files share, so that a copy of the set elsewhere is the same set. Of a
+file only its size is looked at: 1.2 million files take seconds, and nothing is read.
+"""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mptui.data.core.types import Dataset
+from mptui.data.formats.sharded import PreparedSplit
+from mptui.data.formats.splits import ArraySplit, FileSplit, MaskedSplit, Rows
+
+_THREADS = 8
+_AT_ONCE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """A set, as far as a change of it can be seen. Digests are sha256, of all samples that can be used."""
+
+    train_samples: int
+    val_samples: int
+    classes: tuple[str, ...]
+    names: str
+    sizes: str
+    labels: str
+
+
+def fingerprint(dataset: Dataset) -> Fingerprint:
+    """Look at the names, sizes and labels of a set's samples; a file that has gone has size -1."""
+    names, sizes, labels = _parts(dataset)
+    return Fingerprint(
+        train_samples=len(dataset.train),
+        val_samples=len(dataset.val),
+        classes=dataset.classes,
+        names=hashlib.sha256(names).hexdigest(),
+        sizes=hashlib.sha256(sizes).hexdigest(),
+        labels=hashlib.sha256(labels).hexdigest(),
+    )
+
+
+def changes(before: Fingerprint, now: Fingerprint) -> list[str]:
+    """Say in what a set differs from what it was; empty where it does not."""
+    told = []
+    old, new = (each.train_samples + each.val_samples for each in (before, now))
+    if new < old:
+        told.append(f"gone: {old - new:,} of {old:,} samples")
+    elif new > old:
+        told.append(f"new: {new - old:,} on top of {old:,} samples")
+    elif before.train_samples != now.train_samples:
+        told.append(f"{now.train_samples:,} samples are trained on in place of {before.train_samples:,}")
+    if before.classes != now.classes:
+        told.append(_classes(before.classes, now.classes))
+    if old == new and before.names != now.names:
+        told.append("files have other names")
+    elif old == new and before.sizes != now.sizes:
+        told.append("files have other sizes")
+    if old == new and before.labels != now.labels and before.classes == now.classes:
+        told.append("samples have other labels or masks")
+    return told
+
+
+def _classes(before: Sequence[str], now: Sequence[str]) -> str:
+    gone = [name for name in before if name not in set(now)]
+    new = [name for name in now if name not in set(before)]
+    if not gone and not new:
+        return "the classes are in another order"
+    parts = ((gone, "gone"), (new, "new"))
+    return (
+        f"classes: {', '.join(f'{len(names):,} {word} ({_some(names)})' for names, word in parts if names)}"
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+
+
+def _parts(dataset: Dataset) -> tuple[bytes, bytes, bytes]:
+    """Names, sizes and labels as bytes, whatever half a sample is in."""
+    train, val = dataset.train, dataset.val
+    if isinstance(train, FileSplit) and isinstance(val, FileSplit):
+        rows = _both(train.rows, val.rows)
+        files = [train.paths[row] for row in rows]
+        return _names(files), _sizes(files), train.labels[rows].tobytes()
+    if isinstance(train, MaskedSplit) and isinstance(val, MaskedSplit):
+        rows = _both(train.rows, val.rows)
+        images, masks = [train.paths[row] for row in rows], [train.mask_paths[row] for row in rows]
+        return _names(images) + _names(masks), _sizes(images), _sizes(masks)
+    if isinstance(train, PreparedSplit) and isinstance(val, PreparedSplit):
+        records = train.records[_both(train.rows, val.rows)]
+        sizes = np.stack([records["size"], records["mask_size"]])
+        return records["row"].tobytes(), sizes.tobytes(), records["label"].tobytes()
+    if isinstance(train, ArraySplit) and isinstance(val, ArraySplit):
+        return b"", _sizes([train.path, val.path]), train.labels.tobytes() + val.labels.tobytes()
+    return repr((train, val)).encode(), b"", b""
+
+
+def _both(train: Rows, val: Rows) -> Rows:
+    return np.sort(np.concatenate([train, val]))
+
+
+def _names(files: Sequence[str]) -> bytes:
+    """The names below the folder that the first and the last file share."""
+    start = len(os.path.commonpath([files[0], files[-1]])) + 1 if len(files) > 1 else 0
+    return os.fsencode("\0".join(file[start:] for file in files))
+
+
+def _sizes(files: Sequence[str]) -> bytes:
+    """The size of each file in bytes, as int64."""
+    sizes: npt.NDArray[np.int64] = np.empty(len(files), np.int64)
+
+    def look(start: int) -> None:
+        for place in range(start, min(start + _AT_ONCE, len(files))):
+            try:
+                sizes[place] = os.stat(files[place]).st_size  # noqa: PTH116 - a Path for each file is slow
+            except OSError:
+                sizes[place] = -1
+
+    with ThreadPoolExecutor(_THREADS) as threads:
+        for _ in threads.map(look, range(0, len(files), _AT_ONCE)):
+            pass
+    return sizes.tobytes()

@@ -1,0 +1,229 @@
+"""What a folder is: which of its subfolders hold training and validation, classes, images and masks."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from mptui.data.core.types import BadSampleError
+from mptui.data.decode.image import EXTENSIONS, opened
+from mptui.data.formats.sharded import is_prepared, task_of_prepared
+from mptui.errors import DataError
+from mptui.text import clean_name
+
+TRAIN_NAMES = ("train", "training")
+VAL_NAMES = ("val", "valid", "validation")
+TEST_NAMES = ("test", "testing")
+IMAGE_NAMES = ("images", "imgs", "image", "img")
+MASK_NAMES = ("masks", "mask", "labels", "label", "annotations", "annotation")
+
+EXAMPLES = (
+    "  class folders:     DATA/train/cat/1.jpg and DATA/val/cat/2.jpg, or DATA/cat/1.jpg\n"
+    "  images and masks:  DATA/images/1.jpg and DATA/masks/1.png, or both under DATA/train and DATA/val\n"
+    "  images alone:      DATA/1.jpg, for --model diffusion_unet, which takes class folders too"
+)
+_NOT_DATA = frozenset({"__MACOSX", "@eaDir"})
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """The folder of the training half, and that of the validation half where there is one."""
+
+    train: str
+    val: str | None = None
+
+
+def check_folder(path: str) -> None:
+    """Refuse what is no folder.
+
+    Raises:
+        DataError: Nothing is there, or a file, or a folder that can't be listed.
+    """
+    if not os.path.lexists(path):
+        raise DataError(
+            f"no such folder: {clean_name(path)}", hint="Check --data; a relative path counts from here."
+        )
+    if not os.path.isdir(path):  # noqa: PTH112
+        raise DataError(
+            f"not a folder: {clean_name(path)}",
+            hint="Unpack it if it is an archive, and give the folder to --data.",
+        )
+
+
+def find_halves(path: str, is_half: Callable[[str], bool]) -> Halves:
+    """Find the training and validation folders; the folder itself where it has none.
+
+    A `train` that `is_half` refuses is something else: a class by that name. So is a `test`: pictures
+    without answers, as competitions give them.
+
+    Raises:
+        DataError: The folder can't be listed.
+    """
+    inside = subfolders(path)
+    train, val, test = (_first(inside, names) for names in (TRAIN_NAMES, VAL_NAMES, TEST_NAMES))
+    if train is None or not is_half(train):
+        return Halves(path)
+    if val is None and test is not None and is_half(test):
+        val = test
+    return Halves(train, val)
+
+
+def has_subfolders(path: str) -> bool:
+    """Whether a folder could be half of a set of class folders."""
+    return bool(subfolders(path))
+
+
+def has_images_and_masks(path: str) -> bool:
+    """Whether a folder could be half of a set of images and masks."""
+    return image_and_mask_folders(path) is not None
+
+
+def has_images(path: str) -> bool:
+    """Whether there are images anywhere in a folder."""
+    return any(True for _ in walk_images(path))
+
+
+def image_and_mask_folders(path: str) -> tuple[str, str] | None:
+    """Find the folder of images and that of masks in a folder; None unless it has both."""
+    inside = subfolders(path)
+    images, masks = _first(inside, IMAGE_NAMES), _first(inside, MASK_NAMES)
+    return (images, masks) if images is not None and masks is not None else None
+
+
+def detect_task(path: str) -> str:
+    """Tell what a folder is for.
+
+    Returns:
+        "classification" (class folders), "segmentation" (images and masks) or "diffusion" (images alone).
+
+    Raises:
+        DataError: It is none of them, or can't be read; the message says what was looked for and found.
+    """
+    check_folder(path)
+    if is_prepared(path):
+        return task_of_prepared(path)
+    if has_images_and_masks(find_halves(path, has_images_and_masks).train):
+        return "segmentation"
+    train = find_halves(path, has_subfolders).train
+    if any(has_images(folder) for folder in subfolders(train).values()):
+        return "classification"
+    if has_images(train):
+        return "diffusion"
+    raise DataError(
+        f"{clean_name(path)}: neither class folders, nor images and masks, nor images\n{EXAMPLES}\n"
+        f"  found: {_found(train)}",
+        hint="Give --data the folder that has one of these layouts.",
+    )
+
+
+def subfolders(path: str) -> dict[str, str]:
+    """List the folders in a folder, name to path, "2" before "10"; hidden ones are left out.
+
+    Raises:
+        DataError: The folder can't be listed.
+    """
+    names = (entry.name for entry in _entries(path) if _leads_to(entry.is_dir))
+    return {name: os.path.join(path, name) for name in sorted(names, key=natural_key)}  # noqa: PTH118
+
+
+def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Sort key that compares the numbers in names as numbers, and is never equal for two names."""
+    parts = re.findall(r"[0-9]+|[^0-9]+", name)
+    return (
+        *((0, int(p), "") if p.isascii() and p.isdecimal() else (1, 0, p.casefold()) for p in parts),
+        (-1, 0, name),
+    )
+
+
+def walk_images(folder: str, ignored: Counter[str] | None = None) -> Iterator[str]:
+    """Find the image files in a folder and those in it, sorted; yields paths that begin with `folder`.
+
+    A file counts by its extension, in any case; one without any counts if it holds an image. Each real
+    folder is visited once, however many links lead to it.
+
+    Args:
+        folder: Where to begin.
+        ignored: Counts the extensions of the other files.
+
+    Raises:
+        DataError: A folder can't be listed.
+    """
+    return _walk(folder, set(), Counter() if ignored is None else ignored)
+
+
+def _walk(folder: str, seen: set[tuple[int, int]], ignored: Counter[str]) -> Iterator[str]:
+    levels = [_inside(folder, seen)]  # no recursion: folders may be a thousand deep
+    while levels:
+        entry = next(levels[-1], None)
+        if entry is None:
+            levels.pop()
+        elif _leads_to(entry.is_dir):
+            levels.append(_inside(entry.path, seen))
+        elif _is_sample(entry):
+            yield entry.path
+        else:
+            ignored[os.path.splitext(entry.name)[1].lower()] += 1  # noqa: PTH122
+
+
+def _inside(folder: str, seen: set[tuple[int, int]]) -> Iterator[os.DirEntry[str]]:
+    """What is in a folder, sorted; nothing where it was visited before."""
+    try:
+        status = os.stat(folder)  # noqa: PTH116
+    except OSError as error:  # it was removed, or closed, since it was listed
+        raise _unreadable(folder, error) from error
+    if (status.st_dev, status.st_ino) in seen:
+        return iter(())
+    seen.add((status.st_dev, status.st_ino))
+    return iter(sorted(_entries(folder), key=lambda entry: entry.name))
+
+
+def _is_sample(entry: os.DirEntry[str]) -> bool:
+    extension = os.path.splitext(entry.name)[1].lower()  # noqa: PTH122
+    if extension not in EXTENSIONS and extension:
+        return False
+    if not _leads_to(entry.is_file):  # a link to nothing is a sample that the scan will name; a pipe is none
+        return entry.is_symlink() and bool(extension) and not os.path.exists(entry.path)  # noqa: PTH110
+    return bool(extension) or _holds_image(entry.path)
+
+
+def _leads_to(kind: Callable[[], bool]) -> bool:
+    """Whether an entry is, or a link leads to, something of this kind; links in a circle lead nowhere."""
+    try:
+        return kind()
+    except OSError:
+        return False
+
+
+def _holds_image(path: str) -> bool:
+    try:
+        with opened(path):
+            return True
+    except BadSampleError:
+        return False
+
+
+def _entries(path: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as entries:
+            return [e for e in entries if not e.name.startswith(".") and e.name not in _NOT_DATA]
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: OSError) -> DataError:
+    return DataError(
+        f"{clean_name(path)}: {error.strerror}", hint="Check that the folder may be read (ls -l)."
+    )
+
+
+def _first(folders: dict[str, str], names: tuple[str, ...]) -> str | None:
+    by_name = {name.lower(): path for name, path in reversed(folders.items())}
+    return next((by_name[name] for name in names if name in by_name), None)
+
+
+def _found(path: str) -> str:
+    names = sorted((clean_name(e.name) + "/" * _leads_to(e.is_dir) for e in _entries(path)), key=natural_key)
+    shown = ", ".join(islice(names, 8))
+    return f"{shown}, … ({len(names)} in all)" if len(names) > 8 else shown or "nothing"

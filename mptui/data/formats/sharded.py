@@ -1,0 +1,380 @@
+"""A prepared set on disk: every image decoded once, made small, and kept in a few large files.
+
+The folder of a set holds
+
+    prepared.json            what the set is, and size and sha256 of every other file; written last
+    samples.npy              where each sample lies and what it is: an array of `RECORD`, training half first
+    pixels.npy               masks only: how many pixels of each class a mask has, and last the ignored ones
+    samples-00000.tar, …     the samples: WebDataset's shards, which `tar -x` unpacks
+
+An image is a JPEG (or a PNG), or the very file it was where that is small enough; a mask is a PNG with the
+number of each pixel's class, and the highest value it can hold for ignored ones. So 1.2 million photos for
+224 px take some 40 GB; as pixels they would take 300.
+
+Nothing in the index names a file, and all it says is held against the files' sizes: a set from a stranger
+can't make a reader leave the folder, ask for much memory, or run anything. No torch here: workers import it.
+"""
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mptui.data.core.read_errors import reason_of
+from mptui.data.core.types import IGNORE, BadSampleError, Decoded, Encoded, Mask, Problem, Sides
+from mptui.data.decode.image import load_upright, opened, read_jpeg, read_rgb
+from mptui.data.decode.mask import MAX_CLASSES, MaskCoding, mask_classes, resized_mask
+from mptui.data.formats.splits import Labels, Rows
+from mptui.errors import DataError
+from mptui.text import clean, clean_name
+
+INDEX, SAMPLES, PIXELS = "prepared.json", "samples.npy", "pixels.npy"
+BEGUN = "preparing.json"
+"""There while the set is being prepared."""
+FORMAT, VERSION = "mptui-prepared", 1
+RECORD = np.dtype(
+    [
+        ("shard", "<u4"),
+        ("row", "<u4"),
+        ("at", "<u8"),
+        ("mask_at", "<u8"),
+        ("size", "<u4"),
+        ("mask_size", "<u4"),
+        ("label", "<i4"),
+        ("shorter", "<u2"),
+        ("longer", "<u2"),
+    ]
+)
+MOST_BYTES = 256 << 20
+"""Of one image or mask: beyond any that the readers would decode."""
+
+_MOST_INDEX_BYTES = 64 << 20
+_MOST_CLASSES = 100_000
+_BLOCK = 1 << 22
+_AGAIN = "Prepare it again: mptui prepare DATA."
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """Where a sample lies in a shard, and what it is."""
+
+    shard: str
+    row: int
+    at: int
+    size: int
+    label: int
+    mask_at: int = 0
+    mask_size: int = 0
+    coding: MaskCoding | None = None
+
+    @property
+    def name(self) -> str:
+        """The shard, and the name of the sample in it."""
+        return f"{self.shard}:{self.row:08d}"
+
+    def read(self, side_hint: int | None = None) -> Decoded:
+        """Decode the image, and its mask at the same size; see `Request.read`."""
+        image_HW3 = read_rgb(self.name, side_hint, self._content(self.at, self.size))
+        if self.coding is None:
+            return Decoded(image_HW3, self.label)
+        return Decoded(image_HW3, mask_HW=self._mask(self.coding, image_HW3.shape[0], image_HW3.shape[1]))
+
+    def file_bytes(self) -> int:
+        """How much of the shard the image takes; see `InFile.file_bytes`."""
+        return self.size
+
+    def encoded(self, room: int) -> Encoded | None:
+        """Read the image without decoding it, and its mask; see `InFile.encoded`."""
+        found = read_jpeg(self.name, room, self._content(self.at, self.size))
+        if found is None or self.coding is None:
+            return None if found is None else replace(found, label=self.label)
+        return replace(found, mask_HW=self._mask(self.coding, *found.upright))
+
+    def _mask(self, coding: MaskCoding, height: int, width: int) -> Mask:
+        with opened(self.name, self._content(self.mask_at, self.mask_size)) as file:
+            mask_HW = mask_classes(self.name, load_upright(file)[0], coding)
+        return resized_mask(mask_HW, height, width)
+
+    def _content(self, at: int, size: int) -> bytes:
+        try:
+            content = os.pread(_shard(self.shard).fileno(), size, at)
+        except OSError as error:
+            raise BadSampleError(self.name, reason_of(error)) from error
+        if len(content) < size:
+            raise BadSampleError(self.name, "truncated: the end of the file is missing")
+        return content
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedSplit:
+    """Some samples of a prepared set."""
+
+    folder: str
+    records: npt.NDArray[np.void]
+    rows: Rows
+    coding: MaskCoding | None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def request(self, index: int) -> PreparedRequest:
+        """How to read sample `index`."""
+        shard, row, at, mask_at, size, mask_size, label, _, _ = self.records[self.rows[index]].item()
+        path = f"{self.folder}{os.sep}{shard_name(shard)}"
+        return PreparedRequest(path, row, at, size, label, mask_at, mask_size, self.coding)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardIndex:
+    """The index of a prepared set, checked."""
+
+    folder: Path
+    facts: dict[str, Any]
+    records: npt.NDArray[np.void]
+    pixels: npt.NDArray[np.int64] | None
+    """[N, K + 1]: pixels of each class, and last those ignored."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(clean_name(name) for name in self.facts["classes"])
+
+    @property
+    def labels(self) -> Labels:
+        """The class of each sample."""
+        return self.records["label"].astype(np.int64)
+
+    @property
+    def sides(self) -> Sides:
+        """Of the images as they are kept."""
+        return np.stack([self.records["shorter"], self.records["longer"]], axis=1)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What was left out when the set was prepared."""
+        return tuple(Problem(clean_name(path), clean(reason)) for path, reason in self.facts["left_out"])
+
+    def split(self, rows: Rows) -> PreparedSplit:
+        """Some of the samples."""
+        coding = None if self.pixels is None else coding_of(self.classes)
+        return PreparedSplit(str(self.folder), self.records, rows, coding)
+
+
+def is_prepared(path: str) -> bool:
+    """Whether a folder is a prepared set.
+
+    Raises:
+        DataError: It is the beginning of one.
+    """
+    if os.path.isfile(os.path.join(path, INDEX)):  # noqa: PTH113, PTH118 - pathlib raises for odd paths
+        return True
+    if os.path.isfile(os.path.join(path, BEGUN)):  # noqa: PTH113, PTH118
+        raise DataError(
+            f"{clean_name(path)}: a prepared set that is not complete",
+            hint="Call the mptui prepare that made it again: it goes on where it stopped.",
+        )
+    return False
+
+
+def task_of_prepared(path: str) -> str:
+    """What a prepared set is for.
+
+    Raises:
+        DataError: It is of a newer version, or damaged.
+    """
+    return str(_facts(Path(path))["task"])
+
+
+def shard_name(number: int) -> str:
+    """The file name of a shard."""
+    return f"samples-{number:05d}.tar"
+
+
+def coding_of(classes: tuple[str, ...]) -> MaskCoding:
+    """How masks of a prepared set are written: each class as its number."""
+    numbers = tuple(range(len(classes)))
+    return MaskCoding(classes, (*numbers, ignored_value(len(classes))), (*numbers, IGNORE))
+
+
+def ignored_value(classes: int) -> int:
+    """What stands for an ignored pixel in a mask: the highest value of 8 bits, or of 16 for many classes."""
+    return 255 if classes <= 255 else 65_535
+
+
+def open_prepared(path: str) -> ShardIndex:
+    """Read the index of a prepared set and hold it against the files.
+
+    Raises:
+        DataError: It is of a newer version, damaged, or not whole.
+    """
+    folder = Path(path)
+    facts = _facts(folder)
+    classes = len(facts["classes"])
+    masked = facts["task"] == "segmentation"
+    records = _array(folder, SAMPLES, facts["samples"], RECORD, (facts["count"],))
+    pixels = None
+    if masked:
+        pixels = _array(folder, PIXELS, facts["pixels"], np.dtype("<i8"), (facts["count"], classes + 1))
+    sizes = np.array([shard["bytes"] for shard in facts["shards"]], np.uint64)
+    for number, shard in enumerate(facts["shards"]):
+        _check_size(folder / shard_name(number), shard["bytes"])
+    _check_records(folder, records, sizes, classes, masked=masked)
+    return ShardIndex(folder, facts, records, pixels)
+
+
+def check_bytes(prepared: ShardIndex, on_progress: Callable[[int, int], None]) -> None:
+    """Read every shard and hold it against its sha256.
+
+    Raises:
+        DataError: One is damaged.
+    """
+    shards = prepared.facts["shards"]
+    done, total = 0, sum(shard["bytes"] for shard in shards)
+    for number, shard in enumerate(shards):
+        path, digest = prepared.folder / shard_name(number), hashlib.sha256()
+        with _opened(path) as file:
+            while block := file.read(_BLOCK):
+                digest.update(block)
+                done += len(block)
+                on_progress(done, total)
+        if digest.hexdigest() != shard["sha256"]:
+            raise damaged(path, "its bytes are not those that were written")
+
+
+def damaged(path: Path, why: str) -> DataError:
+    """What to tell of a set that can't be used."""
+    return DataError(f"{clean_name(str(path))}: damaged: {why}", hint=_AGAIN)
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    path = folder / INDEX
+    try:
+        with _opened(path) as file:
+            text = file.read(_MOST_INDEX_BYTES + 1)
+        facts = json.loads(text) if len(text) <= _MOST_INDEX_BYTES else None
+    except (OSError, ValueError, RecursionError):
+        facts = None
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+        raise damaged(path, "not the index of a prepared set")
+    version = facts.get("version")
+    if type(version) is not int or version > VERSION:
+        raise DataError(
+            f"{clean_name(str(path))}: of version {clean(str(version), 20)}, and this mptui reads {VERSION}",
+            hint=f"Update mptui. {_AGAIN}",
+        )
+    if version < 1 or not _sound(facts):
+        raise damaged(path, "its entries are not what they should be")
+    return facts
+
+
+def _sound(facts: dict[str, Any]) -> bool:
+    """Whether all entries are there and of the right kind."""
+    files = facts.get("shards")
+    if not isinstance(files, list):
+        return False
+    files = [
+        *files,
+        facts.get("samples"),
+        *([facts.get("pixels")] if facts.get("task") == "segmentation" else []),
+    ]
+    count, train = facts.get("count"), facts.get("train_count")
+    classes, left_out = facts.get("classes"), facts.get("left_out")
+    return (
+        facts.get("task") in ("classification", "segmentation", "diffusion")
+        and isinstance(facts.get("name"), str)
+        and _is_count(facts.get("side"), 1 << 16)
+        and _is_count(count, 1 << 31)
+        and "train_count" in facts
+        and (train is None or (_is_count(train, 1 << 31) and train < count))
+        and _are_texts(classes)
+        and (1 if facts["task"] == "diffusion" else 2) <= len(facts["classes"]) <= _MOST_CLASSES
+        and (facts["task"] != "segmentation" or len(facts["classes"]) <= MAX_CLASSES)
+        and _are_texts(facts.get("warnings"))
+        and _is_count(facts.get("image_size"), 1 << 16)
+        and isinstance(left_out, list)
+        and all(_are_texts(pair) and len(pair) == 2 for pair in left_out)
+        and all(
+            isinstance(file, dict)
+            and _is_count(file.get("bytes"), 1 << 50)
+            and isinstance(file.get("sha256"), str)
+            for file in files
+        )
+    )
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def _is_count(value: object, most: int) -> bool:
+    return type(value) is int and 0 < value <= most
+
+
+def _array(
+    folder: Path, name: str, facts: dict[str, Any], dtype: "np.dtype[Any]", shape: tuple[int, ...]
+) -> npt.NDArray[Any]:
+    """Map an array of the index into memory."""
+    path = folder / name
+    _check_size(path, facts["bytes"])
+    digest = hashlib.sha256()
+    try:
+        with _opened(path) as file:
+            while block := file.read(_BLOCK):
+                digest.update(block)
+        if digest.hexdigest() != facts["sha256"]:
+            raise damaged(path, "its bytes are not those that were written")
+        array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise damaged(path, clean(str(error))) from error
+    if array.dtype != dtype or array.shape != shape:
+        raise damaged(path, "not the array that the index tells of")
+    return array
+
+
+def _check_records(
+    folder: Path, records: npt.NDArray[np.void], sizes: npt.NDArray[np.uint64], classes: int, *, masked: bool
+) -> None:
+    """Refuse records that point outside the shards, or say what can't be."""
+    if records["shard"].max() >= len(sizes):
+        raise damaged(folder / SAMPLES, "it names a shard that is not there")
+    ends = sizes[records["shard"]]
+    places = [("at", "size"), *([("mask_at", "mask_size")] if masked else [])]
+    sound = (records["label"] >= 0) & (records["label"] < classes)
+    sound &= (records["shorter"] > 0) & (records["shorter"] <= records["longer"])
+    for at, size in places:
+        sound &= (records[size] > 0) & (records[size] <= MOST_BYTES) & (records[at] <= ends)
+        sound &= records[size] <= ends - np.minimum(records[at], ends)
+    if not sound.all():
+        raise damaged(folder / SAMPLES, f"sample {int(np.flatnonzero(~sound)[0])} lies outside its shard")
+
+
+def _check_size(path: Path, size: int) -> None:
+    try:
+        found = path.lstat()
+    except OSError as error:
+        raise damaged(path, (error.strerror or str(error)).lower()) from error
+    if not stat.S_ISREG(found.st_mode):
+        raise damaged(path, "not a file")
+    if found.st_size != size:
+        raise damaged(path, f"{found.st_size:,} bytes, where {size:,} were written")
+
+
+@lru_cache(maxsize=256)
+def _shard(path: str) -> IO[bytes]:
+    """A shard, opened once in a process."""
+    return _opened(Path(path))
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """Open a file of the set: never one that a link leads to."""
+    return os.fdopen(
+        os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)), "rb", buffering=0
+    )

@@ -1,0 +1,118 @@
+"""The halves of a set: compact, whatever the number of files, and what the loader asks for samples."""
+
+import os
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+from mptui.data.decode.image import ArrayRequest, FileRequest
+from mptui.data.decode.mask import MaskCoding, MaskedFileRequest
+
+Rows = npt.NDArray[np.int64]
+Labels = npt.NDArray[np.int64]
+
+
+class PathTable(Sequence[str]):
+    """Many paths in few bytes: one block of text and where each path ends in it."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        text, ends = bytearray(), array("q", [0])
+        for path in paths:
+            text += os.fsencode(path)
+            ends.append(len(text))
+        self._text, self._ends = bytes(text), ends
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return os.fsdecode(self._text[self._ends[index] : self._ends[index + 1]])
+
+
+@dataclass(frozen=True, slots=True)
+class FileSplit:
+    """Some rows of a table of image files, with the class of each row of the table."""
+
+    paths: Sequence[str]
+    labels: Labels
+    rows: Rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def request(self, index: int) -> FileRequest:
+        """How to read sample `index`."""
+        row = int(self.rows[index])
+        return FileRequest(self.paths[row], int(self.labels[row]))
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedSplit:
+    """Some rows of a table of image files and of that of their masks."""
+
+    paths: Sequence[str]
+    mask_paths: Sequence[str]
+    coding: MaskCoding
+    rows: Rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def request(self, index: int) -> MaskedFileRequest:
+        """How to read sample `index`."""
+        row = int(self.rows[index])
+        return MaskedFileRequest(self.paths[row], self.mask_paths[row], self.coding)
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySplit:
+    """All images of an `.npy` file, with their classes."""
+
+    path: str
+    labels: Labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def request(self, index: int) -> ArrayRequest:
+        """How to read sample `index`."""
+        return ArrayRequest(self.path, index, int(self.labels[index]))
+
+
+def split_by_class(labels: Labels, rows: Rows, val_fraction: float, seed: int) -> tuple[Rows, Rows]:
+    """Hold out a share of each class, chosen by the seed.
+
+    A class of two or more has at least one sample in either half; one alone is trained on.
+
+    Args:
+        labels: The class of each row of the table.
+        rows: The rows to share out.
+        val_fraction: The share to hold out.
+        seed: Another seed holds out others.
+
+    Returns:
+        The rows to train on and those held out, each ascending.
+    """
+    by_class = rows[np.argsort(labels[rows], kind="stable")]
+    bounds = np.flatnonzero(np.diff(labels[by_class])) + 1
+    train, val = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for members in np.split(by_class, bounds):
+        if not len(members):
+            continue
+        shuffled = np.random.default_rng([seed, int(labels[members[0]])]).permutation(members)
+        held_out = min(max(round(len(members) * val_fraction), 1), len(members) - 1)
+        val.append(shuffled[:held_out])
+        train.append(shuffled[held_out:])
+    return np.sort(np.concatenate(train)), np.sort(np.concatenate(val))

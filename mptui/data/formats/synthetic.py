@@ -1,0 +1,203 @@
+"""A set drawn on the spot: shapes of any colour on noisy ground, for when there is no data at hand.
+
+To classify, each class has an outline and a hue of its own, so that a first run shows within a minute that
+learning works; shade, ground, size, place and turn are random. To segment, only the outline tells the class.
+Every sample is a pure function of its request, in any process and on any day.
+"""
+
+import colorsys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw
+
+from mptui.data.core.types import Dataset, Decoded, Mask, Pixels
+
+CLASSES = ("circle", "ring", "square", "triangle", "star", "cross", "crescent", "bar")
+MASK_CLASSES = ("background", "circle", "square", "triangle")
+DEFAULT_SAMPLES = 4096
+
+Half = Literal["train", "val"]
+Task = Literal["classification", "segmentation"]
+Points = npt.NDArray[np.float64]
+"""Corners [N, 2] of an outline within the unit circle; an outline that is cut out of another follows it."""
+Colour = npt.NDArray[np.floating]
+Cover = npt.NDArray[np.float32]
+Box = tuple[slice, slice]
+
+_HALF_NUMBER: dict[Half, int] = {"train": 0, "val": 1}
+_OVERSAMPLED = 2
+_LEAST_CONTRAST = 70.0
+
+
+@dataclass(frozen=True, slots=True)
+class ShapesRequest:
+    """Sample `index` of one half, `side` pixels square."""
+
+    seed: int
+    half: Half
+    index: int
+    side: int
+    task: Task
+
+    @property
+    def name(self) -> str:
+        """What the sample is called in a message."""
+        return f"shapes/{self.half}/{self.index}"
+
+    def read(self, side_hint: int | None = None) -> Decoded:
+        """Draw the sample; see `Request.read`."""
+        rng = np.random.default_rng([self.seed, _HALF_NUMBER[self.half], self.index])
+        canvas = _Canvas(rng, self.side, grey=self.task == "classification")
+        if self.task == "classification":
+            label = self.index % len(CLASSES)
+            canvas.draw(CLASSES[label], radius=rng.uniform(0.2, 0.42), hue=label / len(CLASSES))
+            return Decoded(canvas.image(), label=label)
+        mask_HW: Mask = np.zeros((self.side, self.side), np.int16)
+        for index in rng.integers(1, len(MASK_CLASSES), size=rng.integers(1, 5)):
+            box, cover_HW = canvas.draw(MASK_CLASSES[index], radius=rng.uniform(0.1, 0.28))
+            mask_HW[box][cover_HW >= 0.5] = index
+        return Decoded(canvas.image(), mask_HW=mask_HW)
+
+
+@dataclass(frozen=True, slots=True)
+class ShapesSplit:
+    """One half of the set."""
+
+    seed: int
+    half: Half
+    samples: int
+    side: int
+    task: Task
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def request(self, index: int) -> ShapesRequest:
+        """How to draw sample `index`."""
+        return ShapesRequest(self.seed, self.half, index, self.side, self.task)
+
+
+def shapes(task: Task, samples: int, side: int, seed: int) -> Dataset:
+    """The built-in set.
+
+    Args:
+        task: One shape an image to name, or several to find.
+        samples: Training images; the validation set is half as large.
+        side: Pixels of a side.
+        seed: Another seed draws other images.
+    """
+    train = ShapesSplit(seed, "train", samples, side, task)
+    val = ShapesSplit(seed, "val", max(1, samples // 2), side, task)
+    if task == "segmentation":
+        return Dataset("shapes", task, MASK_CLASSES, train, val, sides=(side, side, side))
+    counts = [len(range(label, samples, len(CLASSES))) for label in range(len(CLASSES))]
+    return Dataset("shapes", task, CLASSES, train, val, class_counts=counts, sides=(side, side, side))
+
+
+class _Canvas:
+    """A picture under way, as float32 RGB from 0 to 255."""
+
+    def __init__(self, rng: np.random.Generator, side: int, *, grey: bool) -> None:
+        self._rng, self._side = rng, side
+        ground = rng.uniform(20, 235, 1 if grey else 3)
+        self._pixels_HW3 = self._texture(ground, side, strength=30.0)
+
+    def draw(self, name: str, radius: float, hue: float | None = None) -> tuple[Box, Cover]:
+        """Draw a shape somewhere.
+
+        Args:
+            name: Which shape.
+            radius: Of the circle around it, as a share of the side.
+            hue: About which, from 0 to 1; None: any colour that stands out.
+
+        Returns:
+            The square around it, and how far it covers each pixel of that, 0 to 1.
+        """
+        angle = self._rng.uniform(0, 2 * np.pi)
+        size = max(2, round(2 * radius * self._side))
+        top, left = self._rng.integers(0, self._side - size, size=2, endpoint=True)
+        box = (slice(top, top + size), slice(left, left + size))
+        cover_HW = _cover(_OUTLINES[name](), angle, size)
+        if hue is None:
+            colour = self._colour_unlike(self._pixels_HW3[box].mean(axis=(0, 1)))
+        else:
+            colour = self._colour_of(hue)
+        paint_HW3 = self._texture(colour, size, strength=15.0)
+        self._pixels_HW3[box] += (paint_HW3 - self._pixels_HW3[box]) * cover_HW[..., None]
+        return box, cover_HW
+
+    def image(self) -> Pixels:
+        """The picture [H, W, 3], with the noise of a sensor on it."""
+        noise_HW3 = self._rng.integers(-14, 15, self._pixels_HW3.shape, np.int8)
+        image_HW3: Pixels = np.clip(self._pixels_HW3 + noise_HW3, 0, 255).astype(np.uint8)
+        return image_HW3
+
+    def _texture(self, colour: Colour, size: int, strength: float) -> npt.NDArray[np.float32]:
+        """A square surface of about one colour, with soft blotches."""
+        blotches = self._rng.integers(0, 256, (6, 6, 3), np.uint8)
+        soft = Image.fromarray(blotches).resize((size, size), Image.Resampling.BICUBIC)
+        base = (colour - strength).astype(np.float32)
+        texture_HW3: npt.NDArray[np.float32] = np.asarray(soft) * np.float32(strength / 127.5) + base
+        return texture_HW3
+
+    def _colour_of(self, hue: float) -> Colour:
+        """A strong colour within a third of the way to the next class's hue."""
+        turn = (hue + self._rng.uniform(-1, 1) / (3 * len(CLASSES))) % 1.0
+        rgb = colorsys.hsv_to_rgb(turn, self._rng.uniform(0.7, 1.0), self._rng.uniform(0.7, 1.0))
+        return np.array(rgb) * 255
+
+    def _colour_unlike(self, other: Colour) -> Colour:
+        """A random colour that can be told from `other`: some corner of the cube is always far from it."""
+        while True:
+            colour = self._rng.uniform(0, 255, 3)
+            if np.linalg.norm(colour - other) >= _LEAST_CONTRAST:
+                return colour
+
+
+def _cover(outlines: list[Points], angle: float, size: int) -> Cover:
+    """Fill outlines, turned by `angle`, into `size` x `size` pixels; the second is cut out of the first."""
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    fine = size * _OVERSAMPLED
+    stencil = Image.new("L", (fine, fine))
+    pen = ImageDraw.Draw(stencil)
+    for outline, ink in zip(outlines, (255, 0), strict=False):
+        pen.polygon([(float(x), float(y)) for x, y in (outline @ turn + 1) * (fine / 2)], fill=ink)
+    cover = np.asarray(stencil.resize((size, size), Image.Resampling.BOX), np.float32)
+    return cover / np.float32(255)
+
+
+def _polygon(corners: int, radius: float = 1.0, inner: float | None = None) -> Points:
+    """A regular polygon; with `inner`, a star whose every second corner has that radius."""
+    count = corners if inner is None else 2 * corners
+    angles = np.arange(count) * (2 * np.pi / count)
+    radii = np.full(count, radius)
+    if inner is not None:
+        radii[1::2] = inner
+    return np.stack([np.cos(angles) * radii, np.sin(angles) * radii], axis=1)
+
+
+def _box(width: float, height: float) -> Points:
+    return np.array([[-width, -height], [width, -height], [width, height], [-width, height]])
+
+
+def _cross() -> Points:
+    a, b = 0.95, 0.3
+    quarter = np.array([[b, b], [b, a], [-b, a]])
+    turn = np.array([[0.0, 1.0], [-1.0, 0.0]])
+    return np.concatenate([quarter @ np.linalg.matrix_power(turn, k) for k in range(4)])
+
+
+_OUTLINES: dict[str, Callable[[], list[Points]]] = {
+    "circle": lambda: [_polygon(48, 0.9)],
+    "ring": lambda: [_polygon(48), _polygon(48, 0.55)],
+    "square": lambda: [_polygon(4)],
+    "triangle": lambda: [_polygon(3)],
+    "star": lambda: [_polygon(5, 1.0, 0.42)],
+    "cross": lambda: [_cross()],
+    "crescent": lambda: [_polygon(48), _polygon(48, 0.85) + np.array([0.5, 0.0])],
+    "bar": lambda: [_box(0.97, 0.25)],
+}

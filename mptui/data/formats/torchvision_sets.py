@@ -1,0 +1,205 @@
+"""The sets that torchvision knows by name: fetched and unpacked by it, read by us.
+
+Sets that come as one big array are kept as plain `.npy` files, mapped into memory by the workers, which
+need no torchvision then. CIFAR comes as pickles: torchvision opens them only after their md5 sums matched.
+"""
+
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mptui.data.core.types import Dataset
+from mptui.data.decode.mask import MaskCoding
+from mptui.data.formats.image_folder import Found
+from mptui.data.formats.splits import ArraySplit, PathTable
+from mptui.data.scan.process_pool import ScanCancelledError
+from mptui.data.scan.scan import ShouldStop
+from mptui.errors import DataError, DiskError
+from mptui.io.user_cache import cache_folder, load_json, save_json, write_whole
+from mptui.text import clean, clean_name
+
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop());"
+    "from mptui.data.formats.torchvision_sets import fetch; fetch(*sys.argv[1:])"
+)
+_LOOK_AROUND_S = 0.2
+_TRIMAP = MaskCoding(("pet", "background", "border"), (1, 2, 3), (0, 1, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSet:
+    """How torchvision calls a set and its halves, and where its object keeps what we read."""
+
+    factory: str
+    train: Mapping[str, Any]
+    val: Mapping[str, Any]
+    files: Callable[[Any], Sequence[tuple[Any, int]]] | None = None
+    """Image files with their classes; None: the set is one array."""
+    masks: Callable[[Any], Sequence[Any]] | None = None
+    coding: MaskCoding | None = None
+    tasks: tuple[str, ...] = ("classification",)
+
+
+NAMED: dict[str, NamedSet] = {
+    "cifar10": NamedSet("CIFAR10", {"train": True}, {"train": False}),
+    "cifar100": NamedSet("CIFAR100", {"train": True}, {"train": False}),
+    "mnist": NamedSet("MNIST", {"train": True}, {"train": False}),
+    "fashionmnist": NamedSet("FashionMNIST", {"train": True}, {"train": False}),
+    "imagenette": NamedSet(
+        "Imagenette",
+        {"split": "train", "size": "160px"},
+        {"split": "val", "size": "160px"},
+        files=lambda half: half._samples,
+    ),
+    "food101": NamedSet(
+        "Food101",
+        {"split": "train"},
+        {"split": "test"},
+        files=lambda half: list(zip(half._image_files, half._labels, strict=True)),
+    ),
+    "oxford-pets": NamedSet(
+        "OxfordIIITPet",
+        {"split": "trainval"},
+        {"split": "test"},
+        files=lambda half: list(zip(half._images, half._labels, strict=True)),
+        masks=lambda half: half._segs,
+        coding=_TRIMAP,
+        tasks=("classification", "segmentation"),
+    ),
+}
+
+
+def fetch(name: str, root: str) -> None:
+    """Download a set into `root` and unpack it, if it is not there yet."""
+    from torchvision import datasets
+
+    known = NAMED[name]
+    for half in (known.train, known.val):
+        getattr(datasets, known.factory)(root, **half, download=True)
+
+
+def fetched(name: str, root: Path, should_stop: ShouldStop) -> None:
+    """Run `fetch` in a process of its own: torchvision prints progress, and can't be stopped otherwise.
+
+    Raises:
+        DataError: The set could not be had.
+        DiskError: Its folder can't be made.
+        ScanCancelledError: `should_stop` said so.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _no_room(root, error) from error
+    with tempfile.TemporaryFile() as complaints:
+        child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            [sys.executable, "-c", _START, name, str(root), json.dumps(sys.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=complaints,
+            start_new_session=True,
+        )
+        try:
+            while child.poll() is None:
+                if should_stop():
+                    raise ScanCancelledError
+                time.sleep(_LOOK_AROUND_S)
+        finally:
+            child.kill()
+            child.wait()
+        if child.returncode:
+            complaints.seek(0)
+            last_line = complaints.read().decode(errors="replace").strip().rpartition("\n")[2]
+            raise DataError(
+                f"{name} could not be downloaded: {clean(last_line)}",
+                hint=f"Check the network, or put the set into {root} yourself.",
+            )
+
+
+def open_files(name: str, root: Path, task: str) -> Found:
+    """List the files of a set.
+
+    Raises:
+        DataError: The set is not in `root`, or not whole.
+    """
+    known = NAMED[name]
+    assert known.files is not None
+    train, val = _halves(name, root)
+    pairs = [*known.files(train), *known.files(val)]
+    images = PathTable(str(path) for path, _ in pairs)
+    train_rows = len(known.files(train))
+    if task == "segmentation":
+        assert known.masks is not None
+        masks = PathTable(str(path) for path in [*known.masks(train), *known.masks(val)])
+        return Found(images, train_rows, masks=masks, coding=known.coding)
+    labels = np.array([label for _, label in pairs], np.int64)
+    return Found(images, train_rows, classes=_class_names(train), labels=labels)
+
+
+def open_arrays(name: str, root: Path) -> Dataset:
+    """Open a set that is one array; the first time, it is written where workers can map it into memory.
+
+    Raises:
+        DataError: The set is not in `root`, or not whole.
+        DiskError: There is no room for it in the cache folder.
+    """
+    key = hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:12]
+    folder = cache_folder() / "arrays" / f"{name}-{key}"
+    # The names are written last: where they are, the arrays are whole.
+    arrays = (folder / f"{half}-{what}.npy" for half in ("train", "val") for what in ("images", "labels"))
+    if load_json(folder / "classes.json") is None or not all(array.exists() for array in arrays):
+        _write_arrays(folder, dict(zip(("train", "val"), _halves(name, root), strict=True)))
+    train, val = (
+        ArraySplit(str(folder / f"{half}-images.npy"), np.load(folder / f"{half}-labels.npy"))
+        for half in ("train", "val")
+    )
+    classes = tuple(load_json(folder / "classes.json"))
+    counts = np.bincount(train.labels, minlength=len(classes)).tolist()
+    side = min(np.load(train.path, mmap_mode="r").shape[1:3])
+    return Dataset(name, "classification", classes, train, val, class_counts=counts, sides=(side, side, side))
+
+
+def _halves(name: str, root: Path) -> tuple[Any, Any]:
+    from torchvision import datasets
+
+    known = NAMED[name]
+    try:
+        train, val = (getattr(datasets, known.factory)(root, **half) for half in (known.train, known.val))
+    except (RuntimeError, OSError, ValueError, KeyError, EOFError, AssertionError) as error:
+        raise DataError(
+            f"{name} is not in {root}, or not whole ({clean(str(error)) or type(error).__name__})",
+            hint="Add --download to fetch it, or --set data.path=FOLDER to say where it is.",
+        ) from error
+    return train, val
+
+
+def _write_arrays(folder: Path, halves: Mapping[str, Any]) -> None:
+    try:
+        # Each whole or not at all: another run may be reading, or writing the same.
+        for half, data in halves.items():
+            images, labels = np.asarray(data.data, np.uint8), np.asarray(data.targets, np.int64)
+            write_whole(folder / f"{half}-images.npy", partial(np.save, arr=images))
+            write_whole(folder / f"{half}-labels.npy", partial(np.save, arr=labels))
+    except OSError as error:
+        raise _no_room(folder, error) from error
+    save_json(folder / "classes.json", list(_class_names(halves["train"])))
+
+
+def _no_room(folder: Path, error: OSError) -> DiskError:
+    return DiskError(
+        f"{folder}: {error.strerror}", hint="Make room, or set XDG_CACHE_HOME to a folder with room."
+    )
+
+
+def _class_names(half: Any) -> tuple[str, ...]:  # noqa: ANN401 - a torchvision set of any kind
+    """The names of the classes; where a class has several, the first."""
+    return tuple(clean_name(name if isinstance(name, str) else name[0]) for name in half.classes)

@@ -1,0 +1,1 @@
+"""Samples to batches on the device: order, worker processes, shared memory, caches."""

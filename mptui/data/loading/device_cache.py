@@ -1,0 +1,120 @@
+"""A split with one fixed view a sample, decoded once and kept on the device as uint8: batches are a gather.
+
+Shapes: N samples of the split, B of a batch, H and W pixels.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mptui.data.loading.device_copy import Transfer, sent
+from mptui.data.loading.prefetcher import Prefetcher, SampleSource
+from mptui.data.transforms.color_mixup import Finish
+
+_FINISHED_BYTES = 1 << 28
+_LOAD_BATCH = 64
+"""Samples that a process is sent at once to fill the cache: fewer tiny ones cost more than their reading."""
+_LOAD_BYTES = 8 << 20
+LOAD_AHEAD = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """The split on the device. Sample i of the split is in row i, or its replacement is."""
+
+    pixels: torch.Tensor
+    """uint8 images_NHW3; where `finished`, what the network sees, as float32, with N first in memory."""
+    targets: torch.Tensor
+    """int64 labels_N or int16 masks_NHW."""
+    indices: npt.NDArray[np.int64]
+    valid_counts: npt.NDArray[np.int64]
+    """Valid items of each whole sample."""
+    finished: bool = False
+
+    def finish(self, finish: Finish) -> "Resident":
+        """Normalise a small split once and for all: a batch is nothing but a gather then."""
+        if self.pixels.nbytes * 4 > _FINISHED_BYTES:
+            return self
+        return replace(self, pixels=finish.stored(self.pixels), finished=True)
+
+
+class Pass:
+    """One epoch over a resident split.
+
+    Args:
+        resident: The split.
+        order: Its rows, in the order of the epoch.
+    """
+
+    def __init__(self, resident: Resident, order: npt.NDArray[np.int64]) -> None:
+        self.resident, self.indices = resident, resident.indices[order]
+        self._valid_counts = resident.valid_counts[order]
+        self._rows = sent(order, resident.pixels.device)
+
+    def valid(self, first: int, last: int) -> int:
+        """How many valid items the samples at positions `first` to `last` have."""
+        return int(self._valid_counts[first:last].sum())
+
+    def gather(self, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The pixels and the targets at positions `first` to `last` of the order, as they are stored."""
+        rows = self._rows[first:last]
+        return self.resident.pixels.index_select(0, rows), self.resident.targets.index_select(0, rows)
+
+
+def load(
+    source: SampleSource,
+    device: torch.device,
+    transfer: Transfer,
+    on_progress: Callable[[int, int], None] | None,
+) -> Resident:
+    """Decode the whole split and put it on `device`.
+
+    Args:
+        source: Where it comes from; its geometry must not be random.
+        device: Where it goes to.
+        transfer: Brings batches there, and decodes them where workers do not.
+        on_progress: Told of samples done and in all, now and then.
+
+    Raises:
+        DataError: Too many samples are bad.
+    """
+    count, side = len(source.split), source.geometry.side
+    pixels = torch.empty((count, side, side, 3), dtype=torch.uint8, device=device)
+    if source.masks:
+        targets = torch.empty((count, side, side), dtype=torch.int16, device=device)
+    else:
+        targets = torch.empty(count, dtype=torch.int64, device=device)
+    indices, valid_counts = np.empty(count, np.int64), np.empty(count, np.int64)
+    stream = Prefetcher(
+        source,
+        epoch=0,
+        indices=np.arange(count),
+        first=0,
+        batch_size=load_batch(source.pool.size, pixels.nbytes // count),
+        ahead=LOAD_AHEAD,
+        held=1,
+    )
+    try:
+        while batches := stream.take(1):
+            batch = batches[0]
+            rows = slice(batch.first, batch.first + batch.size)
+            images, found = transfer.finish(batch)
+            pixels[rows].copy_(images)
+            targets[rows].copy_(found)
+            indices[rows], valid_counts[rows] = batch.indices, batch.valid_counts
+            transfer.settle([batch.slot])
+            stream.release(batches)
+            if on_progress is not None:
+                on_progress(rows.stop, count)
+    finally:
+        transfer.settle()
+        stream.close()
+    return Resident(pixels, targets, indices, valid_counts)
+
+
+def load_batch(workers: int, sample_bytes: int) -> int:
+    """Samples a batch while a cache is filled; all workers share in each."""
+    return max(_LOAD_BATCH, min(_LOAD_BATCH * workers, _LOAD_BYTES // sample_bytes))

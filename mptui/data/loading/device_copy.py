@@ -1,0 +1,117 @@
+"""Batches from shared memory to the device: on CUDA from pinned memory on a stream of their own.
+
+Shapes: B samples, H and W pixels.
+"""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mptui.data.loading.prefetcher import HostBatch
+from mptui.data.loading.shared_memory import Arena
+
+
+def sent(values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
+    """A small array on `device`, for use on the current stream; on CUDA the host waits for nothing."""
+    tensor = torch.from_numpy(values)
+    # from pageable memory the driver may wait for all that the stream has still to do
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+class _Moved(NamedTuple):
+    pixels_BHW3: torch.Tensor
+    targets: torch.Tensor
+
+
+class Transfer:
+    """Copies batches to `device`, each slot once at a time; on a CPU nothing is copied."""
+
+    def __init__(self, device: torch.device, arena: Arena) -> None:
+        self._device, self._arena = device, arena
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._pinned: npt.NDArray[np.uint8] | None = None
+        self._moved: dict[int, _Moved] = {}
+        self._events: dict[int, torch.cuda.Event] = {}
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a copy begun early goes on beside the computing."""
+        return self._stream is not None
+
+    @property
+    def alone(self) -> float | None:
+        """Samples a second that can be decoded here while nothing holds it up; None where nothing is."""
+        return None
+
+    def pin(self) -> None:
+        """Pin what the arena maps now, so that copies overlap with computing.
+
+        Where the driver refuses, copies are as right as before, and slower.
+        """
+        if self._stream is None:
+            return
+        memory = self._arena.bytes()
+        if self._pinned is None or self._pinned.nbytes != memory.nbytes:
+            self._unpin()
+            cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            if cudart.cudaHostRegister(memory.ctypes.data, memory.nbytes, 0) == cudart.cudaError.success:
+                self._pinned = memory
+            else:
+                self._forget_refusal()
+
+    def start(self, batch: HostBatch) -> None:
+        """Begin to copy a complete batch, unless that was begun before."""
+        if batch.slot in self._moved:
+            return
+        pixels = torch.from_numpy(batch.pixels_BHW3)
+        targets = torch.from_numpy(batch.labels if batch.masks_BHW is None else batch.masks_BHW)
+        if self._stream is None:
+            self._moved[batch.slot] = _Moved(pixels.to(self._device), targets.to(self._device))
+            return
+        with torch.cuda.stream(self._stream):
+            self._moved[batch.slot] = _Moved(
+                pixels.to(self._device, non_blocking=True), targets.to(self._device, non_blocking=True)
+            )
+            self._events[batch.slot] = self._stream.record_event()
+
+    def wait_for(self, batch: HostBatch) -> None:
+        """Wait until a batch is decoded; a copy is waited for by the device alone, when it is used."""
+
+    def finish(self, batch: HostBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """The uint8 images_BHW3 and the labels or masks of a batch, for use on the current stream."""
+        self.start(batch)
+        moved = self._moved.pop(batch.slot)
+        if self._stream is not None:
+            current = torch.cuda.current_stream(self._device)
+            current.wait_event(self._events[batch.slot])
+            for tensor in moved:
+                tensor.record_stream(current)
+        return moved.pixels_BHW3, moved.targets
+
+    def settle(self, slots: Iterable[int] | None = None) -> None:
+        """Wait until `slots` (all, if None) are no longer read from, and forget copies that nobody took."""
+        for slot in list(self._events if slots is None else slots):
+            self._moved.pop(slot, None)
+            if slot in self._events:
+                self._events.pop(slot).synchronize()
+        if slots is None:
+            self._moved.clear()
+
+    def close(self) -> None:
+        """Let go of the arena."""
+        self.settle()
+        self._unpin()
+
+    def _forget_refusal(self) -> None:
+        """Let a kernel that nobody needs fail: CUDA keeps an error for who asks next, as each kernel does."""
+        with suppress(RuntimeError):
+            torch.ones(1, device=self._device)
+
+    def _unpin(self) -> None:
+        if self._pinned is not None:
+            torch.cuda.cudart().cudaHostUnregister(self._pinned.ctypes.data)  # type: ignore[no-untyped-call]
+            self._pinned = None

@@ -1,0 +1,400 @@
+"""From a `Split` to `Batch`es on the device, in windows of one optimizer step each.
+
+What a sample becomes depends on the seed, the epoch and its index alone; the order of an epoch on the seed
+and the epoch. So any number of workers gives the same bits, and an epoch goes on in its middle as if it had
+never been left.
+"""
+
+import contextlib
+import copy
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mptui.data.core.batch import Batch, Window
+from mptui.data.core.types import Problem, Sides, Split
+from mptui.data.decode.device_jpeg import Decoding
+from mptui.data.loading.cache_policy import CacheMode, memory_room
+from mptui.data.loading.device_cache import Pass, Resident, load
+from mptui.data.loading.device_copy import Transfer, sent
+from mptui.data.loading.prefetcher import BadSamples, HostBatch, Prefetcher, SampleSource
+from mptui.data.loading.ram_cache import StoredSplit
+from mptui.data.loading.sampler import EpochOrder
+from mptui.data.loading.worker_pool import Pool
+from mptui.data.transforms.color_mixup import HALF, IMAGENET_MEAN, IMAGENET_STD, Finish, colours, mix
+from mptui.data.transforms.crop import CROP_RATIO, Geometry
+from mptui.data.transforms.diffusion_noise import Noiser
+from mptui.data.transforms.undecoded import room_for
+from mptui.data.transforms.whole import WholeImages, WholePass, load_whole
+
+
+class Loader:
+    """Batches of a split, decoded ahead by worker processes or kept on the device.
+
+    Args:
+        split: The samples.
+        task: classification, segmentation, or diffusion: labels are of no use then, and images come noisy.
+        batch_size: Samples a batch.
+        side: The side in pixels of what the network sees.
+        resize: The shorter side in pixels that images are resized to first; None: `default_resize`.
+        crop_scale: The range of a random crop's share of the area; None: `default_crop_scale`.
+        crop_ratio: The range of a random crop's width over its height.
+        num_classes: A label or mask value that is not below this makes a sample bad.
+        device: Where batches go to.
+        train: In an order by seed and epoch; else in the split's own. A last training batch of one sample is
+            left out, since BatchNorm can't be trained on it.
+        augment: Random views and colours, in training; with diffusion only mirror images.
+        seed: Of everything random.
+        channels_last: Images are NHWC in memory.
+        workers: Processes that decode; 0: the calling thread does.
+        prefetch: Batches to read ahead for each worker, up to a GiB in all.
+        cache: device: keep the decoded split there, before the first epoch; ram: keep what has been decoded
+            in memory that all workers share.
+        sizes: device: the shorter and the longer side of each sample in pixels; None: unknown.
+        decode_on_device: JPEG files are decoded there and not by the workers, where `cache` is off.
+        cache_room: ram: bytes that may still be taken, by those that are; None: of half the free memory.
+        on_cache_full: ram: told once, when no more can be kept, of the samples that are and of all.
+        mixup_alpha: Beta(alpha, alpha) of mixup, in training, where images are not noisy; 0: off.
+        cutmix_alpha: The same for cutmix.
+        drop_last: Leave a short last batch out.
+        pad_last: Fill a short last batch up with copies, so that shapes never change.
+        bad_budget: Share of samples that may be bad and are replaced by others.
+        on_bad: Told of each bad sample once.
+        on_progress: Told of samples done and in all while `prepare` works.
+        check_stop: Called several times a second while data is waited for; what it raises ends the waiting.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        *,
+        task: str,
+        batch_size: int,
+        side: int,
+        resize: int | None = None,
+        crop_scale: tuple[float, float] | None = None,
+        crop_ratio: tuple[float, float] = CROP_RATIO,
+        num_classes: int,
+        device: torch.device,
+        train: bool,
+        augment: bool,
+        seed: int,
+        channels_last: bool = True,
+        workers: int = 0,
+        prefetch: int = 4,
+        cache: CacheMode = "off",
+        sizes: Sides | None = None,
+        decode_on_device: bool = False,
+        cache_room: Callable[[int], int] | None = None,
+        on_cache_full: Callable[[int, int], None] = lambda kept, count: None,
+        mixup_alpha: float = 0.0,
+        cutmix_alpha: float = 0.0,
+        drop_last: bool = False,
+        pad_last: bool = False,
+        bad_budget: float = 0.01,
+        on_bad: Callable[[Problem], None] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
+        check_stop: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._count, self._batch_size, self._side = len(split), batch_size, side
+        self._device, self._seed, self._train = device, seed, train
+        self._order = EpochOrder(len(split), batch_size, train, drop_last, seed)
+        noisy = task == "diffusion"
+        self._augment = train and augment and not noisy
+        self.workers, self.cached, self._on_progress = workers, cache != "off", on_progress
+        self._on_device = cache == "device"
+        self._ahead = workers * prefetch
+        self._alphas = (mixup_alpha, cutmix_alpha) if train and not noisy else (0.0, 0.0)
+        self._pad_last = pad_last
+        random = Geometry.for_training(task, side, resize, crop_scale, crop_ratio)
+        self._geometry = random if self._augment else Geometry.for_validation(task, side, resize)
+        self._sizes = sizes
+        self._shelf: StoredSplit | None = None
+        if cache == "ram":
+            room = cache_room or memory_room()
+            split = self._shelf = StoredSplit(
+                split, self._geometry, masks=task == "segmentation", room=room, on_full=on_cache_full
+            )
+        self._check_stop = check_stop
+        self._pool = self._new_pool(workers)
+        self._bad = BadSamples(len(split), bad_budget, on_bad)
+        self._source = SampleSource(
+            split,
+            self._pool,
+            self._bad,
+            self._geometry,
+            masks=task == "segmentation",
+            classes=num_classes,
+            seed=seed,
+            whole=self._on_device and self._augment,
+        )
+        if decode_on_device and not self.cached:  # what is kept is decoded once
+            self._source = replace(self._source, room=room_for(split, self._source.place))
+        self._channels_last = channels_last
+        mean, std = (HALF, HALF) if noisy else (IMAGENET_MEAN, IMAGENET_STD)
+        self._finish = Finish(side, device, channels_last=channels_last, mean=mean, std=std)
+        self._noiser = (
+            Noiser(seed, device, channels_last=channels_last, train=train, mirror=train and augment)
+            if noisy
+            else None
+        )
+        self._transfer = self._new_transfer(self._pool)
+        self._stream: Prefetcher | None = None
+        self._resident: Resident | WholeImages | None = None
+
+    def __enter__(self) -> "Loader":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def bad(self) -> list[Problem]:
+        """The samples that could not be used so far."""
+        return self._bad.problems
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """The worker processes there are now."""
+        return self._pool.pids
+
+    @property
+    def reading(self) -> list[str]:
+        """The samples that worker processes are at now, for a message; from any thread."""
+        return self._pool.reading
+
+    @property
+    def alone(self) -> float | None:
+        """Samples a second that can be read where no step is waited for; None where nothing is read."""
+        if self._resident is not None:
+            return None
+        return min((rate for rate in (self._pool.alone, self._transfer.alone) if rate), default=None)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether the device decodes in each epoch."""
+        return self._source.room > 0
+
+    @property
+    def batches(self) -> int:
+        """Batches an epoch."""
+        return -(-self._order.end(0) // self._batch_size)
+
+    def steps(self, accumulate: int) -> int:
+        """Windows an epoch, of `accumulate` batches each; the last may have fewer."""
+        return -(-self.batches // accumulate)
+
+    def is_over(self, start_sample: int) -> bool:
+        """Whether an epoch has no window from `start_sample` of its order on."""
+        return self._order.end(start_sample) <= start_sample
+
+    def prepare(self) -> None:
+        """Decode the split where it is to be cached; `windows` does it otherwise.
+
+        Raises:
+            DataError: Too many samples are bad.
+            ConfigError: Crops on the device can't count ignored pixels.
+        """
+        if not self._on_device or self._resident is not None:
+            return
+        if self._augment:
+            self._resident = load_whole(self._source, self._device, self._sizes, self._on_progress)
+        else:
+            fixed = load(self._source, self._device, self._transfer, self._on_progress)
+            self._resident = fixed.finish(self._finish)
+        self._transfer.close()
+        self._pool.close()
+
+    def windows(self, epoch: int, accumulate: int, start_sample: int = 0) -> Iterator[Window]:
+        """Go through an epoch; whatever pass was under way is over then.
+
+        Args:
+            epoch: From 0; of the order and of everything random.
+            accumulate: Batches a window.
+            start_sample: Position in the epoch's order to begin at.
+
+        Raises:
+            DataError: Too many samples are bad, or workers keep dying.
+        """
+        self.prepare()
+        self._abandon()
+        if self._resident is not None:
+            return self._resident_windows(self._resident, epoch, accumulate, start_sample)
+        return self._streamed_windows(epoch, accumulate, start_sample)
+
+    @contextlib.contextmanager
+    def window_at(self, epoch: int, accumulate: int, start_sample: int) -> Iterator[Window]:
+        """One window again, read by the calling thread; the pass under way is not disturbed.
+
+        Raises:
+            DataError: Too many samples are bad.
+        """
+        self.prepare()  # by the workers, and once: what is kept on the device is shared
+        aside = copy.copy(self)
+        aside._pool, aside._ahead, aside._stream, aside._shelf = Pool(0), 0, None, None
+        aside._source = replace(self._source, pool=aside._pool)
+        aside._transfer = self._new_transfer(aside._pool)
+        windows = aside.windows(epoch, accumulate, start_sample)
+        try:
+            yield next(windows)
+        finally:
+            aside.close()
+
+    def read_less(self) -> bool:
+        """Read half as many batches ahead, in fresh memory; False where there are none to give up."""
+        if self._ahead < 2:
+            return False
+        self._abandon()
+        self._transfer.close()
+        self._pool.close()
+        self._ahead //= 2
+        self._pool = self._new_pool(self._pool.size)
+        self._source = replace(self._source, pool=self._pool)
+        self._transfer = self._new_transfer(self._pool)
+        return True
+
+    def names(self, indices: npt.NDArray[np.int64]) -> list[str]:
+        """What samples of the split are called in a message: their files."""
+        return [self._source.split.request(int(index)).name for index in indices]
+
+    def close(self) -> None:
+        """End the workers and give all memory back, also where a device that failed lets go of nothing."""
+        self._resident = None
+        with contextlib.ExitStack() as last_first:
+            if self._shelf is not None:
+                last_first.callback(self._shelf.close)
+            last_first.callback(self._pool.close)
+            last_first.callback(self._transfer.close)
+            self._abandon()
+
+    def _new_pool(self, workers: int) -> Pool:
+        shared = () if self._shelf is None else (self._shelf.shelf.fd,)
+        return Pool(workers, self._check_stop, shared)
+
+    def _new_transfer(self, pool: Pool) -> Transfer:
+        return (Decoding if self._source.room else Transfer)(self._device, pool.arena)
+
+    def _streamed_windows(self, epoch: int, accumulate: int, start: int) -> Iterator[Window]:
+        """Windows that worker processes decode ahead."""
+        end = self._order.end(start)
+        stream = self._stream = Prefetcher(
+            self._source,
+            epoch=epoch if self._train else 0,
+            indices=self._order.of(epoch)[start:end],
+            first=start,
+            batch_size=self._batch_size,
+            ahead=self._ahead,
+            held=accumulate,
+        )
+        self._transfer.pin()
+        try:
+            while True:
+                began = time.perf_counter()
+                batches = stream.take(accumulate)
+                if not batches:
+                    return
+                self._transfer.wait_for(batches[0])
+                size = sum(batch.size for batch in batches)
+                yield self._order.window(
+                    accumulate,
+                    range(batches[0].first, batches[0].first + size),
+                    end,
+                    valid=sum(batch.valid for batch in batches),
+                    wait_s=time.perf_counter() - began,
+                    load=partial(self._streamed_batch, stream, batches, epoch),
+                )
+                self._transfer.settle(batch.slot for batch in batches)
+                stream.release(batches)
+        finally:
+            if stream is self._stream:
+                self._abandon()
+
+    def _streamed_batch(self, stream: Prefetcher, batches: list[HostBatch], epoch: int, number: int) -> Batch:
+        if stream is not self._stream:
+            raise RuntimeError("this window is of a pass that is over")
+        batch = batches[number]
+        pixels, targets = self._transfer.finish(batch)
+        if self._transfer.overlaps:
+            coming = batches[number + 1] if number + 1 < len(batches) else stream.next_ready()
+            if coming is not None:
+                self._transfer.start(coming)
+        if self._augment:
+            colour = sent(colours(self._seed, epoch, batch.indices), self._device)
+            images = self._finish.coloured(pixels, colour)
+        else:
+            images = self._finish.plain(pixels)
+        return self._batch(images, targets, batch.indices, batch.valid, (epoch, batch.first))
+
+    def _abandon(self) -> None:
+        """End the pass under way, if there is one."""
+        if self._stream is not None:
+            self._transfer.settle()
+            self._stream.close()
+            self._stream = None
+
+    def _resident_windows(
+        self, resident: Resident | WholeImages, epoch: int, accumulate: int, start: int
+    ) -> Iterator[Window]:
+        """Windows of the split on the device."""
+        end, order = self._order.end(start), self._order.of(epoch)
+        chosen: Pass | WholePass
+        if isinstance(resident, Resident):
+            chosen = Pass(resident, order)
+        else:
+            chosen = WholePass(resident, order, self._geometry, self._seed, epoch)
+        for first in range(start, end, self._batch_size * accumulate):
+            places = range(first, min(first + self._batch_size * accumulate, end))
+            yield self._order.window(
+                accumulate,
+                places,
+                end,
+                valid=chosen.valid(places.start, places.stop),
+                wait_s=0.0,
+                load=partial(self._resident_batch, chosen, places, epoch),
+            )
+
+    def _resident_batch(self, chosen: Pass | WholePass, places: range, epoch: int, number: int) -> Batch:
+        first = places.start + number * self._batch_size
+        last = min(first + self._batch_size, places.stop)
+        if isinstance(chosen, WholePass):
+            pixels, targets, colour = chosen.gather(first, last)
+            images = self._finish.coloured(pixels, colour)
+        else:
+            stored, targets = chosen.gather(first, last)
+            finish = self._finish.unstored if chosen.resident.finished else self._finish.plain
+            images = finish(stored)
+        valid = chosen.valid(first, last)
+        return self._batch(images, targets, chosen.indices[first:last], valid, (epoch, first))
+
+    def _batch(
+        self,
+        images: torch.Tensor,
+        targets: torch.Tensor,
+        indices: npt.NDArray[np.int64],
+        valid: int,
+        place: tuple[int, int],
+    ) -> Batch:
+        """Mix or make noisy, and pad a batch; `place` is its epoch and the position of its first sample."""
+        batch = Batch(images, targets.long(), len(indices), valid, indices)
+        mixup_alpha, cutmix_alpha = self._alphas
+        if mixup_alpha or cutmix_alpha:
+            position = (self._seed, *place)
+            batch.images_BCHW, batch.lam = mix(
+                images, mixup_alpha=mixup_alpha, cutmix_alpha=cutmix_alpha, position=position
+            )
+            batch.mixed_targets = batch.targets.roll(1, 0)
+        if self._noiser is not None:
+            noised = self._noiser.noised(images, indices, place[0])
+            batch.images_BCHW, batch.targets, batch.timesteps = noised
+        if self._pad_last and batch.size < self._batch_size:
+            layout = torch.channels_last if self._channels_last else torch.contiguous_format
+            batch.pad(self._batch_size, layout)
+        return batch

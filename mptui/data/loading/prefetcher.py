@@ -1,0 +1,315 @@
+"""The batches of one pass over a split, read ahead of their use into slots of shared memory.
+
+No torch here. Shapes: B samples, H and W pixels.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mptui.data.core.read_errors import machine_fault
+from mptui.data.core.rng import replacement
+from mptui.data.core.types import Mask, Pixels, Problem, Split
+from mptui.data.loading.worker import Answer, Failure, ReadTask, whole_mask_bytes
+from mptui.data.loading.worker_pool import Pool
+from mptui.data.transforms.crop import Geometry
+from mptui.data.transforms.resize import most_pixels
+from mptui.data.transforms.undecoded import PIXELS, Cut
+from mptui.errors import DataError
+
+_SMALLEST_TASK = 8
+_READ_AHEAD_BYTES = 1 << 30
+_PAGE = 4096
+_PROBLEMS_SHOWN = 10
+
+
+@dataclass(slots=True)
+class HostBatch:
+    """A batch in its slot: overwritten some time after its release."""
+
+    first: int
+    """Position in the epoch's order."""
+    indices: npt.NDArray[np.int64]
+    slot: int
+    pixels_BHW3: Pixels
+    masks_BHW: Mask | None
+    labels: npt.NDArray[np.int64]
+    valid_counts: npt.NDArray[np.int64]
+    missing: int
+    encoded: "EncodedRows | None" = None
+    """What workers have left undecoded; None: nothing is."""
+    whole: "WholeRows | None" = None
+    """Whole images, where no views are cut by the workers."""
+
+    @property
+    def size(self) -> int:
+        """How many samples it has."""
+        return len(self.indices)
+
+    @property
+    def valid(self) -> int:
+        """How many valid items it has: samples with labels, or pixels of masks."""
+        return int(self.valid_counts.sum())
+
+
+@dataclass(slots=True)
+class EncodedRows:
+    """The places of a batch whose images are decoded on the device."""
+
+    places_BX: npt.NDArray[np.uint8]
+    """A JPEG file, or a view's pixels, at the beginning of each."""
+    cuts: list[Cut]
+    """What lies in each place."""
+    read_as_pixels: Callable[[HostBatch, list[int]], None]
+    """Have rows read again, and decoded by the workers."""
+
+
+@dataclass(slots=True)
+class WholeRows:
+    """The places of a batch of whole images; what is not used of a place is undefined."""
+
+    images_BX: npt.NDArray[np.uint8]
+    masks_BX: npt.NDArray[np.uint8] | None
+    """Bytes of int16."""
+    sizes_B2: npt.NDArray[np.int64]
+    """Width and height of each."""
+
+
+class BadSamples:
+    """What could not be read so far, and how much of that is too much.
+
+    Args:
+        split_size: Samples there are.
+        budget: The share of them that may be bad; at least one may, unless it is 0.
+        on_bad: Told of each bad sample once.
+    """
+
+    def __init__(self, split_size: int, budget: float, on_bad: Callable[[Problem], None] | None) -> None:
+        self.problems: list[Problem] = []
+        self._split_size = split_size
+        self._allowed = min(max(1, int(budget * split_size)), split_size - 1) if budget > 0 else 0
+        self._on_bad = on_bad
+        self._known: set[int] = set()
+
+    def record(self, index: int, failure: Failure) -> None:
+        """Note that sample `index` is bad.
+
+        Raises:
+            DataError: There are more than the budget allows, or the machine is at fault and not the sample.
+        """
+        if (fault := machine_fault(failure.name, failure.reason)) is not None:
+            raise fault
+        if index in self._known:
+            return
+        self._known.add(index)
+        self.problems.append(Problem(failure.name, failure.reason))
+        if self._on_bad is not None:
+            self._on_bad(self.problems[-1])
+        if len(self.problems) > self._allowed:
+            raise self._too_many()
+
+    def _too_many(self) -> DataError:
+        shown = [f"{problem.path}: {problem.reason}" for problem in self.problems[:_PROBLEMS_SHOWN]]
+        count = f"{len(self.problems)} of {self._split_size} samples can't be used"
+        return DataError(
+            "\n".join([f"{count}, data.bad_sample_budget allows {self._allowed}", *shown]),
+            hint="Repair or remove these files, or raise data.bad_sample_budget.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSource:
+    """Where samples come from and what they become: what the passes over a split have in common."""
+
+    split: Split
+    pool: Pool
+    bad: BadSamples
+    geometry: Geometry
+    masks: bool
+    classes: int
+    seed: int
+    room: int = 0
+    """Bytes of a sample where JPEG files are to be decoded on the device; 0: workers decode."""
+
+    whole: bool = False
+    """Whole resized images are wanted, and no views."""
+
+    @property
+    def place(self) -> int:
+        """Bytes from one image of a batch to the next."""
+        if self.whole:
+            return 3 * most_pixels(self.geometry.resize)
+        return self.room or self.geometry.side**2 * 3
+
+    @property
+    def mask_place(self) -> int:
+        """Bytes from one mask of a batch to the next."""
+        if not self.masks:
+            return 0
+        return whole_mask_bytes(self.place) if self.whole else self.geometry.side**2 * 2
+
+
+class Prefetcher:
+    """One pass.
+
+    Args:
+        source: Where the samples come from.
+        epoch: Of the random numbers.
+        indices: The samples, in order.
+        first: Position of the first of them in the epoch's order.
+        batch_size: Samples a batch; the last may have fewer.
+        ahead: Batches to read ahead of those taken, where memory allows.
+        held: Batches that are taken and not yet released, at the most.
+    """
+
+    def __init__(
+        self,
+        source: SampleSource,
+        *,
+        epoch: int,
+        indices: npt.NDArray[np.int64],
+        first: int,
+        batch_size: int,
+        ahead: int,
+        held: int,
+    ) -> None:
+        self._source, self._epoch = source, epoch
+        self._indices, self._first, self._batch_size = indices, first, batch_size
+        self._cursor = 0
+        self._masks_at = _aligned(batch_size * source.place, 64)
+        self._slot_size = _aligned(self._masks_at + batch_size * source.mask_place, _PAGE)
+        slots = held + max(1, min(ahead, _READ_AHEAD_BYTES // self._slot_size))
+        source.pool.arena.reserve(slots * self._slot_size)
+        self._free = deque(range(slots))
+        self._coming: deque[HostBatch] = deque()
+        self._parts: dict[int, tuple[HostBatch, int, int]] = {}
+        """ReadTask id -> its batch, its first row there, and how many samples were tried there before."""
+
+    def take(self, count: int) -> list[HostBatch]:
+        """Wait for the next `count` batches; fewer at the end.
+
+        Raises:
+            DataError: Too many samples are bad, or workers keep dying.
+        """
+        taken: list[HostBatch] = []
+        while len(taken) < count and (self._fill() or self._coming):
+            batch = self._coming.popleft()
+            while batch.missing:
+                self._absorb(block=True)
+            taken.append(batch)
+        return taken
+
+    def next_ready(self) -> HostBatch | None:
+        """The batch that comes next, if it is complete already."""
+        self._absorb(block=False)
+        return self._coming[0] if self._coming and not self._coming[0].missing else None
+
+    def release(self, batches: list[HostBatch]) -> None:
+        """Let the slots of taken batches be used again."""
+        self._free.extend(batch.slot for batch in batches)
+
+    def close(self) -> None:
+        """Drop what was read ahead; nothing of this stream runs on."""
+        self._source.pool.call_off()
+        self._coming.clear()
+
+    def _fill(self) -> bool:
+        """Start reading into all free slots; whether any was left to read."""
+        started = False
+        while self._free and self._cursor < len(self._indices):
+            self._start(self._free.popleft())
+            started = True
+        return started
+
+    def _start(self, slot: int) -> None:
+        begin = self._cursor
+        indices = self._indices[begin : begin + self._batch_size].copy()
+        self._cursor += len(indices)
+        count, side, arena = len(indices), self._source.geometry.side, self._source.pool.arena
+        at = slot * self._slot_size
+        batch = HostBatch(
+            first=self._first + begin,
+            indices=indices,
+            slot=slot,
+            pixels_BHW3=arena.pixels(at, count, side),
+            masks_BHW=arena.masks(at + self._masks_at, count, side) if self._source.masks else None,
+            labels=np.zeros(count, np.int64),
+            valid_counts=np.zeros(count, np.int64),
+            missing=count,
+        )
+        if self._source.room:
+            places = arena.places(at, count, self._source.room)
+            # a row of pixels is the beginning of its place
+            batch.pixels_BHW3 = places[:, : side * side * 3].reshape(count, side, side, 3)
+            batch.encoded = EncodedRows(places, [PIXELS] * count, self._read_as_pixels)
+        if self._source.whole:
+            batch.whole = self._whole_rows(at, count)
+        self._coming.append(batch)
+        # Each batch is shared out among all workers, so that the first is there soon.
+        step = max(_SMALLEST_TASK, -(-count // max(1, self._source.pool.size)))
+        for row in range(0, count, step):
+            self._read(batch, row, indices[row : row + step].tolist(), attempt=0, room=self._source.room)
+
+    def _whole_rows(self, at: int, count: int) -> WholeRows:
+        source, arena = self._source, self._source.pool.arena
+        masks_BX = arena.places(at + self._masks_at, count, source.mask_place) if source.masks else None
+        sizes_B2 = np.zeros((count, 2), np.int64)
+        return WholeRows(arena.places(at, count, source.place), masks_BX, sizes_B2)
+
+    def _read(self, batch: HostBatch, row: int, indices: list[int], attempt: int, room: int) -> None:
+        source, at = self._source, batch.slot * self._slot_size
+        task = ReadTask(
+            id=source.pool.next_id(),
+            requests=tuple(source.split.request(index) for index in indices),
+            indices=tuple(indices),
+            seed=source.seed,
+            epoch=self._epoch,
+            geometry=source.geometry,
+            classes=source.classes,
+            pixels_at=at + row * source.place,
+            masks_at=at + self._masks_at + row * source.mask_place if source.masks else None,
+            room=source.place if source.whole else room,
+            whole=source.whole,
+        )
+        self._parts[task.id] = (batch, row, attempt)
+        source.pool.submit(task)
+
+    def _absorb(self, *, block: bool) -> None:
+        for task, answer in self._source.pool.collect(block=block):
+            self._source.pool.note_read(len(task.indices), answer.seconds)
+            batch, row, attempt = self._parts.pop(task.id)
+            rows = slice(row, row + len(task.indices))
+            batch.labels[rows] = answer.labels
+            batch.valid_counts[rows] = answer.valid
+            if batch.encoded is not None:
+                batch.encoded.cuts[rows] = answer.cuts or [PIXELS] * len(task.indices)
+            if batch.whole is not None:
+                batch.whole.sizes_B2[rows] = answer.sizes
+            batch.missing -= len(task.indices) - len(answer.failures)
+            self._replace_failed(batch, row, attempt, task, answer)
+
+    def _read_as_pixels(self, batch: HostBatch, rows: list[int]) -> None:
+        """Have the workers decode rows of a taken batch, as if nothing could be decoded elsewhere."""
+        batch.missing += len(rows)
+        for row in rows:
+            self._read(batch, row, [int(batch.indices[row])], attempt=0, room=0)
+        while batch.missing:
+            self._absorb(block=True)
+
+    def _replace_failed(
+        self, batch: HostBatch, row: int, attempt: int, task: ReadTask, answer: Answer
+    ) -> None:
+        source = self._source
+        for failure in answer.failures:
+            index, place = task.indices[failure.row], row + failure.row
+            source.bad.record(index, failure)
+            other = replacement(source.seed, self._epoch, index, attempt, len(source.split))
+            batch.indices[place] = other
+            self._read(batch, place, [other], attempt + 1, room=task.room)
+
+
+def _aligned(size: int, to: int) -> int:
+    return -(-size // to) * to

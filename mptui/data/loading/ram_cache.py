@@ -1,0 +1,200 @@
+"""Samples decoded once and kept in memory that all processes share: `data.cache = "ram"`.
+
+What is kept is what views are cut from later: where they are random, the whole resized image, else the one
+view there is. A sample is always made from what is kept of it, also the first time, so that it is the same
+bits whether it was kept by then or not, and whoever read it.
+
+The memory is a file without a name, written and read at fixed places; what was never written takes none. No
+torch here: workers import this.
+"""
+
+import mmap
+import os
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from mptui.data.core.types import Decoded, SampleRequest, Sides, Split
+from mptui.data.loading.shared_memory import anonymous_file, extend
+from mptui.data.transforms.crop import DRAWS, Geometry, cut_image, cut_mask, views
+from mptui.data.transforms.resize import most_pixels, resized, resized_pixels
+
+_HEAD = struct.Struct("<QqII")
+"""Before each sample: `_WHOLE` once it is there, its label, height and width."""
+_WHOLE = 0x6D70747569  # any number that is not 0
+_PAGE = 4096
+_MAPS: dict[int, mmap.mmap] = {}
+_NO_DRAWS = np.zeros((1, DRAWS))
+_LOOK_EVERY = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """Where the samples of a split are kept, and in what form; `fd` is the same in all processes."""
+
+    fd: int
+    geometry: Geometry
+    masks: bool
+
+    @property
+    def place(self) -> int:
+        """Bytes from one sample to the next."""
+        pixels = _most_pixels(self.geometry)
+        return _aligned(_HEAD.size + pixels * (5 if self.masks else 3))
+
+    def find(self, index: int) -> Decoded | None:
+        """What is kept of sample `index`, if anything is; the arrays are views of the memory."""
+        memory, at = _mapped(self.fd), index * self.place
+        whole, label, height, width = _HEAD.unpack_from(memory, at)
+        if whole != _WHOLE:
+            return None
+        shape, at = (height, width), at + _HEAD.size
+        mask_bytes = 2 * height * width * self.masks
+        return Decoded(
+            np.ndarray((*shape, 3), np.uint8, memory, at + mask_bytes),
+            label,
+            np.ndarray(shape, np.int16, memory, at) if self.masks else None,
+        )
+
+    def put(self, index: int, sample: Decoded) -> None:
+        """Keep what `form` made of sample `index`. The head goes last: until then nothing is there."""
+        at, (height, width) = index * self.place, sample.image_HW3.shape[:2]
+        mask = b"" if sample.mask_HW is None else np.ascontiguousarray(sample.mask_HW).tobytes()
+        content = mask + np.ascontiguousarray(sample.image_HW3).tobytes()
+        with suppress(OSError):  # no room on the disk, where there is no memory without a name
+            if os.pwrite(self.fd, content, at + _HEAD.size) == len(content):
+                os.pwrite(self.fd, _HEAD.pack(_WHOLE, sample.label, height, width), at)
+
+    def form(self, request: SampleRequest) -> Decoded:
+        """Read a sample and bring it into the form that is kept.
+
+        Raises:
+            BadSampleError: It can't be used.
+        """
+        sample = resized(request.read(self.geometry.resize), self.geometry.resize)
+        if self.geometry.random:
+            return sample
+        height, width = sample.image_HW3.shape[:2]
+        boxes, flips = views(self.geometry, _NO_DRAWS, np.array([float(width)]), np.array([float(height)]))
+        mask = sample.mask_HW
+        return Decoded(
+            cut_image(sample.image_HW3, boxes[0], flips[0], self.geometry.side),
+            sample.label,
+            None if mask is None else cut_mask(mask, boxes[0], flips[0], self.geometry.side),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRequest:
+    """A sample that is taken from the shelf, or read and put there."""
+
+    request: SampleRequest
+    shelf: Shelf
+    index: int
+    keep: bool
+    """Whether to put it there."""
+
+    @property
+    def name(self) -> str:
+        """What the sample itself is called."""
+        return self.request.name
+
+    def read(self, side_hint: int | None = None) -> Decoded:
+        """What is kept of the sample; see `SampleRequest.read`."""
+        found = self.shelf.find(self.index)
+        if found is None:
+            found = self.shelf.form(self.request)
+            if self.keep:
+                self.shelf.put(self.index, found)
+        return found
+
+
+class StoredSplit:
+    """A split that is read once, as far as memory goes.
+
+    Args:
+        split: The samples.
+        geometry: What the network sees of one.
+        masks: Whether they have masks.
+        room: Bytes that are free to be taken; asked again and again, as others take memory too.
+        on_full: Told once, when no more can be kept, of the samples that are and of all.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        geometry: Geometry,
+        *,
+        masks: bool,
+        room: Callable[[int], int],
+        on_full: Callable[[int, int], None],
+    ) -> None:
+        self.shelf = Shelf(anonymous_file(), geometry, masks)
+        self._split, self._room, self._on_full = split, room, on_full
+        self._asked = np.zeros(len(split), np.bool_)
+        self._kept = 0
+        self._full = self._closed = False
+        extend(self.shelf.fd, len(split) * self.shelf.place)
+
+    def __len__(self) -> int:
+        return len(self._split)
+
+    def request(self, index: int) -> StoredRequest:
+        """How to read sample `index`."""
+        if not self._asked[index] and not self._full:
+            if self._kept % _LOOK_EVERY == 0:
+                self._look()
+            self._asked[index] = not self._full
+            self._kept += not self._full
+        return StoredRequest(self._split.request(index), self.shelf, index, bool(self._asked[index]))
+
+    def close(self) -> None:
+        """Give the memory back."""
+        if not self._closed:
+            self._closed = True
+            _MAPS.pop(self.shelf.fd, None)  # the next file may have the same descriptor
+            os.close(self.shelf.fd)
+
+    def _look(self) -> None:
+        """Whether the next few samples may still be kept."""
+        taken = os.fstat(self.shelf.fd).st_blocks * 512
+        few = _LOOK_EVERY * self.shelf.place
+        if self._room(taken) < few:
+            self._full = True
+            self._on_full(self._kept, len(self))
+
+
+def stored_bytes(geometry: Geometry, masks: bool, count: int, sides_N2: Sides | None) -> int:
+    """Bytes that a whole split takes.
+
+    Args:
+        geometry: What the network sees of a sample.
+        masks: Whether the samples have masks.
+        count: How many samples there are.
+        sides_N2: The shorter and the longer side of each in pixels; None: unknown, the largest are assumed.
+    """
+    each = _HEAD.size + _most_pixels(geometry) * (5 if masks else 3)
+    if not geometry.random or sides_N2 is None:
+        return count * _aligned(each)
+    pixels = resized_pixels(sides_N2, geometry.resize)
+    return int((np.ceil((_HEAD.size + pixels * (5 if masks else 3)) / _PAGE) * _PAGE).sum())
+
+
+def _mapped(fd: int) -> mmap.mmap:
+    """The whole file as memory, mapped once in a process."""
+    if fd not in _MAPS:
+        _MAPS[fd] = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+    return _MAPS[fd]
+
+
+def _most_pixels(geometry: Geometry) -> int:
+    return most_pixels(geometry.resize) if geometry.random else geometry.side**2
+
+
+def _aligned(size: int) -> int:
+    """Up to whole pages, since memory is taken by pages; what is small is packed."""
+    to = _PAGE if size > _PAGE else 64
+    return -(-size // to) * to

@@ -1,0 +1,98 @@
+"""Memory that workers write and the trainer reads: a file without a name, gone with its last process.
+
+Not in /dev/shm, which containers keep small and a killed process leaves full. Workers write with `pwrite`
+through the descriptor they inherit, so the file may grow without a word to them.
+"""
+
+import errno
+import mmap
+import os
+import tempfile
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mptui.data.core.types import Mask, Pixels
+from mptui.errors import DiskError
+
+
+class Arena:
+    """A growing file without a name, mapped into this process."""
+
+    def __init__(self) -> None:
+        self.fd = anonymous_file()
+        self._map: mmap.mmap | None = None
+
+    def reserve(self, size: int) -> None:
+        """Have at least `size` bytes; earlier views stay valid. Untouched bytes take no memory.
+
+        Raises:
+            DiskError: Files may not be as large.
+        """
+        if self._map is None or len(self._map) < size:
+            extend(self.fd, size)
+            self._map = mmap.mmap(self.fd, size)
+
+    def pixels(self, at: int, count: int, side: int) -> Pixels:
+        """View `count` square images that begin at byte `at`."""
+        return self._view(np.dtype(np.uint8), at, (count, side, side, 3))
+
+    def places(self, at: int, count: int, room: int) -> npt.NDArray[np.uint8]:
+        """View `count` places of `room` bytes that begin at byte `at`."""
+        return self._view(np.dtype(np.uint8), at, (count, room))
+
+    def masks(self, at: int, count: int, side: int) -> Mask:
+        """View `count` square masks that begin at byte `at`."""
+        return self._view(np.dtype(np.int16), at, (count, side, side))
+
+    def _view(self, dtype: np.dtype, at: int, shape: tuple[int, ...]) -> npt.NDArray:  # type: ignore[type-arg]
+        assert self._map is not None, "reserve first"
+        return np.ndarray(shape, dtype, buffer=self._map, offset=at)
+
+    def bytes(self) -> npt.NDArray[np.uint8]:
+        """View everything that is mapped."""
+        assert self._map is not None, "reserve first"
+        return np.frombuffer(self._map, np.uint8)
+
+    def close(self) -> None:
+        """Give the descriptor back; the mapping goes with its last view."""
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd, self._map = -1, None
+
+
+def write_at(fd: int, array: npt.NDArray[Any], at: int) -> None:
+    """Write the bytes of an array at a place of a file.
+
+    Raises:
+        OSError: There is no room for all of them.
+    """
+    if os.pwrite(fd, array.data, at) < array.nbytes:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def extend(fd: int, size: int) -> None:
+    """Make an anonymous file `size` bytes long; untouched bytes take no memory.
+
+    Raises:
+        DiskError: Files may not be as large, or there is no room.
+    """
+    try:
+        os.ftruncate(fd, size)
+    except OSError as error:
+        limit = error.errno == errno.EFBIG
+        raise DiskError(
+            f"no room for {size:,} bytes that workers share: {(error.strerror or str(error)).lower()}",
+            hint="raise the limit of the size of files (ulimit -f), or take a smaller training.batch_size"
+            if limit
+            else "make room in memory, or take a smaller training.batch_size or fewer --workers",
+        ) from error
+
+
+def anonymous_file() -> int:
+    """Open a file without a name, in memory where the system has such files."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("mptui-data")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

@@ -1,0 +1,233 @@
+"""What a worker process does: read samples, cut views, write them where the trainer reads them.
+
+Imports neither torch nor the rest of the program, so that a worker starts in a fraction of a second and takes
+few megabytes. The same `perform` serves a run without workers.
+"""
+
+import os
+import pickle
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from multiprocessing.connection import Connection
+
+import numpy as np
+import numpy.typing as npt
+
+from mptui.data.core.read_errors import tried_again
+from mptui.data.core.rng import RandomStream, uniforms
+from mptui.data.core.types import IGNORE, BadSampleError, Decoded, Encoded, InFile, Mask, SampleRequest
+from mptui.data.loading.shared_memory import write_at
+from mptui.data.transforms.crop import DRAWS, Boxes, Flips, Geometry, cut_image, cut_mask, views
+from mptui.data.transforms.resize import resized
+from mptui.data.transforms.undecoded import PIXELS, Cut, cut_of, resized_mask_of, resized_upright
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """Some samples to read, and where to write them."""
+
+    id: int
+    requests: tuple[SampleRequest, ...]
+    indices: tuple[int, ...]
+    seed: int
+    epoch: int
+    geometry: Geometry
+    classes: int
+    pixels_at: int
+    """Byte of the arena at which the first image begins; the others follow it."""
+    masks_at: int | None = None
+    """The same for masks; None: the samples have labels."""
+    room: int = 0
+    """Bytes for each image. JPEG files that fit are put there as they are, to be decoded later; 0: none."""
+    whole: bool = False
+    """Write the whole resized image, into `room` bytes, and its whole mask; views are cut later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A sample of a task, by its row, that can't be used."""
+
+    row: int
+    name: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Answer:
+    """What became of a task: one label and one count of valid items a sample, 0 where it failed."""
+
+    labels: list[int] = field(default_factory=list)
+    valid: list[int] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
+    """Where the task had room for files: what lies in the place of each sample."""
+    sizes: list[tuple[int, int]] = field(default_factory=list)
+    """Of whole images: width and height of each."""
+    seconds: float = 0.0
+    """What the reading took."""
+    error: str | None = None
+    """The traceback of a fault in the program, which no other sample can make good."""
+
+
+def perform(task: ReadTask, fd: int, called_off: Callable[[], bool]) -> Answer:
+    """Read the samples of `task` and write them into the arena's file `fd`; ends early once `called_off`."""
+    answer, started = Answer(), time.perf_counter()
+    draws_BD = uniforms(RandomStream.GEOMETRY, task.seed, task.epoch, np.array(task.indices), DRAWS)
+    for row, request in enumerate(task.requests):
+        if called_off():
+            break
+        cut, size = PIXELS, (0, 0)
+        try:
+            draws_1D = draws_BD[row : row + 1]
+            if task.whole:
+                label, valid, size = tried_again(partial(_place_whole, task, row, request, fd))
+            elif task.room:
+                label, valid, cut = tried_again(partial(_place_file, task, row, request, draws_1D, fd))
+            else:
+                label, valid = tried_again(partial(_place, task, row, request, draws_1D, fd))
+        except BadSampleError as error:
+            answer.failures.append(Failure(row, error.name, error.reason))
+            label, valid = 0, 0
+        if task.whole:
+            answer.sizes.append(size)
+        elif task.room:
+            answer.cuts.append(cut)
+        answer.labels.append(label)
+        answer.valid.append(valid)
+    answer.seconds = time.perf_counter() - started
+    return answer
+
+
+def _place(
+    task: ReadTask, row: int, request: SampleRequest, draws_1D: npt.NDArray[np.float64], fd: int
+) -> tuple[int, int]:
+    """Read one sample into its place; returns its label and how many of its items are valid."""
+    geometry = task.geometry
+    sample = resized(request.read(geometry.resize), geometry.resize)
+    height, width = sample.image_HW3.shape[:2]
+    boxes_14, flips_13 = views(geometry, draws_1D, np.array([float(width)]), np.array([float(height)]))
+    pixels = cut_image(sample.image_HW3, boxes_14[0], flips_13[0], geometry.side)
+    write_at(fd, pixels, task.pixels_at + row * (task.room or pixels.nbytes))
+    return _place_target(task, row, request, sample, boxes_14[0], flips_13[0], fd)
+
+
+def _place_file(
+    task: ReadTask, row: int, request: SampleRequest, draws_1D: npt.NDArray[np.float64], fd: int
+) -> tuple[int, int, Cut]:
+    """`_place`, but a plain JPEG file is written as it is; returns also the view of it."""
+    found = request.encoded(task.room) if isinstance(request, InFile) else None
+    if found is None:
+        return *_place(task, row, request, draws_1D, fd), PIXELS
+    width, height = resized_upright(found, task.geometry.resize)
+    boxes_14, flips_13 = views(task.geometry, draws_1D, np.array([float(width)]), np.array([float(height)]))
+    write_at(fd, np.frombuffer(found.content, np.uint8), task.pixels_at + row * task.room)
+    found = replace(found, mask_HW=resized_mask_of(found, task.geometry.resize))
+    placed = _place_target(task, row, request, found, boxes_14[0], flips_13[0], fd)
+    return *placed, cut_of(found, task.geometry.resize, boxes_14[0], flips_13[0])
+
+
+def _place_whole(
+    task: ReadTask, row: int, request: SampleRequest, fd: int
+) -> tuple[int, int, tuple[int, int]]:
+    """Read one sample and write all of it into its place; returns also its width and height."""
+    sample = resized(request.read(task.geometry.resize), task.geometry.resize)
+    height, width = sample.image_HW3.shape[:2]
+    write_at(fd, np.ascontiguousarray(sample.image_HW3), task.pixels_at + row * task.room)
+    if task.masks_at is None:
+        _check_class(request, sample.label, "label", task.classes)
+        return sample.label, 1, (width, height)
+    assert sample.mask_HW is not None, "a segmentation sample has a mask"
+    valid = _place_mask(task, request, sample.mask_HW, task.masks_at + row * whole_mask_bytes(task.room), fd)
+    return 0, valid, (width, height)
+
+
+def whole_mask_bytes(room: int) -> int:
+    """Bytes for each whole mask, beside `room` for each image: 2 for 3."""
+    return room // 3 * 2
+
+
+def _place_target(
+    task: ReadTask,
+    row: int,
+    request: SampleRequest,
+    sample: Decoded | Encoded,
+    box: Boxes,
+    flips: Flips,
+    fd: int,
+) -> tuple[int, int]:
+    """Check the label of a sample, or put the view of its mask into its place."""
+    if task.masks_at is None:
+        _check_class(request, sample.label, "label", task.classes)
+        return sample.label, 1
+    assert sample.mask_HW is not None, "a segmentation sample has a mask"
+    mask = cut_mask(sample.mask_HW, box, flips, task.geometry.side)
+    return 0, _place_mask(task, request, mask, task.masks_at + row * mask.nbytes, fd)
+
+
+def _place_mask(task: ReadTask, request: SampleRequest, mask_HW: Mask, at: int, fd: int) -> int:
+    """Write a mask; returns how many of its pixels are valid."""
+    _check_class(request, int(mask_HW.max()), "mask value", task.classes)
+    write_at(fd, np.ascontiguousarray(mask_HW), at)
+    return int(np.count_nonzero(mask_HW != IGNORE))
+
+
+def _check_class(request: SampleRequest, value: int, what: str, classes: int) -> None:
+    """Refuse a class that the network has no output for: on a GPU it would end the process."""
+    if value >= classes:
+        raise BadSampleError(request.name, f"{what} {value} where there are {classes} classes")
+
+
+class _Inbox:
+    """The messages of the trainer, taken in as they come, so that its sends never wait for a decode.
+
+    A message is a pickled `ReadTask`; an empty one calls off all tasks sent before it. The end of the
+    messages is the end of the trainer, and of this process, in the middle of whatever it does.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._messages: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
+        self._called_off = 0
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        number = 0
+        while True:
+            try:
+                message = self._connection.recv_bytes()
+            except (EOFError, OSError):
+                os._exit(0)
+            if message:
+                number += 1
+                self._messages.put((number, message))
+            else:
+                self._called_off = number
+
+    def answer_next(self, fd: int) -> Answer:
+        number, message = self._messages.get()
+        try:
+            return perform(pickle.loads(message), fd, lambda: number <= self._called_off)  # noqa: S301 - own parent
+        except Exception:  # noqa: BLE001 - told to the trainer, which raises it
+            return Answer(error=traceback.format_exc())
+
+
+def main() -> None:
+    """Serve the trainer that started this process: `argv` holds the descriptors of the pipe and the arena."""
+    # A stop is the trainer's business: it finishes its step first, and needs its data for that.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    connection, fd = Connection(int(sys.argv[1])), int(sys.argv[2])
+    inbox = _Inbox(connection)
+    while True:
+        answer = inbox.answer_next(fd)
+        try:
+            connection.send(answer)
+        except OSError:
+            os._exit(0)

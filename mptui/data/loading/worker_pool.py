@@ -1,0 +1,255 @@
+"""Worker processes: started, given work, replaced when they die.
+
+Workers are fresh interpreters: never forks of the trainer, whose threads and CUDA context don't survive one,
+and never children of `multiprocessing`, which would import the trainer's main module and torch with it. The
+answers of a worker come in the order of its tasks, so what a dead one left undone is known exactly.
+"""
+
+import contextlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from multiprocessing.connection import Connection, Pipe, wait
+from types import TracebackType
+
+from mptui.data.loading.shared_memory import Arena
+from mptui.data.loading.worker import Answer, ReadTask, perform
+from mptui.errors import DataError
+
+_DEATHS_BY_ONE_TASK = 3
+_LOOK_S = 0.2
+FADING = 0.98
+"""Of what was measured before, at each new reading: the last fifty or so count."""
+_PATIENCE_S = 10.0
+"""How long a worker may take to leave a sample that is no longer wanted."""
+_NAMES_SHOWN = 5
+_BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
+    "from mptui.data.loading.worker import main; main()"
+)
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+class Pool:
+    """Some worker processes and the arena they write to; with no workers, the caller does their work.
+
+    Used by one thread at a time. Processes start with the first task.
+
+    Args:
+        workers: How many processes; 0: none.
+        check_stop: Called several times a second while answers are waited for; may raise.
+        shared: Descriptors that requests read from; processes inherit them under the same numbers.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        check_stop: Callable[[], None] = lambda: None,
+        shared: tuple[int, ...] = (),
+    ) -> None:
+        self.arena = Arena()
+        self.size = workers
+        self._shared = shared
+        self._check_stop = check_stop
+        self._workers: list[_Worker] = []
+        self._inline: deque[ReadTask] = deque()
+        self._last_id = self._called_off = 0
+        self._deaths: Counter[int] = Counter()
+        self._read = self._read_s = 0.0
+
+    def __enter__(self) -> "Pool":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that work now."""
+        return [worker.pid for worker in self._workers]
+
+    @property
+    def reading(self) -> list[str]:
+        """The first sample of the task that each process is at."""
+        oldest = [next(iter(worker.tasks.copy()), None) for worker in self._workers.copy()]
+        return [task.requests[0].name for task in oldest if task is not None]
+
+    def note_read(self, samples: int, seconds: float) -> None:
+        """A process has read `samples` in `seconds`."""
+        self._read = self._read * FADING + samples
+        self._read_s = self._read_s * FADING + seconds
+
+    @property
+    def alone(self) -> float | None:
+        """Samples a second that the processes read while nothing holds them up; None before they have."""
+        return self._read / self._read_s * max(1, self.size) if self._read_s else None
+
+    def next_id(self) -> int:
+        """The id of the next task; ids rise."""
+        self._last_id += 1
+        return self._last_id
+
+    def submit(self, task: ReadTask) -> None:
+        """Hand `task` to the worker with the least to do."""
+        if self.size == 0:
+            self._inline.append(task)
+            return
+        while len(self._workers) < self.size:
+            self._workers.append(_Worker(self.arena.fd, self._shared))
+        min(self._workers, key=lambda worker: worker.load).send(task)
+
+    def collect(self, *, block: bool) -> list[tuple[ReadTask, Answer]]:
+        """Take in the answers that are there.
+
+        Args:
+            block: Wait for something to happen; the list may still be empty, when what happened is a death.
+
+        Raises:
+            DataError: A task has killed its worker several times.
+            RuntimeError: A worker met a fault in the program.
+        """
+        if block:
+            self._check_stop()
+        if self._inline and block:
+            task = self._inline.popleft()
+            return [(task, perform(task, self.arena.fd, lambda: False))]
+        if not self._workers:
+            return []
+        ready = self._ready(block)
+        answers = []
+        for place, worker in enumerate(self._workers):
+            if worker.connection in ready:
+                try:
+                    answers.append(worker.receive())
+                except (EOFError, OSError):
+                    self._workers[place] = self._replaced(worker)
+        wanted = [(task, answer) for task, answer in answers if task.id > self._called_off]
+        for _, answer in wanted:
+            if answer.error is not None:
+                raise RuntimeError(f"a data worker failed\n{answer.error}")
+        return wanted
+
+    def _ready(self, block: bool) -> set[object]:
+        """The connections on which something has come; with `block`, once there is one."""
+        connections = [worker.connection for worker in self._workers]
+        while not (ready := wait(connections, timeout=_LOOK_S if block else 0)) and block:
+            self._check_stop()
+        return set(ready)
+
+    def call_off(self) -> None:
+        """Drop all tasks; when this returns, no worker writes to the arena any more.
+
+        A worker that does not come back from a read is ended, and another started with the next task.
+        """
+        self._inline.clear()
+        self._called_off = self._last_id
+        for worker in self._workers:
+            worker.call_off()
+        until = time.monotonic() + _PATIENCE_S
+        while (busy := [worker for worker in self._workers if worker.load]) and time.monotonic() < until:
+            if wait([worker.connection for worker in busy], timeout=_LOOK_S):
+                self.collect(block=False)
+        for worker in busy:
+            worker.end()
+            self._workers.remove(worker)
+
+    def close(self) -> None:
+        """End the processes and give the arena back; the pool is of no use afterwards."""
+        for worker in self._workers:
+            worker.end()
+        self._workers.clear()
+        self._inline.clear()
+        self.arena.close()
+
+    def _replaced(self, dead: "_Worker") -> "_Worker":
+        """Start another worker with what `dead` left undone."""
+        status = dead.end()
+        left = [task for task in dead.tasks if task.id > self._called_off]
+        if left:
+            self._blame(left[0], status)
+        worker = _Worker(self.arena.fd, self._shared)
+        for task in left:
+            worker.send(task)
+        return worker
+
+    def _blame(self, task: ReadTask, status: int) -> None:
+        """Count a death against the task that was being done, and give up on one that always kills."""
+        self._deaths[task.id] += 1
+        if self._deaths[task.id] < _DEATHS_BY_ONE_TASK:
+            return
+        names = [request.name for request in task.requests]
+        more = ["…"] if len(names) > _NAMES_SHOWN else []
+        how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        raise DataError(
+            f"data workers died {_DEATHS_BY_ONE_TASK} times ({how}) while reading: "
+            + ", ".join(names[:_NAMES_SHOWN] + more),
+            hint="Look at these files and at the free memory; with --workers 0 the run reads them itself.",
+        )
+
+
+class _Worker:
+    """One process, the pipe to it, and its tasks that have no answer yet, oldest first."""
+
+    def __init__(self, arena_fd: int, shared: tuple[int, ...]) -> None:
+        self.connection, theirs = Pipe()
+        self.tasks: deque[ReadTask] = deque()
+        self._process = _started(theirs, arena_fd, shared)
+        theirs.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def load(self) -> int:
+        """Samples still to be read."""
+        return sum(len(task.requests) for task in self.tasks)
+
+    def send(self, task: ReadTask) -> None:
+        self.tasks.append(task)
+        self._send_bytes(pickle.dumps(task))
+
+    def call_off(self) -> None:
+        if self.tasks:
+            self._send_bytes(b"")
+
+    def receive(self) -> tuple[ReadTask, Answer]:
+        answer = self.connection.recv()
+        return self.tasks.popleft(), answer
+
+    def end(self) -> int:
+        """End the process and return its exit status."""
+        self.connection.close()
+        # It leaves by itself when its pipe closes; one that hangs in a read of a dead disk does not.
+        self._process.kill()
+        try:
+            return self._process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:  # the kernel does not let it go from a dead disk
+            return -signal.SIGKILL
+
+    def _send_bytes(self, message: bytes) -> None:
+        # A dead worker is noticed, and its tasks given to another, where answers are collected.
+        with contextlib.suppress(OSError):
+            self.connection.send_bytes(message)
+
+
+def _started(connection: Connection, arena_fd: int, shared: tuple[int, ...]) -> "subprocess.Popen[bytes]":
+    descriptors = (connection.fileno(), arena_fd)
+    return subprocess.Popen(  # noqa: S603 - our own interpreter and code
+        [sys.executable, "-I", "-c", _BOOT, *map(str, descriptors), json.dumps(sys.path)],
+        stdin=subprocess.DEVNULL,
+        # C libraries write warnings of their own there, past Python and into the screen.
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **_ONE_THREAD},
+        pass_fds=(*descriptors, *shared),
+        start_new_session=True,
+    )

@@ -1,0 +1,105 @@
+"""Try to read samples, in a process of its own: what the scan's child processes run.
+
+Decoders are C code. Some write to the terminal past Python, and a hostile file may bring one down; neither
+reaches the program from here. Imports no torch: a child starts in a fraction of a second.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from mptui.data.core.read_errors import tried_again
+from mptui.data.core.types import BadSampleError
+from mptui.data.decode.image import is_finite, load_upright, opened
+from mptui.data.decode.mask import MaskSurvey, survey, upright_mask
+
+Sample = tuple[str, str | None]
+"""An image file and the file of its mask, if it has one."""
+
+_END_MARKERS = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND"}
+_END_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SampleCheck:
+    """What a look at a sample told: which file can't be used and why, or its sides in pixels."""
+
+    path: str = ""
+    reason: str = ""
+    side: int = 0
+    """The shorter one; 0 where the sample can't be used."""
+    longer: int = 0
+    mask: MaskSurvey | None = None
+    finite: bool = True
+    """False: some pixels are NaN or infinite; the sample can be used all the same."""
+
+    def to_json(self) -> list[Any]:
+        """The fields in order, ready for JSON."""
+        return list(astuple(self))
+
+    @staticmethod
+    def from_json(values: Sequence[Any]) -> "SampleCheck":
+        """The reverse of `to_json`."""
+        path, reason, side, longer, mask, finite = values
+        found = None if mask is None else survey_from_json(mask)
+        return SampleCheck(path, reason, side, longer, found, bool(finite))
+
+
+def survey_from_json(values: Sequence[Any]) -> MaskSurvey:
+    """Turn the fields of a survey, as JSON has them, into one."""
+    kind, codes, counts, colours, lossy = values
+    return MaskSurvey(kind, tuple(codes), tuple(counts), tuple(colours), bool(lossy))
+
+
+def check(sample: Sample, whole: bool) -> SampleCheck:
+    """Look whether a sample can be read.
+
+    Args:
+        sample: The image, and its mask.
+        whole: Decode every pixel. Otherwise a JPEG or PNG file that ends as it should is taken for whole,
+            and only its header is read.
+    """
+    try:
+        return tried_again(lambda: _looked_at(sample, whole))
+    except BadSampleError as error:
+        return SampleCheck(path=error.name, reason=error.reason)
+
+
+def _looked_at(sample: Sample, whole: bool) -> SampleCheck:
+    path, mask_path = sample
+    with opened(path) as image:
+        stored = image.size
+        if not whole and _ends_well(path, image):
+            return SampleCheck(side=min(stored), longer=max(stored))
+        image.draft(None, (1, 1))
+        upright, orientation = load_upright(image)
+        seen = SampleCheck(side=min(stored), longer=max(stored), finite=is_finite(upright))
+    if mask_path is None:
+        return seen
+    with opened(mask_path) as file:
+        mask = upright_mask(mask_path, file, stored, orientation)
+        return replace(seen, mask=survey(mask_path, mask))
+
+
+def main() -> None:
+    """Answer each line of stdin, a JSON list [whole, samples], with a line of findings, until it ends."""
+    for line in sys.stdin:
+        whole, samples = json.loads(line)
+        findings = [check((path, mask_path), whole).to_json() for path, mask_path in samples]
+        sys.stdout.write(json.dumps(findings) + "\n")
+        sys.stdout.flush()
+
+
+def _ends_well(path: str, image: Image.Image) -> bool:
+    marker = _END_MARKERS.get(image.format or "")
+    if marker is None:
+        return False
+    with Path(path).open("rb") as file:
+        file.seek(0, 2)
+        file.seek(max(0, file.tell() - _END_BYTES))
+        return marker in file.read()

@@ -1,0 +1,155 @@
+"""Child processes that decode files, and the bounded stream of work through them."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from mptui.data.scan.check_sample import Sample, SampleCheck
+
+_START = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from {} import main; main()"
+_LOOK_AROUND_S = 0.2
+_ENDED = "reading it ended the process: out of memory, or a decoder's fault"
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class Work(Generic[Found]):
+    """What children are to do with samples."""
+
+    module: str
+    """Its `main` answers each line [told, samples] of stdin with a line of JSON: a list, a value a sample."""
+    told: Any
+    """What it is told with each chunk; ready for JSON."""
+    found: Callable[[Any], Found]
+    """Makes one of its values into what is handed on."""
+    failed: Callable[[str, str], Found]
+    """What is handed on of a sample that ends the child: made of its path and the reason."""
+
+
+def looking(*, whole: bool) -> Work[SampleCheck]:
+    """Look whether samples can be read; with `whole` by decoding every pixel."""
+    return Work("mptui.data.scan.check_sample", whole, SampleCheck.from_json, SampleCheck)
+
+
+class ScanCancelledError(Exception):
+    """The scan was asked to stop before it was done."""
+
+
+class CheckProcess(Generic[Found]):
+    """One child process. A file that ends the child is found, named, and costs no other file its turn."""
+
+    def __init__(self, work: Work[Found]) -> None:
+        self._work = work
+        self._guard = threading.Lock()
+        self._stopped = False
+        self._child = self._started()
+
+    def check(self, samples: Sequence[Sample]) -> list[Found]:
+        """Have the child do its work on some samples.
+
+        Raises:
+            ScanCancelledError: `stop` was called meanwhile.
+        """
+        try:
+            return self._ask(samples)
+        except (OSError, EOFError):
+            self._restart()
+        if len(samples) == 1:
+            return [self._work.failed(samples[0][0], _ENDED)]
+        return [found for sample in samples for found in self.check([sample])]
+
+    def stop(self) -> None:
+        """End the child, from any thread; a `check` under way returns at once."""
+        with self._guard:
+            self._stopped = True
+            self._child.kill()
+
+    def close(self) -> None:
+        """Let go of a stopped child."""
+        self._child.communicate()
+
+    def _restart(self) -> None:
+        with self._guard:
+            if self._stopped:
+                raise ScanCancelledError
+            self._child.kill()
+            self._child.communicate()
+            self._child = self._started()
+
+    def _ask(self, samples: Sequence[Sample]) -> list[Found]:
+        stdin, stdout = self._child.stdin, self._child.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(json.dumps([self._work.told, samples]) + "\n")
+        stdin.flush()
+        line = stdout.readline()
+        if not line.endswith("\n"):
+            raise EOFError("the child ended")
+        return [self._work.found(values) for values in json.loads(line)]
+
+    def _started(self) -> subprocess.Popen[str]:
+        # A session of its own: ctrl+c and a closed terminal are the parent's business. The child ends
+        # with the parent, whatever ends that: its stdin closes.
+        return subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            [sys.executable, "-c", _START.format(self._work.module), json.dumps(sys.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+
+
+def check_all(
+    chunks: Iterator[list[Sample]], work: Work[Found], processes: int, should_stop: Callable[[], bool]
+) -> Generator[list[Found], None, None]:
+    """Do `work` on chunks of samples in `processes` children; yields what is found, in the chunks' order.
+
+    Only a few chunks are under way at a time, however many there are.
+
+    Raises:
+        ScanCancelledError: `should_stop` said so.
+    """
+    checkers = [CheckProcess(work) for _ in range(processes)]
+    idle: SimpleQueue[CheckProcess[Found]] = SimpleQueue()
+    for checker in checkers:
+        idle.put(checker)
+
+    def task(chunk: list[Sample]) -> list[Found]:
+        checker = idle.get()
+        try:
+            return checker.check(chunk)
+        finally:
+            idle.put(checker)
+
+    under_way: deque[Future[list[Found]]] = deque()
+    threads = ThreadPoolExecutor(processes)
+    try:
+        for chunk in chunks:
+            under_way.append(threads.submit(task, chunk))
+            if len(under_way) >= 4 * processes:
+                yield _result(under_way.popleft(), should_stop)
+        while under_way:
+            yield _result(under_way.popleft(), should_stop)
+    finally:
+        for checker in checkers:
+            checker.stop()
+        threads.shutdown(cancel_futures=True)
+        for checker in checkers:
+            checker.close()
+
+
+def _result(future: Future[list[Found]], should_stop: Callable[[], bool]) -> list[Found]:
+    while True:
+        if should_stop():
+            raise ScanCancelledError
+        if wait([future], timeout=_LOOK_AROUND_S).done:
+            return future.result()

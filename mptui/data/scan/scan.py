@@ -1,0 +1,141 @@
+"""Look at every file of a set before the first epoch, so that none of them ends the run hours later.
+
+Each file is decoded whole, in child processes. Above `DECODE_WHOLE` files that would take too long: then
+the headers are read, and where a file is truncated is seen from its end; pixels damaged in its middle are
+met in training, and counted there. What was found of a file is kept until the file changes.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from mptui.data.core.read_errors import machine_fault
+from mptui.data.core.types import Problem, Sides
+from mptui.data.decode.mask import MaskSurvey
+from mptui.data.scan.check_sample import Sample, SampleCheck
+from mptui.data.scan.process_pool import check_all, looking
+from mptui.data.scan.scan_cache import Keys, file_keys, recall, remember
+from mptui.io.user_cache import cache_folder
+
+DECODE_WHOLE = 20_000
+
+_CHUNK_WHOLE = 8
+_CHUNK_HEADERS = 256
+_MOST_PROCESSES = 16
+_REMEMBER_EVERY = 100_000
+"""Files after which what was found is written down, in a scan that may take hours."""
+
+OnProgress = Callable[[int, int], None]
+ShouldStop = Callable[[], bool]
+
+
+@dataclass(slots=True)
+class ScanReport:
+    """What the scan found, sample by sample."""
+
+    sides: Sides
+    """0: the sample can't be used."""
+    keys: Keys
+    """A number for each sample, which changes when its files do."""
+    surveys: dict[int, MaskSurvey] = field(default_factory=dict)
+    """What each usable mask holds, by sample."""
+    problems: dict[int, Problem] = field(default_factory=dict)
+    """The unusable samples."""
+    not_finite: list[int] = field(default_factory=list)
+    """Usable ones with pixels that are NaN or infinite."""
+
+    def add(self, index: int, finding: SampleCheck) -> None:
+        """Note what was found of a sample.
+
+        Raises:
+            DataError: The machine is at fault that it can't be read, and not the sample.
+        """
+        if (fault := machine_fault(finding.path, finding.reason)) is not None:
+            raise fault
+        self.sides[index] = finding.side, finding.longer
+        if finding.reason:
+            self.problems[index] = Problem(finding.path, finding.reason)
+            return
+        if not finding.finite:
+            self.not_finite.append(index)
+        if finding.mask is not None:
+            self.surveys[index] = finding.mask
+
+
+def scan(
+    images: Sequence[str], masks: Sequence[str] | None, on_progress: OnProgress, should_stop: ShouldStop
+) -> ScanReport:
+    """Look at every sample that has changed since an earlier scan; of the others take what that found.
+
+    Args:
+        images: The image files.
+        masks: The masks of those, in the same order.
+        on_progress: Called with (done, total) now and then, in this thread.
+        should_stop: Asked several times a second.
+
+    Raises:
+        DataError: The machine has no open files or memory left.
+        ScanCancelledError: `should_stop` said so.
+    """
+    whole = masks is not None or len(images) <= DECODE_WHOLE
+    kept = _place(images, masks, whole)
+    keys = file_keys(images, masks, should_stop)
+    sides, surveys = recall(kept, keys, masked=masks is not None)
+    report = ScanReport(sides, keys, surveys)
+    # Unusable files are never kept: a permission given, or a disk back, is seen at once.
+    todo = np.flatnonzero(report.sides[:, 0] == 0)
+    for start in range(0, len(todo), _REMEMBER_EVERY):
+        try:
+            part = todo[start : start + _REMEMBER_EVERY]
+            done = len(images) - len(todo) + start
+            _look(report, part, done, images, masks, whole, on_progress, should_stop)
+        finally:
+            known = report.sides.copy()
+            known[report.not_finite] = 0  # looked at again the next time, to be named again
+            remember(kept, keys, known, report.surveys)
+    on_progress(len(images), len(images))
+    return report
+
+
+def _look(
+    report: ScanReport,
+    todo: npt.NDArray[np.intp],
+    done: int,
+    images: Sequence[str],
+    masks: Sequence[str] | None,
+    whole: bool,
+    on_progress: OnProgress,
+    should_stop: ShouldStop,
+) -> None:
+    size = _CHUNK_WHOLE if whole else _CHUNK_HEADERS
+    starts = range(0, len(todo), size)
+
+    def chunks() -> Iterator[list[Sample]]:
+        for start in starts:
+            yield [(images[i], None if masks is None else masks[i]) for i in todo[start : start + size]]
+
+    on_progress(done, len(images))
+    processes = min(processors(), _MOST_PROCESSES, len(starts))
+    for start, findings in zip(
+        starts, check_all(chunks(), looking(whole=whole), processes, should_stop), strict=True
+    ):
+        for index, finding in zip(todo[start : start + size], findings, strict=True):
+            report.add(int(index), finding)
+        on_progress(done + start + len(findings), len(images))
+
+
+def _place(images: Sequence[str], masks: Sequence[str] | None, whole: bool) -> Path:
+    """Where what is found of these files is kept: by the folder that they have in common."""
+    common = os.path.commonpath([images[0], images[len(images) - 1]]) if len(images) else ""
+    digest = hashlib.sha256(os.fsencode(f"{common}\0{masks is not None}\0{whole}")).hexdigest()
+    return cache_folder() / "scans" / f"{digest[:32]}.npz"
+
+
+def processors() -> int:
+    """How many children may work at the same time."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,92 @@
+"""What a scan found of files, kept until they change: a key a file, made of its path, size and time."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from mptui.data.core.types import Sides
+from mptui.data.decode.mask import MaskSurvey
+from mptui.data.scan.check_sample import survey_from_json
+from mptui.data.scan.process_pool import ScanCancelledError
+from mptui.io.user_cache import load_arrays, save_arrays
+
+Keys = npt.NDArray[np.uint64]
+
+_AT_ONCE = 2048
+_THREADS = 8
+"""A file system far away answers many at the same time; one that is near loses little."""
+
+
+def file_keys(images: Sequence[str], masks: Sequence[str] | None, should_stop: Callable[[], bool]) -> Keys:
+    """A number for each sample that changes with the path, size or time of its files; nothing is read.
+
+    Raises:
+        ScanCancelledError: `should_stop` said so.
+    """
+    keys = np.empty(len(images), np.uint64)
+
+    def fill(start: int) -> None:
+        if not should_stop():
+            for row in range(start, min(start + _AT_ONCE, len(images))):
+                keys[row] = _key(images[row], None if masks is None else masks[row])
+
+    with ThreadPoolExecutor(_THREADS) as threads:
+        for _ in threads.map(fill, range(0, len(images), _AT_ONCE)):
+            pass
+    if should_stop():
+        raise ScanCancelledError
+    return keys
+
+
+def recall(path: Path, keys: Keys, *, masked: bool) -> tuple[Sides, dict[int, MaskSurvey]]:
+    """What was found earlier of the samples with `keys`: sides, 0 where nothing is known, and surveys."""
+    sides = np.zeros((len(keys), 2), np.uint16)
+    surveys: dict[int, MaskSurvey] = {}
+    kept = load_arrays(path)
+    try:
+        known, known_sides = kept["keys"].astype(np.uint64), kept["sides"].astype(np.uint16)
+        if known_sides.shape != (len(known), 2) or not len(known):
+            return sides, {}
+        by_key = np.argsort(known)
+        found = by_key[np.searchsorted(known, keys, sorter=by_key).clip(max=len(known) - 1)]
+        same = np.flatnonzero(known[found] == keys)
+        if masked:
+            texts = dict(json.loads(kept["surveys"].tobytes()))
+            surveys = {int(row): survey_from_json(texts[int(found[row])]) for row in same}
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError, RecursionError):
+        return sides, {}
+    sides[same] = known_sides[found[same]]
+    return sides, surveys
+
+
+def remember(path: Path, keys: Keys, sides: Sides, surveys: Mapping[int, MaskSurvey]) -> None:
+    """Keep what was found of the usable samples."""
+    usable = np.flatnonzero(sides[:, 0])
+    texts = [(place, astuple(surveys[row])) for place, row in enumerate(usable.tolist()) if row in surveys]
+    save_arrays(
+        path,
+        {
+            "keys": keys[usable],
+            "sides": sides[usable],
+            "surveys": np.frombuffer(json.dumps(texts).encode(), np.uint8),
+        },
+    )
+
+
+def _key(image: str, mask: str | None) -> int:
+    digest = hashlib.blake2b(digest_size=8)
+    for path in (image,) if mask is None else (image, mask):
+        try:
+            status = os.stat(path)  # noqa: PTH116 - a Path for each of a million files is slow
+            facts = f"{status.st_size} {status.st_mtime_ns}"
+        except OSError:
+            facts = "missing"
+        digest.update(os.fsencode(path) + b"\0" + facts.encode() + b"\0")
+    return int.from_bytes(digest.digest(), "little")

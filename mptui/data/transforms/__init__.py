@@ -1,0 +1,1 @@
+"""Arrays to what the network sees: crops, resizing, color, noise."""

@@ -1,0 +1,142 @@
+"""uint8 pixels to what the network sees, on the device, in as few passes over memory as can be.
+
+Brightness, contrast, saturation and normalisation are all linear in a pixel's RGB, so one 3x3 matrix and one
+offset a sample do them together.
+
+Shapes: B samples, H and W pixels, N = HW.
+"""
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mptui.data.core.rng import RandomStream, generator, uniforms
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+HALF = (0.5, 0.5, 0.5)
+"""As mean and as standard deviation: pixels become -1..1."""
+
+_JITTER = 0.2
+"""Brightness, contrast and saturation are multiplied by 1 - this to 1 + this."""
+_LUMA = np.array([0.299, 0.587, 0.114])
+_MEAN, _STD = np.array(IMAGENET_MEAN), np.array(IMAGENET_STD)
+_MID_GREY = float(_LUMA @ _MEAN)
+
+
+class Finish:
+    """The last step to the network: float32, normalised, in the memory format asked for.
+
+    Colours are normalised by ImageNet's figures, whatever `mean` and `std` are.
+    """
+
+    def __init__(
+        self,
+        side: int,
+        device: torch.device,
+        *,
+        channels_last: bool,
+        mean: tuple[float, ...] = IMAGENET_MEAN,
+        std: tuple[float, ...] = IMAGENET_STD,
+    ) -> None:
+        self._channels_last = channels_last
+        mean_3, std_3 = np.array(mean), np.array(std)
+        scale_3 = torch.tensor(1 / (255 * std_3), dtype=torch.float32, device=device)
+        offset_3 = torch.tensor(-mean_3 / std_3, dtype=torch.float32, device=device)
+        # One coefficient for each value of a row of pixels: an inner axis of 3 would be 4 times as slow.
+        self._scale = scale_3.repeat(side) if channels_last else scale_3.view(3, 1, 1)
+        self._offset = offset_3.repeat(side) if channels_last else offset_3.view(3, 1, 1)
+
+    def plain(self, pixels_BHW3: torch.Tensor) -> torch.Tensor:
+        """Normalise uint8 pixels: images_BCHW."""
+        return self.unstored(self.stored(pixels_BHW3))
+
+    def stored(self, pixels_BHW3: torch.Tensor) -> torch.Tensor:
+        """Normalise uint8 pixels; the axes come as they lie in memory, BHWC or BCHW."""
+        if not self._channels_last:
+            return torch.addcmul(self._offset, pixels_BHW3.permute(0, 3, 1, 2).contiguous(), self._scale)
+        return torch.addcmul(self._offset, pixels_BHW3.flatten(2), self._scale).view(pixels_BHW3.shape)
+
+    def unstored(self, images: torch.Tensor) -> torch.Tensor:
+        """What `stored` made, as images_BCHW."""
+        return images.permute(0, 3, 1, 2) if self._channels_last else images
+
+    def coloured(self, pixels_BHW3: torch.Tensor, colour_B43: torch.Tensor) -> torch.Tensor:
+        """Jitter the colours and normalise, by the matrices of `colours`; pixels may be of any dtype."""
+        if not self._channels_last:
+            B, H, W, _ = pixels_BHW3.shape
+            matrix_B33, offset_B13 = colour_B43[:, :3], colour_B43[:, 3:]
+            planes_B3N = pixels_BHW3.permute(0, 3, 1, 2).contiguous().flatten(2).float()
+            return torch.baddbmm(offset_B13.mT, matrix_B33.mT, planes_B3N).view(B, 3, H, W)
+        transform = _by_opencv if pixels_BHW3.device.type == "cpu" else _by_products
+        return transform(pixels_BHW3, colour_B43).permute(0, 3, 1, 2)
+
+
+def _by_opencv(pixels_BHW3: torch.Tensor, colour_B43: torch.Tensor) -> torch.Tensor:
+    """Multiply each pixel by the matrix of its sample and add the offset.
+
+    On a host seven times as fast as `_by_products`: products there are made for larger matrices.
+    """
+    images_BHW3 = torch.empty(pixels_BHW3.shape)
+    for pixels_HW3, image_HW3, matrix_34 in zip(
+        pixels_BHW3.numpy(), images_BHW3.numpy(), colour_B43.mT.numpy(), strict=True
+    ):
+        cv2.transform(pixels_HW3.astype(np.float32), matrix_34, dst=image_HW3)
+    return images_BHW3
+
+
+def _by_products(pixels_BHW3: torch.Tensor, colour_B43: torch.Tensor) -> torch.Tensor:
+    """The same on any device, in a few kernels for the whole batch."""
+    B, H, W, _ = pixels_BHW3.shape
+    rows_BHX = torch.bmm(pixels_BHW3.flatten(1, 2).float(), colour_B43[:, :3]).view(B, H, W * 3)
+    return rows_BHX.add_(colour_B43[:, 3:].repeat(1, 1, W)).view(B, H, W, 3)
+
+
+def colours(seed: int, epoch: int, indices_B: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    """Draw each sample's colour jitter: (B, 4, 3), a matrix from RGB to RGB above an offset.
+
+    Values of 0..255 come out normalised. Contrast turns about ImageNet's mean grey.
+    """
+    factors_B3 = 1 + _JITTER * (2 * uniforms(RandomStream.COLOUR, seed, epoch, indices_B, 3) - 1)
+    brightness, contrast, saturation = factors_B3.T[:, :, None, None]
+    mixing_B33 = saturation * np.eye(3) + (1 - saturation) * _LUMA[:, None]
+    matrix_B33 = brightness * contrast / 255 * mixing_B33 / _STD
+    offset_B13 = (_MID_GREY * (1 - contrast) - _MEAN) / _STD
+    return np.concatenate([matrix_B33, offset_B13], axis=1).astype(np.float32)
+
+
+def mix(
+    images_BCHW: torch.Tensor, *, mixup_alpha: float, cutmix_alpha: float, position: tuple[int, int, int]
+) -> tuple[torch.Tensor, float]:
+    """Mix each image with the one before it in the batch, by mixup or cutmix.
+
+    Args:
+        images_BCHW: The batch; may be overwritten.
+        mixup_alpha: Beta(alpha, alpha) of mixup; 0: off.
+        cutmix_alpha: Beta(alpha, alpha) of cutmix; 0: off. With both on, each batch takes one by chance.
+        position: Seed, epoch and position of the batch's first sample.
+
+    Returns:
+        The mixed images and the share of the first image in them. The other's targets are
+        `targets.roll(1, 0)`.
+    """
+    random = generator(RandomStream.MIX, *position)
+    cut = cutmix_alpha > 0 and (mixup_alpha == 0 or random.random() < 0.5)
+    others_BCHW = images_BCHW.roll(1, 0)
+    if cut:
+        return _cut_in(images_BCHW, others_BCHW, random.beta(cutmix_alpha, cutmix_alpha), random)
+    lam = random.beta(mixup_alpha, mixup_alpha)
+    return others_BCHW.lerp_(images_BCHW, lam), lam
+
+
+def _cut_in(
+    images_BCHW: torch.Tensor, others_BCHW: torch.Tensor, lam: float, random: np.random.Generator
+) -> tuple[torch.Tensor, float]:
+    """Put a rectangle of about 1 - `lam` of the area of `others` into `images`; returns the exact share."""
+    H, W = images_BCHW.shape[2:]
+    height, width = (round(side * (1 - lam) ** 0.5) for side in (H, W))
+    top, left = int(random.integers(H - height + 1)), int(random.integers(W - width + 1))
+    patch = (..., slice(top, top + height), slice(left, left + width))
+    images_BCHW[patch] = others_BCHW[patch]
+    return images_BCHW, 1 - height * width / (H * W)

@@ -1,0 +1,204 @@
+"""Which part of an image the network sees, and how it is turned: the same for an image and its mask.
+
+A view is a box in fractions of the image and three flips, so that it fits an image, its mask, and a copy of
+either at another size. No torch here: workers import this.
+
+Shapes: B samples, H and W pixels. Boxes are left, top, right, bottom; flips are transposed, mirrored left to
+right, mirrored top to bottom, in the order in which they are done.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mptui.data.core.types import Mask, Pixels
+from mptui.data.transforms.resample import flipped, resampled
+
+DRAWS = 7
+"""Random numbers that a view takes: share, ratio, two for the place, three flips."""
+
+CROP_RATIO = (3 / 4, 4 / 3)
+
+_EVAL_MARGIN = 256 / 224
+
+Boxes = npt.NDArray[np.float64]
+Flips = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How samples become squares of `side` pixels.
+
+    An image is first resized to a shorter side of `resize` pixels (`mptui.data.transforms.resize`), in every
+    cache mode and by every decoder, and views are cut from the result: so they do not depend on where images
+    are kept.
+
+    Classification keeps proportions and cuts a square; segmentation squeezes the whole image into the square,
+    since each pixel of it counts; diffusion takes the largest square in the middle, whatever else is random:
+    what it is shown is what it learns to make.
+    """
+
+    side: int
+    resize: int
+    """The shorter side in pixels that images are resized to, never enlarged; at least `side`."""
+    keep_proportions: bool
+    margin: float = 1.0
+    """keep_proportions, no random crop: the shorter side over the side of the centre crop."""
+    crop_scale: tuple[float, float] | None = None
+    """Random crops: the least and the largest share of the image's area; None: no random crop."""
+    crop_ratio: tuple[float, float] = CROP_RATIO
+    """Random crops: the smallest and the largest width over height, before the resize to a square."""
+    all_turns: bool = False
+    """Random crops: also flip top to bottom and turn by quarters, for images without an up."""
+
+    @classmethod
+    def for_validation(cls, task: str, side: int, resize: int | None = None) -> "Geometry":
+        """One fixed view: the centre, or the whole image squeezed to a square (segmentation).
+
+        Args:
+            task: classification, segmentation or diffusion.
+            side: Of the view in pixels.
+            resize: The shorter side that images are resized to; None: `default_resize`.
+        """
+        resize = resize or default_resize(side)
+        if task == "classification":
+            return cls(side, resize, keep_proportions=True, margin=_EVAL_MARGIN)
+        return cls(side, resize, keep_proportions=task == "diffusion")
+
+    @classmethod
+    def for_training(
+        cls,
+        task: str,
+        side: int,
+        resize: int | None = None,
+        crop_scale: tuple[float, float] | None = None,
+        crop_ratio: tuple[float, float] = CROP_RATIO,
+    ) -> "Geometry":
+        """Random resized crops and flips, for segmentation with all turns; diffusion has none.
+
+        Args:
+            task: classification, segmentation or diffusion.
+            side: Of the views in pixels.
+            resize: The shorter side that images are resized to; None: `default_resize`.
+            crop_scale: The range of a crop's share of the area; None: `default_crop_scale`.
+            crop_ratio: The range of a crop's width over its height.
+        """
+        crop_scale = crop_scale or default_crop_scale(task, side)
+        if crop_scale is None:
+            return cls.for_validation(task, side, resize)
+        labels = task == "classification"
+        resize = resize or default_resize(side)
+        return cls(side, resize, labels, crop_scale=crop_scale, crop_ratio=crop_ratio, all_turns=not labels)
+
+    @property
+    def random(self) -> bool:
+        """Whether views differ from epoch to epoch."""
+        return self.crop_scale is not None
+
+
+def default_resize(side: int) -> int:
+    """The shorter side in pixels that images are resized to: crops of a quarter are not enlarged."""
+    return 2 * side
+
+
+def default_crop_scale(task: str, side: int) -> tuple[float, float] | None:
+    """The range of a random crop's share of the area, or None where a task has no random crops.
+
+    From 128 pixels on it is that of Inception and of torchvision's RandomResizedCrop; 8 % of a smaller
+    picture shows nothing. Masks are cropped less, since a crop of a mask may hold one class alone.
+    """
+    if task == "classification":
+        return (0.08, 1.0) if side >= 128 else (0.35, 1.0)
+    return (0.4, 1.0) if task == "segmentation" else None
+
+
+def views(
+    geometry: Geometry,
+    draws_BD: npt.NDArray[np.float64],
+    widths_B: npt.NDArray[np.float64],
+    heights_B: npt.NDArray[np.float64],
+) -> tuple[Boxes, Flips]:
+    """Make the views of B images out of `DRAWS` random numbers each: boxes (B, 4) and flips (B, 3)."""
+    if geometry.crop_scale is None:
+        sizes_B2 = _centre_sizes(geometry, widths_B, heights_B)
+        return _boxes(sizes_B2, np.full_like(sizes_B2, 0.5)), np.zeros((len(draws_BD), 3), bool)
+    sizes_B2 = _crop_sizes(geometry, draws_BD, widths_B, heights_B)
+    flips_B3 = draws_BD[:, 4:7] < 0.5
+    if not geometry.all_turns:
+        flips_B3[:, [0, 2]] = False
+    return _boxes(sizes_B2, draws_BD[:, 2:4]), flips_B3
+
+
+def cut_image(image_HW3: Pixels, box: Boxes, flips: Flips, side: int) -> Pixels:
+    """Cut one view out of an image: crop and area-proper resize, then the flips."""
+    left, top, right, bottom = pixel_box(box, image_HW3.shape[1], image_HW3.shape[0])
+    square = resampled(image_HW3[top:bottom, left:right], side, side)
+    transposed, mirrored_x, mirrored_y = flips.tolist()
+    return flipped(square, transposed=transposed, mirrored_x=mirrored_x, mirrored_y=mirrored_y)
+
+
+def cut_mask(mask_HW: Mask, box: Boxes, flips: Flips, side: int) -> Mask:
+    """Cut the same view out of a mask: the value at the centre of each output pixel."""
+    left, top, right, bottom = pixel_box(box, mask_HW.shape[1], mask_HW.shape[0])
+    centres = (np.arange(side) + 0.5) / side
+    columns = (left + centres * (right - left)).astype(np.intp)
+    rows = (top + centres * (bottom - top)).astype(np.intp)
+    mask = mask_HW[rows[:, None], columns]
+    transposed, mirrored_x, mirrored_y = flips
+    if transposed:
+        mask = mask.T
+    if mirrored_x:
+        mask = mask[:, ::-1]
+    return np.ascontiguousarray(mask[::-1] if mirrored_y else mask)
+
+
+def pixel_box(box: Boxes, width: int, height: int) -> tuple[int, int, int, int]:
+    """The whole pixels that are nearest to a box, and at least one."""
+    left, top, right, bottom = np.rint(box * (width, height, width, height)).astype(int).tolist()
+    left, top = min(left, width - 1), min(top, height - 1)
+    return left, top, min(max(right, left + 1), width), min(max(bottom, top + 1), height)
+
+
+def _share(geometry: Geometry, draws: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    assert geometry.crop_scale is not None
+    least, largest = geometry.crop_scale
+    return least + draws[..., 0] * (largest - least)
+
+
+def _ratio(geometry: Geometry, draws: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    low, high = np.log(geometry.crop_ratio)
+    ratio: npt.NDArray[np.float64] = np.exp(low + draws[..., 1] * (high - low))
+    return ratio
+
+
+def _crop_sizes(
+    geometry: Geometry,
+    draws_BD: npt.NDArray[np.float64],
+    widths_B: npt.NDArray[np.float64],
+    heights_B: npt.NDArray[np.float64],
+) -> npt.NDArray[np.float64]:
+    """Width and height of random crops as fractions; what would stick out of the image is cut off."""
+    shape_B = np.sqrt(widths_B / heights_B) if geometry.keep_proportions else 1.0
+    share_B, ratio_B = _share(geometry, draws_BD), _ratio(geometry, draws_BD)
+    sizes_B2 = np.stack([np.sqrt(share_B * ratio_B) / shape_B, np.sqrt(share_B / ratio_B) * shape_B], axis=1)
+    return np.minimum(sizes_B2, 1.0)
+
+
+def _centre_sizes(
+    geometry: Geometry, widths_B: npt.NDArray[np.float64], heights_B: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Width and height of centre crops as fractions."""
+    sizes_B2 = np.stack([widths_B, heights_B], axis=1)
+    if not geometry.keep_proportions:
+        return np.ones_like(sizes_B2)
+    shorter_B1 = sizes_B2.min(axis=1, keepdims=True)
+    # An image no larger than the crop is shown whole: cutting its border off to enlarge the rest loses both.
+    margin_B1 = np.clip(shorter_B1 / geometry.side, 1.0, geometry.margin)
+    fractions_B2: npt.NDArray[np.float64] = shorter_B1 / margin_B1 / sizes_B2
+    return fractions_B2
+
+
+def _boxes(sizes_B2: npt.NDArray[np.float64], places_B2: npt.NDArray[np.float64]) -> Boxes:
+    corners_B2 = (1.0 - sizes_B2) * places_B2
+    return np.concatenate([corners_B2, corners_B2 + sizes_B2], axis=1)

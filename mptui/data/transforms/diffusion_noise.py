@@ -1,0 +1,125 @@
+"""Images made noisy for a diffusion model to learn from (Ho, Jain and Abbeel 2020), on the device in float32.
+
+At timestep t an image has become sqrt(a_t) x image + sqrt(1 - a_t) x noise; `a` falls from nearly 1 to nearly
+0. Which timestep and which noise a sample gets depends on the seed, the epoch and its index alone: a batch
+cut in pieces, a step taken again and a run that goes on see the same noise, on any device up to rounding.
+
+Shapes: B samples, H and W pixels, C channels, T timesteps.
+"""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mptui.data.core.rng import STEP, RandomStream, keys, uniforms
+from mptui.data.loading.device_copy import sent
+
+TIMESTEPS = 1000
+"""T; timestep 0 is the least noisy one."""
+
+_OFFSET = 0.008
+_LARGEST_BETA = 0.999
+_GOLDEN = (math.sqrt(5) - 1) / 2
+_STEP = int(STEP.astype(np.int64))
+_FIRST, _SECOND = (
+    int(np.uint64(factor).astype(np.int64)) for factor in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
+_LOW_32 = 0xFFFFFFFF
+
+
+def kept_shares() -> npt.NDArray[np.float64]:
+    """The cosine schedule of Nichol and Dhariwal (2021): `a` by timestep, shape (T,), falling."""
+    angles = (np.arange(TIMESTEPS + 1) / TIMESTEPS + _OFFSET) / (1 + _OFFSET) * np.pi / 2
+    shares = np.cos(angles) ** 2
+    betas = np.minimum(1 - shares[1:] / shares[:-1], _LARGEST_BETA)
+    kept: npt.NDArray[np.float64] = np.cumprod(1 - betas)
+    return kept
+
+
+class Noiser:
+    """Makes batches of a split noisy.
+
+    Args:
+        seed: Of everything random.
+        device: Where the images are.
+        channels_last: The noise lies in memory as NHWC.
+        train: Random timesteps; else each sample always has the same one, and all together spread evenly.
+        mirror: Turn every other image over, left to right, before.
+    """
+
+    def __init__(
+        self, seed: int, device: torch.device, *, channels_last: bool, train: bool, mirror: bool
+    ) -> None:
+        self._seed, self._channels_last = seed, channels_last
+        self._train, self._mirror = train, mirror
+        kept = kept_shares()
+        self._image_T = torch.tensor(np.sqrt(kept), dtype=torch.float32, device=device)
+        self._noise_T = torch.tensor(np.sqrt(1 - kept), dtype=torch.float32, device=device)
+
+    def noised(
+        self, images_BCHW: torch.Tensor, indices: npt.NDArray[np.int64], epoch: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Draw noise and timesteps for these samples. Never syncs.
+
+        Args:
+            images_BCHW: float32 in -1..1.
+            indices: Which samples of the split they are, length B.
+            epoch: From 0.
+
+        Returns:
+            The noisy images and their noise, both float32 BCHW, and timesteps_B as int64.
+        """
+        B, C, H, W = images_BCHW.shape
+        drawn = np.stack(
+            [
+                keys(RandomStream.NOISE, self._seed, epoch, indices).view(np.int64),
+                self._timesteps(indices, epoch),
+                uniforms(RandomStream.GEOMETRY, self._seed, epoch, indices, 1)[:, 0] < 0.5,
+            ]
+        )
+        keys_B, timesteps_B, mirrored_B = sent(drawn, images_BCHW.device)
+        if self._mirror:
+            images_BCHW = torch.where(mirrored_B.view(B, 1, 1, 1) == 1, images_BCHW.flip(3), images_BCHW)
+        # by pixel, so that the layout in memory changes nothing
+        noise_BCHW = normals(keys_B, H * W * C).view(B, H, W, C).permute(0, 3, 1, 2)
+        if not self._channels_last:
+            noise_BCHW = noise_BCHW.contiguous()
+        image_share, noise_share = (
+            table.index_select(0, timesteps_B).view(B, 1, 1, 1) for table in (self._image_T, self._noise_T)
+        )
+        return torch.addcmul(images_BCHW * image_share, noise_BCHW, noise_share), noise_BCHW, timesteps_B
+
+    def _timesteps(self, indices: npt.NDArray[np.int64], epoch: int) -> npt.NDArray[np.int64]:
+        if self._train:
+            places_B = uniforms(RandomStream.TIMESTEP, self._seed, epoch, indices, 1)[:, 0]
+        else:
+            # multiples of the golden ratio: any run of neighbours is spread about evenly
+            places_B = np.mod((indices + 0.5) * _GOLDEN, 1.0, dtype=np.float64)
+        return (places_B * TIMESTEPS).astype(np.int64)
+
+
+def normals(keys_B: torch.Tensor, count: int) -> torch.Tensor:
+    """Draw `count` standard normal numbers for each key: float32 (B, count).
+
+    SplitMix64 makes 64 bits for each two of them, Box and Muller (1958) the numbers; the largest that can
+    come is 6.7.
+    """
+    steps = torch.arange(1, -(-count // 2) + 1, device=keys_B.device) * _STEP
+    bits = _mixed(keys_B[:, None] + steps)
+    uniform = ((bits >> 32) & _LOW_32).float().add_(0.5).mul_(2.0**-32)
+    angle = (bits & _LOW_32).float().mul_(2 * math.pi * 2.0**-32)
+    radius = uniform.log_().mul_(-2.0).sqrt_()
+    return torch.cat([radius * angle.cos(), radius * angle.sin()], dim=1)[:, :count]
+
+
+def _mixed(bits: torch.Tensor) -> torch.Tensor:
+    """SplitMix64's finaliser, as in `seeds`; int64 wraps as uint64 does, but its shifts bring in the sign."""
+    bits = (bits ^ _shifted(bits, 30)) * _FIRST
+    bits = (bits ^ _shifted(bits, 27)) * _SECOND
+    return bits ^ _shifted(bits, 31)
+
+
+def _shifted(bits: torch.Tensor, by: int) -> torch.Tensor:
+    return (bits >> by) & ((1 << (64 - by)) - 1)

@@ -1,0 +1,76 @@
+"""Images to another size, fast, and as smooth as Pillow's bilinear filter makes them. No torch here.
+
+Pillow's filter is a triangle as wide as the scale s, so that what the smaller image can't hold is smoothed
+away and does not flicker. Here it is put together from what OpenCV does with vector instructions, at a third
+of the cost: smoothing at the old size, then linear interpolation. Where s is a whole number n, interpolating
+a triangle that is sampled at each pixel gives that triangle exactly; in between, the triangles of n and n + 1
+are mixed so that the smoothing has the variance it should, (s² - 1)/6. Images that shrink to a quarter or
+less are averaged over whole blocks first, as Pillow does when it is told a `reducing_gap`.
+
+Of 1,000 photos at 224 px (`benchmarks.input`), views differ from Pillow's by 0.35 of 255 on average, in the
+worst photo by 2 and in the worst pixel by 37; where the JPEG was decoded smaller, which is sharper than
+Pillow's filter, by 0.5, 3 and 41.
+
+Shapes: H and W pixels.
+"""
+
+from functools import lru_cache
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from mptui.data.core.types import Pixels
+
+# Workers are many; each has one thread.
+cv2.setNumThreads(1)
+
+_BLOCKS_FROM = 4.0
+_WEIGHT = 256
+"""OpenCV filters bytes with weights of 1/256."""
+
+
+def resampled(image_HW3: npt.NDArray[np.uint8], width: int, height: int) -> Pixels:
+    """Make an image `width` x `height` pixels; its sides become the sides of the new one."""
+    scale_x, scale_y = image_HW3.shape[1] / width, image_HW3.shape[0] / height
+    if max(scale_x, scale_y) >= _BLOCKS_FROM:
+        fewer = (round(width * _between(scale_x)), round(height * _between(scale_y)))
+        image_HW3 = _pixels(cv2.resize(image_HW3, fewer, interpolation=cv2.INTER_AREA))
+        scale_x, scale_y = image_HW3.shape[1] / width, image_HW3.shape[0] / height
+    if max(scale_x, scale_y) > 1:
+        along_x, along_y = _smoothing(scale_x), _smoothing(scale_y)
+        if max(along_x.size, along_y.size) > 1:
+            smooth = cv2.sepFilter2D(image_HW3, -1, along_x, along_y, borderType=cv2.BORDER_REPLICATE)
+            image_HW3 = _pixels(smooth)
+    return _pixels(cv2.resize(image_HW3, (width, height), interpolation=cv2.INTER_LINEAR))
+
+
+def flipped(image_HW3: Pixels, *, transposed: bool, mirrored_x: bool, mirrored_y: bool) -> Pixels:
+    """Transpose an image, mirror it left to right, mirror it top to bottom, in this order."""
+    if transposed:
+        image_HW3 = _pixels(cv2.transpose(image_HW3))
+    if mirrored_x or mirrored_y:
+        image_HW3 = _pixels(cv2.flip(image_HW3, -1 if mirrored_x and mirrored_y else int(mirrored_x)))
+    return image_HW3
+
+
+def _between(scale: float) -> float:
+    """The scale that is left after blocks of whole pixels have been averaged: 2 to 3, or what it was."""
+    return scale / int(scale / 2) if scale >= _BLOCKS_FROM else scale
+
+
+@lru_cache(maxsize=4096)
+def _smoothing(scale: float) -> npt.NDArray[np.float32]:
+    """The weights to smooth an axis with before it is interpolated at every `scale`-th pixel."""
+    n = int(max(scale, 1.0))
+    wide_share = max(0.0, scale**2 - n**2) / (2 * n + 1)
+    distance = np.abs(np.arange(-n, n + 1))
+    narrow, wide = (n - distance).clip(min=0) / n**2, (n + 1 - distance) / (n + 1) ** 2
+    weights = np.rint(((1 - wide_share) * narrow + wide_share * wide) * _WEIGHT)
+    weights[n] += _WEIGHT - weights.sum()  # else the image would become brighter or darker
+    kept = weights[np.flatnonzero(weights)[0] :][: np.count_nonzero(weights)]
+    return (kept / _WEIGHT).astype(np.float32)
+
+
+def _pixels(image: "cv2.typing.MatLike") -> Pixels:
+    return image  # type: ignore[return-value]  # bytes give bytes

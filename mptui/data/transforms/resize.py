@@ -1,0 +1,56 @@
+"""The size that images are brought to before views are cut from them.
+
+Every image is resized so that its shorter side has `data.resize` pixels, its proportions kept; smaller ones
+stay as they are. This comes before any cache and in every decoder, and `mptui prepare` stores its result, so
+that views do not depend on where images are kept. No torch here: workers import this.
+"""
+
+from math import sqrt
+
+import numpy as np
+import numpy.typing as npt
+
+from mptui.data.core.types import Decoded, Sides
+from mptui.data.decode.mask import resized_mask
+from mptui.data.transforms.resample import resampled
+
+LONGEST = 3
+"""The longer side over the shorter one beyond which an image gets smaller still, so that none takes more
+memory than three squares of `resize`."""
+
+
+def resized_size(width: int, height: int, resize: int) -> tuple[int, int]:
+    """Width and height in pixels that an image of this size is resized to."""
+    scale = min(1.0, resize / min(height, width), sqrt(LONGEST * resize * resize / (height * width)))
+    if scale == 1.0:
+        return width, height
+    # Rounded down, which at a scale for the area keeps it below the most there may be.
+    return max(1, int(width * scale + 1e-6)), max(1, int(height * scale + 1e-6))
+
+
+def resized(sample: Decoded, resize: int) -> Decoded:
+    """Resize a sample and its mask; the sample itself where it is small enough."""
+    height, width = sample.image_HW3.shape[:2]
+    new = resized_size(width, height, resize)
+    if new == (width, height):
+        return sample
+    mask = None if sample.mask_HW is None else resized_mask(sample.mask_HW, new[1], new[0])
+    return Decoded(resampled(sample.image_HW3, *new), sample.label, mask)
+
+
+def most_pixels(resize: int) -> int:
+    """The most pixels that a resized image has."""
+    return LONGEST * resize * resize
+
+
+def resized_pixels(sides_N2: Sides, resize: int) -> npt.NDArray[np.float64]:
+    """About how many pixels images have when they are resized.
+
+    Args:
+        sides_N2: The shorter and the longer side of each in pixels.
+        resize: The shorter side that they are resized to.
+    """
+    shorter, longer = sides_N2.astype(np.float64).T
+    scale = np.minimum(1.0, resize / np.maximum(1.0, shorter))
+    pixels_N: npt.NDArray[np.float64] = np.minimum(shorter * longer * scale * scale, most_pixels(resize))
+    return pixels_N

@@ -1,0 +1,62 @@
+"""What was measured here once, kept by card, model and shape in the user's cache folder for later runs."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from mptui.config.schema import RunConfig
+from mptui.io.user_cache import cache_folder, load_json, save_json
+
+MOST = 500
+"""Measurements that are kept; the oldest go first."""
+
+
+class CachedResult:
+    """One measurement, and the circumstances under which it holds.
+
+    Args:
+        kind: What was measured; part of a file's name.
+        facts: All that the figures depend on, JSON-ready.
+    """
+
+    def __init__(self, kind: str, facts: Mapping[str, object]) -> None:
+        self._facts = dict(facts)
+        text = json.dumps(self._facts, sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:24]
+        self._path = cache_folder() / "measured" / f"{kind}-{digest}.json"
+
+    def load(self) -> dict[str, Any]:
+        """What was kept; empty where nothing was."""
+        document = load_json(self._path)
+        if not isinstance(document, dict) or document.get("facts") != self._facts:
+            return {}
+        value = document.get("value")
+        return value if isinstance(value, dict) else {}
+
+    def save(self, value: Mapping[str, object]) -> None:
+        """Keep `value` (JSON-ready) for the next run; a cache that can't be written is done without."""
+        save_json(self._path, {"facts": self._facts, "value": dict(value)})
+        with suppress(OSError):
+            files = sorted(self._path.parent.glob("*.json"), key=lambda path: path.stat().st_mtime)
+            for old in files[:-MOST]:
+                old.unlink(missing_ok=True)
+
+
+def facts_of(config: RunConfig, device_name: str, num_classes: int) -> dict[str, object]:
+    """What the time of a step depends on in all that is measured: the card, the software, the shape."""
+    return {
+        "device": device_name,
+        "torch": str(torch.__version__),
+        "threads": torch.get_num_threads(),
+        "model": config.model.model_dump(exclude={"weights"}),
+        "fp32_layers": list(config.precision.fp32_layers),
+        "tf32": config.precision.tf32,
+        "classes": num_classes,
+        "side": config.data.image_size,
+        "batch_size": config.training.batch_size,
+        "optimizer": config.training.optimizer,
+    }

@@ -1,0 +1,183 @@
+"""What differs by card is measured: precision, memory layout, the optimizer's kernels, who decodes JPEGs.
+
+A few real steps of each candidate, alternated, on a copy of the model and on made-up batches of its own
+shape: weights, buffers and random numbers of the run are not touched. The answer is kept by card, software
+and shape. A candidate must be clearly faster to displace one that is more exact or better known.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+from mptui.engine.autotune.result_cache import CachedResult
+
+ROUNDS = (3, 7)
+"""Timed steps of each candidate, after one that warms up: where they are told apart at once, and at most."""
+
+SHARE = 0.05
+"""Part of a run's steps that measuring may cost at most; what is found also serves the runs after it."""
+
+_HOPELESS = 1.5
+"""A candidate whose fastest of two steps takes so many times the best one's time is timed no further."""
+
+Timer = Callable[[], float]
+"""Takes a step and returns its seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The ways to do one thing.
+
+    Attributes:
+        words: Name -> what people call it; the most exact or best known first.
+        margins: Name -> how much faster than those before it a candidate must be to be taken.
+        first: The name that is right where nothing was measured.
+    """
+
+    words: Mapping[str, str]
+    margins: Mapping[str, float]
+    first: str
+
+
+PRECISIONS: dict[str, str] = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
+_MARGINS = {"bf16": 1.05, "fp16": 1.10}
+
+
+def precisions(names: Sequence[str], first: str) -> Candidates:
+    """Number formats; those with fewer digits or a loss scale have to earn it."""
+    words = {name: word for name, word in PRECISIONS.items() if name in names}
+    return Candidates(words, _MARGINS, first)
+
+
+def layouts(first: str) -> Candidates:
+    """NHWC or NCHW in memory, by "true" and "false" of `speed.channels_last`."""
+    return Candidates({"true": "channels last", "false": "channels first"}, {"false": 1.03}, first)
+
+
+def updates() -> Candidates:
+    """One fused kernel or torch's own for lists, by "true" and "false" of `speed.fused`.
+
+    The latter waits for the device once a step, which no timing of an update alone shows: hence the margin.
+    """
+    return Candidates({"true": "a fused update", "false": "a foreach update"}, {"false": 1.15}, "true")
+
+
+def decoders() -> Candidates:
+    """Who decodes JPEG files, by "cpu" and "device" of `data.decode`.
+
+    What the device decodes is measured beside steps that are not compiled, and its memory is the training's:
+    hence the margin.
+    """
+    words = {"cpu": "JPEG decoded by the workers", "device": "JPEG decoded on the device"}
+    return Candidates(words, {"device": 1.20}, "cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which candidate is taken, and how it stands to the next best; no words where nothing was measured.
+
+    `seconds` are the median step times that were measured, by name.
+    """
+
+    name: str
+    reason: str = ""
+    seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+
+def choose(
+    candidates: Candidates,
+    kept: CachedResult,
+    timers: Callable[[str], Timer],
+    *,
+    steps: int,
+    check_stop: Callable[[], None],
+) -> Selection:
+    """Choose by what is known of this card, or by a measurement where the run is long enough for one.
+
+    Args:
+        candidates: What there is to choose from.
+        kept: Where the seconds of an earlier measurement are, and where those of this one go.
+        timers: Makes what takes and times one step of a candidate.
+        steps: Micro-batches that the run has before it.
+        check_stop: Called before each step; may raise Stopped.
+
+    Raises:
+        Stopped: From `check_stop`.
+    """
+    if len(candidates.words) < 2:
+        return Selection(candidates.first)
+    seconds = _known(candidates, kept.load())
+    if not seconds and steps * SHARE >= len(candidates.words) * (ROUNDS[1] + 1):
+        seconds = _timed(candidates, timers, check_stop)
+        kept.save({"seconds": seconds})
+    return replace(_decided(candidates, seconds), seconds=seconds)
+
+
+def _known(candidates: Candidates, kept: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds a step by name, as they were kept; empty where nothing was, or something else."""
+    seconds = kept.get("seconds")
+    if not isinstance(seconds, dict) or not set(seconds) <= set(candidates.words):
+        return {}
+    return {name: float(s) for name, s in seconds.items() if isinstance(s, (int, float)) and s > 0}
+
+
+def _timed(
+    candidates: Candidates, timers: Callable[[str], Timer], check_stop: Callable[[], None]
+) -> dict[str, float]:
+    """Median seconds of a step; without those that could not take one."""
+    ready: dict[str, Timer] = {}
+    figures: dict[str, list[float]] = {}
+    for number in range(ROUNDS[1] + 1):
+        names = [name for name in candidates.words if number == 0 or name in ready]
+        for name in names if number % 2 else reversed(names):
+            check_stop()
+            try:
+                timer = ready[name] if name in ready else timers(name)
+                seconds = timer()
+            except Exception:  # noqa: BLE001 - what fails here, out of memory or for want of a kernel, is out
+                ready.pop(name, None)
+                figures.pop(name, None)
+                continue
+            ready[name] = timer
+            if number:
+                figures.setdefault(name, []).append(seconds)
+        best = min((median(times) for times in figures.values()), default=0.0)
+        for name, times in figures.items():
+            if len(times) > 1 and min(times) > _HOPELESS * best:
+                ready.pop(name, None)
+        if number >= ROUNDS[0] and _told_apart([figures[name] for name in ready]):
+            break
+    return {name: median(times) for name, times in figures.items()}
+
+
+def _told_apart(times: Sequence[Sequence[float]]) -> bool:
+    """Whether one candidate's slowest step is faster than all other steps."""
+    inorder = sorted(times, key=median)
+    return len(inorder) < 2 or max(inorder[0]) < min(min(other) for other in inorder[1:])
+
+
+def _decided(candidates: Candidates, seconds: Mapping[str, float]) -> Selection:
+    """The fastest by its margin, and how it stands to the runner-up."""
+    taken = None
+    for name in candidates.words:
+        if name in seconds and (
+            taken is None or seconds[name] * candidates.margins.get(name, 1.0) < seconds[taken]
+        ):
+            taken = name
+    if taken is None:
+        return Selection(candidates.first)
+    others = [name for name in seconds if name != taken]
+    if not others:
+        return Selection(taken, "the only one that could take a step here")
+    other = min(others, key=lambda name: seconds[name])
+    ratio = seconds[other] / seconds[taken]
+    figures = f"({step_words(seconds[taken])} a step against {step_words(seconds[other])})"
+    if ratio < 1:
+        return Selection(taken, f"{candidates.words[other]} gains only {1 / ratio:.2f}x here {figures}")
+    return Selection(taken, f"{ratio:.2f}x {candidates.words[other]} here {figures}")
+
+
+def step_words(seconds: float) -> str:
+    """Write a step time: `1.20 s`, `35.1 ms`."""
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"

@@ -1,0 +1,1 @@
+"""Checkpoints: their files, the thread that writes them, the state they hold."""

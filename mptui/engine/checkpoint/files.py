@@ -1,0 +1,375 @@
+"""Checkpoints: folders that are whole or not there at all.
+
+A checkpoint is written under a temporary name, each file synced to the disk, with a manifest of the sha256 of
+every file and of itself; then one rename puts it in place. Tensors are safetensors, the rest JSON: nothing
+in it is ever executed or unpickled.
+
+    checkpoints/
+      step-000001200/   model.safetensors optimizer.safetensors … state.json manifest.json
+      last -> step-000001200
+      best -> step-000000900
+      undo -> step-000000700   before the last switch to other settings
+
+`last` and `best` are links, or files with the name in them where the disk has no links. Any further name that
+`point` gives to a checkpoint keeps it as they do.
+"""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mptui.codec import finite_json
+from mptui.engine.checkpoint.pointers import CHECKPOINT, target_of
+from mptui.errors import DiskError, RunDirectoryError
+from mptui.io.atomic import Guard, partial_path, sync_folder, write_synced
+from mptui.io.safetensors import read_tensors, write_tensors
+from mptui.regular import OddFileError, read_regular
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+UNDO = "undo"
+"""The name of the checkpoint before the last switch to other settings, which can be taken back."""
+_STATE = "state.json"
+_TENSORS = ".safetensors"
+_LARGEST_JSON = 64 << 20
+_DAMAGED = "damaged-"
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """The state of a run between two optimizer steps, in host memory.
+
+    `tensors` maps a group (model, optimizer, average, metrics) to its named tensors; `state` is JSON-ready.
+    """
+
+    step: int
+    tensors: dict[str, dict[str, torch.Tensor]]
+    state: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(t.numel() * t.element_size() for group in self.tensors.values() for t in group.values())
+
+
+def host_copy(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Contiguous copies in host memory, which training no longer touches."""
+    return {
+        name: t.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        for name, t in tensors.items()
+    }
+
+
+class NewerVersionError(RunDirectoryError):
+    """Written whole by a later mptui: nothing is wrong with it, and this one can't read it."""
+
+
+def write_checkpoint(folder: Path, snapshot: Snapshot, guard: Guard = contextlib.nullcontext) -> Path:
+    """Write `snapshot` into `folder` and return the new checkpoint's path.
+
+    Args:
+        folder: The run's `checkpoints` folder. It is made; the run's directory is not, which is gone with its
+            disk and would be another one below the mount point.
+        snapshot: What to write.
+        guard: Entered around each change of a name in `folder`; after what it raises there is nothing.
+
+    Raises:
+        DiskError: The disk is full, gone or not writable; older checkpoints are untouched.
+    """
+    try:
+        with guard():
+            folder.mkdir(mode=0o700, exist_ok=True)
+        need_space(folder, snapshot.size_bytes)
+        final = _free_name(folder, snapshot.step)
+        partial = partial_path(final)
+        try:
+            _write_files(partial, snapshot)
+            with guard():
+                os.rename(partial, final)
+        except Exception:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        sync_folder(folder)
+    except OSError as error:
+        raise cant_save(folder, snapshot.size_bytes, error) from error
+    return final
+
+
+def point(folder: Path, name: str, checkpoint: Path, guard: Guard = contextlib.nullcontext) -> None:
+    """Let `folder/name` (last, best) lead to `checkpoint`, by one atomic rename.
+
+    It is a link, or on a disk without links a file with the checkpoint's name in it.
+
+    Raises:
+        DiskError: The disk is full or not writable; the name leads where it led before.
+    """
+    place, fresh = folder / name, partial_path(folder / name)
+    try:
+        _write_pointer(fresh, checkpoint.name)
+        if place.is_dir() and not place.is_symlink():
+            _remove(place, guard)  # a copy of the run has the checkpoint itself in place of the link
+        with guard():
+            os.rename(fresh, place)
+        sync_folder(folder)
+    except Exception as error:
+        _unlink(fresh)
+        if isinstance(error, OSError):
+            raise cant_save(folder, 0, error) from error
+        raise
+
+
+def _write_pointer(path: Path, target: str) -> None:
+    try:
+        os.symlink(target, path)
+    except OSError:
+        _unlink(path)  # a network's disk may have made it all the same
+        write_synced(path, [target.encode() + b"\n"])
+
+
+def _unlink(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def unpoint(folder: Path, name: str, guard: Guard = contextlib.nullcontext) -> None:
+    """Let `folder/name` lead nowhere."""
+    with guard():
+        _unlink(folder / name)
+
+
+def keep_only(folder: Path, count: int, guard: Guard = contextlib.nullcontext) -> None:
+    """Remove all but the newest `count` checkpoints and the ones that a name (last, best) leads to.
+
+    What a process left half written when it was killed goes too. What can't be removed is left to the next
+    time: it only takes room.
+    """
+    with contextlib.suppress(OSError):
+        whole = checkpoints(folder)
+        names = [entry.name for entry in os.scandir(folder)]
+        kept = {target_of(folder, name) for name in names if not name.startswith(".")} | {*whole[-count:]}
+        partials = [folder / name for name in names if name.startswith(".") and name.endswith(".partial")]
+        for path in [*(path for path in whole if path not in kept), *partials]:
+            _remove(path, guard)
+
+
+def _remove(path: Path, guard: Guard) -> None:
+    """Remove a checkpoint, or what is left of one.
+
+    One rename makes it this process's own first: so none is ever half there, and nothing of another process's
+    is removed by one that was stopped in the middle.
+
+    Raises:
+        OSError: It can't be renamed.
+    """
+    aside = partial_path(path.with_name("removed"))
+    with guard():
+        os.rename(path, aside)
+    if aside.is_dir() and not aside.is_symlink():
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        os.unlink(aside)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """All whole checkpoints of a run, oldest first.
+
+    Those of later steps than `last` count as the oldest: the run has gone back behind them since.
+
+    Raises:
+        OSError: The folder is there, and can't be read.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            found = [folder / e.name for e in entries if CHECKPOINT.fullmatch(e.name) and e.is_dir()]
+    except FileNotFoundError:
+        return []
+    target = target_of(folder, "last")
+    last = None if target is None else _place(target.name)
+
+    def age(path: Path) -> tuple[bool, tuple[int, int]]:
+        place = _place(path.name)
+        return last is None or place <= last, place
+
+    return sorted(found, key=age)
+
+
+def read_checkpoint(path: Path) -> Snapshot:
+    """Read a checkpoint whole, checking every byte against its manifest.
+
+    Raises:
+        RunDirectoryError: It is missing or damaged: it is not what its manifest says.
+        NewerVersionError: It is whole, and of a newer version.
+        DiskError: It can't be read now, which says nothing about what it is.
+    """
+    try:
+        return _read(target_of(path.parent, path.name) or path)
+    except (FileNotFoundError, NotADirectoryError, OddFileError) as error:
+        raise _damaged(path, str(error)) from error
+    except OSError as error:
+        raise _cant_read(path, error) from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise _damaged(path, str(error)) from error
+
+
+def _read(path: Path) -> Snapshot:
+    tensors: dict[str, dict[str, torch.Tensor]] = {}
+    state: dict[str, Any] = {}
+    for name, digest in _digests(path).items():
+        if name.endswith(_TENSORS):
+            tensors[name.removesuffix(_TENSORS)] = read_tensors(path / name, digest)
+        else:
+            content = read_regular(path / name, _LARGEST_JSON, os.O_NOFOLLOW)
+            if hashlib.sha256(content).hexdigest() != digest:
+                raise _damaged(path, f"{name} is not what was written")
+            state = json.loads(content) if name == _STATE else state
+    snapshot = Snapshot(int(state["step"]), tensors, state)
+    if CHECKPOINT.fullmatch(path.name) and _place(path.name)[0] != snapshot.step:
+        raise _damaged(path, f"it is of step {snapshot.step}")
+    return snapshot
+
+
+def _digests(path: Path) -> dict[str, str]:
+    """The sha256 of each file, by a manifest that is itself whole and names the files that are there."""
+    with os.scandir(path) as entries:
+        there = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
+    content = read_regular(path / MANIFEST, _LARGEST_JSON, os.O_NOFOLLOW)
+    manifest = json.loads(content)
+    version, files = manifest["version"], manifest["files"]
+    # its own hash comes first: a version that the disk has garbled is no later mptui's
+    if _encoded({key: value for key, value in manifest.items() if key != "sha256"}) != content:
+        raise _damaged(path, f"{MANIFEST} is not what was written")
+    if version > FORMAT_VERSION:
+        raise NewerVersionError(
+            f"{path}: written by a newer mptui (checkpoint version {version})",
+            hint="use that version of mptui to go on with this run",
+        )
+    if {*files, MANIFEST} != there:
+        raise _damaged(path, "its files are not those of its manifest")
+    return dict(files)
+
+
+def _encoded(manifest: dict[str, Any]) -> bytes:
+    """A manifest as it is on the disk, its own hash in it."""
+    own = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    return json.dumps({**manifest, "sha256": own}, indent=1, sort_keys=True).encode()
+
+
+def read_newest(folder: Path, guard: Guard = contextlib.nullcontext) -> tuple[Snapshot, list[str]]:
+    """The newest undamaged checkpoint, and what was wrong with each newer one, which is set aside.
+
+    Args:
+        folder: The run's `checkpoints` folder.
+        guard: Entered around each change of a name in it.
+
+    Raises:
+        RunDirectoryError: There is none.
+        NewerVersionError: The newest is of a newer version.
+        DiskError: The newest, or the folder, can't be read now; nothing is set aside for that.
+    """
+    complaints: list[str] = []
+    for path in reversed(_listed(folder)):
+        try:
+            return read_checkpoint(path), complaints
+        except NewerVersionError:
+            raise
+        except RunDirectoryError as error:
+            complaints.append(error.message)
+            with contextlib.suppress(OSError):  # a disk that can't be written: it is passed over all the same
+                _set_aside(path, guard)
+    raise RunDirectoryError(
+        "\n".join([f"{folder}: no checkpoint to go on from", *complaints]),
+        hint="start the run anew: mptui run --profile RUN/run.toml",
+    )
+
+
+def _set_aside(path: Path, guard: Guard) -> None:
+    aside = path.with_name(f"{_DAMAGED}{path.name}")
+    if aside.exists():
+        _remove(aside, guard)
+    with guard():
+        os.rename(path, aside)
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return checkpoints(folder)
+    except OSError as error:
+        raise _cant_read(folder, error) from error
+
+
+def never_saved(folder: Path) -> bool:
+    """Whether a run was never saved, so that it goes on from its start; a damaged checkpoint is one, too.
+
+    Raises:
+        DiskError: The folder can't be read now.
+    """
+    return not _listed(folder) and not any(folder.glob(f"{_DAMAGED}*"))
+
+
+def _place(name: str) -> tuple[int, int]:
+    """Where a checkpoint stands in the order of a run: its step, and which of that step it is, from 0."""
+    step, _, again = name.removeprefix("step-").partition(".")
+    return int(step), int(again or 0)
+
+
+def _free_name(folder: Path, step: int) -> Path:
+    """A step can be saved more than once (its epoch ends, then it is validated): none replaces another."""
+    places = (_place(path.name) for path in checkpoints(folder))
+    last = max((again for saved, again in places if saved == step), default=None)
+    return folder / (f"step-{step:09d}" + ("" if last is None else f".{last + 1}"))
+
+
+def _write_files(folder: Path, snapshot: Snapshot) -> None:
+    os.mkdir(folder, 0o700)
+    digests = {
+        group + _TENSORS: write_tensors(folder / (group + _TENSORS), tensors)
+        for group, tensors in snapshot.tensors.items()
+        if tensors
+    }
+    state = json.dumps(finite_json({"step": snapshot.step, **snapshot.state}), indent=1, allow_nan=False)
+    digests[_STATE] = write_synced(folder / _STATE, [state.encode()])
+    write_synced(folder / MANIFEST, [_encoded({"version": FORMAT_VERSION, "files": digests})])
+    sync_folder(folder)
+
+
+def need_space(folder: Path, size: int) -> None:
+    """Raise ENOSPC where `size` bytes and a little more are not free.
+
+    Raises:
+        OSError: They are not, or the folder can't be looked at.
+    """
+    if shutil.disk_usage(folder).free < size * 1.05 + (1 << 20):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def cant_save(folder: Path, size: int, error: OSError) -> DiskError:
+    """What to tell of a save of `size` bytes that failed: the cause, the room needed, the room there is."""
+    room = f"; {size:,} bytes are needed" if size else ""
+    with contextlib.suppress(OSError):
+        room += f"{' and' if size else ';'} {shutil.disk_usage(folder).free:,} are free"
+    hint = "make room, or choose another disk with --runs-dir; the older checkpoint is whole"
+    if isinstance(error, FileNotFoundError):
+        hint = "the disk or the run's directory is gone: mount it again, or move it back"
+    return DiskError(f"{folder}: cannot save: {(error.strerror or str(error)).lower()}{room}", hint=hint)
+
+
+def _cant_read(path: Path, error: OSError) -> DiskError:
+    return DiskError(
+        f"{path}: cannot be read: {error.strerror or error}",
+        hint="nothing was changed; try again when the disk answers and the files may be read",
+    )
+
+
+def _damaged(path: Path, why: str) -> RunDirectoryError:
+    return RunDirectoryError(
+        f"{path}: damaged checkpoint: {why}", hint="an older checkpoint is used if there is one"
+    )

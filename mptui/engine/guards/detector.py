@@ -1,0 +1,171 @@
+"""Divergence, told from what is normal by the rows that are read late: no step waits for a look.
+
+In fp16 a step with a finite loss and a gradient beyond the range is the scaler's to skip: it backs off, and
+that is normal. A loss that is not finite, or a gradient that is not without any scaling, is a fault. A fault
+that good steps follow was its batch's: the update refused it with everything that it would have moved, so the
+run is already the one that never had that batch. Faults that go on are the run's: divergence. So is a finite
+loss that stays far above its best and above chance. All of this is a function of the rows alone, whenever
+they are read.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mptui.engine.guards.far import DIVERGED_AFTER, FarLoss
+from mptui.engine.reporting.device_buffer import StepRow
+
+FAULTS_IN_A_ROW = 3
+"""Faults without a good step between them that make a divergence."""
+MANY, WITHIN = 10, 100
+"""So many faults within so many steps do, too: a run that loses a tenth of its data is not well."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPosition:
+    """A window of a run: the step that tried it, its epoch (from 0), and where it begins in its order."""
+
+    step: int
+    epoch: int
+    sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """The run has diverged: where it began, and how that was seen, in words.
+
+    `finite`: all numbers are; it is the loss that is far too high.
+    """
+
+    place: WindowPosition
+    reason: str
+    finite: bool = False
+
+
+class DivergenceDetector:
+    """Looks at all rows once, in order.
+
+    Args:
+        max_streak: Refused steps in a row that are a divergence whatever their cause.
+        floor: The loss scale's; None where the loss is not scaled.
+        chance: The loss of a network that knows nothing; by default no finite loss is looked at.
+
+    Attributes:
+        far: Looks at finite losses.
+        last_good: The last step that was applied, and whose loss was not far too high.
+        alarm: Set at a divergence, until it is answered by `reset` or `absolve`; what comes after it waits.
+        left_out: Faults that were their batch's alone, until somebody takes them.
+    """
+
+    def __init__(self, max_streak: int, floor: float | None, chance: float = math.inf) -> None:
+        self.floor = floor
+        self.far = FarLoss(chance)
+        self.last_good = 0
+        self.alarm: Alarm | None = None
+        self.left_out: list[WindowPosition] = []
+        self.max_streak = max_streak
+        self.reset()
+
+    @property
+    def refused_in_a_row(self) -> int:
+        """Refused steps since the last applied one."""
+        return len(self._refused)
+
+    def reset(self) -> None:
+        """Forget what is under way: the run went back."""
+        self._absolved()
+        self.far.forget()
+        self._refused: list[WindowPosition] = []
+        self._waiting: list[StepRow] = []
+
+    def absolve(self) -> None:
+        """The faults under way were their batches' alone: go on with the rows that have come since."""
+        self.left_out += self._faults
+        self._absolved()
+        waiting, self._waiting = self._waiting, []
+        self.see(waiting)
+
+    def _absolved(self) -> None:
+        self.alarm = None
+        self._faults: list[WindowPosition] = []
+        self._skips_at_floor = 0
+        self._recent: list[int] = []
+
+    def see(self, rows: Sequence[StepRow]) -> None:
+        """Take in the rows of the next steps."""
+        if not rows:
+            return
+        if self.alarm is None and not any(row.refused for row in rows) and self.far.none_in(rows):
+            rows = rows[-1:]  # of good steps the last says all
+        for row in rows:
+            self._see(row)
+
+    def see_losses(self, rows: Sequence[StepRow]) -> None:
+        """Take in no more of the rows than how high the losses are."""
+        applied = [row for row in rows if not row.refused]
+        if applied and not self.far.none_in(applied):
+            for row in applied:
+                self.far.see(row)
+
+    def _see(self, row: StepRow) -> None:
+        if self.alarm is not None:
+            self._waiting.append(row)
+            return
+        if not row.refused:
+            self._see_applied(row)
+            return
+        place = WindowPosition(row.step, row.epoch - 1, row.sample)
+        self._refused.append(place)
+        if self.floor is not None and math.isfinite(row.loss):
+            self._skips_at_floor += row.loss_scale <= self.floor
+        else:
+            self._faults.append(place)
+            self._recent = [step for step in self._recent if step > row.step - WITHIN] + [row.step]
+        self.alarm = self._judged(row)
+
+    def _see_applied(self, row: StepRow) -> None:
+        self.left_out += self._faults
+        self._faults, self._refused, self._skips_at_floor = [], [], 0
+        if not self.far.see(row):
+            self.last_good = row.step
+        elif self.far.streak >= DIVERGED_AFTER:
+            words = f"the loss was far too high for {DIVERGED_AFTER} steps in a row ({self.far.words()})"
+            self.alarm = Alarm(WindowPosition(row.step, row.epoch - 1, row.sample), words, finite=True)
+
+    def _judged(self, row: StepRow) -> Alarm | None:
+        few = min(FAULTS_IN_A_ROW, self.max_streak)
+        if len(self._faults) >= few:
+            return self._alarm(self._faults[0], row, f"the numbers of {few} steps in a row were not finite")
+        if self._skips_at_floor >= few:
+            words = f"gradients overflow although the loss scale is at its floor of {self.floor:g}"
+            return self._alarm(self._refused[0], row, words)
+        if len(self._refused) >= self.max_streak:
+            words = f"the gradients of {self.max_streak} steps in a row were not finite"
+            return self._alarm(self._refused[0], row, words)
+        if len(self._recent) >= MANY:
+            words = f"the numbers of {MANY} of {WITHIN} steps were not finite"
+            return self._alarm(self._faults[-1] if self._faults else self._refused[-1], row, words)
+        return None
+
+    def _alarm(self, place: WindowPosition, row: StepRow, words: str) -> Alarm:
+        return Alarm(place, f"{words} (up to step {row.step})")
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps; the alarm and the faults left out have been dealt with by then."""
+        return {
+            "last_good": self.last_good,
+            "recent": self._recent,
+            "faults": [asdict(place) for place in self._faults],
+            "refused": [asdict(place) for place in self._refused],
+            "skips_at_floor": self._skips_at_floor,
+            "far": self.far.state(),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from `state`."""
+        self.last_good, self._skips_at_floor = int(state["last_good"]), int(state["skips_at_floor"])
+        self._recent = [int(step) for step in state["recent"]]
+        self.far.load_state(state.get("far", {}))
+        self._faults = [WindowPosition(**place) for place in state["faults"]]
+        self._refused = [WindowPosition(**place) for place in state["refused"]]

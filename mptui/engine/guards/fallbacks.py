@@ -1,0 +1,119 @@
+"""The gentler settings that a run takes after a divergence, one at a time, the cheapest that can help first.
+
+1. A lower loss scale, down to its floor: where fp16's gradients overflowed and the loss was finite.
+2. bf16 instead of fp16, where the hardware computes in it: as fast, with the range of fp32.
+3. One layer in fp32, the one at fault, where there is no bf16: the rest keeps its speed.
+4. fp32.
+5. Half the learning rate.
+
+What would not help is passed over: where the batch gives the same in fp32, the number format is not to blame.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from mptui.engine.guards.nan_localizer import NanLocation
+from mptui.engine.job import Job
+
+Kind = Literal["scale", "bf16", "island", "fp32", "lr"]
+
+_GENTLENESS = ("fp16", "bf16", "fp32")
+SCALE_DROP = 2.0**-4
+MOST_ISLANDS = 4
+
+
+@dataclass(slots=True)
+class Ladder:
+    """How far a run has climbed.
+
+    Args:
+        budget: Moves in all, over the whole run.
+        moves: What was done so far, in words, in order.
+        precision: The one in use instead of the job's; None: the job's.
+        islands: Layers that compute in fp32 by themselves.
+        lr_factor: What the learning rate is multiplied by.
+    """
+
+    budget: int
+    moves: list[str] = field(default_factory=list)
+    precision: str | None = None
+    islands: list[str] = field(default_factory=list)
+    lr_factor: float = 1.0
+
+    def climb(self, finding: NanLocation, job: Job, *, scale: float | None, floor: float) -> Kind | None:
+        """Take the next move and say which; None: the budget is spent.
+
+        Args:
+            finding: Where the numbers stopped being finite.
+            job: The one under way, with what was climbed so far.
+            scale: The loss scale; None where the loss is not scaled.
+            floor: What the scale may not fall below.
+        """
+        if len(self.moves) >= self.budget:
+            return None
+        kind = self._next(finding, job, scale, floor)
+        words = {
+            "scale": f"loss scale {scale or 0:g} → {lowered(scale or 0.0, floor):g}",
+            "bf16": f"precision {job.precision} → bf16",
+            "island": f'layer "{finding.layer}" in fp32',
+            "fp32": f"precision {job.precision} → fp32",
+            "lr": f"learning rate {job.config.training.lr:g} → {job.config.training.lr / 2:g}",
+        }
+        self.moves.append(words[kind])
+        if kind in {"bf16", "fp32"}:
+            self.precision = kind
+        elif kind == "island":
+            self.islands.append(finding.layer)
+        elif kind == "lr":
+            self.lr_factor /= 2
+        return kind
+
+    def _next(self, finding: NanLocation, job: Job, scale: float | None, floor: float) -> Kind:
+        if job.precision == "fp32" or finding.also_in_fp32:
+            return "lr"
+        if job.precision == "fp16":
+            if finding.where == "backward" and scale is not None and scale > floor:
+                return "scale"
+            if "bf16" in job.fallbacks:
+                return "bf16"
+            if finding.is_layer and finding.layer not in self.islands and len(self.islands) < MOST_ISLANDS:
+                return "island"
+        return "fp32"
+
+    def onto(self, job: Job) -> Job:
+        """`job` with the gentler settings in force."""
+        training = job.config.training
+        gentler = training.model_copy(update={"lr": training.lr * self.lr_factor})
+        return replace(
+            job,
+            precision=max(job.precision, self.precision or "fp16", key=_GENTLENESS.index),
+            config=job.config.model_copy(update={"training": gentler}),
+        )
+
+    def give_up(self, asked: frozenset[str]) -> None:
+        """Take back the moves away from settings (`table.key`) for which another value is asked."""
+        if "precision.mode" in asked:
+            self.precision, self.islands = None, []
+        if "training.lr" in asked:
+            self.lr_factor = 1.0
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {
+            "moves": self.moves,
+            "precision": self.precision,
+            "islands": self.islands,
+            "lr_factor": self.lr_factor,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from `state`."""
+        self.moves = [str(move) for move in state["moves"]]
+        self.precision = state["precision"]
+        self.islands = [str(name) for name in state["islands"]]
+        self.lr_factor = float(state["lr_factor"])
+
+
+def lowered(scale: float, floor: float) -> float:
+    """The scale after a move down."""
+    return max(floor, scale * SCALE_DROP)

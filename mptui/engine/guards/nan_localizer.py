@@ -1,0 +1,226 @@
+"""Where a batch's numbers stop being finite: the layer and the operation, by one look at it again.
+
+The batch goes through the network once more, forward and backward, eagerly and in the run's own precision,
+with every operation watched. The first one that makes a non-finite value out of finite ones is it. Nothing of
+the run moves: gradients are dropped and buffers put back.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from mptui.data.core.batch import Batch, Window
+from mptui.engine.guards.detector import WindowPosition
+from mptui.engine.precision.amp import Precision
+
+if TYPE_CHECKING:
+    from mptui.engine.trainer import Trainer
+
+LOSS = "the loss"
+# these make values out of nothing, or are meant to make infinite ones
+_MEANT = ("empty", "new_empty", "full", "fill", "masked_fill", "where", "zeros", "scalar_tensor")
+
+
+@dataclass(frozen=True, slots=True)
+class NanLocation:
+    """What a look at a batch found.
+
+    `where` is input, weights, forward, loss, backward, or empty where all was finite this time.
+    """
+
+    where: str = ""
+    layer: str = ""
+    operation: str = ""
+    detail: str = ""
+    files: list[str] = field(default_factory=list)
+    also_in_fp32: bool = False
+    """The same batch is not finite in fp32 either, or all is finite in any format."""
+    finite: bool = False
+    """All numbers are finite, and the loss is far too high."""
+
+    @property
+    def is_layer(self) -> bool:
+        """Whether a module of the network is at fault, and not the loss or the network's own code."""
+        return self.where in {"forward", "backward"} and self.layer not in {"", LOSS}
+
+    @property
+    def _place(self) -> str:
+        if self.layer in {"", LOSS}:
+            return self.layer or "the network"
+        return f'layer "{self.layer}"'
+
+    def words(self) -> str:
+        """The finding in half a sentence."""
+        if self.finite:
+            return "all numbers are finite, and the loss is far too high"
+        if self.where == "input":
+            return "the images are not finite"
+        if self.where == "weights":
+            return f"the weights of {self._place} are not finite"
+        if not self.where:
+            return "all was finite at a second look"
+        half = "backward" if self.where == "backward" else "forward"
+        how = f" ({self.operation}: {self.detail})" if self.operation else ""
+        return f"{self._place} is the first that is not finite, in the {half} pass{how}"
+
+
+def look_at(trainer: "Trainer", place: WindowPosition) -> NanLocation:
+    """Look at the window of `place` again.
+
+    Raises:
+        DataError: It can't be read any more.
+    """
+    loader = trainer.job.train_loader
+    accumulate = trainer.job.config.training.accumulate
+    with loader.window_at(place.epoch, accumulate, place.sample) as window:
+        try:
+            return _look(trainer, window, place)
+        finally:
+            trainer.parts.updater.forget()
+
+
+def _look(trainer: "Trainer", window: Window, place: WindowPosition) -> NanLocation:
+    names: list[str] = []
+    bad: list[str] = []
+    for batch in window:
+        files = trainer.job.train_loader.names(batch.sample_indices)
+        names += files
+        finite = torch.isfinite(batch.images_BCHW).flatten(1).all(dim=1).tolist()
+        bad += [name for name, ok in zip(files, finite, strict=False) if not ok]
+    if bad:
+        return NanLocation("input", files=bad, detail=f"{len(bad)} of {len(names)} images are not finite")
+    sick = [name for name, p in trainer.model.named_parameters() if not bool(torch.isfinite(p).all())]
+    if sick:
+        layer = sick[0].rpartition(".")[0]
+        return NanLocation("weights", layer, files=names, detail=", ".join(sick[:8]), also_in_fp32=True)
+    found = _first(trainer, window, place, trainer.parts.precision)
+    if found is None:
+        return NanLocation(files=names)
+    trainer.parts.updater.forget()
+    in_fp32 = _first(trainer, window, place, Precision("fp32", trainer.device))
+    return NanLocation(
+        found.where,
+        found.layer,
+        found.operation,
+        found.detail,
+        files=names,
+        also_in_fp32=in_fp32 is not None,
+    )
+
+
+def _first(
+    trainer: "Trainer", window: Window, place: WindowPosition, precision: Precision
+) -> "_Origin | None":
+    """The first operation of the window's step in `precision` that is not finite."""
+    trainer.seeds.set(place.epoch, place.sample)
+    watcher = _Operations()
+    with watcher.layers_of(trainer.model):
+        for batch in window:
+            for piece in trainer.guards.memory.pieces(batch):
+                _pass(trainer, piece, window, precision, watcher)
+                if watcher.origin is not None:
+                    return watcher.origin
+    return None
+
+
+def _pass(
+    trainer: "Trainer", batch: Batch, window: Window, precision: Precision, watcher: "_Operations"
+) -> None:
+    with watcher:
+        with precision.forward_context():
+            # not `model(…)`: that would run compiled code, in which operations can't be told apart
+            outputs = trainer.model.forward(*batch.inputs)
+            watcher.layer = LOSS
+            loss = trainer.task.loss(outputs, batch, window.valid, window.size)
+        if watcher.origin is None and not bool(torch.isfinite(loss)):
+            watcher.origin = _Origin("loss", LOSS, "", "")
+        watcher.where, watcher.layer = "backward", LOSS
+        if watcher.origin is None:
+            precision.backward(loss)
+
+
+@dataclass(slots=True)
+class _Origin:
+    where: str
+    layer: str
+    operation: str
+    detail: str
+
+
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Watches every operation, and knows which layer it belongs to."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.where = "forward"
+        self.layer = ""
+        self.origin: _Origin | None = None
+        self._stack: list[str] = []
+
+    @contextmanager
+    def layers_of(self, model: torch.nn.Module) -> Iterator[None]:
+        """Follow the innermost module that runs, forward and backward."""
+        with ExitStack() as stack:
+            for name, module in model.named_modules():
+                if name:
+                    stack.callback(module.register_forward_pre_hook(self._entering(name)).remove)
+                    stack.callback(module.register_forward_hook(self._leaving(name)).remove)
+            yield
+
+    def _entering(self, name: str) -> Any:  # noqa: ANN401 - a hook
+        def enter(module: torch.nn.Module, inputs: Any) -> None:  # noqa: ANN401 - whatever the module takes
+            self._stack.append(self.layer)
+            self.layer = name
+
+        return enter
+
+    def _leaving(self, name: str) -> Any:  # noqa: ANN401 - a hook
+        def leave(module: torch.nn.Module, inputs: Any, outputs: Any) -> None:  # noqa: ANN401 - the same
+            self.layer = self._stack.pop()
+            for value in tree_leaves(outputs):
+                if isinstance(value, torch.Tensor) and value.requires_grad:
+                    # the gradient of its output arrives just before its own backward runs
+                    value.register_hook(lambda _gradient: setattr(self, "layer", name))  # type: ignore[no-untyped-call]
+
+        return leave
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401 - an operator
+        types: Any,  # noqa: ANN401
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - whatever the operator gives
+        if self.origin is not None:
+            return func(*args, **(kwargs or {}))
+        sound, largest = _finite(args), _largest(args)  # before it runs: it may write over them
+        result = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if sound and not name.startswith(_MEANT) and not _finite(result):
+            self.origin = _Origin(self.where, self.layer, name, _told(result, largest))
+        return result
+
+
+def _floats(values: Any) -> list[torch.Tensor]:  # noqa: ANN401 - a tree of tensors
+    leaves = tree_leaves(values)
+    return [t.detach() for t in leaves if isinstance(t, torch.Tensor) and t.is_floating_point() and t.numel()]
+
+
+def _finite(values: Any) -> bool:  # noqa: ANN401 - a tree of tensors
+    return all(bool(torch.isfinite(t).all()) for t in _floats(values))
+
+
+def _largest(values: Any) -> float:  # noqa: ANN401 - a tree of tensors
+    return max((float(t.abs().max()) for t in _floats(values)), default=0.0)
+
+
+def _told(result: Any, largest: float) -> str:  # noqa: ANN401 - a tree of tensors
+    outputs = _floats(result)
+    kind = "NaN" if any(bool(torch.isnan(t).any()) for t in outputs) else "infinity"
+    dtype = str(outputs[0].dtype).removeprefix("torch.")
+    return f"{kind} in {dtype} from values of up to {largest:.3g}"

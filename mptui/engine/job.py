@@ -1,0 +1,216 @@
+"""The moving parts of a run, as its configuration makes them; another preset makes them anew."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from mptui.config.schema import RunConfig
+from mptui.data.loading.loader import Loader
+from mptui.engine.autotune.result_cache import CachedResult, facts_of
+from mptui.engine.checkpoint.files import Snapshot
+from mptui.engine.compile.policy import Compiler
+from mptui.engine.optim.ema import WeightAverage
+from mptui.engine.optim.guarded_step import Updater
+from mptui.engine.optim.lr_schedule import (
+    RAMP_FACTOR,
+    Schedule,
+    Standing,
+    going_on,
+    schedule_of,
+    standing,
+    steps_ahead,
+)
+from mptui.engine.optim.registry import build_optimizer, shrink_momentum, supports_fused, take_over
+from mptui.engine.precision.amp import Precision, build_precision
+from mptui.engine.precision.fp32_layers import raise_islands
+from mptui.engine.precision.fp32_region import Island
+from mptui.engine.progress import Cursor
+from mptui.tasks.base import Task
+
+Warn = Callable[[str, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a trainer is given: everything in it is ready, and on the device."""
+
+    config: RunConfig
+    model: torch.nn.Module
+    task: Task
+    num_classes: int
+    device: torch.device
+    precision: str
+    train_loader: Loader
+    val_loader: Loader
+    fallbacks: tuple[str, ...] = ("fp32",)
+    """What the device computes in natively, beside fp16, where fp16 can't go on."""
+    force_compile: bool = False
+    device_name: str = ""
+    """The name that people know it by: figures are kept by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSwitch:
+    """Other settings for a run in progress.
+
+    Attributes:
+        job: What is trained from now on.
+        profile: The profile in force then.
+        previous: The profile in force now.
+        changes: What changes (table.key -> old, new).
+        before: What is in force now, JSON-ready: kept with the checkpoint that a way back begins from.
+        accept: Called once nothing stands in the way, before the job is taken; may raise DiskError.
+        back_to: The state to restore, where this takes a switch back.
+    """
+
+    job: Job
+    profile: str
+    previous: str
+    changes: dict[str, list[str]]
+    before: dict[str, Any] = field(default_factory=dict)
+    accept: Callable[[], None] = lambda: None
+    back_to: Snapshot | None = None
+
+
+@dataclass(slots=True)
+class Parts:
+    """The moving parts of a run under one configuration."""
+
+    job: Job
+    schedule: Schedule
+    precision: Precision
+    optimizer: torch.optim.Optimizer
+    average: WeightAverage | None
+    updater: Updater
+    compiler: Compiler
+    islands: list[Island]
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of an epoch."""
+        return self.schedule.steps_per_epoch
+
+    @property
+    def schedule_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return self.schedule.total_steps
+
+    def standing(self) -> Standing:
+        """Where the run stands in its schedule. Waits for the device."""
+        return standing(self.schedule, self.updater.position())
+
+    def go_on(self, before: Standing, left: int) -> None:
+        """Continue in the schedule of this configuration where the run stood `before`, `left` steps to go.
+
+        Momentum is a sum of gradients, which the rate multiplies: a rate that rises by much would multiply
+        those of the past, too, and throw the weights off. What they move the weights by stays as it was (the
+        momentum correction of Goyal et al. 2017, section 3).
+        """
+        going = going_on(self.schedule, left, before)
+        self.schedule = going.schedule
+        self.updater.take_table(going.schedule.table())
+        self.updater.seek(going.position)
+        if going.gain >= RAMP_FACTOR:
+            shrink_momentum(self.optimizer, 1 / going.gain)
+
+
+def steps_left(job: Job, cursor: Cursor, step: int) -> int:
+    """Optimizer steps of `job` beyond `cursor` and the `step` steps tried so far, if none is left out."""
+    training = job.config.training
+    steps_per_epoch = job.train_loader.steps(training.accumulate)
+    return steps_ahead(training, steps_per_epoch, (cursor.epoch, cursor.sample), step)
+
+
+def build_parts(job: Job, warn: Warn, kept: Parts | None = None, left: int | None = None) -> Parts:
+    """Make the parts of `job`.
+
+    Args:
+        job: What is trained.
+        warn: Told (code, message) what the parts can't have.
+        kept: The parts of the job before it, whose optimizer and average stay.
+        left: Optimizer steps that lie ahead; None: all.
+    """
+    config, training = job.config, job.config.training
+    schedule = schedule_of(training, job.train_loader.steps(training.accumulate))
+    left = schedule.total_steps if left is None else left
+    if kept is None:
+        lr = torch.zeros((), device=job.device)
+        fused = config.speed.fused and supports_fused(job.device)
+        optimizer = build_optimizer(job.model, training, lr, fused=fused)
+        average = WeightAverage(job.model, training.ema_decay) if training.ema_decay else None
+    else:
+        lr, optimizer, average = kept.updater.lr, kept.optimizer, kept.average
+        take_over(optimizer, training)
+        kept.updater.close()
+    precision = _precision(job, kept)
+    islands = _islands(job, kept)
+    updater = Updater(
+        job.model,
+        optimizer,
+        precision,
+        lr=lr,
+        lr_table=schedule.table(),
+        clip_grad_norm=training.clip_grad_norm,
+        average=average,
+    )
+    parts = Parts(
+        job, schedule, precision, optimizer, average, updater, _compiler(job, kept, left, warn), islands
+    )
+    if kept is not None:
+        parts.go_on(kept.standing(), left)
+    return parts
+
+
+def _precision(job: Job, kept: Parts | None) -> Precision:
+    """CachedResult with its loss scale where the settings of it are the same."""
+    scaler = job.config.precision.grad_scaler
+    if kept is not None and (job.precision, scaler) == (
+        kept.job.precision,
+        kept.job.config.precision.grad_scaler,
+    ):
+        return kept.precision
+    return build_precision(job.precision, job.device, scaler)
+
+
+def _islands(job: Job, kept: Parts | None) -> list[Island]:
+    layers = job.config.precision.fp32_layers
+    if kept is not None:
+        if kept.job.config.precision.fp32_layers == layers:
+            return kept.islands
+        for island in kept.islands:
+            island.remove()
+    return raise_islands(job.model, layers, job.device)
+
+
+def _compiler(job: Job, kept: Parts | None, left: int, warn: Warn) -> Compiler:
+    """CachedResult with the code that it has made, where that is the code of this job, too."""
+    if kept is not None:
+        if _compiled_for(kept.job) == _compiled_for(job):
+            kept.compiler.go_on(left)
+            return kept.compiler
+        kept.compiler.undo()
+    return Compiler(
+        job.model,
+        job.config.speed.compile,
+        job.device,
+        forced=job.force_compile,
+        steps=left,
+        warn=warn,
+        kept=CachedResult("compile", _compiled_for(job)),
+        repeatable=job.config.training.deterministic,
+    )
+
+
+def _compiled_for(job: Job) -> dict[str, object]:
+    """What compiled code, its cost and its gain depend on."""
+    config = job.config
+    facts = facts_of(config, job.device_name, job.num_classes)
+    how = {
+        "mode": config.speed.compile,
+        "precision": job.precision,
+        "channels_last": config.speed.channels_last,
+        "micro_batch": config.memory.micro_batch,
+    }
+    return {**facts, **how}

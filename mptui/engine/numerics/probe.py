@@ -1,0 +1,97 @@
+"""One look at a step: hooks on the layers that count what passes, and are gone when the step is over."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from mptui.engine.numerics import tally
+from mptui.engine.numerics.ranking import Part, PartStatistics
+from mptui.engine.numerics.spectrum import Spectrum
+
+WHOLE = "the network"
+"""What a network is called that is one layer."""
+
+# their output is their input, or a part of it
+_PASSED_ON = (torch.nn.Identity, torch.nn.Flatten, torch.nn.modules.dropout._DropoutNd)
+# where these give an exact zero, a small number was rounded to it
+_NEVER_ZERO = (torch.nn.Softmax, torch.nn.Softmax2d, torch.nn.Softmin, torch.nn.Sigmoid)
+
+
+class Look:
+    """Counts outputs, their gradients and the weights' gradients of every layer that takes part in a step.
+
+    A layer is a module without others in it, or with weights of its own.
+
+    Args:
+        model: Looked at while it runs eagerly: compiled code calls no hooks.
+        most: Values looked at of each tensor; None: all.
+    """
+
+    def __init__(self, model: torch.nn.Module, device: torch.device, *, most: int | None = None) -> None:
+        self._layers = [
+            (name or WHOLE, module)
+            for name, module in model.named_modules()
+            if not isinstance(module, _PASSED_ON) and (not any(module.children()) or _own(module))
+        ]
+        self._most = most
+        self._rows = tally.new_rows(3 * len(self._layers), device)
+        self._taken: dict[tuple[int, Part], int] = {}
+
+    @property
+    def rows(self) -> torch.Tensor:
+        """What was counted so far, on the device: a row for each of `seen`, in the same order."""
+        return self._rows[: len(self._taken)]
+
+    @contextmanager
+    def hooks(self) -> Iterator[None]:
+        """Count outputs and their gradients of what runs meanwhile."""
+        with ExitStack() as stack:
+            for number, (_, module) in enumerate(self._layers):
+                stack.callback(module.register_forward_hook(self._passing(number)).remove)
+            yield
+
+    def add_weights(self) -> None:
+        """Count the weights' gradients as they are now, those of the last layer first."""
+        for number, (_, module) in reversed(list(enumerate(self._layers))):
+            for weight in module.parameters(recurse=False):
+                if weight.grad is not None:
+                    self._add(number, "weights", weight.grad)
+
+    def seen(self, rows: torch.Tensor) -> list[PartStatistics]:
+        """What `rows` say, once they are on the host; in the order in which it came about."""
+        counts = rows.numpy()
+        return [
+            PartStatistics(
+                self._layers[number][0],
+                part,
+                Spectrum(
+                    counts[row],
+                    zeros_lost=part == "forward" and isinstance(self._layers[number][1], _NEVER_ZERO),
+                ),
+            )
+            for (number, part), row in self._taken.items()
+        ]
+
+    def _passing(self, number: int) -> Callable[[torch.nn.Module, Any, Any], None]:
+        def passing(module: torch.nn.Module, inputs: Any, outputs: Any) -> None:  # noqa: ANN401 - a hook
+            for value in tree_leaves(outputs):
+                if isinstance(value, torch.Tensor) and value.is_floating_point():
+                    self._add(number, "forward", value)
+                    if value.requires_grad:
+                        count = partial(self._add, number, "gradient")
+                        value.register_hook(count)  # type: ignore[no-untyped-call]
+
+        return passing
+
+    def _add(self, number: int, part: Part, values: torch.Tensor) -> None:
+        row = self._taken.setdefault((number, part), len(self._taken))
+        with torch.no_grad():
+            tally.add(self._rows[row], values, most=self._most)
+
+
+def _own(module: torch.nn.Module) -> bool:
+    return next(module.parameters(recurse=False), None) is not None

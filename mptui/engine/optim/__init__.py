@@ -1,0 +1,1 @@
+"""Optimizers, the guarded step, gradient norm, EMA, learning-rate schedule."""

@@ -1,0 +1,184 @@
+"""The update as a transaction: a step whose gradients are not finite moves nothing at all.
+
+Not the weights, not the optimizer's state, not BatchNorm's statistics (one overflowing batch would leave
+them NaN for ever while training looks fine), not the learning-rate schedule, not the EMA, not the counts.
+Whether the step is good stays on the device: a fused optimizer reads `found_inf` inside its kernel, and
+everything else is arithmetic with it, so that no step waits for the host. An optimizer without a fused
+kernel takes the explicit path, and syncs once a step.
+"""
+
+import numpy as np
+import torch
+
+from mptui.engine.optim.ema import WeightAverage
+from mptui.engine.optim.fused import FusedOptimizer
+from mptui.engine.optim.grad_norm import GradientNorm
+from mptui.engine.precision.amp import Precision
+
+
+class Updater:
+    """Takes the gradients of a window and moves the model by them, or refuses.
+
+    Args:
+        model: In float32; its buffers are held on a refused step.
+        optimizer: From `build_optimizer`, with `lr` as its rate where it is fused.
+        precision: What scaled the gradients.
+        lr: 0-dim float32 tensor on the device, the rate of the next step.
+        lr_table: Rate of each applied step, float32, shape (steps,).
+        clip_grad_norm: L2 norm that the gradients are scaled down to; None leaves them.
+        average: The EMA that follows the weights, if one is kept.
+
+    Attributes:
+        applying: Weights are being moved: an error now leaves a step that is neither taken nor refused.
+        buffers: The model's, as the last accepted step left them.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        precision: Precision,
+        *,
+        lr: torch.Tensor,
+        lr_table: np.ndarray,
+        clip_grad_norm: float | None,
+        average: WeightAverage | None,
+    ) -> None:
+        self._optimizer = optimizer
+        self._precision = precision
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        # scaled gradients are not at their true size before the end
+        self._norm = GradientNorm(self._parameters, early=lr.device.type == "cpu" and not precision.scaled)
+        self._clip = clip_grad_norm
+        self._average = average
+        self._keep_grads = self.applying = False
+        device = lr.device
+        self.lr = lr
+        self._lr_out = lr.view(1)  # the same memory, with the axis that index_select writes
+        self.take_table(lr_table)
+        self._applied = torch.zeros(1, dtype=torch.int64, device=device)
+        self.found_inf = torch.zeros((), device=device)
+        self.norm = torch.zeros((), device=device)
+        self.buffers = HeldBuffers(model, ask=device.type == "cpu")
+        self.seek(0)
+
+    def take_table(self, lr_table: np.ndarray) -> None:
+        """Go by other rates of each applied step, float32, shape (steps,)."""
+        self._lr_table = torch.from_numpy(lr_table).to(self.lr.device)
+
+    def seek(self, applied: int) -> None:
+        """Go on in the schedule as after `applied` steps, with the model's buffers as they are now."""
+        self._applied.fill_(applied)
+        self.buffers.refresh()
+
+    def keep_grads(self, kept: bool) -> None:
+        """Whether gradients are zeroed in place from now on, in memory of their own.
+
+        For CUDA graphs: a gradient that is first made inside of one lies in the graph's memory, and the next
+        replay takes it away.
+        """
+        self._keep_grads = kept
+        self._clear_grads()
+
+    def position(self) -> int:
+        """Applied steps that the schedule has seen. Waits for the device."""
+        return int(self._applied.item())
+
+    def step(self, loss: torch.Tensor) -> None:
+        """Apply the gradients that the window's backward passes left, or refuse them; then clear them.
+
+        `loss` (0-dim) is the window's: where it is not finite, the loss scale is not to blame. Leaves the
+        rate used in `lr`, the total gradient norm in `norm`, and 1.0 (refused) or 0.0 in `found_inf`, all
+        0-dim on the device.
+        """
+        torch.index_select(self._lr_table, 0, self._applied, out=self._lr_out)
+        self._precision.unscale(self._optimizer)
+        norm = self.norm = self._norm.total()
+        zero_or_nan = norm - norm
+        # with itself, from which NaN alone differs: a number would be made a tensor first, at twice the cost
+        torch.ne(zero_or_nan, zero_or_nan, out=self.found_inf)
+        if self._clip is not None:
+            grads = [p.grad for p in self._parameters if p.grad is not None]
+            torch._foreach_mul_(grads, torch.clamp(self._clip / (norm + 1e-6), max=1.0))
+        self.applying = True
+        self._apply()
+        self._precision.update(loss)
+        good = torch.eq(zero_or_nan, zero_or_nan)
+        self.buffers.keep_if(good)
+        if self._average is not None:
+            self._average.update(good.float(), self._applied)
+        self._applied.add_(good)
+        self.applying = False
+        self._clear_grads()
+
+    def forget(self) -> None:
+        """Undo what a window cut short by an error did to gradients and buffers."""
+        self.applying = False
+        self._clear_grads()
+        self._precision.forget()
+        self.buffers.keep_if(torch.zeros_like(self.found_inf, dtype=torch.bool))
+
+    def close(self) -> None:
+        """Watch the gradients no longer while they are made: another one updates the same weights."""
+        self._norm.close()
+
+    def _clear_grads(self) -> None:
+        self._norm.forget()
+        for parameter in self._parameters:
+            if not self._keep_grads:
+                parameter.grad = None
+            elif parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        if self._keep_grads:
+            torch._foreach_zero_([p.grad for p in self._parameters if p.grad is not None])
+
+    def _apply(self) -> None:
+        if isinstance(self._optimizer, FusedOptimizer):
+            self._optimizer.update(self.found_inf)
+        elif not self.found_inf.item():
+            for group in self._optimizer.param_groups:
+                group["lr"] = float(self.lr)
+            self._optimizer.step()
+
+
+class HeldBuffers:
+    """The buffers that a forward pass moves (BatchNorm's statistics), put back when the step is refused.
+
+    The accepted values lie in two flat tensors, so that a step costs a few kernels and not a few a layer.
+
+    Args:
+        model: Its BatchNorm layers are looked at once.
+        ask: Read whether a step was good, and put nothing back if it was. For a CPU, where the answer is
+            there already: a device would have to be waited for.
+    """
+
+    def __init__(self, model: torch.nn.Module, *, ask: bool) -> None:
+        norms = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._NormBase)]
+        self._statistics = [b for m in norms for b in (m.running_mean, m.running_var) if b is not None]
+        self._counters = [m.num_batches_tracked for m in norms if m.num_batches_tracked is not None]
+        self._sizes = [len(b) for b in self._statistics]
+        self.ask = ask
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take the buffers as they are for the accepted ones: after a good step, or a load."""
+        if self._statistics:
+            self._accepted = torch.cat(self._statistics)
+        if self._counters:
+            self._accepted_counts = torch.stack(self._counters)
+
+    def keep_if(self, good: torch.Tensor) -> None:
+        """Accept what the window's forwards did to the buffers if `good` (0-dim bool), else undo it."""
+        if not self._sizes and not self._counters:
+            return
+        if self.ask and good:
+            self.refresh()
+            return
+        if self._statistics:
+            if not self.ask:
+                self._accepted = torch.where(good, torch.cat(self._statistics), self._accepted)
+            torch._foreach_copy_(self._statistics, torch.split(self._accepted, self._sizes))
+        if self._counters:
+            if not self.ask:
+                self._accepted_counts = torch.where(good, torch.stack(self._counters), self._accepted_counts)
+            torch._foreach_copy_(self._counters, self._accepted_counts.unbind())

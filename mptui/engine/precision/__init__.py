@@ -1,0 +1,1 @@
+"""Mixed precision: autocast, gradient scaling, layers kept in fp32."""

@@ -1,0 +1,1 @@
+"""Figures of steps: read late from the device, aggregated, explained."""

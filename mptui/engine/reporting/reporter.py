@@ -1,0 +1,277 @@
+"""From rows of the meter to events: aggregated a few times a second, whatever the rate of the steps."""
+
+import contextlib
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import torch
+
+from mptui.engine.reporting.bottleneck import Verdict
+from mptui.engine.reporting.device_buffer import About, Arrived, Meter, StepRow
+from mptui.engine.reporting.step_clock import StepClock
+from mptui.events import Event, Step, StepSkipped
+from mptui.tasks.base import Metrics
+
+Emit = Callable[[Event], None]
+
+RATES_KEPT = 4096
+"""Intervals that the median of samples a second is taken over: the last half hour at two a second."""
+
+
+@dataclass(slots=True)
+class EpochSums:
+    """Training figures of the epoch so far: of the steps that were applied."""
+
+    loss: float = 0.0
+    samples: int = 0
+
+    def mean_loss(self) -> float:
+        """Mean loss a sample; NaN where no step was applied."""
+        return self.loss / self.samples if self.samples else math.nan
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts of the whole run, over resumes."""
+
+    tried: int = 0
+    skipped: int = 0
+    samples_seen: int = 0
+    streak: int = 0
+
+    @property
+    def applied(self) -> int:
+        """Optimizer steps that moved the weights."""
+        return self.tried - self.skipped
+
+
+@dataclass(slots=True)
+class _Interval:
+    """Host time of training alone since the last event."""
+
+    started: float = field(default_factory=time.perf_counter)
+    waited: float = 0.0
+    logging: float = 0.0
+    saving: float = 0.0
+    samples: int = 0
+    steps: int = 0
+
+
+class Reporter:
+    """Writes rows, reads them late, and tells what they say.
+
+    Args:
+        emit: Where events go.
+        device: Of the tensors that are noted.
+        interval_s: Seconds between two Step events; 0 reads each step at once.
+        metrics: The training metrics, on the device.
+        host_metrics: The same kind on the host, to work out copies of their sums.
+
+    Attributes:
+        scaled: Whether the loss is scaled now, so that the rows' scale means something.
+        watcher: Shown the rows as they are read, each once, in order.
+        clock: Measures one step in each interval.
+        verdict: Judges where the steps' time goes.
+        layers: Modules of the network that compute something themselves.
+        reading: Tells how many samples a second the loader alone can read.
+    """
+
+    def __init__(
+        self,
+        emit: Emit,
+        device: torch.device,
+        interval_s: float,
+        *,
+        metrics: Metrics,
+        host_metrics: Metrics,
+    ) -> None:
+        self._emit = emit
+        self._metrics = metrics
+        self._host_metrics = host_metrics
+        self._meter = Meter(device)
+        self._interval_s = interval_s
+        self._interval = _Interval()
+        self._rates: deque[float] = deque(maxlen=RATES_KEPT)
+        self.scaled = False
+        self.watcher: Callable[[Sequence[StepRow]], None] | None = None
+        self.totals = Totals()
+        self.epoch = EpochSums()
+        self.waited = 0.0
+        self.trained = 0.0
+        self.clock = StepClock(device)
+        self.verdict = Verdict()
+        self.layers = 0
+        self.reading: Callable[[], float | None] = lambda: None
+        self._ceilings: dict[str, float] = {}
+        self._untold: list[StepRow] = []
+        self._untold_refused = 0
+
+    def restart_clock(self) -> None:
+        """Training goes on after something else (validation, a pause): that time is no step's."""
+        self._interval = _Interval()
+
+    def note(self, values: tuple[torch.Tensor, ...], about: About, waited: float) -> None:
+        """Note the step that just ended; cheap, never syncs."""
+        self._meter.write(values, about)
+        interval = self._interval
+        interval.samples += about[3]
+        interval.steps += 1
+        interval.waited += waited
+
+    def due(self, now: float) -> bool:
+        """Whether it is time for `flush`."""
+        return now - self._interval.started >= self._interval_s or self._meter.full
+
+    def flush(self, *, wait: bool = False) -> None:
+        """Send the new rows off, and tell of those that have arrived; with `wait`, of all."""
+        started = time.perf_counter()
+        self._meter.send(self._metrics.state())
+        self._tell(self._meter.read(wait=wait or self._interval_s == 0))
+        self._interval.logging += time.perf_counter() - started
+
+    def catch_up(self) -> None:
+        """Read all rows, waiting for the device, and count them; they are told when the next ones are."""
+        if self._interval_s == 0:  # each step has an event of its own, with the counts as they were then
+            self.flush(wait=True)
+            return
+        started = time.perf_counter()
+        self._meter.send(self._metrics.state())
+        for part in self._meter.read(wait=True):
+            self._host_metrics.load_state(part.sums)
+            self._count(part.rows)
+        self._interval.logging += time.perf_counter() - started
+
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[None]:
+        """What happens in here is time that a checkpoint costs the steps."""
+        started = time.perf_counter()
+        yield
+        self._interval.saving += time.perf_counter() - started
+
+    def median_rate(self) -> float | None:
+        """Median samples a second of the steady intervals."""
+        return median(self._rates) if self._rates else None
+
+    def wait_fraction(self) -> float:
+        """Share of the training time that was spent waiting for data."""
+        return self.waited / self.trained if self.trained else 0.0
+
+    def _tell(self, arrived: list[Arrived]) -> None:
+        now = time.perf_counter()
+        interval, self._interval = self._interval, _Interval(now)
+        elapsed = max(now - interval.started, 1e-9)
+        self.trained += elapsed
+        self.waited += interval.waited
+        if interval.steps:
+            self._rates.append(interval.samples / elapsed)
+            self._judge(interval, elapsed)
+        rows = [row for part in arrived for row in part.rows]
+        if not rows and not self._untold:
+            return
+        if arrived:
+            self._host_metrics.load_state(arrived[-1].sums)
+        metrics = self._host_metrics.compute()
+        for group in [[row] for row in rows] if self._interval_s == 0 else [rows]:
+            self._count(group)
+            self._tell_counted(interval, elapsed, metrics)
+
+    def _judge(self, interval: _Interval, elapsed: float) -> None:
+        """Note where the steps of an interval went: the parts of the step measured stand for all of them."""
+        measured = self.clock.read()
+        if measured is not None:
+            of_interval = {"data": interval.waited, "logging": interval.logging, "saving": interval.saving}
+            each = {part: seconds / interval.steps for part, seconds in of_interval.items()}
+            rest = max(0.0, elapsed / interval.steps - sum(each.values()))
+            scale = rest / (sum(measured.seconds.values()) or 1.0)
+            parts = {part: seconds * scale for part, seconds in measured.seconds.items()}
+            self.verdict.note({**each, **parts}, measured.starved, interval.steps)
+            self._ceilings = self._ceilings_of(interval.samples / interval.steps)
+        self.clock.arm()
+
+    def _ceilings_of(self, samples: float) -> dict[str, float]:
+        """Samples a second of steps of `samples` that never wait, and of the loader without steps."""
+        split = self.verdict.usual()
+        working = sum(seconds for part, seconds in split.items() if part not in {"data", "copy", "saving"})
+        found = {"steps": samples / working if working else None, "data": self.reading()}
+        return {what: round(rate, 1) for what, rate in found.items() if rate is not None}
+
+    def _tell_counted(self, interval: _Interval, elapsed: float, metrics: dict[str, float]) -> None:
+        """Tell of the rows that were counted since the last time."""
+        rows, self._untold = self._untold, []
+        refused, self._untold_refused = self._untold_refused, 0
+        finite = [row.loss for row in rows if math.isfinite(row.loss)]
+        last = rows[-1]
+        self._emit(
+            Step(
+                step=last.step,
+                epoch=last.epoch,
+                epoch_step=last.epoch_step,
+                steps=len(rows),
+                samples_seen=self.totals.samples_seen,
+                loss=sum(finite) / len(finite) if finite else math.nan,
+                loss_min=min(finite, default=math.nan),
+                loss_max=max(finite, default=math.nan),
+                nonfinite=len(rows) - len(finite),
+                lr=last.lr,
+                grad_norm=last.grad_norm,
+                loss_scale=last.loss_scale if self.scaled else None,
+                skipped_steps=self.totals.skipped,
+                samples_per_second=interval.samples / elapsed if interval.steps else None,
+                step_time_s=elapsed / interval.steps if interval.steps else None,
+                data_wait_fraction=min(1.0, interval.waited / elapsed),
+                split={part: round(seconds, 6) for part, seconds in self.verdict.split().items()},
+                bound_by=self.verdict.bound_by(self.layers),
+                ceilings=self._ceilings,
+                metrics=metrics,
+            )
+        )
+        if refused:
+            self._emit(
+                StepSkipped(
+                    step=last.step,
+                    count=refused,
+                    total=self.totals.skipped,
+                    streak=self.totals.streak,
+                    loss_scale=last.loss_scale if self.scaled else None,
+                )
+            )
+
+    def _count(self, rows: Sequence[StepRow]) -> None:
+        refused = 0
+        for row in rows:
+            self.totals.tried = row.step
+            self.totals.samples_seen += row.samples
+            if row.refused:
+                refused += 1
+                self.totals.streak += 1
+            else:
+                self.totals.streak = 0
+                self.epoch.loss += row.loss * row.samples
+                self.epoch.samples += row.samples
+        self.totals.skipped += refused
+        self._untold += rows
+        self._untold_refused += refused
+        if self.watcher is not None:
+            self.watcher(rows)
+
+    def state(self) -> dict[str, Any]:
+        """Counts and sums for a checkpoint; call `catch_up` first."""
+        totals = self.totals
+        return {
+            "tried": totals.tried,
+            "skipped": totals.skipped,
+            "samples_seen": totals.samples_seen,
+            "streak": totals.streak,
+            "epoch_loss": self.epoch.loss,
+            "epoch_samples": self.epoch.samples,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from `state`."""
+        self.totals = Totals(*(int(state[k]) for k in ("tried", "skipped", "samples_seen", "streak")))
+        self.epoch = EpochSums(float(state["epoch_loss"]), int(state["epoch_samples"]))

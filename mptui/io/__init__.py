@@ -1,0 +1,1 @@
+"""Files on disk: atomic replacement, safetensors, the user's cache folder."""

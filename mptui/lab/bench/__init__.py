@@ -1,0 +1,1 @@
+"""What each setting is worth: ablations, measured in alternating rounds."""

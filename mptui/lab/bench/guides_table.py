@@ -1,0 +1,107 @@
+"""The table of a guide to mixed precision, measured here: some networks in FP32, TF32, FP16 and BF16.
+
+All of it but the number format is the same: NHWC, fused update, eager, the decoded set on the device. FP32 is
+strict, without TF32, which has a column of its own: "times FP32" means little where nobody says which.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mptui.hardware.devices import Device
+from mptui.lab.bench.ablation import BASELINE, Variant
+from mptui.lab.bench.bench import AblationRun, Row
+from mptui.lab.bench.claims import TABLE
+from mptui.runs.planning.plan import Plan, Request
+
+_ALIKE = {
+    "speed.compile": "off",
+    "speed.channels_last": True,
+    "speed.fused": True,
+    "data.cache": "device",
+}
+_FORMATS = {
+    "tf32": {"precision.mode": "fp32", "precision.tf32": True},
+    "fp16": {"precision.mode": "fp16", "precision.tf32": False},
+    "bf16": {"precision.mode": "bf16", "precision.tf32": False},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A network of the table, and what it is trained with on each kind of device.
+
+    Attributes:
+        claim: The row of the guide, None where it has none.
+        gpu: table.key -> value, at the size that people train.
+        cpu: The same so small that a processor of two cores comes to an end.
+    """
+
+    name: str
+    title: str
+    claim: str | None
+    gpu: Mapping[str, object]
+    cpu: Mapping[str, object]
+
+    def settings(self, device: Device) -> Mapping[str, object]:
+        """What it is trained with on `device`."""
+        return self.cpu if device.kind == "cpu" else self.gpu
+
+
+def _of(side: int, batch: int, **more: object) -> dict[str, object]:
+    """Image side in pixels, samples a batch, and what a network is like."""
+    return {
+        "data.image_size": side,
+        "training.batch_size": batch,
+        **{f"model.{key}": value for key, value in more.items()},
+    }
+
+
+SUBJECTS = (
+    Subject("resnet50", "ResNet-50", "ResNet-50", _of(224, 64), _of(64, 16)),
+    Subject("vit_l_16", "ViT-L/16", "ViT-L", _of(224, 32), _of(32, 4)),
+    Subject("diffusion_unet", "diffusion U-Net", "diffusion U-Net", _of(64, 32, width=224), _of(32, 4)),
+    Subject("unet", "U-Net for masks", None, _of(512, 8), _of(64, 4, width=16)),
+)
+
+
+def request_of(subject: Subject, device: Device, sets: Sequence[str]) -> Request:
+    """What is trained for a row; `sets` (`--set table.key=value`) go above the table's own sizes."""
+    flags = {
+        "model.name": ("--table", subject.name),
+        "data.name": ("--table", "shapes"),
+        "hardware.device": ("--table", device.torch_name),
+        **{key: ("--table", value) for key, value in subject.settings(device).items()},
+    }
+    return Request("stable", flags, tuple(sets), os.environ)
+
+
+def formats(device: Device) -> list[Variant]:
+    """FP32 first, then each format that the device computes in."""
+    fp32 = {**_ALIKE, "precision.mode": "fp32", "precision.tf32": False}
+    there = [name for name in _FORMATS if device.native.get(name, "no") != "no"]
+    return [
+        Variant(BASELINE, "FP32", fp32, None),
+        *(Variant(name, name.upper(), {**_ALIKE, **_FORMATS[name]}, BASELINE) for name in there),
+    ]
+
+
+def described(subject: Subject, plan: Plan, lab: AblationRun) -> dict[str, Any]:
+    """A row as JSON's values."""
+    return {
+        "name": subject.name,
+        "title": subject.title,
+        "image_size": plan.config.data.image_size,
+        "batch_size": plan.config.training.batch_size,
+        "claim": None if subject.claim is None else TABLE[subject.claim],
+        "formats": [
+            {**row, "memory": _memory(lab.rows, number)} for number, row in enumerate(lab.document())
+        ],
+    }
+
+
+def _memory(rows: Sequence[Row], number: int) -> float | None:
+    """The share of FP32's peak memory that a format takes."""
+    ours, theirs = rows[number].peak_bytes, rows[0].peak_bytes
+    return ours / theirs if ours and theirs else None

@@ -1,0 +1,87 @@
+"""Follows the events of a short run until enough of it is measured."""
+
+import time
+from statistics import median
+
+from mptui.events import EpochStarted, Event, RunStarted, Step
+
+LOSS_AT = 10
+"""Steps after which the losses of two runs are compared, if these don't take too long."""
+
+_WARM_UP, _WARM_UP_S = 5, 2.0
+"""Steps, or seconds after the first step, that are not measured."""
+
+
+class RunListener:
+    """Listens to a run until enough of it is measured.
+
+    Args:
+        seconds: Of training after the warm-up that are enough.
+        loss_at: The steps whose loss is wanted; 0: none.
+    """
+
+    def __init__(self, seconds: float, *, loss_at: int = LOSS_AT) -> None:
+        self._left, self._loss_at = seconds, loss_at
+        self._warm, self._warm_s = 0, 0.0
+        self._rates: list[float] = []
+        self._waits: list[float] = []
+        self._losses: list[float] = []
+        self._fresh = True
+        self._short_epochs = False
+        self._training_since: float | None = None
+        self._stepped = False
+        self.epoch_steps = 0
+
+    def note(self, event: Event) -> None:
+        """Take an event of the run in."""
+        if isinstance(event, RunStarted):
+            self._training_since = time.monotonic()
+        self._stepped |= isinstance(event, Step)
+        if isinstance(event, EpochStarted):
+            self._fresh, self.epoch_steps = True, event.steps
+            self._short_epochs |= self._warm > _WARM_UP and not self._rates
+        if not isinstance(event, Step):
+            return
+        if self._loss_at // 2 < event.step <= self._loss_at:
+            self._losses.append(event.loss)
+        skipped = self._is_warm_up(event)
+        # the first interval of an epoch has the start of its workers in it; some epochs have no other
+        skipped, self._fresh = skipped or (self._fresh and not self._short_epochs), False
+        if skipped or event.samples_per_second is None or event.step_time_s is None:
+            return
+        self._left -= event.step_time_s * event.steps
+        self._rates.append(event.samples_per_second)
+        self._waits.append(event.data_wait_fraction or 0.0)
+
+    def _is_warm_up(self, event: Step) -> bool:
+        long_enough = self._warm_s >= _WARM_UP_S
+        if self._warm:  # what is compiled and tried out in the first steps is no warming up
+            self._warm_s += (event.step_time_s or 0.0) * event.steps
+        self._warm += event.steps
+        return self._warm <= _WARM_UP and not long_enough
+
+    def is_slow(self, first_step_limit_s: float) -> bool:
+        """Whether the first step is under way for longer than this."""
+        since = self._training_since
+        return since is not None and not self._stepped and time.monotonic() - since > first_step_limit_s
+
+    @property
+    def enough(self) -> bool:
+        """Whether the run may end."""
+        return self._left <= 0 and (self.loss is not None or not self._loss_at)
+
+    @property
+    def loss(self) -> float | None:
+        """Mean loss of the later half of the first steps; None before their end, or if one was not told."""
+        wanted = self._loss_at - self._loss_at // 2
+        return sum(self._losses) / wanted if wanted and len(self._losses) == wanted else None
+
+    @property
+    def rate(self) -> float | None:
+        """Median samples a second; None before anything was measured."""
+        return median(self._rates) if self._rates else None
+
+    @property
+    def wait(self) -> float:
+        """Mean share of the time that steps waited for data."""
+        return sum(self._waits) / len(self._waits) if self._waits else 0.0

@@ -1,0 +1,1 @@
+"""Killing and damaging runs on purpose."""

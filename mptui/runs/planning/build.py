@@ -1,0 +1,333 @@
+"""From a plan to a job: the data scanned, the model on the device, the loaders ready."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from mptui.data.core.types import Dataset, Problem, Split
+from mptui.data.formats.open import open_dataset
+from mptui.data.loading.cache_policy import choose_cache, sides_of
+from mptui.data.loading.loader import Loader
+from mptui.data.scan.process_pool import ScanCancelledError
+from mptui.engine.autotune.select import Selection
+from mptui.engine.checkpoint.files import cant_save, checkpoints, need_space
+from mptui.engine.evaluate import PROGRESS_S
+from mptui.engine.job import Job
+from mptui.engine.mailbox import Mailbox, Stopped
+from mptui.engine.precision.fp32_layers import layers_named
+from mptui.engine.torch_setup import prepare_torch
+from mptui.engine.trainer import Trainer
+from mptui.events import Event, PhaseChanged, Progress, RunStarted, Warned
+from mptui.models.weights import load_weights
+from mptui.models.zoo import build, parameter_count
+from mptui.runs.planning.decoders import cant_decode, with_decoder
+from mptui.runs.planning.plan import Plan
+from mptui.tasks.registry import build_task
+from mptui.text import clean
+
+Emit = Callable[[Event], None]
+OnBad = Callable[[Problem], None]
+Decide = Callable[[Plan, torch.nn.Module, Dataset], Plan]
+
+
+class PacedProgress:
+    """Tells how far a phase has come, a few times a second however many files there are, and its end."""
+
+    def __init__(self, emit: Emit, phase: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._emit, self._phase, self._clock = emit, phase, clock
+        self._next = 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        """`done` of `total` units are through."""
+        now = self._clock()
+        if done == total or now >= self._next:
+            self._next = now + PROGRESS_S
+            self._emit(Progress(phase=self._phase, done=done, total=total))
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRun:
+    """A job, and the data it was made from; the plan of its loaders leaves nothing to the card."""
+
+    job: Job
+    dataset: Dataset
+    loaders: "LoaderMaker"
+
+
+def prepare(
+    plan: Plan,
+    *,
+    emit: Emit,
+    mailbox: Mailbox,
+    on_bad: OnBad,
+    force_compile: bool,
+    decide: Decide = lambda plan, model, dataset: plan,
+    goes_on: bool = False,
+) -> PreparedRun:
+    """Make everything ready that the trainer needs.
+
+    Args:
+        plan: What will be done.
+        emit: Told how far it is.
+        mailbox: Looked at in every phase.
+        on_bad: Told of each sample that can't be used, in the training too.
+        force_compile: Compile even where that can't repay itself.
+        decide: Measures what the plan leaves to the card; without it the table of cards decides.
+        goes_on: Weights come from a checkpoint, so that `model.weights` is not read.
+
+    Raises:
+        ConfigError: The model does not exist, or not at this image size or for this task.
+        DataError: The data is missing, empty, or too much of it is broken.
+        Stopped: It was asked to end.
+    """
+    config = plan.config
+    device = torch.device(plan.device.torch_name)
+    prepare_torch(config, device)
+    side = int(config.data.image_size or 0)
+    emit(PhaseChanged(phase="scanning", detail=str(config.data.path or config.data.name)))
+    try:
+        dataset = _scanned(plan, side, emit, mailbox)
+    except ScanCancelledError:
+        raise Stopped(mailbox.stop_signal) from None
+    mailbox.check_stop()
+    emit(PhaseChanged(phase="preparing"))
+    model = build(config.model, num_classes=len(dataset.classes), task=plan.task, side=side)
+    if config.model.weights is not None and not goes_on:
+        for message in load_weights(model, config.model.weights):
+            emit(Warned(code="weights", message=message))
+    mailbox.check_stop()
+    layers_named(model, config.precision.fp32_layers)  # told now, and not in the middle of a step
+    plan = decide(_with_decoder(_with_cache(plan, dataset, emit), dataset, emit), model, dataset)
+    loaders = LoaderMaker(plan, dataset, emit, on_bad, mailbox.check_stop)
+    job = build_job(plan, loaders, model.to(device), force_compile=force_compile)
+    return PreparedRun(job, dataset, loaders)
+
+
+def _with_cache(plan: Plan, dataset: Dataset, emit: Emit) -> Plan:
+    """The plan with `data.cache` chosen, and kept in run.toml."""
+    config = plan.config
+    choice = choose_cache(
+        config.data.cache,
+        dataset,
+        side=int(config.data.image_size or 0),
+        resize=config.data.resize,
+        device=torch.device(plan.device.torch_name),
+        augment=config.data.augment == "default",
+        epochs=config.training.epochs,
+    )
+    if choice.warning is not None:
+        emit(Warned(code="cache", message=choice.warning))
+    if config.data.cache == choice.mode:
+        return plan
+    chosen = config.model_copy(update={"data": config.data.model_copy(update={"cache": choice.mode})})
+    sources = {**plan.resolved.sources, "data.cache": f"chosen: {choice.reason}"}
+    return replace(
+        plan,
+        resolved=replace(plan.resolved, config=chosen, sources=sources),
+        notes=(*plan.notes, f"Cache: {choice.mode} ({choice.reason})"),
+    )
+
+
+def _with_decoder(plan: Plan, dataset: Dataset, emit: Emit) -> Plan:
+    """The plan with the workers decoding where the device is asked to and can't."""
+    data = plan.config.data
+    if data.decode != "device":
+        return plan
+    reason = cant_decode(dataset, torch.device(plan.device.torch_name), data.cache)
+    if reason is None:
+        return plan
+    emit(Warned(code="decode", message=f"data.decode = device: {reason}; the workers decode"))
+    return with_decoder(plan, Selection("cpu", reason))
+
+
+def _scanned(plan: Plan, side: int, emit: Emit, mailbox: Mailbox) -> Dataset:
+    return open_dataset(
+        plan.config.data,
+        task=plan.task,
+        side=side,
+        seed=plan.config.training.seed,
+        on_progress=PacedProgress(emit, "scanning"),
+        should_stop=lambda: mailbox.stop_asked,
+        on_warning=lambda message: emit(Warned(code="data", message=message)),
+    )
+
+
+def build_job(
+    plan: Plan,
+    loaders: "LoaderMaker",
+    model: torch.nn.Module,
+    *,
+    force_compile: bool,
+    train: Loader | None = None,
+    val: Loader | None = None,
+) -> Job:
+    """The job of `plan` around a model that is on its device already.
+
+    Args:
+        plan: What will be done.
+        loaders: Makes the loaders that are not given.
+        model: What is trained.
+        force_compile: Compile even where that can't repay itself.
+        train: The loader of the training half, where there is one already.
+        val: The same for validation.
+    """
+    dataset = loaders.dataset
+    speed = {"channels_last": plan.channels_last, "fused": plan.fused}
+    config = plan.config.model_copy(update={"speed": plan.config.speed.model_copy(update=speed)})
+    layers_named(model, config.precision.fp32_layers)  # told now, and not in the middle of a switch
+    memory_format = torch.channels_last if plan.channels_last else torch.contiguous_format
+    return Job(
+        config=config,
+        model=model.to(memory_format=memory_format),
+        task=build_task(plan.task, dataset.classes, config.training),
+        num_classes=len(dataset.classes),
+        device=torch.device(plan.device.torch_name),
+        precision=plan.precision.used,
+        train_loader=train or loaders.make(dataset.train, train=True),
+        val_loader=val or loaders.make(dataset.val, train=False),
+        fallbacks=("bf16", "fp32") if plan.device.native.get("bf16") == "native" else ("fp32",),
+        force_compile=force_compile,
+        device_name=plan.device.name,
+    )
+
+
+def run_started(
+    plan: Plan, run: Path, prepared: PreparedRun, trainer: Trainer, resumed_from: int | None
+) -> RunStarted:
+    """What the run tells of itself when all is ready."""
+    config, dataset, job = plan.config, prepared.dataset, prepared.job
+    return RunStarted(
+        step=trainer.step,
+        run=run.name,
+        directory=str(run),
+        profile=plan.resolved.profile,
+        task=plan.task,
+        model=str(config.model.name),
+        parameters=parameter_count(job.model),
+        dataset=clean(dataset.name),
+        train_samples=len(dataset.train),
+        val_samples=len(dataset.val),
+        classes=[clean(name) for name in dataset.classes],
+        device=plan.device.torch_name,
+        device_name=plan.device.name,
+        precision_requested=plan.precision.requested,
+        precision=plan.precision.used,
+        precision_reason=plan.precision.reason,
+        tf32=config.precision.tf32 and plan.device.native.get("tf32") == "native",
+        channels_last=plan.channels_last,
+        compile_mode=config.speed.compile,
+        image_size=int(config.data.image_size or 0),
+        batch_size=config.training.batch_size,
+        accumulate=config.training.accumulate,
+        epochs=config.training.epochs,
+        steps_per_epoch=trainer.parts.steps_per_epoch,
+        val_batches=job.val_loader.batches,
+        total_steps=trainer.parts.schedule_steps,
+        resumed_from_step=resumed_from,
+        notes=list(plan.notes),
+    )
+
+
+def check_space(folder: Path, job: Job) -> None:
+    """Refuse to start where the checkpoints that are to be kept, and the one being written, don't fit.
+
+    Args:
+        folder: Where they will be, in the run's directory; it need not be there yet.
+        job: What is saved, and how many are kept.
+
+    Raises:
+        DiskError: They don't.
+    """
+    size = one = _checkpoint_bytes(job)
+    try:
+        there = sum(file.stat().st_size for path in checkpoints(folder) for file in path.iterdir())
+        size = max(one, one * (job.config.checkpoint.keep + 1) - there)
+        need_space(folder.parent, size)
+    except OSError as error:
+        raise cant_save(folder.parent, size, error) from error
+
+
+def _checkpoint_bytes(job: Job) -> int:
+    """What a checkpoint of `job` will take: weights, buffers, the optimizer's copies of weights, the EMA."""
+    training = job.config.training
+    weights = sum(p.numel() * p.element_size() for p in job.model.parameters())
+    copies = 2 if training.optimizer == "adamw" else int(training.momentum > 0)
+    copies += training.ema_decay is not None
+    state = job.model.state_dict().values()
+    whole: int = sum(t.numel() * t.element_size() for t in state)
+    return copies * weights + whole
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderMaker:
+    """Makes the two loaders of a job.
+
+    `on_bad` is told of each sample that can't be used; `check_stop` is asked while data is waited for, and
+    raises where the run is to end.
+    """
+
+    plan: Plan
+    dataset: Dataset
+    emit: Emit
+    on_bad: OnBad
+    check_stop: Callable[[], None]
+
+    def of(self, plan: Plan) -> "LoaderMaker":
+        """The same for another plan."""
+        return replace(self, plan=plan)
+
+    def make(self, split: Split, *, train: bool) -> Loader:
+        """The loader of the training or of the validation half."""
+        config = self.plan.config
+        data, training = config.data, config.training
+        side = int(data.image_size or 0)
+        return Loader(
+            split,
+            task=self.plan.task,
+            batch_size=training.batch_size,
+            side=side,
+            resize=data.resize,
+            crop_scale=None if data.crop_scale is None else (data.crop_scale[0], data.crop_scale[1]),
+            crop_ratio=(data.crop_ratio[0], data.crop_ratio[1]),
+            train=train,
+            augment=train and data.augment == "default",
+            seed=training.seed,
+            device=torch.device(self.plan.device.torch_name),
+            channels_last=self.plan.channels_last,
+            workers=self.plan.workers,
+            prefetch=data.prefetch,
+            cache=data.cache if data.cache != "auto" else "off",
+            sizes=sides_of(self.dataset, 0 if train else 1),
+            decode_on_device=data.decode == "device",
+            on_cache_full=self._cache_full,
+            mixup_alpha=data.mixup_alpha if train else 0.0,
+            cutmix_alpha=data.cutmix_alpha if train else 0.0,
+            num_classes=len(self.dataset.classes),
+            # a short last batch is another shape, and each shape is compiled anew
+            drop_last=train and config.speed.compile != "off" and len(split) >= training.batch_size,
+            pad_last=not train,
+            bad_budget=data.bad_sample_budget,
+            on_bad=self._bad_sample,
+            on_progress=self._told(),
+            check_stop=self.check_stop,
+        )
+
+    def _cache_full(self, kept: int, count: int) -> None:
+        message = f"the memory for data.cache = ram is full: {kept:,} of {count:,} samples stay decoded"
+        self.emit(Warned(code="cache", message=message))
+
+    def _told(self) -> Callable[[int, int], None]:
+        tell = PacedProgress(self.emit, "preparing")
+
+        def told(done: int, total: int) -> None:
+            self.check_stop()
+            tell(done, total)
+
+        return told
+
+    def _bad_sample(self, problem: Problem) -> None:
+        self.on_bad(problem)
+        self.emit(Warned(code="bad_sample", message=f"left out {problem.path}: {problem.reason}"))

@@ -1,0 +1,198 @@
+"""From what a person asked for to what will be done: the device, the precision, and every value left open.
+
+A plan is made before anything is trained; `mptui run --dry-run` prints it, and `run.toml` keeps it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mptui.config.keys import TASKS
+from mptui.config.merge import Resolved, resolve, task_of_model
+from mptui.config.places import absolute
+from mptui.config.schema import DataConfig, RunConfig, TaskName
+from mptui.data.formats.open import task_of
+from mptui.data.transforms.crop import default_crop_scale, default_resize
+from mptui.errors import ConfigError
+from mptui.hardware.advice import PrecisionChoice, choose_precision, default_workers
+from mptui.hardware.devices import Device, Machine, default_reason, find_machine, select_device
+from mptui.runs.planning.ranks import check_single_process
+from mptui.runs.planning.rates import rate_notes
+
+BUILT_IN = "shapes"
+
+_NETWORKS = {"segmentation": "unet", "diffusion": "diffusion_unet"}
+
+# model, image sides and size of the built-in set, by whether there is an accelerator
+_ON_ACCELERATOR = {
+    "model": "resnet50",
+    "side": 224,
+    "unet_side": 512,
+    "diffusion_unet_side": 64,
+    "samples": 8192,
+}
+_ON_CPU = {"model": "resnet18", "side": 64, "unet_side": 128, "diffusion_unet_side": 32, "samples": 128}
+# of a diffusion_unet: wide where there is an accelerator, and on a CPU what a CPU can train
+_WIDTHS = {True: 32, False: 128}
+_DIFFUSION_DEPTH = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a person asked for, before the machine and the data were looked at."""
+
+    profile: str | None = None
+    flags: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
+    sets: Sequence[str] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run in full: no value is left open but those that only the data decides (the cache, the compiler).
+
+    What `auto` leaves to the card is here as the table of cards has it, until it is measured.
+    """
+
+    request: Request
+    resolved: Resolved
+    task: TaskName
+    device: Device
+    precision: PrecisionChoice
+    workers: int
+    driver: str | None
+    notes: tuple[str, ...] = ()
+    channels_last: bool = True
+    fused: bool = True
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration of the run."""
+        return self.resolved.config
+
+
+def plan_run(request: Request, machine: Machine | None = None) -> Plan:
+    """Resolve a request on this machine. Imports torch, to know what it can use.
+
+    Args:
+        request: What a person asked for.
+        machine: What was found of this machine, torch's view with it; None: it is looked at now.
+
+    Raises:
+        ConfigError: A value is wrong, the device is not there, or a launcher started several processes.
+        DataError: The data's folder is not there, or is neither kind of data.
+    """
+    check_single_process(request.environ)
+    resolved = _for_its_task(request)  # a mistake in it is told before torch is imported
+    if machine is None:
+        machine = find_machine(with_torch=True)
+    device = select_device(resolved.config.hardware.device, machine.devices)
+    resolved, notes = filled(resolved, device)
+    reason = default_reason(machine.devices) if resolved.config.hardware.device == "auto" else None
+    config = resolved.config
+    task = task_of_model(str(config.model.name))
+    _check_model(config, task)
+    workers = config.data.workers
+    return Plan(
+        request=request,
+        resolved=resolved,
+        task=task,
+        device=device,
+        precision=choose_precision(config.precision.mode, device),
+        workers=default_workers(machine.host.cpus_usable) if workers == "auto" else workers,
+        driver=machine.driver,
+        notes=(*(() if reason is None else (reason,)), *notes, *rate_notes(config.training)),
+        channels_last=layout_of(config, device),
+        fused=bool(config.speed.fused),
+    )
+
+
+def layout_of(config: RunConfig, device: Device) -> bool:
+    """Whether images are NHWC in memory: as asked for, else as suits the device."""
+    asked = config.speed.channels_last
+    return device.kind != "mps" if asked == "auto" else asked
+
+
+def _check_model(config: RunConfig, task: TaskName) -> None:
+    from mptui.models.zoo import check
+
+    check(config.model, task, int(config.data.image_size or 0))
+
+
+def _for_its_task(request: Request) -> Resolved:
+    """Resolve once to learn of the data, and again with the tables of its task."""
+
+    def resolved_for(task: TaskName | None) -> Resolved:
+        return resolve(
+            request.profile, task=task, flags=request.flags, sets=request.sets, environ=request.environ
+        )
+
+    first = resolved_for(None)
+    if first.task is not None:
+        return first
+    of_data = task_of(first.config.data)
+    return resolved_for(next((task for task in TASKS if task == of_data), "classification"))
+
+
+def _views(data: DataConfig, task: str, side: int) -> dict[str, Any]:
+    """What is left open of how views are cut.
+
+    Raises:
+        ConfigError: Images would be resized to less than the network sees.
+    """
+    if data.resize is not None and data.resize < side:
+        raise ConfigError(
+            f"data.resize = {data.resize} is below data.image_size = {side}: all views would be enlarged",
+            hint=f"set data.resize to {side} or more, or data.image_size to {data.resize}",
+        )
+    changes: dict[str, Any] = {} if data.resize is not None else {"resize": default_resize(side)}
+    scale = default_crop_scale(task, side)
+    if data.crop_scale is None and scale is not None:
+        changes["crop_scale"] = list(scale)
+    return changes
+
+
+def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...]]:
+    """Choose what was left open: the network, the data and their size; and say so in notes."""
+    defaults = _ON_CPU if device.kind == "cpu" else _ON_ACCELERATOR
+    why = "chosen: no GPU" if device.kind == "cpu" else f"chosen for {device.name}"
+    config, sources = resolved.config, dict(resolved.sources)
+    model, data = config.model, config.data
+    if model.weights is not None:
+        model = model.model_copy(update={"weights": absolute(model.weights)})
+    if model.name is None:
+        name = _NETWORKS.get(str(resolved.task)) or str(defaults["model"])
+        model = model.model_copy(update={"name": name})
+        sources["model.name"] = why
+    if model.name == "diffusion_unet":
+        left_open = {"width": _WIDTHS[device.kind == "cpu"], "depth": _DIFFUSION_DEPTH}
+        left_open = {k: v for k, v in left_open.items() if sources[f"model.{k}"] == "default"}
+        model = model.model_copy(update=left_open)
+        sources |= dict.fromkeys((f"model.{key}" for key in left_open), why)
+    changes: dict[str, Any] = {}
+    if data.name is None and data.path is None:
+        changes["name"] = BUILT_IN
+        sources["data.name"] = "chosen: no data named"
+    if data.image_size is None:
+        changes["image_size"] = defaults.get(f"{model.name}_side", defaults["side"])
+        sources["data.image_size"] = why
+    changes |= _views(
+        data, str(task_of_model(str(model.name))), int(changes.get("image_size") or data.image_size or 0)
+    )
+    sources |= {
+        f"data.{key}": "chosen: by data.image_size" for key in ("resize", "crop_scale") if key in changes
+    }
+    if (changes.get("name") or data.name) == BUILT_IN and data.samples is None:
+        changes["samples"] = defaults["samples"]
+        sources["data.samples"] = why
+    if data.path is not None:
+        changes["path"] = absolute(data.path)  # the run may be resumed from another folder
+    data = data.model_copy(update=changes)
+    notes = []
+    if config.model.name is None or "name" in changes:
+        notes.append(
+            f"{model.name} at {data.image_size} px on {data.path or data.name} "
+            "(choose with --model, --data, --set data.image_size=N)"
+        )
+    filled = config.model_copy(update={"model": model, "data": data})
+    return replace(resolved, config=filled, sources=sources), tuple(notes)

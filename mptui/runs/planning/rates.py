@@ -1,0 +1,47 @@
+"""The effective learning rate and batch of a run that is planned, in words. Imports no torch."""
+
+from mptui.config.schema import TrainingConfig
+from mptui.engine.optim.lr_schedule import scaled_lr, warmup_epochs
+
+
+def effective_words(training: TrainingConfig) -> str:
+    """The rate and the batch that an optimizer step really has: after scaling, warm-up and schedule."""
+    rate = f"lr {scaled_lr(training):.3g} for a batch of {_batch(training)}"
+    return f"{rate}{_scaled(training)}, {_over(training)}"
+
+
+def rate_notes(training: TrainingConfig) -> tuple[str, ...]:
+    """Where the rate that a run has is not the one that its settings name: one line each."""
+    notes = []
+    if scaled_lr(training) != training.lr:
+        notes.append(
+            f"Effective learning rate: {scaled_lr(training):.3g} for a batch of {_batch(training)}"
+            f"{_scaled(training)}"
+        )
+    if training.warmup_epochs > warmup_epochs(training):
+        notes.append(
+            f"Warm-up: {warmup_epochs(training):g} epochs, not {training.warmup_epochs:g}: at most "
+            f"{training.warmup_max_fraction:.0%} of the run (training.warmup_max_fraction)"
+        )
+    elif training.warmup_epochs and training.max_steps is not None:
+        notes.append(
+            f"Warm-up: {training.warmup_epochs:g} epochs, or {training.warmup_max_fraction:.0%} of the steps "
+            "where that is less (training.warmup_max_fraction)"
+        )
+    return tuple(notes)
+
+
+def _batch(training: TrainingConfig) -> int:
+    return training.batch_size * training.accumulate
+
+
+def _scaled(training: TrainingConfig) -> str:
+    if scaled_lr(training) == training.lr:
+        return ""
+    return f" ({training.lr:g} for {training.lr_batch_size}, scaled {training.lr_scaling})"
+
+
+def _over(training: TrainingConfig) -> str:
+    warmup = warmup_epochs(training)
+    rise = f"after {warmup:g} epochs of warm-up, " if warmup else ""
+    return f"{rise}{training.schedule} schedule"

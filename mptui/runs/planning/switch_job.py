@@ -1,0 +1,140 @@
+"""Other settings for a run in progress: the job that a preset, a setting or a way back asks for."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from mptui.config.dump import values_of
+from mptui.config.merge import Resolved, resolve
+from mptui.config.schema import RunConfig
+from mptui.config.switch import switched
+from mptui.engine.checkpoint.files import UNDO, Snapshot, read_checkpoint
+from mptui.engine.checkpoint.pointers import target_of
+from mptui.engine.job import Job, ProfileSwitch
+from mptui.engine.mailbox import Command
+from mptui.errors import ConfigError, RunDirectoryError
+from mptui.events import Warned
+from mptui.hardware.advice import choose_precision, default_workers
+from mptui.hardware.host import usable_cpus
+from mptui.runs.planning.build import Emit, PreparedRun, build_job
+from mptui.runs.planning.plan import Plan, Request
+
+
+def build_switch(
+    plan: Plan, prepared: PreparedRun, current: Job, command: Command, folder: Path, emit: Emit
+) -> tuple[Plan, ProfileSwitch]:
+    """The plan and the job that a command asks of a run: `preset NAME`, `set table.key=value`, or `undo`.
+
+    Args:
+        plan: What is in force.
+        prepared: What the run was begun with.
+        current: The job under way: its loaders are kept where the new settings leave them as they are.
+        command: What is asked for.
+        folder: The run's checkpoints.
+        emit: Told what can't change.
+
+    Raises:
+        ConfigError: There is no such profile or setting, it can't be had in this run, or there is nothing to
+            take back.
+    """
+    if command.name == "undo":
+        return _way_back(plan, prepared, current, _read_undo(folder))
+    request, argument = plan.request, command.argument or ""
+    if command.name == "preset":
+        request = replace(request, profile=argument)
+    else:
+        request = replace(request, sets=(*request.sets, argument))
+    preset = resolve(
+        request.profile, task=plan.task, flags=request.flags, sets=request.sets, environ=request.environ
+    )
+    switch = switched(plan.config, preset.config)
+    if command.name == "set" and not switch.changes:
+        why = "; ".join(filter(None, switch.kept.values())) or "this can't change in a run, or is so already"
+        raise ConfigError(f"{argument}: {why}", hint="start another run with --set")
+    fresh = _under(plan, prepared, request, replace(preset, config=switch.config))
+    job = _next_job(plan, fresh, prepared, current)
+    if switch.kept:
+        kept = "; ".join(f"{key} ({why})" if why else key for key, why in switch.kept.items())
+        emit(Warned(code="preset_kept", message=f"can't change in a run and stay: {kept}"))
+    before = {
+        "profile": plan.resolved.profile,
+        "asked": {"profile": plan.request.profile, "sets": list(plan.request.sets)},
+        "config": plan.config.model_dump(mode="json"),
+    }
+    return fresh, ProfileSwitch(job, preset.profile, plan.resolved.profile, switch.changes, before)
+
+
+def _way_back(
+    plan: Plan, prepared: PreparedRun, current: Job, snapshot: Snapshot
+) -> tuple[Plan, ProfileSwitch]:
+    """The plan and the job before the last switch, and the state to restore: `snapshot`, saved before it."""
+    try:
+        before = snapshot.state["switch"]
+        asked, profile = before["asked"], str(before["profile"])
+        config = RunConfig.model_validate(before["config"])
+    except (KeyError, TypeError, ValidationError) as error:
+        raise _no_way_back() from error
+    request = replace(plan.request, profile=asked["profile"], sets=tuple(asked["sets"]))
+    fresh = _under(plan, prepared, request, replace(plan.resolved, config=config, profile=profile))
+    had, back = values_of(plan.config), values_of(config)
+    changes = {key: [str(had[key]), str(back[key])] for key in had if had[key] != back[key]}
+    job = _next_job(plan, fresh, prepared, current)
+    return fresh, ProfileSwitch(job, profile, plan.resolved.profile, changes, back_to=snapshot)
+
+
+def _read_undo(folder: Path) -> Snapshot:
+    """The checkpoint in `folder` that was kept before the last switch.
+
+    Raises:
+        ConfigError: There is none, or it is damaged.
+    """
+    try:
+        path = target_of(folder, UNDO)
+        if path is None:
+            raise _no_way_back()
+        return read_checkpoint(path)
+    except (OSError, RunDirectoryError) as error:
+        raise _no_way_back() from error
+
+
+def _no_way_back() -> ConfigError:
+    return ConfigError(
+        "there is no switch to take back, or the checkpoint before it is gone",
+        hint="switch to another preset, or start another run",
+    )
+
+
+def _under(plan: Plan, prepared: PreparedRun, request: Request, resolved: Resolved) -> Plan:
+    """The plan of a run that goes on under other settings."""
+    config, chosen = resolved.config, prepared.loaders.plan
+    workers = plan.workers
+    if config.data.workers != plan.config.data.workers:
+        workers = default_workers(usable_cpus()) if config.data.workers == "auto" else config.data.workers
+    return replace(
+        plan,
+        request=request,
+        resolved=resolved,
+        precision=chosen.precision
+        if config.precision.mode == chosen.precision.requested
+        else choose_precision(config.precision.mode, plan.device),
+        workers=workers,
+    )
+
+
+def _next_job(plan: Plan, fresh: Plan, prepared: PreparedRun, current: Job) -> Job:
+    """The job of `fresh` after that of `plan`: with its loaders and their caches, where they are the same."""
+    train, val = (
+        loader if _loader_settings(plan, train=train) == _loader_settings(fresh, train=train) else None
+        for loader, train in ((current.train_loader, True), (current.val_loader, False))
+    )
+    loaders, forced = prepared.loaders.of(fresh), prepared.job.force_compile
+    return build_job(fresh, loaders, current.model, force_compile=forced, train=train, val=val)
+
+
+def _loader_settings(plan: Plan, *, train: bool) -> object:
+    """All that a switch can change of what makes the loader of one half."""
+    config = plan.config
+    data = config.data.model_dump(exclude=None if train else {"augment", "mixup_alpha", "cutmix_alpha"})
+    drop_last = train and config.speed.compile != "off"
+    return data, config.training.batch_size, plan.workers, plan.channels_last, drop_last

@@ -1,0 +1,1 @@
+"""A run of another process: control socket, attaching, detaching."""

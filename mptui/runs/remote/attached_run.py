@@ -1,0 +1,309 @@
+"""A run of another process, or one that has ended, as a screen or a console follows it.
+
+What the run had come to is read from its index at once. A thread reads the journal on from there, as far as
+the run's socket says, and follows the socket from then on; without a socket it follows the file. Nobody who
+polls ever waits.
+"""
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mptui.codec import from_record
+from mptui.events import CommandAnswered, Event, RunFinished
+from mptui.runs.remote import control_socket
+from mptui.runs.store import journal
+from mptui.runs.store.directory import CRASHED, status_of
+from mptui.runs.store.index import read_index
+from mptui.runs.store.journal_reader import LONGEST_LINE, read_events
+from mptui.runs.store.lock import is_held
+from mptui.text import clean
+
+LOOK_S = 0.25
+"""How often the file is looked at where there is no socket."""
+
+HELLO_S = 5.0
+"""How long a run may take to answer: it may be busy compiling. Also the time between two tries."""
+
+EVENTS_A_POLL = 8_000
+"""What a screen folds in a fifth of a second."""
+
+PATIENCE_S = 15.0
+"""How long a command waits for a connection before it is refused."""
+
+PENDING_LIMIT = 16
+"""Commands that wait for a connection."""
+
+WAITING_LIMIT = 20_000
+"""Events that wait for who polls; the thread reads no further until some are taken."""
+
+
+class Connection:
+    """The socket of a run: what it said first, then its lines.
+
+    Raises:
+        OSError: There is no socket, or nobody answers.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._socket = control_socket.connect(run, HELLO_S)
+        self._read = bytearray()
+        self._more: list[dict[str, Any]] = []
+        try:
+            self.hello = self._first()
+        except OSError:
+            self._socket.close()
+            raise
+
+    def _first(self) -> dict[str, Any]:
+        until = time.monotonic() + HELLO_S
+        while time.monotonic() < until:
+            if documents := self.documents():
+                hello, *self._more = documents
+                if "hello" not in hello:
+                    raise ConnectionError("this is no run")
+                return hello
+        raise TimeoutError("no answer")
+
+    def documents(self) -> list[dict[str, Any]]:
+        """Wait for what comes next, a while; an empty list where nothing came.
+
+        Raises:
+            OSError: The other side has hung up, or makes no sense.
+        """
+        if self._more:
+            documents, self._more = self._more, []
+            return documents
+        try:
+            data = self._socket.recv(1 << 16)
+        except TimeoutError:
+            return []
+        if not data or len(self._read) > LONGEST_LINE:
+            raise ConnectionError("the run has hung up")
+        self._read += data
+        *lines, rest = self._read.split(b"\n")
+        self._read = rest
+        return [document for line in lines if (document := _document(bytes(line))) is not None]
+
+    def patience(self, seconds: float) -> None:
+        """Wait so long at most for what comes next."""
+        self._socket.settimeout(seconds)
+
+    def send(self, command: str, argument: str | None = None) -> None:
+        """Ask for something, without waiting.
+
+        Raises:
+            OSError: It can't be sent.
+        """
+        line = json.dumps({"command": command, "argument": argument}).encode() + b"\n"
+        self._socket.send(line, socket.MSG_DONTWAIT)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+
+class AttachedRun:
+    """Follows the run in a directory.
+
+    Args:
+        run: Its directory.
+        readonly: Send no commands.
+
+    Attributes:
+        view: What the run had come to before the first event that `poll` gives.
+    """
+
+    hosted = False
+    can_detach = False
+    request = None
+
+    def __init__(self, run: Path, *, readonly: bool = False) -> None:
+        self.run = run
+        self.profiles: Sequence[str] = ()
+        self.exit_code = 0
+        self._readonly = readonly
+        self._events: deque[Event] = deque()
+        self.view, self._position = read_index(run)
+        self._step, self._time = self.view.step, self.view.time
+        self._finished = self.view.finished if self.view.phase == "finished" else None
+        self._lived = False
+        self._asked = ""
+        self._connection: Connection | None = None
+        self._pending: deque[tuple[str, str | None]] = deque(maxlen=PENDING_LIMIT)
+        self._patient_until = 0.0
+        self._next_try = 0.0
+        self._lock = threading.Lock()
+        self._closing, self._ended = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._work, name="mptui-attached", daemon=True)
+
+    def start(self) -> "AttachedRun":
+        """Begin to follow."""
+        self._patient_until = time.monotonic() + PATIENCE_S
+        self._thread.start()
+        return self
+
+    @property
+    def finished(self) -> bool:
+        """Whether no further event will come. `exit_code` is then the run's, if it ended meanwhile."""
+        return self._ended.is_set() and not self._events
+
+    def poll(self) -> list[Event]:
+        """Take the events that came since the last call."""
+        return [self._events.popleft() for _ in range(min(len(self._events), EVENTS_A_POLL))]
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for the end; whether it has come."""
+        return self._ended.wait(timeout)
+
+    def send(self, command: str, argument: str | None = None) -> None:
+        """Ask the run for something, now or when it has answered; what can't be asked is refused."""
+        if self._readonly:
+            self._refuse(command, "this screen only watches")
+            return
+        with self._lock:
+            self._pending.append((command, argument))
+            self._send_pending()
+
+    def close(self) -> None:
+        """Stop to follow."""
+        self._closing.set()
+        self._thread.join(2 * LOOK_S)
+
+    # -- the thread
+
+    def _work(self) -> None:
+        try:
+            while not self._closing.is_set():
+                alive = is_held(self.run)  # asked before reading: what it wrote last is read
+                self._lived |= alive
+                if alive and self._connect():
+                    self._follow()
+                    continue
+                self._read(None)
+                with self._lock:
+                    self._send_pending()
+                if not alive:
+                    self._end()
+                    return
+                self._closing.wait(LOOK_S)
+        finally:
+            self._ended.set()
+
+    def _connect(self) -> bool:
+        if time.monotonic() < self._next_try:
+            return False
+        try:
+            connection = Connection(self.run)
+        except TimeoutError:
+            self._next_try = time.monotonic() + HELLO_S
+            return False
+        except OSError:
+            return False
+        connection.patience(LOOK_S)
+        presets = connection.hello.get("presets")
+        self.profiles = [clean(str(name), 100) for name in presets] if isinstance(presets, list) else []
+        with self._lock:
+            self._connection = connection
+            self._send_pending()
+        return True
+
+    def _send_pending(self) -> None:
+        """Send what was asked for; without a connection it waits a while, in which one may come."""
+        if self._connection is None and time.monotonic() < self._patient_until:
+            return
+        while self._pending:
+            self._asked, argument = self._pending.popleft()
+            try:
+                if self._connection is None:
+                    raise ConnectionError
+                self._connection.send(self._asked, argument)
+            except OSError:
+                self._refuse(self._asked, f"no connection to the run; see mptui stop {self.run.name}")
+
+    def _follow(self) -> None:
+        """The journal as far as the socket says, then the socket until it is lost."""
+        assert self._connection is not None
+        try:
+            end = self._connection.hello.get("journal")
+            self._read(end if isinstance(end, int) else None)
+            while not self._closing.is_set():
+                for document in self._connection.documents():
+                    self._take(document)
+        except OSError:
+            pass
+        finally:
+            with self._lock:
+                self._connection.close()
+                self._connection = None
+                self._patient_until = time.monotonic() + PATIENCE_S
+
+    def _take(self, document: dict[str, Any]) -> None:
+        if "error" in document:
+            self._refuse(self._asked, clean(str(document["error"]), 200))
+        record, at = document.get("event"), document.get("at")
+        event = from_record(record) if isinstance(record, dict) else None
+        if isinstance(at, int):
+            self._position = max(self._position, at)
+        if event is not None:
+            self._put([event])
+
+    def _read(self, end: int | None) -> None:
+        """Read the journal on, up to byte `end`; one that can't be read has nothing new."""
+        with contextlib.suppress(OSError):
+            for position, events in read_events(self.run / journal.NAME, self._position, end):
+                self._position = position
+                self._put(events)
+                if self._closing.is_set():
+                    return
+
+    def _put(self, events: list[Event]) -> None:
+        while len(self._events) > WAITING_LIMIT and not self._closing.is_set():
+            self._closing.wait(LOOK_S)
+        if events:
+            latest = events[-1]
+            self._finished = latest if isinstance(latest, RunFinished) else None
+            self._step, self._time = latest.step, latest.time
+            self._events.extend(events)
+
+    def _end(self) -> None:
+        """Nobody trains it any more: it has said how it ended, or it has crashed."""
+        finished = self._finished
+        if finished is None:
+            finished = _how_it_ended(self.run, self._step, self._time or time.time())
+            self._put([finished])
+        self.exit_code = finished.exit_code if self._lived else 0
+
+    def _refuse(self, command: str, why: str) -> None:
+        self._events.append(CommandAnswered(step=self._step, command=command, state="refused", detail=why))
+
+
+def _how_it_ended(run: Path, step: int, when: float) -> RunFinished:
+    """The end of a run whose journal has none: the disk took only the summary, or it has crashed."""
+    summary = status_of(run)
+    crashed = summary["status"] == CRASHED
+    code, seconds = summary.get("exit_code"), (summary.get("time") or {}).get("total_s")
+    return RunFinished(
+        time=when,
+        step=step,
+        status=clean(str(summary["status"])),
+        exit_code=code if isinstance(code, int) and not crashed else 1,
+        message="the process that trained it is gone: killed, or the machine went down" if crashed else "",
+        hint=f"go on with it: mptui resume {run.name}" if crashed else "",
+        directory=str(run),
+        seconds=seconds if isinstance(seconds, float) else 0.0,
+    )
+
+
+def _document(line: bytes) -> dict[str, Any] | None:
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None

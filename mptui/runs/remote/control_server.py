@@ -1,0 +1,353 @@
+"""The control socket of a run: whoever is connected gets every event, and what they ask goes to the session.
+
+It speaks lines of JSON. A client is told first
+
+    {"hello": 1, "run": "…", "profile": "fast", "presets": ["fast", …], "journal": 81920}
+
+and then every event that is not in the first `journal` bytes of the journal, each with the length of the
+journal after it, so that a client always knows how far it has come:
+
+    {"at": 82310, "event": {"event": "step", …}}
+
+A client may say `{"command": "pause"}` or `{"command": "preset", "argument": "fast"}`; what is not understood
+is answered with `{"error": "…"}`. A client that does not keep up is dropped: it reads on in the journal.
+"""
+
+import contextlib
+import json
+import os
+import re
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import get_args
+
+from mptui.codec import to_record
+from mptui.config.profiles import list_profiles
+from mptui.config.schema import NumericsMode
+from mptui.engine.mailbox import COMMANDS
+from mptui.errors import MptuiError
+from mptui.events import Event
+from mptui.runs.remote.control_socket import SocketPlace, is_own, listen
+from mptui.runs.store import journal
+from mptui.text import clean
+
+VERSION = 1
+LINE_LIMIT = 4096
+"""Bytes of a line that a client may send."""
+
+BEHIND_LIMIT = 4 << 20
+"""Bytes that wait for a client before it is dropped."""
+
+WAITING_LIMIT = 10_000
+"""Events that wait for this thread before all clients are dropped."""
+
+CLIENTS_LIMIT = 128
+COMMANDS_A_SECOND = 20
+_SETTING = re.compile(r"[a-z0-9_.]{1,60}=[^\x00-\x1f]{1,200}")
+NUMERICS = get_args(NumericsMode)
+FAULTS_LIMIT = 20
+"""Lines that are no commands before their sender is dropped."""
+
+DEAF_S = 1.0
+"""How long no client is taken after one could not be."""
+
+ENDING_S = 1.0
+"""How long the end of a run waits for clients to take the last events."""
+
+PRESETS = 9
+"""A digit switches to each."""
+
+
+def preset_names(environ: Mapping[str, str]) -> list[str]:
+    """The presets of a run, in the order of their digits."""
+    return [info.name for info in list_profiles(environ)][:PRESETS]
+
+
+class _Client:
+    """One connection: what it said so far, and what it has not taken yet.
+
+    Events are numbered; those up to `since` it reads in the journal.
+    """
+
+    def __init__(self, connection: socket.socket, since: int) -> None:
+        self.connection, self.since = connection, since
+        self.said, self.waiting = bytearray(), bytearray()
+        self.faults = 0
+
+
+class ControlServer:
+    """Serves the control socket of one run, in a thread of its own.
+
+    Args:
+        run: The run's directory; this process has claimed it.
+        presets: What `preset` may name.
+        profile: Says which profile is in force.
+        send: Takes a command and its argument; may raise an MptuiError.
+        clock: Seconds, for the limit of commands a second: of all clients together.
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        *,
+        presets: Sequence[str],
+        profile: Callable[[], str],
+        send: Callable[[str, str | None], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._run, self._presets, self._profile, self._send = run, list(presets), profile, send
+        self._clock = clock
+        self._second = self._commands = 0
+        self._lock = threading.Lock()
+        self._events: deque[tuple[int, int, Event]] = deque()
+        self._lost = False
+        self._count = self._at = 0
+        self._clients: list[_Client] = []
+        self._place: SocketPlace | None = None
+        self._deaf_until = 0.0
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="mptui-control", daemon=True)
+
+    def open(self) -> None:
+        """Make the socket, and begin to serve it.
+
+        Raises:
+            OSError: There is no place for it.
+        """
+        self._place = listen(self._run)
+        self._listener = self._place.listener
+        self._at = _size(self._run)
+        self._selector = selectors.DefaultSelector()
+        self._bell, self._button = socket.socketpair()
+        for end in (self._bell, self._button):
+            end.setblocking(False)
+        self._selector.register(self._bell, selectors.EVENT_READ)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._thread.start()
+
+    def put(self, event: Event) -> None:
+        """Pass on an event that the journal has just got; one thread at a time. Never waits for a client."""
+        at = _size(self._run)
+        with self._lock:
+            self._at = at or self._at
+            self._count += 1
+            if not self._clients:
+                return
+            if len(self._events) >= WAITING_LIMIT:
+                self._events.clear()
+                self._lost = True
+            self._events.append((self._count, self._at, event))
+        self._ring()
+
+    def close(self, *, remove: bool = True) -> None:
+        """Give the clients what is left, and remove the socket, unless it is another process's by now."""
+        if self._place is None:
+            return
+        self._closing.set()
+        self._ring()
+        self._thread.join(2 * ENDING_S)
+        if remove:
+            self._place.remove()
+        else:
+            self._listener.close()
+        self._place = None
+
+    def _ring(self) -> None:
+        with contextlib.suppress(OSError):  # it rings already
+            self._button.send(b"\0")
+
+    # -- the thread
+
+    def _serve(self) -> None:
+        while not self._closing.is_set():
+            for key, ready in self._selector.select(DEAF_S if self._deaf_until else None):
+                if key.fileobj is self._bell:
+                    self._hear()
+                elif key.data is None:
+                    self._accept()
+                else:
+                    self._attend(key.data, ready)
+            self._listen_again()
+            self._deliver()
+        self._part()
+
+    def _hear(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._bell.recv(4096):
+                pass
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError:  # no more files can be opened: a caller that waits must not keep this thread busy
+            self._selector.unregister(self._listener)
+            self._deaf_until = time.monotonic() + DEAF_S
+            return
+        connection.setblocking(False)
+        if len(self._clients) >= CLIENTS_LIMIT or not is_own(connection):
+            connection.close()
+            return
+        with self._lock:
+            client, at = _Client(connection, self._count), self._at
+            self._clients.append(client)
+        self._selector.register(connection, selectors.EVENT_READ, client)
+        hello = {"hello": VERSION, "run": self._run.name, "profile": self._profile()}
+        self._say(client, _line({**hello, "presets": self._presets, "journal": at}))
+        self._flush(client)
+
+    def _listen_again(self) -> None:
+        """Take clients again after a while in which that could not be."""
+        if self._deaf_until and time.monotonic() >= self._deaf_until:
+            self._deaf_until = 0.0
+            self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def _attend(self, client: _Client, ready: int) -> None:
+        if ready & selectors.EVENT_READ:
+            self._listen_to(client)
+        if client in self._clients:
+            self._flush(client)
+
+    def _listen_to(self, client: _Client) -> None:
+        try:
+            data = client.connection.recv(LINE_LIMIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(client)
+            return
+        client.said += data
+        *lines, rest = client.said.split(b"\n")
+        client.said = rest
+        for line in lines:
+            if client.faults < FAULTS_LIMIT:
+                self._obey(client, bytes(line))
+        if len(rest) > LINE_LIMIT:
+            client.faults = FAULTS_LIMIT
+        if client.faults >= FAULTS_LIMIT:
+            self._drop(client)
+
+    def _obey(self, client: _Client, line: bytes) -> None:
+        try:
+            command, argument = self._understood(line)
+            if not self._may_command():
+                raise ValueError("too many commands at once")
+            self._send(command, argument)
+        except (ValueError, MptuiError) as error:
+            client.faults += 1
+            self._say(client, _line({"error": clean(str(error), 200)}))
+
+    def _may_command(self) -> bool:
+        """Count a command; whether it is not one too many for this second."""
+        second = int(self._clock())
+        if second != self._second:
+            self._second, self._commands = second, 0
+        self._commands += 1
+        return self._commands <= COMMANDS_A_SECOND
+
+    def _understood(self, line: bytes) -> tuple[str, str | None]:
+        """What a line asks for.
+
+        Raises:
+            ValueError: Nothing that this run knows.
+        """
+        try:
+            document = json.loads(line) if len(line) <= LINE_LIMIT else None
+        except (ValueError, RecursionError):
+            document = None
+        if not isinstance(document, dict) or document.get("command") not in COMMANDS:
+            raise ValueError(f"no command; there are: {', '.join(COMMANDS)}")
+        command, argument = str(document["command"]), document.get("argument")
+        if command == "numerics" and argument in NUMERICS:
+            return command, argument
+        if command == "set":
+            if not isinstance(argument, str) or not _SETTING.fullmatch(argument):
+                raise ValueError("no setting; write it as table.key=value")
+            return command, argument
+        if command != "preset":
+            return command, None
+        if argument not in self._presets:
+            raise ValueError(f"no such preset; there are: {', '.join(self._presets)}")
+        return command, argument
+
+    def _deliver(self) -> None:
+        """Give what came in to everyone who has not read it in the journal."""
+        with self._lock:
+            events, lost = list(self._events), self._lost
+            self._events.clear()
+            self._lost = False
+        if lost:
+            for client in list(self._clients):
+                self._drop(client)
+        for number, at, event in events:
+            line = _line({"at": at, "event": to_record(event)})
+            for client in list(self._clients):
+                if number > client.since:
+                    self._say(client, line)
+        for client in list(self._clients):
+            self._flush(client)
+
+    def _say(self, client: _Client, line: bytes) -> None:
+        if len(client.waiting) + len(line) > BEHIND_LIMIT:
+            self._flush(client)
+        if len(client.waiting) + len(line) > BEHIND_LIMIT:
+            self._drop(client)
+        client.waiting += line
+
+    def _flush(self, client: _Client) -> None:
+        """Send what the client takes now."""
+        if client not in self._clients:
+            return
+        try:
+            while client.waiting:
+                del client.waiting[: client.connection.send(client.waiting)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._drop(client)
+            return
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.waiting else 0)
+        if self._selector.get_key(client.connection).events != wanted:
+            self._selector.modify(client.connection, wanted, client)
+
+    def _drop(self, client: _Client) -> None:
+        if client not in self._clients:
+            return
+        with self._lock:
+            self._clients.remove(client)
+        self._selector.unregister(client.connection)
+        client.connection.close()
+
+    def _part(self) -> None:
+        """Give everyone the last events, as long as they take them at once; then hang up."""
+        until = time.monotonic() + ENDING_S
+        self._deliver()
+        while any(client.waiting for client in self._clients) and time.monotonic() < until:
+            for key, ready in self._selector.select(0.05):
+                if key.data is not None and ready & selectors.EVENT_WRITE:
+                    self._flush(key.data)
+        for client in list(self._clients):
+            self._drop(client)
+        self._selector.close()
+        for end in (self._bell, self._button):
+            end.close()
+
+
+def _size(run: Path) -> int:
+    """The length of the journal; 0 where it can't be seen."""
+    try:
+        return os.stat(run / journal.NAME).st_size  # noqa: PTH116 - for each event, and twice as fast
+    except OSError:
+        return 0
+
+
+def _line(document: Mapping[str, object]) -> bytes:
+    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode() + b"\n"

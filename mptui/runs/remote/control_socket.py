@@ -1,0 +1,173 @@
+"""Where the control socket of a run is, for its owner alone, and how it is found from the run's directory.
+
+It is `control.sock` in the directory. A path of more than about 107 bytes can't be a socket's, and some disks
+hold none: then it is in a private folder under `$XDG_RUNTIME_DIR` or the temporary folder, and `control.sock`
+is a link to it.
+"""
+
+import contextlib
+import os
+import socket
+import stat
+import struct
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+NAME = "control.sock"
+LONGEST = 103
+"""Bytes of a path that every system takes: Linux 107, macOS 103."""
+
+_PREFIX = "mptui-"
+_YOUNG_S = 60.0
+"""A folder may be so young that its process does not listen yet."""
+
+_CREDENTIALS = struct.Struct("3i")
+
+
+class SocketPlace:
+    """A listening socket, and what must go when it does."""
+
+    def __init__(self, listener: socket.socket, path: Path, folder: Path | None, link: Path | None) -> None:
+        self.listener, self.path = listener, path
+        self._folder, self._link = folder, link
+
+    def remove(self) -> None:
+        """Close the socket, and leave nothing of it on the disk."""
+        self.listener.close()
+        for path in (self.path, self._link):
+            with contextlib.suppress(OSError):
+                if path is not None:
+                    path.unlink()
+        if self._folder is not None:
+            with contextlib.suppress(OSError):
+                self._folder.rmdir()
+
+
+def listen(run: Path) -> SocketPlace:
+    """Make the socket of `run`, whose owner this process is: what an earlier owner left is replaced.
+
+    Raises:
+        OSError: There is no place for one.
+    """
+    link = run.resolve() / NAME
+    with contextlib.suppress(FileNotFoundError):
+        link.unlink()
+    _remove_abandoned()
+    with contextlib.suppress(OSError):
+        return SocketPlace(_listener(link), link, None, None)
+    folder = _private_folder()
+    try:
+        path = folder / NAME
+        place = SocketPlace(_listener(path), path, folder, link)
+    except OSError:
+        folder.rmdir()
+        raise
+    try:
+        link.symlink_to(path)
+    except OSError:
+        place.remove()
+        raise
+    return place
+
+
+def connect(run: Path, timeout: float) -> socket.socket:
+    """Connect to the socket of `run`; reads and writes on it wait `timeout` seconds at most.
+
+    Raises:
+        OSError: There is none, nobody listens, or it is another user's.
+    """
+    path = run.resolve() / NAME
+    with contextlib.suppress(OSError):  # no link
+        path = path.readlink()
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(timeout)
+        connection.connect(str(path))
+        if not is_own(connection):
+            raise PermissionError("another user listens there")
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def is_own(connection: socket.socket) -> bool:
+    """Whether the process at the other end is of this user, as far as the system says."""
+    uid = peer_uid(connection)
+    return uid is None or uid == os.geteuid()
+
+
+def peer_uid(connection: socket.socket) -> int | None:
+    """The user of the process at the other end; None where the system has no word for it."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    answer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _pid, uid, _gid = _CREDENTIALS.unpack(answer)
+    return int(uid)
+
+
+def _listener(path: Path) -> socket.socket:
+    """Bind and listen. Nobody can connect before `listen`, and by then the socket is its owner's alone."""
+    if len(os.fsencode(path)) > LONGEST:
+        raise OSError(f"{path}: too long for a socket")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(128)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
+    return listener
+
+
+def _private_folder() -> Path:
+    """A new folder that only this user can enter, whatever the umask."""
+    failure = OSError("no folder for a socket")
+    for base in _bases():
+        try:
+            return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+def _remove_abandoned() -> None:
+    """Remove this user's private folders whose socket nobody listens on: their processes were killed."""
+    for base in _bases():
+        for folder in Path(base).glob(f"{_PREFIX}*"):
+            with contextlib.suppress(OSError):
+                if _is_abandoned(folder):
+                    (folder / NAME).unlink()
+                    folder.rmdir()
+
+
+def _is_abandoned(folder: Path) -> bool:
+    """Whether a folder of this user holds only a socket that refuses, and not since just now.
+
+    Raises:
+        OSError: It can't be looked at.
+    """
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        return False
+    if time.time() - status.st_mtime < _YOUNG_S or [path.name for path in folder.iterdir()] != [NAME]:
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.setblocking(False)
+        try:
+            connection.connect(str(folder / NAME))
+        except ConnectionRefusedError:
+            return stat.S_ISSOCK((folder / NAME).lstat().st_mode)
+    return False
+
+
+def _bases() -> Iterator[str]:
+    if base := os.environ.get("XDG_RUNTIME_DIR"):
+        yield base
+    yield tempfile.gettempdir()

@@ -1,0 +1,1 @@
+"""The process that owns a run: worker thread, watchdog, exit status."""

@@ -1,0 +1,400 @@
+"""A session hosts one run: the worker thread that trains, and everyone who listens or steers.
+
+The worker and the rest of the process share one mailbox of commands and one bounded buffer of events a
+listener, nothing else. The thread is the session's own: no screen's end ends it.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from mptui.codec import to_record
+from mptui.config.dump import to_toml
+from mptui.engine.checkpoint.async_saver import Saver
+from mptui.engine.checkpoint.files import never_saved
+from mptui.engine.guards.divergence import REPORT
+from mptui.engine.job import ProfileSwitch
+from mptui.engine.mailbox import Command, Left, Mailbox, Stopped
+from mptui.engine.trainer import Trainer
+from mptui.errors import DiskError, MptuiError, RunDirectoryError
+from mptui.events import (
+    SCHEMA_VERSION,
+    CommandAnswered,
+    DeviceSample,
+    Diagnosed,
+    Event,
+    Paused,
+    PhaseChanged,
+    Recovered,
+    Resumed,
+    Warned,
+)
+from mptui.hardware.device_sampler import DeviceSampler
+from mptui.runs.planning.autoselect import Decider
+from mptui.runs.planning.build import PreparedRun, check_space, prepare, run_started
+from mptui.runs.planning.plan import Plan
+from mptui.runs.planning.switch_job import build_switch
+from mptui.runs.remote.control_server import ControlServer, preset_names
+from mptui.runs.session.ending import last_event, result_of_loss, write_files
+from mptui.runs.session.event_buffer import EventBuffer
+from mptui.runs.session.exit_status import (
+    RunResult,
+    exit_code,
+    not_deterministic,
+    out_of_memory,
+    status_of_error,
+)
+from mptui.runs.session.heartbeat import pulse
+from mptui.runs.session.resuming import settings_before, take_up
+from mptui.runs.session.shutdown import WORKER
+from mptui.runs.session.watchdog import Watchdog
+from mptui.runs.store import directory
+from mptui.runs.store.bad_samples import NAME as BAD_SAMPLES
+from mptui.runs.store.data_record import note_data
+from mptui.runs.store.environment import describe_environment, redact
+from mptui.runs.store.ownership import Ownership
+from mptui.runs.store.writer import Records
+from mptui.runs.trackers import follow
+from mptui.text import clean
+
+
+class Session:
+    """One run in this process.
+
+    Args:
+        plan: What will be done.
+        run: The run's directory, made by `directory.create_run`.
+        resume: Go on from the run's newest checkpoint.
+        force_compile: Compile even where that can't repay itself.
+    """
+
+    measures_costs = True
+    """Whether a slow precision that was asked for is measured, to warn of its cost."""
+
+    def __init__(self, plan: Plan, run: Path, *, resume: bool = False, force_compile: bool = False) -> None:
+        self.plan, self.run = plan, run
+        self.mailbox = Mailbox()
+        self._resume, self._force_compile = resume, force_compile
+        self._listeners: list[EventBuffer] = []
+        self._lock = threading.Lock()
+        self._step, self._phase = 0, ""
+        self._trainer: Trainer | None = None
+        self._result: RunResult | None = None
+        self._thread = threading.Thread(target=self._work, name=WORKER, daemon=True)
+        self._ended = threading.Event()
+        self._trackers = contextlib.ExitStack()
+        self._left = False
+        self._control = ControlServer(
+            run,
+            presets=preset_names(plan.request.environ),
+            profile=lambda: self.plan.resolved.profile,
+            send=self.send,
+        )
+
+    # -- for whoever watches and steers
+
+    def listen(self) -> EventBuffer:
+        """A buffer that gets every event from now on; any number may listen."""
+        buffer = EventBuffer()
+        self._listeners.append(buffer)
+        return buffer
+
+    def start(self) -> None:
+        """Begin, in the session's thread.
+
+        Raises:
+            ConfigError: A run that is resumed can't have a setting that is asked for.
+            RunDirectoryError: Another process trains this run.
+            DiskError: The run's directory can't be written.
+        """
+        self._before = settings_before(self.run, self.plan.config) if self._resume else None
+        self._ownership = Ownership(self.run, self._give_up)
+        self._started = time.monotonic()
+        try:
+            self._records = Records(
+                self.run, self._ownership.change, is_owner=lambda: self._taken_over() is None
+            )
+            self._ownership.untouched = self._records.untouched
+        except DiskError:
+            self._ownership.release()
+            raise
+        self._watchdog = Watchdog(self.run, 60 * self.plan.config.guards.hang_minutes, self._warn)
+        try:
+            self._control.open()
+        except OSError as error:
+            self._warn("control", f"no control socket, so others can only watch and send signals: {error}")
+        self._thread.start()
+
+    def send(self, command: str, argument: str | None = None) -> None:
+        """Ask for something; it is taken between two steps."""
+        self._emit(CommandAnswered(step=self._step, command=command, state="asked", detail=argument or ""))
+        self.mailbox.post(Command(command, argument))
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has ended and everything is written."""
+        return self._ended.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the end; whether it has come."""
+        return self._ended.wait(timeout)
+
+    @property
+    def result(self) -> RunResult:
+        """How the run ended; only once it has."""
+        if self._result is None:
+            raise RuntimeError("the run has not ended")
+        return self._result
+
+    # -- the worker
+
+    def _work(self) -> None:
+        with contextlib.suppress(Left):  # the run has ended without this thread
+            self._work_to_the_end()
+
+    def _work_to_the_end(self) -> None:
+        error: MptuiError | None = None
+        bug: BaseException | None = None
+        status, code = "completed", 0
+        try:
+            self._train()
+        except Stopped as stop:
+            status, code = "stopped", exit_code(stop.signal)
+        except Left:
+            raise
+        except MptuiError as caught:
+            error = caught
+        except BaseException as caught:  # noqa: BLE001 - a bug: kept, told, and raised again by the owner
+            error = not_deterministic(caught) or out_of_memory(caught)
+            if error is None:
+                bug, status, code = caught, "failed", 1
+        if error is not None:
+            status, code = status_of_error(error), error.exit_code
+        self.mailbox.way_out.close()
+        self._end(status, code, error, bug)
+
+    def _end_without_worker(self) -> None:
+        """End a run that was asked to stop while it compiles: all that it has learnt is saved."""
+        with self._lock:
+            self._left = True
+        with contextlib.suppress(Exception):  # another project's code
+            self._trackers.close()
+        try:
+            if self._trainer is not None:
+                self._note_figures(self._trainer, self._trainer.device)
+        finally:
+            self._end("stopped", exit_code(self.mailbox.stop_signal), None, None)
+
+    def _train(self) -> None:
+        plan = self.plan
+        device = torch.device(plan.device.torch_name)
+        goes_on = self._goes_on()
+        if not goes_on:  # what a resume is asked for is kept once it is in force
+            self._write_config(plan)
+        environment = describe_environment(plan.device, plan.driver)
+        guard = self._ownership.change
+        directory.write_json(self.run / directory.ENVIRONMENT, environment, guard)
+        if goes_on:
+            self._records.summary.go_on_from(directory.read_summary(self.run))
+        self._records.write_summary()
+        self._emit(PhaseChanged(phase="starting"))
+        sampler = DeviceSampler(plan.device.torch_name, uuid=plan.device.uuid)
+        with pulse(sampler, self._beat), self._trackers:
+            self._trackers.enter_context(follow(plan.config, self.run, self.listen, self._warn))
+            check_stop, costs = self.mailbox.check_stop, self.measures_costs
+            decider = Decider(self.run, goes_on, self._emit, check_stop, guard, measure_costs=costs)
+            prepared = prepare(
+                plan,
+                emit=self._emit,
+                mailbox=self.mailbox,
+                on_bad=lambda problem: self._records.bad_samples.add([problem]),
+                force_compile=self._force_compile,
+                decide=decider.decide,
+                goes_on=goes_on,
+            )
+            self.plan = prepared.loaders.plan  # what only the data decides is chosen now, and stays so
+            if self.plan.precision.warning is not None:  # with the measured factor, where one was measured
+                self._warn("precision", self.plan.precision.warning)
+            with contextlib.ExitStack() as stack:
+                self._note_problems(prepared)
+                note_data(self.run, prepared.dataset, self._warn)
+                saver = stack.enter_context(self._saver())
+                trainer = self._trainer = Trainer(
+                    prepared.job,
+                    emit=self._emit,
+                    mailbox=self.mailbox,
+                    saver=saver,
+                    rebuild=partial(self._rebuild, prepared),
+                )
+                stack.callback(trainer.close)
+                self._watchdog.reading = lambda: trainer.job.train_loader.reading
+                resumed = None
+                if self._resume:
+                    resumed = take_up(trainer, self.run, self._before, self._warn, guard)
+                self._write_config(self.plan)
+                self._check_space(prepared)
+                self.mailbox.check_stop()  # nothing was trained yet: there is nothing to save
+                self._emit(run_started(self.plan, self.run, prepared, trainer, resumed))
+                try:
+                    trainer.train()
+                finally:
+                    self._note_figures(trainer, device)
+
+    def _saver(self) -> Saver:
+        return Saver(
+            self.run / directory.CHECKPOINTS,
+            self.plan.config.checkpoint,
+            self._emit,
+            hold=self._held,
+            should_stop=lambda: self.mailbox.stop_asked,
+            guard=self._ownership.change,
+        )
+
+    def _write_config(self, plan: Plan) -> None:
+        directory.write_text(self.run / directory.CONFIG, to_toml(plan.config), self._ownership.change)
+
+    @contextlib.contextmanager
+    def _held(self, error: DiskError) -> Iterator[None]:
+        """Say that the run waits for the disk, and when it goes on."""
+        before, since = self._phase, time.monotonic()
+        self._warn("disk", f"{error.message}; the run waits: {error.hint}")
+        self._emit(PhaseChanged(step=self._step, phase="paused", detail="waits for the disk"))
+        self._emit(Paused(step=self._step))
+        yield
+        waited = f"saved after {time.monotonic() - since:.0f} s of waiting; no step is lost"
+        self._emit(Recovered(step=self._step, problem="disk", action=waited))
+        self._emit(Resumed(step=self._step))
+        self._emit(PhaseChanged(step=self._step, phase=before))
+
+    def _check_space(self, prepared: PreparedRun) -> None:
+        check_space(self.run / directory.CHECKPOINTS, prepared.job)
+
+    def _rebuild(self, prepared: PreparedRun, command: Command) -> ProfileSwitch:
+        assert self._trainer is not None, "it asks for this"
+        folder = self.run / directory.CHECKPOINTS
+        plan, switch = build_switch(self.plan, prepared, self._trainer.job, command, folder, self._emit)
+        return replace(switch, accept=partial(self._accept, plan))
+
+    def _accept(self, plan: Plan) -> None:
+        self._write_config(plan)
+        self.plan = plan
+
+    def _goes_on(self) -> bool:
+        """Whether this is a resume of something that was saved."""
+        return self._resume and not never_saved(self.run / directory.CHECKPOINTS)
+
+    def _end(self, status: str, code: int, error: MptuiError | None, bug: BaseException | None) -> None:
+        """Write how it ended, let go of the run, and wake who waits for it, whatever fails on the way."""
+        result = RunResult(status, code, self._records.summary.document, error, bug)
+        try:
+            with contextlib.ExitStack() as stack:
+                stack.callback(self._ownership.release)
+                stack.callback(self._records.close)
+                stack.callback(self._close_control)
+                self._write_files(result)
+                if (lost := self._taken_over()) is not None:
+                    result = result_of_loss(lost, result.summary)
+                    self._write_files(result)
+                self._write_end(result)
+        except Exception as caught:  # noqa: BLE001 - a bug: raised again by who waits, unless there is one
+            if result.error is None and result.bug is None:
+                result = replace(result, status="failed", exit_code=1, bug=caught)
+        finally:
+            self._result = result
+            self._ended.set()
+
+    def _write_files(self, result: RunResult) -> None:
+        with self._lock:
+            self._left = True  # whatever other threads tell from now on comes after the end
+            write_files(self.run, self._records, self._ownership, result)
+
+    def _write_end(self, result: RunResult) -> None:
+        seconds = time.monotonic() - self._started
+        finished = last_event(self.run, result, step=self._step, seconds=seconds)
+        with self._lock:
+            if not self._taken_over():
+                self._records.bad_samples.write()
+                self._records.take(finished)
+            for listener in self._listeners:
+                listener.put(finished)
+            self._control.put(finished)
+
+    def _close_control(self) -> None:
+        """Close the socket, without the session's lock: its thread may wait for that in a command."""
+        self._control.close(remove=not self._taken_over())
+
+    # -- telling
+
+    def _emit(self, event: Event) -> None:
+        """To the journal first, then to everyone. From any of the session's threads."""
+        if self._taken_over():
+            return
+        with self._lock:
+            if self._left:
+                return
+            self._step = max(self._step, event.step)
+            if isinstance(event, PhaseChanged):
+                self._phase = event.phase
+            self._records.take(event)
+            self._watchdog.note(event)
+            for listener in self._listeners:
+                listener.put(event)
+            self._control.put(event)
+        if isinstance(event, Diagnosed) and event.problem == "divergence" and not self._taken_over():
+            with contextlib.suppress(DiskError, RunDirectoryError):  # the journal has it too
+                report = {"version": SCHEMA_VERSION, **to_record(event)}
+                directory.write_json(self.run / REPORT, report, self._ownership.change)
+
+    def _warn(self, code: str, message: str) -> None:
+        self._emit(Warned(step=self._step, code=code, message=clean(redact(message))))
+
+    def _beat(self, sample: DeviceSample | None) -> bool:
+        """Once a second: what the device does, what is due for the files, a stop that the worker misses.
+
+        Returns:
+            Whether the run goes on.
+        """
+        taken_over = self._taken_over()
+        if sample is not None:
+            self._emit(replace(sample, step=self._step))
+        if self.mailbox.stop_asked and self.mailbox.way_out.take():
+            self._end_without_worker()
+            return False
+        if taken_over:
+            return True
+        self._records.beat(self._emit, self._step)
+        trainer = self._trainer
+        self._watchdog.look(trainer and (trainer.step, trainer.cursor.sample))
+        return True
+
+    def _taken_over(self) -> RunDirectoryError | None:
+        """Why nothing more may be written to the run, which then stops; None while it is this process's."""
+        return self._ownership.lost()
+
+    def _give_up(self) -> None:
+        self._records.give_up()
+        self.mailbox.stop(None)
+
+    def _note_problems(self, prepared: PreparedRun) -> None:
+        """Keep the list of files that the scan left out."""
+        problems = prepared.dataset.problems
+        self._records.bad_samples.add(problems)
+        self._records.bad_samples.write()
+        if problems:
+            names = ", ".join(clean(f"{p.path} ({p.reason})") for p in problems[:5])
+            more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
+            self._warn("bad_samples", f"left out {len(problems)} files: {names}{more}; see {BAD_SAMPLES}")
+
+    def _note_figures(self, trainer: Trainer, device: torch.device) -> None:
+        document = self._records.summary.document
+        if (rate := trainer.reporter.median_rate()) is not None:
+            document["samples_per_second"] = rate
+        document["time"]["first_step_s"] = trainer.outcome.first_step_s
+        document["time"]["data_wait_fraction"] = trainer.reporter.wait_fraction()
+        self._records.summary.measure(device)

@@ -1,0 +1,1 @@
+"""A run's directory: lock, journal, index, summary, environment."""

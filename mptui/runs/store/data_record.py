@@ -1,0 +1,49 @@
+"""data.json: what the set of a run consisted of when it was last trained on.
+
+A resume compares it with the set as it is then, and says what has changed.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mptui.data.core.types import Dataset
+from mptui.data.formats.fingerprint import Fingerprint, changes, fingerprint
+from mptui.runs.store import directory
+
+NAME = "data.json"
+
+
+def note_data(run: Path, dataset: Dataset, warn: Callable[[str, str], None]) -> None:
+    """Keep what the set consists of, and warn where that is not what was kept before.
+
+    Args:
+        run: The run's directory; one without the file is of an older version, or new.
+        dataset: The set, opened.
+        warn: Called with the code and the text of a warning.
+
+    Raises:
+        DiskError: The file can't be written.
+    """
+    before, now = _read(run / NAME), fingerprint(dataset)
+    if before is not None and (told := changes(before, now)):
+        text = f"the data has changed since this run was trained on it: {'; '.join(told)}"
+        warn("data_changed", f"{text}. The run goes on with the data as it is now.")
+    if before != now:
+        directory.write_json(run / NAME, {"version": directory.VERSION, **asdict(now)})
+
+
+def _read(path: Path) -> Fingerprint | None:
+    """What was kept; None where nothing was, or it can't be read."""
+    document = directory.read_json(path)
+    values: dict[str, Any] = {name: document.get(name) for name in Fingerprint.__dataclass_fields__}
+    kinds = {
+        **dict.fromkeys(("train_samples", "val_samples"), int),
+        **dict.fromkeys(("names", "sizes", "labels"), str),
+        "classes": list,
+    }
+    if not all(type(value) is kinds[name] for name, value in values.items()):
+        return None
+    values["classes"] = tuple(map(str, values["classes"]))
+    return Fingerprint(**values)

@@ -1,0 +1,313 @@
+"""A run's directory: its name, and its files.
+
+runs/20261120-101500-fast-resnet50/
+  run.toml  environment.json  data.json  events.jsonl  index.json  summary.json  lock.json  checkpoints/
+"""
+
+import contextlib
+import json
+import math
+import os
+import re
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tomli
+
+from mptui.codec import finite_json
+from mptui.errors import ConfigError, DiskError, RunDirectoryError
+from mptui.events import SCHEMA_VERSION
+from mptui.io.atomic import Guard, replace_file
+from mptui.regular import read_regular
+from mptui.runs.store import journal
+from mptui.runs.store.lock import Claim, is_held
+from mptui.text import clean
+
+VERSION = 1
+"""Of `summary.json`, `environment.json` and `choices.json`; run.toml and the journal tell their own."""
+
+SUMMARY = "summary.json"
+CONFIG = "run.toml"
+CHOICES = "choices.json"
+"""What the run left to its card, and how that was decided."""
+ENVIRONMENT = "environment.json"
+CHECKPOINTS = "checkpoints"
+LARGEST = 64 << 20
+"""A larger file is none of a run's, but for its journal."""
+_SUFFIXES = frozenset({".json", ".jsonl", ".toml", ".txt", ".log"})
+CRASHED = "crashed"
+"""The status of a run that nobody trains, though it never said how it ended."""
+
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("run", "directory", "status", "profile"), str),
+    **dict.fromkeys(("task", "model", "device"), (str, type(None))),
+    **dict.fromkeys(
+        ("version", "exit_code", "epochs", "optimizer_steps", "samples_seen", "skipped_steps"), int
+    ),
+    **dict.fromkeys(("dataset", "precision", "final", "best", "time", "memory", "error"), dict),
+    **dict.fromkeys(("recoveries", "warnings"), list),
+    "started": (int, float),
+    "samples_per_second": (int, float, type(None)),
+}
+_DEEPEST = 16
+"""Tables and lists inside each other in a summary; ours has three. Deeper ones would exhaust the stack."""
+
+_LARGEST_BITS = 63
+"""Of a whole number; a larger one is no count of ours, and can't be used with floats."""
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}")
+
+
+def create_run(folder: Path, profile: str, model: str, name: str | None) -> Path:
+    """Make the directory of a new run, for its owner alone.
+
+    Raises:
+        ConfigError: `name` can't name a folder, or is taken.
+        DiskError: The folder can't be written.
+    """
+    chosen = name or time.strftime("%Y%m%d-%H%M%S-") + re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{profile}-{model}")
+    check_name(chosen)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_made(folder, error) from error
+    for attempt in range(100):
+        path = folder / (chosen if not attempt else f"{chosen}-{attempt + 1}")
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            if name is not None and path.is_dir():
+                raise ConfigError(
+                    f"{path}: there is a run of this name already",
+                    hint=f"go on with it (mptui resume {chosen}), or choose another --name",
+                ) from None
+            continue
+        except OSError as error:
+            raise _not_made(path, error) from error
+        return path
+    raise DiskError(f"{folder}: no free name for the run {chosen}", hint="choose one with --name")
+
+
+def check_name(name: str) -> None:
+    """Refuse what can't name a run: it stays a folder inside that of the runs.
+
+    Raises:
+        ConfigError: It can't.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"--name {name!r}: not a name for a run",
+            hint="use letters, digits, '.', '_', '+' and '-', starting with a letter, a digit or '_'",
+        )
+
+
+def _not_made(path: Path, error: OSError) -> DiskError:
+    return DiskError(
+        f"{path}: cannot make this directory: {error.strerror}", hint="choose another place with --runs-dir"
+    )
+
+
+def find_run(folder: Path, run: str) -> Path:
+    """The directory of a run given by its path, its name, or an unambiguous start of its name.
+
+    Raises:
+        RunDirectoryError: There is none, or more than one.
+    """
+    direct = Path(run)
+    for path in (direct, folder / run) if os.sep not in run else (direct,):
+        if os.path.isfile(path / CONFIG):  # noqa: PTH113 - pathlib raises for a name that is too long
+            return path
+    matches = [p for p in list_runs(folder) if p.name.startswith(run)]
+    if len(matches) == 1:
+        return matches[0]
+    found = f"{len(matches)} runs begin so" if matches else "no such run"
+    raise RunDirectoryError(
+        f"{run}: {found} in {folder}", hint="mptui runs lists them; --runs-dir says where"
+    )
+
+
+def list_runs(folder: Path, on_error: Callable[[OSError], None] = lambda _: None) -> list[Path]:
+    """The directories of all runs in `folder`, by name.
+
+    Args:
+        folder: The folder of all runs; one that is missing has no runs.
+        on_error: Called for each folder that can't be read; the others are listed all the same.
+    """
+    found = []
+    try:
+        for path in sorted(folder.iterdir()):
+            try:
+                if stat.S_ISREG(os.stat(path / CONFIG).st_mode):  # noqa: PTH116 - Path.is_file hides errors
+                    found.append(path)
+            except (FileNotFoundError, NotADirectoryError):
+                pass
+            except OSError as error:
+                on_error(error)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        on_error(error)
+    return found
+
+
+def started_of(run: Path, summary: dict[str, Any]) -> float:
+    """When the run was last started or resumed, in seconds since the epoch.
+
+    Args:
+        run: Its directory, whose own time counts where the summary says nothing.
+        summary: As `read_summary` returns it.
+    """
+    started = summary.get("started")
+    if isinstance(started, int | float) and math.isfinite(started):
+        return float(started)
+    try:
+        return run.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def write_text(path: Path, text: str, guard: Guard = contextlib.nullcontext) -> None:
+    """Replace a file whole, for its owner alone: readers see the old or the new.
+
+    Args:
+        path: The file.
+        text: What will be in it.
+        guard: Entered around the change.
+
+    Raises:
+        DiskError: The disk is full or not writable; the old file is untouched.
+        RunDirectoryError: From `guard`: the run is another process's; the old file is untouched.
+    """
+    try:
+        replace_file(path, text.encode(errors="backslashreplace"), guard)
+    except OSError as error:
+        raise DiskError(
+            f"{path}: {error.strerror}", hint="make room, or choose another --runs-dir"
+        ) from error
+
+
+def write_json(path: Path, document: dict[str, Any], guard: Guard = contextlib.nullcontext) -> None:
+    """Replace a JSON file whole, as `write_text` does."""
+    write_text(path, json_text(document), guard)
+
+
+def json_text(document: dict[str, Any]) -> str:
+    """The text of a JSON file."""
+    return json.dumps(finite_json(document), indent=2, allow_nan=False) + "\n"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file of a run; empty where there is none that can be read."""
+    try:
+        document = json.loads(read_regular(path, LARGEST))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def read_summary(run: Path) -> dict[str, Any]:
+    """The run's summary.json, made safe to show: no value of a wrong type; empty where it can't be read."""
+    cleaned = {key: _cleaned(value) for key, value in read_json(run / SUMMARY).items()}
+    known: dict[str, Any] = {k: v for k, v in cleaned.items() if isinstance(v, _TYPES.get(k, object))}
+    if "best" in known and not isinstance(known["best"].get("metric"), str):
+        known["best"] = {"epoch": None, "metric": None, "value": None}
+    return known
+
+
+def _cleaned(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - any JSON value
+    """Make a value safe to show and to write again; None for what no run writes."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, int) and value.bit_length() > _LARGEST_BITS:
+        return None
+    if not isinstance(value, dict | list):
+        return value
+    if depth == _DEEPEST:
+        return None
+    if isinstance(value, dict):
+        return {clean(key): _cleaned(item, depth + 1) for key, item in value.items()}
+    return [_cleaned(item, depth + 1) for item in value]
+
+
+def check_version(run: Path) -> None:
+    """Refuse what a later mptui wrote, which this one might misread.
+
+    Raises:
+        RunDirectoryError: A file of the run is of a later version.
+    """
+    from mptui.config.validate import VERSION as OF_PROFILES
+
+    known = {
+        CONFIG: (_version(run / CONFIG, tomli.loads), OF_PROFILES),
+        SUMMARY: (_version(run / SUMMARY, json.loads), VERSION),
+        ENVIRONMENT: (_version(run / ENVIRONMENT, json.loads), VERSION),
+        CHOICES: (_version(run / CHOICES, json.loads), VERSION),
+        journal.NAME: (journal.version_of(run), SCHEMA_VERSION),
+    }
+    for name, (version, newest) in known.items():
+        if version is not None and version > newest:
+            raise RunDirectoryError(
+                f"{run / name}: written by a newer mptui (version {version}, this one knows {newest})",
+                hint="use that version of mptui for this run",
+            )
+
+
+def _version(path: Path, loads: Callable[[str], object]) -> int | None:
+    """The version that a file tells; None where it tells none."""
+    try:
+        document = loads(read_regular(path, LARGEST).decode())
+    except (OSError, ValueError, RecursionError):
+        return None
+    version = document.get("version") if isinstance(document, dict) else None
+    return version if isinstance(version, int) else None
+
+
+def status_of(run: Path) -> dict[str, Any]:
+    """The run's summary, told apart: `running` only while a process trains it, else `crashed`."""
+    summary = {"run": run.name, **read_summary(run), "directory": str(run)}
+    if summary.get("status") in {None, "running"}:
+        summary["status"] = "running" if is_held(run) else CRASHED
+    return summary
+
+
+def claim(run: Path) -> Claim:
+    """Make this process the run's owner: of any number that ask in the same instant, one is.
+
+    Raises:
+        RunDirectoryError: Another living process is, the run is a later mptui's, or one of its files is a
+            link or a special file.
+        DiskError: The run's directory can't be written.
+    """
+    _check_kinds(run)
+    check_version(run)
+    return Claim(run)
+
+
+def _check_kinds(run: Path) -> None:
+    """Refuse a run whose files are links: what is written to them would be written elsewhere.
+
+    Raises:
+        RunDirectoryError: One is a link, a FIFO, a device.
+        DiskError: The directory can't be read.
+    """
+    try:
+        with os.scandir(run) as entries:
+            odd = [entry.name for entry in entries if _is_odd(entry)]
+    except OSError as error:
+        hint = "choose another place with --runs-dir"
+        raise DiskError(f"{run}: {error.strerror}", hint=hint) from error
+    if odd:
+        kind = "folder" if odd[0] == CHECKPOINTS else "regular file"
+        raise RunDirectoryError(
+            f"{run / odd[0]}: not a {kind} but a link or a special file, which no run writes to",
+            hint=f"put a copy of the {kind} in its place, or remove it",
+        )
+
+
+def _is_odd(entry: "os.DirEntry[str]") -> bool:
+    if entry.name == CHECKPOINTS:
+        return not entry.is_dir(follow_symlinks=False)
+    return Path(entry.name).suffix in _SUFFIXES and not entry.is_file(follow_symlinks=False)

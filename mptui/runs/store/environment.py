@@ -1,0 +1,80 @@
+"""environment.json: with what a run was made, for whoever must repeat it."""
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from mptui.hardware.devices import Device
+from mptui.runs.store.directory import VERSION
+
+_PACKAGES = ("mptui", "torch", "torchvision", "numpy", "pillow", "safetensors", "textual", "nvidia-ml-py")
+_WORDS = r"(?:token|secret|password|passwd|api[_-]?key|access[_-]?key|credential)"
+_SECRET_NAME = re.compile(_WORDS, re.IGNORECASE)
+_NAMED = re.compile(
+    rf"(--[\w-]*{_WORDS}[\w-]* +|[\w-]*{_WORDS}[\w-]*[\"']? *[=:] *)([^\s,;]+)", re.IGNORECASE
+)
+_IN_ADDRESS = re.compile(r"(\w://[^\s/:@]*:)[^\s/@]+@")
+_SHORTEST = 8
+"""A value of fewer characters is a word that may stand anywhere."""
+
+
+def describe_environment(device: Device, driver: str | None) -> dict[str, Any]:
+    """Versions, device, git commit and command line; values that look like secrets are left out."""
+    import torch
+
+    return {
+        "version": VERSION,
+        "mptui": _version("mptui"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "cuda": torch.version.cuda,
+        "driver": driver,
+        "device": {
+            "kind": device.kind,
+            "name": device.name,
+            "architecture": device.architecture,
+            "memory_total": device.memory_total,
+        },
+        "processors": os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "git_commit": _git_commit(Path.cwd()),
+        "command": redact(" ".join(sys.argv)),
+        "directory": redact(str(Path.cwd())),
+    }
+
+
+def redact(text: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Leave out secrets: what is named like one, the password of an address, values of such variables."""
+    for name, value in environ.items():
+        if len(value) >= _SHORTEST and _SECRET_NAME.search(name):
+            text = text.replace(value, "…")
+    return _IN_ADDRESS.sub(r"\1…@", _NAMED.sub(r"\1…", text))
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git_commit(folder: Path) -> str | None:
+    try:
+        answer = subprocess.run(
+            ["git", "rev-parse", "HEAD"],  # noqa: S607 - the person's own git
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() or None

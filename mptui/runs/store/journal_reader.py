@@ -1,0 +1,263 @@
+"""Reads a journal of any length in about a second: all that is rare, and the steps in a thousand pieces.
+
+A screen has room for some hundred points, and a week of training has a million events. So a long stretch is
+cut into blocks; of each block the steps become one `Step` with the smallest and the largest loss among them.
+Of device samples only the last counts, of progress none; of whatever else happened all is kept, or where that
+was often, some. The end of the journal is read line by line.
+
+Lines are found and told apart by byte patterns in numpy; few of them are parsed.
+"""
+
+import io
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mptui.events import Event, Step
+from mptui.regular import open_regular
+from mptui.runs.store.journal import parsed
+
+WHOLE = 1 << 19
+"""Bytes of a journal, or of its end, that are read line by line."""
+
+BLOCKS = 1024
+LONGEST_LINE = 8 << 20
+"""A longer line is no event of ours, and is passed over."""
+
+RARE = 64
+"""So many events of any other kind are kept from the beginning on, and after them `OFTEN` in each block."""
+
+OFTEN = 1
+
+SAMPLED = 8
+"""Steps whose losses make the mean of a block."""
+
+_CHUNK = 1 << 16
+_SMALLEST_BLOCK = 1 << 12
+_PAD = 512
+"""Bytes after a block, so that a look at the end of its last line stays inside."""
+
+_HEAD = len('{"event":"')
+_ROW, _VALUE = 256, 32
+_QUOTE, _COMMA, _DOT, _E, _UNDERSCORE, _ZERO, _NEWLINE = (ord(c) for c in '",.e_0\n')
+
+Words = NDArray[np.uint64]
+Places = NDArray[np.intp]
+
+
+def _word(text: str) -> np.uint64:
+    """Eight characters as one number."""
+    return np.uint64(int.from_bytes(text.encode(), "little"))
+
+
+_OURS = _word('{"event"')
+_STEP, _DEVICE, _PROGRESS = _word('step","t'), _word('device",'), _word("progress")
+_LOWEST, _HIGHEST, _NONFINITE = _word("loss_min"), _word("loss_max"), _word("nonfinit")
+
+
+def read_events(path: Path, start: int, end: int | None = None) -> Iterator[tuple[int, list[Event]]]:
+    """Yield the events between two byte positions of a journal, oldest first, some at a time.
+
+    `start` is the beginning of a line; without `end` all whole lines are read that are there. With the events
+    comes the position after them. A long stretch is thinned as told above; a line that is no event is passed
+    over.
+
+    Raises:
+        OSError: The file can't be read.
+    """
+    with io.FileIO(open_regular(path)) as file:
+        if end is None:
+            end = file.seek(0, io.SEEK_END)
+        if end - start > WHOLE:
+            for position, events in _in_blocks(file, start, end - WHOLE):
+                start = position
+                yield position, events
+        yield from _line_by_line(file, start, end)
+
+
+def _line_by_line(file: io.FileIO, start: int, end: int) -> Iterator[tuple[int, list[Event]]]:
+    file.seek(start)
+    rest = b""
+    position = start
+    while position + len(rest) < end:
+        data = file.read(min(_CHUNK, end - position - len(rest)))
+        if not data:
+            return
+        *lines, rest = (rest + data).split(b"\n")
+        position += sum(len(line) + 1 for line in lines)
+        if len(rest) > LONGEST_LINE:
+            position, rest = position + len(rest), b""
+        if lines:
+            yield position, [event for line in lines if (event := parsed(line)) is not None]
+
+
+def _in_blocks(file: io.FileIO, start: int, end: int) -> Iterator[tuple[int, list[Event]]]:
+    """Yield what each block comes to, up to the last line that is whole before `end`."""
+    size = max(_SMALLEST_BLOCK, (end - start) // BLOCKS)
+    block = np.zeros(size + _PAD, np.uint8)
+    seen: Counter[int] = Counter()
+    sample: list[bytes] = []
+    while start < end:
+        file.seek(start)
+        filled = file.readinto(block.data[: min(size, end - start)])
+        if not filled:
+            break
+        newlines = np.flatnonzero(block[:filled] == _NEWLINE)
+        if newlines.size:
+            start += int(newlines[-1]) + 1
+            yield start, _Block(block, newlines, seen, sample).events()
+        elif start + filled >= end:
+            break
+        elif size < LONGEST_LINE:
+            size *= 2
+            block = np.zeros(size + _PAD, np.uint8)
+        else:
+            start += filled
+    yield start, [event for line in sample if (event := parsed(line)) is not None]
+
+
+class _Block:
+    """Some whole lines of a journal.
+
+    Args:
+        block: Their bytes, and at least `_PAD` more.
+        newlines: Where each ends.
+        seen: How many of each rare kind the blocks before it had; counted on.
+        sample: The last device sample; renewed.
+    """
+
+    def __init__(
+        self, block: NDArray[np.uint8], newlines: Places, seen: Counter[int], sample: list[bytes]
+    ) -> None:
+        self._block, self._seen, self._sample = block, seen, sample
+        self._ends = newlines
+        self._starts = np.concatenate([[0], newlines[:-1] + 1])
+        self._words: Words = np.ndarray((len(block) - 8,), "<u8", buffer=block, strides=(1,))
+
+    def events(self) -> list[Event]:
+        """What the block comes to, in order."""
+        ours = self._words[self._starts] == _OURS
+        tags = np.where(ours, self._words[self._starts + _HEAD], np.uint64(0))
+        kept: dict[int, Event] = {}
+        rest = np.ones(len(tags), np.bool_)
+        rest[self._keep_steps(np.flatnonzero(tags == _STEP), kept)] = False
+        for tag in np.unique(tags[rest]):
+            lines = np.flatnonzero(rest & (tags == tag))
+            if tag == _PROGRESS:
+                continue
+            if tag == _DEVICE:
+                self._sample[:] = [self._line(lines[-1])]
+                continue
+            most = max(OFTEN, RARE - self._seen[int(tag)])
+            self._seen[int(tag)] += len(lines)
+            for line in _some(lines, most):
+                if (event := self._parsed(line)) is not None:
+                    kept[int(line)] = event
+        return [kept[line] for line in sorted(kept)]
+
+    def _parsed(self, line: int) -> Event | None:
+        return parsed(self._line(line))
+
+    def _line(self, line: int) -> bytes:
+        return self._block[self._starts[line] : self._ends[line]].tobytes()
+
+    def _keep_steps(self, lines: Places, kept: dict[int, Event]) -> Places:
+        """Make one event of these steps; return the lines that went into it: those written as we write."""
+        if not lines.size:
+            return lines
+        lowest, highest, known = self._losses(lines)
+        lines, lowest, highest = lines[known], lowest[known], highest[known]
+        if not lines.size:
+            return lines
+        last = self._parsed(lines[-1])
+        if isinstance(last, Step):
+            low = self._extreme(lowest, math.inf, np.argmin)
+            high = self._extreme(highest, -math.inf, np.argmax)
+            means = [self._mean(line) for line in _some(lines, SAMPLED)]
+            broken = int(np.count_nonzero(self._are_broken(highest)))
+            kept[int(lines[-1])] = _merged(last, len(lines), low, high, means, broken)
+        return lines
+
+    def _mean(self, line: int) -> float:
+        return _number(self._line(line).partition(b'"loss":')[2].partition(b",")[0], math.nan)
+
+    def _losses(self, lines: Places) -> tuple[Places, Places, NDArray[np.bool_]]:
+        """Where the numbers of loss_min and loss_max begin in each line, and in which lines that is known."""
+        starts = self._starts[lines]
+        rows = np.ndarray((len(self._block) - _ROW, _ROW), np.uint8, buffer=self._block, strides=(1, 1))[
+            starts
+        ]
+        found = np.flatnonzero(rows == _UNDERSCORE)
+        if not found.size:
+            return starts, starts, np.zeros(len(starts), np.bool_)
+        row = np.arange(len(starts)) * _ROW
+        third = np.searchsorted(found, row) + 2  # after epoch_step and samples_seen
+        places = [starts - row + found[np.minimum(third + n, len(found) - 1)] for n in (0, 1)]
+        inside = [np.clip(place, 4, len(self._words) - _VALUE) for place in places]
+        known = (self._words[inside[0] - 4] == _LOWEST) & (self._words[inside[1] - 4] == _HIGHEST)
+        return inside[0] + len('_min":'), inside[1] + len('_max":'), known
+
+    def _values(self, places: Places) -> NDArray[np.uint8]:
+        """The bytes of the number at each of these places, then zeros."""
+        rows = np.ndarray((len(self._block) - _VALUE, _VALUE), np.uint8, buffer=self._block, strides=(1, 1))[
+            places
+        ]
+        ends = (rows == _COMMA).argmax(axis=1)
+        rows[np.arange(_VALUE) >= ends[:, None]] = 0
+        return rows
+
+    def _extreme(
+        self, places: Places, missing: float, choose: Callable[[NDArray[np.generic]], np.intp]
+    ) -> float:
+        """The smallest or the greatest of the numbers at these places; `missing` for what is none ("nan")."""
+        rows = self._values(places)
+        if (rows[:, 1] == _DOT).all() and not (rows == _E).any():
+            order = self._words[places].byteswap()  # all d.dddddd: ordered as their characters are
+            return _number(_text(rows[choose(order)]), missing)
+        numbers = np.array([_number(_text(row), missing) for row in rows])
+        return float(numbers[choose(numbers)])
+
+    def _are_broken(self, highest: Places) -> NDArray[np.bool_]:
+        """In which lines a loss was not finite: `"nonfinite":` after loss_max is not 0."""
+        rows = self._values(highest)
+        lengths = (rows == 0).argmax(axis=1)
+        names = np.minimum(highest + lengths + len(',"'), len(self._words) - _VALUE)
+        counted = self._words[names] == _NONFINITE
+        result: NDArray[np.bool_] = ~counted | (self._block[names + len('nonfinite":')] != _ZERO)
+        return result
+
+
+def _some(lines: Places, most: int) -> Places:
+    """At most so many of these, evenly spaced, the last among them."""
+    if len(lines) <= most:
+        return lines
+    return lines[np.linspace(len(lines) - 1, 0, most).astype(np.intp)[::-1]]
+
+
+def _text(row: NDArray[np.uint8]) -> bytes:
+    return row.tobytes().rstrip(b"\0")
+
+
+def _number(text: bytes, missing: float) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return missing
+
+
+def _merged(last: Step, count: int, low: float, high: float, means: list[float], broken: int) -> Step:
+    """One step for a block of `count`: as the last of it, with the losses of all."""
+    finite = [mean for mean in means if math.isfinite(mean)]
+    return replace(
+        last,
+        steps=last.steps * count,
+        loss=sum(finite) / len(finite) if finite else last.loss,
+        loss_min=low if math.isfinite(low) else last.loss_min,
+        loss_max=high if math.isfinite(high) else last.loss_max,
+        nonfinite=broken,
+    )

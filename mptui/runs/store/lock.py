@@ -1,0 +1,353 @@
+"""lock.json: which process trains a run. Of all that want to, on any machine of a shared disk, one does.
+
+A process of this machine is looked for. One of another machine can't be, nor one of another container (PID
+namespace) of this machine: it touches its lock while it lives, and is taken for gone when it has not for
+minutes. It may only have stood still (a lid that was closed, a machine that was frozen): so it looks at its
+lock before it writes, and locks the run's directory for as long as it changes a name in it.
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mptui.errors import DiskError, RunDirectoryError
+from mptui.io.atomic import replace_file
+from mptui.regular import OddFileError, read_regular
+from mptui.text import clean
+
+NAME = "lock.json"
+VERSION = 2
+
+BEAT_S = 10.0
+"""How often the owner of a run touches its lock."""
+
+LOST_AFTER_S = 300.0
+"""An owner on another machine that has not touched its lock for so long is gone; clocks may differ some."""
+
+READ_S = 0.9
+"""A lock that looks the same is read all the same when that was longer ago, by the clock of the calendar,
+which goes on while a machine sleeps."""
+
+DIRECTORY_WAIT_S = 10.0
+"""How long to wait for the lock of a run's directory, which is held for one change of a name."""
+
+_POLL_S = 0.005
+_LARGEST = 1 << 16
+_HAS_PROC = sys.platform == "linux"
+
+_Look = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who trains a run: a process of this machine, or of `host`, seen `age_s` seconds ago.
+
+    `host` is not None, too, for a process of another PID namespace of this machine.
+    """
+
+    pid: int
+    host: str | None
+    age_s: float
+
+    @property
+    def is_this_process(self) -> bool:
+        """Whether it is who asks."""
+        return self.host is None and self.pid == os.getpid()
+
+
+class Claim:
+    """This process's right to write to a run, from now on until it gives it up or loses it.
+
+    Args:
+        run: The run's directory.
+
+    Raises:
+        RunDirectoryError: Another living process has the run.
+        DiskError: The run's directory can't be written.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run, self._path = run, run / NAME
+        mine = {"pid": os.getpid(), "started": _start_time(os.getpid()), "boot": _boot_id()}
+        place = {"namespace": _namespace(), "host": platform.node()}
+        self._content = json.dumps({"version": VERSION, **mine, **place}).encode()
+        self._released = False
+        self._take()
+
+    def _take(self) -> None:
+        try:
+            with _alone_with(self._run):
+                self._take_alone()
+        except TimeoutError as error:
+            raise _busy(self._run) from error
+        except OSError as error:
+            raise DiskError(
+                f"{self._run}: {error.strerror}", hint="choose another place with --runs-dir"
+            ) from error
+
+    def _take_alone(self) -> None:
+        holder = holder_of(self._run)
+        if holder is not None and not holder.is_this_process:
+            raise _held(self._run, holder)
+        replace_file(self._path, self._content)
+        for partial in self._run.glob(".*.partial"):  # of an owner that was killed
+            with contextlib.suppress(OSError):
+                partial.unlink()
+        self._seen = _look(self._path.stat())
+        self._read = time.time()
+        self._touched = time.monotonic()
+
+    def keep(self, untouched: Callable[[], bool]) -> None:
+        """Make sure that the run is this process's still, and tell other machines that its owner lives.
+
+        To be asked before each write, which is cheap, and about once a second.
+
+        Args:
+            untouched: Whether nobody else has written to the run: a lock that was only removed is made again.
+
+        Raises:
+            RunDirectoryError: Another process has taken the run over, as this one stood still for long.
+        """
+        if self._released:
+            return
+        try:
+            seen = _look(self._path.stat())
+            if seen != self._seen or not 0 <= time.time() - self._read < READ_S:
+                self._check(seen)
+            if time.monotonic() - self._touched > BEAT_S:
+                self._touched = time.monotonic()
+                os.utime(self._path)
+        except FileNotFoundError:
+            if self._run.is_dir():
+                self._take_again(untouched)
+        except OSError:  # the disk is in trouble, and what can't be read can't be written
+            pass
+
+    @contextlib.contextmanager
+    def change(self, untouched: Callable[[], bool]) -> Iterator[None]:
+        """Change a name in the run's directory, or append to a file in it, as its owner.
+
+        Nobody can take the run over while the body lasts, be this process stopped in it: so the body is one
+        rename, removal or write, and waits for nothing else. It must not be entered in itself, nor while a
+        lock is held that `untouched` takes.
+
+        Args:
+            untouched: As in `keep`.
+
+        Raises:
+            RunDirectoryError: Another process has taken the run over.
+            OSError: The run's directory or its lock can't be read.
+        """
+        with _alone_with(self._run):
+            try:
+                self._check(_look(self._path.stat()))
+            except FileNotFoundError:
+                self._take_again_alone(untouched)
+            yield
+
+    def _check(self, seen: _Look) -> None:
+        try:
+            content = read_regular(self._path, _LARGEST)
+        except OddFileError:
+            raise self._lost() from None
+        if content != self._content:
+            raise self._lost()
+        self._seen, self._read = seen, time.time()
+
+    def _take_again(self, untouched: Callable[[], bool]) -> None:
+        with contextlib.suppress(OSError), _alone_with(self._run):
+            self._take_again_alone(untouched)
+
+    def _take_again_alone(self, untouched: Callable[[], bool]) -> None:
+        if not untouched():
+            raise self._lost()
+        try:
+            self._take_alone()
+        except RunDirectoryError:
+            raise self._lost() from None
+        except DiskError as error:
+            raise OSError(errno.EIO, error.message) from error
+
+    def _lost(self) -> RunDirectoryError:
+        try:
+            holder = holder_of(self._run)
+        except DiskError:
+            holder = None
+        if holder is None:
+            who = "another process has taken this run over, and has ended,"
+        else:
+            where = f" on {holder.host}" if holder.host is not None else ""
+            who = f"process {holder.pid}{where} has taken this run over"
+        return RunDirectoryError(
+            f"{self._run}: {who} while this one stood still",
+            hint=f"nothing more was written here; see what became of it: mptui attach {self._run.name}",
+        )
+
+    def release(self) -> None:
+        """Give the run up. Where the disk can't be written, the lock is stale once this process ends."""
+        self._released = True
+        with contextlib.suppress(OSError), _alone_with(self._run):
+            if read_regular(self._path, _LARGEST) == self._content:
+                self._path.unlink()
+
+
+def _look(status: os.stat_result) -> _Look:
+    """What another file has another of; its time too, as one that is gone leaves its number to the next."""
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
+def _held(run: Path, holder: Holder) -> RunDirectoryError:
+    if holder.host is None:
+        return RunDirectoryError(
+            f"{run}: process {holder.pid} is training this run",
+            hint=f"watch it (mptui attach {run.name}), wait until it ends, or stop it",
+        )
+    left = max(1, round(LOST_AFTER_S - holder.age_s))
+    return RunDirectoryError(
+        f"{run}: process {holder.pid} on {holder.host} is training this run, as of {holder.age_s:.0f} s ago",
+        hint=f"stop it there (mptui stop {run.name}); if that machine is gone, try again in {left} s, "
+        f"or remove {run / NAME}",
+    )
+
+
+def _busy(run: Path) -> RunDirectoryError:
+    return RunDirectoryError(
+        f"{run}: another process has been writing to this directory for {DIRECTORY_WAIT_S:.0f} s",
+        hint="it may be stopped or wait for its disk: let it go on or end it, then try again",
+    )
+
+
+@contextlib.contextmanager
+def _alone_with(run: Path) -> Iterator[None]:
+    """Keep others from looking at the lock and writing it at once; the kernel ends it with the process.
+
+    Raises:
+        TimeoutError: Another process keeps the directory.
+        OSError: The run's directory can't be opened.
+    """
+    folder = os.open(run, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _lock_directory(folder)
+        try:
+            yield
+        finally:  # closing it is not enough: a child that was forked meanwhile has it open, too
+            with contextlib.suppress(OSError):
+                fcntl.flock(folder, fcntl.LOCK_UN)
+    finally:
+        os.close(folder)
+
+
+def _lock_directory(folder: int) -> None:
+    until = time.monotonic() + DIRECTORY_WAIT_S
+    while True:
+        try:
+            return fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise TimeoutError(errno.ETIMEDOUT, "another process keeps the directory locked") from None
+            time.sleep(_POLL_S)
+        except OSError:  # a file system without locks: the file must do
+            return None
+
+
+def owner_of(run: Path) -> int | None:
+    """The living process of this machine that trains the run; None where there is none.
+
+    Raises:
+        DiskError: As `holder_of`.
+    """
+    holder = holder_of(run)
+    return holder.pid if holder is not None and holder.host is None else None
+
+
+def is_held(run: Path) -> bool:
+    """Whether somebody trains the run, or may: its lock is there and can't be read."""
+    try:
+        return holder_of(run) is not None
+    except DiskError:
+        return True
+
+
+def holder_of(run: Path) -> Holder | None:
+    """Who trains the run; None where nobody does, or the lock is stale.
+
+    Raises:
+        DiskError: There is a lock, or may be, that can't be read.
+    """
+    path = run / NAME
+    try:
+        content, touched = read_regular(path, _LARGEST), path.stat().st_mtime
+    except (FileNotFoundError, NotADirectoryError, OddFileError):
+        return None
+    except OSError as error:
+        raise DiskError(
+            f"{path}: can't be read, so another process may train this run: {error.strerror}",
+            hint="try again when the disk answers and the file may be read",
+        ) from error
+    try:
+        lock = json.loads(content)
+        pid, started, boot = int(lock["pid"]), lock["started"], lock["boot"]
+        namespace = lock.get("namespace", _namespace())  # older locks don't tell theirs
+        host = lock.get("host", platform.node())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+        return None
+    age_s = max(0.0, time.time() - touched)
+    is_here = host == platform.node()
+    if is_here and boot == _boot_id():
+        if namespace == _namespace():
+            return Holder(pid, None, age_s) if started == _start_time(pid) else None
+        host = f"{host} (another container)"
+    elif is_here and touched < _boot_time():
+        return None  # this machine, before it was started again
+    return Holder(pid, clean(str(host), 100), age_s) if age_s < LOST_AFTER_S else None
+
+
+def _start_time(pid: int) -> float | None:
+    """When `pid` began, so that a new process with an old number is not taken for its owner.
+
+    None where it has ended, be it that nobody has asked how: it trains nothing. On Linux in ticks since the
+    boot: seconds of the calendar would be others once the clock is set.
+    """
+    if _HAS_PROC:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        except OSError:
+            return None
+        return None if fields[0] in {b"Z", b"X"} else float(fields[19])
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        ended = process.status() == psutil.STATUS_ZOMBIE
+        return None if ended else round(float(process.create_time()), 2)
+    except psutil.Error:
+        return None
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _namespace() -> str:
+    """The PID namespace, in which alone the number of a process means it; "" where there are none."""
+    try:
+        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - no file
+    except OSError:
+        return ""
+
+
+def _boot_time() -> float:
+    import psutil
+
+    return float(psutil.boot_time())

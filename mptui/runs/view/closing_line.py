@@ -1,0 +1,30 @@
+"""The last line of a run in the shell: where it is, its best result, and how to go on."""
+
+from pathlib import Path
+from typing import Any
+
+from mptui.text import clean, shell_word
+
+
+def closing_line(run: Path, summary: dict[str, Any]) -> str:
+    """Say how a run ended, in one line that a person can copy the next command from.
+
+    Args:
+        run: Its directory.
+        summary: As `mptui.runs.store.directory.status_of` returns it.
+    """
+    status, steps = str(summary["status"]), summary.get("optimizer_steps")
+    after = f" after step {steps:,}" if isinstance(steps, int) else ""
+    best = summary.get("best") or {}
+    value = best.get("value")
+    told = f", best {best['metric']} {value:.4f} in epoch {best['epoch']}" if isinstance(value, float) else ""
+    return clean(f"{run}: {status}{after}{told}; {_go_on(run, status)}", limit=4096)
+
+
+def _go_on(run: Path, status: str) -> str:
+    word = shell_word(run)
+    if status == "running":
+        return f"watch it: mptui attach {word}"
+    if status == "completed":
+        return f"train longer: mptui resume {word} --epochs N"
+    return f"go on: mptui resume {word}"

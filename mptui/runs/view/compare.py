@@ -1,0 +1,133 @@
+"""Runs beside one another: how each stands, and of two of them the values that differ and what came of it."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tomli
+
+from mptui.errors import RunDirectoryError
+from mptui.regular import read_regular
+from mptui.runs.store import journal
+from mptui.runs.store.directory import CONFIG, LARGEST, check_version, list_runs, started_of, status_of
+from mptui.runs.store.index import read_run
+from mptui.runs.view.run_view import EPOCHS_KEPT
+from mptui.text import clean
+
+SILENT_S = 60.0
+"""A run that lives writes an event each second; after so many without one it may hang."""
+
+_FIGURES = {
+    "status": ("status",),
+    "device": ("device",),
+    "precision": ("precision", "used"),
+    "epochs": ("epochs",),
+    "optimizer_steps": ("optimizer_steps",),
+    "skipped_steps": ("skipped_steps",),
+    "best_epoch": ("best", "epoch"),
+    "best_metric": ("best", "metric"),
+    "best_value": ("best", "value"),
+    "samples_per_second": ("samples_per_second",),
+    "total_s": ("time", "total_s"),
+    "first_step_s": ("time", "first_step_s"),
+    "data_wait_fraction": ("time", "data_wait_fraction"),
+    "peak_allocated_bytes": ("memory", "peak_allocated_bytes"),
+    "peak_reserved_bytes": ("memory", "peak_reserved_bytes"),
+    "host_peak_bytes": ("memory", "host_peak_bytes"),
+}
+
+
+def summaries(folder: Path, on_error: Callable[[OSError], None] = lambda _: None) -> list[dict[str, Any]]:
+    """The summary of each run, the last one started at the end.
+
+    `silent_s` is there where a run that is running has long said nothing.
+
+    Args:
+        folder: The folder of all runs.
+        on_error: Called for each folder that can't be read.
+    """
+    found = []
+    for run in list_runs(folder, on_error):
+        summary = status_of(run)
+        if summary["status"] == "running" and (silent := _silence(run)) > SILENT_S:
+            summary["silent_s"] = round(silent)
+        found.append((started_of(run, summary), run.name, summary))
+    return [summary for *_, summary in sorted(found, key=lambda each: each[:2])]
+
+
+def compare(first: Path, second: Path) -> dict[str, Any]:
+    """Put two runs beside each other: each entry is a list of two.
+
+    `settings` has the values of run.toml that differ, None where one run has none; `figures` what
+    summary.json says of either; `curves` the losses and metrics of each epoch, by name.
+
+    Raises:
+        RunDirectoryError: The configuration of one can't be read, or it is of a later version.
+    """
+    runs = (first, second)
+    for run in runs:
+        check_version(run)
+    one, other = (_settings(run) for run in runs)
+    found = [_figures(status_of(run)) for run in runs]
+    curves = [_curves(run) for run in runs]
+    return {
+        "runs": [run.name for run in runs],
+        "directories": [str(run) for run in runs],
+        "settings": {
+            key: [one.get(key), other.get(key)] for key in {**one, **other} if one.get(key) != other.get(key)
+        },
+        "figures": {key: [each.get(key) for each in found] for key in {**found[0], **found[1]}},
+        "curves": {key: [each.get(key, []) for each in curves] for key in {**curves[0], **curves[1]}},
+    }
+
+
+def _silence(run: Path) -> float:
+    try:
+        return time.time() - os.stat(run / journal.NAME).st_mtime  # noqa: PTH116 - as the journal's writer does
+    except OSError:
+        return 0.0
+
+
+def _settings(run: Path) -> dict[str, Any]:
+    """run.toml as table.key -> value."""
+    try:
+        document = tomli.loads(read_regular(run / CONFIG, LARGEST).decode())
+        for name in ("version", "description"):
+            document.pop(name, None)
+        return dict(_flat("", document))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunDirectoryError(
+            f"{run / CONFIG}: {error}", hint="name two runs that are whole; mptui runs lists them"
+        ) from None
+
+
+def _flat(prefix: str, table: dict[str, Any]) -> list[tuple[str, Any]]:
+    flat: list[tuple[str, Any]] = []
+    for key, value in table.items():
+        flat += _flat(f"{prefix}{key}.", value) if isinstance(value, dict) else [(clean(prefix + key), value)]
+    return flat
+
+
+def _figures(summary: dict[str, Any]) -> dict[str, Any]:
+    """What the summary says: the final loss and metrics, then the rest."""
+    final = summary.get("final")
+    figures = (
+        {f"final_{clean(name)}": value for name, value in final.items()} if isinstance(final, dict) else {}
+    )
+    for name, path in _FIGURES.items():
+        value: Any = summary
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        figures[name] = clean(value) if isinstance(value, str) else value
+    return figures
+
+
+def _curves(run: Path) -> dict[str, list[float]]:
+    """The losses and metrics by epoch; of a run of very many epochs, means of neighbours."""
+    try:
+        by_epoch = read_run(run).by_epoch
+    except OSError:
+        return {}
+    return {name: history.tail(EPOCHS_KEPT).tolist() for name, history in by_epoch.items()}

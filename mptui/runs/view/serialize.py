@@ -1,0 +1,207 @@
+"""What is known of a run, as JSON and back: what a screen shows at once, however long the run is.
+
+Read as a file from outside is: each value by its type, each text made safe, nothing beyond the limits that
+hold for a view that was folded from events.
+"""
+
+from collections import deque
+from dataclasses import asdict, dataclass
+from typing import Any, get_args
+
+from mptui.codec import finite_json, from_record, to_record
+from mptui.events import (
+    Advice,
+    Alert,
+    DeviceSample,
+    Event,
+    LossScale,
+    Numerics,
+    Progress,
+    RunFinished,
+    RunStarted,
+    Step,
+    Validated,
+)
+from mptui.fields import as_time, reader_of
+from mptui.runs.view.cleaned import cleaned
+from mptui.runs.view.eta import Pace
+from mptui.runs.view.log_lines import LogLine, Tone
+from mptui.runs.view.metric_history import History, SavedHistory
+from mptui.runs.view.run_view import EPOCHS_KEPT, LOG_LINES, MARKS, METRICS, OPEN_COMMANDS, Mark, RunView
+from mptui.text import clean
+
+_EVENTS: dict[str, type[Event]] = {
+    "started": RunStarted,
+    "finished": RunFinished,
+    "progress": Progress,
+    "latest": Step,
+    "device": DeviceSample,
+    "validation": Validated,
+    "advice": Advice,
+    "alert": Alert,
+    "numerics": Numerics,
+    "loss_scale": LossScale,
+}
+"""Attributes of a view that hold the last event of a kind, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of the log, or of one that a command goes on with, which may have left the log."""
+
+    time: float
+    text: str
+    tone: str
+    command: str | None
+    in_log: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    step: int
+    label: str
+    tone: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    chart: str
+    series: str
+    history: SavedHistory
+
+
+@dataclass(frozen=True, slots=True)
+class _Best:
+    chart: str
+    step: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Plain:
+    """The attributes of a view that are plain values, under their own names."""
+
+    profile: str
+    precision: str
+    phase: str
+    phase_detail: str
+    phase_since: float | None
+    phase_expected_s: float | None
+    paused: bool
+    compiled: bool
+    step: int
+    time: float
+    epoch: int
+    epochs: int
+    skipped_steps: int
+    skip_streak: int
+    last_skip: int | None
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    plain: _Plain
+    pace: Pace
+    best: list[_Best]
+    marks: list[_Mark]
+    lines: list[_Line]
+    skips: SavedHistory
+    curves: list[_Curve]
+    by_epoch: list[_Curve]
+
+
+_read = reader_of(_Saved)
+
+
+def to_document(view: RunView) -> dict[str, Any]:
+    """Return all of a view, ready for JSON."""
+    saved = _Saved(
+        plain=_Plain(**{name: getattr(view, name) for name in _Plain.__slots__}),
+        pace=view.pace,
+        best=[_Best(chart, *best) for chart, best in view.best.items()],
+        marks=[_Mark(mark.step, mark.label, mark.tone) for mark in view.marks],
+        lines=_lines(view),
+        skips=view.skips.saved(),
+        curves=[
+            _Curve(chart, series, history.saved())
+            for chart, group in view.histories.items()
+            for series, history in group.items()
+        ],
+        by_epoch=[_Curve("", name, history.saved()) for name, history in view.by_epoch.items()],
+    )
+    events = {name: _record(getattr(view, name)) for name in _EVENTS}
+    document: dict[str, Any] = finite_json({"events": events, **asdict(saved)})
+    return document
+
+
+def from_document(document: dict[str, Any]) -> RunView:
+    """Return the view that was saved.
+
+    Raises:
+        TypeError, ValueError, KeyError, OverflowError: The document is none of a view.
+    """
+    saved: _Saved = _read(document)
+    if len(saved.curves) > METRICS or len(saved.by_epoch) > METRICS or len(saved.marks) > MARKS:
+        raise ValueError("too much for a view")
+    view = RunView()
+    for name in _Plain.__slots__:
+        value = getattr(saved.plain, name)
+        setattr(view, name, clean(value) if isinstance(value, str) else value)
+    as_time(view.time)
+    for name, kind in _EVENTS.items():
+        setattr(view, name, _event(document["events"][name], kind))
+    view.pace = saved.pace
+    view.best = {clean(best.chart, 24): (best.step, best.value) for best in saved.best}
+    view.marks.extend(Mark(mark.step, clean(mark.label, 32), _tone(mark.tone)) for mark in saved.marks)
+    _put_lines(view, saved.lines)
+    view.skips = History.loaded(saved.skips)
+    for curve in saved.curves:
+        group = view.histories.setdefault(clean(curve.chart, 24), {})
+        group[clean(curve.series, 24)] = History.loaded(curve.history)
+    for curve in saved.by_epoch:
+        view.by_epoch[clean(curve.series, 24)] = History.loaded(curve.history, EPOCHS_KEPT)
+    return view
+
+
+def _lines(view: RunView) -> list[_Line]:
+    """The log, oldest first, after the lines of open commands that have left it."""
+    commands = {id(line): command for command, line in view.commands.items()}
+    logged = {id(line) for line in view.log}
+    gone = [line for line in view.commands.values() if id(line) not in logged]
+    return [
+        _Line(line.time, line.text, line.tone, commands.get(id(line)), id(line) in logged)
+        for line in [*gone, *view.log]
+    ]
+
+
+def _put_lines(view: RunView, lines: list[_Line]) -> None:
+    if len(lines) > LOG_LINES + OPEN_COMMANDS + 1:
+        raise ValueError("too much for a log")
+    log: deque[LogLine] = view.log
+    for each in lines:
+        line = LogLine(as_time(each.time), clean(each.text), _tone(each.tone))
+        if each.in_log:
+            log.append(line)
+        if each.command is not None:
+            view.commands[clean(each.command)] = line
+
+
+def _tone(word: str) -> Tone:
+    for tone in get_args(Tone):
+        if word == tone:
+            return tone  # type: ignore[no-any-return]
+    raise ValueError("no tone")
+
+
+def _record(event: Event | None) -> dict[str, Any] | None:
+    return None if event is None else to_record(event)
+
+
+def _event(record: object, kind: type[Event]) -> Event | None:
+    if record is None:
+        return None
+    event = from_record(record) if isinstance(record, dict) else None
+    if not isinstance(event, kind):
+        raise ValueError(f"no {kind.kind}")
+    return cleaned(event)

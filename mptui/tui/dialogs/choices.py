@@ -1,0 +1,91 @@
+"""Questions that are answered by a key: what becomes of a run, and whether something may be lost."""
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from mptui.text import clean
+from mptui.tui.keys.bindings import KEYS, bindings, display
+
+Answer = Literal["stop", "detach", "stay", "discard"]
+
+
+class Choices(ModalScreen[Answer]):
+    """A title, what there is to know, and a line for each key of `where`.
+
+    Args:
+        keymap: The person's own keys.
+        title: What is asked.
+        words: What there is to know; nothing where the choices say it all.
+        hidden: Ids of keys that make no sense now.
+    """
+
+    where: ClassVar[str] = ""
+    DEFAULT_CSS = """
+    Choices {
+        align: center middle;
+        background: $background 70%;
+        Vertical {
+            width: 62;
+            max-width: 100%;
+            height: auto;
+            padding: 1 2;
+            background: $surface;
+            border: round $accent;
+            border-title-color: $text-accent;
+        }
+        #words { padding-bottom: 1; color: $quiet; }
+    }
+    """
+
+    def __init__(
+        self, keymap: Mapping[str, str], title: str, words: str = "", *, hidden: frozenset[str] = frozenset()
+    ) -> None:
+        super().__init__()
+        self._keymap, self._title, self._words, self._hidden = keymap, title, words, hidden
+
+    def compose(self) -> ComposeResult:
+        """Name each choice by its key."""
+        choices = [
+            Content.assemble(
+                (f"{display(key, self._keymap):>20}", "bold $footer-key-foreground"), f"  {key.help}"
+            )
+            for key in KEYS
+            if key.where == self.where and key.id not in self._hidden
+        ]
+        with Vertical() as box:
+            box.border_title = Content(self._title)
+            if self._words:
+                yield Static(Content(clean(self._words, 300)), id="words", markup=False)
+            yield Static(Content("\n").join(choices), markup=False)
+
+    def action_answer(self, answer: Answer) -> None:
+        """Close with this answer."""
+        if f"{self.where}.{answer}" not in self._hidden:
+            self.dismiss(answer)
+
+
+class LeaveDialog(Choices):
+    """Asks what becomes of a run that still goes, when its screen is left."""
+
+    where = "leave"
+    BINDINGS = bindings("leave")
+
+
+class StopDialog(Choices):
+    """Asks whether a run is to end."""
+
+    where = "stop"
+    BINDINGS = bindings("stop")
+
+
+class DiscardDialog(Choices):
+    """Asks whether edits may be lost."""
+
+    where = "discard"
+    BINDINGS = bindings("discard")

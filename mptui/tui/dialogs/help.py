@@ -1,0 +1,87 @@
+"""All keys of a screen, from the one table."""
+
+from collections.abc import Mapping
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.events import Resize
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from mptui.tui.keys.bindings import Key, bindings, display, heard_on
+
+_TITLES = {
+    "app": "everywhere",
+    "chart": "a chart in focus",
+    "log": "the log in focus",
+    "column": "the panels in focus",
+    "list": "a list in focus",
+}
+
+_WHOLE = 66
+"""Columns of the box."""
+
+_KEYS, _FEWER = 20, 14
+"""Columns of the keys in it, and on a screen that has no room for all of it."""
+
+
+class HelpScreen(ModalScreen[None]):
+    """A list of keys and what they do."""
+
+    BINDINGS = bindings("help")
+    DEFAULT_CSS = """
+    HelpScreen {
+        align: center middle;
+        background: $background 70%;
+        VerticalScroll {
+            width: 66;
+            max-width: 100%;
+            height: auto;
+            max-height: 100%;
+            padding: 1 2;
+            scrollbar-size: 1 1;
+            background: $surface;
+            border: round $accent;
+            border-title-color: $text-accent;
+            border-subtitle-color: $quiet;
+        }
+        Static { height: auto; }
+    }
+    """
+
+    def __init__(self, where: str, keymap: Mapping[str, str]) -> None:
+        super().__init__()
+        self._where = where
+        self._keymap = keymap
+
+    def compose(self) -> ComposeResult:
+        """Lay out one block for each place that hears keys."""
+        with VerticalScroll() as box:
+            box.border_title = "keys"
+            box.border_subtitle = "escape closes"
+            yield Static(markup=False)
+
+    def on_resize(self, event: Resize) -> None:
+        """Say each key in one line."""
+        column = _KEYS if event.size.width >= _WHOLE else _FEWER
+        self.query_one(Static).update(Content("\n").join(self._lines(column)))
+
+    def _lines(self, column: int) -> list[Content]:
+        lines: list[Content] = []
+        place = None
+        for key in heard_on(self._where):
+            if key.where != place:
+                place = key.where
+                title = _TITLES.get(place, "this screen")
+                lines += [Content(""), Content.styled(title, "$quiet")] if lines else [Content("")][1:]
+            lines.append(self._line(key, column))
+        return lines
+
+    def _line(self, key: Key, column: int) -> Content:
+        keys = display(key, self._keymap)
+        return Content.assemble((f"{keys:>{column}}", "bold $footer-key-foreground"), f"  {key.help}")
+
+    def action_close(self) -> None:
+        """Go back."""
+        self.dismiss()

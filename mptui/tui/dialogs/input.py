@@ -1,0 +1,97 @@
+"""A line of text asked for in a dialog, checked while it is typed."""
+
+from collections.abc import Callable, Sequence
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.suggester import SuggestFromList
+from textual.widgets import Input, Static
+
+from mptui.text import clean, clean_lines
+from mptui.tui.keys.bindings import bindings
+
+Fault = str | None
+
+
+class AskDialog(ModalScreen[None]):
+    """Asks for one text; it closes when the text was taken.
+
+    Args:
+        title: What is asked for.
+        explanation: What it means; one line or more.
+        text: What stands there at first.
+        check: Says what is wrong with a text, at each key.
+        take: Takes the text, or says why it can't.
+        suggestions: What may be meant, completed while it is typed.
+    """
+
+    BINDINGS = bindings("edit")
+    DEFAULT_CSS = """
+    AskDialog {
+        align: center middle;
+        background: $background 70%;
+        Vertical {
+            width: 64;
+            max-width: 100%;
+            height: auto;
+            padding: 1 2;
+            background: $surface;
+            border: round $accent;
+            border-title-color: $text-accent;
+            border-subtitle-color: $quiet;
+        }
+        Static { height: auto; }
+        Input { margin: 1 0; background: $panel; }
+        #fault { color: $text-error; min-height: 1; }
+    }
+    """
+
+    def __init__(
+        self,
+        title: str,
+        explanation: str,
+        text: str,
+        *,
+        check: Callable[[str], Fault],
+        take: Callable[[str], Fault],
+        suggestions: Sequence[str] = (),
+    ) -> None:
+        super().__init__()
+        self._title, self._explanation, self._text = clean(title, 60), explanation, text
+        self._check, self._take = check, take
+        self._suggestions = suggestions
+
+    def compose(self) -> ComposeResult:
+        """Lay out the meaning, the text, and what is wrong with it."""
+        with Vertical() as box:
+            box.border_title = Content(self._title)
+            box.border_subtitle = "enter takes it · escape leaves it"
+            yield Static(Content(self._explanation), markup=False)
+            suggester = SuggestFromList(self._suggestions) if self._suggestions else None
+            yield Input(self._text, compact=True, suggester=suggester)
+            yield Static(id="fault", markup=False)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Check it."""
+        self._say(None if event.value == self._text else self._check(event.value))
+
+    def on_input_submitted(self) -> None:
+        """Take it."""
+        self.action_take()
+
+    def action_take(self) -> None:
+        """Take the text, if it can be had."""
+        fault = self._take(self.query_one(Input).value)
+        if fault is None:
+            self.dismiss()
+        else:
+            self._say(fault)
+
+    def action_cancel(self) -> None:
+        """Leave everything as it was."""
+        self.dismiss()
+
+    def _say(self, fault: Fault) -> None:
+        self.query_one("#fault", Static).update(Content(clean_lines(fault or "", 300)))

@@ -1,0 +1,134 @@
+"""Before another preset is put in force: what it changes, and what can't change in a run."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from mptui.runs.planning.profile_diff import Foreseen
+from mptui.text import clean
+from mptui.tui.keys.bindings import KEYS, Key, bindings, display
+
+if TYPE_CHECKING:
+    from mptui.engine.optim.lr_schedule import RateChange
+
+SHOWN = 6
+"""Settings told one a line; further ones are named."""
+
+_KEY = 28
+_OF_THE_RATE = {
+    "training.lr",
+    "training.lr_scaling",
+    "training.lr_batch_size",
+    "training.batch_size",
+    "training.accumulate",
+}
+"""Settings that come together in the effective rate and batch, which are told instead."""
+
+_PRESETS = next(key for key in KEYS if key.id == "live.preset")
+
+
+def _digits() -> list[BindingType]:
+    """The keys of the presets, under the ids that a person's own keys are known by."""
+    return [
+        Binding(each, f"preset({n})", show=False, id=f"{_PRESETS.id}.{n}")
+        for n, each in enumerate(_PRESETS.keys.split(","), 1)
+    ]
+
+
+class PresetDialog(ModalScreen[int]):
+    """Tells of one preset; closes with the digit of the one to switch to or to tell of next, 0 for none.
+
+    Args:
+        digit: Its digit.
+        name: Its name.
+        foreseen: What it would do.
+        keymap: The person's own keys.
+    """
+
+    BINDINGS = bindings("switch") + _digits()
+    DEFAULT_CSS = """
+    PresetDialog {
+        align: center bottom;
+        background: $background 40%;
+        VerticalScroll {
+            width: 76;
+            max-width: 100%;
+            height: auto;
+            max-height: 100%;
+            padding: 0 2;
+            margin-bottom: 1;
+            background: $surface;
+            border: round $accent;
+            border-title-color: $text-accent;
+        }
+        Static { height: auto; }
+    }
+    """
+
+    def __init__(self, digit: int, name: str, foreseen: Foreseen, keymap: Mapping[str, str]) -> None:
+        super().__init__()
+        self.digit = digit
+        self._preset, self._foreseen, self._keymap = name, foreseen, keymap
+
+    def compose(self) -> ComposeResult:
+        """Lay out what changes, what stays, and the keys."""
+        with VerticalScroll(can_focus=False) as box:
+            box.border_title = Content(clean(f"switch to {self._preset}?", 60))
+            yield Static(Content("\n").join(self._lines()), markup=False)
+
+    def _lines(self) -> list[Content]:
+        kept, changes = self._foreseen.kept, self._foreseen.changes
+        name = clean(self._preset, 24)
+        lines = [Content.styled("can't change in a run, so these stay", "$text-warning")] if kept else []
+        lines += _settings(kept, lambda had, wanted: f"{had}  ({name} has {wanted})")
+        if (rate := self._foreseen.rate) is not None:
+            changes = {key: values for key, values in changes.items() if key not in _OF_THE_RATE}
+            changes = {**_effective(rate), **changes}
+        lines.append(Content.styled("at the next step" if changes else "nothing changes", "$text-accent"))
+        lines += _settings(changes, lambda had, wanted: f"{had} → {wanted}")
+        keys = [self._said(key) for key in KEYS if key.where == "switch"]
+        return [*lines, Content("   ").join(keys)]
+
+    def _said(self, key: Key) -> Content:
+        return Content.assemble(
+            (display(key, self._keymap), "bold $footer-key-foreground"), (f" {key.help}", "$quiet")
+        )
+
+    def action_take(self) -> None:
+        """Switch."""
+        self.dismiss(self.digit)
+
+    def action_preset(self, digit: int) -> None:
+        """Tell of another one; the digit of this one switches to it."""
+        self.dismiss(digit)
+
+    def action_stay(self) -> None:
+        """Leave everything as it is."""
+        self.dismiss(0)
+
+
+def _effective(rate: "RateChange") -> dict[str, list[str]]:
+    """The rate and the batch that a step has now and would have, which no single setting tells."""
+    told = {
+        "effective lr": [f"{lr:.3g}" for lr in rate.lr],
+        "effective batch": [f"{n:,}" for n in rate.batch],
+    }
+    if rate.ramp_steps:
+        told["effective lr"][1] += f" within {rate.ramp_steps} steps"
+    return {what: values for what, values in told.items() if values[0] != values[1]}
+
+
+def _settings(told: Mapping[str, list[str]], words: Callable[[str, str], str]) -> list[Content]:
+    """One line a setting; those that find no room are named together."""
+    lines = [
+        Content.assemble((f"  {key:<{_KEY}}", "$quiet"), clean(words(*values), 80))
+        for key, values in list(told.items())[:SHOWN]
+    ]
+    more = list(told)[SHOWN:]
+    return lines + ([Content.styled(f"  and {', '.join(more)}", "$quiet")] if more else [])

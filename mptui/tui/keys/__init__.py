@@ -1,0 +1,1 @@
+"""Keys: the table of bindings, remapping, order of effects."""

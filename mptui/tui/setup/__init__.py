@@ -1,0 +1,1 @@
+"""What the first two screens know: devices, data, models, memory."""

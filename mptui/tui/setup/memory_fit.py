@@ -1,0 +1,106 @@
+"""Whether a run fits: what it will take at its peak beside what its device has free.
+
+What is counted needs torch, and is counted in a thread that no screen waits for.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mptui import format as fmt
+from mptui.config.merge import Resolved
+from mptui.errors import ConfigError
+from mptui.hardware.advice import choose_precision
+from mptui.hardware.devices import Device
+from mptui.runs.planning.plan import filled
+
+if TYPE_CHECKING:
+    from mptui.engine.autotune.memory_estimate import Footprint
+
+TIGHT = 0.9
+"""Beyond this share of the free memory a count that is off by a tenth, or a cached data set, decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What was counted for a run, and what its device has free (bytes; None: not known)."""
+
+    network: str
+    side: int
+    footprint: "Footprint"
+    batch_size: int
+    free: int | None
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the network learns; they are float32."""
+        return self.footprint.gradients // 4
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak is within what is free."""
+        return self.free is None or self.footprint.total <= self.free
+
+    @property
+    def words(self) -> str:
+        """Whether it fits, and up to which batch."""
+        if self.free is None:
+            return "what is free is not known"
+        best = self.footprint.largest_batch(self.batch_size, int(self.free * TIGHT))
+        if not self.fits:
+            return f"✗ too much; batch {best:,} fits" if best else "✗ one sample is too much"
+        if self.footprint.total > self.free * TIGHT:
+            return "✓ fits, but tightly"
+        return f"✓ fits, up to batch {best:,}"
+
+    @property
+    def figure(self) -> str:
+        """How much of how much: `1.8 of 22.9 GiB`."""
+        free = fmt.UNKNOWN if self.free is None else f"{self.free / (1 << 30):.1f}"
+        return f"{self.footprint.total / (1 << 30):.1f} of {free} GiB"
+
+    @property
+    def parts(self) -> list[tuple[str, int]]:
+        """What takes it, part by part, in the order of a step."""
+        counted = self.footprint
+        parts = [
+            ("weights", counted.weights),
+            ("activations", counted.activations),
+            ("gradients", counted.gradients),
+            ("optimizer", counted.optimizer),
+            ("average", counted.average),
+            ("working", counted.working + counted.batches + counted.context),
+        ]
+        return [(word, size) for word, size in parts if size]
+
+
+def fits(resolutions: Mapping[str, Resolved], device: Device) -> dict[str, "Fit | str"]:
+    """Count each of these runs on `device`, by its name, or say why it can't be had. Imports torch."""
+    return dict(_counted(resolutions.items(), device))
+
+
+def _counted(
+    resolutions: Iterable[tuple[str, Resolved]], device: Device
+) -> Iterable[tuple[str, "Fit | str"]]:
+    from mptui.engine.autotune.memory_estimate import footprint
+
+    for name, resolution in resolutions:
+        config = filled(resolution, device)[0].config
+        precision = choose_precision(config.precision.mode, device).used
+        kind = device.torch_name.partition(":")[0]
+        try:
+            task = resolution.task or "classification"
+            counted = footprint(config, task, device=kind, precision=precision)
+        except ConfigError as error:
+            yield name, error.message
+        else:
+            yield (
+                name,
+                Fit(
+                    str(config.model.name),
+                    int(config.data.image_size or 0),
+                    counted,
+                    config.training.batch_size,
+                    device.memory_free,
+                ),
+            )

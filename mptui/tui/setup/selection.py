@@ -1,0 +1,224 @@
+"""What was picked before a run: a profile, what it is for, and changes by hand. Imports no torch."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mptui.config.dump import values_of
+from mptui.config.given import data_flags, read_value
+from mptui.config.keys import SETTINGS, TABLES
+from mptui.config.merge import Resolved, resolve, task_of_model
+from mptui.config.profiles import ProfileInfo
+from mptui.config.schema import RunConfig, TaskName, TrainingConfig
+from mptui.config.validate import shown
+from mptui.engine.optim.lr_schedule import scaled_lr, warmup_epochs
+from mptui.errors import ConfigError
+from mptui.hardware.advice import PrecisionChoice, batch_words, choose_precision
+from mptui.hardware.devices import Device
+from mptui.runs.planning.plan import Request
+from mptui.text import clean
+
+EDITED = "edited"
+PICKED = "picked"
+_WHAT_ON = ("model.name", "data.name", "data.path", "hardware.device")
+"""What a run is about, and no part of how to train: a saved profile has none of it."""
+
+_DEFAULTS = values_of(RunConfig())
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """All that a run is asked with. Empty texts leave a choice to the profile, the data and the device."""
+
+    profile: str
+    device: str = "auto"
+    model: str = ""
+    data: str = ""
+    epochs: str = ""
+    edits: Mapping[str, Any] = field(default_factory=dict)
+
+    def flags(self) -> dict[str, tuple[str, Any]]:
+        """What is set above the profile: table.key -> (where it came from, the value)."""
+        flags: dict[str, tuple[str, Any]] = {"hardware.device": (PICKED, self.device)}
+        if self.model:
+            flags["model.name"] = (PICKED, self.model)
+        if self.data:
+            flags |= data_flags(self.data, PICKED)
+        if self.epochs:
+            value, _ = read_value(SETTINGS["training.epochs"], self.epochs)
+            flags["training.epochs"] = (PICKED, value)
+        return flags | {key: (EDITED, value) for key, value in self.edits.items()}
+
+    @property
+    def description(self) -> str:
+        """What a profile that is saved from it is described as."""
+        edits = ", ".join(f"{key} = {value}" for key, value in self.edits.items())
+        return f"{self.profile} with {edits}" if edits else f"A copy of {self.profile}"
+
+    def request(self, environ: Mapping[str, str] = os.environ) -> Request:
+        """What the run is asked with."""
+        return Request(self.profile, self.flags(), (), environ)
+
+
+class Picks:
+    """What is picked, and what was changed by hand for each profile while others are looked at.
+
+    Attributes:
+        now: What a run would be asked with at the moment.
+    """
+
+    def __init__(self, first: Picked) -> None:
+        self.now = first
+        self._others: dict[str, Picked] = {}
+        self._used: dict[str, Mapping[str, Any]] = {}
+
+    def of(self, profile: str) -> Picked:
+        """What a run of `profile` would be asked with: its own epochs and edits, the same for the rest."""
+        if profile == self.now.profile:
+            return self.now
+        own = self._others.get(profile, Picked(profile))
+        return replace(self.now, profile=profile, epochs=own.epochs, edits=own.edits)
+
+    def choose(self, profile: str) -> None:
+        """Pick another profile, with what was changed for it before."""
+        chosen = self.of(profile)
+        self._others[self.now.profile] = self.now
+        self._others.pop(profile, None)
+        self.now = chosen
+
+    def edited(self) -> list[str]:
+        """The profiles with edits."""
+        return [each.profile for each in (*self._others.values(), self.now) if each.edits]
+
+    def unused(self) -> list[str]:
+        """The profiles whose edits are in no file and no run."""
+        return [name for name in self.edited() if self._used.get(name) != self.of(name).edits]
+
+    def use(self) -> None:
+        """Note that a run has the edits, and keeps them in its directory."""
+        self._used[self.now.profile] = self.now.edits
+
+    def saved_as(self, profile: str) -> None:
+        """Pick the profile that has just been saved; what it was made from has no changes any more."""
+        self.now = replace(self.now, epochs="", edits={})
+        self.choose(profile)
+
+
+def resolved(picked: Picked, task: TaskName | None, environ: Mapping[str, str] = os.environ) -> Resolved:
+    """Put the configuration together, as far as it is known before the data was opened.
+
+    Raises:
+        ConfigError: A value is wrong, or two can't be had together.
+    """
+    task = task_of_model(picked.model) if picked.model else task or "classification"
+    return resolve(picked.profile, task=task, flags=picked.flags(), sets=(), environ=environ)
+
+
+def every_profile(
+    profiles: Sequence[ProfileInfo],
+    picks: Picks,
+    task: TaskName | None,
+    environ: Mapping[str, str] = os.environ,
+) -> tuple[dict[str, Resolved], dict[str, str]]:
+    """Resolve each profile with what else was picked: those that can be had, and why the others can't."""
+    resolutions, faults = {}, {}
+    for info in profiles:
+        try:
+            resolutions[info.name] = resolved(picks.of(info.name), task, environ)
+        except ConfigError as error:
+            faults[info.name] = error.message
+    return resolutions, faults
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A setting as it is shown: `default` only where the value is another."""
+
+    key: str
+    value: str
+    source: str
+    default: str | None
+    edited: bool
+
+    @property
+    def table(self) -> str:
+        """The table of the schema that it is in."""
+        return self.key.partition(".")[0]
+
+    @property
+    def name(self) -> str:
+        """Its name within that table."""
+        return self.key.partition(".")[2]
+
+
+def values(resolution: Resolved) -> list[Value]:
+    """Every setting that can be edited, in the order of the schema, what makes a step first."""
+    told = values_of(resolution.config)
+    keys = sorted(
+        (key for key in SETTINGS if key not in _WHAT_ON), key=lambda key: _ORDER[key.partition(".")[0]]
+    )
+    return [
+        Value(
+            key=key,
+            value=_plain(told[key]),
+            source="profile" if resolution.sources[key].startswith("profile ") else resolution.sources[key],
+            default=_plain(_DEFAULTS[key]) if told[key] != _DEFAULTS[key] else None,
+            edited=resolution.sources[key] == EDITED,
+        )
+        for key in keys
+    ]
+
+
+_FIRST = ("precision", "training", "speed", "data")
+_ORDER = {table: n for n, table in enumerate(dict.fromkeys((*_FIRST, *TABLES)))}
+
+
+def _plain(value: object) -> str:
+    """A value as it can be typed: text without quotes, a list as TOML has it."""
+    if isinstance(value, list):
+        return clean(json.dumps(value, ensure_ascii=False))
+    return shown(value).strip('"')
+
+
+def to_save(picked: Picked, task: TaskName | None, environ: Mapping[str, str] = os.environ) -> RunConfig:
+    """The configuration to save as a profile: how to train, and not what on."""
+    how = resolved(picked, task, environ).config
+    default = RunConfig()
+    return how.model_copy(
+        update={
+            "model": how.model.model_copy(update={"name": None}),
+            "data": how.data.model_copy(update={"name": None, "path": None}),
+            "hardware": default.hardware,
+        }
+    )
+
+
+def in_words(resolution: Resolved, device: Device) -> list[tuple[str, str, str]]:
+    """The run in a few lines: label, value, and why or what it means."""
+    config = resolution.config
+    precision: PrecisionChoice = choose_precision(config.precision.mode, device)
+    training = config.training
+    effective = training.batch_size * training.accumulate
+    batch = batch_words(training.batch_size, training.accumulate)
+    end = f", at most {training.max_steps:,} steps" if training.max_steps else ""
+    compiled = "from the first step" if resolution.compile_forced else "where it can repay itself"
+    return [
+        ("precision", precision.used, precision.warning or precision.reason),
+        ("batch", batch, f"{effective} an optimizer step"),
+        ("lr", f"{scaled_lr(training):.3g}", _rate_words(training)),
+        ("epochs", f"{training.epochs}", f"{training.schedule} schedule{end}"),
+        ("compile", config.speed.compile, compiled if config.speed.compile != "off" else "eager code"),
+    ]
+
+
+def _rate_words(training: TrainingConfig) -> str:
+    """What the effective rate, which stands beside it, comes from."""
+    words: str = training.optimizer
+    if scaled_lr(training) != training.lr:
+        words += f", {training.lr:g} for a batch of {training.lr_batch_size}, scaled {training.lr_scaling}"
+    if warmup := warmup_epochs(training):
+        cut = f", not {training.warmup_epochs:g}" if warmup < training.warmup_epochs else ""
+        words += f", {warmup:g} epochs of warm-up{cut}"
+    return words

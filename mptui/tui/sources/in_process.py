@@ -1,0 +1,183 @@
+"""A run of this process as the source of a live screen.
+
+Planning and the session itself need torch: both happen in a thread of the source, never in the screen's.
+"""
+
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from mptui.errors import ConfigError, DataError, MptuiError
+from mptui.events import CommandAnswered, Event, PhaseChanged, RunFinished
+from mptui.runs.remote.control_server import preset_names
+from mptui.runs.remote.daemonize import launcher
+from mptui.runs.store.index import read_run
+from mptui.runs.view.run_view import RunView
+from mptui.text import clean
+
+if TYPE_CHECKING:
+    from mptui.runs.planning.plan import Request
+    from mptui.runs.session.event_buffer import EventBuffer
+    from mptui.runs.session.session import Session
+
+
+class SessionSource:
+    """Plans and runs what was asked for, and tells of it from the first moment on.
+
+    Args:
+        request: What was asked for.
+        runs: The folder of all runs.
+        on_directory: Called with the run's directory, from the source's thread, before anything is trained.
+        resume: The directory of the run to resume; None: a new run.
+    """
+
+    def __init__(
+        self,
+        request: "Request",
+        runs: Path,
+        *,
+        on_directory: Callable[[Path], None] = lambda _: None,
+        resume: Path | None = None,
+    ) -> None:
+        self.profiles: Sequence[str] = preset_names(request.environ)
+        self.hosted = True
+        self.alone = False
+        self.can_detach = launcher() is None
+        self.exit_code = 0
+        self.view = RunView() if resume is None else _view_of(resume)
+        self.run: Path | None = None
+        self._resume = resume
+        self.request, self._runs, self._on_directory = request, runs, on_directory
+        self._early: deque[Event] = deque([PhaseChanged(phase="starting")])
+        self._buffer: EventBuffer | None = None
+        self._session: Session | None = None
+        self._commands: SimpleQueue[tuple[str, str | None] | None] = SimpleQueue()
+        self._stop: tuple[int | None] | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._host, name="mptui-run", daemon=True)
+
+    def start(self) -> "SessionSource":
+        """Begin."""
+        self._thread.start()
+        return self
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has ended and everything is written."""
+        return self._ended.is_set()
+
+    def wait(self) -> None:
+        """Wait for the end of the run."""
+        while not self._ended.wait(1.0):  # a wait without a limit would keep signals from their handlers
+            pass
+
+    def poll(self) -> list[Event]:
+        """Take the events that came since the last call."""
+        events = [self._early.popleft() for _ in range(len(self._early))]
+        return events + (self._buffer.drain() if self._buffer else [])
+
+    def send(self, command: str, argument: str | None = None) -> None:
+        """Ask the run for something, or note it for as soon as there is a run.
+
+        A command is written to the journal, whose disk may not answer: another thread does that.
+        """
+        session = self._session
+        if command == "stop":
+            self._stop = self._stop or (None,)
+            if session is not None:
+                session.mailbox.stop(None)
+        if session is None:
+            self._early.append(CommandAnswered(command=command, state="asked", detail=argument or ""))
+        self._commands.put((command, argument))
+
+    def stop(self, signal: int) -> None:
+        """Ask the run to save and end, for a signal; safe in its handler."""
+        self._stop = (signal,)
+        if self._session is not None:
+            self._session.mailbox.stop(signal)
+
+    def save(self) -> None:
+        """Ask the run to save and go on, for a signal; safe in its handler."""
+        if self._session is not None:
+            self._session.mailbox.save()
+
+    def _host(self) -> None:
+        started = time.monotonic()
+        try:
+            self._run()
+        except MptuiError as error:
+            self._refused(error.message, error.hint, error.exit_code, started)
+        except Exception as error:  # noqa: BLE001 - a bug: told on the screen, which must not wait for good
+            traceback.print_exc()  # into the log: the terminal is the screen's
+            self._refused(clean(repr(error)), "", 1, started)
+        finally:
+            self._commands.put(None)
+            self._ended.set()
+
+    def _run(self) -> None:
+        from mptui.data.formats.open import check_data
+        from mptui.runs.planning.plan import plan_run
+        from mptui.runs.session.session import Session
+        from mptui.runs.session.unstarted import discard_unstarted
+        from mptui.runs.store.directory import create_run
+
+        plan = plan_run(self.request)
+        if self._stop is not None:
+            self._stopped_early()
+            return
+        path = self._resume
+        if path is None:
+            check_data(plan.config.data, plan.task)  # a mistake in it is told before there is a directory
+            path = create_run(self._runs, plan.resolved.profile, str(plan.config.model.name), None)
+        self._on_directory(path)
+        self.run = path
+        resume = self._resume is not None
+        session = Session(plan, path, resume=resume, force_compile=plan.resolved.compile_forced)
+        self._buffer = session.listen()
+        session.start()
+        self._hand_over(session)
+        session.wait()
+        self.exit_code = session.result.exit_code
+        if not resume and isinstance(session.result.error, ConfigError | DataError):
+            discard_unstarted(path)
+            self.run = path if path.exists() else None
+
+    def _hand_over(self, session: "Session") -> None:
+        """From now on commands go to the session; those that came before it go first."""
+        self._session = session
+        if self._stop is not None:
+            session.mailbox.stop(self._stop[0])
+        threading.Thread(target=self._pass_on, args=(session,), name="mptui-commands", daemon=True).start()
+
+    def _pass_on(self, session: "Session") -> None:
+        """Send commands until the run has ended."""
+        while (asked := self._commands.get()) is not None:
+            session.send(*asked)
+
+    def _stopped_early(self) -> None:
+        signal = self._stop[0] if self._stop else None
+        self.exit_code = 128 + signal if signal else 0
+        self._early.append(RunFinished(status="stopped", exit_code=self.exit_code))
+
+    def _refused(self, message: str, hint: str, code: int, started: float) -> None:
+        """The run never began: say why, as the end of it."""
+        self.exit_code = code
+        seconds = time.monotonic() - started
+        self._early.append(
+            RunFinished(status="failed", exit_code=code, message=message, hint=hint, seconds=seconds)
+        )
+
+
+def _view_of(run: Path) -> RunView:
+    """What a run that is resumed had come to."""
+    try:
+        view = read_run(run)
+    except OSError:
+        return RunView()
+    view.finished = None
+    return view

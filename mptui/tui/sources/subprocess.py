@@ -1,0 +1,175 @@
+"""A run in a process of its own as the source of the live screen that started it."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tomli_w
+
+from mptui.events import CommandAnswered, Event, PhaseChanged, RunFinished
+from mptui.runs.remote.attached_run import AttachedRun
+from mptui.runs.remote.control_server import preset_names
+from mptui.runs.store.lock import owner_of
+from mptui.runs.view.run_view import RunView
+from mptui.text import clean
+
+if TYPE_CHECKING:
+    from mptui.runs.planning.plan import Request
+
+
+class IsolatedSource:
+    """Starts `mptui run --detach` for what was asked for, and attaches to it.
+
+    Args:
+        request: What was asked for.
+        runs: The folder of all runs.
+    """
+
+    hosted = True
+    alone = True
+    can_detach = True
+
+    def __init__(self, request: "Request", runs: Path) -> None:
+        self.request, self._runs = request, runs
+        self.run: Path | None = None
+        self.exit_code = 0
+        self.view = RunView()
+        self.profiles: Sequence[str] = preset_names(request.environ)
+        self._early: deque[Event] = deque([PhaseChanged(phase="starting")])
+        self._commands: deque[tuple[str, str | None]] = deque()
+        self._attached: AttachedRun | None = None
+        self._lock = threading.Lock()
+        self._starting: subprocess.Popen[str] | None = None
+        self._stop: int | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="mptui-isolated", daemon=True)
+
+    def start(self) -> "IsolatedSource":
+        """Begin."""
+        self._thread.start()
+        return self
+
+    @property
+    def finished(self) -> bool:
+        """Whether no further event will come."""
+        return (
+            self._ended.is_set() and not self._early and (self._attached is None or self._attached.finished)
+        )
+
+    def poll(self) -> list[Event]:
+        """Take the events that came since the last call."""
+        events = [self._early.popleft() for _ in range(len(self._early))]
+        return events + (self._attached.poll() if self._attached else [])
+
+    def send(self, command: str, argument: str | None = None) -> None:
+        """Ask the run for something, or note it for as soon as there is a run."""
+        with self._lock:
+            if self._attached is not None:
+                self._attached.send(command, argument)
+            elif command == "stop":
+                self.stop(signal.SIGTERM)
+            else:
+                self._commands.append((command, argument))
+                asked = CommandAnswered(command=command, state="asked", detail=argument or "")
+                self._early.append(asked)
+
+    def stop(self, signal: int) -> None:
+        """Ask it to save and end; safe in a signal handler."""
+        self._stop = signal
+        self._kill(signal)
+
+    def save(self) -> None:
+        """Ask it to save and go on; safe in a signal handler."""
+        if self.run is not None:
+            self._kill(signal.SIGUSR2)
+
+    def wait(self) -> None:
+        """Wait for its end."""
+        while not self._ended.wait(1.0):  # a wait without a limit would keep signals from their handlers
+            pass
+
+    def _kill(self, number: int) -> None:
+        owner = owner_of(self.run) if self.run is not None else None
+        if owner is not None:
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(owner, number)
+        elif self._starting is not None and self._starting.poll() is None:
+            self._starting.send_signal(number)
+
+    def _work(self) -> None:
+        started = time.monotonic()
+        try:
+            self._begin(started)
+            if self._attached is not None:
+                while not self._attached.wait(1.0):
+                    pass
+                self.exit_code = self._attached.exit_code
+        except Exception as error:  # noqa: BLE001 - told on the screen, which must not wait for good
+            traceback.print_exc()
+            self._failed(1, clean(f"{type(error).__name__}: {error}"), "", started)
+        finally:
+            self._ended.set()
+
+    def _begin(self, started: float) -> None:
+        self._starting = subprocess.Popen(  # noqa: S603 - this program itself, and no shell
+            command(self.request, self._runs),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        if self._stop is not None:
+            self._starting.send_signal(self._stop)
+        told, complaint = self._starting.communicate()
+        if self._starting.returncode == 0:
+            self.run = Path(json.loads(told)["directory"])
+            with self._lock:
+                self._attached = AttachedRun(self.run).start()
+                for asked in self._commands:
+                    self._attached.send(*asked)
+            if self._stop is not None:
+                self._kill(self._stop)
+            return
+        code = self._starting.returncode
+        message, _, hint = complaint.rpartition("mptui: ")[2].strip().partition("\n")
+        self._failed(code if code >= 0 else 128 - code, clean(message), clean(hint.strip()), started)
+
+    def _failed(self, code: int, message: str, hint: str, started: float) -> None:
+        """There is no run: say why, as the end of it."""
+        self.exit_code = code
+        self._early.append(
+            RunFinished(
+                status="stopped" if self._stop is not None else "failed",
+                exit_code=code,
+                message=message,
+                hint=hint,
+                seconds=time.monotonic() - started,
+            )
+        )
+
+
+def command(request: "Request", runs: Path) -> list[str]:
+    """The command line that starts what `request` asks for."""
+    words = [sys.executable, "-m", "mptui", "run", "--detach", "--json", "--runs-dir", str(runs)]
+    if request.profile is not None:
+        words += ["--profile", request.profile]
+    for key, (_, value) in request.flags.items():
+        if key in {"data.path", "data.name"}:
+            words += [] if value is None else ["--data", str(value)]
+        else:
+            words += ["--set", f"{key}={_toml(value)}"]
+    return words + [word for assignment in request.sets for word in ("--set", assignment)]
+
+
+def _toml(value: Any) -> str:  # noqa: ANN401 - any value of the schema
+    return tomli_w.dumps({"value": value}).removeprefix("value = ").strip()

@@ -1,0 +1,1 @@
+"""The terminal of the process: streams, driver, supervisor, ASCII mode."""

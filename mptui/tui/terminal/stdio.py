@@ -1,0 +1,97 @@
+"""The terminal of this process: whether there is one, and keeping it for the screen alone."""
+
+import os
+import sys
+from pathlib import Path
+from types import TracebackType
+
+from mptui.errors import ConfigError
+from mptui.regular import open_regular
+from mptui.runs.remote.daemonize import leave_session
+from mptui.streams import lossy_stream
+
+_STANDARD = (1, 2)
+
+
+def check_terminal() -> None:
+    """Make sure that there is a terminal to draw on.
+
+    Raises:
+        ConfigError: Input, output or errors go to no terminal, or to a dumb one.
+    """
+    hint = "use `mptui run`, which needs no terminal"
+    for name, stream in (("input", sys.__stdin__), ("output", sys.__stdout__), ("error", sys.__stderr__)):
+        if stream is None or not stream.isatty():
+            raise ConfigError(f"the terminal UI needs a terminal, and its {name} is none", hint=hint)
+    if os.environ.get("TERM", "dumb") == "dumb":
+        raise ConfigError("the terminal UI needs more than a dumb terminal (TERM)", hint=hint)
+
+
+def has_terminal() -> bool:
+    """Whether there is a terminal to draw on."""
+    try:
+        check_terminal()
+    except ConfigError:
+        return False
+    return True
+
+
+class Terminal:
+    """While entered, only the screen reaches the terminal.
+
+    Libraries write to file descriptors 1 and 2 on their own (cuDNN, image decoders, worker processes), into
+    the middle of a frame. So the screen gets copies of them, and 1 and 2 themselves become a log.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self._first_log = log
+        self._copies: list[int] = []
+        self._streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+        self.lost = False
+
+    def __enter__(self) -> "Terminal":
+        """Give the screen the terminal."""
+        self._streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._copies = [os.dup(number) for number in _STANDARD]
+        out, err = (lossy_stream(copy) for copy in self._copies)
+        sys.stdout = sys.__stdout__ = out  # type: ignore[misc]
+        sys.stderr = sys.__stderr__ = err  # type: ignore[misc]
+        self.log_to(self._first_log)
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        """Put everything back, unless the terminal is gone."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__ = self._streams  # type: ignore[misc]
+        if not self.lost:
+            for copy, number in zip(self._copies, _STANDARD, strict=True):
+                os.dup2(copy, number)
+
+    def log_to(self, path: Path) -> None:
+        """Append what else is written to `path`; where that can't be opened it is dropped."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            log = open_regular(path, flags)
+        except OSError:
+            log = os.open(os.devnull, os.O_WRONLY)
+        for number in _STANDARD:
+            os.dup2(log, number)
+        os.close(log)
+
+    def hang_up(self) -> None:
+        """Turn away from the terminal, gone or not: nothing waits for it or spins on it any more.
+
+        Safe in a signal handler, and where a write to a stalled terminal hangs.
+        """
+        self.lost = True
+        leave_session()
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for number in (0, *self._copies):
+            os.dup2(nowhere, number)
+        os.close(nowhere)

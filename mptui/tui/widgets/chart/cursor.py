@@ -1,0 +1,39 @@
+"""Where the cursor of a chart can stand: at steps that a curve has a value of, one a column."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mptui.tui.widgets.chart.plot import Series, step_range
+
+
+def nearest(series: Sequence[Series], cell: int, width: int) -> float | None:
+    """The step nearest to column `cell` of `width`; None where no curve has a value."""
+    steps, cells = _places(series, width)
+    return float(steps[np.abs(cells - cell).argmin()]) if steps.size else None
+
+
+def moved(series: Sequence[Series], cursor: float | None, columns: int, width: int) -> float | None:
+    """The step `columns` places later than `cursor` (earlier if negative); without a cursor the latest."""
+    steps, _ = _places(series, width)
+    if not steps.size:
+        return None
+    place = steps.size - 1
+    if cursor is not None:
+        here = int(np.searchsorted(steps, cursor))
+        # between two places, as after the axis has grown, the one to its left counts as one step earlier
+        between = columns > 0 and (here == steps.size or steps[here] != cursor)
+        place = min(max(here + columns - between, 0), steps.size - 1)
+    return float(steps[place])
+
+
+def _places(series: Sequence[Series], width: int) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    """The last step of each column that has one, and these columns."""
+    x0, x1 = step_range(series)
+    every = np.full((len(series) + 1, width), np.nan)
+    for row, each in zip(every, series, strict=False):
+        row[:] = each.history.steps(x0, x1, width)
+    latest = np.fmax.reduce(every, axis=0)
+    cells = np.flatnonzero(np.isfinite(latest))
+    return latest[cells], cells

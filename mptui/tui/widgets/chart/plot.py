@@ -1,0 +1,333 @@
+"""A chart as a grid of characters, drawn from histories: no terminal, no toolkit, only numpy.
+
+Rows from the top: the legend or the values under the cursor, the plot, the step axis. Each cell has a
+character and the name of a part (`PARTS`), which a theme gives its colour.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.cells import cell_len
+
+from mptui import format as fmt
+from mptui.runs.view.labels import VALIDATION
+from mptui.runs.view.metric_history import Columns, History
+from mptui.runs.view.run_view import Mark
+from mptui.tui.widgets.chart.axes import Axis, end_of_steps, linear_axis, log_axis, step_ticks
+from mptui.tui.widgets.chart.canvas import ASCII_MARKERS, DOTS, Mode, trace
+
+SERIES_COLOURS = 6
+PARTS = (
+    *(f"series-{number}" for number in range(1, SERIES_COLOURS + 1)),
+    "raw",
+    "axis",
+    "mark",
+    "warn",
+    "bad",
+    "best",
+    "cursor",
+    "text",
+)
+SMOOTHING = 0.8
+"""Weight of the past, a dot column: high enough to show a trend, low enough to follow it."""
+
+GUTTER = 7
+"""Cells left of the plot, for the value labels: fixed, so that nothing moves when a label grows."""
+
+_BRAILLE = 0x2800
+_LARGEST = 1e100
+"""What an axis reaches to: beyond it, differences and powers of ten leave the range of floats."""
+
+Floats = NDArray[np.float64]
+Run = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A metric to draw: its word in the legend, its history, and whether its line is broken up."""
+
+    label: str
+    history: History
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """All that a drawing depends on, beside its size. `cursor` is a step of the run."""
+
+    series: Sequence[Series]
+    marks: Sequence[Mark] = ()
+    skips: History | None = None
+    best: tuple[int, float] | None = None
+    percent: bool = False
+    log_y: bool = False
+    smooth: bool = False
+    mode: Mode = "braille"
+    cursor: float | None = None
+
+
+class Drawing:
+    """One frame of a plot at a size; `rows()` are runs of text with the part each belongs to."""
+
+    def __init__(self, plot: Plot, width: int, height: int) -> None:
+        self.plot = plot
+        self._size = width, height
+        self._codes = np.full((height, width), ord(" "), dtype=np.uint32)
+        self._parts = np.full((height, width), PARTS.index("text"), dtype=np.uint8)
+        self._dots = DOTS[plot.mode]
+        self._width, self._height = width - GUTTER, height - 2
+        if self._height < 2 or self._width < 10:
+            return
+        self._x0, self._x1 = step_range(plot.series)
+        dots = self._width * self._dots.across
+        self._seen = [s.history.columns(self._x0, self._x1, dots) for s in plot.series]
+        axis = self._axis()
+        if axis is None:
+            self._write(height // 2, max(0, (width - 11) // 2), "no data yet", "axis")
+            return
+        self._y = axis
+        self._draw()
+
+    def rows(self) -> list[list[Run]]:
+        """Return each row as runs of (text, part)."""
+        return [self._runs(row) for row in range(self._size[1])]
+
+    def _runs(self, row: int) -> list[Run]:
+        parts = self._parts[row]
+        text = self._codes[row].astype("<u4").tobytes().decode("utf-32-le")
+        cuts = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(text)]
+        return [(text[a:b], PARTS[parts[a]]) for a, b in pairwise(cuts) if b > a]
+
+    def _axis(self) -> Axis | None:
+        """Choose the value axis by all that is seen; None where there is nothing."""
+        values = np.concatenate([np.empty(0), *(part for c in self._seen for part in (c.low, c.high))])
+        if self.plot.log_y:
+            values = values[values > 0].clip(min=1 / _LARGEST)
+        values = values[np.isfinite(values)].clip(-_LARGEST, _LARGEST)
+        if not values.size:
+            nothing = not any(columns.broken.any() for columns in self._seen)
+            return None if nothing else linear_axis(0, 1, self._height)
+        low, high = float(values.min()), float(values.max())
+        if self.plot.log_y:
+            return log_axis(low, high, self.plot.percent)
+        return linear_axis(low, high, self._height, self.plot.percent)
+
+    def _draw(self) -> None:
+        self._curve_top = np.full(self._width, self._height, dtype=np.intp)
+        order = sorted(range(len(self._seen)), key=lambda n: (self.plot.series[n].dashed, -n))
+        for number in order:
+            self._draw_series(number, self._seen[number])
+        self._draw_axes()
+        if self.plot.cursor is not None:
+            self._draw_cursor(min(self.plot.cursor, last_step(self.plot.series)))
+        else:
+            self._draw_legend()
+        self._draw_best()
+        self._draw_marks()
+        self._draw_edges()
+
+    def _draw_series(self, number: int, seen: Columns) -> None:
+        series = self.plot.series[number]
+        part = f"series-{number % SERIES_COLOURS + 1}"
+        low, high = _bridged(seen.low, seen.broken), _bridged(seen.high, seen.broken)
+        if self.plot.log_y:
+            low = np.where((low <= 0) & (high > 0), 10**self._y.low, low)
+            high, low = np.where(high > 0, high, np.nan), np.where(low > 0, low, np.nan)
+        if self.plot.smooth and series.history.version > low.size:
+            self._draw_line(low, high, "raw", number)
+            low = high = _smoothed(_bridged(seen.mean, seen.broken))
+        if series.dashed:
+            dash = np.arange(low.size) % (2 * self._dots.across + 2) < self._dots.across + 1
+            own = np.isfinite(seen.low)
+            low, high = np.where(dash | own, low, np.nan), np.where(dash | own, high, np.nan)
+        self._draw_line(low, high, part, number)
+
+    def _draw_line(self, low: Floats, high: Floats, part: str, number: int) -> None:
+        rows = self._height * self._dots.down
+        drawn = np.isfinite(low) & np.isfinite(high)
+        mask = trace(self._y.place(high, rows), self._y.place(low, rows), drawn, rows)
+        cells = self._dots.cells(mask)
+        hit = cells > 0
+        area = slice(1, 1 + self._height), slice(GUTTER, GUTTER + self._width)
+        codes = self._dots.glyphs()[cells]
+        if self.plot.mode == "ascii":
+            codes = np.where(hit, ord(ASCII_MARKERS[number % len(ASCII_MARKERS)]), codes)
+        elif self.plot.mode == "braille":
+            joins = hit & (self._codes[area] >= _BRAILLE) & (self._parts[area] != PARTS.index("raw"))
+            codes = np.where(joins, codes | self._codes[area], codes)
+        self._codes[area] = np.where(hit, codes, self._codes[area])
+        self._parts[area] = np.where(hit, PARTS.index(part), self._parts[area])
+        top = np.where(hit.any(axis=0), hit.argmax(axis=0), self._height)
+        self._curve_top = np.minimum(self._curve_top, top)
+
+    def _draw_axes(self) -> None:
+        free = self._height
+        for tick in self._y.ticks:
+            value = np.log10(tick) if self._y.log else tick
+            share = (self._y.high - value) / (self._y.high - self._y.low)
+            row = round(share * (self._height - 1))
+            if row < free:
+                free = row
+                label = self._y.label(tick)
+                self._write(1 + row, max(0, GUTTER - 1 - len(label)), label, "axis")
+        end = 0
+        for tick in step_ticks(self._x0, self._x1, self._width):
+            label = fmt.short(tick)
+            column = GUTTER + self._cell(tick) - (len(label) // 2 if tick else 0)
+            if end <= column <= self._size[0] - len(label):
+                self._write(self._size[1] - 1, column, label, "axis")
+                end = column + len(label) + 2
+
+    def _draw_legend(self) -> None:
+        """Name the series on the right, in fewer letters where they would not fit."""
+        ascii_only = self.plot.mode == "ascii"
+        labels = [_narrow(series.label) for series in self.plot.series]
+        if sum(len(label) + 6 for label in labels) > self._width:
+            labels = [label.replace(VALIDATION, "val") for label in labels]
+        column = self._size[0]
+        for number in reversed(range(len(labels))):
+            swatch = "╌╌" if self.plot.series[number].dashed else "──"
+            if ascii_only:
+                swatch = ASCII_MARKERS[number % len(ASCII_MARKERS)]
+            column -= len(swatch) + 1 + len(labels[number])
+            if column < GUTTER:
+                return
+            self._write(0, column, swatch, f"series-{number % SERIES_COLOURS + 1}")
+            self._write(0, column + len(swatch) + 1, labels[number], "text")
+            column -= 3
+
+    def _draw_cursor(self, step: float) -> None:
+        column = GUTTER + self._cell(step)
+        for row in range(1, 1 + self._height):
+            if self._codes[row, column] == ord(" "):
+                self._write(row, column, "┊", "cursor")
+        column = self._write(0, GUTTER, f"step {step:,.0f}", "text")
+        for number, series in enumerate(self.plot.series):
+            text = f"  {_narrow(series.label)} {self._said(series.history.at(step))}"
+            column = self._write(0, column, text, f"series-{number % SERIES_COLOURS + 1}")
+
+    def _said(self, value: float | None) -> str:
+        return fmt.percent(value) if self.plot.percent else fmt.figure(value)
+
+    def _draw_best(self) -> None:
+        if self.plot.best is None:
+            return
+        step, value = self.plot.best
+        if self._y.log and value <= 0:
+            return
+        cell, row = self._cell(step), 1 + self._y.row(value, self._height)
+        self._write(row, GUTTER + cell, "●", "best")
+        text = f"best {self._said(value)}"
+        for near in (row, row + 1, row - 1, row + 2, row - 2):
+            for column in (GUTTER + cell - len(text) - 1, GUTTER + cell + 2):
+                if self._free(near, column, len(text)):
+                    self._write(near, column, text, "best")
+                    return
+
+    def _draw_marks(self) -> None:
+        """Put each mark over the curve, the latest first; where its words find no room, only its sign."""
+        for mark in reversed(self.plot.marks):
+            if not self._x0 <= mark.step <= self._x1:
+                continue
+            cell = self._cell(mark.step)
+            part = "mark" if mark.tone == "plain" else "warn"
+            text = _narrow(mark.label)
+            above = min(self._height, self._curve_top[cell])
+            for row in range(above, 0, -1):
+                if self._claim_label(row, GUTTER + cell, text, part):
+                    break
+            else:
+                self._write(max(1, above), GUTTER + cell, "▼", part)
+
+    def _claim_label(self, row: int, column: int, text: str, part: str) -> bool:
+        length = len(text) + 2
+        for start, words in ((column, f"▼ {text}"), (column - length + 1, f"{text} ▼")):
+            if self._free(row, start, length):
+                self._write(row, start, words, part)
+                return True
+        return False
+
+    def _draw_edges(self) -> None:
+        """Mark what a line can't show, along the bottom: skipped steps, values not on a log axis, NaN."""
+        bottom = self._height
+        if self.plot.skips is not None:
+            skipped = np.isfinite(self.plot.skips.columns(self._x0, self._x1, self._width).low)
+            self._edge(bottom, skipped, "▴", "warn")
+        across = self._dots.across
+        if self.plot.log_y:
+            for columns in self._seen:
+                self._edge(bottom, _cells(columns.low <= 0, across), "▁", "warn")
+        for columns in self._seen:
+            self._edge(bottom, _cells(columns.broken, across), "✗", "bad")
+
+    def _edge(self, row: int, where: NDArray[np.bool_], character: str, part: str) -> None:
+        for cell in np.flatnonzero(where).tolist():
+            self._write(row, GUTTER + cell, character, part)
+
+    def _cell(self, step: float) -> int:
+        share = (step - self._x0) / (self._x1 - self._x0)
+        return int(min(max(share, 0.0) * self._width, self._width - 1))
+
+    def _free(self, row: int, column: int, length: int) -> bool:
+        if not 1 <= row <= self._height or column < GUTTER or column + length > self._size[0]:
+            return False
+        return bool((self._codes[row, column : column + length] == ord(" ")).all())
+
+    def _write(self, row: int, column: int, text: str, part: str) -> int:
+        """Write what fits of `text`; return the column after it."""
+        text = text[: self._size[0] - column]
+        end = column + len(text)
+        self._codes[row, column:end] = [ord(character) for character in text]
+        self._parts[row, column:end] = PARTS.index(part)
+        return end
+
+
+def last_step(series: Sequence[Series]) -> float:
+    """The last step that any of the series has a value of."""
+    return max((s.history.end_x for s in series if s.history.version), default=0.0)
+
+
+def step_range(series: Sequence[Series]) -> tuple[float, float]:
+    """Choose the step axis: from 0, unless the run was resumed late and what came before is not known."""
+    drawn = [s.history for s in series if s.history.version]
+    first = min((history.first_x for history in drawn), default=0.0)
+    last = last_step(series)
+    return (0.0 if first < last / 10 else first), max(end_of_steps(last), first + 1)
+
+
+def _bridged(values: Floats, broken: NDArray[np.bool_]) -> Floats:
+    """Join values over columns without any by straight lines; but a NaN of the run stays a gap."""
+    known = np.isfinite(values)
+    if known.sum() < 2:
+        return values
+    at = np.flatnonzero(known)
+    columns = np.arange(values.size)
+    filled = np.interp(columns, at, values[at], left=np.nan, right=np.nan)
+    stretch = np.searchsorted(at, columns, side="right")
+    torn = np.zeros(at.size + 1, dtype=np.bool_)
+    torn[stretch[broken & ~known]] = True
+    joined: Floats = np.where(torn[stretch] & ~known, np.nan, filled)
+    return joined
+
+
+def _smoothed(values: Floats) -> Floats:
+    """Exponential moving average over the columns; a gap stays one, and the average goes on after it."""
+    smooth = np.full(values.size, np.nan)
+    average: float | None = None
+    for i, value in enumerate(values.tolist()):
+        if value == value:
+            average = value if average is None else SMOOTHING * average + (1 - SMOOTHING) * value
+            smooth[i] = average
+    return smooth
+
+
+def _cells(columns: NDArray[np.bool_], across: int) -> NDArray[np.bool_]:
+    return np.asarray(columns.reshape(-1, across).any(axis=1))
+
+
+def _narrow(text: str) -> str:
+    """Keep a label at one cell a character: what is wider or has no width becomes `?`."""
+    return "".join(character if cell_len(character) == 1 else "?" for character in text)

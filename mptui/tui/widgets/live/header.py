@@ -1,0 +1,104 @@
+"""The first line: what runs, what it is busy with, how far it is, and when it ends."""
+
+from textual.content import Content
+from textual.widgets import Static
+
+from mptui import format as fmt
+from mptui.runs.view.labels import BUSY_PHASES, PHASE_WORDS
+from mptui.runs.view.run_view import RunView
+from mptui.tui.widgets.bars import bar
+
+_ENDED = {"completed": ("✓", "$text-success"), "stopped": ("■", "$text-warning")}
+
+_WIDE, _CLOSE = 3, 1
+_FITS: tuple[tuple[int, int, frozenset[str]], ...] = (
+    (0, _WIDE, frozenset()),
+    (1, _WIDE, frozenset()),
+    (1, _WIDE, frozenset({"bar"})),
+    (2, _WIDE, frozenset({"bar"})),
+    (2, _CLOSE, frozenset({"bar"})),
+    (2, _WIDE, frozenset({"bar", "end"})),
+    (2, _WIDE, frozenset({"bar", "end", "epoch"})),
+    (2, _WIDE, frozenset({"bar", "end", "epoch", "left"})),
+    (2, _WIDE, frozenset({"bar", "end", "epoch", "left", "step"})),
+)
+"""From the fullest line to the barest: how many names are left out, the gap, and the parts left out."""
+
+
+class Header(Static):
+    """One line that never jumps: each figure has its place, and the least needed leave first."""
+
+    DEFAULT_CSS = "Header { height: 1; padding: 0 1; }"
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(markup=False, id=id)
+        self._shown: Content | None = None
+        self._given: tuple[RunView, float] | None = None
+
+    def show(self, view: RunView, now: float) -> None:
+        """Show `view`; `now` counts the seconds of phases in which nothing else moves."""
+        self._given = view, now
+        content = headline(view, now, self.content_size.width)
+        if self._shown is None or not content.is_same(self._shown):
+            self._shown = content
+            self.update(content, layout=False)
+
+    def on_resize(self) -> None:
+        """Say it again in the new width."""
+        if self._given is not None:
+            self.show(*self._given)
+
+
+def headline(view: RunView, now: float, width: int) -> Content:
+    """Compose the line of `width` cells."""
+    names, parts = _names(view), _parts(view, now)
+    for short, gap, left_out in _FITS:
+        line = Content(" " * gap).join(part for name, part in parts.items() if name not in left_out)
+        if names[short].cell_length + 2 + line.cell_length <= width:
+            break
+    room = max(0, width - line.cell_length)
+    name = names[short].truncate(max(0, room - 2), ellipsis=True)
+    return Content.assemble(name, " " * max(0, room - name.cell_length), line)
+
+
+def _names(view: RunView) -> list[Content]:
+    """The run's names, from all of them to the profile alone."""
+    names = [Content.assemble(("mptui", "bold $text-accent"), f"  {view.profile}")]
+    for name in (view.started.model, view.started.dataset) if view.started else ("", ""):
+        names.insert(0, names[0].append_text(f" · {name}" if name else "", "$quiet"))
+    return names
+
+
+def _parts(view: RunView, now: float) -> dict[str, Content]:
+    parts = {"state": _state(view, now)}
+    if view.epochs:
+        parts["epoch"] = Content(f"epoch {view.epoch:>{len(str(view.epochs))}}/{view.epochs}")
+    if view.total_steps:
+        parts["step"] = Content(f"step {view.step:>{len(f'{view.total_steps:,}')},}")
+        parts["bar"] = bar(view.fraction_done, 12)
+    if view.finished is None and view.started is not None:
+        left = view.remaining_s()
+        parts["left"] = Content(f"{fmt.duration(left, aligned=True):>11} left")
+        parts["end"] = Content.styled(
+            f"ends {fmt.UNKNOWN:>5}" if left is None else f"ends {fmt.clock(view.time + left)}", "$quiet"
+        )
+    return parts
+
+
+def _state(view: RunView, now: float) -> Content:
+    if view.finished is not None:
+        sign, style = _ENDED.get(view.finished.status, ("✗", "$text-error"))
+        return Content.styled(f"{sign} {view.finished.status.replace('_', ' ')}", f"bold {style}")
+    if view.paused:
+        return Content.styled("■ paused", "bold $text-warning")
+    phase = view.progress.phase if view.progress is not None else view.phase
+    word = PHASE_WORDS.get(phase, phase)
+    if view.progress is not None:
+        word = f"{word} {view.progress.done:,} of {view.progress.total:,}"
+    elif view.phase in BUSY_PHASES and view.phase_since is not None:
+        word = f"{word} {fmt.duration(max(0.0, now - view.phase_since), aligned=True)}"
+        if view.phase_expected_s is not None:
+            word = f"{word} of about {fmt.duration(view.phase_expected_s)}"
+    if view.alert is not None:
+        return Content.styled(f"▲ {word}, {view.alert.code}", "bold $text-error")
+    return Content.styled(f"● {word}", "$text-success" if phase == "training" else "$text-accent")

@@ -1,0 +1,112 @@
+"""The step panel: how long a step takes, where that time goes, and what holds the run back."""
+
+from textual.content import Content
+
+from mptui import format as fmt
+from mptui.runs.view.run_view import RunView
+from mptui.tui.widgets.panel import Lines, Panel
+
+_BARS = {
+    "forward": "$series-1",
+    "backward": "$series-3",
+    "optimizer": "$series-4",
+    "data": "$series-2",
+    "rest": "$quiet",
+}
+"""The parts that are shown, in the order of the bar, with their colours."""
+
+_REST = ("copy", "logging", "saving", "other")
+_WHOLE = 5
+"""Lines of the panel in full."""
+
+_HOURS = 1e6
+"""No part of a step takes so many seconds."""
+
+_VERDICTS = {
+    "compute": "bound by compute",
+    "data": "waiting for data {share}",
+    "copy": "making batches ready takes {share} of each step",
+    "launch": "bound by launches: many small operations",
+    "saving": "saving takes {share} of the time",
+}
+
+
+class StepPanel(Panel):
+    """Where a step goes."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__("where a step goes", id=id)
+
+    def lines(self, view: RunView, width: int) -> Lines:
+        """Say it in full, in four lines where there is no room for five."""
+        parts = _parts(view)
+        time = Content(_time(view) + _speed(view).rjust(width - len(_time(view))))
+        bar, legend = _bar(parts, width), _legend(parts, tuple(_BARS))
+        legends = [_legend(parts, ("forward", "backward")), _legend(parts, ("optimizer", "data", "rest"))]
+        verdict = Content("; ").join(_verdict(view))
+        if self.content_size.height >= _WHOLE:
+            return [time, bar, *legends, verdict]
+        if legend.cell_length <= width:
+            return [time, bar, legend, verdict]
+        return [time, *legends, verdict]
+
+
+def step_line(view: RunView) -> list[Content]:
+    """Say it in parts of one line, for a small screen."""
+    return [Content(f"step {_time(view)}"), Content(_speed(view)), *_verdict(view)]
+
+
+def _time(view: RunView) -> str:
+    """The time of a step, of the same steps as its parts."""
+    if parts := _parts(view):
+        return fmt.milliseconds(sum(parts.values()))
+    return fmt.milliseconds(view.latest.step_time_s if view.latest else None)
+
+
+def _speed(view: RunView) -> str:
+    return f"{fmt.count(view.latest.samples_per_second if view.latest else None)} images/s"
+
+
+def _parts(view: RunView) -> dict[str, float]:
+    """Seconds of each part that is shown; empty before a step was measured."""
+    split = view.latest.split if view.latest else {}
+    if not split or not all(0 <= seconds < _HOURS for seconds in split.values()):
+        return {}
+    shown = {part: split.get(part, 0.0) for part in _BARS if part != "rest"}
+    return {**shown, "rest": sum(split.get(part, 0.0) for part in _REST)}
+
+
+def _bar(parts: dict[str, float], width: int) -> Content:
+    total = sum(parts.values())
+    if not total:
+        return Content.styled("─" * width, "$frame")
+    ends, passed = [], 0.0
+    for seconds in parts.values():
+        passed += seconds
+        ends.append(round(passed / total * width))
+    spans = zip(_BARS.values(), [0, *ends], ends, strict=False)
+    return Content.assemble(*[("━" * (end - start), colour) for colour, start, end in spans])
+
+
+def _legend(parts: dict[str, float], names: tuple[str, ...]) -> Content:
+    told: list[tuple[str, str]] = []
+    for name in names:
+        seconds = parts.get(name)
+        figure = fmt.UNKNOWN if seconds is None else f"{1000 * seconds:,.{0 if seconds >= 0.0995 else 1}f}"
+        told += [("━", _BARS[name]), (f" {name} {figure}  ", "$quiet")]
+    return Content.assemble(*told[:-1], (f"{told[-1][0].rstrip()} ms", "$quiet"))
+
+
+def _verdict(view: RunView) -> list[Content]:
+    """What holds the run back, and how fast the other side would be: what mending it is worth."""
+    latest = view.latest
+    if latest is None or latest.bound_by not in _VERDICTS:
+        return [Content(fmt.UNKNOWN)]
+    total = sum(latest.split.values())
+    share = latest.split.get(latest.bound_by, 0.0) / total if total else 0.0
+    words = [_VERDICTS[latest.bound_by].format(share=fmt.percent(share))]
+    other = {"data": "steps", "compute": "data"}.get(latest.bound_by, "")
+    if (rate := latest.ceilings.get(other)) is not None:
+        words.append(f"{other} could {fmt.count(rate)}/s")
+    tone = "$quiet" if latest.bound_by == "compute" else "$text-warning"
+    return [Content.styled(each, tone) for each in words]

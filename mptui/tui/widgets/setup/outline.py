@@ -1,0 +1,78 @@
+"""The run of the picker in a few lines: what is trained, how, and whether it fits."""
+
+from collections.abc import Sequence
+
+from textual.content import Content
+from textual.widgets import Static
+
+from mptui import format as fmt
+from mptui.config.merge import Resolved
+from mptui.hardware.devices import Device
+from mptui.text import clean
+from mptui.tui.setup.memory_fit import Fit
+from mptui.tui.setup.selection import in_words
+from mptui.tui.widgets.bars import bar
+from mptui.tui.widgets.gauges import share
+
+_LABEL = 11
+_BAR = 24
+_FAULT_LINES = 6
+_WIDE = 90
+
+
+class Outline(Static):
+    """What a run will be, or why it can't be."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(markup=False, id=id)
+
+    def show(self, run: Resolved, device: Device, fit: Fit | str | None) -> None:
+        """Tell of `run`; `fit` is what was counted of it, why it is impossible, or None while unknown."""
+        network = [("network", *_network(fit))] if isinstance(fit, Fit) else []
+        lines = [Content.styled(clean(run.config.description), "$text-accent")]
+        lines += [_line(*each) for each in (*network, *in_words(run, device))]
+        self.update(Content("\n").join([*lines, *_memory(fit, self.content_size.width)]))
+
+    def refuse(self, fault: str) -> None:
+        """Tell why there is no such run."""
+        lines = [Content.styled(clean(line), "$text-error") for line in fault.splitlines()[:_FAULT_LINES]]
+        self.update(Content("\n").join(lines))
+
+
+def _line(label: str, value: str, why: str) -> Content:
+    return Content.assemble(
+        (label.ljust(_LABEL), "$quiet"), (clean(value), "bold"), "  ", (clean(why), "$quiet")
+    )
+
+
+def _network(fit: Fit) -> tuple[str, str]:
+    weights = fmt.short(float(f"{fit.parameters:.3g}"))
+    return fit.network, f"{weights} weights, images of {fit.side} px"
+
+
+def _memory(fit: Fit | str | None, width: int) -> list[Content]:
+    label = ("memory".ljust(_LABEL), "$quiet")
+    if fit is None:
+        return [Content.assemble(label, ("counting …", "$quiet")), Content("")]
+    if isinstance(fit, str):
+        return [Content.assemble(label, (f"✗ {clean(fit.splitlines()[0])}", "$text-warning")), Content("")]
+    style = "$text-success" if fit.fits else "$text-warning"
+    total, gauge = fit.footprint.total, Content("")
+    if width >= _WIDE:
+        gauge = Content.assemble(bar(share(total, fit.free), _BAR, style), "  ")
+    return [
+        Content.assemble(label, gauge, (fit.figure, "bold"), "  ", (fit.words, style)),
+        Content.styled(" " * _LABEL + _parts(fit, width - _LABEL), "$quiet"),
+    ]
+
+
+def _parts(fit: Fit, room: int) -> str:
+    """All parts where there is room, else the two that decide and the rest."""
+    if len(told := _told(fit.parts)) <= room:
+        return told
+    first, second, *others = sorted(fit.parts, key=lambda part: -part[1])
+    return _told([first, second, ("rest", sum(size for _, size in others))])
+
+
+def _told(parts: Sequence[tuple[str, int]]) -> str:
+    return ", ".join(f"{word} {size / (1 << 30):.2g}" for word, size in parts)
