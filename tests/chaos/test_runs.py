@@ -115,7 +115,7 @@ def is_hang(event):
 
 
 def waits_for_data(run):
-    return "mptui/data/pool.py" in (run / "stacks.txt").read_text()
+    return "mptui/data/loading/worker_pool.py" in (run / "stacks.txt").read_text()
 
 
 def gone(process):
