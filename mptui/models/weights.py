@@ -51,7 +51,12 @@ def load_weights(model: nn.Module, path: str | Path) -> list[str]:
     return warnings
 
 
-def _read(path: Path) -> Mapping[str, torch.Tensor]:
+def check_file(path: Path) -> None:
+    """Check that there is a file of a known kind, without reading it.
+
+    Raises:
+        ConfigError: There is none.
+    """
     if path.suffix not in {".safetensors", ".pth", ".pt"}:
         raise ConfigError(
             f"model.weights: {path}: not a .safetensors, .pth or .pt file",
@@ -59,6 +64,10 @@ def _read(path: Path) -> Mapping[str, torch.Tensor]:
         )
     if not path.is_file():
         raise ConfigError(f"model.weights: {path}: no such file", hint="Check the path of the weights file.")
+
+
+def _read(path: Path) -> Mapping[str, torch.Tensor]:
+    check_file(path)
     try:
         content = load_file(path) if path.suffix == ".safetensors" else _unpickled(path)
     except Exception as error:  # a damaged file can raise nearly anything

@@ -139,6 +139,8 @@ def test_a_terminal_that_closes_while_it_starts_keeps_no_run_from_starting(folde
         (["--profile", "fsat"], 2, "fast"),
         (["--epochs", "many"], 2, "--epochs"),
         (["--data", "./not/there"], 3, "not/there"),
+        (["--set", "model.weights=not-there.pth"], 2, "not-there.pth"),
+        (["--set", "model.depth=6"], 2, "data.image_size"),
     ],
 )
 def test_a_mistake_is_told_at_once_and_leaves_nothing(folder, arguments, code, said):

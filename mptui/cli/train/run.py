@@ -86,12 +86,12 @@ def _train(
     plan = plan_run(request)
 
     from mptui.cli.train.run_host import host
-    from mptui.data.formats.open import check_data
+    from mptui.runs.planning.build import check_inputs
     from mptui.runs.session.session import Session
     from mptui.runs.session.unstarted import discard_unstarted
     from mptui.runs.store.directory import check_name, create_run
 
-    check_data(plan.config.data, plan.task)  # a mistake in it is told before there is a directory
+    check_inputs(plan)  # a mistake is told before there is a directory
     signals.leave_if_stopped()
     if name is not None:
         check_name(name)

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from mptui.data.core.types import Dataset, Problem, Split
-from mptui.data.formats.open import open_dataset
+from mptui.data.formats.open import check_data, open_dataset
 from mptui.data.loading.cache_policy import choose_cache, sides_of
 from mptui.data.loading.loader import Loader
 from mptui.data.scan.process_pool import ScanCancelledError
@@ -21,7 +21,8 @@ from mptui.engine.precision.fp32_layers import layers_named
 from mptui.engine.torch_setup import prepare_torch
 from mptui.engine.trainer import Trainer
 from mptui.events import Event, PhaseChanged, Progress, RunStarted, Warned
-from mptui.models.weights import load_weights
+from mptui.models import zoo
+from mptui.models.weights import check_file, load_weights
 from mptui.models.zoo import build, parameter_count
 from mptui.runs.planning.decoders import cant_decode, with_decoder
 from mptui.runs.planning.plan import Plan
@@ -55,6 +56,20 @@ class PreparedRun:
     job: Job
     dataset: Dataset
     loaders: "LoaderMaker"
+
+
+def check_inputs(plan: Plan) -> None:
+    """Check what a new run needs to be there, before it has a directory. Reads no file of the data.
+
+    Raises:
+        ConfigError: There is no such network, weights file or set, or they don't go together.
+        DataError: The folder is missing, has no layout that is known, or is for another task.
+    """
+    model, data = plan.config.model, plan.config.data
+    check_data(data, plan.task)
+    zoo.check(model, plan.task, int(data.image_size or 0))
+    if model.weights is not None:
+        check_file(Path(model.weights))
 
 
 def prepare(

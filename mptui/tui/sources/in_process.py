@@ -120,7 +120,7 @@ class SessionSource:
             self._ended.set()
 
     def _run(self) -> None:
-        from mptui.data.formats.open import check_data
+        from mptui.runs.planning.build import check_inputs
         from mptui.runs.planning.plan import plan_run
         from mptui.runs.session.session import Session
         from mptui.runs.session.unstarted import discard_unstarted
@@ -132,7 +132,7 @@ class SessionSource:
             return
         path = self._resume
         if path is None:
-            check_data(plan.config.data, plan.task)  # a mistake in it is told before there is a directory
+            check_inputs(plan)  # a mistake is told before there is a directory
             path = create_run(self._runs, plan.resolved.profile, str(plan.config.model.name), None)
         self._on_directory(path)
         self.run = path
