@@ -34,7 +34,10 @@ _MOST_TRIALS = 5
 
 @dataclass(frozen=True)
 class RunRecord:
-    """All of a run that does not depend on the clock; of a step taken twice, the later record counts."""
+    """All of a run that does not depend on the clock; of a step taken twice, the later record counts.
+
+    `state` is the checkpoint's without the settings, which say how often it was saved.
+    """
 
     steps: dict[int, tuple[object, ...]]
     validations: dict[int, tuple[object, ...]]
@@ -82,7 +85,7 @@ def outcome_of(run: Path) -> RunRecord:
             group: {name: t.numpy().tobytes() for name, t in tensors.items()}
             for group, tensors in snapshot.tensors.items()
         },
-        state=json.dumps(snapshot.state, sort_keys=True),
+        state=json.dumps({k: v for k, v in snapshot.state.items() if k != "settings"}, sort_keys=True),
     )
 
 
