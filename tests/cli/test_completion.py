@@ -27,11 +27,15 @@ def shell(tmp_path_factory):
     return tmp_path
 
 
+_NAMED_SHELL = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+"""The shell is the one that is named, and not the one that these tests were started from, if any."""
+
+
 def in_shell(folder, *command, **environ):
     return subprocess.run(
         command,
         cwd=folder,
-        env={**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", **environ},
+        env={**os.environ, **_NAMED_SHELL, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", **environ},
         capture_output=True,
         text=True,
         check=True,

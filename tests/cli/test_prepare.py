@@ -42,10 +42,10 @@ _SHORT = {"in a shard", "before what is in a shard is noted", "in the index"}
 _DEATHS = {
     "in a shard": "at(20, die, shard_writer.ShardWriter, 'add')",
     "before a shard has its name": "at(3, die, shard_writer.os, 'fsync')",
-    "before what is in a shard is noted": "at(2, die, shards, '_write_note')",
-    "before the index": "at(1, die, preparing, '_finish')",
-    "in the index": "at(2, die, preparing, 'write_file')",
-    "before the notes are removed": "at(1, die, preparing, 'forget_notes')",
+    "before what is in a shard is noted": "at(2, die, shard_writer, '_write_note')",
+    "before the index": "at(1, die, convert, '_finish')",
+    "in the index": "at(2, die, convert, 'write_file')",
+    "before the notes are removed": "at(1, die, convert, 'forget_notes')",
 }
 
 
@@ -117,7 +117,7 @@ def test_a_killed_call_goes_on_where_it_was(prepare, data, undisturbed, tmp_path
 
 def test_a_stop_leaves_what_is_done(prepare, data, tmp_path):
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-        stop = f"at(3, lambda: os.kill(os.getpid(), {int(number)}), shards, '_write_note')"
+        stop = f"at(3, lambda: os.kill(os.getpid(), {int(number)}), shard_writer, '_write_note')"
         stopped = prepare(data, "--image-size", 32, "--out", f"out{code}", "--json", fault=stop)
         assert (stopped.returncode, stopped.stdout) == (code, "")
         assert "goes on from here" in stopped.stderr
@@ -129,14 +129,14 @@ def test_a_stop_leaves_what_is_done(prepare, data, tmp_path):
 
 def test_a_full_disk_is_told_and_gone_on_from(prepare, data, tmp_path):
     full = "resource.setrlimit(resource.RLIMIT_FSIZE, (9000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))"
-    fault = f"def fill():\n    {full}\nat(2, fill, shards, '_write_note')"
+    fault = f"def fill():\n    {full}\nat(2, fill, shard_writer, '_write_note')"
     ended = prepare(data, "--image-size", 32, "--out", "out", fault=fault)
     assert ended.returncode == 7
     assert "cannot write" in ended.stderr
     assert "bytes are free" in ended.stderr
     assert "goes on from here" in ended.stderr
     assert prepare(data, "--image-size", 32, "--out", "out").returncode == 0
-    short = "preparing.shutil.disk_usage = lambda path: os.sys.modules['types'].SimpleNamespace(free=5000)"
+    short = "convert.shutil.disk_usage = lambda path: os.sys.modules['types'].SimpleNamespace(free=5000)"
     ended = prepare(data, "--image-size", 32, "--out", "other", fault=short)
     assert ended.returncode == 7
     assert "bytes more are needed, 5,000 are free" in ended.stderr

@@ -133,7 +133,7 @@ def test_without_a_name_the_profile_is_printed_with_its_evidence(places, tmp_pat
 
     assert result.exit_code == 0, result.output
     head = "".join(line for line in result.stdout.splitlines() if line.startswith("# "))
-    assert head.startswith("# ShortRunResult by mptui tune")
+    assert head.startswith("# Measured by mptui tune")
     assert "speed.channels_last: false in force; false 1.11 times (1.11 to 1.11, 4 rounds)" in head
     assert "precision.mode" not in head  # it was asked for, and so it stays
     (tmp_path / "printed.toml").write_text(result.stdout)

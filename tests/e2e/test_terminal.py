@@ -224,7 +224,7 @@ def test_ctrl_z_gives_the_terminal_back_until_it_goes_on(terminal):
         os.kill(pid, signal.SIGCONT)
     program.until(lambda: b"\x1b[?1049h" in program.output[before:], "the screen again")
     program.until(lambda: count(program, Step) >= steps + 3, "more steps")
-    program.press("x")
+    program.press("xx")
     program.until(lambda: count(program, RunFinished), "the end")
     program.press("q")
     assert program.exit_code() == 0

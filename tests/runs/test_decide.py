@@ -70,7 +70,7 @@ def decided(tmp_path, monkeypatch):
     """Run a short part of a long run on a card; its session, ended."""
 
     def go(card, name="run", *, resume=False, **changed):
-        monkeypatch.setattr(autoselect, "Trial", card)
+        monkeypatch.setattr(autoselect, "StepTimer", card)
         flags = {key: ("test", value) for key, value in {**SETTINGS, **changed}.items()}
         run = tmp_path / name if resume else create_run(tmp_path, "test", "unet", name)
         session = Session(plan_run(Request("stable", flags, (), os.environ)), run, resume=resume)
@@ -193,7 +193,7 @@ def test_a_deterministic_run_takes_nothing_that_was_kept_either(decided):
 
 
 def test_a_stop_while_it_measures_ends_it_with_nothing_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(autoselect, "Trial", Card())
+    monkeypatch.setattr(autoselect, "StepTimer", Card())
 
     def stop():
         raise Stopped(15)
@@ -209,7 +209,7 @@ def test_a_stop_while_it_measures_ends_it_with_nothing_kept(tmp_path, monkeypatc
 
 
 def test_fp16_is_not_tried_on_a_cpu_and_bf16_is_whatever_the_table_says(tmp_path, monkeypatch):
-    monkeypatch.setattr(autoselect, "Trial", Card(bf16=0.5))
+    monkeypatch.setattr(autoselect, "StepTimer", Card(bf16=0.5))
     flags = {key: ("test", value) for key, value in SETTINGS.items()}
     plan = plan_run(Request("stable", flags, (), os.environ))
     told = []

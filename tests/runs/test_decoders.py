@@ -68,7 +68,7 @@ class HostAsCard(Device):
 
 
 def decided(plan, folder, monkeypatch, *, step_s=1.0, emit=lambda event: None):
-    monkeypatch.setattr(autoselect, "Trial", lambda *_: Steps(step_s))
+    monkeypatch.setattr(autoselect, "StepTimer", lambda *_: Steps(step_s))
     dataset = open_dataset(
         plan.config.data,
         task="classification",
