@@ -198,7 +198,8 @@ def test_a_lock_that_is_none_is_stale(tmp_path, lock):
 def test_of_many_that_claim_in_the_same_instant_one_owns_it(tmp_path):
     """Over a stale lock, which all of them may take over."""
     code = (
-        "import pathlib, sys; from mptui.errors import RunDirectoryError; from mptui.runs.store import directory\n"
+        "import pathlib, sys; from mptui.errors import RunDirectoryError\n"
+        "from mptui.runs.store import directory\n"
         "print('ready', flush=True)\n"
         "for line in sys.stdin:\n"
         "    try: directory.claim(pathlib.Path(line.strip())); print('owner', flush=True)\n"
