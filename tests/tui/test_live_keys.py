@@ -207,6 +207,22 @@ async def test_the_advice_shown_is_taken_by_a_key():
         assert "a takes data.workers=12" in frame(app)
 
 
+@pytest.mark.parametrize(("key", "left"), [("q", True), ("x", False)])
+async def test_a_question_closes_with_the_run_that_it_is_about(key, left):
+    source = MemorySource(demo())
+    async with live(source) as (app, pilot):
+        await pilot.press(key)
+        await pilot.pause()
+        screen = app.screen_stack[-2]
+        source.waiting.append(finished())
+        for _ in range(2):
+            screen.look()
+            await pilot.pause()
+        assert (app.return_value == "left") == left
+        assert app.screen is screen or left
+    assert source.sent == []
+
+
 async def test_advice_without_a_setting_leaves_the_offer_of_the_key():
     source = MemorySource(demo())
     async with live(source, (120, 36)) as (app, pilot):

@@ -137,7 +137,16 @@ class LiveScreen(Page):
         if self._undrawn and (at_once or self._budget.allows()):
             self._undrawn = False
             self._show()
-        if self._leaving and self._has_ended() and self.is_current:
+        if self._has_ended():
+            self._close_questions()
+
+    def _close_questions(self) -> None:
+        """Close a question that the end of the run has answered; who was leaving leaves."""
+        question = self.app.screen
+        if isinstance(question, LeaveDialog | StopDialog):
+            self._leaving |= isinstance(question, LeaveDialog)
+            question.dismiss(None)
+        elif self._leaving and self.is_current:
             self.dismiss("left")
 
     def _show(self) -> None:
