@@ -12,7 +12,7 @@ GAP = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A column by its heading and cells.
 
     Args:
@@ -40,7 +40,7 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def fitting(columns: Sequence[Column], width: int | None) -> list[Column]:
+def fitting(columns: Sequence[TableColumn], width: int | None) -> list[TableColumn]:
     """The columns that `width` cells have room for, and those that are never left out."""
     kept = list(columns)
     while width is not None and sum(c.width + GAP for c in kept) - GAP > width:
@@ -51,13 +51,13 @@ def fitting(columns: Sequence[Column], width: int | None) -> list[Column]:
     return kept
 
 
-def lines(columns: Sequence[Column]) -> list[str]:
+def lines(columns: Sequence[TableColumn]) -> list[str]:
     """The table as lines, the headings first, without spaces at their ends."""
     padded = [_padded(column) for column in columns]
     return [(" " * GAP).join(row).rstrip() for row in zip(*padded, strict=True)]
 
 
-def _padded(column: Column) -> list[str]:
+def _padded(column: TableColumn) -> list[str]:
     from rich.cells import cell_len
 
     width = column.width

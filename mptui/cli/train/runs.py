@@ -10,7 +10,7 @@ from mptui import format as fmt
 from mptui.cli import completion
 from mptui.cli import options as o
 from mptui.cli.output import print_json, print_next
-from mptui.cli.table import Column, fitting, lines, terminal_width
+from mptui.cli.table import TableColumn, fitting, lines, terminal_width
 from mptui.text import clean
 
 runs = typer.Typer(rich_markup_mode=None)
@@ -31,7 +31,7 @@ _COLUMNS = {
     "precision": 4,
     "steps": 5,
 }
-"""The columns of the list, and when each is left out of a narrow one (`Column.leave`)."""
+"""The columns of the list, and when each is left out of a narrow one (`TableColumn.leave`)."""
 
 _FIGURES = {"epochs", "images/s", "steps"}
 
@@ -92,7 +92,7 @@ def _print_list(listed: list[dict[str, Any]]) -> None:
     """One line a run; a terminal that is too narrow gets fewer columns."""
     rows = [_row(summary) for summary in listed]
     columns = [
-        Column(heading, [row[place] for row in rows], heading in _FIGURES, leave)
+        TableColumn(heading, [row[place] for row in rows], heading in _FIGURES, leave)
         for place, (heading, leave) in enumerate(_COLUMNS.items())
     ]
     kept = fitting(columns, terminal_width())
@@ -135,7 +135,7 @@ def _print_comparison(found: dict[str, Any]) -> None:
     headings = ("", *map(clean, found["runs"]), "difference")
     cells = list(zip(*rows, strict=True))
     columns = [
-        Column(heading, cells[place] if rows else (), place > 0, leave)
+        TableColumn(heading, cells[place] if rows else (), place > 0, leave)
         for place, (heading, leave) in enumerate(zip(headings, (0, 0, 0, 1), strict=True))
     ]
     for line in lines(fitting(columns, terminal_width())):

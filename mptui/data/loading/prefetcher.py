@@ -13,7 +13,7 @@ import numpy.typing as npt
 from mptui.data.core.read_errors import machine_fault
 from mptui.data.core.rng import replacement
 from mptui.data.core.types import Mask, Pixels, Problem, Split
-from mptui.data.loading.worker import Answer, Failure, ReadTask, whole_mask_bytes
+from mptui.data.loading.worker import Answer, ReadFailure, ReadTask, whole_mask_bytes
 from mptui.data.loading.worker_pool import Pool
 from mptui.data.transforms.crop import Geometry
 from mptui.data.transforms.resize import most_pixels
@@ -94,7 +94,7 @@ class BadSamples:
         self._on_bad = on_bad
         self._known: set[int] = set()
 
-    def record(self, index: int, failure: Failure) -> None:
+    def record(self, index: int, failure: ReadFailure) -> None:
         """Note that sample `index` is bad.
 
         Raises:

@@ -51,7 +51,7 @@ class ReadTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ReadFailure:
     """A sample of a task, by its row, that can't be used."""
 
     row: int
@@ -65,7 +65,7 @@ class Answer:
 
     labels: list[int] = field(default_factory=list)
     valid: list[int] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[ReadFailure] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     """Where the task had room for files: what lies in the place of each sample."""
     sizes: list[tuple[int, int]] = field(default_factory=list)
@@ -93,7 +93,7 @@ def perform(task: ReadTask, fd: int, called_off: Callable[[], bool]) -> Answer:
             else:
                 label, valid = tried_again(partial(_place, task, row, request, draws_1D, fd))
         except BadSampleError as error:
-            answer.failures.append(Failure(row, error.name, error.reason))
+            answer.failures.append(ReadFailure(row, error.name, error.reason))
             label, valid = 0, 0
         if task.whole:
             answer.sizes.append(size)
