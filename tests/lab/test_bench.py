@@ -6,7 +6,6 @@ from typer.testing import CliRunner
 
 from mptui.cli.main import app
 from mptui.cli.measure import bench_table
-from mptui.cli.output import console
 from mptui.config.schema import RunConfig
 from mptui.hardware.devices import Device
 from mptui.lab.bench.ablation import switches, variants
@@ -234,9 +233,9 @@ def test_each_variant_is_one_line_of_the_table_with_its_interval(capsys, monkeyp
     monkeypatch.setattr(lab, "_measure", measured)
     for _ in range(2):
         lab.round(lambda row: None)
-    monkeypatch.setattr(bench_table, "console", lambda **_: console(width=width))
+    monkeypatch.setattr(bench_table, "terminal_width", lambda: width)
     document = {"model": "net", "device_name": "one", "rounds": 2}
-    bench_table.show(lab, document, claims=True, style="table")
+    bench_table.show(lab, document, claims=True, markdown=False)
     lines = capsys.readouterr().out.splitlines()
 
     table = lines[2 : 2 + len(lab.rows)]

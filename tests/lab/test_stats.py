@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from mptui.lab.bench.stats import ROUNDS, ratio, told_rounds
+from mptui.lab.bench.stats import ROUNDS, ratio, rounds_text
 
 TRIALS = 400
 
@@ -94,5 +94,5 @@ def test_sides_that_were_not_measured_as_often_are_refused():
 
 
 def test_one_round_is_called_one_and_too_few():
-    assert told_rounds(1) == "median of 1 round, too few to tell noise from a difference: use --rounds 6"
-    assert told_rounds(6) == "median of 6 rounds"
+    assert rounds_text(1) == "median of 1 round, too few to tell noise from a difference: use --rounds 6"
+    assert rounds_text(6) == "median of 6 rounds"

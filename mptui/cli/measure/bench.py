@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mptui.cli import options as o
-from mptui.cli.measure.bench_table import show
-from mptui.cli.measure.guides_table import guides_table
+from mptui.cli.measure.bench_table import by_name, show
+from mptui.cli.measure.guides_table import check_table, guides_table
 from mptui.cli.output import print_json, print_next
 from mptui.errors import ConfigError
 
 if TYPE_CHECKING:
     from mptui.lab.bench.bench import AblationRun, Row
-    from mptui.runs.planning.plan import Plan
+    from mptui.lab.bench.measure import Measurer
+    from mptui.runs.planning.plan import Plan, Request
 
 _PROFILE = "stable"
 
@@ -82,15 +83,10 @@ def bench(
     Each is added alone to the plain FP32 loop, and left out of all of them together.
     """
     began = time.monotonic()
-    from mptui.lab.bench.ablation import switches, variants
-    from mptui.lab.bench.bench import AblationRun
-    from mptui.lab.bench.measure import COMPILE_S, Effort, Measurer, endless
-    from mptui.runs.planning.plan import plan_run
-
     if against not in {None, "guides"}:
         raise ConfigError(f"--against {against}: there are only the guides", hint="use --against guides")
     if table is not None:
-        _check_table(table, {"--model": model, "--data": data, "--profile": profile})
+        check_table(table, {"--model": model, "--data": data, "--profile": profile})
         return guides_table(
             device=device or "auto",
             sets=sets or (),
@@ -100,80 +96,65 @@ def bench(
             as_json=as_json,
             markdown=markdown,
         )
+    from mptui.lab.bench.measure import Measurer
+    from mptui.runs.planning.plan import plan_run
+
     request = o.request_of(ctx, profile or _PROFILE)
     plan = plan_run(request)
-    request = endless(request, plan)
-    every = switches(plan.config, plan.device, _cpus(), _precision(plan))
-    found = every if only is None else _chosen(only, every)
-    interrupted = False
     with Measurer(os.environ) as measurer:
-        lab = AblationRun(
-            request,
-            variants(found, every),
-            effort=Effort(seconds),
-            measure=measurer.measure,
-            compile_s=COMPILE_S["cpu" if plan.device.kind == "cpu" else "gpu"],
-            budget_s=inf if minutes is None else 60 * minutes - (time.monotonic() - began),
-        )
+        budget_s = inf if minutes is None else 60 * minutes - (time.monotonic() - began)
+        lab = _ablation(request, plan, only, measurer, seconds, budget_s)
         _tell_time(lab, rounds, minutes)
-        progress = _Progress(lab, rounds)
-        try:
-            for _ in range(rounds):
-                lab.round(progress)
-        except KeyboardInterrupt:
-            interrupted = True  # what is complete is still worth its table
-    document = {
+        interrupted = lab.measure_rounds(rounds, _Progress(lab, rounds))
+    document = _document(plan, lab, seconds, claims=against is not None)
+    if as_json:
+        print_json(document)
+    else:
+        show(lab, document, claims=against is not None, markdown=markdown)
+        print_next("mptui run --profile fast   # or a profile with the settings that pay here")
+    return 130 if interrupted else 0
+
+
+def _ablation(
+    request: "Request", plan: "Plan", only: str | None, measurer: "Measurer", seconds: float, budget_s: float
+) -> "AblationRun":
+    from mptui.hardware.advice import choose_precision
+    from mptui.hardware.host import usable_cpus
+    from mptui.lab.bench.ablation import switches, variants
+    from mptui.lab.bench.bench import AblationRun
+    from mptui.lab.bench.measure import COMPILE_S, Effort, endless
+
+    every = switches(plan.config, plan.device, usable_cpus(), choose_precision("auto", plan.device).used)
+    return AblationRun(
+        endless(request, plan),
+        variants(by_name(only, {each.name: each for each in every}, "no such switch here"), every),
+        effort=Effort(seconds),
+        measure=measurer.measure,
+        compile_s=COMPILE_S["cpu" if plan.device.kind == "cpu" else "gpu"],
+        budget_s=budget_s,
+    )
+
+
+def _document(plan: "Plan", lab: "AblationRun", seconds: float, *, claims: bool) -> dict[str, Any]:
+    from mptui.lab.bench.claims import CLAIMS
+
+    rows = lab.document()
+    if claims:
+        for row in rows:
+            claim = CLAIMS.get(row["name"])
+            row["claim"] = None if claim is None else {"speed": claim.speed, "memory": claim.memory}
+    return {
         "model": plan.config.model.name,
         "device": plan.device.torch_name,
         "device_name": plan.device.name,
         "rounds": lab.rounds,
         "seconds": seconds,
-        "variants": _with_claims(lab.document()) if against else lab.document(),
+        "variants": rows,
     }
-    if as_json:
-        print_json(document)
-    else:
-        show(lab, document, claims=against is not None, style="markdown" if markdown else "table")
-        print_next("mptui run --profile fast   # or a profile with the settings that pay here")
-    return 130 if interrupted else 0
-
-
-def _check_table(table: str, given: dict[str, str | None]) -> None:
-    if table != "guides":
-        raise ConfigError(f"--table {table}: there is only the guides'", hint="use --table guides")
-    taken = [flag for flag, value in given.items() if value is not None]
-    if taken:
-        raise ConfigError(
-            f"--table guides with {', '.join(taken)}: the table has networks and data of its own",
-            hint="leave it out, or measure your own model without --table",
-        )
-
-
-def _cpus() -> int:
-    from mptui.hardware.host import usable_cpus
-
-    return usable_cpus()
-
-
-def _precision(plan: "Plan") -> str:
-    from mptui.hardware.advice import choose_precision
-
-    return choose_precision("auto", plan.device).used
-
-
-def _chosen(only: str, found: list[Any]) -> list[Any]:
-    names = [name.strip() for name in only.split(",")]
-    known = {switch.name: switch for switch in found}
-    missing = [name for name in names if name not in known]
-    if missing:
-        raise ConfigError(
-            f"--only {', '.join(missing)}: no such switch here", hint=f"there are {', '.join(known)}"
-        )
-    return [known[name] for name in names]
 
 
 def _tell_time(lab: "AblationRun", rounds: int, minutes: float | None) -> None:
-    """Say beforehand how long it will take."""
+    """Print how long it will take, before it starts."""
     from mptui import format as fmt
 
     expected_s = lab.expected_s(rounds)
@@ -187,7 +168,7 @@ def _tell_time(lab: "AblationRun", rounds: int, minutes: float | None) -> None:
 
 
 class _Progress:
-    """Says on stderr how far it is, and how long it still takes."""
+    """Prints progress and the time left on stderr."""
 
     def __init__(self, lab: "AblationRun", rounds: int) -> None:
         self._lab, self._rounds = lab, rounds
@@ -197,17 +178,6 @@ class _Progress:
         from mptui import format as fmt
 
         self._done += 1
-        told = row.failed or f"{row.rounds[-1].samples_per_second:,.1f} images/s"
         left = fmt.duration(self._lab.expected_s(self._rounds))
         total = self._rounds * len(self._lab.rows)
-        typer.echo(f"[{self._done}/{total}] {row.variant.title}: {told}   {left} left", err=True)
-
-
-def _with_claims(document: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    from dataclasses import asdict
-
-    from mptui.lab.bench.claims import CLAIMS
-
-    return [
-        {**row, "claim": asdict(CLAIMS[row["name"]]) if row["name"] in CLAIMS else None} for row in document
-    ]
+        typer.echo(f"[{self._done}/{total}] {row.variant.title}: {row.latest}   {left} left", err=True)

@@ -1,13 +1,14 @@
-"""The table of `mptui bench`: a line for each variant."""
+"""The tables of `mptui bench`: a line for each variant."""
 
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from mptui.cli.output import console
+from mptui import format as fmt
+from mptui.cli.table import TableColumn, fitting, lines, terminal_width
+from mptui.errors import ConfigError
 from mptui.text import clean
 
 if TYPE_CHECKING:
@@ -15,50 +16,79 @@ if TYPE_CHECKING:
     from mptui.lab.bench.stats import Ratio
 
 _BAR = 12
-_BETWEEN = 2  # cells between two columns, as rich has them
 _WIDE = 4.0
-"""An interval whose ends are so many times apart says nothing but that there were too few rounds."""
+"""An interval whose ends differ by more than this factor only says that there were too few rounds."""
 
 
-def show(
-    lab: "AblationRun", document: dict[str, Any], *, claims: bool, style: Literal["table", "markdown"]
+_T = TypeVar("_T")
+
+
+def by_name(only: str | None, known: Mapping[str, _T], fault: str) -> list[_T]:
+    """Those of `known` that `--only NAME,…` names, in its order; all without it.
+
+    Raises:
+        ConfigError: There is none of a name; `fault` says so.
+    """
+    names = list(known) if only is None else [name.strip() for name in only.split(",")]
+    if missing := [name for name in names if name not in known]:
+        raise ConfigError(f"--only {', '.join(missing)}: {fault}", hint=f"there are {', '.join(known)}")
+    return [known[name] for name in names]
+
+
+def print_rows(
+    title: str, columns: Sequence[TableColumn], *, markdown: bool, claims: Iterable[str] | None = None
 ) -> None:
-    """Print the figures, a line each: what does not fit the width is left out, and nothing is cut or wrapped.
+    """Print a table below its title, as Markdown or as wide as the terminal allows.
+
+    Args:
+        title: Above it.
+        columns: With their cells.
+        markdown: Whether it is Markdown, with all columns.
+        claims: Names of what guides make claims of, where these are beside; their titles go to stderr.
+    """
+    typer.echo(clean(title))
+    if markdown:
+        cells = [(column.heading, *column.cells) for column in columns]
+        head, *rows = [f"| {' | '.join(row)} |" for row in zip(*cells, strict=True)]
+        shown = ["", head, f"|{' --- |' * len(columns)}", *rows]
+    else:
+        shown = lines(fitting(columns, terminal_width()))
+    for line in shown:
+        typer.echo(line)
+    if claims is not None:
+        from mptui.lab.bench.claims import sources
+
+        typer.echo(sources(claims), err=True)
+
+
+def show(lab: "AblationRun", document: dict[str, Any], *, claims: bool, markdown: bool) -> None:
+    """Print the figures, a line for each variant: columns that do not fit the width are left out.
 
     Args:
         lab: What was measured.
         document: Of `mptui bench --json`.
-        claims: Whether what guides promise stands beside.
-        style: How it is written.
+        claims: Whether the guides' claims stand beside.
+        markdown: Whether it is written as Markdown.
     """
     from mptui.lab.bench.bench import NO_TIME
-    from mptui.lab.bench.stats import told_rounds
+    from mptui.lab.bench.claims import CLAIMS
+    from mptui.lab.bench.stats import rounds_text
 
-    headings = ["", "images/s", "times", "interval", "", "memory", "first step", "loss"]
-    headings += ["guides say"] if claims else []
     fastest = max((row.rate or 0.0 for row in lab.rows), default=0.0)
-    lines = [_line(lab, row, fastest, claims) for row in lab.rows]
-    title = f"{document['model']} on {document['device_name']}: {told_rounds(document['rounds'])}"
-    if style == "markdown":
-        typer.echo(f"{title}\n")
-        typer.echo(f"| {' | '.join(headings)} |\n|{' --- |' * len(headings)}")
-        for line in lines:
-            typer.echo(f"| {' | '.join(line)} |")
+    rows = [_line(lab, row, fastest) for row in lab.rows]
+    headings = ("", "images/s", "times", "interval", "", "memory", "first step", "loss")
+    columns = [
+        TableColumn(heading, [row[number] for row in rows], right=number not in {0, 4}, leave=leave)
+        for number, (heading, leave) in enumerate(zip(headings, (0, 0, 0, 0, 4, 1, 2, 3), strict=True))
+    ]
+    names = [row.variant.name for row in lab.rows]
+    if claims:
+        texts = [CLAIMS[name].text if name in CLAIMS else "" for name in names]
+        columns.append(TableColumn("guides say", texts, right=True))
+    title = f"{document['model']} on {document['device_name']}: {rounds_text(document['rounds'])}"
+    print_rows(title, columns, markdown=markdown, claims=names if claims else None)
+    if markdown:
         return
-    from rich.cells import cell_len
-    from rich.table import Table
-
-    width = None if sys.stdout.isatty() else 120
-    out = console(width=width)
-    widths = [max(map(cell_len, column)) + _BETWEEN for column in zip(headings, *lines, strict=True)]
-    shown = _fitting(headings, widths, out.width)
-    typer.echo(clean(title))
-    table = Table(box=None, pad_edge=False)
-    for number in shown:
-        table.add_column(headings[number], justify="left" if number in {0, 4} else "right", no_wrap=True)
-    for line in lines:
-        table.add_row(*(line[number] for number in shown))
-    out.print(table)
     for row in lab.rows:
         if row.failed not in {None, NO_TIME}:
             typer.echo(clean(f"{row.variant.title} was not measured: {row.failed}"))
@@ -66,38 +96,28 @@ def show(
         typer.echo(clean(f"there was no time to measure: {', '.join(untried)}", limit=1000))
 
 
-def _fitting(headings: Sequence[str], widths: Sequence[int], width: int) -> list[int]:
-    """The columns that fit into `width` cells: the least needed ones go first."""
-    shown = list(range(len(headings)))
-    for heading in ("", "loss", "first step", "memory"):
-        if sum(widths[number] for number in shown) <= width:
-            break
-        shown.remove(headings.index(heading, 1))
-    return shown
-
-
-def _line(lab: "AblationRun", row: "Row", fastest: float, claims: bool) -> list[str]:
+def _line(lab: "AblationRun", row: "Row", fastest: float) -> list[str]:
+    none = fmt.UNKNOWN
     if row.failed is not None:
-        return [row.variant.title, "–", "–", "–", "", "–", "–", "–", *(["–"] if claims else [])]
+        return [row.variant.title, none, none, none, "", none, none, none]
     over, rate = lab.over_baseline(row), row.rate
     baseline = row.variant.against is None
-    line = [
+    return [
         row.variant.title,
-        f"{rate:,.1f}" if rate is not None else "–",
-        "1.00" if baseline else f"{over.median:.2f}" if over is not None else "–",
+        none if rate is None else f"{rate:,.1f}",
+        "1.00" if baseline else none if over is None else f"{over.median:.2f}",
         "" if baseline or over is None else _interval(over),
         "█" * round(_BAR * rate / fastest) if rate is not None and fastest else "",
-        f"{row.peak_bytes / 2**20:,.0f} MiB" if row.peak_bytes is not None else "–",
-        f"{row.first_step_s:.1f} s" if row.first_step_s is not None else "–",
+        none if row.peak_bytes is None else f"{row.peak_bytes / 2**20:,.0f} MiB",
+        none if row.first_step_s is None else f"{row.first_step_s:.1f} s",
         _loss(lab, row),
     ]
-    return [*line, _claim(row.variant.name)] if claims else line
 
 
 def _loss(lab: "AblationRun", row: "Row") -> str:
     off = lab.off_baseline(row)
-    told = "–" if row.loss is None else f"{row.loss:.3f}"
-    return told if off is None or row.variant.against is None else f"{told} {off:+.1%}"
+    text = "–" if row.loss is None else f"{row.loss:.3f}"
+    return text if off is None or row.variant.against is None else f"{text} {off:+.1%}"
 
 
 def _interval(over: "Ratio") -> str:
@@ -105,18 +125,5 @@ def _interval(over: "Ratio") -> str:
         return "one round"
     if over.high > _WIDE * over.low:
         return "too wide"  # of two or three rounds that differ
-    told = f"{over.low:.2f}–{over.high:.2f}"
-    return f"{told} noise" if over.verdict == "same" else told
-
-
-def _claim(name: str) -> str:
-    from mptui.lab.bench.claims import CLAIMS
-
-    claim = CLAIMS.get(name)
-    if claim is None:
-        return ""
-    parts = [
-        f"{claim.speed:.2f}" if claim.speed else "",
-        f"{claim.memory:.0%} memory" if claim.memory else "",
-    ]
-    return ", ".join(part for part in parts if part)
+    text = f"{over.low:.2f}–{over.high:.2f}"
+    return f"{text} noise" if over.verdict == "same" else text

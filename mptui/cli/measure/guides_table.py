@@ -1,24 +1,43 @@
-"""`mptui bench --table guides`: a guide's table of networks by number format, measured here."""
+"""`mptui bench --table guides`: the networks of a guide by number format, measured here."""
 
 import os
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mptui.cli.output import console, print_json, print_next
+from mptui import format as fmt
+from mptui.cli.measure.bench_table import by_name, print_rows
+from mptui.cli.output import print_json, print_next
+from mptui.cli.table import TableColumn
 from mptui.errors import ConfigError
 from mptui.text import clean
 
 if TYPE_CHECKING:
     from mptui.lab.bench.bench import Row
     from mptui.lab.bench.guides_table import Subject
+    from mptui.lab.bench.measure import Measurer
     from mptui.runs.planning.plan import Request
 
 
 _LIMIT_S = 90.0
 """A format that a processor emulates can take minutes a step: then that is what the table says."""
+
+
+def check_table(table: str, given: dict[str, str | None]) -> None:
+    """Check `--table` and the flags beside it.
+
+    Raises:
+        ConfigError: There is no such table, or it was combined with a flag that it has no use for.
+    """
+    if table != "guides":
+        raise ConfigError(f"--table {table}: there is only the guides'", hint="use --table guides")
+    taken = [flag for flag, value in given.items() if value is not None]
+    if taken:
+        raise ConfigError(
+            f"--table guides with {', '.join(taken)}: the table has networks and data of its own",
+            hint="leave it out, or measure your own model without --table",
+        )
 
 
 def guides_table(
@@ -31,19 +50,22 @@ def guides_table(
     as_json: bool,
     markdown: bool,
 ) -> int:
-    """Measure the table and show it, with what the guide says beside."""
+    """Measure the table and show it, with the guide's claims beside."""
     from mptui.hardware.devices import find_machine, select_device
     from mptui.lab.bench import guides_table as lab
+    from mptui.lab.bench.measure import Measurer
 
-    found = find_machine(with_torch=True)
-    chosen = select_device(device, found.devices)
+    subjects = by_name(only, {each.name: each for each in lab.SUBJECTS}, "not in the table")
+    chosen = select_device(device, find_machine(with_torch=True).devices)
     rows: list[dict[str, Any]] = []
     interrupted = False
-    for subject in _subjects(only):
-        row, interrupted = _measured(subject, lab.request_of(subject, chosen, sets), rounds, seconds)
-        rows.append(row)
-        if interrupted:
-            break
+    with Measurer(os.environ) as measurer:
+        for subject in subjects:
+            request = lab.request_of(subject, chosen, sets)
+            row, interrupted = _measured(subject, request, measurer, rounds, seconds)
+            rows.append(row)
+            if interrupted:
+                break
     document = {
         "device": chosen.torch_name,
         "device_name": chosen.name,
@@ -59,85 +81,59 @@ def guides_table(
     return 130 if interrupted else 0
 
 
-def _subjects(only: str | None) -> "list[Subject]":
-    from mptui.lab.bench.guides_table import SUBJECTS
-
-    known = {subject.name: subject for subject in SUBJECTS}
-    names = list(known) if only is None else [name.strip() for name in only.split(",")]
-    missing = [name for name in names if name not in known]
-    if missing:
-        raise ConfigError(
-            f"--only {', '.join(missing)}: not in the table", hint=f"there are {', '.join(known)}"
-        )
-    return [known[name] for name in names]
-
-
 def _measured(
-    subject: "Subject", request: "Request", rounds: int, seconds: float
+    subject: "Subject", request: "Request", measurer: "Measurer", rounds: int, seconds: float
 ) -> tuple[dict[str, Any], bool]:
     """A row of the table, and whether ctrl+c cut it short: what was measured is still worth showing."""
     from mptui.lab.bench.bench import AblationRun
     from mptui.lab.bench.guides_table import described, formats
-    from mptui.lab.bench.measure import Effort, Measurer, endless
+    from mptui.lab.bench.measure import Effort, endless
     from mptui.runs.planning.plan import plan_run
 
     plan = plan_run(request)
     effort = Effort(seconds, limit_s=_LIMIT_S)
-    with Measurer(os.environ) as measurer:
-        bench = AblationRun(
-            endless(request, plan), formats(plan.device), effort=effort, measure=measurer.measure
-        )
+    bench = AblationRun(endless(request, plan), formats(plan.device), effort=effort, measure=measurer.measure)
 
-        def tell(row: "Row") -> None:
-            figure = row.failed or f"{row.rounds[-1].samples_per_second:,.1f} images/s"
-            typer.echo(f"{subject.title}, {row.variant.title}: {clean(figure)}", err=True)
+    def tell(row: "Row") -> None:
+        typer.echo(f"{subject.title}, {row.variant.title}: {clean(row.latest)}", err=True)
 
-        interrupted = False
-        try:
-            for _ in range(rounds):
-                bench.round(tell)
-        except KeyboardInterrupt:
-            interrupted = True
+    interrupted = bench.measure_rounds(rounds, tell)
     return described(subject, plan, bench), interrupted
 
 
 def _show(document: dict[str, Any], *, markdown: bool) -> None:
-    from mptui.lab.bench.stats import told_rounds
+    from mptui.lab.bench.stats import rounds_text
 
-    headings = ["", "trained at", "FP32 images/s", "format", "times FP32", "interval", "memory", "guides say"]
-    lines = [line for row in document["rows"] for line in _lines(row)]
-    of = told_rounds(document["rounds"])
-    title = f"{document['device_name']}: FP32 without TF32, eager, NHWC; {of}"
-    if markdown:
-        typer.echo(f"{title}\n\n| {' | '.join(headings)} |\n|{' --- |' * len(headings)}")
-        for line in lines:
-            typer.echo(f"| {' | '.join(line)} |")
-    else:
-        from rich.table import Table
-
-        table = Table(box=None, pad_edge=False, title=title, title_justify="left")
-        for number, heading in enumerate(headings):
-            table.add_column(heading, justify="left" if number in {0, 1, 3} else "right", no_wrap=number < 2)
-        for line in lines:
-            table.add_row(*line)
-        console(width=None if sys.stdout.isatty() else 120).print(table)
+    headings = ("", "trained at", "FP32 images/s", "format", "times FP32", "interval", "memory", "guides say")
+    rows = [line for row in document["rows"] for line in _lines(row)]
+    columns = [
+        TableColumn(heading, [row[number] for row in rows], right=number not in {0, 1, 3})
+        for number, heading in enumerate(headings)
+    ]
+    title = f"{document['device_name']}: FP32 without TF32, eager, NHWC; {rounds_text(document['rounds'])}"
+    names = [f"{row['name']} {found['name']}" for row in document["rows"] for found in row["formats"]]
+    print_rows(title, columns, markdown=markdown, claims=names)
 
 
 def _lines(row: dict[str, Any]) -> list[list[str]]:
     """A line for each format of a network; the first names it."""
     base, *others = row["formats"]
-    rate = "–" if base["samples_per_second"] is None else f"{base['samples_per_second']:,.1f}"
-    first = [row["title"], f"{row['image_size']} px, batch {row['batch_size']}", rate]
+    rate = base["samples_per_second"]
+    first = [
+        row["title"],
+        f"{row['image_size']} px, batch {row['batch_size']}",
+        fmt.UNKNOWN if rate is None else f"{rate:,.1f}",
+    ]
     lines = []
     for number, found in enumerate(others):
-        says = (row["claim"] or {}).get(found["name"])
+        claim = (row["claim"] or {}).get(found["name"])
         lines.append(
             [
                 *(first if number == 0 else ["", "", ""]),
                 found["title"],
                 *_gain(found),
-                "–" if found["memory"] is None else f"{found['memory']:.0%}",
-                "–" if says is None else f"{says:.2f}",
+                fmt.UNKNOWN if found["memory"] is None else f"{found['memory']:.0%}",
+                fmt.UNKNOWN if claim is None else f"{claim:.2f}",
             ]
         )
     return lines
@@ -146,7 +142,7 @@ def _lines(row: dict[str, Any]) -> list[list[str]]:
 def _gain(found: dict[str, Any]) -> list[str]:
     over = found["ratio"]
     if over is None:
-        return ["–", found["failed"] or ""]
+        return [fmt.UNKNOWN, found["failed"] or ""]
     if over["low"] is None:
         return [f"{over['median']:.2f}", "one round"]
     noise = ", noise" if found["verdict"] == "same" else ""

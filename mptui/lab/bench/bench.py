@@ -51,6 +51,11 @@ class Row:
         return median(m.samples_per_second for m in self.rounds) if self.rounds else None
 
     @property
+    def latest(self) -> str:
+        """What its latest round came to, in a few words."""
+        return self.failed or f"{self.rounds[-1].samples_per_second:,.1f} images/s"
+
+    @property
     def peak_bytes(self) -> float | None:
         """Median of the memory's peak."""
         peaks = [m.peak_bytes for m in self.rounds if m.peak_bytes is not None]
@@ -117,6 +122,15 @@ class AblationRun:
         usual = row.seconds[-1] if row.seconds else median(walls) if walls else _RUN_S + self._effort.seconds
         first = self._compile_s if _is_compiled(row.variant) and not row.seconds else 0.0
         return left * usual + first if left > 0 else 0.0
+
+    def measure_rounds(self, rounds: int, tell: Callable[[Row], None]) -> bool:
+        """Measure so many rounds; returns whether ctrl+c ended them early: what is complete still counts."""
+        try:
+            for _ in range(rounds):
+                self.round(tell)
+        except KeyboardInterrupt:
+            return True
+        return False
 
     def round(self, tell: Callable[[Row], None]) -> None:
         """Measure every variant once more, as far as there is time; `tell` is called after each.

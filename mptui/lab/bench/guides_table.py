@@ -1,7 +1,7 @@
-"""The table of a guide to mixed precision, measured here: some networks in FP32, TF32, FP16 and BF16.
+"""The networks of a guide to mixed precision, measured here in FP32, TF32, FP16 and BF16.
 
-All of it but the number format is the same: NHWC, fused update, eager, the decoded set on the device. FP32 is
-strict, without TF32, which has a column of its own: "times FP32" means little where nobody says which.
+Everything but the number format is the same: NHWC, fused update, eager, the decoded set on the device. FP32
+is strict, without TF32, which has a row of its own: "times FP32" means little without a named baseline.
 """
 
 import os
@@ -12,7 +12,7 @@ from typing import Any
 from mptui.hardware.devices import Device
 from mptui.lab.bench.ablation import BASELINE, Variant
 from mptui.lab.bench.bench import AblationRun, Row
-from mptui.lab.bench.claims import TABLE
+from mptui.lab.bench.claims import CLAIMS
 from mptui.runs.planning.plan import Plan, Request
 
 _ALIKE = {
@@ -33,14 +33,14 @@ class Subject:
     """A network of the table, and what it is trained with on each kind of device.
 
     Attributes:
-        claim: The row of the guide, None where it has none.
-        gpu: table.key -> value, at the size that people train.
-        cpu: The same so small that a processor of two cores comes to an end.
+        name: Of the network, as `--model` takes it.
+        title: Heading of its rows.
+        gpu: table.key -> value, at the size that is used in practice.
+        cpu: The same, small enough for a processor of two cores.
     """
 
     name: str
     title: str
-    claim: str | None
     gpu: Mapping[str, object]
     cpu: Mapping[str, object]
 
@@ -50,7 +50,7 @@ class Subject:
 
 
 def _of(side: int, batch: int, **more: object) -> dict[str, object]:
-    """Image side in pixels, samples a batch, and what a network is like."""
+    """Settings by image side in pixels, batch size and the model's own keys."""
     return {
         "data.image_size": side,
         "training.batch_size": batch,
@@ -59,15 +59,15 @@ def _of(side: int, batch: int, **more: object) -> dict[str, object]:
 
 
 SUBJECTS = (
-    Subject("resnet50", "ResNet-50", "ResNet-50", _of(224, 64), _of(64, 16)),
-    Subject("vit_l_16", "ViT-L/16", "ViT-L", _of(224, 32), _of(32, 4)),
-    Subject("diffusion_unet", "diffusion U-Net", "diffusion U-Net", _of(64, 32, width=224), _of(32, 4)),
-    Subject("unet", "U-Net for masks", None, _of(512, 8), _of(64, 4, width=16)),
+    Subject("resnet50", "ResNet-50", _of(224, 64), _of(64, 16)),
+    Subject("vit_l_16", "ViT-L/16", _of(224, 32), _of(32, 4)),
+    Subject("diffusion_unet", "diffusion U-Net", _of(64, 32, width=224), _of(32, 4)),
+    Subject("unet", "U-Net for masks", _of(512, 8), _of(64, 4, width=16)),
 )
 
 
 def request_of(subject: Subject, device: Device, sets: Sequence[str]) -> Request:
-    """What is trained for a row; `sets` (`--set table.key=value`) go above the table's own sizes."""
+    """What is trained for a row; `sets` (`--set table.key=value`) override the table's own sizes."""
     flags = {
         "model.name": ("--table", subject.name),
         "data.name": ("--table", "shapes"),
@@ -89,12 +89,13 @@ def formats(device: Device) -> list[Variant]:
 
 def described(subject: Subject, plan: Plan, lab: AblationRun) -> dict[str, Any]:
     """A row as JSON's values."""
+    claims = {name: CLAIMS.get(f"{subject.name} {name}") for name in _FORMATS}
     return {
         "name": subject.name,
         "title": subject.title,
         "image_size": plan.config.data.image_size,
         "batch_size": plan.config.training.batch_size,
-        "claim": None if subject.claim is None else TABLE[subject.claim],
+        "claim": {name: claim.speed for name, claim in claims.items() if claim is not None} or None,
         "formats": [
             {**row, "memory": _memory(lab.rows, number)} for number, row in enumerate(lab.document())
         ],

@@ -18,7 +18,7 @@ _T = (
 )
 
 
-def told_rounds(rounds: int) -> str:
+def rounds_text(rounds: int) -> str:
     """What a figure is, above a table, and what too few rounds are not good for."""
     sure = "" if rounds >= ROUNDS else f", too few to tell noise from a difference: use --rounds {ROUNDS}"
     return f"median of {rounds} round{'s' if rounds > 1 else ''}{sure}"
