@@ -2,8 +2,11 @@
 
 import math
 import time
+from collections.abc import Sequence
 
 UNKNOWN = "–"
+_HEIGHTS = "▁▂▃▄▅▆▇█"
+_LARGEST = 1e100  # larger values have no meaningful differences in float64
 
 
 def count(value: float | None) -> str:
@@ -77,3 +80,11 @@ def clock(moment: float, seconds: bool = False) -> str:
     except (ValueError, OverflowError, OSError):  # no number, or beyond all calendars
         return UNKNOWN
     return time.strftime("%H:%M:%S" if seconds else "%H:%M", local)
+
+
+def sparkline(values: Sequence[float], among: Sequence[float] | None = None) -> str:
+    """Return values as bars from the smallest to the largest of `among` (or of them); × is no number."""
+    finite = [value for value in among or values if abs(value) < _LARGEST]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    span, top = (high - low) or 1.0, len(_HEIGHTS) - 1
+    return "".join(_HEIGHTS[round((v - low) / span * top)] if abs(v) < _LARGEST else "×" for v in values)

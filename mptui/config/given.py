@@ -8,8 +8,8 @@ from typing import Any
 import tomli
 
 from mptui.config.keys import SETTINGS, VARIABLES, Setting, nearest_setting
-from mptui.config.places import expanded
 from mptui.config.validate import check_value, shown
+from mptui.io.places import expanded
 from mptui.text import clean
 
 Layer = dict[str, tuple[Any, str]]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import tomli
 
-from mptui.config.places import base_folder, expanded
 from mptui.errors import ConfigError
+from mptui.io.places import base_folder, expanded
 from mptui.regular import read_regular
 from mptui.text import clean
 

@@ -1,6 +1,5 @@
 """Writes a profile of one's own: from a configuration, or as a copy of another profile."""
 
-import contextlib
 import json
 import os
 import re
@@ -12,11 +11,12 @@ import tomli
 import tomli_w
 
 from mptui.config.dump import values_of, written
-from mptui.config.places import expanded
 from mptui.config.profiles import find_profile, is_built_in, user_folder
 from mptui.config.schema import RunConfig
 from mptui.config.validate import read_document
 from mptui.errors import ConfigError, DiskError
+from mptui.io.atomic import replace_file
+from mptui.io.places import expanded
 from mptui.text import clean
 
 _NAME = re.compile(r"\w[\w.\- ]{0,63}")
@@ -99,17 +99,10 @@ def write_profile(path: Path, text: str, *, replace: bool = False) -> Path:
     """
     if not replace:
         check_free(path)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        replace_file(path, text.encode(), mode=0o666)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
         hint = "choose a folder that can be written; names are kept below MPTUI_CONFIG_DIR"
         raise DiskError(f"{path}: {error.strerror}", hint=hint) from error
     return path

@@ -6,7 +6,7 @@ All goes through `os`, one call after the other, so that a test can let any one 
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 _BLOCK = 1 << 22
@@ -21,8 +21,13 @@ def partial_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.partial")
 
 
-def write_synced(path: Path, blocks: Iterable[bytes | memoryview]) -> str:
-    """Write a file for its owner alone, and wait until it is on the disk.
+def write_synced(path: Path, blocks: Iterable[bytes | memoryview], mode: int = 0o600) -> str:
+    """Write a file, and wait until it is on the disk.
+
+    Args:
+        path: The file.
+        blocks: Its content.
+        mode: Permissions of a new file, less the umask; by default its owner's alone.
 
     Returns:
         The sha256 of what was meant to be written, in hex: taken from memory, so that a disk that stores
@@ -32,7 +37,7 @@ def write_synced(path: Path, blocks: Iterable[bytes | memoryview]) -> str:
         OSError: The disk is full, gone, or not writable; the file may be half written.
     """
     digest = hashlib.sha256()
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
         for block in blocks:
             digest.update(block)
@@ -45,27 +50,45 @@ def write_synced(path: Path, blocks: Iterable[bytes | memoryview]) -> str:
     return digest.hexdigest()
 
 
-def replace_file(path: Path, content: bytes, guard: Guard = contextlib.nullcontext) -> None:
-    """Replace a file by one rename, for its owner alone.
+@contextlib.contextmanager
+def replacing(path: Path, guard: Guard = contextlib.nullcontext, fresh: Path | None = None) -> Iterator[Path]:
+    """A name to write a file under, which takes the place of `path` by one rename when the block ends.
+
+    What was written is removed where the block, the guard or the rename fails.
+
+    Args:
+        path: The file.
+        guard: Entered for the rename alone.
+        fresh: The name; by default one that no other process has.
+    """
+    fresh = fresh or partial_path(path)
+    try:
+        yield fresh
+        with guard():
+            os.replace(fresh, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(fresh)
+        raise
+
+
+def replace_file(
+    path: Path, content: bytes | memoryview, guard: Guard = contextlib.nullcontext, mode: int = 0o600
+) -> str:
+    """Replace a file by one rename, once its content is on the disk; returns the content's sha256.
 
     Args:
         path: The file.
         content: What will be in it.
-        guard: Entered once the content is on the disk, for the rename alone.
+        guard: As in `replacing`.
+        mode: As in `write_synced`.
 
     Raises:
         OSError: The disk is full, gone, or not writable; the old file is untouched.
         MptuiError: What the guard raises; the old file is untouched.
     """
-    fresh = partial_path(path)
-    try:
-        write_synced(fresh, [content])
-        with guard():
-            os.replace(fresh, path)
-    except Exception:
-        with contextlib.suppress(OSError):
-            os.unlink(fresh)
-        raise
+    with replacing(path, guard) as fresh:
+        return write_synced(fresh, [content], mode)
 
 
 def sync_folder(path: Path) -> None:

@@ -2,18 +2,19 @@
 
 import json
 import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mptui.config.places import base_folder
+from mptui.io.atomic import replacing
+from mptui.io.places import base_folder
 from mptui.regular import open_regular, read_regular
 
 _LARGEST = 256 << 20
@@ -58,13 +59,8 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         OSError: There is no room, or no permission.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        try:
-            write(file)
-            file.close()
-            Path(file.name).replace(path)
-        finally:
-            Path(file.name).unlink(missing_ok=True)
+    with replacing(path) as fresh, open(fresh, "xb", opener=partial(os.open, mode=0o600)) as file:
+        write(file)
 
 
 def _save(path: Path, write: Callable[[IO[bytes]], object]) -> None:

@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 
 from mptui.config.given import data_flags
-from mptui.config.places import base_folder, expanded
 from mptui.config.profiles import find_profile
 from mptui.config.save import place_of, write_profile
 from mptui.errors import ConfigError, DiskError
+from mptui.io.places import base_folder, expanded
 
 
 def test_a_home_is_put_in_full_and_one_of_nobody_stays(monkeypatch):

@@ -47,7 +47,7 @@ def test_with_more_seeds_the_paired_interval_decides(each, verdict):
 def test_the_interval_is_students():
     each = [0.1, 0.3, 0.2, 0.6]
     found = difference([points / 100 for points in each], [0.0] * 4)
-    half = 3.182 * np.std(each, ddof=1) / sqrt(4)
+    half = 3.182446 * np.std(each, ddof=1) / sqrt(4)
     assert (found.low, found.high) == pytest.approx((0.3 - half, 0.3 + half))
 
 

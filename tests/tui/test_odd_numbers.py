@@ -7,7 +7,7 @@ import pytest
 
 from mptui import format as fmt
 from mptui.events import Numerics, NumericsLayer, RunStarted
-from mptui.tui.widgets.bars import bar, sparkline
+from mptui.tui.widgets.bars import bar
 from tests.tui.events import MemorySource, demo
 from tests.tui.frames import frame, live, put
 
@@ -69,6 +69,6 @@ def test_a_run_that_ends_beyond_all_calendars_shows_its_screen_all_the_same():
 
 
 def test_what_is_no_number_has_no_height_and_fills_no_bar():
-    assert sparkline([1.0, math.nan, 2.0, math.inf, 3.0], 5) == "▁×▅×█"
+    assert fmt.sparkline([1.0, math.nan, 2.0, math.inf, 3.0]) == "▁×▅×█"
     assert bar(math.nan, 4).plain == bar(None, 4).plain
     assert bar(math.inf, 4).plain == "━━━━"

@@ -35,7 +35,6 @@ _COLUMNS = {
 
 _FIGURES = {"epochs", "images/s", "steps"}
 
-_BARS = "▁▂▃▄▅▆▇█"
 _CURVE_WIDTH = 32
 
 
@@ -175,16 +174,10 @@ def _number(value: object) -> float | None:
 
 def _drawn(curves: list[list[float]]) -> tuple[str, str]:
     """Both curves as bars over the same range."""
-    finite = [value for curve in curves for value in curve if math.isfinite(value)]
-    low, high = min(finite, default=0.0), max(finite, default=0.0)
-    one, other = (_bars(curve, low, (high - low) or 1.0) for curve in curves)
+    one, other = (fmt.sparkline(_sampled(curve), among=[*curves[0], *curves[1]]) for curve in curves)
     return one, other
 
 
-def _bars(curve: list[float], low: float, span: float) -> str:
+def _sampled(curve: list[float]) -> list[float]:
     columns = min(len(curve), _CURVE_WIDTH)
-    values = [curve[(n + 1) * len(curve) // columns - 1] for n in range(columns)]
-    return "".join(
-        _BARS[min(int((value - low) / span * len(_BARS)), len(_BARS) - 1)] if math.isfinite(value) else "×"
-        for value in values
-    )
+    return [curve[(n + 1) * len(curve) // columns - 1] for n in range(columns)]

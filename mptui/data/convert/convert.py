@@ -172,7 +172,7 @@ def _begin(out: Path, plan: _Plan) -> None:
         if begun.read_text(errors="replace").strip() != json.dumps({"key": plan.key}):
             raise _other_set(out, "the beginning of a set from other files, or with other settings")
         return
-    write_file(begun, [json.dumps({"key": plan.key}).encode()])
+    write_file(begun, json.dumps({"key": plan.key}).encode())
 
 
 def _other_set(out: Path, what: str) -> ConfigError:
@@ -281,7 +281,7 @@ def _finish(plan: _Plan, shards: list[Shard]) -> None:
     if plan.settings.coding is not None:
         pixels = [shard.pixels.reshape(-1, len(classes) + 1) for shard in shards]
         facts["pixels"] = _write_array(out / PIXELS, np.concatenate(pixels))
-    write_file(out / INDEX, [json.dumps(facts, indent=1).encode()])
+    write_file(out / INDEX, json.dumps(facts, indent=1).encode())
     _tidy(plan)
 
 
@@ -294,7 +294,7 @@ def _tidy(plan: _Plan) -> None:
 def _write_array(path: Path, array: np.ndarray[Any, Any]) -> dict[str, Any]:
     content = io.BytesIO()
     np.save(content, array, allow_pickle=False)
-    return write_file(path, [content.getbuffer()])
+    return write_file(path, content.getbuffer())
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import tarfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from mptui.data.convert.shrink import Small
 from mptui.data.formats.sharded import RECORD, shard_name
+from mptui.io.atomic import replacing, write_synced
 from mptui.io.user_cache import load_arrays
 
 _TAR_BLOCK = 512
@@ -140,25 +141,15 @@ def forget_notes(folder: Path, numbers: Iterable[int]) -> None:
         _note(folder, number).unlink(missing_ok=True)
 
 
-def write_file(path: Path, parts: Sequence[bytes | memoryview]) -> dict[str, Any]:
-    """Write a file, wait until it is on the disk, and give it its name; returns its size and sha256.
+def write_file(path: Path, content: bytes | memoryview) -> dict[str, Any]:
+    """Replace a file of the set, whole or not at all; returns its size and sha256.
 
     Raises:
         OSError: The disk is full, gone, or not writable; an older file is untouched.
     """
-    fresh = path.with_name(f".{path.name}.partial")
-    digest, size = hashlib.sha256(), 0
-    try:
-        with fresh.open("wb") as file:
-            for part in parts:
-                size += file.write(part)
-                digest.update(part)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)
-    return {"bytes": size, "sha256": digest.hexdigest()}
+    fresh = path.with_name(f".{path.name}.partial")  # what a killed call has left, the next one overwrites
+    with replacing(path, fresh=fresh):
+        return {"bytes": len(content), "sha256": write_synced(fresh, [content], 0o666)}
 
 
 def _note(folder: Path, number: int) -> Path:
@@ -169,4 +160,4 @@ def _write_note(folder: Path, number: int, shard: Shard) -> None:
     content = BytesIO()
     facts = np.frombuffer(json.dumps([shard.facts, shard.left_out]).encode(), np.uint8)
     np.savez(content, records=shard.records, pixels=shard.pixels, facts=facts)
-    write_file(_note(folder, number), [content.getbuffer()])
+    write_file(_note(folder, number), content.getbuffer())

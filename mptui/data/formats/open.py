@@ -7,7 +7,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import cast
 
-from mptui.config.places import expanded
 from mptui.config.schema import DataConfig
 from mptui.data.core.types import Dataset
 from mptui.data.formats.assemble import assemble, assemble_prepared
@@ -18,6 +17,7 @@ from mptui.data.formats.synthetic import DEFAULT_SAMPLES, Task, shapes
 from mptui.data.formats.torchvision_sets import NAMED, fetched, open_arrays, open_files
 from mptui.data.scan.scan import OnProgress, ShouldStop
 from mptui.errors import ConfigError, DataError
+from mptui.io.places import expanded
 from mptui.io.user_cache import cache_folder
 from mptui.text import clean_name
 

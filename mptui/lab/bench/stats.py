@@ -2,20 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, inf, log, sqrt
+from functools import cache
+from math import cos, exp, inf, log, pi, sin, sqrt, tan
 from statistics import mean, median, stdev
 
 ROUNDS = 6
 """Rounds that tell a tenth's difference from the noise of a busy machine, with one round gone astray."""
 
 _TRIMMED = 0.2
-# Student's t, two-sided 97 %, by degrees of freedom from 1: of so few rounds a trimmed interval holds the
-# truth about a percent less often than it says, and the noise of a machine that drifts is not independent.
-_T = (
-    *(21.2, 5.64, 3.9, 3.3, 3.0, 2.83, 2.71, 2.63, 2.57, 2.53),
-    *(2.49, 2.46, 2.44, 2.41, 2.4, 2.38, 2.37, 2.36, 2.35, 2.34),
-    *(2.33, 2.32, 2.31, 2.31, 2.3, 2.3, 2.29, 2.29, 2.28, 2.28),
-)
+# Above the usual 95 %: of so few rounds a trimmed interval holds the truth about a percent less often than
+# it says, and the noise of a machine that drifts is not independent.
+_CONFIDENCE = 0.97
 
 
 def rounds_text(rounds: int) -> str:
@@ -74,4 +71,31 @@ def _trimmed(ordered: Sequence[float]) -> tuple[float, float]:
     drawn_in = [kept[0]] * cut + list(kept) + [kept[-1]] * cut
     left = len(kept)
     error = stdev(drawn_in) * sqrt((count - 1) / (left * (left - 1)))
-    return mean(kept), _T[min(left - 1, len(_T)) - 1] * error
+    return mean(kept), t_quantile(_CONFIDENCE, left - 1) * error
+
+
+@cache
+def t_quantile(confidence: float, freedom: int) -> float:
+    """Between minus this value and this value lies Student's t with probability `confidence`.
+
+    Found by bisection of the distribution's finite series (Abramowitz and Stegun, Handbook of Mathematical
+    Functions, 26.7.3 and 26.7.4).
+
+    Args:
+        confidence: Above 0 and below 1.
+        freedom: Degrees of freedom, from 1.
+    """
+    odd = freedom % 2
+
+    def within(angle: float) -> float:
+        term, total = cos(angle) ** odd, 0.0
+        for power in range(odd, freedom - 1, 2):
+            total += term
+            term *= (power + 1) / (power + 2) * cos(angle) ** 2
+        return 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total
+
+    low, high = 0.0, pi / 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if within(middle) < confidence else (low, middle)
+    return sqrt(freedom) * tan(low)

@@ -6,17 +6,12 @@ from math import sqrt
 from statistics import mean, stdev
 from typing import Literal
 
+from mptui.lab.bench.stats import t_quantile
+
 TOLERANCE = 0.1
 """Points (hundredths of an accuracy) within which two precisions count as equal."""
 
 Verdict = Literal["agrees", "differs", "undecided"]
-
-# 97.5 % quantiles of Student's t for 1 to 30 degrees of freedom (any table of it)
-_T = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +60,10 @@ def difference(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
     middle = mean(each)
     if len(each) == 1:
         return Difference(each, middle, None, None)
-    half = _t(len(each) - 1) * stdev(each) / sqrt(len(each))
+    half = t_quantile(0.95, len(each) - 1) * stdev(each) / sqrt(len(each))
     return Difference(each, middle, middle - half, middle + half)
 
 
 def between_seeds(values: Sequence[float]) -> float | None:
     """The standard deviation of one precision's final metric over the seeds, in points; None for one seed."""
     return 100 * stdev(values) if len(values) > 1 else None
-
-
-def _t(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t; beyond the table its expansion about the normal's, to 0.001."""
-    return _T[freedom - 1] if freedom <= len(_T) else 1.960 + 2.372 / freedom + 2.8 / freedom**2

@@ -60,7 +60,7 @@ def tuned(plan: Plan, chosen: Mapping[str, object]) -> RunConfig:
     if sources["data.samples"].startswith("chosen"):
         data["samples"] = None
     if config.data.path is not None:  # the profile is found from anywhere
-        from mptui.config.places import expanded
+        from mptui.io.places import expanded
 
         data["path"] = str(expanded(config.data.path).resolve())
     copies: dict[str, Any] = {

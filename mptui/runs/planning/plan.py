@@ -9,13 +9,13 @@ from typing import Any
 
 from mptui.config.keys import TASKS
 from mptui.config.merge import Resolved, resolve, task_of_model
-from mptui.config.places import absolute
 from mptui.config.schema import DataConfig, RunConfig, TaskName
 from mptui.data.formats.open import task_of
 from mptui.data.transforms.crop import default_crop_scale, default_resize
 from mptui.errors import ConfigError
 from mptui.hardware.advice import PrecisionChoice, choose_precision, default_workers
 from mptui.hardware.devices import Device, Machine, default_reason, find_machine, select_device
+from mptui.io.places import absolute
 from mptui.runs.planning.ranks import check_single_process
 from mptui.runs.planning.rates import rate_notes
 

@@ -23,7 +23,7 @@ from typing import Any
 from mptui.codec import from_record, to_record
 from mptui.errors import DiskError
 from mptui.events import SCHEMA_VERSION, Event
-from mptui.io.atomic import write_synced
+from mptui.io.atomic import partial_path, write_synced
 from mptui.regular import open_regular
 
 NAME = "events.jsonl"
@@ -234,7 +234,7 @@ def _open_copy(path: Path) -> int:
         OSError: It can't be opened.
     """
     flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    fresh = partial_path(path)
     try:
         with os.fdopen(open_regular(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as old:
             write_synced(fresh, iter(lambda: old.read(_BLOCK), b""))

@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from mptui.config.places import base_folder
+from mptui.io.atomic import replace_file
+from mptui.io.places import base_folder
 from mptui.regular import read_regular
 from mptui.text import clean
 
@@ -35,9 +36,7 @@ def save_last(texts: Mapping[str, str], environ: Mapping[str, str] = os.environ)
     folder = state_folder(environ)
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        fresh = folder / f".last.{os.getpid()}"
-        fresh.write_text(json.dumps({name: texts[name] for name in _NAMES}), encoding="utf-8")
-        fresh.replace(folder / "last.json")
+        replace_file(folder / "last.json", json.dumps({name: texts[name] for name in _NAMES}).encode())
 
 
 def _text(value: object) -> str:

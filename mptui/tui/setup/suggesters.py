@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from textual.suggester import Suggester
 
-from mptui.config.places import expanded
+from mptui.io.places import expanded
 from mptui.tui.threads import in_background
 
 COMMON_MODELS = (

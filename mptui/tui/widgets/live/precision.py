@@ -6,7 +6,7 @@ from textual.content import Content
 
 from mptui import format as fmt
 from mptui.runs.view.run_view import RunView
-from mptui.tui.widgets.bars import bar, sparkline
+from mptui.tui.widgets.bars import bar
 from mptui.tui.widgets.panel import Lines, Panel, row
 
 _ON, _OFF = "🚀", "📊"
@@ -27,7 +27,7 @@ class PrecisionPanel(Panel):
         """Say it in full."""
         latest = view.latest
         norm = view.histories.get("gradient norm", {}).get("norm")
-        trend = sparkline(norm.tail(width - 22).tolist(), width - 22) if norm else ""
+        trend = fmt.sparkline(norm.tail(width - 22).tolist()) if norm else ""
         return [
             Content.assemble(precision_words(view, self._ascii_only), "   ", _tf32(view)),
             Content.styled(_speed_settings(view), "$quiet"),
