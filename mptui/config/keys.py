@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
+from mptui.config.one_of import OneOf
 from mptui.config.schema import RunConfig, Table, TaskName
 
 TASKS: tuple[TaskName, ...] = get_args(TaskName)
@@ -30,6 +31,19 @@ class Setting:
     def may_be_unset(self) -> bool:
         """Whether the key's value may be None."""
         return type(None) in get_args(self.field.annotation)
+
+    @property
+    def choices(self) -> list[str]:
+        """The words that the key takes, where they are few; empty where it takes any value."""
+        kind: Any = self.field.annotation
+        if kind is bool:
+            return ["true", "false"]
+        for registry in (part.registry for part in self.field.metadata if isinstance(part, OneOf)):
+            return list(registry)
+        words = get_args(kind)
+        if bool in words:
+            return ["true", "false", *(word for inner in words for word in get_args(inner))]
+        return [str(word) for word in words] if words and all(isinstance(word, str) for word in words) else []
 
 
 def subtable(field: FieldInfo) -> type[Table] | None:

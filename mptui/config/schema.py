@@ -8,6 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from mptui.config.one_of import OneOf
+from mptui.registry.optimizers import OPTIMIZERS
+
 PrecisionMode = Literal["auto", "bf16", "fp16", "fp32"]
 CompileMode = Literal["off", "default", "reduce-overhead", "max-autotune"]
 TaskName = Literal["classification", "segmentation", "diffusion"]
@@ -99,7 +102,7 @@ class TrainingConfig(Table):
     """schedule = step: epochs between two drops."""
     step_gamma: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """schedule = step: what each drop multiplies the rate by."""
-    optimizer: Literal["sgd", "adamw"] = "sgd"
+    optimizer: Annotated[str, OneOf(OPTIMIZERS)] = "sgd"
     """sgd has (Nesterov-free) momentum; adamw has decoupled weight decay."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """sgd: the momentum."""

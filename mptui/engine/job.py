@@ -22,7 +22,7 @@ from mptui.engine.optim.lr_schedule import (
     standing,
     steps_ahead,
 )
-from mptui.engine.optim.registry import build_optimizer, shrink_momentum, supports_fused, take_over
+from mptui.engine.optim.optimizer import build_optimizer, shrink_momentum, supports_fused, take_over
 from mptui.engine.precision.amp import Precision, build_precision
 from mptui.engine.precision.fp32_layers import raise_islands
 from mptui.engine.precision.fp32_region import Island
@@ -113,7 +113,7 @@ class Parts:
         self.updater.take_table(going.schedule.table())
         self.updater.seek(going.position)
         if going.gain >= RAMP_FACTOR:
-            shrink_momentum(self.optimizer, 1 / going.gain)
+            shrink_momentum(self.optimizer, self.job.config.training.optimizer, 1 / going.gain)
 
 
 def steps_left(job: Job, cursor: Cursor, step: int) -> int:
@@ -137,7 +137,7 @@ def build_parts(job: Job, warn: Warn, kept: Parts | None = None, left: int | Non
     left = schedule.total_steps if left is None else left
     if kept is None:
         lr = torch.zeros((), device=job.device)
-        fused = config.speed.fused and supports_fused(job.device)
+        fused = config.speed.fused and supports_fused(training.optimizer, job.device)
         optimizer = build_optimizer(job.model, training, lr, fused=fused)
         average = WeightAverage(job.model, training.ema_decay) if training.ema_decay else None
     else:

@@ -3,7 +3,7 @@ import torch
 
 from mptui.config.schema import RunConfig
 from mptui.engine.autotune.memory_estimate import footprint
-from mptui.engine.optim.registry import build_optimizer
+from mptui.engine.optim.optimizer import build_optimizer
 from mptui.errors import ConfigError
 from mptui.models.zoo import build
 from mptui.tasks.registry import build_task, made_up_batch

@@ -5,7 +5,7 @@ import torch
 from torch.autograd.profiler import profile
 
 from mptui.config.schema import TrainingConfig
-from mptui.engine.optim.registry import build_optimizer
+from mptui.engine.optim.optimizer import build_optimizer
 
 STEPS = 3
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}

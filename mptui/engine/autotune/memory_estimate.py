@@ -23,6 +23,7 @@ from mptui.config.schema import ModelConfig, RunConfig, TaskName, TrainingConfig
 from mptui.data.core.batch import Batch
 from mptui.engine.precision.amp import DTYPES
 from mptui.models.zoo import build
+from mptui.registry.optimizers import OPTIMIZERS
 from mptui.tasks.registry import build_task, made_up_batch
 
 CONTEXT_BYTES = {"cuda": 640 << 20, "cpu": 100 << 20}
@@ -34,8 +35,6 @@ BATCHES_AHEAD = 1
 _CLASSES = 10
 _COUNTED = 2, 4
 """Batch sizes of the two counts; BatchNorm trains with no fewer than 2 samples."""
-
-_OPTIMIZER_STATES = {"sgd": 1, "adamw": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ def footprint(config: RunConfig, task: TaskName, *, device: str, precision: str)
     return Footprint(
         weights=kept.weights + kept.buffers,
         gradients=kept.weights,
-        optimizer=kept.weights * _OPTIMIZER_STATES[training.optimizer],
+        optimizer=kept.weights // 4 * OPTIMIZERS[training.optimizer].state_bytes,
         average=kept.weights if training.ema_decay else 0,
         activations=int(fixed + each * batch),
         working=int(2 * kept.largest * batch),

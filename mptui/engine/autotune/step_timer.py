@@ -11,7 +11,7 @@ from mptui.data.core.batch import Batch
 from mptui.engine.compile.policy import Stopwatch
 from mptui.engine.guards.oom_errors import forget_peak, release
 from mptui.engine.optim.guarded_step import Updater
-from mptui.engine.optim.registry import build_optimizer, supports_fused
+from mptui.engine.optim.optimizer import build_optimizer, supports_fused
 from mptui.engine.precision.amp import Precision, build_precision
 from mptui.engine.precision.fp32_layers import raise_islands
 from mptui.tasks.base import Task
@@ -46,7 +46,8 @@ class StepTimer:
         """What takes one micro-batch's step and returns its seconds."""
         network, batch = self._network(channels_last), self._batch(channels_last)
         computing = build_precision(precision, self._device, self._config.precision.grad_scaler)
-        updater = self._updater(computing, channels_last=channels_last, fused=supports_fused(self._device))
+        fused = supports_fused(self._config.training.optimizer, self._device)
+        updater = self._updater(computing, channels_last=channels_last, fused=fused)
 
         def take() -> float:
             with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):

@@ -24,7 +24,7 @@ from mptui.engine.autotune.select import (
     updates,
 )
 from mptui.engine.autotune.step_timer import StepTimer
-from mptui.engine.optim.registry import supports_fused
+from mptui.engine.optim.optimizer import supports_fused
 from mptui.events import Event, PhaseChanged
 from mptui.hardware.advice import measurable_precisions
 from mptui.io.atomic import Guard
@@ -143,7 +143,7 @@ class Decider:
             )
             plan = replace(plan, channels_last=choice.name == "true")
             notes.append(_note(candidates, choice))
-        if config.speed.fused == "auto" and supports_fused(device):
+        if config.speed.fused == "auto" and supports_fused(config.training.optimizer, device):
             candidates = updates()
             choice = chosen(
                 "update",

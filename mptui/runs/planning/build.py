@@ -24,6 +24,7 @@ from mptui.events import Event, PhaseChanged, Progress, RunStarted, Warned
 from mptui.models import zoo
 from mptui.models.weights import check_file, load_weights
 from mptui.models.zoo import build, parameter_count
+from mptui.registry.optimizers import OPTIMIZERS
 from mptui.runs.planning.decoders import cant_decode, with_decoder
 from mptui.runs.planning.plan import Plan
 from mptui.tasks.registry import build_task
@@ -266,14 +267,12 @@ def check_space(folder: Path, job: Job) -> None:
 
 
 def _checkpoint_bytes(job: Job) -> int:
-    """What a checkpoint of `job` will take: weights, buffers, the optimizer's copies of weights, the EMA."""
+    """Size of a checkpoint of `job`: weights, buffers, the optimizer's state, the EMA."""
     training = job.config.training
-    weights = sum(p.numel() * p.element_size() for p in job.model.parameters())
-    copies = 2 if training.optimizer == "adamw" else int(training.momentum > 0)
-    copies += training.ema_decay is not None
-    state = job.model.state_dict().values()
-    whole: int = sum(t.numel() * t.element_size() for t in state)
-    return copies * weights + whole
+    weights = sum(p.numel() for p in job.model.parameters())
+    each = OPTIMIZERS[training.optimizer].state_bytes + 4 * (training.ema_decay is not None)
+    whole: int = sum(t.numel() * t.element_size() for t in job.model.state_dict().values())
+    return each * weights + whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from mptui.tui.dialogs.input import AskDialog
 from mptui.tui.keys.bindings import bindings
 from mptui.tui.screens.page import Page
 from mptui.tui.setup.data_info import about_data, model_names
-from mptui.tui.setup.explained import choices, explained
+from mptui.tui.setup.explained import explained
 from mptui.tui.setup.last_selection import load_last, save_last
 from mptui.tui.setup.memory_fit import Fit, fits
 from mptui.tui.setup.selection import Picked, Picks, every_profile, resolved, to_save, values
@@ -294,7 +294,7 @@ class PickerScreen(Page):
                 value.value,
                 check=lambda text: read_value(setting, text)[1],
                 take=lambda text: self._edited(key, text),
-                suggestions=choices(setting),
+                suggestions=setting.choices,
             )
         )
 

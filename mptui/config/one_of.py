@@ -1,0 +1,25 @@
+"""The type of a setting that names an entry of a registry."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """Annotates text that must be a key of `registry`, as of the time of the check."""
+
+    registry: Mapping[str, object]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # noqa: ANN401
+        """Add the check to the schema of `str`."""
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def _check(self, name: str) -> str:
+        if name not in self.registry:
+            words = " or ".join(repr(word) for word in self.registry)
+            raise PydanticCustomError("literal_error", "Input should be {expected}", {"expected": words})
+        return name

@@ -1,0 +1,58 @@
+"""Builds the optimizer of a run, and changes its hyperparameters when the run switches to another profile."""
+
+from typing import Any
+
+import torch
+
+from mptui.config.schema import TrainingConfig
+from mptui.registry.optimizers import OPTIMIZERS
+
+
+def build_optimizer(
+    model: torch.nn.Module, training: TrainingConfig, lr: torch.Tensor, *, fused: bool
+) -> torch.optim.Optimizer:
+    """Build the optimizer that `training.optimizer` names, over the model's trainable parameters.
+
+    Args:
+        model: Its norms' and biases' parameters (fewer than two axes) get no weight decay.
+        training: Names the optimizer and holds its hyperparameters.
+        lr: 0-dim float32 tensor on the device that a fused optimizer reads at each step.
+        fused: One kernel updates all parameters, and skips the update where `found_inf` is set.
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if _decays(p)], "weight_decay": training.weight_decay},
+        {"params": [p for p in parameters if not _decays(p)], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    return OPTIMIZERS[training.optimizer].build(groups, lr, fused=fused, **_settings(training))
+
+
+def take_over(optimizer: torch.optim.Optimizer, training: TrainingConfig) -> None:
+    """Give an optimizer the hyperparameters of another configuration; its state stays."""
+    for group in optimizer.param_groups:
+        if _decays(group["params"][0]):
+            group["weight_decay"] = training.weight_decay
+        group.update(_settings(training))
+
+
+def shrink_momentum(optimizer: torch.optim.Optimizer, name: str, factor: float) -> None:
+    """Multiply the momentum of the optimizer called `name` by `factor`, if it has one."""
+    momentum = OPTIMIZERS[name].momentum
+    for state in optimizer.state.values():
+        if momentum is not None and isinstance(buffer := state.get(momentum), torch.Tensor):
+            buffer.mul_(factor)
+
+
+def supports_fused(name: str, device: torch.device) -> bool:
+    """Whether the optimizer called `name` has a fused kernel for this kind of device."""
+    return OPTIMIZERS[name].has_fused and device.type in {"cuda", "cpu", "xpu", "mps"}
+
+
+def _settings(training: TrainingConfig) -> dict[str, Any]:
+    """The values of [training] that the optimizer takes, by key."""
+    return {key: getattr(training, key) for key in OPTIMIZERS[training.optimizer].settings}
+
+
+def _decays(parameter: torch.Tensor) -> bool:
+    return parameter.ndim >= 2

@@ -1,0 +1,1 @@
+"""What a run can name: networks, tasks and optimizers. Reading these dictionaries imports no torch."""
