@@ -67,7 +67,7 @@ source = AttachedRun(Path(sys.argv[1])).start()
 view = source.view
 while not source.finished:
     for event in source.poll():
-        view.fold(event)
+        view.handle(event)
     time.sleep(0.001)
 assert view.step == int(sys.argv[2]), view.step
 print(time.process_time())
@@ -104,7 +104,7 @@ class Player:
     def take(self, event: Event) -> None:
         """One event of the run."""
         self.journal.write(event)
-        self.view.fold(event)
+        self.view.handle(event)
         self.events += 1
         if event.time - self._renewed > WRITTEN_EVERY_S:
             self._renewed = event.time
@@ -158,7 +158,7 @@ def _keep(player: Player, events: Iterator[Event], place: Path) -> int:
     until = player.view.time + TAIL_S
     for event in events:
         player.journal.write(event)
-        player.view.fold(event)
+        player.view.handle(event)
         if event.time > until and isinstance(event, Step):
             break
     place.mkdir()

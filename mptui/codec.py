@@ -4,70 +4,16 @@ JSON knows no NaN, and a NaN is what people most need to see, so a non-finite nu
 "nan", "inf" or "-inf".
 """
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, TypeVar
 
-from mptui.events import (
-    Advice,
-    CheckpointSaved,
-    CommandAnswered,
-    DeviceSample,
-    Diagnosed,
-    EpochFinished,
-    EpochStarted,
-    Event,
-    LossScale,
-    Numerics,
-    Paused,
-    PhaseChanged,
-    PrecisionChanged,
-    PresetSwitched,
-    Progress,
-    Recovered,
-    Resumed,
-    RunFinished,
-    RunStarted,
-    Step,
-    StepSkipped,
-    Validated,
-    Warned,
-)
+from mptui.events import Event
 from mptui.fields import Read, as_time, reader_of
 
-EVENTS: dict[str, type[Event]] = {
-    event.kind: event
-    for event in (
-        RunStarted,
-        PhaseChanged,
-        Progress,
-        EpochStarted,
-        Step,
-        Validated,
-        EpochFinished,
-        DeviceSample,
-        PrecisionChanged,
-        StepSkipped,
-        LossScale,
-        Diagnosed,
-        Numerics,
-        Advice,
-        Recovered,
-        PresetSwitched,
-        CheckpointSaved,
-        Paused,
-        Resumed,
-        CommandAnswered,
-        Warned,
-        RunFinished,
-    )
-}
-
-_FIELDS: dict[str, list[tuple[str, Read]]] = {
-    kind: [(f.name, as_time if f.name == "time" else reader_of(f.type)) for f in fields(event)]
-    for kind, event in EVENTS.items()
-}
+E = TypeVar("E", bound=Event)
 
 
 def to_record(event: Event) -> dict[str, Any]:
@@ -81,19 +27,24 @@ def to_record(event: Event) -> dict[str, Any]:
     }
 
 
-def from_record(record: Mapping[str, Any]) -> Event | None:
-    """Turn a record of a journal back into its event.
+def from_record(record: Mapping[str, Any], kind: type[E]) -> E | None:
+    """Convert a record of a journal to an event of this class.
 
-    None for a kind unknown to this version, and for a record that lacks a field or has one of another type: a
-    garbled line must not bring down who reads it.
+    None for a record of another kind, and for one that lacks a field or has a field of another type: a
+    damaged line must not bring down its reader.
     """
-    kind = EVENTS.get(str(record.get("event")))
-    if kind is None:
+    if record.get("event") != kind.kind:
         return None
     try:
-        return kind(**{name: read(record[name]) for name, read in _FIELDS[kind.kind] if name in record})
+        readers = _readers(kind)  # type: ignore[arg-type] # a class is hashable, whatever its instances are
+        return kind(**{name: read(record[name]) for name, read in readers if name in record})
     except (TypeError, ValueError, KeyError, OverflowError):
         return None
+
+
+@functools.cache
+def _readers(kind: type[Event]) -> list[tuple[str, Read]]:
+    return [(f.name, as_time if f.name == "time" else reader_of(f.type)) for f in fields(kind)]
 
 
 def finite_json(value: Any) -> Any:  # noqa: ANN401 - any JSON value

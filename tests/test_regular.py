@@ -11,11 +11,11 @@ from mptui.errors import ConfigError, RunDirectoryError
 from mptui.io.user_cache import load_arrays, load_json
 from mptui.regular import OddFileError, open_regular, read_regular
 from mptui.runs.store.bad_samples import BadSampleList
+from mptui.runs.store.compare import compare
 from mptui.runs.store.directory import check_version, read_summary, status_of
 from mptui.runs.store.index import read_index
 from mptui.runs.store.journal import read_journal
 from mptui.runs.store.lock import holder_of
-from mptui.runs.view.compare import compare
 from tests.odd_files import put
 
 ENDLESS = ("fifo", "zero")

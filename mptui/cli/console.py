@@ -4,8 +4,9 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from mptui import events as ev
-from mptui import format as fmt
 from mptui.runs.view.eta import Pace
+from mptui.runs.view.events.event_registry import EVENTS
+from mptui.runs.view.events.lifecycle_specs import usual_time
 from mptui.text import clean
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ LINE_EVERY_S = 10.0
 _REDRAWS = 4
 """Of the bars, a second."""
 
-_LONG_NAMES = {"bf16": "bfloat16", "fp16": "float16"}
-
 
 class Renderer(Protocol):
     """Shows events, in order."""
@@ -26,7 +25,7 @@ class Renderer(Protocol):
     every_s: float
     """Seconds between two looks for new ones."""
 
-    def show(self, event: ev.Event) -> None:
+    def handle(self, event: ev.Event) -> None:
         """Show one event."""
 
     def open(self) -> None:
@@ -44,7 +43,7 @@ class Quiet:
     def __init__(self, console: "Console") -> None:
         self._console = console
 
-    def show(self, event: ev.Event) -> None:
+    def handle(self, event: ev.Event) -> None:
         """Show a warning."""
         if isinstance(event, ev.Warned):
             self._console.print(f"warning: {clean(event.message)}", soft_wrap=True)
@@ -65,34 +64,18 @@ class Plain:
         self._console = console
         self._on, self._off = icon
         self._mp = ""
-        self._told = 0.0
+        self._printed = 0.0
         self._started: ev.RunStarted | None = None
 
-    def show(self, event: ev.Event) -> None:
-        """Show one event, where it is worth a line."""
+    def handle(self, event: ev.Event) -> None:
+        """Print the lines of an event, if it has any."""
         if isinstance(event, ev.RunStarted):
-            self._start(event)
+            self._mp = self._off if event.precision == "fp32" else self._on
+            self._started = event
         elif isinstance(event, ev.Step):
             self._step(event)
-        elif isinstance(event, ev.EpochFinished):
-            for line in epoch_summary(event):
-                self._say(line)
-        elif isinstance(event, ev.PrecisionChanged):
-            self._say(f"precision: {event.previous} -> {event.precision}: {event.reason}")
-        elif isinstance(event, ev.StepSkipped):
-            self._say(skipped_line(event))
-        elif isinstance(event, ev.Recovered):
-            self._say(f"{event.problem}: {event.action}")
-        elif isinstance(event, ev.Advice):
-            self._say(advice_line(event))
-        elif isinstance(event, ev.PhaseChanged) and event.phase in {"scanning", "compiling"}:
-            self._say(f"{event.phase} {event.detail}{_usual(event)} …")
-        elif isinstance(event, ev.PhaseChanged) and event.phase == "preparing" and event.detail:
-            self._say(f"{event.detail} …")
-        elif isinstance(event, ev.Warned):
-            self._say(f"warning: {event.message}")
-        elif isinstance(event, ev.Alert):
-            self._say(f"alert: {event.message}")
+        for line in EVENTS[event.kind].console_lines(event):
+            self._say(line)
 
     def open(self) -> None:
         """Nothing is drawn that stays."""
@@ -100,16 +83,10 @@ class Plain:
     def close(self) -> None:
         """Nothing was taken."""
 
-    def _start(self, event: ev.RunStarted) -> None:
-        self._mp = self._off if event.precision == "fp32" else self._on
-        self._started = event
-        for line in start_lines(event):
-            self._say(line)
-
     def _step(self, event: ev.Step) -> None:
         now = time.monotonic()
-        if self._started is not None and now - self._told >= LINE_EVERY_S:
-            self._told = now
+        if self._started is not None and now - self._printed >= LINE_EVERY_S:
+            self._printed = now
             steps = self._started.steps_per_epoch
             self._say(
                 f"epoch {event.epoch} step {event.epoch_step}/{steps}  {step_figures(event)}  mp: {self._mp}"
@@ -145,7 +122,7 @@ class Bars:
         self._on, self._off = icon
         self._mp = ""
 
-    def show(self, event: ev.Event) -> None:
+    def handle(self, event: ev.Event) -> None:
         """Move the bar, or print a line above it."""
         if isinstance(event, ev.RunStarted):
             self._mp = self._off if event.precision == "fp32" else self._on
@@ -166,7 +143,7 @@ class Bars:
         elif isinstance(event, ev.Progress) and self._bar is not None:
             self._progress.update(self._bar, completed=event.done, total=event.total)
         elif not isinstance(event, ev.PhaseChanged):
-            self._plain.show(event)
+            self._plain.handle(event)
 
     def open(self) -> None:
         """Draw the bars again."""
@@ -189,43 +166,12 @@ class Bars:
             self._progress.remove_task(self._compile)
             self._compile = None
         if event.phase == "compiling":
-            self._compile = self._progress.add_task(f"compiling{_usual(event)}", total=None)
+            self._compile = self._progress.add_task(f"compiling{usual_time(event)}", total=None)
 
     def _new_bar(self, name: str, total: int | None, done: int) -> None:
         if self._bar is not None:
             self._progress.remove_task(self._bar)
         self._bar = self._progress.add_task(name, total=total, completed=done)
-
-
-def _usual(event: ev.PhaseChanged) -> str:
-    """How long a phase took the last time."""
-    return "" if event.expected_s is None else f" (about {fmt.duration(event.expected_s)} the last time)"
-
-
-def start_lines(event: ev.RunStarted) -> list[str]:
-    """What a person needs to know of a run that begins."""
-    on = event.precision != "fp32"
-    precision = _LONG_NAMES[event.precision] if on else "off (float32)"
-    speed = [
-        "TF32" if event.tf32 else "",
-        "channels last" if event.channels_last else "",
-        f"compile {event.compile_mode}" if event.compile_mode != "off" else "",
-    ]
-    effective = f" x {event.accumulate}" if event.accumulate > 1 else ""
-    lines = [
-        *event.notes,
-        f"Device: {event.device_name} ({event.device})",
-        f"Mixed precision: {precision}: {event.precision_reason}",
-        f"✓ AMP enabled with {_LONG_NAMES[event.precision]}" if on else "",
-        f"{event.model}, {event.parameters / 1e6:.1f} M parameters, {event.image_size} px, "
-        f"batch {event.batch_size}{effective}" + "".join(f", {item}" for item in speed if item),
-        f"{event.dataset}: {event.train_samples:,} training and {event.val_samples:,} validation images"
-        + (f", {len(event.classes)} classes" if event.task != "diffusion" else ""),
-        f"Run: {event.directory}",
-    ]
-    if event.resumed_from_step is not None:
-        lines.append(f"Resumed after step {event.resumed_from_step:,}")
-    return [line for line in lines if line]
 
 
 def step_figures(event: ev.Step) -> str:
@@ -237,28 +183,6 @@ def step_figures(event: ev.Step) -> str:
     parts += [f"{name}={value:.3f}" for name, value in list(event.metrics.items())[:1]]
     parts.append(f"lr={event.lr:.2e}")
     return " ".join(parts)
-
-
-def epoch_summary(event: ev.EpochFinished) -> list[str]:
-    """One line an epoch: training beside validation."""
-    train = [f"loss {event.train_loss:.4f}", *(f"{k} {v:.4f}" for k, v in event.train_metrics.items())]
-    line = f"Epoch {event.epoch}/{event.epochs}  train: {' '.join(train[:2])}"
-    if event.val_loss is not None:
-        val = [f"loss {event.val_loss:.4f}", *(f"{k} {v:.4f}" for k, v in event.val_metrics.items())]
-        line += f"  val: {' '.join(val[:3])}"
-    rate = "" if event.samples_per_second is None else f"  {event.samples_per_second:.1f} img/s"
-    return [f"{line}{rate}  {event.seconds:.1f} s{'  ✓ best' if event.best else ''}"]
-
-
-def skipped_line(event: ev.StepSkipped) -> str:
-    """How many steps were skipped, and the loss scale now."""
-    scale = "" if event.loss_scale is None else f", loss scale {event.loss_scale:,.0f}"
-    return f"skipped {event.count} step(s) with non-finite gradients ({event.total} in all{scale})"
-
-
-def advice_line(event: ev.Advice) -> str:
-    """What would help, and the flag that does it."""
-    return f"advice: {event.message}" + (f" (--set {event.setting})" if event.setting else "")
 
 
 def final_lines(summary: dict[str, object]) -> list[str]:

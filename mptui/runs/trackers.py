@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Protocol
 
 from mptui.config.schema import RunConfig
-from mptui.events import EpochFinished, Event, Step, Validated
-from mptui.runs.session.event_buffer import EventBuffer
+from mptui.events import Event
 from mptui.runs.store.directory import VERSION, read_json, write_json
+from mptui.runs.view.event_buffer import EventBuffer
+from mptui.runs.view.events.event_registry import EVENTS
 
 POLL_S = 1.0
 
@@ -93,25 +94,7 @@ def _wandb_id(run: Path) -> str:
 
 def scalars_of(event: Event) -> dict[str, float]:
     """The scalars of an event, by the names they have in a tracker; empty where it has none."""
-    if isinstance(event, Step):
-        found = {
-            "train/loss": event.loss,
-            "train/lr": event.lr,
-            "train/grad_norm": event.grad_norm,
-            "train/loss_scale": event.loss_scale,
-            "train/skipped_steps": float(event.skipped_steps),
-            "speed/samples_per_second": event.samples_per_second,
-            "speed/data_wait_fraction": event.data_wait_fraction,
-        }
-        return {name: value for name, value in found.items() if value is not None}
-    if isinstance(event, Validated):
-        return {"val/loss": event.loss, **{f"val/{name}": value for name, value in event.metrics.items()}}
-    if isinstance(event, EpochFinished):
-        return {
-            "epoch/train_loss": event.train_loss,
-            **{f"epoch/train_{name}": value for name, value in event.train_metrics.items()},
-        }
-    return {}
+    return {name: value for name, value in EVENTS[event.kind].scalars(event) if value is not None}
 
 
 @contextlib.contextmanager

@@ -133,8 +133,8 @@ def test_the_console(make, chance):
     out = io.StringIO()
     renderer = make(console(out, width=120), ("on", "off"))
     for name in NAMES:
-        renderer.show(EpochStarted(epoch=1, epochs=2, steps=3))
+        renderer.handle(EpochStarted(epoch=1, epochs=2, steps=3))
         for event in everywhere(name, chance):
-            renderer.show(event)
+            renderer.handle(event)
     renderer.close()
     assert_harmless(out.getvalue().replace("\r", ""))

@@ -165,8 +165,8 @@ def journals(count, seed, folder):
         )
         view = RunView()
         for event in read_journal(folder):
-            view.fold(event)
-        view.fold(Warned(code="a", message="b"))
+            view.handle(event)
+        view.handle(Warned(code="a", message="b"))
 
 
 def put_something(path, chance):

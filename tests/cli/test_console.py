@@ -17,7 +17,7 @@ def shown(renderer, *events):
     out = io.StringIO()
     view = renderer(Console(file=out, width=100, force_terminal=False), ICONS)
     for event in events:
-        view.show(event)
+        view.handle(event)
     view.close()
     return out.getvalue()
 
@@ -37,7 +37,7 @@ def test_a_log_says_what_is_being_measured():
 def test_a_bar_counts_the_seconds_of_a_compile_until_it_is_over(after, counted):
     view = Bars(Console(file=io.StringIO(), width=100, force_terminal=True), ICONS)
     for event in (COMPILING, *after):
-        view.show(event)
+        view.handle(event)
     words = [task.description for task in view._progress.tasks]
     view.close()
     assert ("compiling (about 1 min 50 s the last time)" in words) is counted

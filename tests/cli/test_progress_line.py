@@ -18,7 +18,7 @@ def line_at(width: int, *events: Event) -> str:
     out = io.StringIO()
     view = Bars(Console(file=out, width=width, force_terminal=True, color_system=None), ("on", "fp32"))
     for event in events:
-        view.show(event)
+        view.handle(event)
     view._progress.refresh()
     shown = out.getvalue()
     view.close()

@@ -3,7 +3,7 @@
 import threading
 
 from mptui.events import Paused
-from mptui.runs.session.event_buffer import EventBuffer
+from mptui.runs.view.event_buffer import EventBuffer
 
 DEADLINE_S = 30.0
 

@@ -14,12 +14,15 @@ from hypothesis import strategies as st
 
 from mptui.events import (
     Advice,
+    Alert,
     CheckpointSaved,
     CommandAnswered,
+    Diagnosed,
     EpochFinished,
     EpochStarted,
     Event,
     LossScale,
+    Numerics,
     Paused,
     PhaseChanged,
     PrecisionChanged,
@@ -36,6 +39,7 @@ from mptui.runs.store import index, journal_reader
 from mptui.runs.store.index import NAME, Index, read_index, read_run
 from mptui.runs.store.journal import NAME as JOURNAL
 from mptui.runs.store.journal import Journal, parsed, read_journal
+from mptui.runs.view.events.event_registry import EVENTS
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.serialize import to_document
 from tests.tui.events import START, device_sample, run_started, step_event, training
@@ -86,6 +90,33 @@ KINDS = {
     "taken": lambda at, y: CommandAnswered(**at, command="validate", state="taken"),
     "done": lambda at, y: CommandAnswered(**at, command="validate", state="done"),
     "advice": lambda at, y: Advice(**at, code="a", message="b\x1b"),
+    "alert": lambda at, y: Alert(**at, code="diverging", message="high", over=y > 0),
+    "diagnosed": lambda at, y: Diagnosed(
+        **at,
+        problem="divergence",
+        epoch=1,
+        precision="fp16",
+        where="forward",
+        layer="a",
+        operation="b",
+        detail="c",
+    ),
+    "numerics": lambda at, y: Numerics(
+        **at,
+        mode="summary",
+        precision="fp16",
+        eager=False,
+        loss_scale=2.0,
+        best_scale=None,
+        lost=y,
+        lost_at_best=None,
+        cost_s=0.1,
+        every_s=30.0,
+        layers=[],
+        others=1,
+        others_at_fault=0,
+        others_lost=0.0,
+    ),
     "recovered": lambda at, y: Recovered(**at, problem="nan", action="rolled back"),
     "warned": lambda at, y: Warned(**at, code="w", message="\u202eevil"),
     "paused": lambda at, y: Paused(**at),
@@ -99,11 +130,16 @@ DO = ["renew", "torn", "again"]
 ACTS = st.lists(st.tuples(st.sampled_from([*KINDS, *DO]), st.integers(0, 4000), NUMBERS), max_size=60)
 
 
+def test_every_kind_of_event_is_among_them():
+    made = {type(make({"step": 1, "time": START}, 1.0)) for make in KINDS.values()}
+    assert made == {spec.event for spec in EVENTS.values()}
+
+
 def whole(folder):
     """The view of a run whose journal is read from its first byte, line by line."""
     view = RunView()
     for event in read_journal(folder):
-        view.fold(event)
+        view.handle(event)
     return to_document(view)
 
 

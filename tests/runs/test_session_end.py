@@ -24,17 +24,17 @@ def test_a_command_after_the_end_is_told_to_nobody(tmp_path):
 
 def test_what_is_told_while_the_end_is_written_comes_not_after_it(tmp_path, monkeypatch):
     one = session(tmp_path, "one", **SMALL)
-    take, tellers = Records.take, []
+    handle, tellers = Records.handle, []
 
     def taken(records, event):
-        take(records, event)
+        handle(records, event)
         if isinstance(event, RunFinished):
             teller = threading.Thread(target=one.send, args=("pause",))
             teller.start()
             teller.join(0.2)  # it waits for the end, or is through at once
             tellers.append(teller)
 
-    monkeypatch.setattr(Records, "take", taken)
+    monkeypatch.setattr(Records, "handle", taken)
     heard = one.listen()
     assert finish(one).exit_code == 0
     tellers[0].join(LIMIT_S)
@@ -42,7 +42,7 @@ def test_what_is_told_while_the_end_is_written_comes_not_after_it(tmp_path, monk
     assert isinstance(list(read_journal(one.run))[-1], RunFinished)
 
 
-@pytest.mark.parametrize("broken", ["write_summary", "close", "take"])
+@pytest.mark.parametrize("broken", ["write_summary", "close", "handle"])
 def test_an_end_that_fails_ends_the_session_all_the_same(tmp_path, monkeypatch, broken):
     one = session(tmp_path, "one", **SMALL)
     whole = getattr(Records, broken)

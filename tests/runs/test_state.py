@@ -19,14 +19,15 @@ from mptui.events import (
     Validated,
     Warned,
 )
-from mptui.runs.view.run_view import LOG_LINES, METRICS, RunView
+from mptui.runs.view.run_view import RunView
+from mptui.runs.view.view_state import LOG_LINES, METRICS
 from tests.tui.events import START, demo, finished, run_started, step_event, training
 
 
 def folded(*events):
     view = RunView()
     for event in events:
-        view.fold(event)
+        view.handle(event)
     return view
 
 
@@ -49,10 +50,10 @@ def test_memory_stays_flat_however_long_the_run(chance):
     gc.collect()
     tracemalloc.start()
     for event in steps(20_000, 50_000, chance):
-        view.fold(event)
+        view.handle(event)
         if event.step % 1200 == 0:
-            view.fold(Warned(step=event.step, code="w", message=f"warning {event.step}"))
-            view.fold(Recovered(step=event.step, problem="nan", action="rolled back"))
+            view.handle(Warned(step=event.step, code="w", message=f"warning {event.step}"))
+            view.handle(Recovered(step=event.step, problem="nan", action="rolled back"))
     gc.collect()
     grown, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -75,9 +76,9 @@ def test_eta_counts_the_validations_still_to_come():
 def test_a_pause_does_not_slow_the_estimate(chance):
     view = folded(run_started(), *steps(1, 200, chance))
     before = view.pace.step_s()
-    view.fold(Paused(time=START + 200, step=2400))
-    view.fold(Resumed(time=START + 9000, step=2400))
-    view.fold(step_event(2412, START + 9001, chance))
+    view.handle(Paused(time=START + 200, step=2400))
+    view.handle(Resumed(time=START + 9000, step=2400))
+    view.handle(step_event(2412, START + 9001, chance))
     assert view.pace.step_s() == pytest.approx(before, rel=0.05)
 
 
@@ -91,21 +92,21 @@ def test_nothing_is_known_before_the_first_step():
 def test_a_command_is_one_line_that_grows():
     view = RunView()
     for state, step in (("asked", 90), ("taken", 100), ("done", 100)):
-        view.fold(CommandAnswered(step=step, command="checkpoint", state=state))
+        view.handle(CommandAnswered(step=step, command="checkpoint", state=state))
     assert [line.text for line in view.log] == ["checkpoint asked … taken at step 100 done"]
 
 
 def test_a_refused_command_says_why():
     view = RunView()
-    view.fold(CommandAnswered(command="preset", state="asked", detail="fast"))
-    view.fold(CommandAnswered(command="preset", state="refused", detail="another model"))
+    view.handle(CommandAnswered(command="preset", state="asked", detail="fast"))
+    view.handle(CommandAnswered(command="preset", state="refused", detail="another model"))
     assert view.log[-1].text == "preset fast asked … refused (another model)"
     assert view.log[-1].tone == "warn"
 
 
 def test_a_validation_that_was_asked_for_is_told():
     view = folded(CommandAnswered(command="validate", state="asked"))
-    view.fold(Validated(epoch=1, loss=0.5, metrics={"acc1": 0.75}, seconds=1.0, best=False))
+    view.handle(Validated(epoch=1, loss=0.5, metrics={"acc1": 0.75}, seconds=1.0, best=False))
     assert "validated  val 0.500  top-1 75.0 %" in [line.text for line in view.log]
 
 
@@ -119,7 +120,7 @@ def test_nan_loss_is_kept_as_such(chance):
 def test_skips_in_a_row_share_a_line():
     view = RunView()
     for total in (1, 2, 3):
-        view.fold(StepSkipped(step=total, count=1, total=total, streak=total, loss_scale=1024.0))
+        view.handle(StepSkipped(step=total, count=1, total=total, streak=total, loss_scale=1024.0))
     assert len(view.log) == 1
     assert view.skip_streak == 3
 
@@ -140,10 +141,10 @@ def test_the_end_is_told_with_what_to_do():
 @pytest.mark.parametrize("hostile", ["\x1b[2J", "a\nb", "\u202egnp.exe", "[/x]"])
 def test_text_from_outside_is_cleaned(hostile):
     view = folded(run_started(profile=hostile, model=hostile, dataset=hostile))
-    view.fold(Warned(code="w", message=hostile))
-    view.fold(DeviceSample(name=hostile, throttle=[hostile]))
+    view.handle(Warned(code="w", message=hostile))
+    view.handle(DeviceSample(name=hostile, throttle=[hostile]))
     step = step_event(1, START, random.Random(0), bound_by=hostile, split={hostile: 0.1})
-    view.fold(step)
+    view.handle(step)
     shown = [view.profile, view.started.model, view.device.name, *view.device.throttle]
     shown += [view.latest.bound_by, *view.latest.split, *(line.text for line in view.log)]
     assert "".join(shown).isprintable()
@@ -159,7 +160,7 @@ def test_compiled_is_what_runs_and_not_what_was_asked_for():
         PhaseChanged(phase="compiling"),
         Warned(code="compile_failed", message="no compiler"),
     ):
-        view.fold(event)
+        view.handle(event)
         told.append(view.compiled)
     assert told == [False, True, False, True, False]
     assert view.started is not None
@@ -169,9 +170,9 @@ def test_compiled_is_what_runs_and_not_what_was_asked_for():
 def test_after_a_kill_the_steps_taken_again_count_as_they_were_the_last_time():
     chance = random.Random(0)
     view = folded(run_started(), *(step_event(step, START, chance, loss=9.0) for step in range(1, 11)))
-    view.fold(run_started(step=4, resumed_from_step=4))
+    view.handle(run_started(step=4, resumed_from_step=4))
     for step in range(5, 9):
-        view.fold(step_event(step, START, chance, loss=1.0))
+        view.handle(step_event(step, START, chance, loss=1.0))
     seen = view.history("loss", "train").columns(1, 10, 10)
     assert [value for value in seen.mean.tolist() if not math.isnan(value)] == [9.0] * 4 + [1.0] * 4
 
@@ -180,7 +181,7 @@ def test_after_a_kill_the_steps_taken_again_count_as_they_were_the_last_time():
 def test_another_batch_is_another_number_of_steps_to_the_end(planned, total):
     """Of five epochs of 50 steps, half of the second is done when the batch is halved; 200: by max_steps."""
     view = folded(run_started(epochs=5, steps_per_epoch=50, total_steps=planned))
-    view.fold(EpochStarted(step=75, epoch=2, epochs=5, steps=100, first_step=50))
+    view.handle(EpochStarted(step=75, epoch=2, epochs=5, steps=100, first_step=50))
     assert view.started is not None
     assert view.started.steps_per_epoch == 100
     assert view.total_steps == total

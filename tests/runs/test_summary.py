@@ -3,7 +3,8 @@
 import pytest
 
 from mptui.events import Recovered, Warned
-from mptui.runs.store.summary import LIST_LIMIT, Summary
+from mptui.runs.store.summary import Summary
+from mptui.runs.view.events.recovery_specs import LIST_LIMIT
 
 HALF = LIST_LIMIT // 2
 
@@ -28,7 +29,7 @@ def recovery(n):
 def test_a_long_list_keeps_its_first_half_and_the_latest(event_of, entries, number, count):
     summary = Summary("run", "runs/run")
     for n in range(count):
-        summary.fold(event_of(n))
+        summary.handle(event_of(n))
     kept = [number(entry) for entry in summary.document[entries]]
     if count <= LIST_LIMIT:
         assert kept == list(range(count))

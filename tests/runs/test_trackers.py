@@ -8,7 +8,7 @@ import pytest
 from mptui.config.schema import LoggingConfig, RunConfig
 from mptui.events import EpochFinished, Step, Validated, Warned
 from mptui.runs import trackers
-from mptui.runs.session.event_buffer import EventBuffer
+from mptui.runs.view.event_buffer import EventBuffer
 
 STEP = Step(
     step=3, epoch=1, epoch_step=3, steps=1, samples_seen=24, loss=0.5, loss_min=0.5, loss_max=0.5, lr=0.1

@@ -36,7 +36,7 @@ def warned():
 @pytest.fixture
 def dog(tmp_path, clock, warned):
     dog = Watchdog(tmp_path, 60.0, lambda code, message: warned.append((code, message)))
-    dog.note(PhaseChanged(phase="training"))
+    dog.handle(PhaseChanged(phase="training"))
     dog.look(0)
     return dog
 
@@ -71,7 +71,7 @@ def test_a_hang_is_told_once_with_the_stacks_of_all_threads(tmp_path, dog, clock
     thread = threading.Thread(target=wait_in_a_function_with_a_name_of_its_own, args=[hanging])
     thread.start()
     try:
-        dog.note(step(7))
+        dog.handle(step(7))
         passes(dog, clock, 59)
         assert warned == []
         passes(dog, clock, 300)
@@ -91,7 +91,7 @@ def test_a_hang_is_told_once_with_the_stacks_of_all_threads(tmp_path, dog, clock
 
 def test_the_next_hang_is_told_again(dog, clock, warned):
     passes(dog, clock, 100)
-    dog.note(step(1))
+    dog.handle(step(1))
     passes(dog, clock, 100)
     assert len(warned) == 2
 
@@ -106,20 +106,20 @@ def test_steps_that_are_not_told_count_too(dog, clock, warned):
 def test_what_is_no_progress_does_not_count(dog, clock, warned):
     for _ in range(100):
         passes(dog, clock, 1)
-        dog.note(DeviceSample(name="gpu"))
-        dog.note(Warned(code="a", message="b"))
+        dog.handle(DeviceSample(name="gpu"))
+        dog.handle(Warned(code="a", message="b"))
     assert len(warned) == 1
 
 
 @pytest.mark.parametrize("phase", ["paused", "finished"])
 def test_a_pause_is_no_hang(dog, clock, warned, phase):
-    dog.note(PhaseChanged(phase=phase))
+    dog.handle(PhaseChanged(phase=phase))
     passes(dog, clock, 10_000)
     assert warned == []
 
 
 def test_slow_steps_have_their_time(dog, clock, warned):
-    dog.note(step(1, seconds=30.0))
+    dog.handle(step(1, seconds=30.0))
     passes(dog, clock, 599)
     assert warned == []
     passes(dog, clock, 2)
@@ -127,16 +127,16 @@ def test_slow_steps_have_their_time(dog, clock, warned):
 
 
 def test_compiling_has_longer(dog, clock, warned):
-    dog.note(PhaseChanged(phase="compiling"))
+    dog.handle(PhaseChanged(phase="compiling"))
     passes(dog, clock, 400)
     assert warned == []
 
 
 def test_a_slow_scan_that_moves_is_no_hang(dog, clock, warned):
-    dog.note(PhaseChanged(phase="scanning"))
+    dog.handle(PhaseChanged(phase="scanning"))
     for done in range(10):
         passes(dog, clock, 50)
-        dog.note(Progress(phase="scanning", done=done, total=10))
+        dog.handle(Progress(phase="scanning", done=done, total=10))
     assert warned == []
 
 

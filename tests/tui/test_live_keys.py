@@ -204,7 +204,7 @@ async def test_the_advice_shown_is_taken_by_a_key():
         await pilot.press("a")
 
         assert source.sent[-1] == ("set", "data.workers=12")
-        assert "a takes data.workers=12" in frame(app)
+        assert "press a to apply data.workers=12" in frame(app)
 
 
 @pytest.mark.parametrize(("key", "left"), [("q", True), ("x", False)])

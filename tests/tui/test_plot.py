@@ -3,7 +3,7 @@ import math
 import pytest
 
 from mptui.runs.view.metric_history import History
-from mptui.runs.view.run_view import Mark
+from mptui.runs.view.view_state import Mark
 from mptui.tui.widgets.chart.axes import linear_axis, log_axis
 from mptui.tui.widgets.chart.cursor import moved, nearest
 from mptui.tui.widgets.chart.plot import GUTTER, Drawing, Plot, Series

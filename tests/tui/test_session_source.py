@@ -84,7 +84,7 @@ def test_the_last_words_before_the_first_step_are_not_of_the_cache(folder):
     source.wait()
     trains = next(n for n, event in enumerate(events) if getattr(event, "phase", "") == "training")
     for event in events[:trains]:
-        view.fold(event)
+        view.handle(event)
     assert any(isinstance(event, Progress) for event in events[:trains])
     assert "● warming up" in str(headline(view, view.time, 200))
 

@@ -9,7 +9,7 @@ PARTS = ("data", "copy", "forward", "backward", "optimizer", "logging", "saving"
 
 def test_the_time_beside_the_parts_is_theirs():
     view = RunView()
-    view.fold(
+    view.handle(
         Step(
             step=1,
             epoch=1,

@@ -19,8 +19,8 @@ from mptui.streams import drop_unwritten, is_gone
 from mptui.text import clean, shell_word
 
 if TYPE_CHECKING:
-    from mptui.runs.session.event_buffer import EventBuffer
     from mptui.runs.session.session import Session
+    from mptui.runs.view.event_buffer import EventBuffer
 
 POLL_S = 1.0
 _INTERRUPTED = 130
@@ -108,7 +108,7 @@ def _show(session: "Session", events: "EventBuffer", renderer: Renderer, signals
             if signals.take_suspend():
                 _suspend(renderer)
             for event in events.drain():
-                renderer.show(event)
+                renderer.handle(event)
         renderer.close()
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a third one ends even a write to a stalled terminal

@@ -49,7 +49,7 @@ def list_all(ctx: typer.Context, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR, as_js
     if ctx.invoked_subcommand is not None:
         return
     from mptui.codec import finite_json
-    from mptui.runs.view.compare import summaries
+    from mptui.runs.store.compare import summaries
 
     listed = summaries(runs_dir, _tell_unreadable)
     if as_json:
@@ -73,8 +73,8 @@ def compare(
 ) -> None:
     """Put two runs beside each other: values that differ, accuracy, speed, memory, time, curves."""
     from mptui.codec import finite_json
+    from mptui.runs.store.compare import compare as compared
     from mptui.runs.store.directory import find_run
-    from mptui.runs.view.compare import compare as compared
 
     found = compared(find_run(runs_dir, first), find_run(runs_dir, second))
     if as_json:

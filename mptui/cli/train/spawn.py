@@ -167,7 +167,7 @@ def _follow(started: Started, *, as_json: bool, quiet: bool) -> int:
     try:
         while not source.finished:
             for event in source.poll():
-                renderer.show(event)
+                renderer.handle(event)
                 finished = event
             time.sleep(POLL_S)
     finally:

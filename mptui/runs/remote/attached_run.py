@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mptui.codec import from_record
 from mptui.events import CommandAnswered, Event, RunFinished
 from mptui.runs.remote import control_socket
 from mptui.runs.store import journal
@@ -23,6 +22,7 @@ from mptui.runs.store.directory import CRASHED, status_of
 from mptui.runs.store.index import read_index
 from mptui.runs.store.journal_reader import LONGEST_LINE, read_events
 from mptui.runs.store.lock import is_held
+from mptui.runs.view.events.event_registry import event_of
 from mptui.text import clean
 
 LOOK_S = 0.25
@@ -248,7 +248,7 @@ class AttachedRun:
         if "error" in document:
             self._refuse(self._asked, clean(str(document["error"]), 200))
         record, at = document.get("event"), document.get("at")
-        event = from_record(record) if isinstance(record, dict) else None
+        event = event_of(record) if isinstance(record, dict) else None
         if isinstance(at, int):
             self._position = max(self._position, at)
         if event is not None:

@@ -42,7 +42,6 @@ from mptui.runs.planning.plan import Plan
 from mptui.runs.planning.switch_job import build_switch
 from mptui.runs.remote.control_server import ControlServer, preset_names
 from mptui.runs.session.ending import last_event, result_of_loss, write_files
-from mptui.runs.session.event_buffer import EventBuffer
 from mptui.runs.session.exit_status import (
     RunResult,
     exit_code,
@@ -61,6 +60,7 @@ from mptui.runs.store.environment import describe_environment, redact
 from mptui.runs.store.ownership import Ownership
 from mptui.runs.store.writer import Records
 from mptui.runs.trackers import follow
+from mptui.runs.view.event_buffer import EventBuffer
 from mptui.text import clean
 
 
@@ -320,7 +320,7 @@ class Session:
         with self._lock:
             if not self._taken_over():
                 self._records.bad_samples.write()
-                self._records.take(finished)
+                self._records.handle(finished)
             for listener in self._listeners:
                 listener.put(finished)
             self._control.put(finished)
@@ -341,8 +341,8 @@ class Session:
             self._step = max(self._step, event.step)
             if isinstance(event, PhaseChanged):
                 self._phase = event.phase
-            self._records.take(event)
-            self._watchdog.note(event)
+            self._records.handle(event)
+            self._watchdog.handle(event)
             for listener in self._listeners:
                 listener.put(event)
             self._control.put(event)

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mptui.events import CommandAnswered, DeviceSample, Event, PhaseChanged, Step, Warned
+from mptui.events import Event, PhaseChanged, Step
 from mptui.regular import open_regular
+from mptui.runs.view.events.event_registry import EVENTS
 from mptui.text import clean_name
 
 NAME = "stacks.txt"
@@ -24,7 +25,6 @@ PATIENCE = {"starting": 4, "preparing": 4, "warming_up": 4, "compiling": 8, "sav
 
 OFF = frozenset({"paused", "finished"})
 _NAMES_SHOWN = 5
-_NO_PROGRESS = (DeviceSample, Warned, CommandAnswered)
 
 
 class Watchdog:
@@ -53,9 +53,9 @@ class Watchdog:
         self._since = time.monotonic()
         self._told = False
 
-    def note(self, event: Event) -> None:
-        """Take in what the run tells: most of it is progress."""
-        if isinstance(event, _NO_PROGRESS):
+    def handle(self, event: Event) -> None:
+        """Take an event as a sign of progress, unless its kind is none."""
+        if not EVENTS[event.kind].is_progress:
             return
         if isinstance(event, PhaseChanged):
             self._phase = event.phase

@@ -104,7 +104,7 @@ def _fold_on(run: Path, view: RunView, position: int) -> Iterator[int]:
     """
     for after, events in read_events(run / journal.NAME, position):
         for event in events:
-            view.fold(event)
+            view.handle(event)
         yield after
 
 

@@ -20,11 +20,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from mptui.codec import from_record, to_record
+from mptui.codec import to_record
 from mptui.errors import DiskError
 from mptui.events import SCHEMA_VERSION, Event
 from mptui.io.atomic import partial_path, write_synced
 from mptui.regular import open_regular
+from mptui.runs.view.events.event_registry import event_of
 
 NAME = "events.jsonl"
 
@@ -210,7 +211,7 @@ def parsed(line: bytes) -> Event | None:
     """The event of a line of a journal; None for what is none."""
     try:
         record = json.loads(line)
-        return from_record(record) if isinstance(record, dict) else None
+        return event_of(record) if isinstance(record, dict) else None
     except (ValueError, RecursionError):
         return None
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from mptui.events import Event, Step
 from mptui.regular import open_regular
 from mptui.runs.store.journal import parsed
+from mptui.runs.view.events.event_registry import EVENTS
 
 WHOLE = 1 << 19
 """Bytes of a journal, or of its end, that are read line by line."""
@@ -56,7 +57,7 @@ def _word(text: str) -> np.uint64:
 
 
 _OURS = _word('{"event"')
-_STEP, _DEVICE, _PROGRESS = _word('step","t'), _word('device",'), _word("progress")
+_STEP = _word('step","t')
 _LOWEST, _HIGHEST, _NONFINITE = _word("loss_min"), _word("loss_max"), _word("nonfinit")
 
 
@@ -100,8 +101,7 @@ def _in_blocks(file: io.FileIO, start: int, end: int) -> Iterator[tuple[int, lis
     """Yield what each block comes to, up to the last line that is whole before `end`."""
     size = max(_SMALLEST_BLOCK, (end - start) // BLOCKS)
     block = np.zeros(size + _PAD, np.uint8)
-    seen: Counter[int] = Counter()
-    sample: list[bytes] = []
+    kinds = _Kinds()
     while start < end:
         file.seek(start)
         filled = file.readinto(block.data[: min(size, end - start)])
@@ -110,7 +110,7 @@ def _in_blocks(file: io.FileIO, start: int, end: int) -> Iterator[tuple[int, lis
         newlines = np.flatnonzero(block[:filled] == _NEWLINE)
         if newlines.size:
             start += int(newlines[-1]) + 1
-            yield start, _Block(block, newlines, seen, sample).events()
+            yield start, _Block(block, newlines, kinds).events()
         elif start + filled >= end:
             break
         elif size < LONGEST_LINE:
@@ -118,7 +118,24 @@ def _in_blocks(file: io.FileIO, start: int, end: int) -> Iterator[tuple[int, lis
             block = np.zeros(size + _PAD, np.uint8)
         else:
             start += filled
-    yield start, [event for line in sample if (event := parsed(line)) is not None]
+    yield start, [event for line in kinds.last.values() if (event := parsed(line)) is not None]
+
+
+class _Kinds:
+    """How events of each kind are thinned, by the tag of the kind: the first 8 bytes of its name.
+
+    Attributes:
+        seen: Number of events of each kind in the blocks so far.
+        last: The last line of each kind of which only that is kept.
+    """
+
+    def __init__(self) -> None:
+        self._thinned = {int(_word(f'{kind}","t'[:8])): spec.thinned for kind, spec in EVENTS.items()}
+        self.seen: Counter[int] = Counter()
+        self.last: dict[int, bytes] = {}
+
+    def thinned(self, tag: int) -> str:
+        return self._thinned.get(tag, "some")
 
 
 class _Block:
@@ -127,14 +144,11 @@ class _Block:
     Args:
         block: Their bytes, and at least `_PAD` more.
         newlines: Where each ends.
-        seen: How many of each rare kind the blocks before it had; counted on.
-        sample: The last device sample; renewed.
+        kinds: How they are thinned; updated.
     """
 
-    def __init__(
-        self, block: NDArray[np.uint8], newlines: Places, seen: Counter[int], sample: list[bytes]
-    ) -> None:
-        self._block, self._seen, self._sample = block, seen, sample
+    def __init__(self, block: NDArray[np.uint8], newlines: Places, kinds: _Kinds) -> None:
+        self._block, self._kinds = block, kinds
         self._ends = newlines
         self._starts = np.concatenate([[0], newlines[:-1] + 1])
         self._words: Words = np.ndarray((len(block) - 8,), "<u8", buffer=block, strides=(1,))
@@ -147,18 +161,20 @@ class _Block:
         rest = np.ones(len(tags), np.bool_)
         rest[self._keep_steps(np.flatnonzero(tags == _STEP), kept)] = False
         for tag in np.unique(tags[rest]):
-            lines = np.flatnonzero(rest & (tags == tag))
-            if tag == _PROGRESS:
-                continue
-            if tag == _DEVICE:
-                self._sample[:] = [self._line(lines[-1])]
-                continue
-            most = max(OFTEN, RARE - self._seen[int(tag)])
-            self._seen[int(tag)] += len(lines)
+            self._keep(int(tag), np.flatnonzero(rest & (tags == tag)), kept)
+        return [kept[line] for line in sorted(kept)]
+
+    def _keep(self, tag: int, lines: Places, kept: dict[int, Event]) -> None:
+        """Keep of the lines of a kind what its spec says."""
+        thinned = self._kinds.thinned(tag)
+        if thinned == "last":
+            self._kinds.last[tag] = self._line(lines[-1])
+        elif thinned == "some":
+            most = max(OFTEN, RARE - self._kinds.seen[tag])
+            self._kinds.seen[tag] += len(lines)
             for line in _some(lines, most):
                 if (event := self._parsed(line)) is not None:
                     kept[int(line)] = event
-        return [kept[line] for line in sorted(kept)]
 
     def _parsed(self, line: int) -> Event | None:
         return parsed(self._line(line))

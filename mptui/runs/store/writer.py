@@ -50,12 +50,12 @@ class Records:
         self.summary = Summary(run.name, str(run))
         self.bad_samples = BadSampleList(run, guard)
 
-    def take(self, event: Event) -> None:
-        """Note an event, in the order of the calls; never waits for the disk to be free."""
+    def handle(self, event: Event) -> None:
+        """Write an event to journal and summary, in the order of the calls; never waits for a full disk."""
         with self._lock:
             if not self._given_up:
                 self._journal.write(event)
-            self.summary.fold(event)
+            self.summary.handle(event)
 
     def untouched(self) -> bool:
         """Whether nobody else has written to the run's journal."""

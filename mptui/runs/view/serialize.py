@@ -27,7 +27,8 @@ from mptui.runs.view.cleaned import cleaned
 from mptui.runs.view.eta import Pace
 from mptui.runs.view.log_lines import LogLine, Tone
 from mptui.runs.view.metric_history import History, SavedHistory
-from mptui.runs.view.run_view import EPOCHS_KEPT, LOG_LINES, MARKS, METRICS, OPEN_COMMANDS, Mark, RunView
+from mptui.runs.view.run_view import RunView
+from mptui.runs.view.view_state import EPOCHS_KEPT, LOG_LINES, MARKS, METRICS, OPEN_COMMANDS, Mark
 from mptui.text import clean
 
 _EVENTS: dict[str, type[Event]] = {
@@ -201,7 +202,7 @@ def _record(event: Event | None) -> dict[str, Any] | None:
 def _event(record: object, kind: type[Event]) -> Event | None:
     if record is None:
         return None
-    event = from_record(record) if isinstance(record, dict) else None
-    if not isinstance(event, kind):
+    event = from_record(record, kind) if isinstance(record, dict) else None
+    if event is None:
         raise ValueError(f"no {kind.kind}")
     return cleaned(event)

@@ -13,8 +13,8 @@ from textual.message import Message
 from textual.widgets import Input
 
 from mptui.errors import MptuiError
-from mptui.events import DeviceSample, Progress, Step
 from mptui.runs.planning.profile_diff import Foreseen, Place, foresee
+from mptui.runs.view.events.event_registry import EVENTS
 from mptui.runs.view.labels import TRAIN, VALIDATION
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean
@@ -49,9 +49,6 @@ SHARE = 0.02
 
 SLOWEST_S = 2.0
 """How old a figure gets at most, however busy the processor is."""
-
-_FIGURES = (Step, DeviceSample, Progress)
-"""Events that only move figures and curves, which can wait for the next drawing."""
 
 PAGES = 3
 """A small screen shows the first chart, the second, or the panels; these in two where they have no room."""
@@ -129,11 +126,11 @@ class LiveScreen(Page):
         """Take what is new from the source, and show it; what only moves figures may wait for its turn."""
         events = self.source.poll()
         for event in events:
-            self.view.fold(event)
+            self.view.handle(event)
         now = self.view.time if self.source.finished else time.time()
         self.query_one(Header).show(self.view, now)
         self._undrawn |= bool(events) or not self.view.version
-        at_once |= any(not isinstance(event, _FIGURES) for event in events)
+        at_once |= any(EVENTS[event.kind].shown_at_once for event in events)
         if self._undrawn and (at_once or self._budget.allows()):
             self._undrawn = False
             self._show()

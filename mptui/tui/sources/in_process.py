@@ -22,8 +22,8 @@ from mptui.text import clean
 
 if TYPE_CHECKING:
     from mptui.runs.planning.plan import Request
-    from mptui.runs.session.event_buffer import EventBuffer
     from mptui.runs.session.session import Session
+    from mptui.runs.view.event_buffer import EventBuffer
 
 
 class SessionSource:

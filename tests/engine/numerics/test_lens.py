@@ -6,12 +6,13 @@ from itertools import pairwise
 import pytest
 import torch
 
-from mptui.codec import from_record, to_record
+from mptui.codec import to_record
 from mptui.engine.mailbox import Command
 from mptui.engine.numerics import monitor
 from mptui.engine.numerics.monitor import LAYERS_TOLD, Lens
 from mptui.engine.numerics.probe import Look
 from mptui.events import NUMERICS_BUDGET, Advice, Numerics, Step
+from mptui.runs.view.events.event_registry import event_of
 from tests.engine.numerics.networks import CPU, Gain, network
 from tests.engine.small import build_trainer, config, end, of, small_net
 from tests.engine.test_update import HostReads
@@ -66,7 +67,7 @@ def test_it_tells_forward_gradient_and_weights_of_every_layer(tmp_path, mode):
         assert parts["weights"] <= {"0", "1", "3", "7"}
         assert len(event.layers) + event.others == 6 + 6 + 4
         assert event.cost_s >= 0
-        again = from_record(to_record(event))
+        again = event_of(to_record(event))
         assert isinstance(again, Numerics)
         assert again.layers == event.layers
 

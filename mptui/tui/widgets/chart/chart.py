@@ -13,7 +13,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from mptui.runs.view.metric_history import History
-from mptui.runs.view.run_view import Mark
+from mptui.runs.view.view_state import Mark
 from mptui.tui.keys.bindings import bindings
 from mptui.tui.widgets.chart.canvas import Mode
 from mptui.tui.widgets.chart.cursor import moved, nearest

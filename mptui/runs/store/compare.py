@@ -13,7 +13,7 @@ from mptui.regular import read_regular
 from mptui.runs.store import journal
 from mptui.runs.store.directory import CONFIG, LARGEST, check_version, list_runs, started_of, status_of
 from mptui.runs.store.index import read_run
-from mptui.runs.view.run_view import EPOCHS_KEPT
+from mptui.runs.view.view_state import EPOCHS_KEPT
 from mptui.text import clean
 
 SILENT_S = 60.0

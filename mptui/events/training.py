@@ -1,0 +1,125 @@
+"""Epochs, steps, validations, checkpoints, and the device under them."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from mptui.events.event import Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochStarted(Event):
+    """An epoch begins, or continues at `first_step` after a resume. Epochs count from 1."""
+
+    kind: ClassVar[str] = "epoch_started"
+
+    epoch: int
+    epochs: int
+    steps: int
+    first_step: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step(Event):
+    """The optimizer steps since the previous `Step` event: a few events a second, at any step rate.
+
+    With `logging.step_interval_s = 0` each step has an event of its own.
+
+    `steps` is the number of steps. `loss` is the mean of their finite losses, `loss_min` and `loss_max` the
+    range, `nonfinite` the number of the other losses. `split` divides the recent time of a step, in seconds,
+    into data, copy, forward, backward, optimizer, logging, saving and other. `bound_by` is the bottleneck:
+    data, copy, launch, compute, saving, or "" while unknown. `ceilings` are samples per second: "steps" of
+    the steps alone, with their data ready, "data" of the loader alone.
+    """
+
+    kind: ClassVar[str] = "step"
+
+    epoch: int
+    epoch_step: int
+    steps: int
+    samples_seen: int
+    loss: float
+    loss_min: float
+    loss_max: float
+    nonfinite: int = 0
+    lr: float
+    grad_norm: float | None = None
+    loss_scale: float | None = None
+    skipped_steps: int = 0
+    samples_per_second: float | None = None
+    step_time_s: float | None = None
+    data_wait_fraction: float | None = None
+    split: dict[str, float] = field(default_factory=dict)
+    bound_by: str = ""
+    ceilings: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validated(Event):
+    """A validation ended. `metrics` are fractions of 1 (acc1, acc5, iou, dice)."""
+
+    kind: ClassVar[str] = "validated"
+
+    epoch: int
+    loss: float
+    metrics: dict[str, float]
+    per_class: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    seconds: float
+    best: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochFinished(Event):
+    """An epoch ended. Losses are means over its samples, metrics fractions of 1."""
+
+    kind: ClassVar[str] = "epoch_finished"
+
+    epoch: int
+    epochs: int
+    train_loss: float
+    train_metrics: dict[str, float]
+    val_loss: float | None = None
+    val_metrics: dict[str, float] = field(default_factory=dict)
+    lr: float
+    seconds: float
+    samples_per_second: float | None = None
+    best: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved(Event):
+    """A checkpoint was written completely.
+
+    `reason` is epoch, best, time, steps, compile, asked, switch, undo, stop, or error.
+    """
+
+    kind: ClassVar[str] = "checkpoint_saved"
+
+    path: str
+    reason: str
+    seconds: float
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSample(Event):
+    """Load, memory, power and temperature of the device; None for what it does not report.
+
+    `utilisation` is that of the whole device and `utilisation_own` the part of this process, as fractions
+    of 1. The others are in bytes, watts, degrees Celsius and MHz. `throttle` lists why clocks are reduced.
+    """
+
+    kind: ClassVar[str] = "device"
+
+    name: str
+    utilisation: float | None = None
+    utilisation_own: float | None = None
+    memory_used: int | None = None
+    memory_total: int | None = None
+    memory_own: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: float | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    throttle: list[str] = field(default_factory=list)

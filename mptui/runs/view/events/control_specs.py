@@ -1,0 +1,119 @@
+"""Advice, commands, and switches of the profile."""
+
+from dataclasses import replace
+
+from mptui.events import Advice, CommandAnswered, PresetSwitched, RunStarted
+from mptui.runs.view.events.event_spec import EventSpec, nothing
+from mptui.runs.view.log_lines import LogLine, Tone, rate_words
+from mptui.runs.view.view_state import OPEN_COMMANDS, ViewState
+from mptui.text import clean
+
+
+def _advise(view: ViewState, event: Advice) -> None:
+    if event.setting is not None:  # advice without a setting is only logged: the key applies the last setting
+        view.advice = event
+
+
+def _advice_log(event: Advice) -> list[tuple[str, Tone]]:
+    tip = f" (press a to apply {event.setting})" if event.setting else ""
+    return [(f"advice: {event.message}{tip}", "plain")]
+
+
+def _advice_lines(event: Advice) -> list[str]:
+    return [f"advice: {event.message}" + (f" (--set {event.setting})" if event.setting else "")]
+
+
+def _answer(view: ViewState, event: CommandAnswered) -> None:
+    """Log a command in one line that grows: asked … taken at step N, done."""
+    words = {"asked": "asked …", "taken": f"taken at step {event.step:,}"}.get(event.state, event.state)
+    if event.detail and event.state != "asked":
+        words = f"{words} ({event.detail})"
+    line = view.commands.get(event.command)
+    if line is None or event.state == "asked":
+        if event.detail and event.state == "asked":
+            words = f"{event.detail} {words}"
+        line = LogLine(event.time, clean(f"{event.command} {words}"))
+        view.log.append(line)
+        view.commands[event.command] = line
+    else:
+        line.text = clean(f"{line.text} {words}")
+    if event.state == "refused":
+        line.tone = "warn"
+    if event.state in {"done", "refused"} or len(view.commands) > OPEN_COMMANDS:
+        del view.commands[event.command]
+
+
+def _switch(view: ViewState, event: PresetSwitched) -> None:
+    view.profile = event.profile
+    view.compiled = view.compiled and not any(map(_affects_compiled_code, event.changes))
+    if view.advice is not None and (view.advice.setting or "").partition("=")[0] in event.changes:
+        view.advice = None  # it was applied, or the setting was changed otherwise
+    if view.started is not None:
+        view.started = _with_changes(view.started, event.changes)
+    view.mark(event, _switch_label(event))
+
+
+def _affects_compiled_code(key: str) -> bool:
+    return key.startswith(("speed.", "precision.", "memory.")) or key == "training.batch_size"
+
+
+def _with_changes(started: RunStarted, changes: dict[str, list[str]]) -> RunStarted:
+    """Update the settings of a run's start by `changes` (table.key -> old, new)."""
+    new = {key: values[-1] for key, values in changes.items() if values}
+    return replace(
+        started,
+        compile_mode=new.get("speed.compile", started.compile_mode),
+        tf32=started.device.startswith("cuda") and new.get("precision.tf32", str(started.tf32)) == "True",
+        channels_last=new.get("speed.channels_last", str(started.channels_last)) == "True",
+    )
+
+
+def _switch_label(event: PresetSwitched) -> str:
+    """Label of the mark: the profile, or the one setting that changed."""
+    if event.undone:
+        return f"back to {event.profile}"
+    if event.previous != event.profile:
+        return f"{event.previous} → {event.profile}"
+    key, values = next(iter(event.changes.items()), ("", []))
+    return f"{key.rpartition('.')[2]} {' → '.join(values)}"
+
+
+def _switch_log(event: PresetSwitched) -> list[tuple[str, Tone]]:
+    if event.undone:
+        words = f"switch undone: {event.profile} at step {event.step:,}"
+    elif event.previous == event.profile:
+        words = f"changed at step {event.step:,}"
+    else:
+        words = f"profile {event.previous} → {event.profile} at step {event.step:,}"
+    parts = rate_words(event.lr, event.batch, event.ramp_steps)
+    parts += [f"{key} {' → '.join(values)}" for key, values in event.changes.items()]
+    return [(f"{words}: {', '.join(parts)}" if parts else words, "plain")]
+
+
+CONTROL = (
+    EventSpec(
+        event=Advice,
+        handle=_advise,
+        log_lines=_advice_log,
+        console_lines=_advice_lines,
+        summarize=nothing,
+        scalars=nothing,
+    ),
+    EventSpec(
+        event=CommandAnswered,
+        handle=_answer,
+        log_lines=nothing,
+        console_lines=nothing,
+        summarize=nothing,
+        scalars=nothing,
+        is_progress=False,
+    ),
+    EventSpec(
+        event=PresetSwitched,
+        handle=_switch,
+        log_lines=_switch_log,
+        console_lines=nothing,
+        summarize=nothing,
+        scalars=nothing,
+    ),
+)

@@ -1,0 +1,212 @@
+"""Epochs, steps, validations, checkpoints, and the device."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from mptui import format as fmt
+from mptui.events import (
+    CheckpointSaved,
+    DeviceSample,
+    EpochFinished,
+    EpochStarted,
+    RunStarted,
+    Step,
+    Validated,
+)
+from mptui.runs.view.events.event_spec import EventSpec, nothing
+from mptui.runs.view.labels import LOSS, TRAIN, VALIDATION, shown
+from mptui.runs.view.log_lines import Tone, metric_words
+from mptui.runs.view.view_state import ViewState
+from mptui.text import clean
+
+
+def _start_epoch(view: ViewState, event: EpochStarted) -> None:
+    view.epoch, view.epochs = event.epoch, event.epochs
+    if view.started is not None and event.steps != view.started.steps_per_epoch:
+        view.started = _with_steps(view.started, event)
+    view.enter(event, "training")
+
+
+def _with_steps(started: RunStarted, event: EpochStarted) -> RunStarted:
+    """Update the number of steps after the batch size has changed."""
+    total = event.step + (event.epochs - event.epoch + 1) * event.steps - event.first_step
+    if started.total_steps < started.epochs * started.steps_per_epoch:  # limited by training.max_steps
+        total = min(total, started.total_steps)
+    return replace(started, steps_per_epoch=event.steps, total_steps=total)
+
+
+def _step(view: ViewState, event: Step) -> None:
+    if view.phase != "training":
+        view.enter(event, "training")
+    view.latest, view.epoch = event, event.epoch
+    if event.skipped_steps > view.skipped_steps:
+        view.skipped_steps, view.last_skip = event.skipped_steps, event.step
+    elif not event.nonfinite:
+        view.skip_streak = 0
+    view.pace.stepped(event)
+    loss = view.history(LOSS, TRAIN)
+    if loss is not None:
+        loss.append(event.step, event.loss, event.loss_min, event.loss_max)
+        if event.nonfinite:
+            loss.append(event.step, float("nan"))
+    view.record_metrics(event.step, event.metrics, TRAIN)
+    view.record("learning rate", "rate", event.step, event.lr)
+    view.record("gradient norm", "norm", event.step, event.grad_norm)
+    view.record("loss scale", "scale", event.step, event.loss_scale)
+    view.record("speed", "images/s", event.step, event.samples_per_second)
+
+
+def _summarize_step(document: dict[str, Any], event: Step) -> None:
+    document["optimizer_steps"] = event.step
+    document["samples_seen"] = event.samples_seen
+    document["skipped_steps"] = event.skipped_steps
+
+
+def _step_scalars(event: Step) -> Iterator[tuple[str, float | None]]:
+    yield "train/loss", event.loss
+    yield "train/lr", event.lr
+    yield "train/grad_norm", event.grad_norm
+    yield "train/loss_scale", event.loss_scale
+    yield "train/skipped_steps", float(event.skipped_steps)
+    yield "speed/samples_per_second", event.samples_per_second
+    yield "speed/data_wait_fraction", event.data_wait_fraction
+
+
+def _validate(view: ViewState, event: Validated) -> None:
+    view.validation = event
+    view.pace.validation_s = event.seconds
+    view.pace.interrupted()
+    view.record(LOSS, VALIDATION, event.step, event.loss)
+    view.record_metrics(event.step, event.metrics, VALIDATION)
+    if event.best:
+        view.best = {LOSS: (event.step, event.loss)}
+        for name, value in event.metrics.items():
+            view.best.setdefault(shown(name).chart, (event.step, value))
+    if "validate" in view.commands:  # the validation of an epoch is in the line of the epoch
+        words = [f"validated  val {fmt.figure(event.loss)}", *metric_words(event.metrics)]
+        view.write_log(event, [("  ".join(words), "good" if event.best else "plain")])
+
+
+def _summarize_validation(document: dict[str, Any], event: Validated) -> None:
+    if not event.best:
+        return
+    metric = next(iter(event.metrics), None)
+    document["best"] = {"epoch": event.epoch, "metric": metric, "value": event.metrics.get(str(metric))}
+    if event.per_class:
+        document["best"]["per_class"] = event.per_class
+
+
+def _validation_scalars(event: Validated) -> Iterator[tuple[str, float]]:
+    yield "val/loss", event.loss
+    yield from ((f"val/{name}", value) for name, value in event.metrics.items())
+
+
+def _finish_epoch(view: ViewState, event: EpochFinished) -> None:
+    view.epoch, view.epochs = event.epoch, event.epochs
+    view.pace.interrupted()
+    losses = {"train_loss": event.train_loss, "val_loss": event.val_loss}
+    for name, value in {**losses, **event.val_metrics}.items():
+        if value is not None:
+            view.record_epoch(clean(name, 24), event.epoch, value)
+
+
+def _epoch_log(event: EpochFinished) -> list[tuple[str, Tone]]:
+    words = [f"epoch {event.epoch}", f"train {fmt.figure(event.train_loss)}"]
+    if event.val_loss is not None:
+        words.append(f"val {fmt.figure(event.val_loss)}")
+    words += metric_words(event.val_metrics or event.train_metrics)[:1]
+    return [("  ".join([*words, "✓ best"]), "good")] if event.best else [("  ".join(words), "plain")]
+
+
+def epoch_lines(event: EpochFinished) -> list[str]:
+    """Word an epoch in one line: training, then validation."""
+    train = [f"loss {event.train_loss:.4f}", *(f"{k} {v:.4f}" for k, v in event.train_metrics.items())]
+    line = f"Epoch {event.epoch}/{event.epochs}  train: {' '.join(train[:2])}"
+    if event.val_loss is not None:
+        val = [f"loss {event.val_loss:.4f}", *(f"{k} {v:.4f}" for k, v in event.val_metrics.items())]
+        line += f"  val: {' '.join(val[:3])}"
+    rate = "" if event.samples_per_second is None else f"  {event.samples_per_second:.1f} img/s"
+    return [f"{line}{rate}  {event.seconds:.1f} s{'  ✓ best' if event.best else ''}"]
+
+
+def _summarize_epoch(document: dict[str, Any], event: EpochFinished) -> None:
+    document["epochs"] = event.epoch
+    document["final"] = {"train_loss": event.train_loss, "val_loss": event.val_loss, **event.val_metrics}
+
+
+def _epoch_scalars(event: EpochFinished) -> Iterator[tuple[str, float]]:
+    yield "epoch/train_loss", event.train_loss
+    yield from ((f"epoch/train_{name}", value) for name, value in event.train_metrics.items())
+
+
+def _save(view: ViewState, event: CheckpointSaved) -> None:
+    """Log the checkpoint: at the end of an epoch in the line of that epoch."""
+    view.pace.interrupted()
+    last = view.log[-1] if view.log else None
+    if event.reason in {"epoch", "best"} and last is not None and last.text.startswith("epoch "):
+        if not last.text.endswith("saved"):
+            last.text += ", saved" if last.text.endswith("best") else "  saved"
+    else:
+        cost = f"{fmt.size(event.size_bytes)} in {event.seconds:.1f} s"
+        view.write_log(event, [(f"checkpoint saved ({event.reason}), {cost}", "quiet")])
+
+
+def _sample(view: ViewState, event: DeviceSample) -> None:
+    view.device = event
+
+
+TRAINING = (
+    EventSpec(
+        event=EpochStarted,
+        handle=_start_epoch,
+        log_lines=nothing,
+        console_lines=nothing,
+        summarize=nothing,
+        scalars=nothing,
+    ),
+    EventSpec(
+        event=Step,
+        handle=_step,
+        log_lines=nothing,
+        console_lines=nothing,  # the console prints the figures of a step every ten seconds, or in its bar
+        summarize=_summarize_step,
+        scalars=_step_scalars,
+        shown_at_once=False,
+    ),
+    EventSpec(
+        event=Validated,
+        handle=_validate,
+        log_lines=nothing,
+        console_lines=nothing,
+        summarize=_summarize_validation,
+        scalars=_validation_scalars,
+    ),
+    EventSpec(
+        event=EpochFinished,
+        handle=_finish_epoch,
+        log_lines=_epoch_log,
+        console_lines=epoch_lines,
+        summarize=_summarize_epoch,
+        scalars=_epoch_scalars,
+    ),
+    EventSpec(
+        event=CheckpointSaved,
+        handle=_save,
+        log_lines=nothing,
+        console_lines=nothing,
+        summarize=nothing,
+        scalars=nothing,
+    ),
+    EventSpec(
+        event=DeviceSample,
+        handle=_sample,
+        log_lines=nothing,
+        console_lines=nothing,
+        summarize=nothing,
+        scalars=nothing,
+        thinned="last",
+        shown_at_once=False,
+        is_progress=False,
+    ),
+)
