@@ -1,4 +1,4 @@
-"""What was measured here once, kept by card, model and shape in the user's cache folder for later runs."""
+"""On-disk cache of benchmark results, keyed by device, software and model shape."""
 
 import hashlib
 import json
@@ -12,15 +12,15 @@ from mptui.config.schema import RunConfig
 from mptui.io.user_cache import cache_folder, load_json, save_json
 
 MOST = 500
-"""Measurements that are kept; the oldest go first."""
+"""Entries in the cache at most; the oldest are removed first."""
 
 
 class CachedResult:
-    """One measurement, and the circumstances under which it holds.
+    """One entry of the cache.
 
     Args:
-        kind: What was measured; part of a file's name.
-        facts: All that the figures depend on, JSON-ready.
+        kind: What was measured; part of the file's name.
+        facts: The key: everything that the figures depend on, JSON-ready.
     """
 
     def __init__(self, kind: str, facts: Mapping[str, object]) -> None:
@@ -30,7 +30,7 @@ class CachedResult:
         self._path = cache_folder() / "measured" / f"{kind}-{digest}.json"
 
     def load(self) -> dict[str, Any]:
-        """What was kept; empty where nothing was."""
+        """The cached value; empty where there is none."""
         document = load_json(self._path)
         if not isinstance(document, dict) or document.get("facts") != self._facts:
             return {}
@@ -38,7 +38,7 @@ class CachedResult:
         return value if isinstance(value, dict) else {}
 
     def save(self, value: Mapping[str, object]) -> None:
-        """Keep `value` (JSON-ready) for the next run; a cache that can't be written is done without."""
+        """Store `value` (JSON-ready) for later runs; a cache that can't be written is ignored."""
         save_json(self._path, {"facts": self._facts, "value": dict(value)})
         with suppress(OSError):
             files = sorted(self._path.parent.glob("*.json"), key=lambda path: path.stat().st_mtime)
@@ -47,7 +47,7 @@ class CachedResult:
 
 
 def facts_of(config: RunConfig, device_name: str, num_classes: int) -> dict[str, object]:
-    """What the time of a step depends on in all that is measured: the card, the software, the shape."""
+    """The key that all measurements share: device, software and shape."""
     return {
         "device": device_name,
         "torch": str(torch.__version__),

@@ -1,8 +1,8 @@
-"""What differs by card is measured: precision, memory layout, the optimizer's kernels, who decodes JPEGs.
+"""Chooses by measurement what differs by device: precision, memory layout, the optimizer's kernels.
 
-A few real steps of each candidate, alternated, on a copy of the model and on made-up batches of its own
-shape: weights, buffers and random numbers of the run are not touched. The answer is kept by card, software
-and shape. A candidate must be clearly faster to displace one that is more exact or better known.
+Each candidate takes a few real steps, alternated, on a copy of the model and on synthetic batches of the same
+shape: weights, buffers and random state of the run stay. The result is cached by device, software and shape.
+A candidate must be clearly faster to displace one that is more exact or better known.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,13 +13,13 @@ from typing import Any
 from mptui.engine.autotune.result_cache import CachedResult
 
 ROUNDS = (3, 7)
-"""Timed steps of each candidate, after one that warms up: where they are told apart at once, and at most."""
+"""Timed steps of each candidate after a warm-up step: the least, and the most if they are close."""
 
 SHARE = 0.05
-"""Part of a run's steps that measuring may cost at most; what is found also serves the runs after it."""
+"""Largest share of a run's steps that measuring may cost; the result also serves later runs."""
 
 _HOPELESS = 1.5
-"""A candidate whose fastest of two steps takes so many times the best one's time is timed no further."""
+"""A candidate whose fastest of two steps takes this many times the best one's time is timed no further."""
 
 Timer = Callable[[], float]
 """Takes a step and returns its seconds."""
@@ -27,12 +27,12 @@ Timer = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The ways to do one thing.
+    """Alternatives for one setting.
 
     Attributes:
-        words: Name -> what people call it; the most exact or best known first.
-        margins: Name -> how much faster than those before it a candidate must be to be taken.
-        first: The name that is right where nothing was measured.
+        words: Name -> its words in messages; the most exact or best known first.
+        margins: Name -> how much faster than those before it a candidate must be to be chosen.
+        first: The name that is chosen where nothing was measured.
     """
 
     words: Mapping[str, str]
@@ -40,14 +40,12 @@ class Candidates:
     first: str
 
 
-PRECISIONS: dict[str, str] = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
-_MARGINS = {"bf16": 1.05, "fp16": 1.10}
+_MARGINS = {"fp32": 1.0, "bf16": 1.05, "fp16": 1.10}
 
 
 def precisions(names: Sequence[str], first: str) -> Candidates:
-    """Number formats; those with fewer digits or a loss scale have to earn it."""
-    words = {name: word for name, word in PRECISIONS.items() if name in names}
-    return Candidates(words, _MARGINS, first)
+    """Number formats; those with fewer digits or a loss scale must be faster by a margin."""
+    return Candidates({name: name for name in _MARGINS if name in names}, _MARGINS, first)
 
 
 def layouts(first: str) -> Candidates:
@@ -56,9 +54,9 @@ def layouts(first: str) -> Candidates:
 
 
 def updates() -> Candidates:
-    """One fused kernel or torch's own for lists, by "true" and "false" of `speed.fused`.
+    """One fused kernel or torch's foreach kernels, by "true" and "false" of `speed.fused`.
 
-    The latter waits for the device once a step, which no timing of an update alone shows: hence the margin.
+    The latter waits for the device once a step, which timing an update alone does not show: hence the margin.
     """
     return Candidates({"true": "a fused update", "false": "a foreach update"}, {"false": 1.15}, "true")
 
@@ -75,9 +73,9 @@ def decoders() -> Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which candidate is taken, and how it stands to the next best; no words where nothing was measured.
+    """The chosen candidate, and how it compares with the next best; no reason where nothing was measured.
 
-    `seconds` are the median step times that were measured, by name.
+    `seconds` are the measured median step times, by name.
     """
 
     name: str
@@ -87,19 +85,19 @@ class Selection:
 
 def choose(
     candidates: Candidates,
-    kept: CachedResult,
+    cached: CachedResult,
     timers: Callable[[str], Timer],
     *,
     steps: int,
     check_stop: Callable[[], None],
 ) -> Selection:
-    """Choose by what is known of this card, or by a measurement where the run is long enough for one.
+    """Choose by the cached result, or by a measurement where the run is long enough for one.
 
     Args:
         candidates: What there is to choose from.
-        kept: Where the seconds of an earlier measurement are, and where those of this one go.
-        timers: Makes what takes and times one step of a candidate.
-        steps: Micro-batches that the run has before it.
+        cached: The cache's entry for this measurement.
+        timers: Makes the timer of a candidate.
+        steps: Micro-batches of the run.
         check_stop: Called before each step; may raise Stopped.
 
     Raises:
@@ -107,16 +105,16 @@ def choose(
     """
     if len(candidates.words) < 2:
         return Selection(candidates.first)
-    seconds = _known(candidates, kept.load())
+    seconds = _known(candidates, cached.load())
     if not seconds and steps * SHARE >= len(candidates.words) * (ROUNDS[1] + 1):
         seconds = _timed(candidates, timers, check_stop)
-        kept.save({"seconds": seconds})
+        cached.save({"seconds": seconds})
     return replace(_decided(candidates, seconds), seconds=seconds)
 
 
-def _known(candidates: Candidates, kept: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds a step by name, as they were kept; empty where nothing was, or something else."""
-    seconds = kept.get("seconds")
+def _known(candidates: Candidates, cached: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds a step by name, as cached; empty where there are none, or those of other candidates."""
+    seconds = cached.get("seconds")
     if not isinstance(seconds, dict) or not set(seconds) <= set(candidates.words):
         return {}
     return {name: float(s) for name, s in seconds.items() if isinstance(s, (int, float)) and s > 0}
@@ -125,7 +123,7 @@ def _known(candidates: Candidates, kept: Mapping[str, Any]) -> dict[str, float]:
 def _timed(
     candidates: Candidates, timers: Callable[[str], Timer], check_stop: Callable[[], None]
 ) -> dict[str, float]:
-    """Median seconds of a step; without those that could not take one."""
+    """Median seconds of a step, by name, of the candidates that could take one."""
     ready: dict[str, Timer] = {}
     figures: dict[str, list[float]] = {}
     for number in range(ROUNDS[1] + 1):
@@ -158,7 +156,7 @@ def _told_apart(times: Sequence[Sequence[float]]) -> bool:
 
 
 def _decided(candidates: Candidates, seconds: Mapping[str, float]) -> Selection:
-    """The fastest by its margin, and how it stands to the runner-up."""
+    """The fastest by its margin, and how it compares with the next best."""
     taken = None
     for name in candidates.words:
         if name in seconds and (

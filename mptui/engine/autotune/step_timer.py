@@ -1,4 +1,4 @@
-"""Real steps of a model on trial: on a copy of it, on made-up batches, so that nothing of a run moves."""
+"""Times real training steps on a copy of a model and on synthetic batches: the run itself is not touched."""
 
 import copy
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from mptui.tasks.base import Task
 from mptui.tasks.registry import made_up_batch
 
 UPDATES = 5
-"""Updates that are timed together: one is too short for a clock."""
+"""Updates in one timing: a single one is too short to measure."""
 
 _STEPS = 1000
 _FORMATS = {True: torch.channels_last, False: torch.contiguous_format}
@@ -27,14 +27,14 @@ _FORMATS = {True: torch.channels_last, False: torch.contiguous_format}
 class StepTimer:
     """Takes steps as the trainer does: forward under autocast, scaled backward, unscale, clip, update.
 
-    The rate is 0, so that no candidate trains the network into other numbers than the next one's. The random
-    numbers that a step draws are put back after it.
+    The learning rate is 0, so that all candidates compute with the same weights. The random state is restored
+    after each step.
 
     Args:
-        model: Copied, and left as it is.
+        model: It is copied.
         task: Its loss.
         config: How it is trained.
-        device: Where.
+        device: Where it is trained.
     """
 
     def __init__(self, model: torch.nn.Module, task: Task, config: RunConfig, device: torch.device) -> None:
@@ -43,7 +43,7 @@ class StepTimer:
         self._optimizers: dict[tuple[bool, bool], tuple[torch.optim.Optimizer, torch.Tensor]] = {}
 
     def step(self, precision: str, *, channels_last: bool) -> Callable[[], float]:
-        """What takes one micro-batch's step and returns its seconds."""
+        """A timer of one micro-batch's step, in seconds."""
         network, batch = self._network(channels_last), self._batch(channels_last)
         computing = build_precision(precision, self._device, self._config.precision.grad_scaler)
         fused = supports_fused(self._config.training.optimizer, self._device)
@@ -61,7 +61,7 @@ class StepTimer:
         return take
 
     def update(self, *, channels_last: bool, fused: bool) -> Callable[[], float]:
-        """What updates the weights, by gradients that stay, and returns the seconds of one update."""
+        """A timer of one update of the weights with fixed gradients, in seconds."""
         computing = build_precision("fp32", self._device, self._config.precision.grad_scaler)
         updater = self._updater(computing, channels_last=channels_last, fused=fused)
         loss = torch.zeros((), device=self._device)
@@ -76,7 +76,7 @@ class StepTimer:
         return take
 
     def close(self) -> None:
-        """Give back what the copies took."""
+        """Free the memory of the copies."""
         if self._networks:
             self._networks.clear()
             self._optimizers.clear()
@@ -105,7 +105,7 @@ class StepTimer:
             clip_grad_norm=self._config.training.clip_grad_norm,
             average=None,
         )
-        updater.close()  # several update one network: none may hold on to the gradients of another's step
+        updater.close()  # several updaters share one network: none may keep the gradients of another's step
         return updater
 
     def _batch(self, channels_last: bool) -> Batch:

@@ -1,4 +1,4 @@
-"""What a run leaves to its card: measured before it begins, written down, and taken again on a resume."""
+"""Settings that are left to the device: measured before a run begins, recorded, and reused on a resume."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -43,11 +43,11 @@ class Decider:
 
     Args:
         run: Its directory.
-        again: It is resumed: what it had is taken, and nothing is measured.
-        emit: Told what is being measured.
-        check_stop: Asked before each step of a measurement, and before it is written; may raise Stopped.
-        guard: Entered around the change of what is written down.
-        measure_costs: Measure what a slow precision that was asked for costs, to warn of it.
+        again: The run is resumed: its recorded decisions are reused, and nothing is measured.
+        emit: Receives a phase event for each candidate that is measured.
+        check_stop: Called before each measured step and before the record is written; may raise Stopped.
+        guard: Entered around the change of the record.
+        measure_costs: Measure the cost of a slow precision that was asked for, to warn of it.
     """
 
     run: Path
@@ -58,16 +58,16 @@ class Decider:
     measure_costs: bool = True
 
     def decide(self, plan: Plan, model: torch.nn.Module, dataset: Dataset) -> Plan:
-        """The plan with nothing left to the card. A deterministic run is decided by the table of cards.
+        """The plan with nothing left to the device. A deterministic run takes what the table of devices has.
 
         Args:
-            plan: What will be done, as the table has it.
+            plan: The plan as the table of devices has it.
             model: On the host or on the device; it is copied.
             dataset: What it is trained on.
 
         Raises:
             Stopped: From `check_stop`.
-            DiskError: The decision can't be written down.
+            DiskError: The decisions can't be recorded.
         """
         if plan.config.training.deterministic:
             return plan
@@ -93,81 +93,31 @@ class Decider:
         return decided
 
     def _measured(self, plan: Plan, trial: StepTimer, dataset: Dataset) -> Plan:
-        config, device = plan.config, torch.device(plan.device.torch_name)
-        steps = _micro_batches(plan, dataset)
-        facts = {**facts_of(config, plan.device.name, len(dataset.classes)), "task": plan.task}
-        facts["micro_batch"] = config.memory.micro_batch
+        measure = _Measurement(self, plan, dataset)
+        plan = _choose_precision(plan, trial, measure, costs=self.measure_costs)
+        plan = _choose_layout(plan, trial, measure)
+        plan = _choose_update(plan, trial, measure)
+        return self._choose_decoder(plan, trial, measure, dataset)
 
-        def chosen(
-            kind: str,
-            candidates: Candidates,
-            timers: Callable[[str], Timer],
-            *,
-            timed: int = 1,
-            **more: object,
-        ) -> Selection:
-            def told(name: str) -> Timer:
-                words = clean(candidates.words[name])
-                self.emit(PhaseChanged(phase="preparing", detail=f"measuring {words}"))
-                return timers(name)
-
-            kept = CachedResult(kind, {**facts, **more})
-            return choose(candidates, kept, told, steps=steps // timed, check_stop=self.check_stop)
-
-        notes = []
-        if config.precision.mode == "auto":
-            names = measurable_precisions(plan.device)
-            choice = chosen(
-                "precision",
-                precisions(names, plan.precision.used),
-                lambda name: trial.step(name, channels_last=plan.channels_last),
-                channels_last=plan.channels_last,
-            )
-            plan = _with_precision(plan, choice.name, choice.reason)
-        elif self.measure_costs and plan.device.native.get(plan.precision.used, "native") != "native":
-            choice = chosen(
-                "precision",
-                precisions(["fp32", plan.precision.used], plan.precision.used),
-                lambda name: trial.step(name, channels_last=plan.channels_last),
-                channels_last=plan.channels_last,
-                asked=plan.precision.used,
-            )
-            plan = _with_cost(plan, choice.seconds)
-        if config.speed.channels_last == "auto" and plan.device.kind != "mps":
-            candidates = layouts(_word(plan.channels_last))
-            choice = chosen(
-                "layout",
+    def _choose_decoder(
+        self, plan: Plan, trial: StepTimer, measure: "_Measurement", dataset: Dataset
+    ) -> Plan:
+        if not may_decode(plan, dataset):
+            return plan
+        candidates = decoders()
+        with contextlib.closing(self._readings(plan, trial, dataset)) as readings:
+            choice = measure(
+                "decoding",
                 candidates,
-                lambda name: trial.step(plan.precision.used, channels_last=name == "true"),
-                precision=plan.precision.used,
-            )
-            plan = replace(plan, channels_last=choice.name == "true")
-            notes.append(_note(candidates, choice))
-        if config.speed.fused == "auto" and supports_fused(config.training.optimizer, device):
-            candidates = updates()
-            choice = chosen(
-                "update",
-                candidates,
-                lambda name: trial.update(channels_last=plan.channels_last, fused=name == "true"),
-                channels_last=plan.channels_last,
-            )
-            plan = replace(plan, fused=choice.name == "true")
-            notes.append(_note(candidates, choice))
-        if may_decode(plan, dataset):
-            candidates = decoders()
-            with contextlib.closing(self._readings(plan, trial, dataset)) as readings:
-                choice = chosen(
-                    "decoding",
-                    candidates,
-                    readings.timer,
-                    timed=1 + BATCHES,
-                    precision=plan.precision.used,
-                    channels_last=plan.channels_last,
+                readings.timer,
+                {
+                    "precision": plan.precision.used,
+                    "channels_last": plan.channels_last,
                     **facts_of_files(plan, dataset),
-                )
-            plan = with_decoder(plan, choice) if choice.reason else plan
-            notes.append(_note(candidates, choice))
-        return replace(plan, notes=(*plan.notes, *filter(None, notes)))
+                },
+                timed=1 + BATCHES,
+            )
+        return _noted(with_decoder(plan, choice) if choice.reason else plan, candidates, choice)
 
     def _readings(self, plan: Plan, trial: StepTimer, dataset: Dataset) -> Readings:
         def make(on_device: bool) -> Loader:
@@ -182,9 +132,85 @@ class Decider:
         return Readings(make, step, torch.device(plan.device.torch_name))
 
 
-def _note(candidates: Candidates, choice: Selection) -> str:
-    """What people read of a choice; empty where nothing was measured."""
-    return f"{candidates.words[choice.name]}: {choice.reason}" if choice.reason else ""
+class _Measurement:
+    """Measures one set of candidates after the other for a run, or takes the cached result."""
+
+    def __init__(self, decider: Decider, plan: Plan, dataset: Dataset) -> None:
+        self._decider, self._steps = decider, _micro_batches(plan, dataset)
+        self._facts = {
+            **facts_of(plan.config, plan.device.name, len(dataset.classes)),
+            "task": plan.task,
+            "micro_batch": plan.config.memory.micro_batch,
+        }
+
+    def __call__(
+        self,
+        kind: str,
+        candidates: Candidates,
+        timers: Callable[[str], Timer],
+        facts: Mapping[str, object],
+        timed: int = 1,
+    ) -> Selection:
+        """Choose among `candidates`: `facts` are added to the cache's key, a timing takes `timed` steps."""
+
+        def started(name: str) -> Timer:
+            detail = f"measuring {clean(candidates.words[name])}"
+            self._decider.emit(PhaseChanged(phase="preparing", detail=detail))
+            return timers(name)
+
+        cached = CachedResult(kind, {**self._facts, **facts})
+        steps, check_stop = self._steps // timed, self._decider.check_stop
+        return choose(candidates, cached, started, steps=steps, check_stop=check_stop)
+
+
+def _choose_precision(plan: Plan, trial: StepTimer, measure: _Measurement, *, costs: bool) -> Plan:
+    """The precision of `auto`; of one that was asked for and is slow here, what it costs."""
+    used, automatic = plan.precision.used, plan.config.precision.mode == "auto"
+    if not automatic and (not costs or plan.device.native.get(used, "native") == "native"):
+        return plan
+    names = measurable_precisions(plan.device) if automatic else ["fp32", used]
+    choice = measure(
+        "precision",
+        precisions(names, used),
+        lambda name: trial.step(name, channels_last=plan.channels_last),
+        {"channels_last": plan.channels_last, **({} if automatic else {"asked": used})},
+    )
+    if automatic:
+        return _with_precision(plan, choice.name, choice.reason)
+    return _with_cost(plan, choice.seconds)
+
+
+def _choose_layout(plan: Plan, trial: StepTimer, measure: _Measurement) -> Plan:
+    if plan.config.speed.channels_last != "auto" or plan.device.kind == "mps":
+        return plan
+    candidates, precision = layouts(_word(plan.channels_last)), plan.precision.used
+    choice = measure(
+        "layout",
+        candidates,
+        lambda name: trial.step(precision, channels_last=name == "true"),
+        {"precision": precision},
+    )
+    return _noted(replace(plan, channels_last=choice.name == "true"), candidates, choice)
+
+
+def _choose_update(plan: Plan, trial: StepTimer, measure: _Measurement) -> Plan:
+    device, optimizer = torch.device(plan.device.torch_name), plan.config.training.optimizer
+    if plan.config.speed.fused != "auto" or not supports_fused(optimizer, device):
+        return plan
+    candidates, channels_last = updates(), plan.channels_last
+    choice = measure(
+        "update",
+        candidates,
+        lambda name: trial.update(channels_last=channels_last, fused=name == "true"),
+        {"channels_last": channels_last},
+    )
+    return _noted(replace(plan, fused=choice.name == "true"), candidates, choice)
+
+
+def _noted(plan: Plan, candidates: Candidates, choice: Selection) -> Plan:
+    """The plan with the reason of a choice among its notes; unchanged where nothing was measured."""
+    note = f"{candidates.words[choice.name]}: {choice.reason}"
+    return replace(plan, notes=(*plan.notes, note)) if choice.reason else plan
 
 
 def _word(value: bool) -> str:
@@ -192,7 +218,7 @@ def _word(value: bool) -> str:
 
 
 def _micro_batches(plan: Plan, dataset: Dataset) -> int:
-    """How many the run takes."""
+    """Micro-batches of the whole run."""
     training = plan.config.training
     each = training.batch_size * training.accumulate
     steps = training.epochs * -(-len(dataset.train) // each)
@@ -214,7 +240,7 @@ def _of_this_device(plan: Plan, recorded: Any) -> bool:  # noqa: ANN401 - any JS
 
 
 def _with_cost(plan: Plan, seconds: Mapping[str, float]) -> Plan:
-    """The plan with the measured cost of the precision that was asked for, in place of the known one."""
+    """The plan with the measured cost of the requested precision, in place of the known one."""
     used = plan.precision.used
     if not {"fp32", used} <= seconds.keys():
         return plan
@@ -226,7 +252,7 @@ def _with_cost(plan: Plan, seconds: Mapping[str, float]) -> Plan:
 
 
 def _taken_again(plan: Plan, recorded: Any) -> Plan:  # noqa: ANN401 - any JSON value
-    """What the run was begun with, where it is still left to the card; else as the table has it."""
+    """The recorded decisions where they are still left to the device; else those of the plan."""
     if not isinstance(recorded, dict):
         return plan
     speed, precision = plan.config.speed, recorded.get("precision")
