@@ -38,13 +38,14 @@ from benchmarks.common import alternate, cpu_s, ratios, save
 from benchmarks.photos import photos_of, prepared
 from mptui.config.schema import DataConfig
 from mptui.data.convert.convert import ConversionRequest, prepare_set
-from mptui.data.core.types import Dataset
+from mptui.data.core.types import Dataset, SampleKind
 from mptui.data.formats.open import files_of, open_dataset
 from mptui.data.loading.cache_policy import CacheMode
 from mptui.data.loading.loader import Loader
 from mptui.data.transforms.crop import default_resize
 from mptui.hardware.host import usable_cpus
 from mptui.hardware.memory import keep_freed_memory
+from mptui.tasks.samples import task_for
 
 SIDE = 224
 BATCH = 64
@@ -57,7 +58,7 @@ LINKED = 50
 def opened(root: Path) -> Dataset:
     return open_dataset(
         DataConfig(path=str(root)),
-        task="classification",
+        kind=SampleKind.CLASS,
         side=SIDE,
         seed=0,
         on_progress=lambda done, total: None,
@@ -73,7 +74,7 @@ def epochs(root: Path, cache: CacheMode) -> dict[str, float]:
     dataset = opened(root)
     with Loader(
         dataset.train,
-        task="classification",
+        kind=SampleKind.CLASS,
         batch_size=BATCH,
         side=SIDE,
         num_classes=len(dataset.classes),
@@ -158,8 +159,8 @@ def compare(root: Path, ready: Path, rounds: int) -> dict[str, Any]:
 def prepare(root: Path, out: Path) -> dict[str, Any]:
     """Prepare the photos for `SIDE`, and tell how large they are then."""
     data = DataConfig(path=str(root))
-    name, task, found = files_of(data, None, lambda: False)
-    order = ConversionRequest(name, task, found, out, SIDE, default_resize(SIDE), 90, data)
+    name, kind, found = files_of(data, None, lambda: False)
+    order = ConversionRequest(name, str(task_for(kind)), found, out, SIDE, default_resize(SIDE), 90, data)
     started = time.perf_counter()
     ready = prepare_set(order, lambda line: None, lambda done, total: None, lambda: False)
     return {

@@ -27,6 +27,7 @@ from mptui.models.zoo import build
 from mptui.runs.planning.autoselect import Decider
 from mptui.runs.planning.plan import Plan, Request, plan_run
 from mptui.tasks.registry import build_task
+from mptui.tasks.samples import SAMPLE_KINDS
 
 STEPS = 3
 """Steps of each candidate after each trial."""
@@ -51,7 +52,7 @@ class Setting:
         config = self.plan.config
         self.dataset = open_dataset(
             config.data,
-            task=self.plan.task,
+            kind=SAMPLE_KINDS[self.plan.task],
             side=case.side,
             seed=0,
             on_progress=lambda done, total: None,

@@ -29,6 +29,7 @@ import torch
 from benchmarks.common import alternate, cpu_s, ratios, save
 from benchmarks.input import BATCH, CORES, SIDE, Photos
 from benchmarks.photos import photos_of, prepared
+from mptui.data.core.types import SampleKind
 from mptui.data.decode.device_jpeg import why_not
 from mptui.data.loading.loader import Loader
 from mptui.hardware.memory import keep_freed_memory
@@ -43,7 +44,7 @@ def loader(root: Path, device: torch.device, way: str, workers: int) -> Loader:
     """Batches of the photos; one class."""
     return Loader(
         Photos([str(path) for path in photos_of(root)]),
-        task="classification",
+        kind=SampleKind.CLASS,
         batch_size=BATCH,
         side=SIDE,
         num_classes=1,

@@ -36,6 +36,7 @@ from PIL import Image
 from benchmarks.common import alternate, cpu_s, ratios, save
 from benchmarks.photos import SHARES, imagefolder, photos_of, prepared
 from mptui.data.core.rng import RandomStream, uniforms
+from mptui.data.core.types import SampleKind
 from mptui.data.decode.image import FileRequest
 from mptui.data.loading.loader import Loader
 from mptui.data.transforms.crop import DRAWS, Geometry, cut_image, views
@@ -69,7 +70,7 @@ def mptui_pass(root: Path, workers: int) -> Callable[[int], int]:
     """A pass of the loader; returns how many images it gave."""
     loader = Loader(
         Photos([str(path) for path in photos_of(root)]),
-        task="classification",
+        kind=SampleKind.CLASS,
         batch_size=BATCH,
         side=SIDE,
         num_classes=1,
@@ -122,7 +123,7 @@ def in_a_process(side: str, root: Path, workers: int) -> dict[str, float]:
 
 def decode_floor(root: Path) -> dict[str, float]:
     """Milliseconds of CPU an image that the decoding alone takes: whole, and at the size a view needs."""
-    geometry = Geometry.for_training("classification", SIDE)
+    geometry = Geometry.for_training(SampleKind.CLASS, SIDE)
     files = [path.read_bytes() for path in photos_of(root)]
     started = time.process_time()
     for data in files:
@@ -139,7 +140,7 @@ def decode_floor(root: Path) -> dict[str, float]:
 
 def difference_from_pillow(root: Path) -> dict[str, dict[str, float]]:
     """How far the views' pixels, of 255, are from those that Pillow cuts out of the whole photo."""
-    geometry = Geometry.for_training("classification", SIDE)
+    geometry = Geometry.for_training(SampleKind.CLASS, SIDE)
     paths = photos_of(root)
     draws_BD = uniforms(RandomStream.GEOMETRY, 0, 1, np.arange(len(paths)), DRAWS)
     means: dict[str, list[float]] = {"whole": [], "smaller": []}

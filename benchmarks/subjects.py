@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.floors import synchronize
-from mptui.config.schema import ModelConfig, RunConfig
+from mptui.config.schema import ModelConfig, RunConfig, TaskName
 from mptui.data.core.types import Dataset, Decoded
 from mptui.data.loading.loader import Loader
 from mptui.engine.checkpoint.async_saver import Saver
@@ -24,6 +24,7 @@ from mptui.engine.trainer import Trainer
 from mptui.models.zoo import build
 from mptui.runs.store.journal import Journal
 from mptui.tasks.registry import build_task
+from mptui.tasks.samples import SAMPLE_KINDS
 
 CPU = torch.device("cpu")
 TINY = "tiny"
@@ -60,7 +61,7 @@ class Case:
     """Timed steps after which the process stands still, for `benchmarks.relay` to wake it; 0: never."""
 
     @property
-    def task(self) -> str:
+    def task(self) -> TaskName:
         return "segmentation" if self.model == "unet" else "classification"
 
     @property
@@ -253,7 +254,7 @@ def dataset(case: Case) -> Dataset:
         for count in (case.samples, min(case.samples, case.batch))
     )
     classes = tuple(f"class {number}" for number in range(case.classes))
-    return Dataset("noise", case.task, classes, train, val, sides=(case.side,) * 3)
+    return Dataset("noise", SAMPLE_KINDS[case.task], classes, train, val, sides=(case.side,) * 3)
 
 
 def tiny_network() -> torch.nn.Module:
@@ -273,7 +274,7 @@ def make_trainer(case: Case, folder: Path, stack: ExitStack, *, batches: int = 2
     def loader(train: bool) -> Loader:
         made = Loader(
             Noises(batches * case.batch, case.side, case.classes),
-            task=case.task,
+            kind=SAMPLE_KINDS[case.task],
             batch_size=case.batch,
             side=case.side,
             num_classes=case.classes,

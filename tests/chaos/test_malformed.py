@@ -12,6 +12,7 @@ import pytest
 from mptui.cli.main import _exit_code
 from mptui.codec import to_record
 from mptui.config.schema import DataConfig
+from mptui.data.core.types import SampleKind
 from mptui.data.formats.open import open_dataset
 from mptui.errors import ConfigError, DataError
 from mptui.events import Warned
@@ -189,12 +190,12 @@ def put_something(path, chance):
         path.write_bytes(mutated(picture, chance) if kind < 6 else picture)
 
 
-def refusal(root, task, budget):
+def refusal(root, kind, budget):
     """Open a folder as data; why that can't be, or None."""
     try:
         open_dataset(
             DataConfig(path=str(root), bad_sample_budget=budget),
-            task=task,
+            kind=kind,
             side=8,
             seed=0,
             on_progress=lambda done, total: None,
@@ -217,8 +218,8 @@ def data_trees(count, seed, folder):
         for place in [root, *root.rglob("*")] if root.is_dir() else []:
             for name in chance.choices(FILES, k=chance.randint(0, 4)):
                 put_something(place / name, chance)
-        for task in ("classification", "segmentation"):
-            error = refusal(root, task, chance.choice((0.0, 0.5, 1.0)))
+        for kind in (SampleKind.CLASS, SampleKind.MASK):
+            error = refusal(root, kind, chance.choice((0.0, 0.5, 1.0)))
             codes.add(error.exit_code if error else 0)
             if error is not None:
                 assert error.message.replace("\n", "").isprintable()

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from mptui.config.schema import DataConfig
+from mptui.data.core.types import SampleKind
 from mptui.data.formats.open import open_dataset
 from mptui.data.scan import scan as scanning
 from mptui.data.scan.check_sample import Sample
@@ -44,7 +45,7 @@ def many(tmp_path_factory):
 def opened(path):
     return open_dataset(
         DataConfig(path=str(path)),
-        task="classification",
+        kind=SampleKind.CLASS,
         side=32,
         seed=0,
         on_progress=lambda done, total: None,

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from mptui.data.core.types import SampleKind
 from mptui.data.decode import device_jpeg
 from mptui.data.decode.image import FileRequest
 from mptui.data.loading.loader import Loader
@@ -25,7 +26,7 @@ def of_files(paths: list[Path]) -> Samples:
 
 def loader(split: Samples, **settings: Any) -> Loader:
     chosen: dict[str, Any] = {
-        "task": "classification",
+        "kind": SampleKind.CLASS,
         "batch_size": 5,
         "side": SIDE,
         "num_classes": 10,

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from mptui.data.core.batch import Batch
-from mptui.data.core.types import SampleRequest
+from mptui.data.core.types import SampleKind, SampleRequest
 from mptui.data.loading.loader import Loader
 from tests.data.samples import Broken, Drawn, Samples
 
@@ -16,7 +16,7 @@ SIDE = 24
 
 def loader(split: Samples | None = None, **settings: Any) -> Loader:
     chosen: dict[str, Any] = {
-        "task": "classification",
+        "kind": SampleKind.CLASS,
         "batch_size": 8,
         "side": SIDE,
         "num_classes": 10,
@@ -29,7 +29,7 @@ def loader(split: Samples | None = None, **settings: Any) -> Loader:
 
 
 def segmentation(split: Samples, **settings: Any) -> Loader:
-    return loader(split, task="segmentation", num_classes=2, **settings)
+    return loader(split, kind=SampleKind.MASK, num_classes=2, **settings)
 
 
 def batches(of: Loader, epoch: int = 0, accumulate: int = 1, start_sample: int = 0) -> list[Batch]:

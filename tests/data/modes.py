@@ -12,12 +12,13 @@ from PIL import Image
 
 from mptui.config.schema import DataConfig
 from mptui.data.convert.convert import ConversionRequest, prepare_set
-from mptui.data.core.types import Pixels, Split
+from mptui.data.core.types import Pixels, SampleKind, Split
 from mptui.data.formats.open import files_of, open_dataset
 from mptui.data.loading.loader import Loader
 from mptui.data.transforms import whole
 from mptui.data.transforms.color_mixup import IMAGENET_MEAN, IMAGENET_STD
 from mptui.data.transforms.crop import default_resize
+from mptui.tasks.samples import task_for
 
 EXACT = {"ram": 0.0, "device": 0.0, "prepared, lossless": 0.0, "prepared, in ram": 0.0}
 """Modes whose views have the bits of `off`."""
@@ -30,10 +31,10 @@ TOLERANCES = {
 """How far the pixels of a view may be from those of `data.cache = off`, of 255 and on average."""
 
 
-def open_split(folder: Path, task: str) -> Split:
+def open_split(folder: Path, kind: SampleKind) -> Split:
     return open_dataset(
         DataConfig(path=str(folder), val_fraction=0.01),
-        task=task,
+        kind=kind,
         side=32,
         seed=0,
         on_progress=lambda done, total: None,
@@ -44,8 +45,10 @@ def open_split(folder: Path, task: str) -> Split:
 
 def prepared(folder: Path, out: Path, side: int, quality: int) -> Path:
     config = DataConfig(path=str(folder))
-    name, task, found = files_of(config, None, lambda: False)
-    order = ConversionRequest(name, task, found, out, side, default_resize(side), quality, config)
+    name, kind, found = files_of(config, None, lambda: False)
+    order = ConversionRequest(
+        name, str(task_for(kind)), found, out, side, default_resize(side), quality, config
+    )
     prepare_set(order, lambda line: None, lambda done, total: None, lambda: False)
     return out
 
@@ -59,7 +62,7 @@ def as_on_a_gpu() -> Iterator[None]:
 
 
 def batches_of(
-    folder: Path, mode: str, tmp_path: Path, *, task: str, side: int, epochs: int, **settings: Any
+    folder: Path, mode: str, tmp_path: Path, *, kind: SampleKind, side: int, epochs: int, **settings: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """All training images as RGB in 0..255 and in the order of the samples, and their labels or masks."""
     if mode.startswith("prepared"):
@@ -69,11 +72,11 @@ def batches_of(
     if mode == "decoded on the device":
         cache, settings = "off", {**settings, "decode_on_device": True}
     chosen: dict[str, Any] = {
-        "task": task, "batch_size": 7, "side": side, "num_classes": 10, "device": torch.device("cpu"),
+        "kind": kind, "batch_size": 7, "side": side, "num_classes": 10, "device": torch.device("cpu"),
         "train": True, "augment": True, "seed": 3, "cache": cache, "workers": 1, **settings,
     }  # fmt: skip
     images, targets = [], []
-    with Loader(open_split(folder, task), **chosen) as loader:
+    with Loader(open_split(folder, kind), **chosen) as loader:
         for epoch in range(epochs):
             found = [batch for window in loader.windows(epoch, 2) for batch in window]
             order = np.argsort(np.concatenate([batch.sample_indices for batch in found]))

@@ -4,8 +4,10 @@ from pathlib import Path
 
 from mptui.config.schema import DataConfig
 from mptui.data.convert.convert import ConversionRequest, prepare_set
+from mptui.data.core.types import SampleKind
 from mptui.data.formats.open import files_of, open_dataset
 from mptui.data.transforms.crop import default_resize
+from mptui.tasks.samples import task_for
 from tests.data.images import photo
 
 SIDE = 32
@@ -15,16 +17,18 @@ RESIZE = 64
 
 def prepared(data, out, *, size=SIDE, quality=95, told=lambda line: None, **settings):
     config = DataConfig(path=str(data), **settings)
-    name, task, found = files_of(config, None, lambda: False)
-    order = ConversionRequest(name, task, found, Path(out), size, default_resize(size), quality, config)
+    name, kind, found = files_of(config, None, lambda: False)
+    order = ConversionRequest(
+        name, str(task_for(kind)), found, Path(out), size, default_resize(size), quality, config
+    )
     return prepare_set(order, told, lambda done, total: None, lambda: False)
 
 
-def opened(path, *, task="classification", side=SIDE, seed=0, **settings):
+def opened(path, *, kind=SampleKind.CLASS, side=SIDE, seed=0, **settings):
     heard: list[str] = []
     dataset = open_dataset(
         DataConfig(path=str(path), **settings),
-        task=task,
+        kind=kind,
         side=side,
         seed=seed,
         on_progress=lambda done, total: None,

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from mptui.data.core.rng import RandomStream, replacement, uniforms
+from mptui.data.core.types import SampleKind
 from mptui.data.transforms.color_mixup import IMAGENET_MEAN, IMAGENET_STD, Finish, _by_products, colours, mix
 from mptui.data.transforms.crop import DRAWS, Geometry, cut_image, cut_mask, views
 from tests.data.samples import Drawn, Masked
@@ -79,7 +80,7 @@ def test_a_replacement_is_another_sample_and_never_goes_in_circles() -> None:
 
 @pytest.mark.parametrize("index", range(12))
 def test_an_image_and_its_mask_are_cut_alike(index: int) -> None:
-    sample, geometry = Masked(index).read(), Geometry.for_training("segmentation", 64)
+    sample, geometry = Masked(index).read(), Geometry.for_training(SampleKind.MASK, 64)
     assert sample.mask_HW is not None
     draws = uniforms(RandomStream.GEOMETRY, 0, 0, np.array([index]), DRAWS)
     boxes, flips = views(geometry, draws, np.array([128.0]), np.array([96.0]))
@@ -91,38 +92,38 @@ def test_an_image_and_its_mask_are_cut_alike(index: int) -> None:
 def test_classification_keeps_proportions_and_segmentation_sees_all() -> None:
     widths, heights = np.array([400.0]), np.array([200.0])
     draws = np.zeros((1, DRAWS))
-    boxes, flips = views(Geometry.for_validation("classification", 64), draws, widths, heights)
+    boxes, flips = views(Geometry.for_validation(SampleKind.CLASS, 64), draws, widths, heights)
     left, top, right, bottom = boxes[0]
     assert (right - left) * 400 == pytest.approx((bottom - top) * 200) == pytest.approx(200 * 224 / 256)
     assert (left + right, top + bottom) == (pytest.approx(1), pytest.approx(1))
-    boxes, _ = views(Geometry.for_validation("segmentation", 64), draws, widths, heights)
+    boxes, _ = views(Geometry.for_validation(SampleKind.MASK, 64), draws, widths, heights)
     assert boxes[0].tolist() == [0, 0, 1, 1]
     assert not flips.any()
 
 
 def test_an_image_as_small_as_the_network_sees_is_shown_whole() -> None:
     side = np.array([28.0])
-    boxes, flips = views(Geometry.for_validation("classification", 28), np.zeros((1, DRAWS)), side, side)
+    boxes, flips = views(Geometry.for_validation(SampleKind.CLASS, 28), np.zeros((1, DRAWS)), side, side)
     assert boxes[0].tolist() == [0, 0, 1, 1]
     image = np.ascontiguousarray(Drawn(3, 28, 28).read().image_HW3)
     np.testing.assert_array_equal(cut_image(image, boxes[0], flips[0], 28), image)
 
 
 @pytest.mark.parametrize(
-    ("task", "side", "least", "ratio"),
+    ("kind", "side", "least", "ratio"),
     [
-        ("classification", 224, 0.08, 4 / 3),
-        ("classification", 128, 0.08, 4 / 3),
-        ("classification", 127, 0.35, 4 / 3),
-        ("classification", 32, 0.35, 4 / 3),
-        ("segmentation", 512, 0.4, 4 / 3),
+        (SampleKind.CLASS, 224, 0.08, 4 / 3),
+        (SampleKind.CLASS, 128, 0.08, 4 / 3),
+        (SampleKind.CLASS, 127, 0.35, 4 / 3),
+        (SampleKind.CLASS, 32, 0.35, 4 / 3),
+        (SampleKind.MASK, 512, 0.4, 4 / 3),
     ],
 )
 def test_crops_have_the_shares_and_ratios_that_are_documented(
-    task: str, side: int, least: float, ratio: float
+    kind: SampleKind, side: int, least: float, ratio: float
 ) -> None:
     """The schema tells these ranges, and shares are even in them, as in torchvision's RandomResizedCrop."""
-    shares, ratios, flips = crops_of(Geometry.for_training(task, side))
+    shares, ratios, flips = crops_of(Geometry.for_training(kind, side))
     assert shares.min() == pytest.approx(least, abs=0.01)
     assert shares.max() == pytest.approx(1.0, abs=0.02)
     assert np.median(shares) == pytest.approx((least + 1) / 2, abs=0.03)
@@ -130,11 +131,11 @@ def test_crops_have_the_shares_and_ratios_that_are_documented(
     assert ratios.max() == pytest.approx(ratio, abs=0.01)
     assert np.median(ratios) == pytest.approx(1.0, abs=0.02)
     assert flips[:, 1].mean() == pytest.approx(0.5, abs=0.05)
-    assert flips[:, [0, 2]].any() == (task == "segmentation")
+    assert flips[:, [0, 2]].any() == (kind is SampleKind.MASK)
 
 
 def test_crops_have_the_shares_and_ratios_that_are_asked_for() -> None:
-    geometry = Geometry.for_training("classification", 64, crop_scale=(0.1, 0.3), crop_ratio=(0.5, 0.8))
+    geometry = Geometry.for_training(SampleKind.CLASS, 64, crop_scale=(0.1, 0.3), crop_ratio=(0.5, 0.8))
     shares, ratios, _ = crops_of(geometry)
     assert (shares.min(), shares.max()) == (pytest.approx(0.1, abs=0.01), pytest.approx(0.3, abs=0.01))
     assert (ratios.min(), ratios.max()) == (pytest.approx(0.5, abs=0.01), pytest.approx(0.8, abs=0.01))
@@ -159,8 +160,8 @@ def boxes_of(geometry: Geometry) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("side", [32, 224, 512])
 def test_crops_of_a_quarter_of_an_image_are_not_enlarged_by_default(side: int) -> None:
-    resize = Geometry.for_training("classification", side).resize
-    assert resize == Geometry.for_validation("classification", side).resize == 2 * side
+    resize = Geometry.for_training(SampleKind.CLASS, side).resize
+    assert resize == Geometry.for_validation(SampleKind.CLASS, side).resize == 2 * side
     assert 0.25 * resize * resize >= side * side
 
 

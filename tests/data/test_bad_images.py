@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from mptui.config.schema import DataConfig
+from mptui.data.core.types import SampleKind
 from mptui.data.formats.open import open_dataset
 from mptui.data.loading.loader import Loader
 from mptui.errors import DataError
@@ -95,7 +96,7 @@ def folder(good, tmp_path):
 def opened(folder, budget=0.02):
     return open_dataset(
         DataConfig(path=str(folder), bad_sample_budget=budget),
-        task="classification",
+        kind=SampleKind.CLASS,
         side=SIDE,
         seed=0,
         on_progress=lambda done, total: None,
@@ -127,7 +128,7 @@ def epoch_of(split, workers):
     """The bits of an epoch, and what was bad in it."""
     with Loader(
         split,
-        task="classification",
+        kind=SampleKind.CLASS,
         batch_size=100,
         side=SIDE,
         num_classes=2,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mptui.data.core.types import Dataset, Sides
+from mptui.data.core.types import Dataset, SampleKind, Sides
 from mptui.data.loading import cache_policy
 from mptui.data.loading.cache_policy import choose_cache, memory_room
 from tests.data.samples import Samples
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 def dataset(count: int, side: int = 500, **settings: Any) -> Dataset:
     sizes: Sides = np.full((count, 2), (side, side * 4 // 3), np.uint16)
     split = Samples(count)
-    chosen = {"task": "classification", "sizes": (sizes, sizes[: count // 4]), **settings}
+    chosen = {"kind": SampleKind.CLASS, "sizes": (sizes, sizes[: count // 4]), **settings}
     return Dataset("set", classes=("a", "b"), train=split, val=Samples(count // 4), **chosen)
 
 
@@ -59,7 +59,7 @@ def test_small_images_take_less_than_large_ones(memory: list[int]) -> None:
 
 
 def test_masks_with_ignored_pixels_are_kept_in_memory(memory: list[int]) -> None:
-    masked = dataset(200, task="segmentation", has_ignored=True)
+    masked = dataset(200, kind=SampleKind.MASK, has_ignored=True)
     assert chosen(masked).mode == "ram"
     assert "ignored" in chosen(masked).reason
 

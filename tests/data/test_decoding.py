@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from mptui.data.core.rng import RandomStream, uniforms
-from mptui.data.core.types import BadSampleError
+from mptui.data.core.types import BadSampleError, SampleKind
 from mptui.data.decode import device_jpeg
 from mptui.data.decode.image import FileRequest
 from mptui.data.decode.mask import MaskCoding, MaskedFileRequest
@@ -65,9 +65,9 @@ def test_masks_lie_where_their_images_say(tmp_path: Path) -> None:
             MaskedFileRequest(str(tmp_path / f"{index}.jpg"), str(tmp_path / f"{index}.png"), CODING)
         )
     split = Samples(len(requests), lambda index: requests[index])
-    with loader(split, task="segmentation", num_classes=2, workers=1) as device:
+    with loader(split, kind=SampleKind.MASK, num_classes=2, workers=1) as device:
         found, masks, indices = joined(batches(device))
-    with loader(split, task="segmentation", num_classes=2, decode_on_device=False) as workers:
+    with loader(split, kind=SampleKind.MASK, num_classes=2, decode_on_device=False) as workers:
         expected, expected_masks, expected_indices = joined(batches(workers))
     assert indices == expected_indices
     assert torch.equal(masks, expected_masks)
@@ -84,7 +84,7 @@ def test_a_view_is_that_of_a_worker_at_any_scale(tmp_path: Path, length: int, re
     request = FileRequest(str(tmp_path / "a.jpg"), 0)
     found = request.encoded(1 << 30)
     assert found is not None
-    geometry = Geometry.for_training("segmentation", side, resize)
+    geometry = Geometry.for_training(SampleKind.MASK, side, resize)
     expected_HW3 = resized(request.read(resize), resize).image_HW3
     assert resized_upright(found, resize) == expected_HW3.shape[1::-1]
     box, flips = views(

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from mptui.data.core.types import BadSampleError, Pixels
+from mptui.data.core.types import BadSampleError, Pixels, SampleKind
 from mptui.data.decode import jpeg
 from mptui.data.decode.image import FileRequest, load_upright, opened, read_rgb, to_rgb
 from mptui.data.loading.worker import ReadTask, perform
@@ -158,7 +158,7 @@ def same_end(data: bytes, hint: int | None) -> None:
         else:
             assert found.shape == expected.shape
             assert difference(found, expected)[0] < 1
-        geometry = Geometry.for_validation("classification", SIDE)
+        geometry = Geometry.for_validation(SampleKind.CLASS, SIDE)
         refused = isinstance(outcome(lambda: pillow_alone(path, geometry.side)), str)
         with Pool(0) as pool:
             pool.arena.reserve(SIDE * SIDE * 3)

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from mptui.config.schema import DataConfig
-from mptui.data.core.types import IGNORE, BadSampleError
+from mptui.data.core.types import IGNORE, BadSampleError, SampleKind
 from mptui.data.decode.mask import MaskSurvey
 from mptui.data.formats.mask_classes import find_coding
 from mptui.data.formats.open import open_dataset
@@ -18,7 +18,7 @@ def opened(root, **settings):
     data = DataConfig(path=str(root), bad_sample_budget=settings.pop("budget", 0.0), **settings)
     return open_dataset(
         data,
-        task="segmentation",
+        kind=SampleKind.MASK,
         side=64,
         seed=0,
         on_progress=lambda done, total: None,

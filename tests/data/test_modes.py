@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from mptui.data.core.types import Decoded
+from mptui.data.core.types import Decoded, SampleKind
 from mptui.data.transforms.whole import Views, WholeImages, cut, cut_by_products
 from tests.data.images import pairs, save_oriented
 from tests.data.loaders import loader
@@ -71,7 +71,7 @@ def views_of(
 def test_the_views_of_a_seed_are_the_same_in_every_mode(
     mixed: Path, tmp_path: Path, mode: str, side: int
 ) -> None:
-    settings = {"task": "classification", "side": side, "epochs": 2}
+    settings = {"kind": SampleKind.CLASS, "side": side, "epochs": 2}
     expected, labels = views_of(mixed, "off", tmp_path, **settings)
     found, found_labels = views_of(mixed, mode, tmp_path, **settings)
     assert torch.equal(found_labels, labels)
@@ -84,7 +84,7 @@ def test_the_views_of_a_seed_are_the_same_in_every_mode(
 
 @pytest.mark.parametrize("mode", TOLERANCES)
 def test_masks_and_their_images_are_the_same_in_every_mode(masked: Path, tmp_path: Path, mode: str) -> None:
-    settings = {"task": "segmentation", "side": 48, "epochs": 2}
+    settings = {"kind": SampleKind.MASK, "side": 48, "epochs": 2}
     expected, masks = views_of(masked, "off", tmp_path, **settings)
     found, found_masks = views_of(masked, mode, tmp_path, **settings)
     assert torch.equal(found_masks, masks)
@@ -96,7 +96,7 @@ def test_masks_and_their_images_are_the_same_in_every_mode(masked: Path, tmp_pat
 def test_fixed_views_are_the_same_in_every_mode(
     mixed: Path, tmp_path: Path, mode: str, settings: dict[str, bool]
 ) -> None:
-    asked = {"task": "classification", "side": 40, "epochs": 1, **settings}
+    asked = {"kind": SampleKind.CLASS, "side": 40, "epochs": 1, **settings}
     assert torch.equal(
         views_of(mixed, mode, tmp_path, **asked)[0], views_of(mixed, "off", tmp_path, **asked)[0]
     )
@@ -106,7 +106,7 @@ def test_crops_and_pixels_are_distributed_alike_in_every_mode(wide_photos: Path,
     """Of pictures twice as wide as high: what is shown beyond the middle half, and how sharp it is."""
     figures = {
         mode: outside_and_sharpness(
-            views_of(wide_photos, mode, tmp_path, task="classification", side=128, epochs=2)[0]
+            views_of(wide_photos, mode, tmp_path, kind=SampleKind.CLASS, side=128, epochs=2)[0]
         )
         for mode in ("off", *TOLERANCES)
     }
@@ -121,7 +121,7 @@ def test_crops_and_pixels_are_distributed_alike_in_every_mode(wide_photos: Path,
 def test_the_resolution_that_is_kept_is_a_setting_in_every_mode(
     wide_photos: Path, tmp_path: Path, mode: str
 ) -> None:
-    settings = {"task": "classification", "side": 64, "epochs": 2}
+    settings = {"kind": SampleKind.CLASS, "side": 64, "epochs": 2}
     whole = outside_and_sharpness(views_of(wide_photos, mode, tmp_path, resize=300, **settings)[0])[1]
     small = outside_and_sharpness(views_of(wide_photos, mode, tmp_path, resize=74, **settings)[0])[1]
     assert small < 0.8 * whole
@@ -142,7 +142,7 @@ def test_what_lies_beyond_the_middle_is_learnt_in_every_mode(tmp_path: Path) -> 
         picture.save(root / "ab"[index % 2] / f"{index:02}.jpg", quality=90)
     found = {}
     for mode in ("off", *TOLERANCES):
-        images, labels = views_of(root, mode, tmp_path, task="classification", side=24, epochs=6)
+        images, labels = views_of(root, mode, tmp_path, kind=SampleKind.CLASS, side=24, epochs=6)
         found[mode] = accuracy(images, labels, len(images) // 6)
     assert found["off"] > 0.8
     for mode, share in found.items():

@@ -5,17 +5,18 @@ import numpy as np
 import pytest
 
 from mptui.config.schema import DataConfig
-from mptui.data.formats.open import open_dataset, task_of
+from mptui.data.core.types import SampleKind
+from mptui.data.formats.open import kind_of, open_dataset
 from mptui.data.formats.torchvision_sets import fetched
 from mptui.errors import DataError, DiskError
 
 from .images import photo, stripes
 
 
-def opened(name, root, task="classification"):
+def opened(name, root, kind=SampleKind.CLASS):
     return open_dataset(
         DataConfig(name=name, path=str(root)),
-        task=task,
+        kind=kind,
         side=32,
         seed=0,
         on_progress=lambda done, total: None,
@@ -89,11 +90,11 @@ def write_pets(root):
 
 def test_pets_serve_both_tasks(tmp_path):
     write_pets(tmp_path)
-    assert task_of(DataConfig(name="oxford-pets", path=str(tmp_path))) is None
+    assert kind_of(DataConfig(name="oxford-pets", path=str(tmp_path))) is None
     dataset = opened("oxford-pets", tmp_path)
     assert (dataset.classes, len(dataset.train), len(dataset.val)) == (("Abyssinian", "Beagle"), 2, 2)
     assert dataset.val.request(1).read().label == 1
-    dataset = opened("oxford-pets", tmp_path, task="segmentation")
+    dataset = opened("oxford-pets", tmp_path, kind=SampleKind.MASK)
     assert dataset.classes == ("pet", "background", "border")
     assert dataset.train.request(0).read().mask_HW[0, ::8].tolist() == [1, 2, 0]
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from mptui.data.core.batch import Batch
+from mptui.data.core.types import SampleKind
 from mptui.data.loading.loader import Loader
 from mptui.data.transforms.diffusion_noise import TIMESTEPS, Noiser, kept_shares, normals
 from mptui.engine.guards.microbatch import part
@@ -24,7 +25,9 @@ def noiser(**settings: Any) -> Noiser:
 
 def loader(count: int = 22, **settings: Any) -> Loader:
     chosen: dict[str, Any] = {"batch_size": 8, "train": True, "augment": True, **settings}
-    return Loader(Samples(count), task="diffusion", side=SIDE, num_classes=10, device=CPU, seed=5, **chosen)
+    return Loader(
+        Samples(count), kind=SampleKind.IMAGE, side=SIDE, num_classes=10, device=CPU, seed=5, **chosen
+    )
 
 
 def by_sample(of: Loader, epoch: int = 0) -> dict[int, tuple[bytes, bytes, int]]:

@@ -8,7 +8,8 @@ import pytest
 from PIL import Image
 
 from mptui.config.schema import DataConfig
-from mptui.data.formats.open import open_dataset, task_of
+from mptui.data.core.types import SampleKind
+from mptui.data.formats.open import kind_of, open_dataset
 from mptui.data.scan import scan as scanning
 from mptui.data.scan.check_sample import check
 from mptui.data.scan.process_pool import CheckProcess, ScanCancelledError, looking
@@ -17,11 +18,11 @@ from mptui.errors import ConfigError, DataError
 from .images import SHARED, class_folders, pairs, photo, stripes
 
 
-def opened(path=None, *, task="classification", progress=None, should_stop=lambda: False, seed=0, **settings):
+def opened(path=None, *, kind=SampleKind.CLASS, progress=None, should_stop=lambda: False, seed=0, **settings):
     heard: list[str] = []
     dataset = open_dataset(
         DataConfig(path=None if path is None else str(path), **settings),
-        task=task,
+        kind=kind,
         side=32,
         seed=seed,
         on_progress=lambda done, total: None if progress is None else progress.append((done, total)),
@@ -39,7 +40,7 @@ def paths(split):
 def test_a_folder_becomes_two_halves_that_share_nothing(tmp_path):
     class_folders(tmp_path, {"cat": 10, "dog": 5})
     dataset = opened(tmp_path, val_fraction=0.2)
-    assert (dataset.name, dataset.task, dataset.classes) == (tmp_path.name, "classification", ("cat", "dog"))
+    assert (dataset.name, dataset.kind, dataset.classes) == (tmp_path.name, SampleKind.CLASS, ("cat", "dog"))
     assert (len(dataset.train), len(dataset.val)) == (12, 3)
     assert not set(paths(dataset.train)) & set(paths(dataset.val))
     assert dataset.class_counts == [8, 4]
@@ -134,8 +135,8 @@ def test_an_unchanged_set_is_not_decoded_again_and_a_changed_one_is(tmp_path, ow
 
 def test_what_a_scan_of_masks_keeps_is_what_it_found(tmp_path):
     pairs(tmp_path, [stripes(0, 1, 255)] * 9)
-    first = opened(tmp_path, task="segmentation", ignore_index=255)
-    again = opened(tmp_path, task="segmentation", ignore_index=255)
+    first = opened(tmp_path, kind=SampleKind.MASK, ignore_index=255)
+    again = opened(tmp_path, kind=SampleKind.MASK, ignore_index=255)
     assert (again.classes, again.class_counts, again.has_ignored) == (first.classes, first.class_counts, True)
 
 
@@ -190,8 +191,9 @@ def test_decoders_that_complain_write_nothing_to_the_terminal(tmp_path):
     script = """
 import sys
 from mptui.config.schema import DataConfig
+from mptui.data.core.types import SampleKind
 from mptui.data.formats.open import open_dataset
-d = open_dataset(DataConfig(path=sys.argv[1], bad_sample_budget=1.0), task="classification", side=8, seed=0,
+d = open_dataset(DataConfig(path=sys.argv[1], bad_sample_budget=1.0), kind=SampleKind.CLASS, side=8, seed=0,
     on_progress=lambda *a: None, should_stop=lambda: False, on_warning=lambda m: None)
 print([p.path.rpartition("/")[2] for p in d.problems], "torch" in sys.modules)
 """
@@ -209,17 +211,17 @@ def test_findings_travel_as_json(tmp_path):
 
 def test_images_and_masks_are_for_another_model_than_classes(tmp_path):
     class_folders(tmp_path, {"cat": 2, "dog": 2})
-    assert task_of(DataConfig(path=str(tmp_path))) == "classification"
+    assert kind_of(DataConfig(path=str(tmp_path))) == SampleKind.CLASS
     with pytest.raises(DataError) as caught:
-        opened(tmp_path, task="segmentation")
+        opened(tmp_path, kind=SampleKind.MASK)
     assert "--model unet" in caught.value.hint
 
 
 def test_an_unknown_name_is_refused_with_the_nearest(tmp_path):
     with pytest.raises(ConfigError, match="did you mean cifar10"):
-        task_of(DataConfig(name="cifar-10"))
-    assert task_of(DataConfig()) is None
-    assert task_of(DataConfig(name="cifar10")) == "classification"
+        kind_of(DataConfig(name="cifar-10"))
+    assert kind_of(DataConfig()) is None
+    assert kind_of(DataConfig(name="cifar10")) == SampleKind.CLASS
 
 
 def test_nothing_named_means_shapes():
@@ -251,8 +253,8 @@ def test_diffusion_takes_every_image_of_a_folder(tmp_path, layout):
         "classes": {"train/cat": 4, "train/dog": 4, "val/cat": 2},
     }
     class_folders(tmp_path, folders[layout])
-    dataset = opened(tmp_path, task="diffusion", val_fraction=0.2)
-    assert (dataset.task, len(dataset.train), len(dataset.val)) == ("diffusion", 8, 2)
+    dataset = opened(tmp_path, kind=SampleKind.IMAGE, val_fraction=0.2)
+    assert (dataset.kind, len(dataset.train), len(dataset.val)) == (SampleKind.IMAGE, 8, 2)
     assert not set(paths(dataset.train)) & set(paths(dataset.val))
     if layout in {"halves", "classes"}:
         assert all("/val/" in path for path in paths(dataset.val))
@@ -262,21 +264,21 @@ def test_diffusion_takes_every_image_of_a_folder(tmp_path, layout):
 
 def test_images_alone_are_for_diffusion_and_masks_are_not(tmp_path):
     class_folders(tmp_path / "flat", {".": 3})
-    assert task_of(DataConfig(path=str(tmp_path / "flat"))) == "diffusion"
+    assert kind_of(DataConfig(path=str(tmp_path / "flat"))) == SampleKind.IMAGE
     with pytest.raises(DataError) as caught:
         opened(tmp_path / "flat")
     assert "diffusion_unet for images alone" in caught.value.hint
     pairs(tmp_path / "masks", [stripes(0, 1)] * 3)
-    with pytest.raises(DataError, match="for segmentation, but the model is for diffusion"):
-        opened(tmp_path / "masks", task="diffusion")
-    assert len(opened(tmp_path / "masks/images", task="diffusion").train) == 2
+    with pytest.raises(DataError, match="has images with masks, but the model needs images alone"):
+        opened(tmp_path / "masks", kind=SampleKind.IMAGE)
+    assert len(opened(tmp_path / "masks/images", kind=SampleKind.IMAGE).train) == 2
 
 
 def test_sets_with_classes_serve_diffusion_too():
-    dataset = opened(task="diffusion", samples=20)
-    assert (dataset.name, dataset.task, len(dataset.train), len(dataset.val)) == (
+    dataset = opened(kind=SampleKind.IMAGE, samples=20)
+    assert (dataset.name, dataset.kind, len(dataset.train), len(dataset.val)) == (
         "shapes",
-        "diffusion",
+        SampleKind.IMAGE,
         20,
         10,
     )

@@ -10,7 +10,7 @@ import psutil
 import pytest
 import torch
 
-from mptui.data.core.types import SampleRequest
+from mptui.data.core.types import SampleKind, SampleRequest
 from mptui.data.loading.worker import Answer, ReadTask
 from mptui.data.loading.worker_pool import Pool
 from mptui.data.transforms.crop import Geometry
@@ -35,7 +35,7 @@ def read(pool: Pool, requests: list[SampleRequest]) -> dict[str, Answer]:
 
 
 def task(pool: Pool, request: SampleRequest, row: int) -> ReadTask:
-    geometry = Geometry.for_validation("classification", SIDE)
+    geometry = Geometry.for_validation(SampleKind.CLASS, SIDE)
     return ReadTask(pool.next_id(), (request,), (row,), 0, 0, geometry, classes=10, pixels_at=row * BYTES)
 
 

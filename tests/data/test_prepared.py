@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from mptui.config.schema import DataConfig
-from mptui.data.core.types import IGNORE
+from mptui.data.core.types import IGNORE, SampleKind
 from mptui.data.decode.image import FileRequest
-from mptui.data.formats.open import task_of
+from mptui.data.formats.open import kind_of
 from mptui.data.loading.loader import Loader
 from mptui.data.transforms.resize import resized
 from mptui.errors import ConfigError, DataError
@@ -49,17 +49,17 @@ def test_it_has_the_samples_of_the_folder_in_their_order(tmp_path, small_shards,
     settings = {"bad_sample_budget": 0.2}
     done = prepared(data, tmp_path / "out", **settings)
     assert [Path(problem.path).name for problem in done.problems] == ["3.jpg"]
-    assert task_of(DataConfig(path=str(tmp_path / "out"))) == "classification"
+    assert kind_of(DataConfig(path=str(tmp_path / "out"))) == SampleKind.CLASS
     raw, other = opened(data, seed=seed, **settings), opened(tmp_path / "out", seed=seed)
     same_samples(raw, other, tolerance=1)
     assert other.sides is not None
     assert max(other.sides) == RESIZE
 
 
-def batches(dataset, *, train, epoch=0, task="classification"):
+def batches(dataset, *, train, epoch=0, kind=SampleKind.CLASS):
     with Loader(
         dataset.train if train else dataset.val,
-        task=task,
+        kind=kind,
         batch_size=6,
         side=SIDE,
         num_classes=len(dataset.classes),
@@ -120,8 +120,8 @@ def test_a_lossless_set_has_the_pixels_of_a_cache_in_memory(tmp_path):
 def test_masks_come_along(tmp_path, small_shards):
     data = masked(tmp_path / "data")
     prepared(data, tmp_path / "out", ignore_index=255)
-    raw = opened(data, task="segmentation", ignore_index=255)
-    other = opened(tmp_path / "out", task="segmentation")
+    raw = opened(data, kind=SampleKind.MASK, ignore_index=255)
+    other = opened(tmp_path / "out", kind=SampleKind.MASK)
     assert (other.classes, other.has_ignored) == (raw.classes, True)
     shares = [np.array(of.class_counts) / sum(of.class_counts) for of in (raw, other)]
     assert np.abs(shares[0] - shares[1]).max() < 0.02
@@ -131,13 +131,13 @@ def test_masks_come_along(tmp_path, small_shards):
         assert (found.mask_HW == IGNORE).mean() == pytest.approx((wanted.mask_HW == IGNORE).mean(), abs=0.03)
         assert found.mask_HW.shape == found.image_HW3.shape[:2]
     for (_, mask), (_, expected) in zip(
-        batches(other, train=False, task="segmentation"),
-        batches(raw, train=False, task="segmentation"),
+        batches(other, train=False, kind=SampleKind.MASK),
+        batches(raw, train=False, kind=SampleKind.MASK),
         strict=True,
     ):
         assert (mask == expected).float().mean() > 0.9
     with pytest.raises(DataError, match="ignore_index"):
-        opened(tmp_path / "out", task="segmentation", ignore_index=7)
+        opened(tmp_path / "out", kind=SampleKind.MASK, ignore_index=7)
 
 
 def test_more_classes_than_eight_bits_hold(tmp_path):
@@ -145,8 +145,8 @@ def test_more_classes_than_eight_bits_hold(tmp_path):
     data = pairs(tmp_path / "data", masks, size=(30, 20))
     (data / "classes.toml").write_text("".join(f"c{value} = {value}\n" for value in range(300)))
     prepared(data, tmp_path / "out")
-    other = opened(tmp_path / "out", task="segmentation")
-    raw = opened(data, task="segmentation")
+    other = opened(tmp_path / "out", kind=SampleKind.MASK)
+    raw = opened(data, kind=SampleKind.MASK)
     assert len(other.classes) == 300
     assert np.array_equal(other.train.request(0).read().mask_HW, raw.train.request(0).read().mask_HW)
 
@@ -210,9 +210,9 @@ def test_images_alone_are_prepared_for_diffusion_and_those_in_classes_serve_it_t
     alone, classes = photos(tmp_path / "alone", {".": 10}), photos(tmp_path / "data", {"cat": 5, "dog": 5})
     assert prepared(alone, tmp_path / "out").facts["task"] == "diffusion"
     prepared(classes, tmp_path / "classes")
-    assert task_of(DataConfig(path=str(tmp_path / "out"))) == "diffusion"
+    assert kind_of(DataConfig(path=str(tmp_path / "out"))) == SampleKind.IMAGE
     for folder in ("out", "classes"):
-        dataset = opened(tmp_path / folder, task="diffusion")
-        assert (dataset.task, len(dataset.train), len(dataset.val)) == ("diffusion", 8, 2)
-    with pytest.raises(DataError, match="is for diffusion"):
+        dataset = opened(tmp_path / folder, kind=SampleKind.IMAGE)
+        assert (dataset.kind, len(dataset.train), len(dataset.val)) == (SampleKind.IMAGE, 8, 2)
+    with pytest.raises(DataError, match="has images alone"):
         opened(tmp_path / "out")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mptui.data.convert.shard_writer import ShardWriter
-from mptui.data.core.types import Problem
+from mptui.data.core.types import Problem, SampleKind
 from mptui.data.formats.sharded import INDEX, RECORD, SAMPLES, check_bytes, open_prepared
 from mptui.data.loading.loader import Loader
 from mptui.errors import DataError
@@ -156,7 +156,7 @@ def test_what_is_no_image_in_a_shard_is_a_bad_sample(ready):
     dataset = opened(out)
     bad: list[Problem] = []
     with Loader(
-        dataset.train, task="classification", batch_size=5, side=SIDE, num_classes=2, train=True,
+        dataset.train, kind=SampleKind.CLASS, batch_size=5, side=SIDE, num_classes=2, train=True,
         device=torch.device("cpu"), augment=True, seed=0, bad_budget=0.5, on_bad=bad.append,
     ) as loader:  # fmt: skip
         assert sum(window.size for window in loader.windows(0, 1)) == len(dataset.train)
@@ -169,7 +169,7 @@ def test_an_ignored_value_of_another_kind_is_another_value(tmp_path, small_shard
     prepared(pairs(tmp_path / "data", masks, size=(150, 100)), tmp_path / "out", ignore_index=255)
     changed(tmp_path / "out", ignore_index=ignored)
     with pytest.raises(DataError, match=r"another data\.ignore_index"):
-        opened(tmp_path / "out", task="segmentation", ignore_index=255)
+        opened(tmp_path / "out", kind=SampleKind.MASK, ignore_index=255)
 
 
 def test_more_classes_than_masks_can_number_are_refused(tmp_path, small_shards):

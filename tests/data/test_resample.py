@@ -5,7 +5,7 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from mptui.data.core.types import Mask, Pixels
+from mptui.data.core.types import Mask, Pixels, SampleKind
 from mptui.data.decode.image import FileRequest
 from mptui.data.decode.mask import MaskCoding, MaskedFileRequest
 from mptui.data.transforms.crop import DRAWS, Geometry, cut_image, cut_mask, views
@@ -58,7 +58,7 @@ def test_a_view_of_a_jpeg_is_within_a_tolerance_of_pillows(tmp_path: Path, index
     """Decoded at a half or a quarter where the crop allows, which Pillow does too with `draft`."""
     path = str(tmp_path / "a.jpg")
     Image.fromarray(natural(1000, 752, seed=index)).save(path, quality=90, subsampling=index % 3)
-    geometry = Geometry.for_training("classification", 128)
+    geometry = Geometry.for_training(SampleKind.CLASS, 128)
     decoded_at, compared_with_whole = set(), 0
     for hint, row in zip(
         (128, 300, 400, 700) * 2, np.random.default_rng(index).random((8, DRAWS)), strict=True
@@ -110,8 +110,8 @@ def test_what_the_smaller_image_cannot_hold_is_smoothed_away() -> None:
 @pytest.mark.parametrize("size", [(1, 1), (1, 400), (400, 1), (3, 2000), (2, 2)])
 def test_the_narrowest_images_can_be_cut(size: tuple[int, int]) -> None:
     image, mask = np.full((*size, 3), 200, np.uint8), np.ones(size, np.int16)
-    for task in ("classification", "segmentation"):
-        geometry = Geometry.for_training(task, 32)
+    for kind in (SampleKind.CLASS, SampleKind.MASK):
+        geometry = Geometry.for_training(kind, 32)
         draws = np.random.default_rng(0).random((20, DRAWS))
         for row in draws:
             boxes, flips = views(geometry, row[None], np.array([float(size[1])]), np.array([float(size[0])]))
@@ -147,7 +147,7 @@ def off_edges(mask: Mask, reach: int) -> npt.NDArray[np.bool_]:
 @pytest.mark.parametrize("size", [(70, 50), (200, 301), (640, 480), (1501, 777)])
 def test_a_mask_is_cut_to_the_pixel_of_its_image(size: tuple[int, int]) -> None:
     image, mask = quadrants(*size)
-    geometry = Geometry.for_training("segmentation", 64)
+    geometry = Geometry.for_training(SampleKind.MASK, 64)
     seen = 0
     for row in np.random.default_rng(1).random((40, DRAWS)):
         boxes, flips = views(geometry, row[None], np.array([float(size[0])]), np.array([float(size[1])]))
@@ -176,7 +176,7 @@ def test_a_jpeg_decoded_smaller_keeps_its_mask(tmp_path: Path, orientation: int,
     assert sample.mask_HW.shape == sample.image_HW3.shape[:2] == ((450, 601) if hint is None else (113, 151))
     for row in np.random.default_rng(2).random((10, DRAWS)):
         height, width = sample.mask_HW.shape
-        geometry = Geometry.for_training("segmentation", 64)
+        geometry = Geometry.for_training(SampleKind.MASK, 64)
         boxes, flips = views(geometry, row[None], np.array([float(width)]), np.array([float(height)]))
         shown = read_back(cut_image(sample.image_HW3, boxes[0], flips[0], 64))
         told = cut_mask(sample.mask_HW, boxes[0], flips[0], 64)

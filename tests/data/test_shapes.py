@@ -2,24 +2,25 @@ import colorsys
 
 import numpy as np
 
+from mptui.data.core.types import SampleKind
 from mptui.data.formats.synthetic import CLASSES, MASK_CLASSES, ShapesRequest, shapes
 
 
 def test_a_sample_is_a_function_of_its_request_alone():
-    request = ShapesRequest(7, "train", 5, 48, "classification")
+    request = ShapesRequest(7, "train", 5, 48, SampleKind.CLASS)
     first = request.read()
-    ShapesRequest(7, "train", 6, 48, "classification").read()
+    ShapesRequest(7, "train", 6, 48, SampleKind.CLASS).read()
     assert (request.read().image_HW3 == first.image_HW3).all()
     for other in (
-        ShapesRequest(8, "train", 5, 48, "classification"),
-        ShapesRequest(7, "val", 5, 48, "classification"),
-        ShapesRequest(7, "train", 13, 48, "classification"),
+        ShapesRequest(8, "train", 5, 48, SampleKind.CLASS),
+        ShapesRequest(7, "val", 5, 48, SampleKind.CLASS),
+        ShapesRequest(7, "train", 13, 48, SampleKind.CLASS),
     ):
         assert (other.read().image_HW3 != first.image_HW3).any()
 
 
 def test_images_are_rgb_of_the_side_asked_for_and_classes_are_balanced():
-    dataset = shapes("classification", 20, 40, seed=0)
+    dataset = shapes(SampleKind.CLASS, 20, 40, seed=0)
     samples = [dataset.train.request(index).read() for index in range(len(dataset.train))]
     assert all(s.image_HW3.shape == (40, 40, 3) and s.image_HW3.dtype == np.uint8 for s in samples)
     assert np.bincount([s.label for s in samples], minlength=len(CLASSES)).tolist() == list(
@@ -29,7 +30,7 @@ def test_images_are_rgb_of_the_side_asked_for_and_classes_are_balanced():
 
 
 def test_masks_hold_the_shapes_that_the_image_shows():
-    dataset = shapes("segmentation", 40, 64, seed=0)
+    dataset = shapes(SampleKind.MASK, 40, 64, seed=0)
     samples = [dataset.train.request(index).read() for index in range(len(dataset.train))]
     assert dataset.classes == MASK_CLASSES
     assert {value for s in samples for value in np.unique(np.asarray(s.mask_HW))} == {0, 1, 2, 3}
@@ -42,7 +43,7 @@ def test_masks_hold_the_shapes_that_the_image_shows():
 
 
 def test_each_class_has_a_hue_of_its_own_over_every_ground():
-    dataset = shapes("classification", 80, 64, seed=0)
+    dataset = shapes(SampleKind.CLASS, 80, 64, seed=0)
     hues: dict[int, list[float]] = {label: [] for label in range(len(CLASSES))}
     for index in range(len(dataset.train)):
         sample = dataset.train.request(index).read()
@@ -56,7 +57,7 @@ def test_each_class_has_a_hue_of_its_own_over_every_ground():
 
 
 def test_the_whole_picture_still_varies_within_a_class():
-    dataset = shapes("classification", 80, 32, seed=0)
+    dataset = shapes(SampleKind.CLASS, 80, 32, seed=0)
     samples = [dataset.train.request(index).read() for index in range(0, 80, len(CLASSES))]
     assert len({s.label for s in samples}) == 1
     means = np.array([s.image_HW3.mean() for s in samples])

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from mptui.data.core.batch import Batch
-from mptui.data.core.types import Decoded, SampleRequest
+from mptui.data.core.types import Decoded, SampleKind, SampleRequest
 from mptui.data.decode.image import FileRequest
 from mptui.data.loading.loader import Loader
 from mptui.data.loading.ram_cache import Shelf, StoredSplit, stored_bytes
@@ -26,7 +26,7 @@ SIDE = 24
 
 def loader(split: Samples | None = None, **settings: Any) -> Loader:
     chosen: dict[str, Any] = {
-        "task": "classification",
+        "kind": SampleKind.CLASS,
         "batch_size": 8,
         "side": SIDE,
         "num_classes": 10,
@@ -41,7 +41,7 @@ def loader(split: Samples | None = None, **settings: Any) -> Loader:
 
 def segmentation(split: Samples | None = None, **settings: Any) -> Loader:
     split = split or Samples(52, lambda index: Masked(index, ignored_rows=20))
-    return loader(split, task="segmentation", num_classes=2, **settings)
+    return loader(split, kind=SampleKind.MASK, num_classes=2, **settings)
 
 
 def epoch(of: Loader, number: int, start: int = 0) -> list[Batch]:
@@ -195,7 +195,7 @@ def test_memory_is_given_back() -> None:
 def test_a_half_written_sample_is_read_again() -> None:
     split = StoredSplit(
         Samples(3),
-        Geometry.for_training("classification", SIDE),
+        Geometry.for_training(SampleKind.CLASS, SIDE),
         masks=False,
         room=lambda taken: 1 << 30,
         on_full=lambda kept, count: None,
@@ -214,7 +214,7 @@ def test_a_half_written_sample_is_read_again() -> None:
 def test_views_of_a_resized_image_are_those_of_the_file() -> None:
     """It is smaller than a photo; in crops no smaller than the view that does not show."""
     side = 96
-    geometry = Geometry.for_training("classification", side, crop_scale=(0.3, 1.0))
+    geometry = Geometry.for_training(SampleKind.CLASS, side, crop_scale=(0.3, 1.0))
     for number in range(4):
         decoded = Decoded(np.array(photo(600 + 40 * number, 450, seed=number)))
         whole, kept = decoded.image_HW3, resized(decoded, geometry.resize).image_HW3
@@ -253,7 +253,7 @@ def test_what_is_kept_is_never_larger_than_it_need_be(
 @pytest.mark.parametrize("augment", [True, False])
 def test_the_bytes_told_are_those_taken(files: list[Path], augment: bool) -> None:
     make = Geometry.for_training if augment else Geometry.for_validation
-    geometry = make("classification", SIDE)
+    geometry = make(SampleKind.CLASS, SIDE)
     requests: list[SampleRequest] = [FileRequest(str(path), 0) for path in files]
     sizes = [sorted(request.read().image_HW3.shape[:2]) for request in requests]
     split = StoredSplit(

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from mptui.data.core.types import Dataset, Problem
+from mptui.data.core.types import Dataset, Problem, SampleKind
 from mptui.data.decode import device_jpeg
 from mptui.data.formats.synthetic import shapes
 from mptui.hardware.devices import Machine
@@ -131,8 +131,8 @@ def test_data_that_is_not_there_is_an_error_of_the_data(tmp_path):
 def test_a_long_list_of_broken_files_is_cut(monkeypatch):
     plan, _ = look()
     problems = tuple(Problem(f"{index}.png", "truncated") for index in range(50))
-    half = shapes("classification", 8, 32, 0).train
-    dataset = Dataset("x", "classification", ("a",), half, half, problems=problems, class_counts=[5])
+    half = shapes(SampleKind.CLASS, 8, 32, 0).train
+    dataset = Dataset("x", SampleKind.CLASS, ("a",), half, half, problems=problems, class_counts=[5])
     monkeypatch.setattr(data_checks, "open_dataset", lambda *_, **__: replace(dataset))
     told = [f for f in check_data(plan, lambda done, total: None) if f.name == "file"]
     assert len(told) == 21

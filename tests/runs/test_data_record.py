@@ -1,5 +1,6 @@
 """A set that changes between a run and its resume: what changed is said, and nothing else is."""
 
+import json
 import os
 import shutil
 
@@ -7,6 +8,7 @@ import pytest
 
 from mptui.config.dump import to_toml
 from mptui.config.schema import DataConfig
+from mptui.data.core.types import SampleKind
 from mptui.data.formats.open import open_dataset
 from mptui.events import Warned
 from mptui.runs.planning.plan import Request, plan_run
@@ -34,8 +36,8 @@ def run(tmp_path):
 def warned(run, path, seed=0):
     """What is said where the run goes on with the set at `path`."""
     dataset = open_dataset(
-        DataConfig(path=str(path)),
-        task="classification",
+        DataConfig(path=path and str(path)),
+        kind=SampleKind.CLASS,
         side=16,
         seed=seed,
         on_progress=lambda done, total: None,
@@ -104,6 +106,13 @@ def test_a_copy_elsewhere_with_other_times_is_the_same_set(run, tmp_path, photos
 def test_other_validation_samples_of_the_same_set_are_no_change(run, photos):
     assert warned(run, photos) == []
     assert warned(run, photos, seed=5) == []
+
+
+def test_drawn_images_recorded_by_an_older_version_have_not_changed(run):
+    assert warned(run, None) == []
+    record = json.loads((run / NAME).read_text())
+    (run / NAME).write_text(json.dumps(record | {"names": "a digest of how they are drawn"}))
+    assert warned(run, None) == []
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"train_samples": "x"}', "[" * 5000, "\x00"])

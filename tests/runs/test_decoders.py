@@ -8,6 +8,7 @@ import pytest
 import tomli
 import torch
 
+from mptui.data.core.types import SampleKind
 from mptui.data.decode import device_jpeg
 from mptui.data.formats.open import open_dataset
 from mptui.events import PhaseChanged, Warned
@@ -71,7 +72,7 @@ def decided(plan, folder, monkeypatch, *, step_s=1.0, emit=lambda event: None):
     monkeypatch.setattr(autoselect, "StepTimer", lambda *_: Steps(step_s))
     dataset = open_dataset(
         plan.config.data,
-        task="classification",
+        kind=SampleKind.CLASS,
         side=32,
         seed=0,
         on_progress=lambda done, total: None,

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from mptui.data.formats.sharded import ShardIndex
 
 FORMAT_VERSION = 1
-_SIDES = {"classification": 224, "segmentation": 512, "diffusion": 64}
 _TELL_EVERY_S = 10.0
 
 _Data = Annotated[
@@ -103,10 +102,12 @@ def prepare(
     from mptui.config.merge import task_of_model
     from mptui.config.schema import DataConfig
     from mptui.data.convert.convert import ConversionRequest, prepare_set
+    from mptui.data.core.types import SampleKind
     from mptui.data.formats.open import files_of
     from mptui.data.formats.sharded import is_prepared
     from mptui.data.scan.process_pool import ScanCancelledError
     from mptui.data.transforms.crop import default_resize
+    from mptui.tasks.samples import SAMPLE_KINDS, task_for
 
     if is_prepared(data):
         return _look(data, as_json)
@@ -114,13 +115,12 @@ def prepare(
     config = DataConfig(**flags, download=download, ignore_index=ignore_index, bad_sample_budget=bad_budget)
     began = time.monotonic()
     try:
-        name, task, found = files_of(
-            config, None if model is None else task_of_model(model), lambda: signals.stop_asked
-        )
-        side = image_size or _SIDES[task]
+        asked = None if model is None else SAMPLE_KINDS[task_of_model(model)]
+        name, kind, found = files_of(config, asked, lambda: signals.stop_asked)
+        side = image_size or {SampleKind.CLASS: 224, SampleKind.MASK: 512, SampleKind.IMAGE: 64}[kind]
         order = ConversionRequest(
             name=name,
-            task=task,
+            task=str(task_for(kind)),
             found=found,
             out=out or Path(f"{name}-{side}px"),
             image_size=side,

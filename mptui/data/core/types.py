@@ -6,6 +6,7 @@ Shapes: H and W are pixels, 3 is RGB. Images are uint8 HW3; masks int16 HW with 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -17,6 +18,17 @@ Pixels = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.int16]
 Sides = npt.NDArray[np.uint16]
 """[N, 2]: the shorter and the longer side of images in pixels."""
+
+
+class SampleKind(Enum):
+    """What a sample has beside its image. The values are what a person reads of such a set."""
+
+    CLASS = "images in classes"
+    """The number of its class."""
+    MASK = "images with masks"
+    """A mask with the class of each pixel."""
+    IMAGE = "images alone"
+    """Nothing: the images themselves are learnt, and batches of them come with noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +126,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A set, found and scanned: what the task, the pipeline and the summary need of it."""
+    """A dataset, found and scanned."""
 
     name: str
-    task: str
+    kind: SampleKind
     classes: tuple[str, ...]
     train: Split
     val: Split

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from mptui.config.schema import DataConfig
-from mptui.data.core.types import Dataset, Problem, Sides
+from mptui.data.core.types import Dataset, Problem, SampleKind, Sides
 from mptui.data.decode.mask import MaskCoding
 from mptui.data.formats.image_folder import Found, some
 from mptui.data.formats.mask_classes import class_pixels, find_coding, unknown_code
@@ -81,7 +81,7 @@ def assemble_prepared(prepared: ShardIndex, data: DataConfig, side: int, seed: i
         )
     return Dataset(
         name=clean_name(facts["name"]),
-        task=facts["task"],
+        kind=prepared.kind,
         classes=prepared.classes,
         train=prepared.split(train),
         val=prepared.split(val),
@@ -110,7 +110,7 @@ def _with_labels(
             warnings.append(f"classes with one image, trained on and never validated: {some(alone)}")
     return Dataset(
         name=name,
-        task="classification",
+        kind=SampleKind.CLASS,
         classes=found.classes,
         train=FileSplit(found.images, labels, train),
         val=FileSplit(found.images, labels, val),
@@ -136,7 +136,7 @@ def _with_masks(name: str, found: Found, report: ScanReport, data: DataConfig, s
         warnings.append(f"classes without a pixel in any training mask: {some(absent)}")
     return Dataset(
         name=name,
-        task="segmentation",
+        kind=SampleKind.MASK,
         classes=coding.classes,
         train=MaskedSplit(found.images, found.masks, coding, train),
         val=MaskedSplit(found.images, found.masks, coding, val),

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from mptui.data.core.types import BadSampleError
+from mptui.data.core.types import BadSampleError, SampleKind
 from mptui.data.decode.image import EXTENSIONS, opened
-from mptui.data.formats.sharded import is_prepared, task_of_prepared
+from mptui.data.formats.sharded import is_prepared, kind_of_prepared
 from mptui.errors import DataError
 from mptui.text import clean_name
 
@@ -92,25 +92,22 @@ def image_and_mask_folders(path: str) -> tuple[str, str] | None:
     return (images, masks) if images is not None and masks is not None else None
 
 
-def detect_task(path: str) -> str:
-    """Tell what a folder is for.
-
-    Returns:
-        "classification" (class folders), "segmentation" (images and masks) or "diffusion" (images alone).
+def detect_kind(path: str) -> SampleKind:
+    """Recognize the layout of a folder: what its samples have.
 
     Raises:
         DataError: It is none of them, or can't be read; the message says what was looked for and found.
     """
     check_folder(path)
     if is_prepared(path):
-        return task_of_prepared(path)
+        return kind_of_prepared(path)
     if has_images_and_masks(find_halves(path, has_images_and_masks).train):
-        return "segmentation"
+        return SampleKind.MASK
     train = find_halves(path, has_subfolders).train
     if any(has_images(folder) for folder in subfolders(train).values()):
-        return "classification"
+        return SampleKind.CLASS
     if has_images(train):
-        return "diffusion"
+        return SampleKind.IMAGE
     raise DataError(
         f"{clean_name(path)}: neither class folders, nor images and masks, nor images\n{EXAMPLES}\n"
         f"  found: {_found(train)}",

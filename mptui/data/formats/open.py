@@ -5,15 +5,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import cast
 
 from mptui.config.schema import DataConfig
-from mptui.data.core.types import Dataset
+from mptui.data.core.types import Dataset, SampleKind
 from mptui.data.formats.assemble import assemble, assemble_prepared
 from mptui.data.formats.image_folder import Found, find_classes, find_images, find_pairs
-from mptui.data.formats.layout import detect_task
+from mptui.data.formats.layout import detect_kind
 from mptui.data.formats.sharded import is_prepared, open_prepared
-from mptui.data.formats.synthetic import DEFAULT_SAMPLES, Task, shapes
+from mptui.data.formats.synthetic import DEFAULT_SAMPLES, shapes
 from mptui.data.formats.torchvision_sets import NAMED, fetched, open_arrays, open_files
 from mptui.data.scan.scan import OnProgress, ShouldStop
 from mptui.errors import ConfigError, DataError
@@ -24,40 +23,33 @@ from mptui.text import clean_name
 BUILT_IN = "shapes"
 
 
-def task_of(data: DataConfig) -> str | None:
-    """Tell the task that the data is for; None where it serves either.
+def kind_of(data: DataConfig) -> SampleKind | None:
+    """Tell what the samples of a set have; None where it serves several kinds.
 
     Raises:
         ConfigError: There is no set of that name.
         DataError: The folder is missing, or has no layout that is known.
     """
-    if data.name is None and data.path is not None:
-        return detect_task(str(expanded(data.path)))
-    tasks = _tasks_of(data.name or BUILT_IN)
-    return tasks[0] if len(tasks) == 1 else None
+    kinds = _kinds(data)[1]
+    return kinds[0] if len(kinds) == 1 else None
 
 
-def check_data(data: DataConfig, task: str) -> None:
-    """Check that a set is one for `task`, without reading its files.
+def check_data(data: DataConfig, kind: SampleKind) -> None:
+    """Check that a set has samples of a kind, without reading its files.
 
     Raises:
         ConfigError: There is no set of that name.
-        DataError: The folder is missing, has no layout that is known, or is for another task.
+        DataError: The folder is missing, has no layout that is known, or has samples of another kind.
     """
-    tasks: tuple[str, ...]
-    if data.name is None and data.path is not None:
-        what, tasks = data.path, (detect_task(str(expanded(data.path))),)
-    else:
-        what = data.name or BUILT_IN
-        tasks = _tasks_of(what)
-    if not _serves(tasks, task):
-        raise _wrong_task(what, tasks, task)
+    what, kinds = _kinds(data)
+    if not _serves(kinds, kind):
+        raise _wrong_kind(what, kinds, kind)
 
 
 def open_dataset(
     data: DataConfig,
     *,
-    task: str,
+    kind: SampleKind,
     side: int,
     seed: int,
     on_progress: OnProgress,
@@ -68,7 +60,7 @@ def open_dataset(
 
     Args:
         data: What to open, and how.
-        task: "classification", "segmentation", or "diffusion", which takes what is for classification too.
+        kind: What its samples must have; images in classes can be opened as images alone too.
         side: Pixels of a side that built-in images are drawn with.
         seed: Chooses the validation half where the data has none, and draws built-in images.
         on_progress: Called with (files looked at, files in all).
@@ -77,43 +69,46 @@ def open_dataset(
 
     Raises:
         ConfigError: There is no set of that name.
-        DataError: The data is missing, empty, unreadable, or for another task.
+        DataError: The data is missing, empty, unreadable, or of another kind.
         DiskError: A set has no room in the cache folder.
         ScanCancelledError: `should_stop` said so.
     """
+    check_data(data, kind)
     if data.name is None and data.path is not None:
-        dataset = _open_folder(data, data.path, task, side, seed, on_progress, should_stop)
+        folder = str(expanded(data.path))
+        if is_prepared(folder):
+            dataset = assemble_prepared(open_prepared(folder), data, side, seed)
+        else:
+            dataset = assemble(*_found(folder, kind), data, seed, on_progress, should_stop)
     else:
-        dataset = _open_named(data, data.name or BUILT_IN, task, side, seed, on_progress, should_stop)
+        dataset = _open_named(data, data.name or BUILT_IN, kind, side, seed, on_progress, should_stop)
     for warning in dataset.warnings:
         on_warning(warning)
-    return replace(dataset, task=task)
+    return replace(dataset, kind=kind)
 
 
-def files_of(data: DataConfig, task: str | None, should_stop: ShouldStop) -> tuple[str, str, Found]:
-    """List the files of a set that has one a sample: its name, its task and the files.
+def files_of(
+    data: DataConfig, kind: SampleKind | None, should_stop: ShouldStop
+) -> tuple[str, SampleKind, Found]:
+    """List the files of a set that has one a sample: its name, the kind of its samples and the files.
 
     Args:
         data: The set.
-        task: What it is for, where it serves more than one task; None: the first of them.
+        kind: What samples are to have, where the set serves several kinds; None: the first of them.
         should_stop: Asked several times a second while files are fetched.
 
     Raises:
         ConfigError: The set is no set of files.
         DataError: It is missing, or not whole.
     """
+    what, kinds = _kinds(data)
+    if kind is not None and not _serves(kinds, kind):
+        raise _wrong_kind(what, kinds, kind)
     if data.name is None and data.path is not None:
         folder = os.path.abspath(expanded(data.path))  # noqa: PTH100 - links stay what they are
-        detected = detect_task(folder)
-        if task is not None and not _serves((detected,), task):
-            raise _wrong_task(data.path, (detected,), task)
-        title, found = _found(folder, task or detected)
-        return title, task or detected, found
-    name = data.name or BUILT_IN
-    tasks = _tasks_of(name)
-    if task is not None and not _serves(tasks, task):
-        raise _wrong_task(name, tasks, task)
-    chosen = _with_labels(task or tasks[0])
+        title, found = _found(folder, kind or kinds[0])
+        return title, kind or kinds[0], found
+    name, chosen = data.name or BUILT_IN, _as_labelled(kind or kinds[0])
     if name == BUILT_IN or NAMED[name].files is None:
         raise ConfigError(
             f"{name} is no set of image files: there is nothing to prepare", hint=f"mptui run --data {name}"
@@ -124,58 +119,40 @@ def files_of(data: DataConfig, task: str | None, should_stop: ShouldStop) -> tup
     return name, chosen, open_files(name, root, chosen)
 
 
-def _open_folder(
-    data: DataConfig,
-    path: str,
-    task: str,
-    side: int,
-    seed: int,
-    on_progress: OnProgress,
-    should_stop: ShouldStop,
-) -> Dataset:
-    folder = str(expanded(path))
-    detected = detect_task(folder)
-    if not _serves((detected,), task):
-        raise _wrong_task(path, (detected,), task)
-    if is_prepared(folder):
-        return assemble_prepared(open_prepared(folder), data, side, seed)
-    name, found = _found(folder, task)
-    return assemble(name, found, data, seed, on_progress, should_stop)
-
-
-def _found(folder: str, task: str) -> tuple[str, Found]:
-    find = {"segmentation": find_pairs, "diffusion": find_images}.get(task, find_classes)
+def _found(folder: str, kind: SampleKind) -> tuple[str, Found]:
+    find = {SampleKind.MASK: find_pairs, SampleKind.IMAGE: find_images}.get(kind, find_classes)
     return clean_name(Path(folder).resolve().name), find(folder)
 
 
 def _open_named(
     data: DataConfig,
     name: str,
-    task: str,
+    kind: SampleKind,
     side: int,
     seed: int,
     on_progress: OnProgress,
     should_stop: ShouldStop,
 ) -> Dataset:
-    tasks = _tasks_of(name)
-    if not _serves(tasks, task):
-        raise _wrong_task(name, tasks, task)
-    task = _with_labels(task)
+    kind = _as_labelled(kind)
     if name == BUILT_IN:
-        return shapes(cast(Task, task), data.samples or DEFAULT_SAMPLES, side, seed)
+        return shapes(kind, data.samples or DEFAULT_SAMPLES, side, seed)
     root = cache_folder() / "data" if data.path is None else expanded(data.path)
     if data.download:
         fetched(name, root, should_stop)
     if NAMED[name].files is None:
         return open_arrays(name, root)
-    return assemble(name, open_files(name, root, task), data, seed, on_progress, should_stop)
+    return assemble(name, open_files(name, root, kind), data, seed, on_progress, should_stop)
 
 
-def _tasks_of(name: str) -> tuple[str, ...]:
+def _kinds(data: DataConfig) -> tuple[str, tuple[SampleKind, ...]]:
+    """What to call a set in a message, and the kinds of samples that it serves."""
+    if data.name is None and data.path is not None:
+        return data.path, (detect_kind(str(expanded(data.path))),)
+    name = data.name or BUILT_IN
     if name == BUILT_IN:
-        return ("classification", "segmentation")
+        return name, (SampleKind.CLASS, SampleKind.MASK)
     if name in NAMED:
-        return NAMED[name].tasks
+        return name, NAMED[name].kinds
     names = [BUILT_IN, *NAMED]
     near = get_close_matches(name.lower(), names, n=1)
     raise ConfigError(
@@ -184,21 +161,20 @@ def _tasks_of(name: str) -> tuple[str, ...]:
     )
 
 
-def _serves(tasks: tuple[str, ...], task: str) -> bool:
-    """Whether data for `tasks` can be had for `task`: of images in classes, diffusion takes the images."""
-    return task in tasks or (task == "diffusion" and "classification" in tasks)
+def _serves(kinds: tuple[SampleKind, ...], kind: SampleKind) -> bool:
+    """Whether a set of `kinds` can be opened as one of `kind`: images in classes are images too."""
+    return kind in kinds or (kind is SampleKind.IMAGE and SampleKind.CLASS in kinds)
 
 
-def _with_labels(task: str) -> str:
-    """The task that a set is read for which has labels in any case."""
-    return "classification" if task == "diffusion" else task
+def _as_labelled(kind: SampleKind) -> SampleKind:
+    """The kind that a named set is read as: it has labels where only its images are wanted."""
+    return SampleKind.CLASS if kind is SampleKind.IMAGE else kind
 
 
-def _wrong_task(what: str, tasks: tuple[str, ...], task: str) -> DataError:
-    if task == "diffusion":
+def _wrong_kind(what: str, kinds: tuple[SampleKind, ...], kind: SampleKind) -> DataError:
+    if kind is SampleKind.IMAGE:
         hint = "Choose --model unet, or give --data the folder of the images alone."
     else:
         hint = "Choose --model unet for masks, diffusion_unet for images alone, and any other for classes."
-    return DataError(
-        f"{clean_name(what)} is for {' and '.join(tasks)}, but the model is for {task}", hint=hint
-    )
+    has = " and ".join(each.value for each in kinds)
+    return DataError(f"{clean_name(what)} has {has}, but the model needs {kind.value}", hint=hint)

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mptui.data.core.read_errors import reason_of
-from mptui.data.core.types import IGNORE, BadSampleError, Decoded, Encoded, Mask, Problem, Sides
+from mptui.data.core.types import IGNORE, BadSampleError, Decoded, Encoded, Mask, Problem, SampleKind, Sides
 from mptui.data.decode.image import load_upright, opened, read_jpeg, read_rgb
 from mptui.data.decode.mask import MAX_CLASSES, MaskCoding, mask_classes, resized_mask
 from mptui.data.formats.splits import Labels, Rows
@@ -143,6 +143,11 @@ class ShardIndex:
     """[N, K + 1]: pixels of each class, and last those ignored."""
 
     @property
+    def kind(self) -> SampleKind:
+        """What its samples have."""
+        return _kind(self.facts)
+
+    @property
     def classes(self) -> tuple[str, ...]:
         """Their names."""
         return tuple(clean_name(name) for name in self.facts["classes"])
@@ -184,13 +189,13 @@ def is_prepared(path: str) -> bool:
     return False
 
 
-def task_of_prepared(path: str) -> str:
-    """What a prepared set is for.
+def kind_of_prepared(path: str) -> SampleKind:
+    """What the samples of a prepared set have.
 
     Raises:
         DataError: It is of a newer version, or damaged.
     """
-    return str(_facts(Path(path))["task"])
+    return _kind(_facts(Path(path)))
 
 
 def shard_name(number: int) -> str:
@@ -218,7 +223,7 @@ def open_prepared(path: str) -> ShardIndex:
     folder = Path(path)
     facts = _facts(folder)
     classes = len(facts["classes"])
-    masked = facts["task"] == "segmentation"
+    masked = "pixels" in facts
     records = _array(folder, SAMPLES, facts["samples"], RECORD, (facts["count"],))
     pixels = None
     if masked:
@@ -283,20 +288,20 @@ def _sound(facts: dict[str, Any]) -> bool:
     files = [
         *files,
         facts.get("samples"),
-        *([facts.get("pixels")] if facts.get("task") == "segmentation" else []),
+        *([facts["pixels"]] if "pixels" in facts else []),
     ]
     count, train = facts.get("count"), facts.get("train_count")
     classes, left_out = facts.get("classes"), facts.get("left_out")
     return (
-        facts.get("task") in ("classification", "segmentation", "diffusion")
-        and isinstance(facts.get("name"), str)
+        isinstance(facts.get("name"), str)
+        and isinstance(facts.get("task"), str)
         and _is_count(facts.get("side"), 1 << 16)
         and _is_count(count, 1 << 31)
         and "train_count" in facts
         and (train is None or (_is_count(train, 1 << 31) and train < count))
         and _are_texts(classes)
-        and (1 if facts["task"] == "diffusion" else 2) <= len(facts["classes"]) <= _MOST_CLASSES
-        and (facts["task"] != "segmentation" or len(facts["classes"]) <= MAX_CLASSES)
+        and 1 <= len(facts["classes"]) <= (MAX_CLASSES if "pixels" in facts else _MOST_CLASSES)
+        and ("pixels" not in facts or len(facts["classes"]) > 1)
         and _are_texts(facts.get("warnings"))
         and _is_count(facts.get("image_size"), 1 << 16)
         and isinstance(left_out, list)
@@ -308,6 +313,13 @@ def _sound(facts: dict[str, Any]) -> bool:
             for file in files
         )
     )
+
+
+def _kind(facts: dict[str, Any]) -> SampleKind:
+    """What samples have: masks where their pixels are counted; images of one class are images alone."""
+    if "pixels" in facts:
+        return SampleKind.MASK
+    return SampleKind.CLASS if len(facts["classes"]) > 1 else SampleKind.IMAGE
 
 
 def _are_texts(value: object) -> bool:

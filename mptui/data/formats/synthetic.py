@@ -1,7 +1,8 @@
 """A set drawn on the spot: shapes of any colour on noisy ground, for when there is no data at hand.
 
-To classify, each class has an outline and a hue of its own, so that a first run shows within a minute that
-learning works; shade, ground, size, place and turn are random. To segment, only the outline tells the class.
+An image with a class holds one shape; each class has an outline and a hue of its own, so that a first run
+shows within a minute that learning works; shade, ground, size, place and turn are random. An image with a
+mask holds several shapes, and only the outline tells their classes.
 Every sample is a pure function of its request, in any process and on any day.
 """
 
@@ -14,14 +15,13 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
 
-from mptui.data.core.types import Dataset, Decoded, Mask, Pixels
+from mptui.data.core.types import Dataset, Decoded, Mask, Pixels, SampleKind
 
 CLASSES = ("circle", "ring", "square", "triangle", "star", "cross", "crescent", "bar")
 MASK_CLASSES = ("background", "circle", "square", "triangle")
 DEFAULT_SAMPLES = 4096
 
 Half = Literal["train", "val"]
-Task = Literal["classification", "segmentation"]
 Points = npt.NDArray[np.float64]
 """Corners [N, 2] of an outline within the unit circle; an outline that is cut out of another follows it."""
 Colour = npt.NDArray[np.floating]
@@ -41,7 +41,7 @@ class ShapesRequest:
     half: Half
     index: int
     side: int
-    task: Task
+    kind: SampleKind
 
     @property
     def name(self) -> str:
@@ -51,8 +51,8 @@ class ShapesRequest:
     def read(self, side_hint: int | None = None) -> Decoded:
         """Draw the sample; see `Request.read`."""
         rng = np.random.default_rng([self.seed, _HALF_NUMBER[self.half], self.index])
-        canvas = _Canvas(rng, self.side, grey=self.task == "classification")
-        if self.task == "classification":
+        canvas = _Canvas(rng, self.side, grey=self.kind is SampleKind.CLASS)
+        if self.kind is SampleKind.CLASS:
             label = self.index % len(CLASSES)
             canvas.draw(CLASSES[label], radius=rng.uniform(0.2, 0.42), hue=label / len(CLASSES))
             return Decoded(canvas.image(), label=label)
@@ -71,31 +71,31 @@ class ShapesSplit:
     half: Half
     samples: int
     side: int
-    task: Task
+    kind: SampleKind
 
     def __len__(self) -> int:
         return self.samples
 
     def request(self, index: int) -> ShapesRequest:
         """How to draw sample `index`."""
-        return ShapesRequest(self.seed, self.half, index, self.side, self.task)
+        return ShapesRequest(self.seed, self.half, index, self.side, self.kind)
 
 
-def shapes(task: Task, samples: int, side: int, seed: int) -> Dataset:
+def shapes(kind: SampleKind, samples: int, side: int, seed: int) -> Dataset:
     """The built-in set.
 
     Args:
-        task: One shape an image to name, or several to find.
+        kind: Of the samples: with classes or with masks.
         samples: Training images; the validation set is half as large.
         side: Pixels of a side.
         seed: Another seed draws other images.
     """
-    train = ShapesSplit(seed, "train", samples, side, task)
-    val = ShapesSplit(seed, "val", max(1, samples // 2), side, task)
-    if task == "segmentation":
-        return Dataset("shapes", task, MASK_CLASSES, train, val, sides=(side, side, side))
+    train = ShapesSplit(seed, "train", samples, side, kind)
+    val = ShapesSplit(seed, "val", max(1, samples // 2), side, kind)
+    if kind is SampleKind.MASK:
+        return Dataset("shapes", kind, MASK_CLASSES, train, val, sides=(side, side, side))
     counts = [len(range(label, samples, len(CLASSES))) for label in range(len(CLASSES))]
-    return Dataset("shapes", task, CLASSES, train, val, class_counts=counts, sides=(side, side, side))
+    return Dataset("shapes", kind, CLASSES, train, val, class_counts=counts, sides=(side, side, side))
 
 
 class _Canvas:

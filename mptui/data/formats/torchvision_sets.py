@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from mptui.data.core.types import Dataset
+from mptui.data.core.types import Dataset, SampleKind
 from mptui.data.decode.mask import MaskCoding
 from mptui.data.formats.image_folder import Found
 from mptui.data.formats.splits import ArraySplit, PathTable
@@ -47,7 +47,7 @@ class NamedSet:
     """Image files with their classes; None: the set is one array."""
     masks: Callable[[Any], Sequence[Any]] | None = None
     coding: MaskCoding | None = None
-    tasks: tuple[str, ...] = ("classification",)
+    kinds: tuple[SampleKind, ...] = (SampleKind.CLASS,)
 
 
 NAMED: dict[str, NamedSet] = {
@@ -74,7 +74,7 @@ NAMED: dict[str, NamedSet] = {
         files=lambda half: list(zip(half._images, half._labels, strict=True)),
         masks=lambda half: half._segs,
         coding=_TRIMAP,
-        tasks=("classification", "segmentation"),
+        kinds=(SampleKind.CLASS, SampleKind.MASK),
     ),
 }
 
@@ -125,7 +125,7 @@ def fetched(name: str, root: Path, should_stop: ShouldStop) -> None:
             )
 
 
-def open_files(name: str, root: Path, task: str) -> Found:
+def open_files(name: str, root: Path, kind: SampleKind) -> Found:
     """List the files of a set.
 
     Raises:
@@ -137,7 +137,7 @@ def open_files(name: str, root: Path, task: str) -> Found:
     pairs = [*known.files(train), *known.files(val)]
     images = PathTable(str(path) for path, _ in pairs)
     train_rows = len(known.files(train))
-    if task == "segmentation":
+    if kind is SampleKind.MASK:
         assert known.masks is not None
         masks = PathTable(str(path) for path in [*known.masks(train), *known.masks(val)])
         return Found(images, train_rows, masks=masks, coding=known.coding)
@@ -165,7 +165,7 @@ def open_arrays(name: str, root: Path) -> Dataset:
     classes = tuple(load_json(folder / "classes.json"))
     counts = np.bincount(train.labels, minlength=len(classes)).tolist()
     side = min(np.load(train.path, mmap_mode="r").shape[1:3])
-    return Dataset(name, "classification", classes, train, val, class_counts=counts, sides=(side, side, side))
+    return Dataset(name, SampleKind.CLASS, classes, train, val, class_counts=counts, sides=(side, side, side))
 
 
 def _halves(name: str, root: Path) -> tuple[Any, Any]:

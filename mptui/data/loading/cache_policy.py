@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from mptui.data.core.types import Dataset, Sides
+from mptui.data.core.types import Dataset, SampleKind, Sides
 from mptui.data.loading.ram_cache import stored_bytes
 from mptui.data.transforms.crop import Geometry
 from mptui.data.transforms.whole import device_bytes
@@ -64,7 +64,7 @@ def choose_cache(
     if asked == "off":
         return CacheChoice("off", "asked for")
     make = Geometry.for_training if augment else Geometry.for_validation
-    halves = make(dataset.task, side, resize), Geometry.for_validation(dataset.task, side, resize)
+    halves = make(dataset.kind, side, resize), Geometry.for_validation(dataset.kind, side, resize)
     refused, on_device = _on_device(dataset, halves, device, _SHARE_ASKED if asked == "device" else None)
     if asked == "device":
         if not refused:
@@ -72,7 +72,7 @@ def choose_cache(
         warning = f"data.cache = device: {on_device}; images are kept in memory (data.cache = ram)"
         return CacheChoice("ram", on_device, warning)
     needed = sum(
-        stored_bytes(geometry, dataset.task == "segmentation", len(split), sides_of(dataset, half))
+        stored_bytes(geometry, dataset.kind is SampleKind.MASK, len(split), sides_of(dataset, half))
         for half, (geometry, split) in enumerate(zip(halves, (dataset.train, dataset.val), strict=True))
     )
     budget = memory_room(_SHARE_ASKED if asked == "ram" else _SHARE)(0)
@@ -120,7 +120,7 @@ def _on_device(
         device: Where they would be kept.
         share: Of its free memory, what they may take; None: what they may take unasked.
     """
-    masks = dataset.task == "segmentation"
+    masks = dataset.kind is SampleKind.MASK
     if masks and dataset.has_ignored and halves[0].random:
         what = "masks have ignored pixels, which must be counted before they are on the device"
         return True, f"on {device.type}, {what}"

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from mptui.data.core.batch import Batch, Window
-from mptui.data.core.types import Problem, Sides, Split
+from mptui.data.core.types import Problem, SampleKind, Sides, Split
 from mptui.data.decode.device_jpeg import Decoding
 from mptui.data.loading.cache_policy import CacheMode, memory_room
 from mptui.data.loading.device_cache import Pass, Resident, load
@@ -39,7 +39,7 @@ class Loader:
 
     Args:
         split: The samples.
-        task: classification, segmentation, or diffusion: labels are of no use then, and images come noisy.
+        kind: What the samples have; batches of images alone come with noise.
         batch_size: Samples a batch.
         side: The side in pixels of what the network sees.
         resize: The shorter side in pixels that images are resized to first; None: `default_resize`.
@@ -74,7 +74,7 @@ class Loader:
         self,
         split: Split,
         *,
-        task: str,
+        kind: SampleKind,
         batch_size: int,
         side: int,
         resize: int | None = None,
@@ -105,21 +105,21 @@ class Loader:
         self._count, self._batch_size, self._side = len(split), batch_size, side
         self._device, self._seed, self._train = device, seed, train
         self._order = EpochOrder(len(split), batch_size, train, drop_last, seed)
-        noisy = task == "diffusion"
+        noisy = kind is SampleKind.IMAGE
         self._augment = train and augment and not noisy
         self.workers, self.cached, self._on_progress = workers, cache != "off", on_progress
         self._on_device = cache == "device"
         self._ahead = workers * prefetch
         self._alphas = (mixup_alpha, cutmix_alpha) if train and not noisy else (0.0, 0.0)
         self._pad_last = pad_last
-        random = Geometry.for_training(task, side, resize, crop_scale, crop_ratio)
-        self._geometry = random if self._augment else Geometry.for_validation(task, side, resize)
+        random = Geometry.for_training(kind, side, resize, crop_scale, crop_ratio)
+        self._geometry = random if self._augment else Geometry.for_validation(kind, side, resize)
         self._sizes = sizes
         self._shelf: StoredSplit | None = None
         if cache == "ram":
             room = cache_room or memory_room()
             split = self._shelf = StoredSplit(
-                split, self._geometry, masks=task == "segmentation", room=room, on_full=on_cache_full
+                split, self._geometry, masks=kind is SampleKind.MASK, room=room, on_full=on_cache_full
             )
         self._check_stop = check_stop
         self._pool = self._new_pool(workers)
@@ -129,7 +129,7 @@ class Loader:
             self._pool,
             self._bad,
             self._geometry,
-            masks=task == "segmentation",
+            masks=kind is SampleKind.MASK,
             classes=num_classes,
             seed=seed,
             whole=self._on_device and self._augment,

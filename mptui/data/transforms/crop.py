@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mptui.data.core.types import Mask, Pixels
+from mptui.data.core.types import Mask, Pixels, SampleKind
 from mptui.data.transforms.resample import flipped, resampled
 
 DRAWS = 7
@@ -34,9 +34,9 @@ class Geometry:
     cache mode and by every decoder, and views are cut from the result: so they do not depend on where images
     are kept.
 
-    Classification keeps proportions and cuts a square; segmentation squeezes the whole image into the square,
-    since each pixel of it counts; diffusion takes the largest square in the middle, whatever else is random:
-    what it is shown is what it learns to make.
+    Images in classes keep their proportions and a square is cut out of them. Images with masks are squeezed
+    into the square whole, since each of their pixels counts. Of images alone the largest square in the middle
+    is taken, with random crops too: a model learns to make what it is shown.
     """
 
     side: int
@@ -53,41 +53,41 @@ class Geometry:
     """Random crops: also flip top to bottom and turn by quarters, for images without an up."""
 
     @classmethod
-    def for_validation(cls, task: str, side: int, resize: int | None = None) -> "Geometry":
-        """One fixed view: the centre, or the whole image squeezed to a square (segmentation).
+    def for_validation(cls, kind: SampleKind, side: int, resize: int | None = None) -> "Geometry":
+        """One fixed view: the centre, or the whole image squeezed to a square (with masks).
 
         Args:
-            task: classification, segmentation or diffusion.
+            kind: What the samples have.
             side: Of the view in pixels.
             resize: The shorter side that images are resized to; None: `default_resize`.
         """
         resize = resize or default_resize(side)
-        if task == "classification":
+        if kind is SampleKind.CLASS:
             return cls(side, resize, keep_proportions=True, margin=_EVAL_MARGIN)
-        return cls(side, resize, keep_proportions=task == "diffusion")
+        return cls(side, resize, keep_proportions=kind is SampleKind.IMAGE)
 
     @classmethod
     def for_training(
         cls,
-        task: str,
+        kind: SampleKind,
         side: int,
         resize: int | None = None,
         crop_scale: tuple[float, float] | None = None,
         crop_ratio: tuple[float, float] = CROP_RATIO,
     ) -> "Geometry":
-        """Random resized crops and flips, for segmentation with all turns; diffusion has none.
+        """Random resized crops and flips, with masks in all turns; images alone have none.
 
         Args:
-            task: classification, segmentation or diffusion.
+            kind: What the samples have.
             side: Of the views in pixels.
             resize: The shorter side that images are resized to; None: `default_resize`.
             crop_scale: The range of a crop's share of the area; None: `default_crop_scale`.
             crop_ratio: The range of a crop's width over its height.
         """
-        crop_scale = crop_scale or default_crop_scale(task, side)
+        crop_scale = crop_scale or default_crop_scale(kind, side)
         if crop_scale is None:
-            return cls.for_validation(task, side, resize)
-        labels = task == "classification"
+            return cls.for_validation(kind, side, resize)
+        labels = kind is SampleKind.CLASS
         resize = resize or default_resize(side)
         return cls(side, resize, labels, crop_scale=crop_scale, crop_ratio=crop_ratio, all_turns=not labels)
 
@@ -102,15 +102,15 @@ def default_resize(side: int) -> int:
     return 2 * side
 
 
-def default_crop_scale(task: str, side: int) -> tuple[float, float] | None:
-    """The range of a random crop's share of the area, or None where a task has no random crops.
+def default_crop_scale(kind: SampleKind, side: int) -> tuple[float, float] | None:
+    """The range of a random crop's share of the area, or None where there are no random crops.
 
     From 128 pixels on it is that of Inception and of torchvision's RandomResizedCrop; 8 % of a smaller
     picture shows nothing. Masks are cropped less, since a crop of a mask may hold one class alone.
     """
-    if task == "classification":
+    if kind is SampleKind.CLASS:
         return (0.08, 1.0) if side >= 128 else (0.35, 1.0)
-    return (0.4, 1.0) if task == "segmentation" else None
+    return (0.4, 1.0) if kind is SampleKind.MASK else None
 
 
 def views(

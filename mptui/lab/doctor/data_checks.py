@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterator
 
-from mptui.data.core.types import Dataset
+from mptui.data.core.types import Dataset, SampleKind
 from mptui.data.formats.open import open_dataset
 from mptui.errors import MptuiError
 from mptui.lab.doctor.findings import Finding, advice, ok, told
 from mptui.runs.planning.plan import Plan
+from mptui.tasks.samples import SAMPLE_KINDS
 
 _MOST_NAMED = 20
 _UNEVEN = 10
@@ -25,7 +26,7 @@ def check_data(plan: Plan, on_progress: Callable[[int, int], None]) -> list[Find
     try:
         dataset = open_dataset(
             config.data,
-            task=plan.task,
+            kind=SAMPLE_KINDS[plan.task],
             side=int(config.data.image_size or 0),
             seed=config.training.seed,
             on_progress=on_progress,
@@ -37,20 +38,20 @@ def check_data(plan: Plan, on_progress: Callable[[int, int], None]) -> list[Find
     do = "see how the data is laid out in the README"
     said = [advice("data", "warning", warning, do) for warning in warnings]
     return [
-        _summary(dataset),
+        _summary(dataset, plan.task),
         *_problems(dataset, config.data.bad_sample_budget),
         *said,
         *_fit(dataset, plan),
     ]
 
 
-def _summary(dataset: Dataset) -> Finding:
+def _summary(dataset: Dataset, task: str) -> Finding:
     sides = "" if dataset.sides is None else ", shorter sides {}/{}/{} px".format(*dataset.sides)
     return ok(
         "data",
         "data",
         f"{dataset.name}: {len(dataset.train):,} training and {len(dataset.val):,} validation images for "
-        f"{dataset.task}, {len(dataset.classes)} classes{sides}",
+        f"{task}, {len(dataset.classes)} classes{sides}",
     )
 
 
@@ -65,7 +66,7 @@ def _problems(dataset: Dataset, budget: float) -> Iterator[Finding]:
 
 def _fit(dataset: Dataset, plan: Plan) -> Iterator[Finding]:
     counts = [count for count in dataset.class_counts if count]
-    if dataset.task == "classification" and counts and max(counts) > _UNEVEN * min(counts):
+    if dataset.kind is SampleKind.CLASS and counts and max(counts) > _UNEVEN * min(counts):
         largest, smallest = (
             dataset.classes[list(dataset.class_counts).index(pick(counts))] for pick in (max, min)
         )

@@ -28,6 +28,7 @@ from mptui.registry.optimizers import OPTIMIZERS
 from mptui.runs.planning.decoders import cant_decode, with_decoder
 from mptui.runs.planning.plan import Plan
 from mptui.tasks.registry import build_task
+from mptui.tasks.samples import SAMPLE_KINDS
 from mptui.text import clean
 
 Emit = Callable[[Event], None]
@@ -67,7 +68,7 @@ def check_inputs(plan: Plan) -> None:
         DataError: The folder is missing, has no layout that is known, or is for another task.
     """
     model, data = plan.config.model, plan.config.data
-    check_data(data, plan.task)
+    check_data(data, SAMPLE_KINDS[plan.task])
     zoo.check(model, plan.task, int(data.image_size or 0))
     if model.weights is not None:
         check_file(Path(model.weights))
@@ -162,7 +163,7 @@ def _with_decoder(plan: Plan, dataset: Dataset, emit: Emit) -> Plan:
 def _scanned(plan: Plan, side: int, emit: Emit, mailbox: Mailbox) -> Dataset:
     return open_dataset(
         plan.config.data,
-        task=plan.task,
+        kind=SAMPLE_KINDS[plan.task],
         side=side,
         seed=plan.config.training.seed,
         on_progress=PacedProgress(emit, "scanning"),
@@ -300,7 +301,7 @@ class LoaderMaker:
         side = int(data.image_size or 0)
         return Loader(
             split,
-            task=self.plan.task,
+            kind=SAMPLE_KINDS[self.plan.task],
             batch_size=training.batch_size,
             side=side,
             resize=data.resize,

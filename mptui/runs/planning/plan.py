@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mptui.config.keys import TASKS
 from mptui.config.merge import Resolved, resolve, task_of_model
 from mptui.config.schema import DataConfig, RunConfig, TaskName
-from mptui.data.formats.open import task_of
+from mptui.data.core.types import SampleKind
+from mptui.data.formats.open import kind_of
 from mptui.data.transforms.crop import default_crop_scale, default_resize
 from mptui.errors import ConfigError
 from mptui.hardware.advice import PrecisionChoice, choose_precision, default_workers
@@ -18,6 +18,7 @@ from mptui.hardware.devices import Device, Machine, default_reason, find_machine
 from mptui.io.places import absolute
 from mptui.runs.planning.ranks import check_single_process
 from mptui.runs.planning.rates import rate_notes
+from mptui.tasks.samples import SAMPLE_KINDS, task_for
 
 BUILT_IN = "shapes"
 
@@ -130,11 +131,10 @@ def _for_its_task(request: Request) -> Resolved:
     first = resolved_for(None)
     if first.task is not None:
         return first
-    of_data = task_of(first.config.data)
-    return resolved_for(next((task for task in TASKS if task == of_data), "classification"))
+    return resolved_for(task_for(kind_of(first.config.data) or SampleKind.CLASS))
 
 
-def _views(data: DataConfig, task: str, side: int) -> dict[str, Any]:
+def _views(data: DataConfig, kind: SampleKind, side: int) -> dict[str, Any]:
     """What is left open of how views are cut.
 
     Raises:
@@ -146,7 +146,7 @@ def _views(data: DataConfig, task: str, side: int) -> dict[str, Any]:
             hint=f"set data.resize to {side} or more, or data.image_size to {data.resize}",
         )
     changes: dict[str, Any] = {} if data.resize is not None else {"resize": default_resize(side)}
-    scale = default_crop_scale(task, side)
+    scale = default_crop_scale(kind, side)
     if data.crop_scale is None and scale is not None:
         changes["crop_scale"] = list(scale)
     return changes
@@ -176,9 +176,8 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
     if data.image_size is None:
         changes["image_size"] = defaults.get(f"{model.name}_side", defaults["side"])
         sources["data.image_size"] = why
-    changes |= _views(
-        data, str(task_of_model(str(model.name))), int(changes.get("image_size") or data.image_size or 0)
-    )
+    kind = SAMPLE_KINDS[task_of_model(str(model.name))]
+    changes |= _views(data, kind, int(changes.get("image_size") or data.image_size or 0))
     sources |= {
         f"data.{key}": "chosen: by data.image_size" for key in ("resize", "crop_scale") if key in changes
     }
