@@ -38,9 +38,10 @@ class Setting:
         kind: Any = self.field.annotation
         if kind is bool:
             return ["true", "false"]
-        for registry in (part.registry for part in self.field.metadata if isinstance(part, OneOf)):
-            return list(registry)
         words = get_args(kind)
+        of_items = [part for word in words for part in getattr(word, "__metadata__", ())]
+        for registry in (p.registry for p in (*self.field.metadata, *of_items) if isinstance(p, OneOf)):
+            return list(registry)
         if bool in words:
             return ["true", "false", *(word for inner in words for word in get_args(inner))]
         return [str(word) for word in words] if words and all(isinstance(word, str) for word in words) else []

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mptui.config.one_of import OneOf
 from mptui.registry.optimizers import OPTIMIZERS
+from mptui.registry.trackers import TRACKERS
 
 PrecisionMode = Literal["auto", "bf16", "fp16", "fp32"]
 CompileMode = Literal["off", "default", "reduce-overhead", "max-autotune"]
@@ -225,6 +226,8 @@ class LoggingConfig(Table):
 
     step_interval_s: Annotated[float, Field(ge=0)] = 0.5
     """Seconds between two step events; 0: one for each step."""
+    trackers: list[Annotated[str, OneOf(TRACKERS)]] = []
+    """Experiment trackers that log the run's metrics."""
     tensorboard: bool = False
     """Write TensorBoard files into the run directory."""
     wandb_project: str | None = None

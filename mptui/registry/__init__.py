@@ -1,1 +1,1 @@
-"""What a run can name: networks, tasks and optimizers. Reading these dictionaries imports no torch."""
+"""What a run can name: networks, tasks, optimizers, trackers. Reading these dictionaries imports no torch."""

@@ -7,7 +7,9 @@ import pytest
 
 from mptui.config.schema import LoggingConfig, RunConfig
 from mptui.events import EpochFinished, Step, Validated, Warned
-from mptui.runs import trackers
+from mptui.registry.trackers import TRACKERS, TrackerSpec
+from mptui.runs.trackers.follow import follow, scalars_of
+from mptui.runs.trackers.weights_and_biases import NAME
 from mptui.runs.view.event_buffer import EventBuffer
 
 STEP = Step(
@@ -35,8 +37,9 @@ class Broken:
 @pytest.mark.parametrize("call", ["log", "close"])
 def test_one_that_fails_ends_no_run(tmp_path, monkeypatch, call):
     broken, told, buffer = Broken(call), [], EventBuffer()
-    monkeypatch.setattr(trackers, "_open", lambda *_: [broken])
-    with trackers.follow(RunConfig(), tmp_path, lambda: buffer, lambda *warning: told.append(warning)):
+    monkeypatch.setitem(TRACKERS, "broken", TrackerSpec(open=lambda *_: broken, package="broken"))
+    config = RunConfig(logging=LoggingConfig(trackers=["broken"]))
+    with follow(config, tmp_path, lambda: buffer, lambda *warning: told.append(warning)):
         buffer.put(STEP)
     assert broken.logged == [(3, 0.5)]
     ((code, message),) = told
@@ -84,7 +87,7 @@ FINISHED = EpochFinished(
     ids=["step", "step without figures", "validation", "epoch", "warning"],
 )
 def test_a_tracker_gets_every_scalar_of_an_event(event, scalars):
-    assert trackers.scalars_of(event) == scalars
+    assert scalars_of(event) == scalars
 
 
 class FakeWandb:
@@ -113,7 +116,7 @@ def wandb(monkeypatch):
 
 def opened_by(wandb, run):
     config = RunConfig(logging=LoggingConfig(wandb_project="p"))
-    with trackers.follow(config, run, EventBuffer, lambda *warning: pytest.fail(str(warning))):
+    with follow(config, run, EventBuffer, lambda *warning: pytest.fail(str(warning))):
         pass
     options = wandb.opened[-1]
     assert options["resume"] == "allow"
@@ -131,6 +134,6 @@ def test_a_resumed_run_goes_on_as_the_same_run_at_wandb(tmp_path, wandb):
 
 @pytest.mark.parametrize("text", ["", "[]", '{"wandb_id": 3}', '{"wandb_id": "a/b"}', "[" * 5000])
 def test_an_id_that_cant_be_read_is_made_anew(tmp_path, wandb, text):
-    (tmp_path / trackers.NAME).write_text(text)
+    (tmp_path / NAME).write_text(text)
     first = opened_by(wandb, tmp_path)
     assert opened_by(wandb, tmp_path) == first

@@ -11,6 +11,7 @@ from mptui.errors import MptuiError
 from mptui.hardware.advice import default_workers, recommend
 from mptui.hardware.devices import Machine
 from mptui.lab.doctor.findings import Area, Finding, advice, error, ok, told
+from mptui.registry.trackers import chosen_trackers
 from mptui.runs.planning.plan import Plan, Request, plan_run
 from mptui.runs.planning.rates import effective_words, rate_notes
 
@@ -137,8 +138,6 @@ def _guards(plan: Plan) -> Iterator[Finding]:
 
 
 def _trackers(plan: Plan) -> Iterator[Finding]:
-    logging = plan.config.logging
-    wanted = {"tensorboard": logging.tensorboard, "wandb": logging.wandb_project is not None}
-    for name, is_wanted in wanted.items():
-        if is_wanted and find_spec(name) is None:
-            yield error(_AREA, "logging", f"{name} is asked for and not installed", f"pip install {name}")
+    for name, spec in chosen_trackers(plan.config.logging.model_dump()).items():
+        if find_spec(spec.package) is None:
+            yield error(_AREA, "logging", f"{name} is not installed", f"pip install {spec.package}")

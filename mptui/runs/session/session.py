@@ -59,7 +59,7 @@ from mptui.runs.store.data_record import note_data
 from mptui.runs.store.environment import describe_environment, redact
 from mptui.runs.store.ownership import Ownership
 from mptui.runs.store.writer import Records
-from mptui.runs.trackers import follow
+from mptui.runs.trackers.follow import follow
 from mptui.runs.view.event_buffer import EventBuffer
 from mptui.text import clean
 

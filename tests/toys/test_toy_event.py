@@ -1,0 +1,118 @@
+"""A new event is its class and one entry of `EVENTS`: all that reads the events of a run knows it."""
+
+import io
+import json
+import os
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+import pytest
+from rich.console import Console
+
+from mptui.cli.console import Plain
+from mptui.events import Event, Validated
+from mptui.runs.planning.plan import Request, plan_run
+from mptui.runs.session.session import Session
+from mptui.runs.store.directory import create_run, read_summary
+from mptui.runs.store.index import read_run
+from mptui.runs.trackers.follow import scalars_of
+from mptui.runs.view.events.event_registry import EVENTS
+from mptui.runs.view.events.event_spec import EventSpec
+from mptui.runs.view.run_view import RunView
+
+LIMIT_S = 300.0
+TINY = {
+    "model.name": "unet",
+    "model.width": 2,
+    "model.depth": 1,
+    "data.name": "shapes",
+    "data.image_size": 16,
+    "data.samples": 16,
+    "data.workers": 0,
+    "training.batch_size": 8,
+    "training.epochs": 1,
+    "hardware.device": "cpu",
+    "speed.compile": "off",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharpness(Event):
+    """The sharpness of the loss was measured."""
+
+    kind: ClassVar[str] = "sharpness"
+
+    value: float
+
+
+def show(view, event):
+    view.record("sharpness", "largest", event.step, event.value)
+
+
+def summarize(document, event):
+    document["sharpness"] = event.value
+
+
+SPEC = EventSpec(
+    event=Sharpness,
+    handle=show,
+    log_lines=lambda event: [(f"sharpness {event.value}", "quiet")],
+    console_lines=lambda event: [f"sharpness: {event.value}"],
+    summarize=summarize,
+    scalars=lambda event: [("val/sharpness", event.value)],
+)
+
+
+class MeasuringSession(Session):
+    """Emits the event after each validation."""
+
+    def _emit(self, event):
+        super()._emit(event)
+        if isinstance(event, Validated):
+            super()._emit(Sharpness(step=event.step, value=2.5))
+
+
+@pytest.fixture
+def ended(monkeypatch, tmp_path):
+    """A run of two steps with one such event: its directory, and the events that it emitted."""
+    monkeypatch.setitem(EVENTS, "sharpness", SPEC)
+    flags = {key: ("test", value) for key, value in TINY.items()}
+    run = create_run(tmp_path, "test", "unet", "run")
+    session = MeasuringSession(plan_run(Request("stable", flags, (), os.environ)), run)
+    heard = session.listen()
+    session.start()
+    assert session.wait(LIMIT_S)
+    assert session.result.exit_code == 0
+    return run, heard.drain()
+
+
+def is_shown(view):
+    return view.histories["sharpness"]["largest"].tail(1).tolist() == [2.5] and "sharpness 2.5" in [
+        line.text for line in view.log
+    ]
+
+
+def test_it_is_in_the_files_the_view_the_log_the_console_and_the_trackers(ended):
+    run, events = ended
+    (event,) = [each for each in events if isinstance(each, Sharpness)]
+
+    records = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    assert [(each["step"], each["value"]) for each in records if each["event"] == "sharpness"] == [(2, 2.5)]
+    assert read_summary(run)["sharpness"] == 2.5
+
+    live, out = RunView(), io.StringIO()
+    console = Plain(Console(file=out), ("on", "off"))
+    for each in events:
+        live.handle(each)
+        console.handle(each)
+    assert is_shown(live)
+    assert is_shown(read_run(run))
+    assert "\nsharpness: 2.5\n" in out.getvalue()
+    assert scalars_of(event) == {"val/sharpness": 2.5}
+
+
+def test_an_entry_without_one_of_the_handlers_is_an_error():
+    given = {field.name: getattr(SPEC, field.name) for field in fields(SPEC)}
+    del given["console_lines"]
+    with pytest.raises(TypeError, match="console_lines"):
+        EventSpec(**given)
