@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 Read = Callable[[Any], Any]
 
@@ -19,10 +19,12 @@ _MOST = 2**63
 
 
 def reader_of(kind: Any) -> Read:  # noqa: ANN401 - any annotation
-    """The reader of a type of str, int, bool, float, None, dataclasses, list and dict with text for keys."""
+    """The reader of str, int, bool, float, None, literals, dataclasses, list, and dict with text for keys."""
     if isinstance(kind, UnionType):
         (inner,) = (reader_of(part) for part in get_args(kind) if part is not NoneType)
         return lambda value: None if value is None else inner(value)
+    if get_origin(kind) is Literal:
+        return lambda value: get_args(kind)[get_args(kind).index(value)]
     if get_origin(kind) is list:
         item = reader_of(get_args(kind)[0])
         return lambda value: [item(each) for each in _of(list, value)]

@@ -1,49 +1,34 @@
-"""What is known of a run, as JSON and back: what a screen shows at once, however long the run is.
+"""The state of a view as JSON and back, so that a screen shows a run at once, however long it is.
 
-Read as a file from outside is: each value by its type, each text made safe, nothing beyond the limits that
-hold for a view that was folded from events.
+The document is read as a file from outside: each value by its type, each text made safe, nothing beyond the
+limits that hold for a view of events.
 """
 
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, get_args
 
 from mptui.codec import finite_json, from_record, to_record
-from mptui.events import (
-    Advice,
-    Alert,
-    DeviceSample,
-    Event,
-    LossScale,
-    Numerics,
-    Progress,
-    RunFinished,
-    RunStarted,
-    Step,
-    Validated,
-)
+from mptui.events import Event
 from mptui.fields import as_time, reader_of
 from mptui.runs.view.cleaned import cleaned
 from mptui.runs.view.eta import Pace
 from mptui.runs.view.log_lines import LogLine, Tone
 from mptui.runs.view.metric_history import History, SavedHistory
 from mptui.runs.view.run_view import RunView
-from mptui.runs.view.view_state import EPOCHS_KEPT, LOG_LINES, MARKS, METRICS, OPEN_COMMANDS, Mark
+from mptui.runs.view.view_state import (
+    EPOCHS_KEPT,
+    LOG_LINES,
+    MARKS,
+    METRICS,
+    OPEN_COMMANDS,
+    LatestEvents,
+    Mark,
+    PlainState,
+)
 from mptui.text import clean
 
-_EVENTS: dict[str, type[Event]] = {
-    "started": RunStarted,
-    "finished": RunFinished,
-    "progress": Progress,
-    "latest": Step,
-    "device": DeviceSample,
-    "validation": Validated,
-    "advice": Advice,
-    "alert": Alert,
-    "numerics": Numerics,
-    "loss_scale": LossScale,
-}
-"""Attributes of a view that hold the last event of a kind, or None."""
+_EVENTS: dict[str, type[Event]] = {each.name: get_args(each.type)[0] for each in fields(LatestEvents)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +37,9 @@ class _Line:
 
     time: float
     text: str
-    tone: str
+    tone: Tone
     command: str | None
     in_log: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    step: int
-    label: str
-    tone: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,33 +57,11 @@ class _Best:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plain:
-    """The attributes of a view that are plain values, under their own names."""
-
-    profile: str
-    precision: str
-    phase: str
-    phase_detail: str
-    phase_since: float | None
-    phase_expected_s: float | None
-    paused: bool
-    compiled: bool
-    step: int
-    time: float
-    epoch: int
-    epochs: int
-    skipped_steps: int
-    skip_streak: int
-    last_skip: int | None
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Saved:
-    plain: _Plain
+    plain: PlainState
     pace: Pace
     best: list[_Best]
-    marks: list[_Mark]
+    marks: list[Mark]
     lines: list[_Line]
     skips: SavedHistory
     curves: list[_Curve]
@@ -118,10 +74,10 @@ _read = reader_of(_Saved)
 def to_document(view: RunView) -> dict[str, Any]:
     """Return all of a view, ready for JSON."""
     saved = _Saved(
-        plain=_Plain(**{name: getattr(view, name) for name in _Plain.__slots__}),
+        plain=PlainState(**{each.name: getattr(view, each.name) for each in fields(PlainState)}),
         pace=view.pace,
         best=[_Best(chart, *best) for chart, best in view.best.items()],
-        marks=[_Mark(mark.step, mark.label, mark.tone) for mark in view.marks],
+        marks=list(view.marks),
         lines=_lines(view),
         skips=view.skips.saved(),
         curves=[
@@ -146,15 +102,14 @@ def from_document(document: dict[str, Any]) -> RunView:
     if len(saved.curves) > METRICS or len(saved.by_epoch) > METRICS or len(saved.marks) > MARKS:
         raise ValueError("too much for a view")
     view = RunView()
-    for name in _Plain.__slots__:
-        value = getattr(saved.plain, name)
+    for name, value in vars(saved.plain).items():
         setattr(view, name, clean(value) if isinstance(value, str) else value)
     as_time(view.time)
     for name, kind in _EVENTS.items():
         setattr(view, name, _event(document["events"][name], kind))
     view.pace = saved.pace
     view.best = {clean(best.chart, 24): (best.step, best.value) for best in saved.best}
-    view.marks.extend(Mark(mark.step, clean(mark.label, 32), _tone(mark.tone)) for mark in saved.marks)
+    view.marks.extend(Mark(mark.step, clean(mark.label, 32), mark.tone) for mark in saved.marks)
     _put_lines(view, saved.lines)
     view.skips = History.loaded(saved.skips)
     for curve in saved.curves:
@@ -181,18 +136,11 @@ def _put_lines(view: RunView, lines: list[_Line]) -> None:
         raise ValueError("too much for a log")
     log: deque[LogLine] = view.log
     for each in lines:
-        line = LogLine(as_time(each.time), clean(each.text), _tone(each.tone))
+        line = LogLine(as_time(each.time), clean(each.text), each.tone)
         if each.in_log:
             log.append(line)
         if each.command is not None:
             view.commands[clean(each.command)] = line
-
-
-def _tone(word: str) -> Tone:
-    for tone in get_args(Tone):
-        if word == tone:
-            return tone  # type: ignore[no-any-return]
-    raise ValueError("no tone")
 
 
 def _record(event: Event | None) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ of its kind, which calls the operations here.
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mptui.events import (
     Advice,
@@ -47,44 +47,56 @@ class Mark:
     tone: Tone = "plain"
 
 
-class ViewState:
+@dataclass(eq=False)
+class PlainState:
+    """What a view knows in plain values; each is saved under its own name."""
+
+    profile: str = ""
+    precision: str = ""
+    phase: str = "starting"
+    phase_detail: str = ""
+    phase_since: float | None = None
+    phase_expected_s: float | None = None
+    paused: bool = False
+    compiled: bool = False
+    step: int = 0
+    time: float = 0.0
+    epoch: int = 0
+    epochs: int = 0
+    skipped_steps: int = 0
+    skip_streak: int = 0
+    last_skip: int | None = None
+    version: int = 0
+
+
+@dataclass(eq=False)
+class LatestEvents:
+    """The latest event of each kind that is shown as it is; each is saved under its own name."""
+
+    started: RunStarted | None = None
+    finished: RunFinished | None = None
+    progress: Progress | None = None
+    latest: Step | None = None
+    device: DeviceSample | None = None
+    validation: Validated | None = None
+    advice: Advice | None = None
+    alert: Alert | None = None
+    numerics: Numerics | None = None
+    loss_scale: LossScale | None = None
+
+
+@dataclass(eq=False)
+class ViewState(PlainState, LatestEvents):
     """All that a screen shows of a run."""
 
-    def __init__(self) -> None:
-        self.started: RunStarted | None = None
-        self.finished: RunFinished | None = None
-        self.profile = ""
-        self.precision = ""
-        self.phase = "starting"
-        self.phase_detail = ""
-        self.phase_since: float | None = None
-        self.phase_expected_s: float | None = None
-        self.paused = False
-        self.compiled = False
-        self.progress: Progress | None = None
-        self.step = 0
-        self.time = 0.0
-        self.epoch = 0
-        self.epochs = 0
-        self.latest: Step | None = None
-        self.device: DeviceSample | None = None
-        self.validation: Validated | None = None
-        self.advice: Advice | None = None
-        self.alert: Alert | None = None
-        self.numerics: Numerics | None = None
-        self.skipped_steps = 0
-        self.skip_streak = 0
-        self.loss_scale: LossScale | None = None
-        self.last_skip: int | None = None
-        self.best: dict[str, tuple[int, float]] = {}
-        self.histories: dict[str, dict[str, History]] = {}
-        self.by_epoch: dict[str, History] = {}
-        self.skips = History()
-        self.marks: deque[Mark] = deque(maxlen=MARKS)
-        self.log: deque[LogLine] = deque(maxlen=LOG_LINES)
-        self.pace = Pace()
-        self.version = 0
-        self.commands: dict[str, LogLine] = {}
+    best: dict[str, tuple[int, float]] = field(default_factory=dict)
+    histories: dict[str, dict[str, History]] = field(default_factory=dict)
+    by_epoch: dict[str, History] = field(default_factory=dict)
+    skips: History = field(default_factory=History)
+    marks: deque[Mark] = field(default_factory=lambda: deque(maxlen=MARKS))
+    log: deque[LogLine] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
+    pace: Pace = field(default_factory=Pace)
+    commands: dict[str, LogLine] = field(default_factory=dict)
 
     def history(self, chart: str, series: str) -> History | None:
         """Return the history of a metric, created on first use; None beyond `METRICS` of them."""
