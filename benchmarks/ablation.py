@@ -12,7 +12,6 @@ round of one part. A part of some switches adds nothing to `everything` and to w
 are of all switches.
 """
 
-import argparse
 import json
 import signal
 import statistics
@@ -120,9 +119,7 @@ def _kept_parts(name: str) -> list[Document]:
 
 def main() -> None:
     """Measure, and write results/bench-SUBJECT.json or results/tune-SUBJECT.json."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = common.parser_of(__doc__)
     parser.add_argument("command", choices=["bench", "tune"])
     parser.add_argument("subject", choices=list(SUBJECTS))
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of a bench")

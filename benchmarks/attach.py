@@ -8,7 +8,6 @@ last step of the journal and how the run ended. The journal lies in the page cac
 writes it; it has no index, as that of a run of an older version. With one, see `benchmarks.long_run`.
 """
 
-import argparse
 import itertools
 import json
 import statistics
@@ -16,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.common import save
+from benchmarks.common import parser_of, save
 from mptui.codec import to_record
 from mptui.events import EpochStarted, Event, Step
 from mptui.runs.store.directory import CONFIG
@@ -29,9 +28,7 @@ EPOCHS = 120
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=7)
     given = parser.parse_args()

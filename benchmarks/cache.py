@@ -34,7 +34,7 @@ import psutil
 import torch
 from PIL import Image
 
-from benchmarks.common import alternate, cpu_s, ratios, save
+from benchmarks.common import alternate, cpu_s, parser_of, ratios, save
 from benchmarks.photos import photos_of, prepared
 from mptui.config.schema import DataConfig
 from mptui.data.convert.convert import ConversionRequest, prepare_set
@@ -216,9 +216,7 @@ def scans(files: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, and write results/cache.json."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--photos", type=Path)
     parser.add_argument("--originals", type=Path, help="photographs to make the photos of")

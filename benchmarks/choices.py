@@ -8,7 +8,6 @@ every candidate takes steps of its own, alternated: their medians over all trial
 right where no candidate is faster by more than the margin that `auto` asks of it.
 """
 
-import argparse
 import os
 import statistics
 import tempfile
@@ -18,7 +17,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import RESNET18, Network, ratios, save, turn
+from benchmarks.common import RESNET18, Network, parser_of, ratios, save, turn
 from mptui.data.formats.open import open_dataset
 from mptui.engine.autotune.select import Candidates, layouts, precisions, updates
 from mptui.engine.autotune.step_timer import StepTimer
@@ -139,9 +138,7 @@ def _right(kind: str, choice: dict[str, str], seconds: dict[str, float]) -> bool
 
 def main() -> None:
     """Measure, and write results/choices.json."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--trials", type=int, default=5)
     parser.add_argument("--case", choices=list(CASES))
     arguments = parser.parse_args()

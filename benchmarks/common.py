@@ -1,5 +1,6 @@
 """What the benchmarks share: networks, the machine, rounds in ABBA order, medians, the JSON they leave."""
 
+import argparse
 import json
 import platform
 import statistics
@@ -26,6 +27,11 @@ class Network:
 
 RESNET18, RESNET50 = Network("resnet18", 64, 32), Network("resnet50", 64, 16)
 """Those that a run is asked to choose and to compile for."""
+
+
+def parser_of(manual: str | None) -> argparse.ArgumentParser:
+    """A parser of the arguments of a benchmark, whose module's docstring is its manual."""
+    return argparse.ArgumentParser(description=manual, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def machine() -> dict[str, Any]:

@@ -28,7 +28,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.common import RESNET18, RESNET50, Network, ratios, save, spread, turn
+from benchmarks.common import RESNET18, RESNET50, Network, parser_of, ratios, save, spread, turn
 from mptui.events import PhaseChanged
 from mptui.hardware.memory import keep_freed_memory
 from mptui.runs.store.journal import read_journal
@@ -234,9 +234,7 @@ def told_of_blocks(
 
 def main() -> None:
     """Measure, and write results/compiling.json."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--case", choices=list(CASES))
     parser.add_argument("--blocks", action="store_true")

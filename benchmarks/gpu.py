@@ -11,7 +11,6 @@ by themselves, and `decoding.py` who decodes JPEG files faster; that no step wai
 (pytest -m gpu).
 """
 
-import argparse
 import random
 import statistics
 import tempfile
@@ -26,7 +25,7 @@ import torch
 from PIL import Image
 
 from benchmarks.asked import GPU, GPU_MEMORY, GPU_PHOTOS, OnGpu
-from benchmarks.common import alternate, ratios, save
+from benchmarks.common import alternate, parser_of, ratios, save
 from benchmarks.floors import ceilings
 from benchmarks.peers import floor
 from benchmarks.sides import SIDES, figures, missing
@@ -137,9 +136,7 @@ def _folder(case: Case, side: int) -> Iterator[str]:
 
 def main() -> None:
     """Measure, and write results/gpu.json."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=[*GPU, "photos"])
     parser.add_argument("--compile", default="default", help="of all that is compared")

@@ -9,7 +9,6 @@ counts too. A snapshot comes once in `guards.snapshot_every` steps, which would 
 is timed by itself and added as its share of a step.
 """
 
-import argparse
 import statistics
 import tempfile
 import time
@@ -23,7 +22,7 @@ from typing import Any
 import torch
 
 from benchmarks import asked
-from benchmarks.common import save, turn
+from benchmarks.common import parser_of, save, turn
 from benchmarks.subjects import CASES as SUBJECTS
 from benchmarks.subjects import TINY, Case, make_trainer
 from mptui.data.core.batch import Batch, Window
@@ -152,9 +151,7 @@ def _snapshot(trainer: Trainer, step: Stepper) -> float:
 
 def main() -> None:
     """Measure, and write results/guards.json."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--only", choices=list(BLOCKS))
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -33,7 +33,7 @@ import simplejpeg
 import torch
 from PIL import Image
 
-from benchmarks.common import alternate, cpu_s, ratios, save
+from benchmarks.common import alternate, cpu_s, parser_of, ratios, save
 from benchmarks.photos import SHARES, imagefolder, photos_of, prepared
 from mptui.data.core.rng import RandomStream, uniforms
 from mptui.data.core.types import SampleKind
@@ -231,9 +231,7 @@ def wait_of_a_run(root: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, and write results/input.json."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--photos", type=Path)
     parser.add_argument("--originals", type=Path, help="photographs to make the photos of")

@@ -16,7 +16,6 @@ journal is the long one. Both journals end a while after their index, as that of
 sides alternate.
 """
 
-import argparse
 import gc
 import shutil
 import subprocess
@@ -30,7 +29,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks import attach
-from benchmarks.common import alternate, ratios, save
+from benchmarks.common import alternate, parser_of, ratios, save
 from mptui.events import Event, Step
 from mptui.runs.store.directory import CONFIG
 from mptui.runs.store.index import NAME as INDEX
@@ -204,9 +203,7 @@ def resumed(run: Path) -> float:
 
 def main() -> None:
     """Measure, and write results/long_run.json."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--steps", type=int, default=10_000_000)
     parser.add_argument("--each-step", action="store_true")
     parser.add_argument("--rounds", type=int, default=5)

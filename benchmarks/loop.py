@@ -8,7 +8,6 @@ of turns that alternate, by the thread's processor time. Both have their data in
 runs beside each other.
 """
 
-import argparse
 import statistics
 import tempfile
 import time
@@ -22,7 +21,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks import asked
-from benchmarks.common import save, turn
+from benchmarks.common import parser_of, save, turn
 from benchmarks.subjects import CASES, TINY, Batches, Stamps, make_trainer, tiny_network
 from mptui.data.core.batch import Window
 from mptui.engine.trainer import Trainer
@@ -101,9 +100,7 @@ def measure() -> dict[str, Any]:
 
 def main() -> None:
     """Measure, and write results/loop.json."""
-    argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    ).parse_args()
+    parser_of(__doc__).parse_args()
     save("loop", {"asked_at_most_us": asked.LOOP_TINY_US, **measure()})
 
 

@@ -7,7 +7,6 @@ looks at one step in a while only, so its own cost is that of a look times how o
 `NUMERICS_BUDGET` by the lens itself.
 """
 
-import argparse
 import statistics
 import time
 from contextlib import nullcontext
@@ -16,7 +15,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import alternate, ratios, save
+from benchmarks.common import alternate, parser_of, ratios, save
 from mptui.config.schema import ModelConfig
 from mptui.engine.numerics.monitor import EVERY_S, SAMPLED
 from mptui.engine.numerics.probe import Look
@@ -67,7 +66,7 @@ class Steps:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--model", default="resnet18")
     parser.add_argument("--side", type=int, default=64)
     parser.add_argument("--batch", type=int, default=32)

@@ -16,7 +16,6 @@ disturbs less. What the machine reaches on a large product and a large copy is m
 gives the floor that physics sets.
 """
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -25,7 +24,7 @@ from typing import Any
 import torch
 
 from benchmarks.asked import PEERS
-from benchmarks.common import alternate, ratios, rotate, save
+from benchmarks.common import alternate, parser_of, ratios, rotate, save
 from benchmarks.floors import ceilings, work_of
 from benchmarks.relay import relay
 from benchmarks.sides import DTYPES, SIDES, figures, missing
@@ -85,9 +84,7 @@ def floor(case: Case, reached: Mapping[str, float]) -> dict[str, float]:
 
 def main() -> None:
     """Measure, and write results/peers.json; on a GPU results/peers-cuda.json."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=14)
     parser.add_argument("--only", choices=sorted({*CASES, *ON_GPU}))
     parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))

@@ -9,7 +9,6 @@ takes longer than as many steps without one is what the save cost. The share is 
 machine whose processors the training keeps busy, and it says so on a busy machine too.
 """
 
-import argparse
 import os
 import statistics
 import tempfile
@@ -20,7 +19,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import save, spread
+from benchmarks.common import parser_of, save, spread
 from mptui.data.core.batch import Window
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.async_saver import Saver
@@ -129,9 +128,7 @@ def measure(bench: Bench, rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, and write results/saving-MODEL.json."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--batch-size", type=int, default=8)

@@ -8,7 +8,6 @@ pseudo-terminal of 120x36 cells, driven by keys and read all the time, at its de
 `mptui run`. The settings come from the same variables, and the sides alternate.
 """
 
-import argparse
 import fcntl
 import json
 import os
@@ -28,7 +27,7 @@ from typing import Any
 import pyte
 
 from benchmarks.asked import UI
-from benchmarks.common import alternate, ratios, save
+from benchmarks.common import alternate, parser_of, ratios, save
 
 SIZE = 120, 36
 PROFILE, DIGIT = "stable", "2"
@@ -186,9 +185,7 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, and write results/ui.json."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=list(CASES))
     arguments = parser.parse_args()
