@@ -79,7 +79,7 @@ async def test_small_screen_folds_the_panels_and_tab_turns_to_them():
     assert "step 84.2 ms   1,1" in first
     assert "╭─ accuracy" in second
     assert "╭─ mixed precision" in third
-    assert "╭─ where a step goes" in third
+    assert "╭─ time per step" in third
     assert "╭─ loss" in again
 
 

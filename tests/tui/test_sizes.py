@@ -10,7 +10,7 @@ from tests.tui.cockpits import DEADLINE_S, cockpit, until
 from tests.tui.events import MemorySource, demo
 from tests.tui.frames import frame, live, seen
 
-WORDS = ("mixed precision", "health", "cuda:0", "no throttling", "where a step goes", "bound by compute")
+WORDS = ("mixed precision", "health", "cuda:0", "no throttling", "time per step", "bound by compute")
 
 
 @pytest.mark.parametrize("size", [(80, 24), (60, 24), (60, 16), (60, 20), (100, 24), (100, 30), (140, 45)])

@@ -32,12 +32,10 @@ from mptui.tui.widgets.chart.plot import Series
 from mptui.tui.widgets.column import Column
 from mptui.tui.widgets.failure import Failure
 from mptui.tui.widgets.keybar import KeyBar
-from mptui.tui.widgets.live.device import DevicePanel
 from mptui.tui.widgets.live.folded import Folded
 from mptui.tui.widgets.live.header import Header
+from mptui.tui.widgets.live.live_panels import build_panels
 from mptui.tui.widgets.live.log import LogPanel
-from mptui.tui.widgets.live.precision import PrecisionPanel
-from mptui.tui.widgets.live.step import StepPanel
 from mptui.tui.widgets.panel import Panel
 from mptui.tui.widgets.small import TooSmall
 
@@ -103,9 +101,7 @@ class LiveScreen(Page):
                 yield Folded(ascii_only=self._ascii_only, id="folded")
                 yield LogPanel(id="log")
             with Column(id="right"):
-                yield PrecisionPanel(ascii_only=self._ascii_only, id="precision")
-                yield DevicePanel(id="device")
-                yield StepPanel(id="step")
+                yield from build_panels(self._ascii_only)
                 yield Chart(mode=mode, id="chart-2")
         yield Input(placeholder="metrics to draw, such as: loss rate norm speed", compact=True, id="filter")
         yield KeyBar(self.where, self._keymap)

@@ -23,8 +23,10 @@ from mptui.tui.widgets.panel import Lines, Panel
 class DevicePanel(Panel):
     """What the device does now; its title is its name."""
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__("device", id=id)
+    DEFAULT_CSS = "DevicePanel { height: 7; }"
+
+    def __init__(self) -> None:
+        super().__init__("device")
 
     def lines(self, view: RunView, width: int) -> Lines:
         """Say it in full."""

@@ -19,8 +19,10 @@ _SCALE_TOP = 24
 class PrecisionPanel(Panel):
     """AMP or fp32, the loss scale on a log2 gauge, skipped steps, and the gradient norm."""
 
-    def __init__(self, *, ascii_only: bool = False, id: str | None = None) -> None:
-        super().__init__("mixed precision", id=id)
+    DEFAULT_CSS = "PrecisionPanel { height: 9; }"
+
+    def __init__(self, ascii_only: bool) -> None:
+        super().__init__("mixed precision")
         self._ascii_only = ascii_only
 
     def lines(self, view: RunView, width: int) -> Lines:

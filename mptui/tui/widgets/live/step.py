@@ -34,8 +34,10 @@ _VERDICTS = {
 class StepPanel(Panel):
     """Where a step goes."""
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__("where a step goes", id=id)
+    DEFAULT_CSS = "StepPanel { height: 7; }"
+
+    def __init__(self) -> None:
+        super().__init__("time per step")
 
     def lines(self, view: RunView, width: int) -> Lines:
         """Say it in full, in four lines where there is no room for five."""

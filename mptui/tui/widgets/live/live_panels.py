@@ -1,0 +1,48 @@
+"""The panels in the right column of the live screen, from top to bottom."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from textual.content import Content
+
+from mptui.runs.view.run_view import RunView
+from mptui.tui.widgets.live.device import DevicePanel, device_line
+from mptui.tui.widgets.live.precision import PrecisionPanel, precision_line
+from mptui.tui.widgets.live.step import StepPanel, step_line
+from mptui.tui.widgets.panel import Panel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PanelSpec:
+    """A panel of the live screen. Its class sets its height, and `lines` its content.
+
+    Attributes:
+        build: Builds it, called with whether only ASCII may be drawn.
+        folded: Its line on a narrow screen, in parts that are left out from the last on where they don't fit;
+            called with the view and whether only ASCII may be drawn. None: it has no such line.
+        page: Its page on a screen of fewer than 24 rows.
+    """
+
+    build: Callable[[bool], Panel]
+    folded: Callable[[RunView, bool], list[Content]] | None
+    page: Literal[2, 3] = 3
+
+
+PANELS: dict[str, PanelSpec] = {
+    "precision": PanelSpec(build=PrecisionPanel, folded=precision_line, page=2),
+    "device": PanelSpec(build=lambda _: DevicePanel(), folded=lambda view, _: device_line(view)),
+    "step": PanelSpec(build=lambda _: StepPanel(), folded=lambda view, _: step_line(view)),
+}
+"""Name, which is also the widget's id -> panel."""
+
+
+def build_panels(ascii_only: bool) -> list[Panel]:
+    """Build all panels, each with its name for an id and the class of its page."""
+    panels = []
+    for name, spec in PANELS.items():
+        panel = spec.build(ascii_only)
+        panel.id = name
+        panel.add_class(f"-of-page-{spec.page}")
+        panels.append(panel)
+    return panels
