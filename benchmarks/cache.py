@@ -38,14 +38,15 @@ from benchmarks.common import alternate, cpu_s, parser_of, ratios, save
 from benchmarks.photos import photos_of, prepared
 from mptui.config.schema import DataConfig
 from mptui.data.convert.convert import ConversionRequest, prepare_set
-from mptui.data.core.types import Dataset, SampleKind
+from mptui.data.core.types import Dataset
 from mptui.data.formats.open import files_of, open_dataset
 from mptui.data.loading.cache_policy import CacheMode
 from mptui.data.loading.loader import Loader
 from mptui.data.transforms.crop import default_resize
 from mptui.hardware.host import usable_cpus
 from mptui.hardware.memory import keep_freed_memory
-from mptui.tasks.samples import task_for
+from mptui.registry.samples import SampleKind
+from mptui.registry.tasks import task_for
 
 SIDE = 224
 BATCH = 64

@@ -23,10 +23,10 @@ from mptui.engine.autotune.select import Candidates, layouts, precisions, update
 from mptui.engine.autotune.step_timer import StepTimer
 from mptui.hardware.advice import measurable_precisions
 from mptui.models.zoo import build
+from mptui.registry.tasks import TASKS
 from mptui.runs.planning.autoselect import Decider
 from mptui.runs.planning.plan import Plan, Request, plan_run
-from mptui.tasks.registry import build_task
-from mptui.tasks.samples import SAMPLE_KINDS
+from mptui.tasks.build_task import build_task
 
 STEPS = 3
 """Steps of each candidate after each trial."""
@@ -51,7 +51,7 @@ class Setting:
         config = self.plan.config
         self.dataset = open_dataset(
             config.data,
-            kind=SAMPLE_KINDS[self.plan.task],
+            kind=TASKS[self.plan.task].sample,
             side=case.side,
             seed=0,
             on_progress=lambda done, total: None,

@@ -29,10 +29,10 @@ import torch
 from benchmarks.common import alternate, cpu_s, ratios, save
 from benchmarks.input import BATCH, CORES, SIDE, Photos
 from benchmarks.photos import photos_of, prepared
-from mptui.data.core.types import SampleKind
 from mptui.data.decode.device_jpeg import why_not
 from mptui.data.loading.loader import Loader
 from mptui.hardware.memory import keep_freed_memory
+from mptui.registry.samples import SampleKind
 
 PASSES = 2
 WAYS = ("cpu", "device")

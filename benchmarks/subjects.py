@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.floors import synchronize
-from mptui.config.schema import ModelConfig, RunConfig, TaskName
+from mptui.config.schema import ModelConfig, RunConfig
 from mptui.data.core.types import Dataset, Decoded
 from mptui.data.loading.loader import Loader
 from mptui.engine.checkpoint.async_saver import Saver
@@ -22,9 +22,9 @@ from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox
 from mptui.engine.trainer import Trainer
 from mptui.models.zoo import build
+from mptui.registry.tasks import TASKS
 from mptui.runs.store.journal import Journal
-from mptui.tasks.registry import build_task
-from mptui.tasks.samples import SAMPLE_KINDS
+from mptui.tasks.build_task import build_task
 
 CPU = torch.device("cpu")
 TINY = "tiny"
@@ -61,7 +61,7 @@ class Case:
     """Timed steps after which the process stands still, for `benchmarks.relay` to wake it; 0: never."""
 
     @property
-    def task(self) -> TaskName:
+    def task(self) -> str:
         return "segmentation" if self.model == "unet" else "classification"
 
     @property
@@ -254,7 +254,7 @@ def dataset(case: Case) -> Dataset:
         for count in (case.samples, min(case.samples, case.batch))
     )
     classes = tuple(f"class {number}" for number in range(case.classes))
-    return Dataset("noise", SAMPLE_KINDS[case.task], classes, train, val, sides=(case.side,) * 3)
+    return Dataset("noise", TASKS[case.task].sample, classes, train, val, sides=(case.side,) * 3)
 
 
 def tiny_network() -> torch.nn.Module:
@@ -274,7 +274,7 @@ def make_trainer(case: Case, folder: Path, stack: ExitStack, *, batches: int = 2
     def loader(train: bool) -> Loader:
         made = Loader(
             Noises(batches * case.batch, case.side, case.classes),
-            kind=SAMPLE_KINDS[case.task],
+            kind=TASKS[case.task].sample,
             batch_size=case.batch,
             side=case.side,
             num_classes=case.classes,

@@ -17,9 +17,9 @@ def profiles(incomplete: str) -> list[str]:
 
 def models(incomplete: str) -> list[str]:
     """The names of networks that begin so."""
-    from mptui.models.names import model_names
+    from mptui.registry.models import MODELS
 
-    return [name for name in model_names() if name.startswith(incomplete)]
+    return [name for name in sorted(MODELS) if name.startswith(incomplete)]
 
 
 def runs(ctx: typer.Context, incomplete: str) -> list[str]:

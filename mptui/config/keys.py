@@ -8,9 +8,8 @@ from typing import Any, get_args
 from pydantic.fields import FieldInfo
 
 from mptui.config.one_of import OneOf
-from mptui.config.schema import RunConfig, Table, TaskName
+from mptui.config.schema import RunConfig, Table
 
-TASKS: tuple[TaskName, ...] = get_args(TaskName)
 UNSET = "none"
 """What a file, a variable or a flag says to unset a key that may be unset: TOML has no null."""
 

@@ -11,24 +11,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from mptui.config.given import RESERVED_VARIABLES, Layer, from_person, in_order
-from mptui.config.keys import SETTINGS, TASKS, nested
+from mptui.config.keys import SETTINGS, nested
 from mptui.config.profiles import find_profile
-from mptui.config.schema import RunConfig, TaskName
+from mptui.config.schema import RunConfig
 from mptui.config.validate import read_profile
 from mptui.errors import ConfigError
+from mptui.registry.models import task_of_model
+from mptui.registry.tasks import TASKS
 from mptui.text import clean
-
-_OTHER_TASKS: dict[str, TaskName] = {"unet": "segmentation", "diffusion_unet": "diffusion"}
-_OF_TASKS: dict[TaskName, dict[str, Any]] = {
-    "diffusion": {
-        "training.batch_size": 32,
-        "training.optimizer": "adamw",
-        "training.lr": 5e-4,
-        "training.clip_grad_norm": 1.0,
-        "training.ema_decay": 0.999,
-    }
-}
-"""Defaults of a task that the schema's would hardly train."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +31,7 @@ class Resolved:
     "profile fast [segmentation.training]", "MPTUI_TRAINING_LR", "--lr", "--set"."""
     profile: str
     """The profile's name, to show; "default" where there is none."""
-    task: TaskName | None
+    task: str | None
     """Whose tables of the profile apply; None: not known yet."""
 
     @property
@@ -50,15 +40,10 @@ class Resolved:
         return self.sources["speed.compile"] == "--compile"
 
 
-def task_of_model(name: str) -> TaskName:
-    """The task that a network is for."""
-    return _OTHER_TASKS.get(name, "classification")
-
-
 def resolve(
     profile: str | None,
     *,
-    task: TaskName | None,
+    task: str | None,
     flags: Mapping[str, tuple[str, Any]],
     sets: Sequence[str],
     environ: Mapping[str, str],
@@ -87,9 +72,9 @@ def resolve(
     files = [_layer(file.values, f"profile {name}")] if file else []
     task = _task([*files, *given]) or task
     if file and task:
-        files.append(_task_layer(file.by_task, task, f"profile {name}"))
+        files.append(_task_layer(file.by_task.get(task, {}), task, f"profile {name}"))
     if task:
-        files.insert(0, _task_layer(_OF_TASKS, task, "default"))
+        files.insert(0, _task_layer(TASKS[task].defaults, task, "default"))
     values, sources = {}, dict.fromkeys(SETTINGS, "default")
     for key, value, source in in_order(files, given):
         values[key], sources[key] = value, source
@@ -120,12 +105,11 @@ def _layer(values: Mapping[str, Any], source: str) -> Layer:
     return {key: (value, source) for key, value in values.items()}
 
 
-def _task_layer(by_task: Mapping[Any, Mapping[str, Any]], task: TaskName, source: str) -> Layer:
-    values = by_task.get(task, {})
+def _task_layer(values: Mapping[str, Any], task: str, source: str) -> Layer:
     return {key: (value, f"{source} [{task}.{key.rpartition('.')[0]}]") for key, value in values.items()}
 
 
-def _task(layers: Sequence[Layer]) -> TaskName | None:
+def _task(layers: Sequence[Layer]) -> str | None:
     """The task of the model that is named last."""
     names = [layer["model.name"][0] for layer in layers if "model.name" in layer]
     return task_of_model(names[-1]) if names and names[-1] else None
@@ -149,7 +133,7 @@ def _with_sources(line: str, sources: dict[str, str]) -> str:
     return f"{line} ({', '.join(f'{key}: {sources[key]}' for key in keys)})"
 
 
-def _refuse_other_task(config: RunConfig, sources: dict[str, str], task: TaskName | None) -> None:
+def _refuse_other_task(config: RunConfig, sources: dict[str, str], task: str | None) -> None:
     if task and config.model.name and task_of_model(config.model.name) != task:
         raise ConfigError(
             f'model.name = "{config.model.name}" ({sources["model.name"]}): not a network for {task}',

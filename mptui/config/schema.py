@@ -14,7 +14,6 @@ from mptui.registry.trackers import TRACKERS
 
 PrecisionMode = Literal["auto", "bf16", "fp16", "fp32"]
 CompileMode = Literal["off", "default", "reduce-overhead", "max-autotune"]
-TaskName = Literal["classification", "segmentation", "diffusion"]
 NumericsMode = Literal["off", "summary", "full"]
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]

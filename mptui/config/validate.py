@@ -11,9 +11,10 @@ import tomli
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from mptui.config.keys import SETTINGS, TABLES, TASKS, UNSET, Setting, nearest_setting, subtable
+from mptui.config.keys import SETTINGS, TABLES, UNSET, Setting, nearest_setting, subtable
 from mptui.config.schema import RunConfig, Table
 from mptui.errors import ConfigError
+from mptui.registry.tasks import TASKS
 from mptui.regular import OddFileError, read_regular
 from mptui.text import clean
 

@@ -10,6 +10,7 @@ from mptui.errors import ConfigError
 from mptui.hardware.devices import Device
 from mptui.hardware.formats import Support
 from mptui.hardware.host import usable_cpus
+from mptui.registry.tasks import DEFAULT_TASK
 
 GIB = 1024**3
 
@@ -164,7 +165,7 @@ def suggested_profile(device: Device) -> str:
 def _training_of(profile: str, environ: Mapping[str, str]) -> TrainingConfig | None:
     """What a run of a ResNet would take from `profile`; None where one of that name can't be read."""
     try:
-        return resolve(profile, task="classification", flags={}, sets=(), environ=environ).config.training
+        return resolve(profile, task=DEFAULT_TASK, flags={}, sets=(), environ=environ).config.training
     except ConfigError:
         return None
 

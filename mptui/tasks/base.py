@@ -35,7 +35,6 @@ class Metrics(Protocol):
 class Task(Protocol):
     """What is learnt."""
 
-    name: str
     primary: str
     """The metric that decides which epoch is best; larger is better."""
     chance: float
@@ -69,6 +68,9 @@ class Task(Protocol):
         Returns:
             sums_2 on the device, float32: over the batch's valid items, and over its samples.
         """
+
+    def made_up_batch(self, images_BCHW: torch.Tensor) -> Batch:
+        """A batch of these images with made-up targets, to time a step or to count its memory with."""
 
     def metrics(self, device: torch.device, *, training: bool = False) -> Metrics:
         """Fresh sums on `device`.

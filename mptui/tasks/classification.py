@@ -5,6 +5,7 @@ Shapes: B samples, K classes.
 
 import math
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -26,7 +27,6 @@ class Classification:
         label_smoothing: Share of each target that is spread over all classes.
     """
 
-    name = "classification"
     primary = "acc1"
 
     def __init__(self, num_classes: int, label_smoothing: float) -> None:
@@ -47,6 +47,12 @@ class Classification:
         """See `Task.loss_sums`; outputs are logits_BK."""
         over_samples = batch.size * self.loss(outputs, batch, batch.valid, batch.size)
         return torch.stack((torch.zeros_like(over_samples), over_samples))
+
+    def made_up_batch(self, images_BCHW: torch.Tensor) -> Batch:
+        """See `Task.made_up_batch`; all labels are 0."""
+        rows = len(images_BCHW)
+        targets_B = torch.zeros(rows, dtype=torch.int64, device=images_BCHW.device)
+        return Batch(images_BCHW, targets_B, rows, rows, np.arange(rows))
 
     def metrics(self, device: torch.device, *, training: bool = False) -> "Accuracy":
         """See `Task.metrics`."""

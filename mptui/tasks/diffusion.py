@@ -5,6 +5,7 @@ Shapes: B images, C channels, H and W pixels.
 
 import math
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -17,7 +18,6 @@ class Diffusion:
     The loss of a window is the mean squared error of all values of the noise; it is 1 where none is found.
     """
 
-    name = "diffusion"
     primary = "r2"
     chance = 1.0
 
@@ -31,6 +31,13 @@ class Diffusion:
         """See `Task.loss_sums`; outputs are noise_BCHW."""
         over_samples = batch.size * self.loss(outputs, batch, batch.valid, batch.size)
         return torch.stack((torch.zeros_like(over_samples), over_samples))
+
+    def made_up_batch(self, images_BCHW: torch.Tensor) -> Batch:
+        """See `Task.made_up_batch`; the noise is 0, at timestep 0."""
+        rows = len(images_BCHW)
+        timesteps_B = torch.zeros(rows, dtype=torch.int64, device=images_BCHW.device)
+        noise_BCHW = torch.zeros_like(images_BCHW)
+        return Batch(images_BCHW, noise_BCHW, rows, rows, np.arange(rows), timesteps=timesteps_B)
 
     def metrics(self, device: torch.device, *, training: bool = False) -> "Explained":
         """See `Task.metrics`."""

@@ -8,6 +8,7 @@ Shapes: B images, H and W pixels, K classes, F foreground classes.
 import math
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
 
 from mptui.data.core.batch import Batch
@@ -29,7 +30,6 @@ class Segmentation:
         classes: The names of the K classes.
     """
 
-    name = "segmentation"
     primary = "iou"
 
     def __init__(self, classes: Sequence[str]) -> None:
@@ -59,6 +59,12 @@ class Segmentation:
         cross_entropy = -(log_p_BKHW * truth_BKHW).sum()
         first = _first_foreground(self.classes)
         return cross_entropy, _dice_losses(log_p_BKHW.exp(), truth_BKHW, valid_B1HW, first).sum()
+
+    def made_up_batch(self, images_BCHW: torch.Tensor) -> Batch:
+        """See `Task.made_up_batch`; all pixels are of class 0."""
+        rows, _, height, width = images_BCHW.shape
+        targets_BHW = torch.zeros(rows, height, width, dtype=torch.int64, device=images_BCHW.device)
+        return Batch(images_BCHW, targets_BHW, rows, targets_BHW.numel(), np.arange(rows))
 
     def metrics(self, device: torch.device, *, training: bool = False) -> "Overlap":
         """See `Task.metrics`."""

@@ -12,10 +12,10 @@ import pytest
 from mptui.cli.main import _exit_code
 from mptui.codec import to_record
 from mptui.config.schema import DataConfig
-from mptui.data.core.types import SampleKind
 from mptui.data.formats.open import open_dataset
 from mptui.errors import ConfigError, DataError
 from mptui.events import Warned
+from mptui.registry.samples import SampleKind
 from mptui.runs.store.directory import list_runs, status_of
 from mptui.runs.store.journal import NAME, read_journal
 from mptui.runs.view.run_view import RunView

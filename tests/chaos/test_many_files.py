@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 from mptui.config.schema import DataConfig
-from mptui.data.core.types import SampleKind
 from mptui.data.formats.open import open_dataset
 from mptui.data.scan import scan as scanning
 from mptui.data.scan.check_sample import Sample
 from mptui.data.scan.process_pool import check_all
+from mptui.registry.samples import SampleKind
 
 FILES = 200_000
 A_FOLDER = 1000

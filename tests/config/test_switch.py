@@ -2,12 +2,12 @@ from itertools import permutations
 
 import pytest
 
-from mptui.config.keys import TASKS
 from mptui.config.merge import resolve
 from mptui.config.profiles import list_profiles
 from mptui.config.schema import RunConfig
 from mptui.config.switch import switched
 from mptui.errors import ConfigError
+from mptui.registry.tasks import TASKS
 
 
 @pytest.mark.parametrize("task", TASKS)

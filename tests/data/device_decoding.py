@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from mptui.data.core.types import SampleKind
 from mptui.data.decode import device_jpeg
 from mptui.data.decode.image import FileRequest
 from mptui.data.loading.loader import Loader
+from mptui.registry.samples import SampleKind
 
 from .loaders import CPU
 from .samples import Samples

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 
 from mptui.data.core.batch import Batch
-from mptui.data.core.types import SampleKind, SampleRequest
+from mptui.data.core.types import SampleRequest
 from mptui.data.loading.loader import Loader
+from mptui.registry.samples import SampleKind
 from tests.data.samples import Broken, Drawn, Samples
 
 CPU = torch.device("cpu")

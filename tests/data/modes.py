@@ -12,13 +12,14 @@ from PIL import Image
 
 from mptui.config.schema import DataConfig
 from mptui.data.convert.convert import ConversionRequest, prepare_set
-from mptui.data.core.types import Pixels, SampleKind, Split
+from mptui.data.core.types import Pixels, Split
 from mptui.data.formats.open import files_of, open_dataset
 from mptui.data.loading.loader import Loader
 from mptui.data.transforms import whole
 from mptui.data.transforms.color_mixup import IMAGENET_MEAN, IMAGENET_STD
 from mptui.data.transforms.crop import default_resize
-from mptui.tasks.samples import task_for
+from mptui.registry.samples import SampleKind
+from mptui.registry.tasks import task_for
 
 EXACT = {"ram": 0.0, "device": 0.0, "prepared, lossless": 0.0, "prepared, in ram": 0.0}
 """Modes whose views have the bits of `off`."""

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from mptui.data.core.rng import RandomStream, replacement, uniforms
-from mptui.data.core.types import SampleKind
 from mptui.data.transforms.color_mixup import IMAGENET_MEAN, IMAGENET_STD, Finish, _by_products, colours, mix
 from mptui.data.transforms.crop import DRAWS, Geometry, cut_image, cut_mask, views
+from mptui.registry.samples import SampleKind
 from tests.data.samples import Drawn, Masked
 
 CPU = torch.device("cpu")

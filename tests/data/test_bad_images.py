@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from mptui.config.schema import DataConfig
-from mptui.data.core.types import SampleKind
 from mptui.data.formats.open import open_dataset
 from mptui.data.loading.loader import Loader
 from mptui.errors import DataError
+from mptui.registry.samples import SampleKind
 from tests.data.images import photo, png_header
 
 GOOD = 1980

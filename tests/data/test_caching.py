@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from mptui.data.core.types import Dataset, SampleKind, Sides
+from mptui.data.core.types import Dataset, Sides
 from mptui.data.loading import cache_policy
 from mptui.data.loading.cache_policy import choose_cache, memory_room
+from mptui.registry.samples import SampleKind
 from tests.data.samples import Samples
 
 GIB = 1 << 30

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from mptui.data.core.rng import RandomStream, uniforms
-from mptui.data.core.types import BadSampleError, SampleKind
+from mptui.data.core.types import BadSampleError
 from mptui.data.decode import device_jpeg
 from mptui.data.decode.image import FileRequest
 from mptui.data.decode.mask import MaskCoding, MaskedFileRequest
@@ -21,6 +21,7 @@ from mptui.data.loading.prefetcher import HostBatch
 from mptui.data.transforms.crop import DRAWS, Geometry, cut_image, views
 from mptui.data.transforms.resize import resized
 from mptui.data.transforms.undecoded import MOST_BYTES, cut_of, resized_upright, room_for
+from mptui.registry.samples import SampleKind
 
 from .device_decoding import OFF, device_decoded, loader, of_files, off
 from .images import save_oriented

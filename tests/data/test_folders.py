@@ -4,11 +4,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mptui.data.core.types import SampleKind
 from mptui.data.formats.image_folder import find_classes, find_pairs
 from mptui.data.formats.layout import detect_kind, natural_key, subfolders
 from mptui.data.formats.splits import PathTable, split_by_class
 from mptui.errors import DataError
+from mptui.registry.samples import SampleKind
 
 from .images import class_folders, pairs, photo, stripes
 

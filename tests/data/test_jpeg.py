@@ -11,12 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from mptui.data.core.types import BadSampleError, Pixels, SampleKind
+from mptui.data.core.types import BadSampleError, Pixels
 from mptui.data.decode import jpeg
 from mptui.data.decode.image import FileRequest, load_upright, opened, read_rgb, to_rgb
 from mptui.data.loading.worker import ReadTask, perform
 from mptui.data.loading.worker_pool import Pool
 from mptui.data.transforms.crop import Geometry
+from mptui.registry.samples import SampleKind
 
 from .images import photo, save_oriented
 from .test_resample import difference, natural

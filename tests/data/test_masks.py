@@ -5,11 +5,12 @@ import pytest
 from PIL import Image
 
 from mptui.config.schema import DataConfig
-from mptui.data.core.types import IGNORE, BadSampleError, SampleKind
+from mptui.data.core.types import IGNORE, BadSampleError
 from mptui.data.decode.mask import MaskSurvey
 from mptui.data.formats.mask_classes import find_coding
 from mptui.data.formats.open import open_dataset
 from mptui.errors import DataError
+from mptui.registry.samples import SampleKind
 
 from .images import SHARED, pairs, photo, save_oriented, stripes
 

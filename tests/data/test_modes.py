@@ -7,8 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from mptui.data.core.types import Decoded, SampleKind
+from mptui.data.core.types import Decoded
 from mptui.data.transforms.whole import Views, WholeImages, cut, cut_by_products
+from mptui.registry.samples import SampleKind
 from tests.data.images import pairs, save_oriented
 from tests.data.loaders import loader
 from tests.data.modes import EXACT, TOLERANCES, as_on_a_gpu, batches_of, outside_and_sharpness, wide

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from mptui.config.schema import DataConfig
-from mptui.data.core.types import SampleKind
 from mptui.data.formats.open import kind_of, open_dataset
 from mptui.data.formats.torchvision_sets import fetched
 from mptui.errors import DataError, DiskError
+from mptui.registry.samples import SampleKind
 
 from .images import photo, stripes
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from mptui.data.core.batch import Batch
-from mptui.data.core.types import SampleKind
 from mptui.data.loading.loader import Loader
 from mptui.data.transforms.diffusion_noise import TIMESTEPS, Noiser, kept_shares, normals
 from mptui.engine.guards.microbatch import part
+from mptui.registry.samples import SampleKind
 from tests.data.samples import Samples
 
 CPU = torch.device("cpu")

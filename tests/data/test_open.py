@@ -8,12 +8,12 @@ import pytest
 from PIL import Image
 
 from mptui.config.schema import DataConfig
-from mptui.data.core.types import SampleKind
 from mptui.data.formats.open import kind_of, open_dataset
 from mptui.data.scan import scan as scanning
 from mptui.data.scan.check_sample import check
 from mptui.data.scan.process_pool import CheckProcess, ScanCancelledError, looking
 from mptui.errors import ConfigError, DataError
+from mptui.registry.samples import SampleKind
 
 from .images import SHARED, class_folders, pairs, photo, stripes
 
@@ -191,7 +191,7 @@ def test_decoders_that_complain_write_nothing_to_the_terminal(tmp_path):
     script = """
 import sys
 from mptui.config.schema import DataConfig
-from mptui.data.core.types import SampleKind
+from mptui.registry.samples import SampleKind
 from mptui.data.formats.open import open_dataset
 d = open_dataset(DataConfig(path=sys.argv[1], bad_sample_budget=1.0), kind=SampleKind.CLASS, side=8, seed=0,
     on_progress=lambda *a: None, should_stop=lambda: False, on_warning=lambda m: None)

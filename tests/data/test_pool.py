@@ -10,11 +10,12 @@ import psutil
 import pytest
 import torch
 
-from mptui.data.core.types import SampleKind, SampleRequest
+from mptui.data.core.types import SampleRequest
 from mptui.data.loading.worker import Answer, ReadTask
 from mptui.data.loading.worker_pool import Pool
 from mptui.data.transforms.crop import Geometry
 from mptui.errors import DataError
+from mptui.registry.samples import SampleKind
 from tests.data.samples import Chatty, Deadly, Drawn, Faulty, Hanging, Slow
 
 SIDE = 16

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from mptui.config.schema import DataConfig
-from mptui.data.core.types import IGNORE, SampleKind
+from mptui.data.core.types import IGNORE
 from mptui.data.decode.image import FileRequest
 from mptui.data.formats.open import kind_of
 from mptui.data.loading.loader import Loader
 from mptui.data.transforms.resize import resized
 from mptui.errors import ConfigError, DataError
+from mptui.registry.samples import SampleKind
 from tests.data.images import class_folders, pairs, photo, stripes
 from tests.data.prepared_sets import RESIZE, SIDE, opened, photos, prepared
 

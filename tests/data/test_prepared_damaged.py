@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from mptui.data.convert.shard_writer import ShardWriter
-from mptui.data.core.types import Problem, SampleKind
+from mptui.data.core.types import Problem
 from mptui.data.formats.sharded import INDEX, RECORD, SAMPLES, check_bytes, open_prepared
 from mptui.data.loading.loader import Loader
 from mptui.errors import DataError
+from mptui.registry.samples import SampleKind
 from tests.data.images import pairs, stripes
 from tests.data.prepared_sets import SIDE, opened, photos, prepared
 

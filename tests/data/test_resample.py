@@ -5,11 +5,12 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from mptui.data.core.types import Mask, Pixels, SampleKind
+from mptui.data.core.types import Mask, Pixels
 from mptui.data.decode.image import FileRequest
 from mptui.data.decode.mask import MaskCoding, MaskedFileRequest
 from mptui.data.transforms.crop import DRAWS, Geometry, cut_image, cut_mask, views
 from mptui.data.transforms.resample import resampled
+from mptui.registry.samples import SampleKind
 
 from .images import save_oriented
 

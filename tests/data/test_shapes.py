@@ -2,8 +2,8 @@ import colorsys
 
 import numpy as np
 
-from mptui.data.core.types import SampleKind
 from mptui.data.formats.synthetic import CLASSES, MASK_CLASSES, ShapesRequest, shapes
+from mptui.registry.samples import SampleKind
 
 
 def test_a_sample_is_a_function_of_its_request_alone():

@@ -12,12 +12,13 @@ import pytest
 import torch
 
 from mptui.data.core.batch import Batch
-from mptui.data.core.types import Decoded, SampleKind, SampleRequest
+from mptui.data.core.types import Decoded, SampleRequest
 from mptui.data.decode.image import FileRequest
 from mptui.data.loading.loader import Loader
 from mptui.data.loading.ram_cache import Shelf, StoredSplit, stored_bytes
 from mptui.data.transforms.crop import Geometry, cut_image, views
 from mptui.data.transforms.resize import resized
+from mptui.registry.samples import SampleKind
 from tests.data.images import photo
 from tests.data.samples import Broken, Deadly, Drawn, Masked, Samples
 

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import torch
 
-from mptui.config.schema import RunConfig, TaskName
+from mptui.config.schema import RunConfig
 from mptui.data.loading.cache_policy import CacheMode
 from mptui.data.loading.loader import Loader
 from mptui.engine.checkpoint.async_saver import Saver
@@ -15,8 +15,8 @@ from mptui.engine.mailbox import Mailbox
 from mptui.engine.trainer import Trainer
 from mptui.events import Event, Step
 from mptui.models.diffusion_unet import DiffusionUNet
-from mptui.tasks.registry import build_task
-from mptui.tasks.samples import SAMPLE_KINDS
+from mptui.registry.tasks import TASKS
+from mptui.tasks.build_task import build_task
 from tests.engine.blots import CLASSES, SIDE, Blot, Samples
 
 CPU = torch.device("cpu")
@@ -96,7 +96,7 @@ def build_trainer(
     cache: CacheMode = "off",
     reads_as: type[Blot] | None = None,
     device: torch.device = CPU,
-    task: TaskName | None = None,
+    task: str | None = None,
 ) -> tuple[Trainer, Recorder]:
     """A trainer over `train` samples of a kind (read by another, `reads_as`), with all its parts real."""
     task = task or ("classification" if kind is Blot else "segmentation")
@@ -105,7 +105,7 @@ def build_trainer(
     def loader(count: int, first: int, is_train: bool) -> Loader:
         return Loader(
             Samples(count, first, reads_as or kind),
-            kind=SAMPLE_KINDS[task],
+            kind=TASKS[task].sample,
             batch_size=run.training.batch_size,
             side=SIDE,
             num_classes=len(classes),

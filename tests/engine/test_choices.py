@@ -8,7 +8,7 @@ from mptui.engine.autotune.result_cache import CachedResult
 from mptui.engine.autotune.select import ROUNDS, Selection, choose, layouts, precisions, updates
 from mptui.engine.autotune.step_timer import StepTimer
 from mptui.engine.mailbox import Mailbox, Stopped
-from mptui.tasks.registry import build_task
+from mptui.tasks.build_task import build_task
 from tests.engine.blots import SIDE
 from tests.engine.small import CPU, mask_net, small_net
 

@@ -6,7 +6,7 @@ from mptui.engine.autotune.memory_estimate import footprint
 from mptui.engine.optim.optimizer import build_optimizer
 from mptui.errors import ConfigError
 from mptui.models.zoo import build
-from mptui.tasks.registry import build_task, made_up_batch
+from mptui.tasks.build_task import build_task
 
 
 def run_config(model, side, batch, **training):
@@ -23,7 +23,8 @@ def really_kept(config, task, dtype):
     """Bytes that autograd keeps of a real forward pass, beside weights and buffers."""
     side, size = config.data.image_size, config.training.batch_size
     model = build(config.model, num_classes=10, task=task, side=side)
-    batch = made_up_batch(task, torch.randn(size, 3, side, side))
+    learnt = build_task(task, [str(i) for i in range(10)], config.training)
+    batch = learnt.made_up_batch(torch.randn(size, 3, side, side))
     own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
     kept = {}
 
@@ -35,9 +36,7 @@ def really_kept(config, task, dtype):
         torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
         torch.autocast("cpu", dtype=dtype, enabled=dtype is not None),
     ):
-        loss = build_task(task, [str(i) for i in range(10)], config.training).loss(
-            model(*batch.inputs), batch, batch.valid, size
-        )
+        loss = learnt.loss(model(*batch.inputs), batch, batch.valid, size)
     del loss
     return sum(storage.nbytes() for pointer, storage in kept.items() if pointer not in own)
 

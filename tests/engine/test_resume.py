@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from mptui.config.schema import TaskName
 from mptui.data.loading.cache_policy import CacheMode
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import never_saved, read_newest
@@ -39,7 +38,7 @@ def build(folder, case, workers=0, dropout=0.0):
     model = small_net(dropout=dropout) if case != "diffusion" else diffusion_net()
     run = config(**CASES[case])
     cache: CacheMode = "ram" if case == "from memory" else "off"
-    task: TaskName | None = "diffusion" if case == "diffusion" else None
+    task: str | None = "diffusion" if case == "diffusion" else None
     return build_trainer(
         run, folder, precision=precision, model=model, train=38, workers=workers, cache=cache, task=task
     )

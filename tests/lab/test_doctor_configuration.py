@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from mptui.data.core.types import Dataset, Problem, SampleKind
+from mptui.data.core.types import Dataset, Problem
 from mptui.data.decode import device_jpeg
 from mptui.data.formats.synthetic import shapes
 from mptui.hardware.devices import Machine
@@ -14,6 +14,7 @@ from mptui.lab.doctor import data_checks
 from mptui.lab.doctor.data_checks import check_data
 from mptui.lab.doctor.findings import exit_code
 from mptui.lab.doctor.run_config import check_configuration
+from mptui.registry.samples import SampleKind
 from mptui.runs.planning.plan import Request
 from tests.data.images import class_folders
 from tests.hardware.machines import HOST, RTX_3090, T4, cpu

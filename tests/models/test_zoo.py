@@ -5,7 +5,8 @@ from torch.overrides import TorchFunctionMode
 from mptui.config.schema import ModelConfig
 from mptui.errors import ConfigError
 from mptui.models.weights import head_name
-from mptui.models.zoo import build, names, parameter_count
+from mptui.models.zoo import build, parameter_count
+from mptui.registry.models import MODELS
 
 CLASSES = 7
 UNETS = {"unet", "diffusion_unet"}
@@ -26,12 +27,11 @@ def classifier(name, side=64):
 
 
 def test_the_names_are_the_classifiers_and_the_unets():
-    assert {"resnet18", "resnet50", "vit_b_16", "convnext_tiny", "swin_t", *UNETS} <= set(names())
-    assert not {"fcn_resnet50", "fasterrcnn_resnet50_fpn", "raft_large", "r3d_18"} & set(names())
-    assert names() == sorted(names())
+    assert {"resnet18", "resnet50", "vit_b_16", "convnext_tiny", "swin_t", *UNETS} <= set(MODELS)
+    assert not {"fcn_resnet50", "fasterrcnn_resnet50_fpn", "raft_large", "r3d_18"} & set(MODELS)
 
 
-@pytest.mark.parametrize("name", [name for name in names() if name not in UNETS])
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in UNETS])
 def test_every_classifier_builds_with_the_classes_of_the_data(name):
     with WithoutMemory():
         model = classifier(name, side=224)

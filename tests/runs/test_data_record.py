@@ -8,9 +8,9 @@ import pytest
 
 from mptui.config.dump import to_toml
 from mptui.config.schema import DataConfig
-from mptui.data.core.types import SampleKind
 from mptui.data.formats.open import open_dataset
 from mptui.events import Warned
+from mptui.registry.samples import SampleKind
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session
 from mptui.runs.store.data_record import NAME, note_data

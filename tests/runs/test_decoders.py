@@ -8,11 +8,11 @@ import pytest
 import tomli
 import torch
 
-from mptui.data.core.types import SampleKind
 from mptui.data.decode import device_jpeg
 from mptui.data.formats.open import open_dataset
 from mptui.events import PhaseChanged, Warned
 from mptui.hardware.devices import Device
+from mptui.registry.samples import SampleKind
 from mptui.runs.planning import autoselect, decoders
 from mptui.runs.planning.autoselect import Decider
 from mptui.runs.planning.plan import Request, plan_run

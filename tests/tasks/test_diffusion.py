@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mptui.tasks.diffusion import Diffusion, Explained
-from mptui.tasks.registry import made_up_batch
 from tests.tasks.batches import loss_and_gradient
 
 CPU = torch.device("cpu")
@@ -15,7 +14,7 @@ TASK = Diffusion()
 
 
 def noisy(noise):
-    batch = made_up_batch("diffusion", torch.zeros_like(noise))
+    batch = TASK.made_up_batch(torch.zeros_like(noise))
     batch.targets = noise
     return batch
 

@@ -99,15 +99,14 @@ def prepare(
     """
     signals = Signals()
     from mptui.config.given import data_flags
-    from mptui.config.merge import task_of_model
     from mptui.config.schema import DataConfig
     from mptui.data.convert.convert import ConversionRequest, prepare_set
-    from mptui.data.core.types import SampleKind
     from mptui.data.formats.open import files_of
     from mptui.data.formats.sharded import is_prepared
     from mptui.data.scan.process_pool import ScanCancelledError
     from mptui.data.transforms.crop import default_resize
-    from mptui.tasks.samples import SAMPLE_KINDS, task_for
+    from mptui.registry.models import task_of_model
+    from mptui.registry.tasks import TASKS, task_for
 
     if is_prepared(data):
         return _look(data, as_json)
@@ -115,12 +114,13 @@ def prepare(
     config = DataConfig(**flags, download=download, ignore_index=ignore_index, bad_sample_budget=bad_budget)
     began = time.monotonic()
     try:
-        asked = None if model is None else SAMPLE_KINDS[task_of_model(model)]
+        asked = None if model is None else TASKS[task_of_model(model)].sample
         name, kind, found = files_of(config, asked, lambda: signals.stop_asked)
-        side = image_size or {SampleKind.CLASS: 224, SampleKind.MASK: 512, SampleKind.IMAGE: 64}[kind]
+        task = task_for(kind)
+        side = image_size or TASKS[task].side.accelerator
         order = ConversionRequest(
             name=name,
-            task=str(task_for(kind)),
+            task=task,
             found=found,
             out=out or Path(f"{name}-{side}px"),
             image_size=side,

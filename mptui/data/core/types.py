@@ -6,11 +6,12 @@ Shapes: H and W are pixels, 3 is RGB. Images are uint8 HW3; masks int16 HW with 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+
+from mptui.registry.samples import SampleKind
 
 IGNORE = -1
 
@@ -18,17 +19,6 @@ Pixels = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.int16]
 Sides = npt.NDArray[np.uint16]
 """[N, 2]: the shorter and the longer side of images in pixels."""
-
-
-class SampleKind(Enum):
-    """What a sample has beside its image. The values are what a person reads of such a set."""
-
-    CLASS = "images in classes"
-    """The number of its class."""
-    MASK = "images with masks"
-    """A mask with the class of each pixel."""
-    IMAGE = "images alone"
-    """Nothing: the images themselves are learnt, and batches of them come with noise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from mptui.config.schema import DataConfig
-from mptui.data.core.types import Dataset, Problem, SampleKind, Sides
+from mptui.data.core.types import Dataset, Problem, Sides
 from mptui.data.decode.mask import MaskCoding
 from mptui.data.formats.image_folder import Found, some
 from mptui.data.formats.mask_classes import class_pixels, find_coding, unknown_code
@@ -14,6 +14,7 @@ from mptui.data.formats.splits import FileSplit, Labels, MaskedSplit, Rows, spli
 from mptui.data.scan.scan import OnProgress, ScanReport, ShouldStop, scan
 from mptui.data.transforms.crop import default_resize
 from mptui.errors import DataError
+from mptui.registry.samples import SampleKind
 from mptui.text import clean, clean_name
 
 _MOST_NAMED = 20

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from mptui.data.core.types import BadSampleError, SampleKind
+from mptui.data.core.types import BadSampleError
 from mptui.data.decode.image import EXTENSIONS, opened
 from mptui.data.formats.sharded import is_prepared, kind_of_prepared
 from mptui.errors import DataError
+from mptui.registry.samples import SampleKind
 from mptui.text import clean_name
 
 TRAIN_NAMES = ("train", "training")

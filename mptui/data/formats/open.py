@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from mptui.config.schema import DataConfig
-from mptui.data.core.types import Dataset, SampleKind
+from mptui.data.core.types import Dataset
 from mptui.data.formats.assemble import assemble, assemble_prepared
 from mptui.data.formats.image_folder import Found, find_classes, find_images, find_pairs
 from mptui.data.formats.layout import detect_kind
@@ -18,6 +18,7 @@ from mptui.data.scan.scan import OnProgress, ShouldStop
 from mptui.errors import ConfigError, DataError
 from mptui.io.places import expanded
 from mptui.io.user_cache import cache_folder
+from mptui.registry.samples import SampleKind
 from mptui.text import clean_name
 
 BUILT_IN = "shapes"

@@ -29,11 +29,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mptui.data.core.read_errors import reason_of
-from mptui.data.core.types import IGNORE, BadSampleError, Decoded, Encoded, Mask, Problem, SampleKind, Sides
+from mptui.data.core.types import IGNORE, BadSampleError, Decoded, Encoded, Mask, Problem, Sides
 from mptui.data.decode.image import load_upright, opened, read_jpeg, read_rgb
 from mptui.data.decode.mask import MAX_CLASSES, MaskCoding, mask_classes, resized_mask
 from mptui.data.formats.splits import Labels, Rows
 from mptui.errors import DataError
+from mptui.registry.samples import SampleKind
 from mptui.text import clean, clean_name
 
 INDEX, SAMPLES, PIXELS = "prepared.json", "samples.npy", "pixels.npy"

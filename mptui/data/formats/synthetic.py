@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
 
-from mptui.data.core.types import Dataset, Decoded, Mask, Pixels, SampleKind
+from mptui.data.core.types import Dataset, Decoded, Mask, Pixels
+from mptui.registry.samples import SampleKind
 
 CLASSES = ("circle", "ring", "square", "triangle", "star", "cross", "crescent", "bar")
 MASK_CLASSES = ("background", "circle", "square", "triangle")

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from mptui.data.core.types import Dataset, SampleKind
+from mptui.data.core.types import Dataset
 from mptui.data.decode.mask import MaskCoding
 from mptui.data.formats.image_folder import Found
 from mptui.data.formats.splits import ArraySplit, PathTable
@@ -26,6 +26,7 @@ from mptui.data.scan.process_pool import ScanCancelledError
 from mptui.data.scan.scan import ShouldStop
 from mptui.errors import DataError, DiskError
 from mptui.io.user_cache import cache_folder, load_json, save_json, write_whole
+from mptui.registry.samples import SampleKind
 from mptui.text import clean, clean_name
 
 _START = (

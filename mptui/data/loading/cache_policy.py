@@ -11,11 +11,12 @@ from typing import Literal
 import numpy as np
 import torch
 
-from mptui.data.core.types import Dataset, SampleKind, Sides
+from mptui.data.core.types import Dataset, Sides
 from mptui.data.loading.ram_cache import stored_bytes
 from mptui.data.transforms.crop import Geometry
 from mptui.data.transforms.whole import device_bytes
 from mptui.hardware.host import host_memory
+from mptui.registry.samples import SampleKind
 
 CacheMode = Literal["off", "ram", "device"]
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from mptui.data.core.batch import Batch, Window
-from mptui.data.core.types import Problem, SampleKind, Sides, Split
+from mptui.data.core.types import Problem, Sides, Split
 from mptui.data.decode.device_jpeg import Decoding
 from mptui.data.loading.cache_policy import CacheMode, memory_room
 from mptui.data.loading.device_cache import Pass, Resident, load
@@ -32,6 +32,7 @@ from mptui.data.transforms.crop import CROP_RATIO, Geometry
 from mptui.data.transforms.diffusion_noise import Noiser
 from mptui.data.transforms.undecoded import room_for
 from mptui.data.transforms.whole import WholeImages, WholePass, load_whole
+from mptui.registry.samples import SampleKind
 
 
 class Loader:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mptui.data.core.types import Mask, Pixels, SampleKind
+from mptui.data.core.types import Mask, Pixels
 from mptui.data.transforms.resample import flipped, resampled
+from mptui.registry.samples import SampleKind
 
 DRAWS = 7
 """Random numbers that a view takes: share, ratio, two for the place, three flips."""

@@ -19,12 +19,14 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mptui.config.schema import ModelConfig, RunConfig, TaskName, TrainingConfig
+from mptui.config.schema import ModelConfig, RunConfig, TrainingConfig
 from mptui.data.core.batch import Batch
 from mptui.engine.precision.amp import DTYPES
 from mptui.models.zoo import build
 from mptui.registry.optimizers import OPTIMIZERS
-from mptui.tasks.registry import build_task, made_up_batch
+from mptui.registry.tasks import TASKS
+from mptui.tasks.base import Task
+from mptui.tasks.build_task import build_task
 
 CONTEXT_BYTES = {"cuda": 640 << 20, "cpu": 100 << 20}
 """A CUDA context with its libraries; on a CPU the compiled kernels and what the allocator holds back."""
@@ -75,7 +77,7 @@ class Footprint:
         return max(0, batch_size + int((free - self.total) // self.per_sample))
 
 
-def footprint(config: RunConfig, task: TaskName, *, device: str, precision: str) -> Footprint:
+def footprint(config: RunConfig, task: str, *, device: str, precision: str) -> Footprint:
     """Count what a run of `config` will take on a device of type `device`, computing in `precision`.
 
     Autocast's choices are those of CUDA where torch has it, else those of a CPU.
@@ -85,7 +87,7 @@ def footprint(config: RunConfig, task: TaskName, *, device: str, precision: str)
     """
     training, side = config.training, int(config.data.image_size or 0)
     like = device if device == "cuda" and torch.cuda.is_available() else "cpu"
-    kept = _kept(config.model, task, side, precision, like, _loss_of(training))
+    kept = _kept(config.model, task, side, precision, like, _loss_of(training, task))
     batch = training.batch_size
     fixed, each = kept.activations
     image = 3 * side * side * 4
@@ -102,26 +104,26 @@ def footprint(config: RunConfig, task: TaskName, *, device: str, precision: str)
     )
 
 
-def _loss_of(training: TrainingConfig) -> TrainingConfig:
+def _loss_of(training: TrainingConfig, task: str) -> TrainingConfig:
     """All of a training table that the loss depends on, so that other tables share the count."""
-    return TrainingConfig(label_smoothing=training.label_smoothing)
+    return TrainingConfig(**{key: getattr(training, key) for key in TASKS[task].settings})
 
 
 @lru_cache(maxsize=64)
 def _kept(
-    model: ModelConfig, task: TaskName, side: int, precision: str, device: str, training: TrainingConfig
+    model: ModelConfig, task: str, side: int, precision: str, device: str, training: TrainingConfig
 ) -> ModelMemory:
+    learnt = build_task(task, [str(number) for number in range(_CLASSES)], training)
     with FakeTensorMode(), _NoValues(), torch.device(device):  # type: ignore[no-untyped-call]
         network = build(model, num_classes=_CLASSES, task=task, side=side)
         parameters, buffers = list(network.parameters()), list(network.buffers())
         counts = [
             _forward(
                 network,
-                made_up_batch(task, torch.zeros((size, 3, side, side), device=device)),
-                task,
+                learnt.made_up_batch(torch.zeros((size, 3, side, side), device=device)),
+                learnt,
                 precision,
                 device,
-                training,
             )
             for size in _COUNTED
         ]
@@ -139,10 +141,9 @@ def _kept(
 def _forward(
     network: torch.nn.Module,
     batch: Batch,
-    task: TaskName,
+    task: Task,
     precision: str,
     device: str,
-    training: TrainingConfig,
 ) -> npt.NDArray[np.float64]:
     """Bytes of each tensor that autograd keeps of a forward pass and its loss, in the order it keeps them."""
     own = {p.untyped_storage()._cdata for p in (*network.parameters(), *network.buffers())}
@@ -154,14 +155,13 @@ def _forward(
             kept[storage._cdata] = storage
         return tensor
 
-    classes = [str(number) for number in range(_CLASSES)]
     dtype = DTYPES.get(precision)
     with (
         torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
         torch.autocast(device, dtype=dtype, enabled=dtype is not None),
     ):
         outputs = network(*batch.inputs)
-        loss = build_task(task, classes, training).loss(outputs, batch, batch.valid, batch.size)
+        loss = task.loss(outputs, batch, batch.valid, batch.size)
     del loss
     return np.array([storage.nbytes() for storage in kept.values()], dtype=np.float64)
 

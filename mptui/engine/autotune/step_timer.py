@@ -15,7 +15,6 @@ from mptui.engine.optim.optimizer import build_optimizer, supports_fused
 from mptui.engine.precision.amp import Precision, build_precision
 from mptui.engine.precision.fp32_layers import raise_islands
 from mptui.tasks.base import Task
-from mptui.tasks.registry import made_up_batch
 
 UPDATES = 5
 """Updates in one timing: a single one is too short to measure."""
@@ -114,4 +113,4 @@ class StepTimer:
         rows = min(rows, limit) if isinstance(limit, int) else rows
         made_up = torch.Generator().manual_seed(0)
         images = torch.randn(rows, 3, side, side, generator=made_up).to(self._device)
-        return made_up_batch(self._task.name, images.contiguous(memory_format=_FORMATS[channels_last]))
+        return self._task.made_up_batch(images.contiguous(memory_format=_FORMATS[channels_last]))

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator
 
-from mptui.data.core.types import Dataset, SampleKind
+from mptui.data.core.types import Dataset
 from mptui.data.formats.open import open_dataset
 from mptui.errors import MptuiError
 from mptui.lab.doctor.findings import Finding, advice, ok, told
+from mptui.registry.samples import SampleKind
+from mptui.registry.tasks import TASKS
 from mptui.runs.planning.plan import Plan
-from mptui.tasks.samples import SAMPLE_KINDS
 
 _MOST_NAMED = 20
 _UNEVEN = 10
@@ -26,7 +27,7 @@ def check_data(plan: Plan, on_progress: Callable[[int, int], None]) -> list[Find
     try:
         dataset = open_dataset(
             config.data,
-            kind=SAMPLE_KINDS[plan.task],
+            kind=TASKS[plan.task].sample,
             side=int(config.data.image_size or 0),
             seed=config.training.seed,
             on_progress=on_progress,

@@ -33,7 +33,7 @@ from mptui.runs.planning.build import LoaderMaker
 from mptui.runs.planning.decoders import BATCHES, Readings, facts_of_files, may_decode, with_decoder
 from mptui.runs.planning.plan import Plan
 from mptui.runs.store.directory import CHOICES, VERSION, write_json
-from mptui.tasks.registry import build_task
+from mptui.tasks.build_task import build_task
 from mptui.text import clean
 
 

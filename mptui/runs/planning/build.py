@@ -25,10 +25,10 @@ from mptui.models import zoo
 from mptui.models.weights import check_file, load_weights
 from mptui.models.zoo import build, parameter_count
 from mptui.registry.optimizers import OPTIMIZERS
+from mptui.registry.tasks import TASKS
 from mptui.runs.planning.decoders import cant_decode, with_decoder
 from mptui.runs.planning.plan import Plan
-from mptui.tasks.registry import build_task
-from mptui.tasks.samples import SAMPLE_KINDS
+from mptui.tasks.build_task import build_task
 from mptui.text import clean
 
 Emit = Callable[[Event], None]
@@ -68,7 +68,7 @@ def check_inputs(plan: Plan) -> None:
         DataError: The folder is missing, has no layout that is known, or is for another task.
     """
     model, data = plan.config.model, plan.config.data
-    check_data(data, SAMPLE_KINDS[plan.task])
+    check_data(data, TASKS[plan.task].sample)
     zoo.check(model, plan.task, int(data.image_size or 0))
     if model.weights is not None:
         check_file(Path(model.weights))
@@ -163,7 +163,7 @@ def _with_decoder(plan: Plan, dataset: Dataset, emit: Emit) -> Plan:
 def _scanned(plan: Plan, side: int, emit: Emit, mailbox: Mailbox) -> Dataset:
     return open_dataset(
         plan.config.data,
-        kind=SAMPLE_KINDS[plan.task],
+        kind=TASKS[plan.task].sample,
         side=side,
         seed=plan.config.training.seed,
         on_progress=PacedProgress(emit, "scanning"),
@@ -301,7 +301,7 @@ class LoaderMaker:
         side = int(data.image_size or 0)
         return Loader(
             split,
-            kind=SAMPLE_KINDS[self.plan.task],
+            kind=TASKS[self.plan.task].sample,
             batch_size=training.batch_size,
             side=side,
             resize=data.resize,

@@ -7,35 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mptui.config.merge import Resolved, resolve, task_of_model
-from mptui.config.schema import DataConfig, RunConfig, TaskName
-from mptui.data.core.types import SampleKind
+from mptui.config.merge import Resolved, resolve
+from mptui.config.schema import DataConfig, RunConfig
 from mptui.data.formats.open import kind_of
 from mptui.data.transforms.crop import default_crop_scale, default_resize
 from mptui.errors import ConfigError
 from mptui.hardware.advice import PrecisionChoice, choose_precision, default_workers
 from mptui.hardware.devices import Device, Machine, default_reason, find_machine, select_device
 from mptui.io.places import absolute
+from mptui.registry.models import MODELS, task_of_model
+from mptui.registry.samples import SampleKind
+from mptui.registry.tasks import DEFAULT_TASK, TASKS, ByDevice, task_for
 from mptui.runs.planning.ranks import check_single_process
 from mptui.runs.planning.rates import rate_notes
-from mptui.tasks.samples import SAMPLE_KINDS, task_for
 
 BUILT_IN = "shapes"
 
-_NETWORKS = {"segmentation": "unet", "diffusion": "diffusion_unet"}
-
-# model, image sides and size of the built-in set, by whether there is an accelerator
-_ON_ACCELERATOR = {
-    "model": "resnet50",
-    "side": 224,
-    "unet_side": 512,
-    "diffusion_unet_side": 64,
-    "samples": 8192,
-}
-_ON_CPU = {"model": "resnet18", "side": 64, "unet_side": 128, "diffusion_unet_side": 32, "samples": 128}
-# of a diffusion_unet: wide where there is an accelerator, and on a CPU what a CPU can train
-_WIDTHS = {True: 32, False: 128}
-_DIFFUSION_DEPTH = 3
+_SAMPLES = ByDevice(8192, cpu=128)
+"""Size of the built-in set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +46,7 @@ class Plan:
 
     request: Request
     resolved: Resolved
-    task: TaskName
+    task: str
     device: Device
     precision: PrecisionChoice
     workers: int
@@ -114,7 +103,7 @@ def layout_of(config: RunConfig, device: Device) -> bool:
     return device.kind != "mps" if asked == "auto" else asked
 
 
-def _check_model(config: RunConfig, task: TaskName) -> None:
+def _check_model(config: RunConfig, task: str) -> None:
     from mptui.models.zoo import check
 
     check(config.model, task, int(config.data.image_size or 0))
@@ -123,7 +112,7 @@ def _check_model(config: RunConfig, task: TaskName) -> None:
 def _for_its_task(request: Request) -> Resolved:
     """Resolve once to learn of the data, and again with the tables of its task."""
 
-    def resolved_for(task: TaskName | None) -> Resolved:
+    def resolved_for(task: str | None) -> Resolved:
         return resolve(
             request.profile, task=task, flags=request.flags, sets=request.sets, environ=request.environ
         )
@@ -131,7 +120,8 @@ def _for_its_task(request: Request) -> Resolved:
     first = resolved_for(None)
     if first.task is not None:
         return first
-    return resolved_for(task_for(kind_of(first.config.data) or SampleKind.CLASS))
+    kind = kind_of(first.config.data)
+    return resolved_for(DEFAULT_TASK if kind is None else task_for(kind))
 
 
 def _views(data: DataConfig, kind: SampleKind, side: int) -> dict[str, Any]:
@@ -154,35 +144,35 @@ def _views(data: DataConfig, kind: SampleKind, side: int) -> dict[str, Any]:
 
 def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...]]:
     """Choose what was left open: the network, the data and their size; and say so in notes."""
-    defaults = _ON_CPU if device.kind == "cpu" else _ON_ACCELERATOR
     why = "chosen: no GPU" if device.kind == "cpu" else f"chosen for {device.name}"
     config, sources = resolved.config, dict(resolved.sources)
     model, data = config.model, config.data
     if model.weights is not None:
         model = model.model_copy(update={"weights": absolute(model.weights)})
     if model.name is None:
-        name = _NETWORKS.get(str(resolved.task)) or str(defaults["model"])
+        name = TASKS[resolved.task or DEFAULT_TASK].network.on(device.kind)
         model = model.model_copy(update={"name": name})
         sources["model.name"] = why
-    if model.name == "diffusion_unet":
-        left_open = {"width": _WIDTHS[device.kind == "cpu"], "depth": _DIFFUSION_DEPTH}
-        left_open = {k: v for k, v in left_open.items() if sources[f"model.{k}"] == "default"}
+    if (spec := MODELS.get(str(model.name))) is not None:
+        left_open = {
+            key: d.on(device.kind) for key, d in spec.defaults.items() if sources[f"model.{key}"] == "default"
+        }
         model = model.model_copy(update=left_open)
         sources |= dict.fromkeys((f"model.{key}" for key in left_open), why)
+    task = task_of_model(str(model.name))
     changes: dict[str, Any] = {}
     if data.name is None and data.path is None:
         changes["name"] = BUILT_IN
         sources["data.name"] = "chosen: no data named"
     if data.image_size is None:
-        changes["image_size"] = defaults.get(f"{model.name}_side", defaults["side"])
+        changes["image_size"] = TASKS[task].side.on(device.kind)
         sources["data.image_size"] = why
-    kind = SAMPLE_KINDS[task_of_model(str(model.name))]
-    changes |= _views(data, kind, int(changes.get("image_size") or data.image_size or 0))
+    changes |= _views(data, TASKS[task].sample, int(changes.get("image_size") or data.image_size or 0))
     sources |= {
         f"data.{key}": "chosen: by data.image_size" for key in ("resize", "crop_scale") if key in changes
     }
     if (changes.get("name") or data.name) == BUILT_IN and data.samples is None:
-        changes["samples"] = defaults["samples"]
+        changes["samples"] = _SAMPLES.on(device.kind)
         sources["data.samples"] = why
     if data.path is not None:
         changes["path"] = absolute(data.path)  # the run may be resumed from another folder

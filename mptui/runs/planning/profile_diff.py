@@ -64,8 +64,9 @@ def foresee(
         ConfigError: There is no such preset, or it can't be had in this run.
     """
     from mptui.config.dump import values_of
-    from mptui.config.merge import resolve, task_of_model
+    from mptui.config.merge import resolve
     from mptui.config.switch import switched
+    from mptui.registry.models import task_of_model
     from mptui.runs.planning.plan import Request
 
     now = resolve(str(run / CONFIG), task=None, flags={}, sets=(), environ={}).config

@@ -1,27 +1,10 @@
 """What metrics and phases are called on a screen."""
 
-from dataclasses import dataclass
+from mptui.registry.tasks import TASKS, MetricSpec
 
 TRAIN, VALIDATION = "train", "validation"
 LOSS = "loss"
 
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """Where a metric is drawn: the chart it belongs to, its word there, and whether it is a fraction of 1."""
-
-    chart: str
-    word: str = ""
-    fraction: bool = False
-
-
-METRICS: dict[str, Shown] = {
-    "acc1": Shown("accuracy", "top-1", fraction=True),
-    "acc5": Shown("accuracy", "top-5", fraction=True),
-    "iou": Shown("overlap", "IoU", fraction=True),
-    "dice": Shown("overlap", "Dice", fraction=True),
-    "r2": Shown("noise explained", "R²", fraction=True),
-}
 
 PHASE_WORDS = {
     "warming_up": "warming up",
@@ -31,6 +14,13 @@ BUSY_PHASES = frozenset({"starting", "scanning", "preparing", "warming_up", "com
 """Phases in which no figure moves, so that the screen counts their seconds instead."""
 
 
-def shown(metric: str) -> Shown:
-    """Say where `metric` is drawn; one that nobody named has a chart of its own."""
-    return METRICS.get(metric) or Shown(metric)
+def shown(metric: str) -> MetricSpec:
+    """How `metric` is shown; one that no task knows has a chart of its own."""
+    known = (spec.metrics[metric] for spec in TASKS.values() if metric in spec.metrics)
+    return next(known, MetricSpec(metric))
+
+
+def is_percent(chart: str) -> bool:
+    """Whether all metrics of a chart are fractions of 1."""
+    metrics = [metric for spec in TASKS.values() for metric in spec.metrics.values() if metric.chart == chart]
+    return bool(metrics) and all(metric.fraction for metric in metrics)

@@ -13,9 +13,10 @@ from textual.message import Message
 from textual.widgets import Input
 
 from mptui.errors import MptuiError
+from mptui.registry.tasks import DEFAULT_TASK, TASKS
 from mptui.runs.planning.profile_diff import Foreseen, Place, foresee
 from mptui.runs.view.events.event_registry import EVENTS
-from mptui.runs.view.labels import TRAIN, VALIDATION
+from mptui.runs.view.labels import TRAIN, VALIDATION, is_percent
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean
 from mptui.tui.dialogs.choices import Answer, LeaveDialog, StopDialog
@@ -53,8 +54,6 @@ PAGES = 3
 
 ALL_PANELS = 24
 """Rows of a screen that has room for all panels, one below the other."""
-
-_FRACTIONS = frozenset({"accuracy", "overlap"})
 
 
 class LiveScreen(Page):
@@ -175,7 +174,7 @@ class LiveScreen(Page):
             marks=tuple(view.marks) if chart.id == "chart-0" else (),
             skips=view.skips if chart.id == "chart-0" else None,
             best=view.best.get(name),
-            percent=name in _FRACTIONS,
+            percent=is_percent(name),
         )
 
     def action_pause(self) -> None:
@@ -371,6 +370,5 @@ def chosen_charts(view: RunView, wanted: str) -> list[str]:
     words = wanted.lower().split()
     if words:
         return [name for name in view.histories if any(word in name.lower() for word in words)]
-    task = "" if view.started is None else view.started.task
-    charts = {"segmentation": "overlap", "diffusion": "noise explained"}
-    return ["loss", charts.get(task, "accuracy"), "learning rate"]
+    task = TASKS.get(DEFAULT_TASK if view.started is None else view.started.task, TASKS[DEFAULT_TASK])
+    return ["loss", task.chart, "learning rate"]

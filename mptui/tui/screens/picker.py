@@ -20,7 +20,6 @@ from mptui.config.keys import SETTINGS
 from mptui.config.merge import Resolved
 from mptui.config.profiles import list_profiles
 from mptui.config.save import save_profile
-from mptui.config.schema import TaskName
 from mptui.errors import MptuiError
 from mptui.hardware.devices import Device
 from mptui.runs.planning.plan import Request
@@ -29,7 +28,7 @@ from mptui.tui.dialogs.choices import Answer, DiscardDialog
 from mptui.tui.dialogs.input import AskDialog
 from mptui.tui.keys.bindings import bindings
 from mptui.tui.screens.page import Page
-from mptui.tui.setup.data_info import about_data, model_names
+from mptui.tui.setup.data_info import about_data
 from mptui.tui.setup.explained import explained
 from mptui.tui.setup.last_selection import load_last, save_last
 from mptui.tui.setup.memory_fit import Fit, fits
@@ -83,9 +82,8 @@ class PickerScreen(Page):
         first = next(name for name in (last["profile"], profile, *names) if name in names)
         own = last["epochs"] if first == last["profile"] else ""
         self._picks = Picks(Picked(first, device.torch_name, last["model"], last["data"], own))
-        self._data_task: TaskName | None = None
+        self._data_task: str | None = None
         self._about_data = ""
-        self._models = ModelSuggester()
         self._resolved: Resolved | None = None
         self._fault = self._data_fault = ""
         self._fits: dict[str, Fit | str] = {}
@@ -104,7 +102,7 @@ class PickerScreen(Page):
             with Vertical(id="right"):
                 yield Outline(id="words")
                 yield KeyedList(id="values")
-        yield Fields(self.picked, self._models, DataSuggester())
+        yield Fields(self.picked, ModelSuggester(), DataSuggester())
         yield Static(id="note", markup=False)
         yield KeyBar(self.where, self._keymap)
         yield TooSmall()
@@ -115,7 +113,6 @@ class PickerScreen(Page):
         self._refresh_profiles()
         self._refresh()
         self._say_device()
-        self._learn_models()
         self._look_at_data()
 
     def on_resize(self) -> None:
@@ -178,14 +175,6 @@ class PickerScreen(Page):
 
     # -- what takes a while
 
-    @work(group="models")
-    async def _learn_models(self) -> None:
-        try:
-            names = await in_background(model_names)
-        except ImportError:
-            return  # the run will say so
-        self._models.names = names
-
     def _count_memory(self) -> None:
         """Count what each profile would take, if that may be another than before."""
         counting = [self._picks.of(info.name) for info in self._profiles], self._data_task
@@ -216,7 +205,7 @@ class PickerScreen(Page):
         """Say which task the data is for, once nobody types any more."""
         await asyncio.sleep(TYPING_PAUSE_S)
         where = self.picked.data
-        task: TaskName | None
+        task: str | None
         fault = ""
         try:
             task, about = await in_background(lambda: about_data(where))

@@ -1,18 +1,12 @@
-"""What the picker learns of networks and data; it imports torch or waits for a disk, so in a thread."""
+"""What the picker learns of data; it waits for a disk, so in a thread."""
 
 from mptui.config.given import data_flags
-from mptui.config.schema import DataConfig, TaskName
+from mptui.config.schema import DataConfig
+from mptui.registry.tasks import task_for
 from mptui.text import clean
 
 
-def model_names() -> list[str]:
-    """Every network that can be trained."""
-    from mptui.models.zoo import names
-
-    return names()
-
-
-def about_data(where: str) -> tuple[TaskName | None, str]:
+def about_data(where: str) -> tuple[str | None, str]:
     """Tell the task that the data is for (None: either), and words about it.
 
     Raises:
@@ -20,11 +14,12 @@ def about_data(where: str) -> tuple[TaskName | None, str]:
         DataError: There is no such folder, or not with data.
     """
     from mptui.data.formats.open import kind_of
-    from mptui.tasks.samples import task_for
 
     if not where:
         return None, "no data named: shapes, drawn by mptui itself"
     flags = data_flags(where, "")
     name, path = flags["data.name"][1], flags["data.path"][1]
     kind = kind_of(DataConfig(name=name, path=path))
-    return task_for(kind), f"✓ {clean(where, 200)}" + (f": {kind.value}" if kind else "")
+    if kind is None:
+        return None, f"✓ {clean(where, 200)}"
+    return task_for(kind), f"✓ {clean(where, 200)}: {kind.value}"

@@ -12,6 +12,7 @@ from mptui.config.merge import Resolved
 from mptui.errors import ConfigError
 from mptui.hardware.advice import choose_precision
 from mptui.hardware.devices import Device
+from mptui.registry.tasks import DEFAULT_TASK
 from mptui.runs.planning.plan import filled
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _counted(
         precision = choose_precision(config.precision.mode, device).used
         kind = device.torch_name.partition(":")[0]
         try:
-            task = resolution.task or "classification"
+            task = resolution.task or DEFAULT_TASK
             counted = footprint(config, task, device=kind, precision=precision)
         except ConfigError as error:
             yield name, error.message

@@ -9,14 +9,16 @@ from typing import Any
 from mptui.config.dump import values_of
 from mptui.config.given import data_flags, read_value
 from mptui.config.keys import SETTINGS, TABLES
-from mptui.config.merge import Resolved, resolve, task_of_model
+from mptui.config.merge import Resolved, resolve
 from mptui.config.profiles import ProfileInfo
-from mptui.config.schema import RunConfig, TaskName, TrainingConfig
+from mptui.config.schema import RunConfig, TrainingConfig
 from mptui.config.validate import shown
 from mptui.engine.optim.lr_schedule import scaled_lr, warmup_epochs
 from mptui.errors import ConfigError
 from mptui.hardware.advice import PrecisionChoice, batch_words, choose_precision
 from mptui.hardware.devices import Device
+from mptui.registry.models import task_of_model
+from mptui.registry.tasks import DEFAULT_TASK
 from mptui.runs.planning.plan import Request
 from mptui.text import clean
 
@@ -106,20 +108,20 @@ class Picks:
         self.choose(profile)
 
 
-def resolved(picked: Picked, task: TaskName | None, environ: Mapping[str, str] = os.environ) -> Resolved:
+def resolved(picked: Picked, task: str | None, environ: Mapping[str, str] = os.environ) -> Resolved:
     """Put the configuration together, as far as it is known before the data was opened.
 
     Raises:
         ConfigError: A value is wrong, or two can't be had together.
     """
-    task = task_of_model(picked.model) if picked.model else task or "classification"
+    task = task_of_model(picked.model) if picked.model else task or DEFAULT_TASK
     return resolve(picked.profile, task=task, flags=picked.flags(), sets=(), environ=environ)
 
 
 def every_profile(
     profiles: Sequence[ProfileInfo],
     picks: Picks,
-    task: TaskName | None,
+    task: str | None,
     environ: Mapping[str, str] = os.environ,
 ) -> tuple[dict[str, Resolved], dict[str, str]]:
     """Resolve each profile with what else was picked: those that can be had, and why the others can't."""
@@ -182,7 +184,7 @@ def _plain(value: object) -> str:
     return shown(value).strip('"')
 
 
-def to_save(picked: Picked, task: TaskName | None, environ: Mapping[str, str] = os.environ) -> RunConfig:
+def to_save(picked: Picked, task: str | None, environ: Mapping[str, str] = os.environ) -> RunConfig:
     """The configuration to save as a profile: how to train, and not what on."""
     how = resolved(picked, task, environ).config
     default = RunConfig()

@@ -1,39 +1,23 @@
 """What may be meant while a network or a place of data is typed. Nothing here waits for a disk."""
 
 import os
-from collections.abc import Sequence
 
 from textual.suggester import Suggester
 
 from mptui.io.places import expanded
+from mptui.registry.models import MODELS
 from mptui.tui.threads import in_background
-
-COMMON_MODELS = (
-    "resnet18",
-    "resnet34",
-    "resnet50",
-    "resnet101",
-    "unet",
-    "vit_b_16",
-    "convnext_tiny",
-    "efficientnet_b0",
-    "efficientnet_v2_s",
-    "mobilenet_v3_large",
-    "swin_t",
-    "densenet121",
-)
 
 
 class ModelSuggester(Suggester):
-    """Completes names of networks: the common ones at once, all when they are known."""
+    """Completes names of networks, in the order of the registry: common ones come first."""
 
     def __init__(self) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
-        self.names: Sequence[str] = COMMON_MODELS
 
     async def get_suggestion(self, value: str) -> str | None:
-        """Return the first name that begins so, a common one before others."""
-        return next((n for n in (*COMMON_MODELS, *self.names) if value and n.startswith(value)), None)
+        """Return the first name that begins so."""
+        return next((name for name in MODELS if value and name.startswith(value)), None)
 
 
 class DataSuggester(Suggester):

@@ -4,6 +4,8 @@ from typing import Any
 
 from mptui import format as fmt
 from mptui.events import Paused, PhaseChanged, Progress, Resumed, RunFinished, RunStarted
+from mptui.registry.samples import SampleKind
+from mptui.registry.tasks import TASKS
 from mptui.runs.view.events.event_spec import EventSpec, nothing
 from mptui.runs.view.labels import PHASE_WORDS
 from mptui.runs.view.log_lines import Tone
@@ -43,6 +45,8 @@ def start_lines(event: RunStarted) -> list[str]:
         "channels last" if event.channels_last else "",
         f"compile {event.compile_mode}" if event.compile_mode != "off" else "",
     ]
+    task = TASKS.get(event.task)
+    has_classes = task is None or task.sample is not SampleKind.IMAGE
     effective = f" x {event.accumulate}" if event.accumulate > 1 else ""
     lines = [
         *event.notes,
@@ -52,7 +56,7 @@ def start_lines(event: RunStarted) -> list[str]:
         f"{event.model}, {event.parameters / 1e6:.1f} M parameters, {event.image_size} px, "
         f"batch {event.batch_size}{effective}" + "".join(f", {item}" for item in speed if item),
         f"{event.dataset}: {event.train_samples:,} training and {event.val_samples:,} validation images"
-        + (f", {len(event.classes)} classes" if event.task != "diffusion" else ""),
+        + (f", {len(event.classes)} classes" if has_classes else ""),
         f"Run: {event.directory}",
     ]
     if event.resumed_from_step is not None:

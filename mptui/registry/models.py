@@ -1,0 +1,117 @@
+"""The networks by name, as `model.name` has them. torch and torchvision are imported when one is built."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from mptui.registry.tasks import CLASSIFICATION, DEFAULT_TASK, DIFFUSION, SEGMENTATION, ByDevice
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from mptui.models.unet import Norm, Up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """A network.
+
+    Attributes:
+        task: What it learns: a key of `mptui.registry.tasks.TASKS`.
+        build: Called as `build(num_classes=..., side=..., **settings)` for images of `side` pixels. Returns
+            the network with random weights.
+        settings: The keys of [model] that `build` takes. With `depth`, images must be large enough to be
+            halved that often.
+        smallest_side: The smallest height and width of images in pixels.
+        side_multiple: What the height and width must be a multiple of.
+        whole_levels: With `depth`: each halving must leave a whole number of pixels.
+        defaults: Defaults of the keys of [model], where they are not those of the schema.
+    """
+
+    task: str
+    build: "Callable[..., nn.Module]"
+    settings: tuple[str, ...] = ()
+    smallest_side: int = 1
+    side_multiple: int = 1
+    whole_levels: bool = False
+    defaults: Mapping[str, ByDevice[int]] = field(default_factory=dict)
+
+
+def _unet(*, num_classes: int, side: int, width: int, depth: int, up: "Up", norm: "Norm") -> "nn.Module":
+    from mptui.models.unet import UNet
+
+    return UNet(num_classes, width=width, depth=depth, up=up, norm=norm)
+
+
+def _diffusion_unet(*, num_classes: int, side: int, width: int, depth: int) -> "nn.Module":
+    from mptui.models.diffusion_unet import DiffusionUNet
+
+    return DiffusionUNet(width=width, depth=depth)
+
+
+def _classifier(name: str, *, num_classes: int, side: int) -> "nn.Module":
+    from mptui.models.classifiers import build_classifier
+
+    return build_classifier(name, num_classes, side)
+
+
+_CLASSIFIERS = (
+    # the start of torchvision's names and their ends; the smallest side and what sides are a multiple of
+    ("resnet", "18 34 50 101 152", 1, 1),
+    ("wide_resnet", "50_2 101_2", 1, 1),
+    ("resnext", "50_32x4d 101_32x8d 101_64x4d", 1, 1),
+    ("regnet_x_", "400mf 800mf 1_6gf 3_2gf 8gf 16gf 32gf", 1, 1),
+    ("regnet_y_", "400mf 800mf 1_6gf 3_2gf 8gf 16gf 32gf 128gf", 1, 1),
+    ("vit_", "b_16 l_16", 16, 16),  # multiples of the patches
+    ("vit_", "b_32 l_32", 32, 32),
+    ("vit_", "h_14", 14, 14),
+    ("convnext_", "tiny small base large", 32, 1),
+    ("efficientnet_", "b0 b1 b2 b3 b4 b5 b6 b7", 1, 1),
+    ("efficientnet_v2_", "s m l", 33, 1),
+    ("mobilenet_", "v3_large v3_small v2", 1, 1),
+    ("swin_", "t s b v2_t v2_s v2_b", 1, 1),  # pads to any size
+    ("densenet", "121 161 169 201", 29, 1),
+    ("vgg", "11 11_bn 13 13_bn 16 16_bn 19 19_bn", 32, 1),
+    ("maxvit_", "t", 224, 224),  # five halvings, and windows of 7 at each level
+    ("mnasnet", "0_5 0_75 1_0 1_3", 1, 1),
+    ("shufflenet_v2_", "x0_5 x1_0 x1_5 x2_0", 1, 1),
+    ("squeezenet", "1_0", 21, 1),
+    ("squeezenet", "1_1", 17, 1),
+    ("alexnet", "", 63, 1),
+    ("googlenet", "", 15, 1),
+    ("inception", "_v3", 75, 1),
+)
+
+
+def _classifiers() -> dict[str, ModelSpec]:
+    return {
+        start + end: ModelSpec(
+            task=CLASSIFICATION,
+            build=partial(_classifier, start + end),
+            smallest_side=smallest,
+            side_multiple=multiple,
+        )
+        for start, ends, smallest, multiple in _CLASSIFIERS
+        for end in ends.split(" ")
+    }
+
+
+MODELS: dict[str, ModelSpec] = {
+    **_classifiers(),
+    "unet": ModelSpec(task=SEGMENTATION, build=_unet, settings=("width", "depth", "up", "norm")),
+    "diffusion_unet": ModelSpec(
+        task=DIFFUSION,
+        build=_diffusion_unet,
+        settings=("width", "depth"),
+        whole_levels=True,
+        # wide where there is an accelerator, and on a CPU what a CPU can train
+        defaults={"width": ByDevice(128, cpu=32), "depth": ByDevice(3, cpu=3)},
+    ),
+}
+"""Name -> network. Of those that begin as a person types, the first is suggested."""
+
+
+def task_of_model(name: str) -> str:
+    """The task of a network; of a name that is unknown, the default."""
+    return MODELS[name].task if name in MODELS else DEFAULT_TASK

@@ -1,0 +1,134 @@
+"""The tasks by name: what is learnt, from what data, how metrics are shown. torch is imported by `build`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from mptui.registry.samples import SampleKind
+
+if TYPE_CHECKING:
+    from mptui.tasks.base import Task
+
+T = TypeVar("T")
+
+CLASSIFICATION, SEGMENTATION, DIFFUSION = "classification", "segmentation", "diffusion"
+
+DEFAULT_TASK = CLASSIFICATION
+"""The task where neither a network nor data says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByDevice(Generic[T]):
+    """A default for an accelerator, and the one for a CPU."""
+
+    accelerator: T
+    cpu: T
+
+    def on(self, kind: str) -> T:
+        """The default on a device of this kind (cuda, mps, cpu, …)."""
+        return self.cpu if kind == "cpu" else self.accelerator
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """How a metric is shown: the title of its chart, its word there, and whether it is a fraction of 1."""
+
+    chart: str
+    word: str = ""
+    fraction: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpec:
+    """A task.
+
+    Attributes:
+        build: Called as `build(classes, **settings)` with the names of the classes. Returns loss and metrics.
+        sample: What it needs of a sample.
+        output: What its networks do with an image, for a sentence.
+        network: The network that is trained where none is named: a key of `mptui.registry.models.MODELS`.
+        side: Height and width of the images in pixels where none is set.
+        metrics: How each metric is shown. The live screen draws the chart of the first, the primary one.
+        settings: The keys of [training] that `build` takes.
+        defaults: table.key -> default, where the schema's would hardly train.
+    """
+
+    build: "Callable[..., Task]"
+    sample: SampleKind
+    output: str
+    network: ByDevice[str]
+    side: ByDevice[int]
+    metrics: Mapping[str, MetricSpec]
+    settings: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def chart(self) -> str:
+        """Title of the chart of the primary metric."""
+        return next(iter(self.metrics.values())).chart
+
+
+def _classification(classes: Sequence[str], *, label_smoothing: float) -> "Task":
+    from mptui.tasks.classification import Classification
+
+    return Classification(len(classes), label_smoothing)
+
+
+def _segmentation(classes: Sequence[str]) -> "Task":
+    from mptui.tasks.segmentation import Segmentation
+
+    return Segmentation(classes)
+
+
+def _diffusion(classes: Sequence[str]) -> "Task":
+    from mptui.tasks.diffusion import Diffusion
+
+    return Diffusion()
+
+
+TASKS: dict[str, TaskSpec] = {
+    CLASSIFICATION: TaskSpec(
+        build=_classification,
+        sample=SampleKind.CLASS,
+        output="gives each image a class",
+        network=ByDevice("resnet50", cpu="resnet18"),
+        side=ByDevice(224, cpu=64),
+        metrics={
+            "acc1": MetricSpec("accuracy", "top-1", fraction=True),
+            "acc5": MetricSpec("accuracy", "top-5", fraction=True),
+        },
+        settings=("label_smoothing",),
+    ),
+    SEGMENTATION: TaskSpec(
+        build=_segmentation,
+        sample=SampleKind.MASK,
+        output="gives each pixel a class",
+        network=ByDevice("unet", cpu="unet"),
+        side=ByDevice(512, cpu=128),
+        metrics={
+            "iou": MetricSpec("overlap", "IoU", fraction=True),
+            "dice": MetricSpec("overlap", "Dice", fraction=True),
+        },
+    ),
+    DIFFUSION: TaskSpec(
+        build=_diffusion,
+        sample=SampleKind.IMAGE,
+        output="makes images",
+        network=ByDevice("diffusion_unet", cpu="diffusion_unet"),
+        side=ByDevice(64, cpu=32),
+        metrics={"r2": MetricSpec("noise explained", "R²", fraction=True)},
+        defaults={
+            "training.batch_size": 32,
+            "training.optimizer": "adamw",
+            "training.lr": 5e-4,
+            "training.clip_grad_norm": 1.0,
+            "training.ema_decay": 0.999,
+        },
+    ),
+}
+"""Name -> task."""
+
+
+def task_for(kind: SampleKind) -> str:
+    """The first task that learns from samples of `kind`."""
+    return next(name for name, spec in TASKS.items() if spec.sample is kind)
