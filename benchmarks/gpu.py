@@ -7,8 +7,7 @@
 For each network: `mptui run` in FP32-strict, FP32 (TF32) and AMP (bf16 and fp16, the better counts), all else
 equal and compiled; its share of the floor; the best peer at its best settings; the peak memory of each. For
 photos on the disk: `mptui run` with everything on beside a plain FP32 script. `peers.py` measures the peers
-by themselves, and `decoding.py` who decodes JPEG files faster; that no step waits for the device is a test
-(pytest -m gpu).
+by themselves; that no step waits for the device is a test (pytest -m gpu).
 """
 
 import random

@@ -63,6 +63,8 @@ def _settings(table: type[Table], prefix: str = "") -> Iterator[tuple[str, Setti
 
 SETTINGS: dict[str, Setting] = dict(_settings(RunConfig))
 """Every `table.key`, in the order of the schema."""
+RETIRED = frozenset({"data.decode"})
+"""Settings of earlier versions: files that have them can be read, and the values are ignored with a note."""
 TABLES: tuple[str, ...] = tuple(name for name, field in RunConfig.model_fields.items() if subtable(field))
 VARIABLES: dict[str, str] = {f"MPTUI_{key.replace('.', '_').upper()}": key for key in SETTINGS}
 """Environment variable -> the `table.key` that it sets."""

@@ -33,6 +33,8 @@ class Resolved:
     """The profile's name, to show; "default" where there is none."""
     task: str | None
     """Whose tables of the profile apply; None: not known yet."""
+    notes: tuple[str, ...] = ()
+    """What a person should know of the profile."""
 
     @property
     def compile_forced(self) -> bool:
@@ -81,7 +83,9 @@ def resolve(
     document = {"description": file.description if file else "", **nested(values)}
     config = _validated(document, sources)
     _refuse_other_task(config, sources, task)
-    return Resolved(config, sources, name, task)
+    retired = dict.fromkeys(file.retired if file else ())
+    notes = (f"{key} of profile {name} is ignored: this version has no such setting" for key in retired)
+    return Resolved(config, sources, name, task, tuple(notes))
 
 
 def check_profile(profile: str, environ: Mapping[str, str]) -> None:

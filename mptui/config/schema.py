@@ -156,7 +156,7 @@ class DataConfig(Table):
     128, diffusion_unet: 32)."""
     resize: Annotated[int, Field(ge=8, le=16_384)] | None = None
     """Shorter side in pixels that images are resized to, never enlarged, before views are cut from them, with
-    any cache and decoder and by `mptui prepare`; unset: twice image_size."""
+    any cache and by `mptui prepare`; unset: twice image_size."""
     crop_scale: Range | None = None
     """Random resized crops: the least and the largest share of the image's area; unset: [0.08, 1] for classes
     from 128 px on, [0.35, 1] below, [0.4, 1] for masks."""
@@ -173,9 +173,6 @@ class DataConfig(Table):
     cache: Literal["auto", "off", "ram", "device"] = "auto"
     """Keep decoded images: device: all of them there, as uint8, before the first epoch; ram: in memory that
     the workers share, as they are read; auto: device or ram where they fit, and why is said at the start."""
-    decode: Literal["auto", "cpu", "device"] = "auto"
-    """Who decodes JPEG files: cpu: the workers; device: it does, and the workers only read them; auto: the
-    workers, and on a CUDA device what a short measurement of these files and this model says."""
     augment: Literal["default", "none"] = "default"
     """default: flips, random resized crops, colour (diffusion: mirror images); none: only a resize."""
     mixup_alpha: Annotated[float, Field(ge=0)] = 0.0

@@ -11,7 +11,7 @@ import tomli
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from mptui.config.keys import SETTINGS, TABLES, UNSET, Setting, nearest_setting, subtable
+from mptui.config.keys import RETIRED, SETTINGS, TABLES, UNSET, Setting, nearest_setting, subtable
 from mptui.config.schema import RunConfig, Table
 from mptui.errors import ConfigError
 from mptui.registry.tasks import TASKS
@@ -33,6 +33,8 @@ class Profile:
     description: str = ""
     values: dict[str, Any] = field(default_factory=dict)
     by_task: dict[str, dict[str, Any]] = field(default_factory=dict)
+    retired: list[str] = field(default_factory=list)
+    """The settings of earlier versions that it has."""
 
 
 def read_document(path: Path) -> tuple[str, dict[str, Any]]:
@@ -75,6 +77,7 @@ def read_profile(path: Path) -> tuple[Profile, list[str]]:
         description=reader.description(document.pop("description", "")),
         by_task={task: reader.task_tables(task, document.pop(task)) for task in TASKS if task in document},
         values=reader.table(document, RunConfig, ()),
+        retired=reader.retired,
     )
     lines = key_lines(text)
     located = sorted((_line(lines, keys), told) for keys, told in reader.faults)
@@ -114,6 +117,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.faults: list[tuple[Keys, str]] = []
+        self.retired: list[str] = []
 
     def version(self, value: object) -> None:
         """Refuse what a later mptui wrote, whose keys may mean something else."""
@@ -149,6 +153,8 @@ class _Reader:
                 flat[dotted], wrong = check_value(SETTINGS[dotted], value)
                 if wrong:
                     self.faults.append((keys, f"{_place(keys)} = {shown(value)}: {wrong}"))
+            elif dotted in RETIRED:
+                self.retired.append(dotted)
             else:
                 self.faults.append((keys, _unknown(keys, dotted, value)))
         return flat

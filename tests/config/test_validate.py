@@ -160,3 +160,11 @@ def test_each_setting_tells_what_it_is():
 def test_the_settings_are_those_of_the_schema():
     config = resolve(None, task=None, flags={}, sets=(), environ={}).config
     assert config == RunConfig()
+
+
+def test_a_setting_of_an_earlier_version_is_ignored_with_a_note(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text('[data]\ndecode = "device"\nworkers = 3\n[segmentation.data]\ndecode = "cpu"\n')
+    resolved = resolve(str(path), task=None, flags={}, sets=(), environ={})
+    assert resolved.config.data.workers == 3
+    assert resolved.notes == ("data.decode of profile run is ignored: this version has no such setting",)

@@ -1,13 +1,9 @@
 import shutil
 
 import pytest
-from PIL import Image
 
 from mptui.data.convert import convert
-from tests.data.device_decoding import SIZES
-from tests.data.images import save_oriented
 from tests.data.prepared_sets import photos, prepared
-from tests.data.test_resample import natural
 
 
 @pytest.fixture(autouse=True)
@@ -39,28 +35,3 @@ def ready(made, tmp_path, small_shards):
     for name in ("data", "out"):
         shutil.copytree(made / name, tmp_path / name)
     return tmp_path / "data", tmp_path / "out"
-
-
-@pytest.fixture(scope="module", name="photos")
-def photos_of_all_kinds(tmp_path_factory):
-    """Of all orientations, shapes and samplings; some grey, one PNG, one progressive, one CMYK."""
-    folder = tmp_path_factory.mktemp("photos")
-    paths = []
-    for index in range(24):
-        picture = Image.fromarray(natural(*SIZES[index % len(SIZES)], seed=index))
-        path = folder / f"{index}.jpg"
-        match index:
-            case 9:
-                picture.save(path, "PNG")
-            case 10:
-                picture.save(path, quality=90, progressive=True)
-            case 11:
-                picture.convert("CMYK").save(path, quality=90)
-            case 12 | 13:
-                picture.convert("L").save(path, quality=90)
-            case 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8:
-                save_oriented(path, index or 1, picture)
-            case _:
-                picture.save(path, quality=90, subsampling=index % 3)
-        paths.append(path)
-    return paths

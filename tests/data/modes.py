@@ -1,4 +1,4 @@
-"""Every way from files to views: cache modes, decoders, prepared sets, and what a GPU does."""
+"""Every way from files to views: cache modes, prepared sets, and what a GPU does."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +26,6 @@ EXACT = {"ram": 0.0, "device": 0.0, "prepared, lossless": 0.0, "prepared, in ram
 TOLERANCES = {
     **EXACT,
     "device, as on a GPU": 1.0,  # Pillow's own weights where a CPU approximates them
-    "decoded on the device": 3.0,  # JPEGs at full size, and resized by Pillow's own filter
     "prepared": 3.0,  # JPEG once more, of quality 95
 }
 """How far the pixels of a view may be from those of `data.cache = off`, of 255 and on average."""
@@ -70,8 +69,6 @@ def batches_of(
         quality = 95 if mode == "prepared" else 0
         folder = prepared(folder, tmp_path / f"prepared-{quality}-{side}", side, quality)
     cache = next((each for each in ("ram", "device") if mode.startswith(each) or mode.endswith(each)), "off")
-    if mode == "decoded on the device":
-        cache, settings = "off", {**settings, "decode_on_device": True}
     chosen: dict[str, Any] = {
         "kind": kind, "batch_size": 7, "side": side, "num_classes": 10, "device": torch.device("cpu"),
         "train": True, "augment": True, "seed": 3, "cache": cache, "workers": 1, **settings,

@@ -1,4 +1,4 @@
-"""Where images are kept and who decodes them changes nothing of what is learnt."""
+"""Where images are kept changes nothing of what is learnt."""
 
 from pathlib import Path
 
@@ -118,7 +118,7 @@ def test_crops_and_pixels_are_distributed_alike_in_every_mode(wide_photos: Path,
         assert sharp == pytest.approx(sharpness, rel=0.05), mode  # of the prepared JPEGs 3 % less
 
 
-@pytest.mark.parametrize("mode", ["off", "ram", "device", "device, as on a GPU", "decoded on the device"])
+@pytest.mark.parametrize("mode", ["off", "ram", "device", "device, as on a GPU"])
 def test_the_resolution_that_is_kept_is_a_setting_in_every_mode(
     wide_photos: Path, tmp_path: Path, mode: str
 ) -> None:

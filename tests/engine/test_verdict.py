@@ -63,12 +63,6 @@ def test_advice_waits_until_it_is_sure_and_comes_once():
     assert verdict.advice(HERE, 9) is None
 
 
-def test_a_device_that_is_waited_for_is_not_helped_by_workers():
-    advice = judged(*[split(data=60.0)] * 5).advice(replace(HERE, decodes=True), 8)
-
-    assert (advice.code, advice.setting) == ("data_bound", "data.decode=cpu")
-
-
 def test_after_a_change_it_is_measured_again():
     verdict = judged(*[split(data=60.0)] * 5)
     assert verdict.advice(HERE, 8) is not None

@@ -65,16 +65,6 @@ def test_what_the_device_lacks_is_no_switch():
     assert found == {"fp16", "bf16", "channels_last", "fused", "compile", "batch", "cache-ram", "cache"}
 
 
-def test_files_are_decoded_on_a_gpu_where_there_are_files_and_a_gpu():
-    files = RunConfig.model_validate({"data": {"path": "photos"}})
-    found = switches(files, device(), cpus=8, precision="bf16")
-    decode = next(variant for variant in variants(found) if variant.name == "+decode")
-
-    assert (decode.settings["data.decode"], decode.settings["data.cache"]) == ("device", "off")
-    assert all(v.settings["data.decode"] == "cpu" for v in variants(found) if v.name != "+decode")
-    assert "decode" not in {s.name for s in switches(files, device("cpu"), cpus=8, precision="fp32")}
-
-
 def test_every_other_round_is_in_the_opposite_order():
     asked = []
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from mptui.data.core.types import Dataset, Problem
-from mptui.data.decode import device_jpeg
 from mptui.data.formats.synthetic import shapes
 from mptui.hardware.devices import Machine
 from mptui.hardware.torch_view import TorchView
@@ -69,14 +68,6 @@ def test_a_compiler_that_is_not_there_is_told_before_it_is_missed(monkeypatch, t
     assert "Python's headers" in found["speed.compile"].what
     (tmp_path / "Python.h").touch()
     assert "speed.compile" not in look("speed.compile=default")[1]
-
-
-def test_a_device_that_does_not_decode_is_told(monkeypatch):
-    assert "data.decode" not in look("data.decode=device")[1]
-    monkeypatch.setattr(device_jpeg, "why_not", lambda device: "no nvJPEG")
-    found = look("data.decode=device")[1]["data.decode"]
-    assert (found.state, found.do) == ("advice", "--set data.decode=auto")
-    assert "data.decode" not in look("data.decode=auto")[1]
 
 
 @pytest.mark.parametrize(

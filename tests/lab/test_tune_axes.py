@@ -62,7 +62,7 @@ def test_on_a_gpu_the_precision_is_worth_most_and_on_starving_data_the_input():
 
     assert order(NO_WAIT)[0] == "precision.mode"
     starving = ShortRunResult(100.0, GIB, 1.0, 2.0, wait=0.8, epoch_steps=1000)
-    assert set(order(starving)[:4]) == {"data.cache", "data.workers", "data.decode", "data.prefetch"}
+    assert set(order(starving)[:3]) == {"data.cache", "data.workers", "data.prefetch"}
 
 
 def test_what_is_emulated_is_tried_last_and_what_is_not_there_never():
@@ -89,15 +89,6 @@ def test_steps_that_never_wait_for_data_leave_the_workers_alone():
 
     assert "data.workers" not in found
     assert "data.workers" not in axes_of(tunable(device()), PHOTOS, **{"data.cache": "device"})
-
-
-def test_a_gpu_may_decode_the_files_of_a_set():
-    assert values(axes_of(tunable(device()))["data.decode"]) == ["device"]
-    assert tunable(device()).start()["data.decode"] == "cpu"
-    assert "data.decode" not in axes_of(tunable(device()), NO_WAIT, **{"data.cache": "ram"})
-    shapes = {"data.path": ("test", None), "data.name": ("test", "shapes")}
-    for other in (tunable(device("cpu")), tunable(device(), flags=shapes)):
-        assert "data.decode" not in {*other.start(), *axes_of(other)}
 
 
 def peak_of(batch):

@@ -6,7 +6,7 @@ Shapes: H and W are pixels, 3 is RGB. Images are uint8 HW3; masks int16 HW with 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -46,41 +46,6 @@ class SampleRequest(Protocol):
 
         Raises:
             BadSampleError: The file is missing, truncated, not an image, too large, or has no valid mask.
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """One sample, whose image is still a JPEG file of the plain kind that any decoder reads."""
-
-    content: bytes
-    width: int
-    """In pixels, as the image is stored."""
-    height: int
-    orientation: int
-    """Of EXIF, 1 to 8: how the stored image is turned upright."""
-    label: int = 0
-    mask_HW: Mask | None = None
-    """As large as the upright image."""
-
-    @property
-    def upright(self) -> tuple[int, int]:
-        """Height and width of the upright image in pixels."""
-        return (self.width, self.height) if self.orientation >= 5 else (self.height, self.width)
-
-
-@runtime_checkable
-class InFile(Protocol):
-    """A request whose image is in a file, which may be decoded elsewhere."""
-
-    def file_bytes(self) -> int:
-        """How large the file of the image is; 0 where that can't be told."""
-
-    def encoded(self, room: int) -> Encoded | None:
-        """Read the sample without decoding its image; None where that is no plain JPEG of up to `room` bytes.
-
-        Raises:
-            BadSampleError: As `SampleRequest.read`, as far as that is seen without decoding.
         """
 
 

@@ -11,7 +11,7 @@ import stat
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from mptui.data.core.read_errors import reason_of
-from mptui.data.core.types import BadSampleError, Decoded, Encoded, Pixels
+from mptui.data.core.types import BadSampleError, Decoded, Pixels
 from mptui.data.decode import jpeg
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO")
@@ -68,15 +68,6 @@ class FileRequest:
     def read(self, side_hint: int | None = None) -> Decoded:
         """Decode the file; see `Request.read`."""
         return Decoded(read_rgb(self.path, side_hint), label=self.label)
-
-    def file_bytes(self) -> int:
-        """How large the file is; see `InFile.file_bytes`."""
-        return size_of(self.path)
-
-    def encoded(self, room: int) -> Encoded | None:
-        """Read the file without decoding it; see `InFile.encoded`."""
-        found = read_jpeg(self.path, room)
-        return None if found is None else replace(found, label=self.label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,25 +171,6 @@ def upright_rgb(image: Image.Image, side_hint: int | None) -> tuple[Pixels, int]
         image.draft(None, (side_hint, side_hint))
     upright, orientation = load_upright(image)
     return to_rgb(upright), orientation
-
-
-def read_jpeg(path: str, room: int, content: bytes | None = None) -> Encoded | None:
-    """Read a plain JPEG of at most `room` bytes without decoding it; None where the file is something else.
-
-    Raises:
-        BadSampleError: The file can't be read, is no image, or is too large.
-    """
-    with opened(path, content) as image:
-        found = jpeg.plain(image, room)
-        return None if found is None else Encoded(found, *image.size, _orientation(image))
-
-
-def size_of(path: str) -> int:
-    """How many bytes a file has; 0 where that can't be told."""
-    try:
-        return os.stat(path).st_size  # noqa: PTH116 - a Path for each image is slow
-    except OSError:
-        return 0
 
 
 def to_rgb(image: Image.Image) -> Pixels:

@@ -5,7 +5,7 @@ A pixel's *code* is what the file holds: a grey value, a palette index, or a col
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from mptui.data.core.types import BadSampleError, Decoded, Encoded, Mask
-from mptui.data.decode.image import load_upright, opened, read_jpeg, size_of, turned, upright_rgb
+from mptui.data.core.types import BadSampleError, Decoded, Mask
+from mptui.data.decode.image import load_upright, opened, turned, upright_rgb
 
 MAX_CODES = 256
 MAX_CLASSES = 32_767
@@ -73,18 +73,6 @@ class MaskedFileRequest:
             pixels_HW3, orientation = upright_rgb(image, side_hint)
         mask_HW = self._mask(stored, orientation)
         return Decoded(pixels_HW3, mask_HW=resized_mask(mask_HW, pixels_HW3.shape[0], pixels_HW3.shape[1]))
-
-    def file_bytes(self) -> int:
-        """How large the file of the image is; see `InFile.file_bytes`."""
-        return size_of(self.path)
-
-    def encoded(self, room: int) -> Encoded | None:
-        """Read the image without decoding it, and its mask; see `InFile.encoded`."""
-        found = read_jpeg(self.path, room)
-        if found is None:
-            return None
-        mask_HW = self._mask((found.width, found.height), found.orientation)
-        return replace(found, mask_HW=resized_mask(mask_HW, *found.upright))
 
     def _mask(self, stored: Size, orientation: int) -> Mask:
         with opened(self.mask_path) as file:

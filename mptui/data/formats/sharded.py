@@ -20,7 +20,7 @@ import json
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
@@ -29,8 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mptui.data.core.read_errors import reason_of
-from mptui.data.core.types import IGNORE, BadSampleError, Decoded, Encoded, Mask, Problem, Sides
-from mptui.data.decode.image import load_upright, opened, read_jpeg, read_rgb
+from mptui.data.core.types import IGNORE, BadSampleError, Decoded, Mask, Problem, Sides
+from mptui.data.decode.image import load_upright, opened, read_rgb
 from mptui.data.decode.mask import MAX_CLASSES, MaskCoding, mask_classes, resized_mask
 from mptui.data.formats.splits import Labels, Rows
 from mptui.errors import DataError
@@ -87,17 +87,6 @@ class PreparedRequest:
         if self.coding is None:
             return Decoded(image_HW3, self.label)
         return Decoded(image_HW3, mask_HW=self._mask(self.coding, image_HW3.shape[0], image_HW3.shape[1]))
-
-    def file_bytes(self) -> int:
-        """How much of the shard the image takes; see `InFile.file_bytes`."""
-        return self.size
-
-    def encoded(self, room: int) -> Encoded | None:
-        """Read the image without decoding it, and its mask; see `InFile.encoded`."""
-        found = read_jpeg(self.name, room, self._content(self.at, self.size))
-        if found is None or self.coding is None:
-            return None if found is None else replace(found, label=self.label)
-        return replace(found, mask_HW=self._mask(self.coding, *found.upright))
 
     def _mask(self, coding: MaskCoding, height: int, width: int) -> Mask:
         with opened(self.name, self._content(self.mask_at, self.mask_size)) as file:

@@ -75,7 +75,7 @@ def load(
     Args:
         source: Where it comes from; its geometry must not be random.
         device: Where it goes to.
-        transfer: Brings batches there, and decodes them where workers do not.
+        transfer: Copies batches there.
         on_progress: Told of samples done and in all, now and then.
 
     Raises:

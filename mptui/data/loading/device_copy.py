@@ -42,11 +42,6 @@ class Transfer:
         """Whether a copy begun early goes on beside the computing."""
         return self._stream is not None
 
-    @property
-    def alone(self) -> float | None:
-        """Samples a second that can be decoded here while nothing holds it up; None where nothing is."""
-        return None
-
     def pin(self) -> None:
         """Pin what the arena maps now, so that copies overlap with computing.
 
@@ -77,9 +72,6 @@ class Transfer:
                 pixels.to(self._device, non_blocking=True), targets.to(self._device, non_blocking=True)
             )
             self._events[batch.slot] = self._stream.record_event()
-
-    def wait_for(self, batch: HostBatch) -> None:
-        """Wait until a batch is decoded; a copy is waited for by the device alone, when it is used."""
 
     def finish(self, batch: HostBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """The uint8 images_BHW3 and the labels or masks of a batch, for use on the current stream."""

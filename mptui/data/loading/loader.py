@@ -19,7 +19,6 @@ import torch
 
 from mptui.data.core.batch import Batch, Window
 from mptui.data.core.types import Problem, Sides, Split
-from mptui.data.decode.device_jpeg import Decoding
 from mptui.data.loading.cache_policy import CacheMode, memory_room
 from mptui.data.loading.device_cache import Pass, Resident, load
 from mptui.data.loading.device_copy import Transfer, sent
@@ -30,7 +29,6 @@ from mptui.data.loading.worker_pool import Pool
 from mptui.data.transforms.color_mixup import HALF, IMAGENET_MEAN, IMAGENET_STD, Finish, colours, mix
 from mptui.data.transforms.crop import CROP_RATIO, Geometry
 from mptui.data.transforms.diffusion_noise import Noiser
-from mptui.data.transforms.undecoded import room_for
 from mptui.data.transforms.whole import WholeImages, WholePass, load_whole
 from mptui.registry.samples import SampleKind
 
@@ -58,7 +56,6 @@ class Loader:
         cache: device: keep the decoded split there, before the first epoch; ram: keep what has been decoded
             in memory that all workers share.
         sizes: device: the shorter and the longer side of each sample in pixels; None: unknown.
-        decode_on_device: JPEG files are decoded there and not by the workers, where `cache` is off.
         cache_room: ram: bytes that may still be taken, by those that are; None: of half the free memory.
         on_cache_full: ram: told once, when no more can be kept, of the samples that are and of all.
         mixup_alpha: Beta(alpha, alpha) of mixup, in training, where images are not noisy; 0: off.
@@ -91,7 +88,6 @@ class Loader:
         prefetch: int = 4,
         cache: CacheMode = "off",
         sizes: Sides | None = None,
-        decode_on_device: bool = False,
         cache_room: Callable[[int], int] | None = None,
         on_cache_full: Callable[[int, int], None] = lambda kept, count: None,
         mixup_alpha: float = 0.0,
@@ -135,8 +131,6 @@ class Loader:
             seed=seed,
             whole=self._on_device and self._augment,
         )
-        if decode_on_device and not self.cached:  # what is kept is decoded once
-            self._source = replace(self._source, room=room_for(split, self._source.place))
         self._channels_last = channels_last
         mean, std = (HALF, HALF) if noisy else (IMAGENET_MEAN, IMAGENET_STD)
         self._finish = Finish(side, device, channels_last=channels_last, mean=mean, std=std)
@@ -145,7 +139,7 @@ class Loader:
             if noisy
             else None
         )
-        self._transfer = self._new_transfer(self._pool)
+        self._transfer = Transfer(device, self._pool.arena)
         self._stream: Prefetcher | None = None
         self._resident: Resident | WholeImages | None = None
 
@@ -175,14 +169,7 @@ class Loader:
     @property
     def alone(self) -> float | None:
         """Samples a second that can be read where no step is waited for; None where nothing is read."""
-        if self._resident is not None:
-            return None
-        return min((rate for rate in (self._pool.alone, self._transfer.alone) if rate), default=None)
-
-    @property
-    def decodes(self) -> bool:
-        """Whether the device decodes in each epoch."""
-        return self._source.room > 0
+        return None if self._resident is not None else self._pool.alone
 
     @property
     def batches(self) -> int:
@@ -242,7 +229,7 @@ class Loader:
         aside = copy.copy(self)
         aside._pool, aside._ahead, aside._stream, aside._shelf = Pool(0), 0, None, None
         aside._source = replace(self._source, pool=aside._pool)
-        aside._transfer = self._new_transfer(aside._pool)
+        aside._transfer = Transfer(self._device, aside._pool.arena)
         windows = aside.windows(epoch, accumulate, start_sample)
         try:
             yield next(windows)
@@ -259,7 +246,7 @@ class Loader:
         self._ahead //= 2
         self._pool = self._new_pool(self._pool.size)
         self._source = replace(self._source, pool=self._pool)
-        self._transfer = self._new_transfer(self._pool)
+        self._transfer = Transfer(self._device, self._pool.arena)
         return True
 
     def names(self, indices: npt.NDArray[np.int64]) -> list[str]:
@@ -280,9 +267,6 @@ class Loader:
         shared = () if self._shelf is None else (self._shelf.shelf.fd,)
         return Pool(workers, self._check_stop, shared)
 
-    def _new_transfer(self, pool: Pool) -> Transfer:
-        return (Decoding if self._source.room else Transfer)(self._device, pool.arena)
-
     def _streamed_windows(self, epoch: int, accumulate: int, start: int) -> Iterator[Window]:
         """Windows that worker processes decode ahead."""
         end = self._order.end(start)
@@ -302,7 +286,6 @@ class Loader:
                 batches = stream.take(accumulate)
                 if not batches:
                     return
-                self._transfer.wait_for(batches[0])
                 size = sum(batch.size for batch in batches)
                 yield self._order.window(
                     accumulate,

@@ -17,7 +17,6 @@ from mptui.data.loading.worker import Answer, ReadFailure, ReadTask, whole_mask_
 from mptui.data.loading.worker_pool import Pool
 from mptui.data.transforms.crop import Geometry
 from mptui.data.transforms.resize import most_pixels
-from mptui.data.transforms.undecoded import PIXELS, Cut
 from mptui.errors import DataError
 
 _SMALLEST_TASK = 8
@@ -39,8 +38,6 @@ class HostBatch:
     labels: npt.NDArray[np.int64]
     valid_counts: npt.NDArray[np.int64]
     missing: int
-    encoded: "EncodedRows | None" = None
-    """What workers have left undecoded; None: nothing is."""
     whole: "WholeRows | None" = None
     """Whole images, where no views are cut by the workers."""
 
@@ -53,18 +50,6 @@ class HostBatch:
     def valid(self) -> int:
         """How many valid items it has: samples with labels, or pixels of masks."""
         return int(self.valid_counts.sum())
-
-
-@dataclass(slots=True)
-class EncodedRows:
-    """The places of a batch whose images are decoded on the device."""
-
-    places_BX: npt.NDArray[np.uint8]
-    """A JPEG file, or a view's pixels, at the beginning of each."""
-    cuts: list[Cut]
-    """What lies in each place."""
-    read_as_pixels: Callable[[HostBatch, list[int]], None]
-    """Have rows read again, and decoded by the workers."""
 
 
 @dataclass(slots=True)
@@ -131,9 +116,6 @@ class SampleSource:
     masks: bool
     classes: int
     seed: int
-    room: int = 0
-    """Bytes of a sample where JPEG files are to be decoded on the device; 0: workers decode."""
-
     whole: bool = False
     """Whole resized images are wanted, and no views."""
 
@@ -142,7 +124,7 @@ class SampleSource:
         """Bytes from one image of a batch to the next."""
         if self.whole:
             return 3 * most_pixels(self.geometry.resize)
-        return self.room or self.geometry.side**2 * 3
+        return self.geometry.side**2 * 3
 
     @property
     def mask_place(self) -> int:
@@ -240,18 +222,13 @@ class Prefetcher:
             valid_counts=np.zeros(count, np.int64),
             missing=count,
         )
-        if self._source.room:
-            places = arena.places(at, count, self._source.room)
-            # a row of pixels is the beginning of its place
-            batch.pixels_BHW3 = places[:, : side * side * 3].reshape(count, side, side, 3)
-            batch.encoded = EncodedRows(places, [PIXELS] * count, self._read_as_pixels)
         if self._source.whole:
             batch.whole = self._whole_rows(at, count)
         self._coming.append(batch)
         # Each batch is shared out among all workers, so that the first is there soon.
         step = max(_SMALLEST_TASK, -(-count // max(1, self._source.pool.size)))
         for row in range(0, count, step):
-            self._read(batch, row, indices[row : row + step].tolist(), attempt=0, room=self._source.room)
+            self._read(batch, row, indices[row : row + step].tolist(), attempt=0)
 
     def _whole_rows(self, at: int, count: int) -> WholeRows:
         source, arena = self._source, self._source.pool.arena
@@ -259,7 +236,7 @@ class Prefetcher:
         sizes_B2 = np.zeros((count, 2), np.int64)
         return WholeRows(arena.places(at, count, source.place), masks_BX, sizes_B2)
 
-    def _read(self, batch: HostBatch, row: int, indices: list[int], attempt: int, room: int) -> None:
+    def _read(self, batch: HostBatch, row: int, indices: list[int], attempt: int) -> None:
         source, at = self._source, batch.slot * self._slot_size
         task = ReadTask(
             id=source.pool.next_id(),
@@ -271,8 +248,7 @@ class Prefetcher:
             classes=source.classes,
             pixels_at=at + row * source.place,
             masks_at=at + self._masks_at + row * source.mask_place if source.masks else None,
-            room=source.place if source.whole else room,
-            whole=source.whole,
+            whole_bytes=source.place if source.whole else 0,
         )
         self._parts[task.id] = (batch, row, attempt)
         source.pool.submit(task)
@@ -284,20 +260,10 @@ class Prefetcher:
             rows = slice(row, row + len(task.indices))
             batch.labels[rows] = answer.labels
             batch.valid_counts[rows] = answer.valid
-            if batch.encoded is not None:
-                batch.encoded.cuts[rows] = answer.cuts or [PIXELS] * len(task.indices)
             if batch.whole is not None:
                 batch.whole.sizes_B2[rows] = answer.sizes
             batch.missing -= len(task.indices) - len(answer.failures)
             self._replace_failed(batch, row, attempt, task, answer)
-
-    def _read_as_pixels(self, batch: HostBatch, rows: list[int]) -> None:
-        """Have the workers decode rows of a taken batch, as if nothing could be decoded elsewhere."""
-        batch.missing += len(rows)
-        for row in rows:
-            self._read(batch, row, [int(batch.indices[row])], attempt=0, room=0)
-        while batch.missing:
-            self._absorb(block=True)
 
     def _replace_failed(
         self, batch: HostBatch, row: int, attempt: int, task: ReadTask, answer: Answer
@@ -308,7 +274,7 @@ class Prefetcher:
             source.bad.record(index, failure)
             other = replacement(source.seed, self._epoch, index, attempt, len(source.split))
             batch.indices[place] = other
-            self._read(batch, place, [other], attempt + 1, room=task.room)
+            self._read(batch, place, [other], attempt + 1)
 
 
 def _aligned(size: int, to: int) -> int:

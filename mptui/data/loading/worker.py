@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 
@@ -22,11 +22,10 @@ import numpy.typing as npt
 
 from mptui.data.core.read_errors import tried_again
 from mptui.data.core.rng import RandomStream, uniforms
-from mptui.data.core.types import IGNORE, BadSampleError, Decoded, Encoded, InFile, Mask, SampleRequest
+from mptui.data.core.types import IGNORE, BadSampleError, Decoded, Mask, SampleRequest
 from mptui.data.loading.shared_memory import write_at
 from mptui.data.transforms.crop import DRAWS, Boxes, Flips, Geometry, cut_image, cut_mask, views
 from mptui.data.transforms.resize import resized
-from mptui.data.transforms.undecoded import PIXELS, Cut, cut_of, resized_mask_of, resized_upright
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +43,8 @@ class ReadTask:
     """Byte of the arena at which the first image begins; the others follow it."""
     masks_at: int | None = None
     """The same for masks; None: the samples have labels."""
-    room: int = 0
-    """Bytes for each image. JPEG files that fit are put there as they are, to be decoded later; 0: none."""
-    whole: bool = False
-    """Write the whole resized image, into `room` bytes, and its whole mask; views are cut later."""
+    whole_bytes: int = 0
+    """Bytes reserved for each image, to write the whole resized one; 0: a view is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +63,6 @@ class Answer:
     labels: list[int] = field(default_factory=list)
     valid: list[int] = field(default_factory=list)
     failures: list[ReadFailure] = field(default_factory=list)
-    cuts: list[Cut] = field(default_factory=list)
-    """Where the task had room for files: what lies in the place of each sample."""
     sizes: list[tuple[int, int]] = field(default_factory=list)
     """Of whole images: width and height of each."""
     seconds: float = 0.0
@@ -83,22 +78,18 @@ def perform(task: ReadTask, fd: int, called_off: Callable[[], bool]) -> Answer:
     for row, request in enumerate(task.requests):
         if called_off():
             break
-        cut, size = PIXELS, (0, 0)
+        size = (0, 0)
         try:
             draws_1D = draws_BD[row : row + 1]
-            if task.whole:
+            if task.whole_bytes:
                 label, valid, size = tried_again(partial(_place_whole, task, row, request, fd))
-            elif task.room:
-                label, valid, cut = tried_again(partial(_place_file, task, row, request, draws_1D, fd))
             else:
                 label, valid = tried_again(partial(_place, task, row, request, draws_1D, fd))
         except BadSampleError as error:
             answer.failures.append(ReadFailure(row, error.name, error.reason))
             label, valid = 0, 0
-        if task.whole:
+        if task.whole_bytes:
             answer.sizes.append(size)
-        elif task.room:
-            answer.cuts.append(cut)
         answer.labels.append(label)
         answer.valid.append(valid)
     answer.seconds = time.perf_counter() - started
@@ -114,23 +105,8 @@ def _place(
     height, width = sample.image_HW3.shape[:2]
     boxes_14, flips_13 = views(geometry, draws_1D, np.array([float(width)]), np.array([float(height)]))
     pixels = cut_image(sample.image_HW3, boxes_14[0], flips_13[0], geometry.side)
-    write_at(fd, pixels, task.pixels_at + row * (task.room or pixels.nbytes))
+    write_at(fd, pixels, task.pixels_at + row * pixels.nbytes)
     return _place_target(task, row, request, sample, boxes_14[0], flips_13[0], fd)
-
-
-def _place_file(
-    task: ReadTask, row: int, request: SampleRequest, draws_1D: npt.NDArray[np.float64], fd: int
-) -> tuple[int, int, Cut]:
-    """`_place`, but a plain JPEG file is written as it is; returns also the view of it."""
-    found = request.encoded(task.room) if isinstance(request, InFile) else None
-    if found is None:
-        return *_place(task, row, request, draws_1D, fd), PIXELS
-    width, height = resized_upright(found, task.geometry.resize)
-    boxes_14, flips_13 = views(task.geometry, draws_1D, np.array([float(width)]), np.array([float(height)]))
-    write_at(fd, np.frombuffer(found.content, np.uint8), task.pixels_at + row * task.room)
-    found = replace(found, mask_HW=resized_mask_of(found, task.geometry.resize))
-    placed = _place_target(task, row, request, found, boxes_14[0], flips_13[0], fd)
-    return *placed, cut_of(found, task.geometry.resize, boxes_14[0], flips_13[0])
 
 
 def _place_whole(
@@ -139,25 +115,26 @@ def _place_whole(
     """Read one sample and write all of it into its place; returns also its width and height."""
     sample = resized(request.read(task.geometry.resize), task.geometry.resize)
     height, width = sample.image_HW3.shape[:2]
-    write_at(fd, np.ascontiguousarray(sample.image_HW3), task.pixels_at + row * task.room)
+    write_at(fd, np.ascontiguousarray(sample.image_HW3), task.pixels_at + row * task.whole_bytes)
     if task.masks_at is None:
         _check_class(request, sample.label, "label", task.classes)
         return sample.label, 1, (width, height)
     assert sample.mask_HW is not None, "a segmentation sample has a mask"
-    valid = _place_mask(task, request, sample.mask_HW, task.masks_at + row * whole_mask_bytes(task.room), fd)
+    mask_at = task.masks_at + row * whole_mask_bytes(task.whole_bytes)
+    valid = _place_mask(task, request, sample.mask_HW, mask_at, fd)
     return 0, valid, (width, height)
 
 
-def whole_mask_bytes(room: int) -> int:
-    """Bytes for each whole mask, beside `room` for each image: 2 for 3."""
-    return room // 3 * 2
+def whole_mask_bytes(image_bytes: int) -> int:
+    """Bytes of the mask of a whole image of `image_bytes`: int16 beside three uint8."""
+    return image_bytes // 3 * 2
 
 
 def _place_target(
     task: ReadTask,
     row: int,
     request: SampleRequest,
-    sample: Decoded | Encoded,
+    sample: Decoded,
     box: Boxes,
     flips: Flips,
     fd: int,

@@ -24,7 +24,7 @@ from mptui.errors import DataError
 
 _DEATHS_BY_ONE_TASK = 3
 _LOOK_S = 0.2
-FADING = 0.98
+_FADING = 0.98
 """Of what was measured before, at each new reading: the last fifty or so count."""
 _PATIENCE_S = 10.0
 """How long a worker may take to leave a sample that is no longer wanted."""
@@ -84,8 +84,8 @@ class Pool:
 
     def note_read(self, samples: int, seconds: float) -> None:
         """A process has read `samples` in `seconds`."""
-        self._read = self._read * FADING + samples
-        self._read_s = self._read_s * FADING + seconds
+        self._read = self._read * _FADING + samples
+        self._read_s = self._read_s * _FADING + seconds
 
     @property
     def alone(self) -> float | None:

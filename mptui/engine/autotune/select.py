@@ -61,16 +61,6 @@ def updates() -> Candidates:
     return Candidates({"true": "a fused update", "false": "a foreach update"}, {"false": 1.15}, "true")
 
 
-def decoders() -> Candidates:
-    """Who decodes JPEG files, by "cpu" and "device" of `data.decode`.
-
-    What the device decodes is measured beside steps that are not compiled, and its memory is the training's:
-    hence the margin.
-    """
-    words = {"cpu": "JPEG decoded by the workers", "device": "JPEG decoded on the device"}
-    return Candidates(words, {"device": 1.20}, "cpu")
-
-
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The chosen candidate, and how it compares with the next best; no reason where nothing was measured.

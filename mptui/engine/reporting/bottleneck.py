@@ -33,7 +33,6 @@ class Circumstances:
         batch_size: Samples a micro-batch.
         tensor_cores: Whether the network computes in 16 bits on a GPU.
         aligned: Share of the weights in layers whose channels are multiples of 8, as Tensor Cores take them.
-        decodes: Whether the device decodes the data.
     """
 
     layers: int
@@ -44,7 +43,6 @@ class Circumstances:
     batch_size: int
     tensor_cores: bool = False
     aligned: float = 1.0
-    decodes: bool = False
 
 
 class Verdict:
@@ -117,8 +115,6 @@ class Verdict:
 
 
 def _data(now: Circumstances) -> tuple[str, str | None]:
-    if now.decodes:
-        return "steps wait for data that the device decodes: let the workers decode it", "data.decode=cpu"
     more = min(now.cpus, max(2 * now.workers, 2))
     if more > now.workers:
         return f"steps wait for data: {more} workers would help", f"data.workers={more}"

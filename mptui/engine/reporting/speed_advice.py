@@ -77,7 +77,6 @@ class Adviser:
             batch_size=job.config.training.batch_size,
             tensor_cores=job.device.type == "cuda" and job.precision != "fp32",
             aligned=self._aligned,
-            decodes=job.train_loader.decodes,
         )
 
 

@@ -86,9 +86,6 @@ def switches(config: RunConfig, device: Device, cpus: int, precision: str) -> li
 
 def _of_the_data(config: RunConfig, cpus: int, *, cuda: bool) -> list[Switch]:
     found = []
-    if cuda and config.data.path is not None:
-        off, on = ({"data.decode": who, "data.cache": "off"} for who in ("cpu", "device"))
-        found.append(Switch("decode", "JPEG decoded on the device", off, on, together=False))
     if cpus > 1:
         found.append(Switch("workers", f"{cpus} workers", {"data.workers": 1}, {"data.workers": cpus}))
     found += [

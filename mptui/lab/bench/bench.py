@@ -28,7 +28,7 @@ _RUN_S = 6.0
 """Seconds that a run takes beside those that are timed: what is expected before the first."""
 _SLOW_STEP, _SLOW_STEP_S = 10.0, 1.0
 """A variant whose first step takes so many times the baseline's, and so many seconds, is given up."""
-_SLOW_STARTS = ("speed.compile", "data.cache", "data.decode", "data.workers")
+_SLOW_STARTS = ("speed.compile", "data.cache", "data.workers")
 
 
 def _is_compiled(variant: Variant) -> bool:

@@ -57,7 +57,6 @@ def _unsuited(plan: Plan, machine: Machine) -> Iterator[Finding]:
     yield from _precision(plan)
     yield from _batch(plan)
     yield from _workers(plan, machine)
-    yield from _decoder(plan)
     yield from _compile(plan)
     yield from _guards(plan)
     yield from _trackers(plan)
@@ -89,18 +88,6 @@ def _workers(plan: Plan, machine: Machine) -> Iterator[Finding]:
     if plan.workers > cpus:
         what = f"data.workers = {plan.workers}: more than the {cpus} processors of this process"
         yield advice(_AREA, "data.workers", what, f"--workers {default_workers(cpus)}, or auto")
-
-
-def _decoder(plan: Plan) -> Iterator[Finding]:
-    if plan.config.data.decode != "device":
-        return
-    import torch
-
-    from mptui.data.decode.device_jpeg import why_not
-
-    if reason := why_not(torch.device(plan.device.torch_name)):
-        what = f"data.decode = device: {reason}, so the workers would decode"
-        yield advice(_AREA, "data.decode", what, "--set data.decode=auto")
 
 
 def _compile(plan: Plan) -> Iterator[Finding]:

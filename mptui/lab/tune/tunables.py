@@ -64,11 +64,7 @@ class Tunable:
     def start(self) -> dict[str, object]:
         """What is in force at first: what the profile says and suits the device; nothing compiled."""
         plan, config = self.plan, self.plan.config
-        decoder = (
-            {"data.decode": "device" if config.data.decode == "device" else "cpu"} if self._decodes else {}
-        )
         return {
-            **decoder,
             "precision.mode": plan.precision.used,
             "precision.tf32": config.precision.tf32,
             "speed.compile": "off",
@@ -88,11 +84,6 @@ class Tunable:
             *self._of_the_data(best, first),
         ]
         return [axis for axis in found if axis.options and not self._is_given(axis)]
-
-    @property
-    def _decodes(self) -> bool:
-        """Whether the device may decode the files of the set."""
-        return self.plan.device.kind == "cuda" and self.plan.config.data.path is not None
 
     @property
     def _kind(self) -> str:
@@ -177,8 +168,6 @@ class Tunable:
         yield self._axis("data.cache", best, _choices("data.cache"), worth)
         if best["data.cache"] == "device" or (not waits and best["data.cache"] != "off"):
             return  # the data is there before it is wanted
-        if self._decodes:
-            yield self._axis("data.decode", best, _choices("data.decode"), worth / 2)
         counts = sorted({0, 1, max(1, self.cpus // 2), self.cpus, 2 * self.cpus})
         yield self._axis("data.workers", best, counts, worth)
         if best["data.workers"] != 0:

@@ -10,14 +10,12 @@ import torch
 
 from mptui.config.schema import PrecisionMode
 from mptui.data.core.types import Dataset
-from mptui.data.loading.loader import Loader
 from mptui.engine.autotune.result_cache import CachedResult, facts_of
 from mptui.engine.autotune.select import (
     Candidates,
     Selection,
     Timer,
     choose,
-    decoders,
     layouts,
     precisions,
     step_words,
@@ -29,8 +27,6 @@ from mptui.events import Event, PhaseChanged
 from mptui.hardware.advice import measurable_precisions
 from mptui.io.atomic import Guard
 from mptui.io.user_cache import load_json
-from mptui.runs.planning.build import LoaderMaker
-from mptui.runs.planning.decoders import BATCHES, Readings, facts_of_files, may_decode, with_decoder
 from mptui.runs.planning.plan import Plan
 from mptui.runs.store.directory import CHOICES, VERSION, write_json
 from mptui.tasks.build_task import build_task
@@ -96,40 +92,7 @@ class Decider:
         measure = _Measurement(self, plan, dataset)
         plan = _choose_precision(plan, trial, measure, costs=self.measure_costs)
         plan = _choose_layout(plan, trial, measure)
-        plan = _choose_update(plan, trial, measure)
-        return self._choose_decoder(plan, trial, measure, dataset)
-
-    def _choose_decoder(
-        self, plan: Plan, trial: StepTimer, measure: "_Measurement", dataset: Dataset
-    ) -> Plan:
-        if not may_decode(plan, dataset):
-            return plan
-        candidates = decoders()
-        with contextlib.closing(self._readings(plan, trial, dataset)) as readings:
-            choice = measure(
-                "decoding",
-                candidates,
-                readings.timer,
-                {
-                    "precision": plan.precision.used,
-                    "channels_last": plan.channels_last,
-                    **facts_of_files(plan, dataset),
-                },
-                timed=1 + BATCHES,
-            )
-        return _noted(with_decoder(plan, choice) if choice.reason else plan, candidates, choice)
-
-    def _readings(self, plan: Plan, trial: StepTimer, dataset: Dataset) -> Readings:
-        def make(on_device: bool) -> Loader:
-            asked = with_decoder(plan, Selection("device" if on_device else "cpu"))
-            # what can't be read is told by the run's own loader
-            loaders = LoaderMaker(asked, dataset, lambda _: None, lambda _: None, self.check_stop)
-            return loaders.make(dataset.train, train=True)
-
-        def step() -> Timer:
-            return trial.step(plan.precision.used, channels_last=plan.channels_last)
-
-        return Readings(make, step, torch.device(plan.device.torch_name))
+        return _choose_update(plan, trial, measure)
 
 
 class _Measurement:
@@ -149,9 +112,8 @@ class _Measurement:
         candidates: Candidates,
         timers: Callable[[str], Timer],
         facts: Mapping[str, object],
-        timed: int = 1,
     ) -> Selection:
-        """Choose among `candidates`: `facts` are added to the cache's key, a timing takes `timed` steps."""
+        """Choose among `candidates`: `facts` are added to the cache's key."""
 
         def started(name: str) -> Timer:
             detail = f"measuring {clean(candidates.words[name])}"
@@ -159,8 +121,8 @@ class _Measurement:
             return timers(name)
 
         cached = CachedResult(kind, {**self._facts, **facts})
-        steps, check_stop = self._steps // timed, self._decider.check_stop
-        return choose(candidates, cached, started, steps=steps, check_stop=check_stop)
+        check_stop = self._decider.check_stop
+        return choose(candidates, cached, started, steps=self._steps, check_stop=check_stop)
 
 
 def _choose_precision(plan: Plan, trial: StepTimer, measure: _Measurement, *, costs: bool) -> Plan:

@@ -12,7 +12,6 @@ from mptui.data.formats.open import check_data, open_dataset
 from mptui.data.loading.cache_policy import choose_cache, sides_of
 from mptui.data.loading.loader import Loader
 from mptui.data.scan.process_pool import ScanCancelledError
-from mptui.engine.autotune.select import Selection
 from mptui.engine.checkpoint.files import cant_save, checkpoints, need_space
 from mptui.engine.evaluate import PROGRESS_S
 from mptui.engine.job import Job
@@ -26,7 +25,6 @@ from mptui.models.weights import check_file, load_weights
 from mptui.models.zoo import build, parameter_count
 from mptui.registry.optimizers import OPTIMIZERS
 from mptui.registry.tasks import TASKS
-from mptui.runs.planning.decoders import cant_decode, with_decoder
 from mptui.runs.planning.plan import Plan
 from mptui.tasks.build_task import build_task
 from mptui.text import clean
@@ -117,7 +115,7 @@ def prepare(
             emit(Warned(code="weights", message=message))
     mailbox.check_stop()
     layers_named(model, config.precision.fp32_layers)  # told now, and not in the middle of a step
-    plan = decide(_with_decoder(_with_cache(plan, dataset, emit), dataset, emit), model, dataset)
+    plan = decide(_with_cache(plan, dataset, emit), model, dataset)
     loaders = LoaderMaker(plan, dataset, emit, on_bad, mailbox.check_stop)
     job = build_job(plan, loaders, model.to(device), force_compile=force_compile)
     return PreparedRun(job, dataset, loaders)
@@ -146,18 +144,6 @@ def _with_cache(plan: Plan, dataset: Dataset, emit: Emit) -> Plan:
         resolved=replace(plan.resolved, config=chosen, sources=sources),
         notes=(*plan.notes, f"Cache: {choice.mode} ({choice.reason})"),
     )
-
-
-def _with_decoder(plan: Plan, dataset: Dataset, emit: Emit) -> Plan:
-    """The plan with the workers decoding where the device is asked to and can't."""
-    data = plan.config.data
-    if data.decode != "device":
-        return plan
-    reason = cant_decode(dataset, torch.device(plan.device.torch_name), data.cache)
-    if reason is None:
-        return plan
-    emit(Warned(code="decode", message=f"data.decode = device: {reason}; the workers decode"))
-    return with_decoder(plan, Selection("cpu", reason))
 
 
 def _scanned(plan: Plan, side: int, emit: Emit, mailbox: Mailbox) -> Dataset:
@@ -316,7 +302,6 @@ class LoaderMaker:
             prefetch=data.prefetch,
             cache=data.cache if data.cache != "auto" else "off",
             sizes=sides_of(self.dataset, 0 if train else 1),
-            decode_on_device=data.decode == "device",
             on_cache_full=self._cache_full,
             mixup_alpha=data.mixup_alpha if train else 0.0,
             cutmix_alpha=data.cutmix_alpha if train else 0.0,

@@ -91,7 +91,7 @@ def plan_run(request: Request, machine: Machine | None = None) -> Plan:
         precision=choose_precision(config.precision.mode, device),
         workers=default_workers(machine.host.cpus_usable) if workers == "auto" else workers,
         driver=machine.driver,
-        notes=(*(() if reason is None else (reason,)), *notes, *rate_notes(config.training)),
+        notes=(*resolved.notes, *(() if reason is None else (reason,)), *notes, *rate_notes(config.training)),
         channels_last=layout_of(config, device),
         fused=bool(config.speed.fused),
     )
