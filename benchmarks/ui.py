@@ -111,7 +111,7 @@ def ui_rate(case: Case) -> float:
         terminal.press("\r")
         terminal.shows("enter start")
         terminal.press(DIGIT)
-        terminal.shows("Nothing clever")
+        terminal.shows("Conservative")
         terminal.press("\r")
         terminal.watch(lambda: _completed(Path(folder)))
         terminal.press("q")

@@ -1,4 +1,4 @@
-"""`python -m mptui` is `mptui`."""
+"""Runs `mptui` as `python -m mptui`."""
 
 from mptui.cli.main import main
 

@@ -1,7 +1,6 @@
-"""Events to JSON and back.
+"""Converts events to JSON and back.
 
-JSON knows no NaN, and a NaN is what people most need to see, so a non-finite number travels as the string
-"nan", "inf" or "-inf".
+JSON has no NaN or infinity; these are stored as the strings "nan", "inf" and "-inf".
 """
 
 import functools
@@ -17,7 +16,7 @@ E = TypeVar("E", bound=Event)
 
 
 def to_record(event: Event) -> dict[str, Any]:
-    """Turn an event into a JSON-ready dict with `event`, `time` and `step` first."""
+    """Convert an event to a JSON-ready dict that starts with `event`, `time` and `step`."""
     values = asdict(event)
     return {
         "event": event.kind,

@@ -1,7 +1,7 @@
-"""Every error that a person can meet: what is wrong, what to do next, and the exit code.
+"""All errors shown to users, each with a message, a hint and an exit code.
 
-A `MptuiError` is shown as two lines and ends the process with its `exit_code`; anything else is a bug
-and gets a traceback. Scripts rely on the codes: they are one table, `EXIT_CODES`.
+An `MptuiError` is shown as two lines and ends the process with its `exit_code`; any other exception is a bug
+and gets a traceback. The exit codes are a public interface, listed in `EXIT_CODES`.
 """
 
 from typing import ClassVar
@@ -10,11 +10,11 @@ from mptui.text import clean, clean_lines
 
 
 class MptuiError(Exception):
-    """A person's mistake or the world's: told in one line, with a second one that says what to do.
+    """An error that isn't a bug: shown as a message and a hint.
 
     Args:
-        message: What is wrong, naming place and value. Lines after the first are details (one fault each).
-        hint: What to do next, in the imperative, naming the flag or the command.
+        message: The fault, with place and value; lines after the first are details, one fault each.
+        hint: The remedy, in the imperative, with the flag or command.
     """
 
     exit_code: ClassVar[int] = 1
@@ -41,14 +41,14 @@ class DataError(MptuiError):
 
 
 class DivergedError(MptuiError):
-    """Training diverged and could not be repaired."""
+    """Training diverged and could not recover."""
 
     exit_code = 4
     meaning = "training diverged and could not be repaired"
 
 
 class MemoryExhaustedError(MptuiError):
-    """The device ran out of memory and that could not be repaired."""
+    """The device ran out of memory and could not recover."""
 
     exit_code = 5
     meaning = "out of memory and could not be repaired"

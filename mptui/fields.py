@@ -1,7 +1,7 @@
-"""Values of JSON read as the types they are meant to be, so that a garbled file can't bring down its reader.
+"""Type-checked readers of JSON values, so that a damaged file can't stop its reader.
 
-A reader takes a JSON value and returns it, or raises TypeError, ValueError, KeyError or OverflowError. A
-number that is not finite travels as "nan", "inf" or "-inf"; it is one only where a float is meant.
+A reader takes a JSON value and returns it, or raises TypeError, ValueError, KeyError or OverflowError. Where
+a float is expected, "nan", "inf" and "-inf" are numbers.
 """
 
 import math
@@ -14,7 +14,7 @@ Read = Callable[[Any], Any]
 
 _T = TypeVar("_T")
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-_LAST_TIME = 253_402_300_800.0  # the year 10000: no calendar can show what is later
+_LAST_TIME = 253_402_300_800.0  # the year 10000, the end of datetime's range
 _MOST = 2**63
 
 
@@ -38,10 +38,10 @@ def reader_of(kind: Any) -> Read:  # noqa: ANN401 - any annotation
 
 
 def as_time(value: object) -> float:
-    """Seconds since the epoch that a calendar can show."""
+    """Read seconds since the epoch within datetime's range."""
     seconds = _as_float(value)
     if not 0 <= seconds < _LAST_TIME:
-        raise ValueError("no time")
+        raise ValueError("not a valid time")
     return seconds
 
 
@@ -60,7 +60,7 @@ def _as_int(value: object) -> int:
 
 def _of(kind: type[_T], value: object) -> _T:
     if type(value) is not kind:
-        raise TypeError(f"{type(value).__name__} where {kind.__name__} is meant")
+        raise TypeError(f"{type(value).__name__} instead of {kind.__name__}")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Figures as people read them: units always there, the unknown as `–`, never 0."""
+"""Formats figures for display: always with units; unknown values as `–`, never 0."""
 
 import math
 import time
@@ -15,7 +15,7 @@ def count(value: float | None) -> str:
 
 
 def short(value: float) -> str:
-    """Return a count in few letters: 950, 3k, 1.5M."""
+    """Return an abbreviated count: 950, 3k, 1.5M."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= limit:
             return f"{value / limit:.4g}{unit}"
@@ -40,7 +40,7 @@ def percent(fraction: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """Return bytes in the binary unit that suits: 52.1 GiB, 98 MiB."""
+    """Return bytes in a binary unit: 52.1 GiB, 98 MiB."""
     if value is None:
         return UNKNOWN
     if value >= 1 << 30:
@@ -58,7 +58,7 @@ def milliseconds(seconds: float | None) -> str:
 def duration(seconds: float | None, *, aligned: bool = False) -> str:
     """Return a duration in its two largest units: 2 h 14 min, 3 min 20 s, 45 s.
 
-    `aligned` keeps two cells for the second figure, so that one that counts does not jump.
+    `aligned` pads the second figure to two cells, so that a counting duration keeps its width.
     """
     if seconds is None or not math.isfinite(seconds):
         return UNKNOWN
@@ -77,7 +77,7 @@ def clock(moment: float, seconds: bool = False) -> str:
     """Return the local time of day of `moment` (seconds since the epoch)."""
     try:
         local = time.localtime(moment)
-    except (ValueError, OverflowError, OSError):  # no number, or beyond all calendars
+    except (ValueError, OverflowError, OSError):  # not a number, or beyond datetime's range
         return UNKNOWN
     return time.strftime("%H:%M:%S" if seconds else "%H:%M", local)
 

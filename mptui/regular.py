@@ -1,7 +1,7 @@
-"""Opens regular files only, so that a FIFO, a device or a link in a received directory can do no harm.
+"""Opens regular files only, for directories that may hold FIFOs, devices or links.
 
-Opening a FIFO waits for its other end, reading `/dev/zero` never ends, and a link leads out of the directory
-in which it lies.
+Opening a FIFO waits for its other end, reading `/dev/zero` never ends, and a link can point out of its
+directory.
 """
 
 import errno
@@ -12,26 +12,26 @@ _BLOCK = 1 << 20
 
 
 class OddFileError(OSError):
-    """Not a regular file, or larger than any file of its kind."""
+    """Not a regular file, or larger than its size limit."""
 
 
 def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
-    """Open a file as `os.open` does, without ever waiting for what is none; return its descriptor.
+    """Open a regular file as `os.open` does, and return its descriptor; never waits for other kinds.
 
     Args:
         path: The file.
-        flags: Of `os.open`. With `O_NOFOLLOW` a link is refused.
-        mode: Of a file that is made.
+        flags: Flags of `os.open`. With `O_NOFOLLOW` a link is refused.
+        mode: Permissions of a file that is created.
 
     Raises:
-        OddFileError: There is something else than a regular file.
+        OddFileError: It is not a regular file.
         OSError: It can't be opened.
     """
     try:
         file = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, mode)
     except OSError as error:
         refused = {errno.ENXIO} | ({errno.ELOOP} if flags & os.O_NOFOLLOW else set())
-        if error.errno in refused:  # a socket, a FIFO that nobody reads; a link
+        if error.errno in refused:  # a socket, a FIFO without a reader, a link
             raise _odd(path, "not a regular file") from error
         raise
     kind = os.fstat(file).st_mode
@@ -48,11 +48,11 @@ def read_regular(path: str | os.PathLike[str], limit: int, flags: int = 0) -> by
 
     Args:
         path: The file.
-        limit: The most bytes that such a file has.
-        flags: Added to those of `os.open`.
+        limit: Largest size in bytes.
+        flags: Additional flags of `os.open`.
 
     Raises:
-        OddFileError: There is something else than a regular file, or a larger one.
+        OddFileError: It is not a regular file, or larger than `limit`.
         OSError: It can't be read.
     """
     file = open_regular(path, os.O_RDONLY | flags)

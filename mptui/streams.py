@@ -1,8 +1,7 @@
-"""Standard streams that survive the loss of a terminal, of a pipe's reader or of disk space.
+"""Standard streams that tolerate the loss of the terminal, of a pipe's reader or of disk space.
 
-A descriptor that was closed by the shell (`>&-`) is opened on /dev/null before anything else is opened:
-otherwise the next file of the process, a run's journal for example, gets its number, and whatever a library
-prints is written into that file.
+A descriptor that the shell closed (`>&-`) is opened on /dev/null before any other file: otherwise the next
+file, for example a run's journal, gets its number, and output of libraries is written into it.
 """
 
 import contextlib
@@ -18,24 +17,24 @@ if TYPE_CHECKING:
 
 _STANDARD = (0, 1, 2)
 _PERMANENT = {errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO}
-"""Errors of a pipe without a reader and of a closed terminal. A full disk may have room again."""
+"""Errors of a pipe without a reader and of a closed terminal; not those of a full disk, which can recover."""
 
 
 class OutputError(OSError):
-    """A result could not be written to stdout: its disk is full, or in trouble."""
+    """stdout can't be written: its disk is full or failing."""
 
 
 class LossyFile(io.FileIO):
-    """A raw stream that drops what it can't write instead of raising.
+    """A raw stream that discards data that it can't write, instead of raising.
 
     Attributes:
-        gone: Whether nothing that is written to it arrives any more.
+        gone: Whether the reader or terminal is gone for good.
     """
 
     gone = False
 
     def write(self, data: "ReadableBuffer") -> int:
-        """Write `data` or drop it; returns the number of bytes taken."""
+        """Write or discard `data`; return the number of bytes accepted."""
         try:
             return super().write(data)
         except OSError as error:
@@ -44,7 +43,7 @@ class LossyFile(io.FileIO):
 
 
 class _ResultFile(io.FileIO):
-    """A raw stream whose errors are told apart from those of any other file."""
+    """A raw stream that raises `OutputError`, to distinguish its errors from those of other files."""
 
     def write(self, data: "ReadableBuffer") -> int:
         try:
@@ -56,12 +55,12 @@ class _ResultFile(io.FileIO):
 
 
 def lossy_stream(descriptor: int) -> io.TextIOWrapper:
-    """Open a text stream on `descriptor` that drops what it can't write; the descriptor stays open."""
+    """Open a text stream on `descriptor` that discards data it can't write; the descriptor stays open."""
     return _text(LossyFile(descriptor, "w", closefd=False), encoding="utf-8", errors="replace")
 
 
 def is_gone(stream: TextIO) -> bool:
-    """Whether `stream` is a lossy one that reaches nobody any more."""
+    """Whether `stream` is lossy and its reader or terminal is gone."""
     raw = getattr(getattr(stream, "buffer", None), "raw", None)
     return isinstance(raw, LossyFile) and raw.gone
 
@@ -70,7 +69,7 @@ def is_gone(stream: TextIO) -> bool:
 def standard_streams() -> Iterator[None]:
     """Open closed descriptors; while the context lasts, stderr is lossy and stdout raises `OutputError`.
 
-    Progress and warnings on stderr are no reason to end a command; a result that is lost on stdout is one.
+    A command continues without its progress and warnings on stderr, but fails if its result is lost.
     """
     before = sys.stdout, sys.stderr
     _open_closed_descriptors()
@@ -86,14 +85,14 @@ def standard_streams() -> Iterator[None]:
 
 
 def drop_unwritten(stream: TextIO) -> None:
-    """Point `stream` at /dev/null, so that flushing what it still buffers raises no more."""
+    """Redirect `stream` to /dev/null, so that flushing its buffer doesn't raise."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 
 def _like(stream: TextIO | None, raw: io.FileIO, *, line_buffering: bool = False) -> io.TextIOWrapper:
-    """A text stream on `raw` with the encoding of `stream`, which is None where its descriptor was closed."""
+    """Return a text stream on `raw` with the encoding of `stream` (None: its descriptor was closed)."""
     if stream is None:
         return _text(raw, encoding="utf-8", errors="replace")
     buffered = line_buffering or raw.isatty()

@@ -1,8 +1,7 @@
-"""Text from outside: what a file name, a class name or an exception says, made safe to show.
+"""Makes untrusted text safe to show: file names, class names, exception messages.
 
-A file name can hold escape sequences that a terminal obeys, line breaks that fake a log line, and
-bidirectional marks that show another name than the one on disk. Text is cleaned where it enters and
-again where it is printed.
+A file name can hold terminal escape sequences, line breaks that imitate a log line, and bidirectional marks
+that display another name. Text is cleaned where it enters and again where it is printed.
 """
 
 import re
@@ -10,7 +9,7 @@ import shlex
 import unicodedata
 
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-# joiners and variation selectors: unseen, and terminals disagree about how wide they make what is around them
+# joiners and variation selectors: invisible, and terminals disagree about the width of text around them
 _JOINING = frozenset("\u200b\u200c\u200d\u2060\ufe0e\ufe0f\ufeff")
 _UNSEEN = _BIDI | _JOINING
 
@@ -19,10 +18,10 @@ _LIKE_AN_ESCAPE = re.compile(r"\\(?=x[0-9a-f]{2}|u[0-9a-f]{4})")
 
 
 def clean_name(text: str, limit: int = 1000) -> str:
-    r"""Make a name safe where it enters, so that two different names of any kind stay different.
+    r"""Make a name safe where it enters, so that different names stay different.
 
-    `clean` shows an escape character as `\x1b`; a name that holds those four characters themselves would look
-    the same. Here their backslash is escaped too (`\x5cx1b`). Not for text that was cleaned before.
+    `clean` shows an escape character as `\x1b`; a name with these four characters would look the same. Here
+    the backslash is escaped too (`\x5cx1b`). Not for text that is already clean.
     """
     return clean(_LIKE_AN_ESCAPE.sub(r"\\x5c", text), limit)
 
@@ -31,7 +30,7 @@ def clean(text: str, limit: int = 1000) -> str:
     r"""Make `text` safe for one line of a terminal, a log or a table.
 
     Control characters, line breaks, surrogates, joiners and bidirectional marks become `\xNN`-style escapes;
-    anything beyond `limit` characters is cut with an ellipsis. Cleaning twice changes nothing.
+    text beyond `limit` characters is cut with an ellipsis. Cleaning is idempotent.
     """
     if text.isascii() and text.isprintable() and len(text) <= limit:
         return text
@@ -40,12 +39,12 @@ def clean(text: str, limit: int = 1000) -> str:
 
 
 def clean_lines(text: str, limit: int = 1000) -> str:
-    """Make each line of `text` safe, and keep the line breaks: for messages with one fault a line."""
+    """Make each line of `text` safe and keep the line breaks, for messages with one fault per line."""
     return "\n".join(clean(line, limit) for line in text.splitlines())
 
 
 def shell_word(path: object) -> str:
-    """`path` as one word of a command line that a person may copy into a shell."""
+    """Quote `path` as one word for a command line to copy into a shell."""
     return shlex.quote(clean(str(path), 4096))
 
 

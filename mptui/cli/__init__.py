@@ -1,1 +1,1 @@
-"""What the shell sees: one file a group of commands, and the console's output; no logic of its own."""
+"""The command line: one file per command, grouped as in `--help`, and console output. No training logic."""

@@ -1,6 +1,6 @@
-"""What the shell completes: the values of --profile, --model and RUN. Nothing here imports torch.
+"""Shell completion of the values of --profile, --model and RUN, without importing torch.
 
-A value that is none of these is completed by the shell itself, as a file or a folder.
+The shell completes other values as files or folders.
 """
 
 from pathlib import Path
@@ -9,21 +9,21 @@ import typer
 
 
 def profiles(incomplete: str) -> list[str]:
-    """The names of profiles that begin so."""
+    """Return the names of profiles that start with `incomplete`."""
     from mptui.config.profiles import list_profiles
 
     return [info.name for info in list_profiles() if info.name.startswith(incomplete)]
 
 
 def models(incomplete: str) -> list[str]:
-    """The names of networks that begin so."""
+    """Return the names of networks that start with `incomplete`."""
     from mptui.registry.models import MODELS
 
     return [name for name in sorted(MODELS) if name.startswith(incomplete)]
 
 
 def runs(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The names of runs that begin so, in the folder that --runs-dir or MPTUI_RUNS_DIR says."""
+    """Return the names of runs in --runs-dir or MPTUI_RUNS_DIR that start with `incomplete`."""
     from mptui.runs.store.directory import list_runs
 
     folder = Path(ctx.params.get("runs_dir") or "runs")

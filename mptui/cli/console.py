@@ -1,4 +1,4 @@
-"""What `mptui run` says on a console: the same events as the screens, as lines and one bar an epoch."""
+"""Console output of `mptui run`: events as lines, and a progress bar per epoch."""
 
 import time
 from typing import TYPE_CHECKING, Protocol
@@ -14,29 +14,28 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 LINE_EVERY_S = 10.0
-"""Without a terminal: seconds between two lines of one epoch."""
-_REDRAWS = 4
-"""Of the bars, a second."""
+"""Seconds between two progress lines without a terminal."""
+_REDRAWS_PER_S = 4
 
 
 class Renderer(Protocol):
-    """Shows events, in order."""
+    """Shows events in order."""
 
     every_s: float
-    """Seconds between two looks for new ones."""
+    """Seconds between two polls for new events."""
 
     def handle(self, event: ev.Event) -> None:
         """Show one event."""
 
     def open(self) -> None:
-        """Draw on the console again after `close`."""
+        """Start drawing, also again after `close`."""
 
     def close(self) -> None:
-        """Leave the console as it was."""
+        """Stop drawing and restore the console."""
 
 
 class Quiet:
-    """Shows warnings and how it ended, nothing else; for --quiet and --json."""
+    """Shows warnings only; for --quiet and --json."""
 
     every_s = 1.0
 
@@ -44,19 +43,19 @@ class Quiet:
         self._console = console
 
     def handle(self, event: ev.Event) -> None:
-        """Show a warning."""
+        """Show the event if it is a warning."""
         if isinstance(event, ev.Warned):
             self._console.print(f"warning: {clean(event.message)}", soft_wrap=True)
 
     def open(self) -> None:
-        """Nothing is drawn that stays."""
+        """Do nothing: there is no live display."""
 
     def close(self) -> None:
-        """Nothing was taken."""
+        """Do nothing: there is no live display."""
 
 
 class Plain:
-    """Lines, for logs and pipes: at the start, at most one in ten seconds, and one an epoch."""
+    """Shows lines, for logs and pipes: at the start, every `LINE_EVERY_S` seconds, and after each epoch."""
 
     every_s = 1.0
 
@@ -78,10 +77,10 @@ class Plain:
             self._say(line)
 
     def open(self) -> None:
-        """Nothing is drawn that stays."""
+        """Do nothing: there is no live display."""
 
     def close(self) -> None:
-        """Nothing was taken."""
+        """Do nothing: there is no live display."""
 
     def _step(self, event: ev.Step) -> None:
         now = time.monotonic()
@@ -97,9 +96,9 @@ class Plain:
 
 
 class Bars:
-    """A live bar an epoch for training and for validation, and the same lines as `Plain` above it."""
+    """Shows a live bar for each training epoch and validation, and the lines of `Plain` above it."""
 
-    every_s = 1 / _REDRAWS
+    every_s = 1 / _REDRAWS_PER_S
 
     def __init__(self, console: "Console", icon: tuple[str, str]) -> None:
         from rich.progress import Progress
@@ -110,7 +109,7 @@ class Bars:
         self._progress = Progress(
             LineColumn(),
             console=console,
-            refresh_per_second=_REDRAWS,
+            refresh_per_second=_REDRAWS_PER_S,
             transient=True,
             expand=True,
         )
@@ -123,7 +122,7 @@ class Bars:
         self._mp = ""
 
     def handle(self, event: ev.Event) -> None:
-        """Move the bar, or print a line above it."""
+        """Advance the bar, or print a line above it."""
         if isinstance(event, ev.RunStarted):
             self._mp = self._off if event.precision == "fp32" else self._on
         if isinstance(event, ev.PhaseChanged):
@@ -146,11 +145,11 @@ class Bars:
             self._plain.handle(event)
 
     def open(self) -> None:
-        """Draw the bars again."""
+        """Start drawing the bars."""
         self._progress.start()
 
     def close(self) -> None:
-        """Leave the console as it was."""
+        """Stop drawing and restore the console."""
         self._progress.stop()
 
     def _step(self, event: ev.Step, bar: "TaskID") -> None:
@@ -161,7 +160,7 @@ class Bars:
         self._progress.update(bar, completed=event.epoch_step, figures=figures)
 
     def _count_compile(self, event: ev.PhaseChanged) -> None:
-        """A line of its own counts the seconds of a compile, below the bar that waits for it."""
+        """Show the seconds of a compilation in a line below the bar."""
         if self._compile is not None:
             self._progress.remove_task(self._compile)
             self._compile = None
@@ -175,7 +174,7 @@ class Bars:
 
 
 def step_figures(event: ev.Step) -> str:
-    """Rate, loss, metric and learning rate in one line."""
+    """Format throughput, loss, metric and learning rate in one line."""
     parts = []
     if event.samples_per_second is not None:
         parts.append(f"{event.samples_per_second:.1f} img/s")
@@ -186,7 +185,7 @@ def step_figures(event: ev.Step) -> str:
 
 
 def final_lines(summary: dict[str, object]) -> list[str]:
-    """How it ended, and where it lies."""
+    """Format the end of a run: status, metrics, directory."""
     final, best, duration = summary["final"], summary["best"], summary["time"]
     assert isinstance(final, dict)
     assert isinstance(best, dict)

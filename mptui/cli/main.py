@@ -1,6 +1,6 @@
-"""The `mptui` command: its sub-commands, and how what goes wrong is told.
+"""The `mptui` command: its subcommands and the reporting of errors.
 
-Importing this costs no schema, no torch and no screen: each command imports what it needs when it is called.
+Importing this module doesn't import the schema, torch or Textual: each command imports what it needs.
 """
 
 import sys
@@ -22,8 +22,7 @@ _INTERRUPTED = 130
 _BROKEN_PIPE = 1
 _USAGE = 2
 
-# typer loads pydantic, a tenth of a second, to make a bool of a flag of its own that is not given; False
-# spares it.
+# typer imports pydantic, 0.1 s, to convert its own flag if that is not given; False avoids this
 _NO_HELP = {"help": False}
 _NO_COMPLETION = {"install_completion": False, "show_completion": False}
 _DEFAULTS = {**_NO_HELP, **_NO_COMPLETION, "profiles": {**_NO_HELP, "list": _NO_HELP}}
@@ -39,12 +38,12 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def mptui(
     ctx: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     isolate: Annotated[
-        bool, typer.Option("--isolate", help="Give each run of the terminal UI a process of its own.")
+        bool, typer.Option("--isolate", help="Train each run of the terminal UI in its own process.")
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Add the traceback to an error; works after any command.")
+        bool, typer.Option("--debug", help="Add tracebacks to errors; accepted after any command.")
     ] = False,
 ) -> int:
     """The cockpit of a mixed-precision training run. Without a command: the terminal UI."""
@@ -86,10 +85,10 @@ def _exit_code(arguments: list[str], debug: bool) -> int:
         code = app(arguments, prog_name="mptui", standalone_mode=False)
         sys.stdout.flush()
     except MptuiError as error:
-        _tell(error.message, error.hint, debug)
+        _report_error(error.message, error.hint, debug)
         return error.exit_code
     except typer.TyperException as error:
-        _tell(clean(error.format_message()), _usage_hint(error), debug)
+        _report_error(clean(error.format_message()), _usage_hint(error), debug)
         return _USAGE
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -98,7 +97,7 @@ def _exit_code(arguments: list[str], debug: bool) -> int:
         return _BROKEN_PIPE
     except OutputError as error:
         drop_unwritten(sys.stdout)
-        _tell(f"standard output: {error.strerror}", "make room, or send the output elsewhere", debug)
+        _report_error(f"standard output: {error.strerror}", "free disk space, or redirect the output", debug)
         return DiskError.exit_code
     return code or 0
 
@@ -121,10 +120,10 @@ def _open_tui(isolate: bool) -> int:
     return guarded(cockpit)
 
 
-def _tell(message: str, hint: str, debug: bool) -> None:
+def _report_error(message: str, hint: str, debug: bool) -> None:
     if debug:
         traceback.print_exc()
-    print(f"mptui: {message}\n  {hint}", file=sys.stderr)  # noqa: T201 - the last word on stderr
+    print(f"mptui: {message}\n  {hint}", file=sys.stderr)  # noqa: T201 - also without rich
 
 
 def _usage_hint(error: typer.TyperException) -> str:

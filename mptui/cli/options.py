@@ -1,7 +1,7 @@
-"""The flags of whatever starts a run, and what each of them sets.
+"""Flags of the commands that start runs, and the settings that they set.
 
-Values are taken as text and checked by the schema, so that a flag, a variable and a file are told of a fault
-in the same words.
+Values are read as text and checked by the schema, so that faults in flags, variables and files have the same
+messages.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ Profile = Annotated[
     typer.Option(
         "--profile",
         metavar="NAME|FILE",
-        help="How to train: see `mptui profiles`.",
+        help="Settings of the training: see `mptui profiles`.",
         autocompletion=completion.profiles,
     ),
 ]
@@ -32,79 +32,79 @@ Model = Annotated[
     typer.Option(
         "--model",
         metavar="NAME",
-        help="A torchvision network (resnet50, vit_b_16, …), unet, or diffusion_unet.",
+        help="A torchvision network (resnet50, vit_b_16, …), unet or diffusion_unet.",
         autocompletion=completion.models,
     ),
 ]
 Data = Annotated[
     str | None,
-    typer.Option("--data", metavar="NAME|PATH", help="shapes, a torchvision set (cifar10, …), or a folder."),
+    typer.Option("--data", metavar="NAME|PATH", help="shapes, a torchvision set (cifar10, …) or a folder."),
 ]
 Epochs = Annotated[str | None, typer.Option("--epochs", metavar="N", help="Passes over the training set.")]
 MaxSteps = Annotated[
-    str | None, typer.Option("--max-steps", metavar="N", help="Optimizer steps to stop after at the latest.")
+    str | None, typer.Option("--max-steps", metavar="N", help="Maximum number of optimizer steps.")
 ]
-BatchSize = Annotated[
-    str | None, typer.Option("--batch-size", metavar="N", help="Samples that go through at once.")
+BatchSize = Annotated[str | None, typer.Option("--batch-size", metavar="N", help="Samples per micro-batch.")]
+Lr = Annotated[
+    str | None, typer.Option("--lr", metavar="RATE", help="Peak learning rate, not rescaled to the batch.")
 ]
-Lr = Annotated[str | None, typer.Option("--lr", metavar="RATE", help="Peak learning rate, taken as it is.")]
 Precision = Annotated[
-    str | None, typer.Option("--precision", metavar="auto|fp32|fp16|bf16", help="The number format.")
+    str | None, typer.Option("--precision", metavar="auto|fp32|fp16|bf16", help="Number format.")
 ]
 Compile = Annotated[
     bool | None,
-    typer.Option(
-        "--compile/--no-compile", help="Compile even if it can't repay itself, or never.", show_default=False
-    ),
+    typer.Option("--compile/--no-compile", help="Force torch.compile on or off.", show_default=False),
 ]
 Workers = Annotated[
-    str | None, typer.Option("--workers", metavar="N|auto", help="Processes that read the data.")
+    str | None, typer.Option("--workers", metavar="N|auto", help="Processes that load and decode data.")
 ]
 Device = Annotated[
-    str | None, typer.Option("--device", metavar="auto|cpu|cuda[:N]|xpu|mps", help="What to train on.")
+    str | None, typer.Option("--device", metavar="auto|cpu|cuda[:N]|xpu|mps", help="Device to train on.")
 ]
-Seed = Annotated[str | None, typer.Option("--seed", metavar="N", help="Everything random derives from it.")]
-Download = Annotated[bool, typer.Option("--download", help="Fetch a torchvision set that is not there.")]
+Seed = Annotated[
+    str | None, typer.Option("--seed", metavar="N", help="Seed for weights, order and augmentation.")
+]
+Download = Annotated[bool, typer.Option("--download", help="Download a torchvision set if it is missing.")]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Any key of a profile; may be repeated."),
+    typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Set any key of a profile; repeatable."),
 ]
 RunsDir = Annotated[
     Path,
-    typer.Option("--runs-dir", metavar="DIR", envvar="MPTUI_RUNS_DIR", help="Where runs are kept."),
+    typer.Option("--runs-dir", metavar="DIR", envvar="MPTUI_RUNS_DIR", help="Folder of the runs."),
 ]
 Run = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="A run's name, the start of it, or its directory.",
+        help="Name of a run, its start, or its directory.",
         autocompletion=completion.runs,
     ),
 ]
-Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="The run's name.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run of this --name, if it is there.")]
-Detach = Annotated[bool, typer.Option("--detach", help="Train in the background; the shell is free at once.")]
+Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the run.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the run of this --name if it exists.")]
+Detach = Annotated[bool, typer.Option("--detach", help="Train in the background and return to the shell.")]
 Isolate = Annotated[
     bool,
-    typer.Option("--isolate", help="Train in a process of its own, which a closed terminal leaves alone."),
+    typer.Option("--isolate", help="Train in a separate process, which a closed terminal doesn't end."),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print each value as TOML and where it came from, and end.")
+    bool, typer.Option("--dry-run", help="Print all settings as TOML with their sources, and exit.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and the result.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only warnings and the result.")]
 
 DEFAULT_RUNS_DIR = Path("runs")
 
 
 def finite(value: float | None) -> float | None:
-    """Refuse nan, which no range refuses, and infinity.
+    """Refuse NaN, which passes any range check, and infinity.
 
     Raises:
-        BadParameter: It is one of these.
+        BadParameter: The value is not finite.
     """
     if value is not None and not math.isfinite(value):
-        raise typer.BadParameter(f"{value} is no number to go by")
+        raise typer.BadParameter(f"{value} is not a finite number")
     return value
 
 
@@ -120,7 +120,7 @@ _NUMBERS = {
 
 
 def request_of(ctx: typer.Context, profile: str | None = None) -> "Request":
-    """What a command was asked with: its --profile, or `profile` in place of it, its flags and its --set."""
+    """Collect a command's --profile (or `profile`, if given), flags and --set."""
     from mptui.runs.planning.plan import Request
 
     given = ctx.params
@@ -130,11 +130,11 @@ def request_of(ctx: typer.Context, profile: str | None = None) -> "Request":
 
 
 def overrides(given: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
-    """What the flags set, for `mptui.config.merge.resolve`: table.key -> (the flag, its value).
+    """Return the settings given by flags, for `mptui.config.merge.resolve`: table.key -> (flag, value).
 
     Args:
-        given: The parameters of the command by name, as in `typer.Context.params`; None: not given. Those
-            that are no setting of a run are left alone.
+        given: The parameters of the command by name, as in `typer.Context.params`; None: not given.
+            Parameters that aren't settings are ignored.
     """
     from mptui.config.given import COMPILE_ON, data_flags
 
@@ -153,7 +153,7 @@ def overrides(given: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
 
 
 def _number(text: str) -> int | float | str:
-    """The number that a flag gives; other text is left for the schema, which says what is wanted."""
+    """Convert a flag's text to a number if possible; the schema reports any other text."""
     for kind in (int, float):
         with contextlib.suppress(ValueError):
             return kind(text)

@@ -1,7 +1,7 @@
-"""The progress line of `mptui run`: figures first, and a bar in whatever room they leave.
+"""The progress line of `mptui run`: figures, and a bar in the remaining width.
 
-At any width the line is one line. Where it is too narrow for all, whole parts are left out: first the bar,
-then the extras, then the figures from the last on.
+The line never wraps. In a narrow terminal whole parts are omitted: first the bar, then the extras, then the
+figures, starting from the last.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from mptui import events as ev
 from mptui import format as fmt
 
 SHORTEST_BAR = 6
-"""Cells; a shorter bar says nothing that the count does not."""
+"""Cells; a shorter bar is omitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +26,15 @@ class Figures:
     """The text beside a bar, in the order of the line.
 
     Args:
-        whole: What a line of 80 columns has room for. In a narrower one the last are left out first.
-        extras: What is added where there is room, the first ones first.
+        whole: Parts that fit into 80 columns. A narrower line omits the last ones first.
+        extras: Parts that are added if there is room, the first ones first.
     """
 
     whole: Sequence[str] = ()
     extras: Sequence[str] = ()
 
     def fitting(self, width: int) -> list[str]:
-        """As many of its parts, from the first on, as `width` cells take."""
+        """Return the leading parts that fit into `width` cells."""
         parts: list[str] = []
         for part in (*self.whole, *self.extras):
             if cell_len(" ".join([*parts, part])) > width:
@@ -44,22 +44,22 @@ class Figures:
 
 
 class LineColumn(ProgressColumn):
-    """The only column of the progress display: a task as one line."""
+    """The only column of the progress display: one line per task."""
 
     def render(self, task: Task) -> "Line":
-        """Return the line; a task without `figures` of its own has its count and the time left."""
+        """Return the line of a task; without `figures`, it shows the count and the time left."""
         figures = task.fields.get("figures")
         return Line(task, figures if isinstance(figures, Figures) else counted(task))
 
 
 class Line:
-    """One task, drawn at the width that there is."""
+    """One task, drawn at the available width."""
 
     def __init__(self, task: Task, figures: Figures) -> None:
         self._task, self._figures = task, figures
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw the name, the bar if there is room, and the figures."""
+        """Draw the name, the bar if it fits, and the figures."""
         width = options.max_width
         name = self._task.description
         parts = self._figures.fitting(width - cell_len(name) - 1)
@@ -86,7 +86,7 @@ class Line:
 
 
 def counted(task: Task) -> Figures:
-    """The figures of a phase without optimizer steps: its count, its rate and the time left."""
+    """Return the figures of a phase without optimizer steps: count, rate and time left."""
     if task.total is None:
         return Figures([clock(task.elapsed)])
     total = int(task.total)
@@ -96,13 +96,13 @@ def counted(task: Task) -> Figures:
 
 
 def step_parts(event: ev.Step, steps: int, step_s: float | None, icon: str) -> Figures:
-    """The figures of an epoch that is being trained.
+    """Return the figures of a training epoch.
 
     Args:
-        event: The latest steps.
+        event: The latest step event.
         steps: Optimizer steps of the epoch.
-        step_s: Seconds that a step takes lately, for the time left of this epoch; None: not known yet.
-        icon: What stands for mixed precision.
+        step_s: Recent seconds per step, for the time left in this epoch; None: not known yet.
+        icon: Symbol of mixed precision.
     """
     rates = []
     if event.samples_per_second is not None:
@@ -118,12 +118,12 @@ def step_parts(event: ev.Step, steps: int, step_s: float | None, icon: str) -> F
 
 
 def of(done: int, total: int) -> str:
-    """How many of how many, as wide from the first to the last."""
+    """Format `done/total`, padded to a constant width."""
     return f"{done:>{len(str(total))}}/{total}"
 
 
 def clock(seconds: float | None) -> str:
-    """A duration as 0:01:20; dashes where it is unknown."""
+    """Format a duration as 0:01:20; dashes if it is unknown."""
     if seconds is None:
         return "-:--:--"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,6 +1,6 @@
-"""Tables of whole cells: what does not fit the terminal is left out column by column, never cut.
+"""Tables that fit the terminal by omitting whole columns; cells are never cut.
 
-In a pipe or a file there is no width: all columns are there.
+In a pipe or a file all columns are printed.
 """
 
 import shutil
@@ -13,13 +13,13 @@ GAP = 2
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column by its heading and cells.
+    """A column of a table.
 
     Args:
-        heading: What stands above it.
-        cells: Its text in each row.
+        heading: The text above it.
+        cells: The text of each row.
         right: Whether it is aligned to the right.
-        leave: When it is left out of a table that is too wide: the largest first, 0 never.
+        leave: Order in which columns are omitted from a table that is too wide: largest first, 0 never.
     """
 
     heading: str
@@ -29,30 +29,30 @@ class TableColumn:
 
     @property
     def width(self) -> int:
-        """Of the widest cell, in cells of the terminal."""
+        """Width of the widest cell, in terminal cells."""
         from rich.cells import cell_len
 
         return max(cell_len(text) for text in (self.heading, *self.cells))
 
 
 def terminal_width() -> int | None:
-    """The columns of the terminal that stdout is; None: it is no terminal."""
+    """Return the width of the terminal on stdout in cells; None if it isn't a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def fitting(columns: Sequence[TableColumn], width: int | None) -> list[TableColumn]:
-    """The columns that `width` cells have room for, and those that are never left out."""
-    kept = list(columns)
-    while width is not None and sum(c.width + GAP for c in kept) - GAP > width:
-        last = max(kept, key=lambda column: column.leave, default=None)
+    """Return the columns that fit into `width` cells, and those that are never omitted."""
+    shown = list(columns)
+    while width is not None and sum(c.width + GAP for c in shown) - GAP > width:
+        last = max(shown, key=lambda column: column.leave, default=None)
         if last is None or last.leave == 0:
             break
-        kept.remove(last)
-    return kept
+        shown.remove(last)
+    return shown
 
 
 def lines(columns: Sequence[TableColumn]) -> list[str]:
-    """The table as lines, the headings first, without spaces at their ends."""
+    """Format the table as lines, headings first, without trailing spaces."""
     padded = [_padded(column) for column in columns]
     return [(" " * GAP).join(row).rstrip() for row in zip(*padded, strict=True)]
 

@@ -1,1 +1,1 @@
-"""What a run is told: the schema of a profile, where profiles are found, how values are merged."""
+"""The configuration of a run: the schema of profiles, finding and checking them, merging settings."""

@@ -1,4 +1,4 @@
-"""What a person gives for one run, outside any file: variables, flags and `--set`, all checked."""
+"""Reads and checks the settings given outside files: environment variables, flags and `--set`."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,24 +13,24 @@ from mptui.io.places import expanded
 from mptui.text import clean
 
 Layer = dict[str, tuple[Any, str]]
-"""table.key -> its value, and the source to show for it."""
+"""table.key -> (value, source to show)."""
 
 COMPILE_ON = "on"
-"""What `--compile` says of speed.compile: the mode that is set already, or "default" where that is off."""
+"""Value of speed.compile for `--compile`: keeps the mode that is set, or "default" if that is off."""
 RESERVED_VARIABLES = frozenset({"MPTUI_CONFIG_DIR", "MPTUI_RUNS_DIR"})
-"""Variables that are no settings of a run."""
+"""MPTUI_ variables that aren't settings."""
 
 
 def from_person(
     environ: Mapping[str, str], flags: Mapping[str, tuple[str, Any]], sets: Sequence[str]
 ) -> tuple[list[Layer], list[str]]:
-    """Read all that is given for this run, a later layer winning, and all that is wrong with it."""
+    """Read the layers in increasing precedence (variables, flags, `--set`), and their faults."""
     read = (_from_variables(environ), _from_flags(flags), _from_assignments(sets))
     return [layer for layer, _ in read], [fault for _, faults in read for fault in faults]
 
 
 def _from_variables(environ: Mapping[str, str]) -> tuple[Layer, list[str]]:
-    """Read the settings in the environment, and what is wrong with them, one line a fault."""
+    """Read the settings in the environment, and their faults, one line each."""
     layer: Layer = {}
     faults = []
     for name, text in environ.items():
@@ -46,7 +46,7 @@ def _from_variables(environ: Mapping[str, str]) -> tuple[Layer, list[str]]:
 
 
 def _from_flags(flags: Mapping[str, tuple[str, Any]]) -> tuple[Layer, list[str]]:
-    """Check the values of flags, given as table.key -> (flag, value); one line a fault."""
+    """Check the values of flags, given as table.key -> (flag, value); one line per fault."""
     layer: Layer = {}
     faults = []
     for key, (flag, given) in flags.items():
@@ -57,7 +57,7 @@ def _from_flags(flags: Mapping[str, tuple[str, Any]]) -> tuple[Layer, list[str]]
 
 
 def _from_assignments(sets: Sequence[str]) -> tuple[Layer, list[str]]:
-    """Read the arguments of `--set`, and what is wrong with them, one line a fault."""
+    """Read the arguments of `--set`, and their faults, one line each."""
     layer: Layer = {}
     faults = []
     for argument in sets:
@@ -75,7 +75,7 @@ def _from_assignments(sets: Sequence[str]) -> tuple[Layer, list[str]]:
 
 
 def data_flags(where: str, flag: str) -> dict[str, tuple[str, Any]]:
-    """What a folder or a set's name sets, given by `flag`; either replaces whatever a profile names."""
+    """Return the settings for a folder or the name of a data set; both replace the profile's."""
     path = expanded(where)
     is_path = os.sep in where or os.path.exists(path)  # noqa: PTH110 - pathlib raises for a name that is too long
     return {
@@ -87,8 +87,8 @@ def data_flags(where: str, flag: str) -> dict[str, tuple[str, Any]]:
 def in_order(files: Sequence[Layer], given: Sequence[Layer]) -> Iterator[tuple[str, Any, str]]:
     """Yield each (table.key, value, source) of the layers, in their order: a later one wins.
 
-    A learning rate that a person gives is meant as it is: the batch that a file chose its own rate for
-    no longer applies to it.
+    A learning rate given without its batch size is not rescaled: the `lr_batch_size` of a file doesn't
+    apply to it.
     """
     mode: Any = "off"
     for layer in [*files, *given]:
@@ -106,7 +106,7 @@ def in_order(files: Sequence[Layer], given: Sequence[Layer]) -> Iterator[tuple[s
 
 
 def _source_of_bare_rate(given: Sequence[Layer]) -> str | None:
-    """What gives the learning rate, if no batch that it was chosen for is given with it or after it."""
+    """Return the source of the learning rate if no `lr_batch_size` is given with or after it."""
     source = None
     for layer in given:
         if "training.lr" in layer:
@@ -121,10 +121,10 @@ def _is_compile_on(key: str, value: object) -> bool:
 
 
 def read_value(setting: Setting, text: str) -> tuple[Any, str | None]:
-    """Read a value as TOML, or as the bare word it is where only that suits the key.
+    """Read a value as TOML, or as a bare word where only that is valid for the key.
 
     Returns:
-        The value, and what is wrong with it, or None.
+        The value, and its fault or None.
     """
     try:
         document = tomli.loads(f"value = {text}")
@@ -138,5 +138,5 @@ def read_value(setting: Setting, text: str) -> tuple[Any, str | None]:
     return value, wrong
 
 
-def _with_nearest(told: str, *near: str) -> str:
-    return f"{told}; nearest: {near[0]}" if near else told
+def _with_nearest(fault: str, *near: str) -> str:
+    return f"{fault}; nearest: {near[0]}" if near else fault

@@ -1,4 +1,4 @@
-"""The names of all settings, read off the schema: `table.key` in files and flags, MPTUI_TABLE_KEY outside."""
+"""Names of all settings, from the schema: `table.key` in files and flags, MPTUI_TABLE_KEY as variables."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from mptui.config.one_of import OneOf
 from mptui.config.schema import RunConfig, Table
 
 UNSET = "none"
-"""What a file, a variable or a flag says to unset a key that may be unset: TOML has no null."""
+"""Text that unsets an optional key in a file, a variable or a flag: TOML has no null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Setting:
 
     @property
     def field(self) -> FieldInfo:
-        """What the schema says of the key."""
+        """The key's field in the schema."""
         return self.table.model_fields[self.name]
 
     @property
@@ -47,7 +47,7 @@ class Setting:
 
 
 def subtable(field: FieldInfo) -> type[Table] | None:
-    """The table that a field of the schema holds; None: it holds a value."""
+    """Return the table that a field of the schema holds; None if it holds a value."""
     kind = field.annotation
     return kind if isinstance(kind, type) and issubclass(kind, Table) else None
 
@@ -67,11 +67,11 @@ RETIRED = frozenset({"data.decode"})
 """Settings of earlier versions: files that have them can be read, and the values are ignored with a note."""
 TABLES: tuple[str, ...] = tuple(name for name, field in RunConfig.model_fields.items() if subtable(field))
 VARIABLES: dict[str, str] = {f"MPTUI_{key.replace('.', '_').upper()}": key for key in SETTINGS}
-"""Environment variable -> the `table.key` that it sets."""
+"""Environment variable -> `table.key`."""
 
 
 def nested(values: dict[str, Any]) -> dict[str, Any]:
-    """Turn {"table.key": value} into tables in tables, as files and the schema have them."""
+    """Turn {"table.key": value} into nested tables, as in files and the schema."""
     document: dict[str, Any] = {}
     for key, value in values.items():
         *tables, name = key.split(".")
@@ -83,7 +83,7 @@ def nested(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def nearest_setting(written: str) -> str | None:
-    """The valid `table.key` closest to the one that was written; None: nothing is like it."""
+    """Return the valid `table.key` closest to `written`; None if none is similar."""
     table, _, name = written.rpartition(".")
     names: dict[str, list[str]] = {}
     for key in SETTINGS:

@@ -1,6 +1,6 @@
-"""Puts a run together: defaults, profile, the profile's tables for the task, environment, flags, `--set`.
+"""Merges a run's settings: defaults, profile, the profile's task tables, environment, flags, `--set`.
 
-Later wins, and each value remembers where it came from.
+Later ones win, and the source of each value is recorded.
 """
 
 import re
@@ -23,22 +23,22 @@ from mptui.text import clean
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A run's configuration, and where each of its values came from."""
+    """A run's configuration, and the source of each value."""
 
     config: RunConfig
     sources: dict[str, str]
-    """table.key -> what set it: "default", "default [diffusion.training]", "profile fast",
+    """table.key -> its source: "default", "default [diffusion.training]", "profile fast",
     "profile fast [segmentation.training]", "MPTUI_TRAINING_LR", "--lr", "--set"."""
     profile: str
-    """The profile's name, to show; "default" where there is none."""
+    """Name of the profile; "default" without one."""
     task: str | None
-    """Whose tables of the profile apply; None: not known yet."""
+    """Task whose tables of the profile apply; None: not known yet."""
     notes: tuple[str, ...] = ()
     """What a person should know of the profile."""
 
     @property
     def compile_forced(self) -> bool:
-        """Whether a flag asks to compile, even where that can't repay itself."""
+        """Whether `--compile` was given: compile even if the run is too short to repay it."""
         return self.sources["speed.compile"] == "--compile"
 
 
@@ -50,17 +50,17 @@ def resolve(
     sets: Sequence[str],
     environ: Mapping[str, str],
 ) -> Resolved:
-    """Put a run's configuration together.
+    """Merge the settings of a run into its configuration.
 
     Args:
-        profile: A profile's name or file; None: the defaults.
-        task: What the data is for, where that is known; a model that is named decides over it.
-        flags: table.key -> (the flag as written, its value), as `mptui.cli.options.overrides` makes them.
-        sets: The arguments of `--set`: "table.key=value", the value in TOML or a bare word.
-        environ: The environment: MPTUI_TABLE_KEY, and where one's own profiles are.
+        profile: Name or file of a profile; None: the defaults.
+        task: Task of the data, if known; the task of a named model takes precedence.
+        flags: table.key -> (flag, value), from `mptui.cli.options.overrides`.
+        sets: Arguments of `--set`: "table.key=value", the value in TOML or a bare word.
+        environ: The environment: MPTUI_TABLE_KEY, and the variables that locate the user's profiles.
 
     Raises:
-        ConfigError: Something is wrong: all faults, one a line.
+        ConfigError: Settings are invalid: all faults, one per line.
     """
     file, faults = (None, []) if profile is None else read_profile(find_profile(profile, environ))
     given, faults_given = from_person(environ, flags, sets)
@@ -68,7 +68,7 @@ def resolve(
         hint = f"correct it, then check it with `mptui profiles validate {file.path}`"
         raise ConfigError("\n".join([*faults, *faults_given]), hint=hint)
     if faults_given:
-        hint = "see `mptui run --dry-run` for all keys, their values, and where each came from"
+        hint = "`mptui run --dry-run` lists all keys with their values and sources"
         raise ConfigError("\n".join(faults_given), hint=hint)
     name = clean(file.path.stem) if file else "default"
     files = [_layer(file.values, f"profile {name}")] if file else []
@@ -89,10 +89,10 @@ def resolve(
 
 
 def check_profile(profile: str, environ: Mapping[str, str]) -> None:
-    """Check a profile by itself and as it is for each task, without the settings of the environment.
+    """Check a profile alone and for each task, without the settings of the environment.
 
     Raises:
-        ConfigError: All its faults, one a line.
+        ConfigError: The profile is invalid: all faults, one per line.
     """
     places = {k: v for k, v in environ.items() if not k.startswith("MPTUI_") or k in RESERVED_VARIABLES}
     hints: dict[str, str] = {}
@@ -114,25 +114,25 @@ def _task_layer(values: Mapping[str, Any], task: str, source: str) -> Layer:
 
 
 def _task(layers: Sequence[Layer]) -> str | None:
-    """The task of the model that is named last."""
+    """Return the task of the model named last."""
     names = [layer["model.name"][0] for layer in layers if "model.name" in layer]
     return task_of_model(names[-1]) if names and names[-1] else None
 
 
 def _validated(document: dict[str, Any], sources: dict[str, str]) -> RunConfig:
-    """Check what single values can't show: whether they can be had together."""
+    """Check the combination of values."""
     try:
         return RunConfig.model_validate(document)
     except ValidationError as error:
-        told = "\n".join(str(e["ctx"]["error"]) for e in error.errors())
+        faults = "\n".join(str(e["ctx"]["error"]) for e in error.errors())
     raise ConfigError(
-        "\n".join(_with_sources(line, sources) for line in told.splitlines()),
-        hint="change one of the two where it was set, or override it with --set table.key=value",
+        "\n".join(_with_sources(line, sources) for line in faults.splitlines()),
+        hint="change one of the two at its source, or override it with --set table.key=value",
     )
 
 
 def _with_sources(line: str, sources: dict[str, str]) -> str:
-    """Add to a fault where each of the keys that it names was set."""
+    """Add the sources of the keys that a fault names."""
     keys = [key for key in dict.fromkeys(re.findall(r"[a-z_]+(?:\.[a-z_]+)+", line)) if key in sources]
     return f"{line} ({', '.join(f'{key}: {sources[key]}' for key in keys)})"
 
@@ -141,5 +141,5 @@ def _refuse_other_task(config: RunConfig, sources: dict[str, str], task: str | N
     if task and config.model.name and task_of_model(config.model.name) != task:
         raise ConfigError(
             f'model.name = "{config.model.name}" ({sources["model.name"]}): not a network for {task}',
-            hint=f"take `name` out of the profile's [{task}.model], or name another network with --model",
+            hint=f"remove `name` from the profile's [{task}.model], or name another network with --model",
         )

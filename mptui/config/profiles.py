@@ -1,6 +1,6 @@
-"""Profiles as files: where they are found, and in what order they are shown.
+"""Finds and lists profile files.
 
-Only names and descriptions are read here, so that a list of profiles costs no schema.
+Only names and descriptions are read, so that listing profiles doesn't import the schema.
 """
 
 import os
@@ -29,7 +29,7 @@ ORDER = (
     "aggressive",
     "ultra-stable",
 )
-"""The profiles that have a digit on the screens, `1` first; any others follow by name."""
+"""Profiles in the order of their digits on the screens, `1` first; all others follow by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class ProfileInfo:
     description: str
     path: Path
     origin: str
-    """./profiles, yours, or built in."""
+    """`./profiles`, `yours` or `built in`."""
 
 
 def list_profiles(environ: Mapping[str, str] = os.environ) -> list[ProfileInfo]:
-    """All profiles, in the order of their digits; where two have one name, the one that would be taken."""
+    """List all profiles in the order of their digits; of two with one name, the one found first."""
     found: dict[str, ProfileInfo] = {}
     for origin, folder in _folders(environ):
         for path in sorted(folder.glob("*.toml")):
@@ -53,7 +53,7 @@ def list_profiles(environ: Mapping[str, str] = os.environ) -> list[ProfileInfo]:
 
 
 def is_built_in(name: str) -> bool:
-    """Whether a profile of this name comes with the program; case does not count, as on some file systems."""
+    """Whether a built-in profile has this name, ignoring case, as some file systems do."""
     return name.casefold() in {path.stem for path in _built_in().glob("*.toml")}
 
 
@@ -62,14 +62,14 @@ def find_profile(name: str, environ: Mapping[str, str] = os.environ) -> Path:
 
     Args:
         name: A file if it exists, has a separator, or ends in .toml; else the name of a profile in
-            ./profiles, in the user's configuration folder, or built in: the first one wins.
-        environ: Where MPTUI_CONFIG_DIR and XDG_CONFIG_HOME are looked up.
+            ./profiles, in the user's configuration folder, or built in, in this order.
+        environ: The environment, for MPTUI_CONFIG_DIR and XDG_CONFIG_HOME.
 
     Raises:
-        ConfigError: There is none, with the nearest name.
+        ConfigError: No such profile; the message names the nearest.
     """
     if "\0" in name:
-        raise ConfigError(f"no profile {name}: a name has no NUL", hint="see `mptui profiles list`")
+        raise ConfigError(f"no profile {name}: names can't contain NUL", hint="see `mptui profiles list`")
     if _is_file_name(name):
         return _checked(expanded(name))
     for _, folder in _folders(environ):
@@ -79,20 +79,20 @@ def find_profile(name: str, environ: Mapping[str, str] = os.environ) -> Path:
     names = [info.name for info in list_profiles(environ)]
     near = get_close_matches(name, names, n=1)
     raise ConfigError(
-        f"no profile {name}" + (f"; nearest: {near[0]}" if near else f"; there are: {', '.join(names)}"),
+        f"no profile {name}" + (f"; nearest: {near[0]}" if near else f"; available: {', '.join(names)}"),
         hint="see `mptui profiles list`, or name a file: --profile ./my.toml",
     )
 
 
 def config_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """The user's configuration folder; it need not exist."""
+    """Return the user's configuration folder, which may not exist."""
     if own := environ.get("MPTUI_CONFIG_DIR"):
         return expanded(own)
     return base_folder("XDG_CONFIG_HOME", ".config", environ) / "mptui"
 
 
 def user_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder of one's own profiles; it need not exist."""
+    """Return the folder of the user's profiles, which may not exist."""
     return config_folder(environ) / "profiles"
 
 
@@ -105,7 +105,7 @@ def _folders(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
 
 
 def _built_in() -> Path:
-    """Inside the package where it is installed from a wheel, beside it in a checkout."""
+    """Return the folder inside an installed package, or next to the package in a checkout."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "profiles"
     return installed if installed.is_dir() else package.parent / "profiles"
@@ -121,13 +121,13 @@ def _checked(path: Path) -> Path:
         hint = f"name a file: --profile {run if run.is_file() else path / 'my.toml'}"
         raise ConfigError(f"{path}: a folder, not a profile", hint=hint)
     if not os.path.exists(path):  # noqa: PTH110
-        hint = "check the path, or take a profile by its name: see `mptui profiles list`"
+        hint = "check the path, or give the name of a profile: see `mptui profiles list`"
         raise ConfigError(f"{path}: no such file", hint=hint)
     return path
 
 
 def _description(path: Path) -> str:
-    """What a profile says it is for; of a faulty file, that it is one: the fault is told when it is taken."""
+    """Return a profile's description; for an invalid file, a note that it is invalid."""
     try:
         described = tomli.loads(read_regular(path, _LARGEST).decode("utf-8-sig")).get("description", "")
     except (OSError, ValueError, RecursionError):

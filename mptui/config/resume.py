@@ -1,7 +1,6 @@
-"""What a resume may be asked for: state comes from the checkpoint, settings from the configuration.
+"""Checks the settings of a resume: state comes from the checkpoint, settings from the configuration.
 
-A setting that the state depends on stays as it was; to ask for another value is refused. All other settings
-come into force with the resume.
+A setting that the state depends on can't change; all others apply from the resume on.
 """
 
 from collections.abc import Mapping
@@ -16,23 +15,23 @@ _SAMPLES = "the order of its samples and its validation set depend on it"
 
 FIXED: Mapping[str, str] = {
     **dict.fromkeys(("model.name", "model.width", "model.depth", "model.up", "model.norm"), _WEIGHTS),
-    "model.weights": "it goes on from its own weights",
-    "training.optimizer": "the state of its optimizer fits no other",
+    "model.weights": "it continues from its own weights",
+    "training.optimizer": "its optimizer state fits no other",
     **dict.fromkeys(("training.seed", "data.name", "data.samples", "data.val_fraction"), _SAMPLES),
 }
-"""Settings that can't be another at a resume -> why."""
+"""Settings that can't change at a resume -> the reason."""
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> frozenset[str]:
-    """The settings (`table.key`) whose values differ, of those that both have (`values_of`)."""
+    """Return the settings (`table.key`) in both (`values_of`) whose values differ."""
     return frozenset(key for key in before.keys() & now.keys() if before[key] != now[key])
 
 
 def check_resume(before: RunConfig, now: RunConfig) -> None:
-    """Check that a run made with the settings `before` can be resumed with `now`.
+    """Check that a run with the settings `before` can be resumed with `now`.
 
     Raises:
-        ConfigError: It can't: one line a setting.
+        ConfigError: It can't: one line per setting.
     """
     had, asked = values_of(before), values_of(now)
     differing = changed(had, asked)
@@ -42,5 +41,5 @@ def check_resume(before: RunConfig, now: RunConfig) -> None:
         if key in differing
     ]
     if faults:
-        hint = "resume without it, or start another run with it: mptui run"
+        hint = "resume without it, or start a new run with it: mptui run"
         raise ConfigError("\n".join(faults), hint=hint)

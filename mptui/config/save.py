@@ -1,4 +1,4 @@
-"""Writes a profile of one's own: from a configuration, or as a copy of another profile."""
+"""Saves a user's profile: from a configuration, or as a copy of another profile."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import Any
 import tomli
 import tomli_w
 
-from mptui.config.dump import values_of, written
+from mptui.config.dump import document_text, values_of
 from mptui.config.profiles import find_profile, is_built_in, user_folder
 from mptui.config.schema import RunConfig
 from mptui.config.validate import read_document
@@ -26,20 +26,20 @@ _DESCRIPTION = re.compile(r"^description\s*=.*$", re.MULTILINE)
 def save_profile(
     name: str, config: RunConfig, description: str, environ: Mapping[str, str] = os.environ
 ) -> Path:
-    """Save what differs from the defaults as a profile in the user's folder.
+    """Save the values that differ from the defaults as a profile in the user's folder.
 
     Raises:
-        ConfigError: The name can't be a file's, is that of a built-in profile, or is taken.
+        ConfigError: The name is not a valid file name, is that of a built-in profile, or is in use.
         DiskError: The folder can't be written.
     """
     return write_profile(_place_of_name(name, environ), profile_text(config, description))
 
 
 def place_of(where: str, environ: Mapping[str, str] = os.environ) -> Path:
-    """The file that a profile is saved in: a path, or the file of a name in the user's folder.
+    """Return the file to save a profile in: a path, or a name in the user's folder.
 
     Raises:
-        ConfigError: The name can't be a file's, or is that of a built-in profile.
+        ConfigError: The name is not a valid file name, or is that of a built-in profile.
     """
     if os.sep in where or where.endswith(".toml"):
         return expanded(where)
@@ -47,29 +47,29 @@ def place_of(where: str, environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def check_free(path: Path, *, hint: str = "choose another name, or edit that file") -> None:
-    """Check that no profile is there.
+    """Check that `path` doesn't exist.
 
     Raises:
-        ConfigError: One is.
+        ConfigError: It exists.
     """
     if path.exists():
-        raise ConfigError(f"there is a profile {path.stem} already: {path}", hint=hint)
+        raise ConfigError(f"profile {path.stem} exists already: {path}", hint=hint)
 
 
 def profile_text(config: RunConfig, description: str, comments: Sequence[str] = ()) -> str:
-    """What differs from the defaults as TOML, below `comments`, a line each."""
+    """Write the values that differ from the defaults as TOML, below `comments`, one per line."""
     default = values_of(RunConfig())
     changed = {key: value for key, value in values_of(config).items() if value != default.get(key)}
     head = [f"# {clean(line, limit=1000)}\n" for line in comments]
-    return "".join(head) + written(description, changed)
+    return "".join(head) + document_text(description, changed)
 
 
 def copy_profile(name: str, origin: str, environ: Mapping[str, str] = os.environ) -> Path:
-    """Copy a profile, comments and all, into the user's folder; its description says what it is a copy of.
+    """Copy a profile with its comments into the user's folder; the description names the original.
 
     Raises:
-        ConfigError: The name can't be a file's, is that of a built-in profile or taken, or `origin` is
-            missing or not TOML.
+        ConfigError: The name is not a valid file name, is that of a built-in profile, or is in use, or
+            `origin` is missing or not TOML.
         DiskError: The folder can't be written.
     """
     source = find_profile(origin, environ)
@@ -91,10 +91,10 @@ def _says(text: str, document: dict[str, Any]) -> bool:
 
 
 def write_profile(path: Path, text: str, *, replace: bool = False) -> Path:
-    """Write a profile, whole or not at all.
+    """Write a profile atomically.
 
     Raises:
-        ConfigError: There is such a file, and `replace` is not set.
+        ConfigError: The file exists, and `replace` is not set.
         DiskError: It can't be written.
     """
     if not replace:
@@ -103,7 +103,7 @@ def write_profile(path: Path, text: str, *, replace: bool = False) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, text.encode(), mode=0o666)
     except OSError as error:
-        hint = "choose a folder that can be written; names are kept below MPTUI_CONFIG_DIR"
+        hint = "choose a writable folder; profiles given by name are saved below MPTUI_CONFIG_DIR"
         raise DiskError(f"{path}: {error.strerror}", hint=hint) from error
     return path
 
@@ -111,12 +111,12 @@ def write_profile(path: Path, text: str, *, replace: bool = False) -> Path:
 def _place_of_name(name: str, environ: Mapping[str, str]) -> Path:
     if not _NAME.fullmatch(name) or name.endswith(".toml"):
         raise ConfigError(
-            f"\"{clean(name, limit=80)}\" can't be a profile's name",
-            hint="use letters, digits, '-', '_' and '.', with a letter or a digit first, and no path",
+            f'"{clean(name, limit=80)}" is not a valid profile name',
+            hint="use letters, digits, '-', '_' and '.', starting with a letter or a digit, without a path",
         )
     if is_built_in(name):
         raise ConfigError(
-            f"{name} is a built-in profile, and one of your own would be taken in its place",
+            f"{name} is a built-in profile; a profile of yours with this name would replace it",
             hint=f"choose another name, such as my-{name}",
         )
     return user_folder(environ) / f"{name}.toml"

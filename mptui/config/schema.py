@@ -1,7 +1,7 @@
-"""The schema of a run: every table and key of a profile, with its meaning, its unit and its default.
+"""The schema of a run: every table and key of a profile, with its meaning, unit and default.
 
-A profile names a subset of these; what it leaves out has the default here. Keys are the fixed names that
-profiles, `--set table.key=value` and `MPTUI_TABLE_KEY` share. No runtime object ever lives in here.
+A profile names a subset of these keys; the others keep their defaults. Keys are the fixed names that
+profiles, `--set table.key=value` and `MPTUI_TABLE_KEY` share. The schema holds no runtime objects.
 """
 
 from typing import Annotated, Literal
@@ -18,7 +18,7 @@ NumericsMode = Literal["off", "summary", "full"]
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Range = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=2, max_length=2)]
-"""The least and the largest of something."""
+"""The smallest and the largest value."""
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
@@ -31,219 +31,225 @@ class Table(BaseModel):
 
 
 class ModelConfig(Table):
-    """What network is trained."""
+    """The network to train."""
 
     name: str | None = None
-    """A torchvision classifier (`resnet50`, …), `unet` or `diffusion_unet`; unset: as suits the data."""
+    """A torchvision classifier (`resnet50`, …), `unet` or `diffusion_unet`; unset: chosen for the data."""
     weights: str | None = None
-    """A local weights file (.safetensors, or .pth read without unpickling code); unset: random."""
+    """A local weights file (.safetensors, or .pth loaded without running its code); unset: random weights."""
     width: Annotated[int, Field(ge=1, le=1024)] = 64
-    """unet: channels of the first level; each level below doubles them. diffusion_unet: each level below adds
-    as many; left open: 128, on a CPU 32."""
+    """unet: channels of the first level, doubled at each level below. diffusion_unet: channels of the first
+    level and added at each level below; unset: 128, on a CPU 32."""
     depth: Annotated[int, Field(ge=1, le=6)] = 4
-    """unet, diffusion_unet: how many times the resolution is halved; diffusion_unet, left open: 3."""
+    """unet, diffusion_unet: number of times the resolution is halved; diffusion_unet, unset: 3."""
     up: Literal["transposed", "bilinear"] = "transposed"
-    """unet: how the decoder raises the resolution."""
+    """unet: upsampling in the decoder."""
     norm: Literal["batch", "group"] = "batch"
-    """unet: the normalisation after each convolution."""
+    """unet: normalisation after each convolution."""
 
 
 class GradScalerConfig(Table):
-    """Dynamic loss scaling of fp16 (torch.amp.GradScaler's four numbers, with its defaults)."""
+    """Dynamic loss scaling of fp16 (parameters and defaults of torch.amp.GradScaler, and a lower limit)."""
 
     init_scale: Annotated[float, Field(gt=0)] = 65536.0
-    """The first loss scale."""
+    """Initial loss scale."""
     growth_factor: Annotated[float, Field(gt=1)] = 2.0
-    """What the scale is multiplied by after `growth_interval` good steps in a row."""
+    """Factor of the loss scale after `growth_interval` consecutive steps with finite gradients."""
     backoff_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    """What the scale is multiplied by after a step with a non-finite gradient."""
+    """Factor of the loss scale after a step with non-finite gradients."""
     growth_interval: Count = 2000
-    """Good steps in a row before the scale grows."""
+    """Consecutive steps with finite gradients before the loss scale grows."""
     min_scale: Annotated[float, Field(gt=0)] = 1.0
-    """The scale never falls below this: at 0, one clean step would turn all weights NaN."""
+    """Lower limit of the loss scale; at a scale of 0, the next step would turn all weights to NaN."""
 
 
 class PrecisionConfig(Table):
-    """In what number format the network computes."""
+    """The number format that the network computes in."""
 
     mode: PrecisionMode = "auto"
-    """auto measures what is fastest; what the device lacks falls back bf16, fp16, fp32, with a warning."""
+    """auto: the fastest by measurement. A format that the device lacks falls back, in the order bf16, fp16,
+    fp32, with a warning."""
     tf32: bool = True
-    """Let fp32 convolutions and matrix products use TensorFloat-32 where the device has it."""
+    """Allow TensorFloat-32 in fp32 convolutions and matrix products where the device supports it."""
     fp32_layers: list[str] = []
-    """Layers that compute in fp32 whatever the mode: names as in the network, `*` stands for any part."""
+    """Layers that compute in fp32 in every mode: names of the network's modules; `*` matches any part."""
     grad_scaler: GradScalerConfig = GradScalerConfig()
 
 
 class TrainingConfig(Table):
-    """How the network learns."""
+    """Optimization: epochs, batch, learning rate, optimizer, regularisation."""
 
     epochs: Count = 10
     """Passes over the training set."""
     max_steps: Count | None = None
-    """Stop after so many optimizer steps, if that comes first; the schedule ends there too."""
+    """Maximum number of optimizer steps; ends the run and its schedule before `epochs` if it is smaller."""
     batch_size: Count = 64
-    """Samples a micro-batch: what goes through the network at once."""
+    """Samples per micro-batch."""
     accumulate: Count = 1
-    """Micro-batches an optimizer step; the gradient is that of their valid items taken together."""
+    """Micro-batches per optimizer step; the gradient is averaged over all their valid items."""
     lr: Annotated[float, Field(gt=0)] = 0.1
-    """The peak learning rate, for a batch of `lr_batch_size`."""
+    """Peak learning rate for an effective batch of `lr_batch_size`."""
     lr_scaling: Literal["linear", "sqrt", "off"] = "linear"
-    """How `lr` follows the effective batch (batch_size x accumulate) away from `lr_batch_size`."""
+    """Rescaling of `lr` from `lr_batch_size` to the effective batch (batch_size x accumulate)."""
     lr_batch_size: Count | None = None
-    """The effective batch that `lr` was chosen for; unset: the one in use, so nothing is scaled."""
+    """Effective batch that `lr` was chosen for; unset: the batch in use, so `lr` is not rescaled."""
     warmup_epochs: Annotated[float, Field(ge=0)] = 0.0
-    """Epochs over which the rate rises linearly from near 0 to its peak."""
+    """Epochs over which the learning rate rises linearly from near 0 to its peak."""
     warmup_max_fraction: Fraction = 0.1
-    """Share of the run that the warm-up takes at most: a short run would otherwise end at its peak rate."""
+    """Largest fraction of the run spent on warm-up, so that a short run doesn't end at its peak rate."""
     schedule: Literal["cosine", "step", "constant"] = "cosine"
-    """How the rate falls after the warm-up."""
+    """Decay of the learning rate after the warm-up."""
     step_epochs: Count = 30
-    """schedule = step: epochs between two drops."""
+    """schedule = step: epochs between two decays."""
     step_gamma: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """schedule = step: what each drop multiplies the rate by."""
+    """schedule = step: factor of the learning rate at each decay."""
     optimizer: Annotated[str, OneOf(OPTIMIZERS)] = "sgd"
-    """sgd has (Nesterov-free) momentum; adamw has decoupled weight decay."""
+    """sgd: with momentum, without Nesterov; adamw: with decoupled weight decay."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """sgd: the momentum."""
+    """sgd: momentum."""
     weight_decay: Annotated[float, Field(ge=0)] = 1e-4
-    """Weight decay of weights; norms and biases have none."""
+    """Weight decay; not applied to norms and biases."""
     clip_grad_norm: Annotated[float, Field(gt=0)] | None = None
-    """Scale gradients down to this total L2 norm, after unscaling."""
+    """Maximum total L2 norm of the gradients, applied after unscaling."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of a target spread over all classes (classification)."""
+    """classification: share of the target spread over all classes."""
     early_stopping_patience: Count | None = None
-    """Stop after so many epochs without a better validation metric."""
+    """Epochs without a better validation metric after which the run stops."""
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Keep an exponential moving average of the weights, and validate with it; it forgets faster at first."""
+    """Decay of an exponential moving average (EMA) of the weights, lower in the first steps; validation uses
+    the average."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Everything random derives from it: weights, order, augmentation."""
+    """Seed for weights, order and augmentation."""
     deterministic: bool = False
     """Bit-identical results on the same hardware and versions; slower on a GPU."""
 
 
 class SpeedConfig(Table):
-    """What makes a step faster and changes no result beyond rounding."""
+    """Optimizations that change results by no more than rounding."""
 
     compile: CompileMode = "off"
-    """torch.compile's mode; used where it can repay itself in this run (`--compile` forces it)."""
+    """Mode of torch.compile, used only if the run is long enough to repay compiling (`--compile`: always)."""
     channels_last: bool | Literal["auto"] = "auto"
-    """Keep images and convolution weights as NHWC in memory; auto measures it."""
+    """Store images and convolution weights as NHWC; auto: the faster by measurement."""
     fused: bool | Literal["auto"] = "auto"
-    """Update all weights in one fused kernel, which skips a bad step without a sync; auto measures it."""
+    """Update all weights in one fused kernel; auto: the faster by measurement."""
 
 
 class MemoryConfig(Table):
-    """How a step fits into the device's memory."""
+    """How a step fits into device memory."""
 
     micro_batch: Count | Literal["auto"] | None = None
-    """Samples at once, fewer than `batch_size`; auto: the most that fit, looked for before the start."""
+    """Samples per pass where `batch_size` doesn't fit into memory; auto: the most that fit, determined before
+    the first step."""
 
 
 class DataConfig(Table):
-    """What is learnt from, and how it reaches the device."""
+    """The data set, its augmentation and its loading."""
 
     name: str | None = None
-    """`shapes` (built in), or a torchvision set: cifar10, mnist, fashionmnist, oxford-pets, imagenette, …"""
+    """`shapes` (built in) or a torchvision set: cifar10, mnist, fashionmnist, oxford-pets, imagenette, …"""
     path: str | None = None
-    """A folder of class folders, images and masks, or images alone; of a named set, where it is or is put."""
+    """A folder with class folders, with images and masks, or with images only; for a named set, the folder
+    where it is stored."""
     download: bool = False
-    """Fetch a named torchvision set if it is not there."""
+    """Download a named torchvision set if it is missing."""
     samples: Count | None = None
-    """shapes: images of the training set; unset: by device. The validation set is half as large."""
+    """shapes: training images; unset: depends on the device. The validation set is half as large."""
     image_size: Annotated[int, Field(ge=8, le=4096)] | None = None
-    """Side in pixels of what the network sees; unset: 224 (unet: 512, diffusion_unet: 64), on a CPU 64 (unet:
+    """Side of the network's input in pixels; unset: 224 (unet: 512, diffusion_unet: 64), on a CPU 64 (unet:
     128, diffusion_unet: 32)."""
     resize: Annotated[int, Field(ge=8, le=16_384)] | None = None
     """Shorter side in pixels that images are resized to, never enlarged, before views are cut from them, with
     any cache and by `mptui prepare`; unset: twice image_size."""
     crop_scale: Range | None = None
-    """Random resized crops: the least and the largest share of the image's area; unset: [0.08, 1] for classes
+    """Random resized crops: smallest and largest fraction of the image's area; unset: [0.08, 1] for classes
     from 128 px on, [0.35, 1] below, [0.4, 1] for masks."""
     crop_ratio: Range = [3 / 4, 4 / 3]
-    """Random resized crops: the smallest and the largest width over height."""
+    """Random resized crops: smallest and largest ratio of width to height."""
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Share of the samples held out where the data has no validation folder; by the seed, class by class."""
+    """Fraction of the samples held out, per class, where the data has no validation folder."""
     ignore_index: Annotated[int, Field(ge=0, le=65535)] | None = None
-    """Mask value that counts for nothing, in the loss and in the metrics."""
+    """Mask value that loss and metrics ignore."""
     workers: Annotated[int, Field(ge=0, le=256)] | Literal["auto"] = "auto"
-    """Processes that decode; 0: the training thread itself; auto: by the processors there are."""
+    """Processes that load and decode images; 0: the training thread; auto: from the number of CPUs."""
     prefetch: Annotated[int, Field(ge=1, le=64)] = 4
-    """Batches a worker keeps ready."""
+    """Batches prefetched by each worker."""
     cache: Literal["auto", "off", "ram", "device"] = "auto"
-    """Keep decoded images: device: all of them there, as uint8, before the first epoch; ram: in memory that
-    the workers share, as they are read; auto: device or ram where they fit, and why is said at the start."""
+    """Cache of decoded images. device: all images as uint8 in device memory, filled before the first epoch;
+    ram: in memory shared by the workers, filled as images are read; auto: device or ram if they fit."""
     augment: Literal["default", "none"] = "default"
-    """default: flips, random resized crops, colour (diffusion: mirror images); none: only a resize."""
+    """default: flips, random resized crops and colour (diffusion: horizontal flips only); none: only a
+    resize."""
     mixup_alpha: Annotated[float, Field(ge=0)] = 0.0
-    """Beta(alpha, alpha) of mixup (classification); 0: off."""
+    """classification: mixup with Beta(alpha, alpha); 0: off."""
     cutmix_alpha: Annotated[float, Field(ge=0)] = 0.0
-    """Beta(alpha, alpha) of cutmix (classification); 0: off. With both, each batch takes one by chance."""
+    """classification: CutMix with Beta(alpha, alpha); 0: off. With both, each batch uses one at random."""
     bad_sample_budget: Fraction = 0.01
-    """Share of unreadable files that the run goes on without; beyond it, exit code 3."""
+    """Largest fraction of unreadable files that a run leaves out; with more, it ends with exit code 3."""
 
 
 class CheckpointConfig(Table):
-    """When the run is saved; it always is at the end of an epoch, on a new best, and when it is stopped."""
+    """When checkpoints are saved, besides the end of each epoch, a new best, and a stop."""
 
     every_steps: Count | None = None
-    """Also after so many optimizer steps."""
+    """Optimizer steps between checkpoints; unset: none by steps."""
     every_minutes: Annotated[float, Field(gt=0)] | None = 10.0
-    """Also after so many minutes."""
+    """Minutes between checkpoints; unset: none by time."""
     keep: Count = 2
-    """How many of the last checkpoints stay on the disk, beside the best."""
+    """Number of newest checkpoints kept on disk, besides the best."""
 
 
 class GuardsConfig(Table):
-    """What watches over the run."""
+    """Detection of and recovery from faults."""
 
     on_nan: Literal["rollback", "stop", "ignore"] = "rollback"
-    """Divergence: go back to the last good state and on with gentler settings, stop, or only count."""
+    """Divergence: roll back to the last good snapshot with safer settings, stop, or only count."""
     on_oom: Literal["split", "stop"] = "split"
-    """Out of memory: the same batch again in smaller pieces, or stop."""
+    """Out of memory: repeat the batch in smaller micro-batches, or stop."""
     snapshot_every: Count = 500
-    """Steps between two snapshots in memory that a rollback can go back to."""
+    """Steps between two snapshots in memory, the states that a rollback can return to."""
     max_recoveries: Count = 8
-    """Gentler settings that are tried after divergence before the run gives up."""
+    """Recoveries from divergence before the run ends as diverged."""
     max_skipped_streak: Count = 50
-    """Steps in a row with non-finite gradients after which the run counts as diverged."""
+    """Consecutive steps with non-finite gradients after which a run counts as diverged."""
     detect_anomaly: bool = False
-    """Let autograd name the operation that made a NaN; slow, for bug hunts."""
+    """Autograd's anomaly detection: names the operation that produced a NaN. Slow; for debugging."""
     check_batches: bool = False
-    """Look at every batch and loss for values that can't be right; syncs each step, for bug hunts."""
+    """Check every batch and loss for invalid values. Synchronizes the device each step; for debugging."""
     numerics: NumericsMode = "summary"
-    """What 16 bits do to the numbers: full looks at every value of a step now and then, summary at some."""
+    """Numerics monitor: measures overflow and underflow in 16 bits. full: all values of a sampled step;
+    summary: some of them."""
     hang_minutes: Annotated[float, Field(ge=0)] = 5.0
-    """Minutes in which nothing ends before all stacks are written to stacks.txt; 0: never."""
+    """Minutes without progress after which all stacks are written to stacks.txt; 0: never."""
 
 
 class LoggingConfig(Table):
-    """What is written down, and how often."""
+    """What is recorded, and how often."""
 
     step_interval_s: Annotated[float, Field(ge=0)] = 0.5
-    """Seconds between two step events; 0: one for each step."""
+    """Seconds between step events; 0: an event for each step."""
     trackers: list[Annotated[str, OneOf(TRACKERS)]] = []
     """Experiment trackers that log the run's metrics."""
     tensorboard: bool = False
     """Write TensorBoard files into the run directory."""
     wandb_project: str | None = None
-    """Send the metrics to this Weights & Biases project (needs the wandb package)."""
+    """Weights & Biases project to send the metrics to (needs the wandb package)."""
     wandb_name: str | None = None
-    """The run's name there; unset: this run's own."""
+    """Name of the run in Weights & Biases; unset: this run's name."""
 
 
 class HardwareConfig(Table):
-    """What the run trains on."""
+    """The device to train on."""
 
     device: str = "auto"
     """auto, cpu, cuda, cuda:N, xpu, or mps."""
 
 
 class RunConfig(Table):
-    """A whole run, resolved: what `run.toml` holds and `--profile run.toml` repeats."""
+    """The complete configuration of a run: saved as `run.toml`, repeated by `--profile run.toml`."""
 
     description: str = ""
-    """What the profile is for, in a line."""
+    """Purpose of the profile, in one line."""
     model: ModelConfig = ModelConfig()
     precision: PrecisionConfig = PrecisionConfig()
     training: TrainingConfig = TrainingConfig()
@@ -257,7 +263,7 @@ class RunConfig(Table):
 
     @model_validator(mode="after")
     def _possible(self) -> "RunConfig":
-        """Refuse pairs that can't be had together; each fault names its keys."""
+        """Refuse settings that exclude each other; each fault names its keys."""
         faults = []
         if self.training.deterministic and self.speed.compile in {"max-autotune", "reduce-overhead"}:
             faults.append(
@@ -268,12 +274,12 @@ class RunConfig(Table):
         if scaler.min_scale > scaler.init_scale:
             faults.append("precision.grad_scaler.min_scale is above precision.grad_scaler.init_scale")
         if self.guards.detect_anomaly and self.speed.compile != "off":
-            faults.append('guards.detect_anomaly needs eager code: set speed.compile = "off"')
+            faults.append('guards.detect_anomaly needs eager mode: set speed.compile = "off"')
         if self.logging.wandb_name is not None and self.logging.wandb_project is None:
             faults.append("logging.wandb_name needs logging.wandb_project")
         for name, pair in (("crop_scale", self.data.crop_scale), ("crop_ratio", self.data.crop_ratio)):
             if pair is not None and pair[0] > pair[1]:
-                faults.append(f"data.{name}: {pair[0]:g} is above {pair[1]:g}; the least comes first")
+                faults.append(f"data.{name}: {pair[0]:g} is above {pair[1]:g}; put the smaller one first")
         if self.data.crop_scale is not None and self.data.crop_scale[1] > 1:
             faults.append(f"data.crop_scale: {self.data.crop_scale[1]:g} is more than the whole image")
         if self.data.download and self.data.name in {None, "shapes"}:

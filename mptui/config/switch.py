@@ -1,6 +1,7 @@
-"""Another preset in the middle of a run: what it may change, and what stays as the run began.
+"""Switches a running run to another profile: which settings change, and which keep their values.
 
-Weights, optimizer, the place in the schedule and in the data carry over, so what they depend on can't change.
+Weights, optimizer state and the positions in schedule and data carry over, so the settings that they depend
+on can't change.
 """
 
 import re
@@ -13,8 +14,8 @@ from mptui.config.keys import SETTINGS
 from mptui.config.schema import RunConfig
 from mptui.errors import ConfigError
 
-_TAKEN_TABLES = ("precision.", "guards.", "checkpoint.", "memory.")
-_TAKEN_KEYS = {
+_SWITCHABLE_TABLES = ("precision.", "guards.", "checkpoint.", "memory.")
+_SWITCHABLE_KEYS = {
     "training.batch_size",
     "training.accumulate",
     "training.clip_grad_norm",
@@ -29,8 +30,8 @@ _TAKEN_KEYS = {
     "data.bad_sample_budget",
     "logging.step_interval_s",
 }
-# A rate is right for one optimizer: these come along only where both presets have the same.
-_OF_THE_OPTIMIZER = {
+# A learning rate suits one optimizer: these switch only if both profiles use the same one.
+_OPTIMIZER_KEYS = {
     "training.lr",
     "training.lr_scaling",
     "training.lr_batch_size",
@@ -41,13 +42,13 @@ _OF_THE_OPTIMIZER = {
 
 @dataclass(frozen=True, slots=True)
 class Switched:
-    """What a run has under another preset.
+    """The result of a switch to another profile.
 
     Attributes:
         config: The new configuration.
         changes: table.key -> old and new, as text.
-        kept: The keys in which the preset differs but which can't change in a run, and why where it is only
-            for this run; "" where they never can.
+        kept: The keys in which the profile differs but that can't change -> the reason if it concerns this
+            run only, "" if they can never change during a run.
     """
 
     config: RunConfig
@@ -55,45 +56,44 @@ class Switched:
     kept: dict[str, str]
 
 
-def switched(current: RunConfig, preset: RunConfig) -> Switched:
-    """Put `preset` in force over `current`: what can change in a run changes, the rest is kept.
+def switched(current: RunConfig, profile: RunConfig) -> Switched:
+    """Apply `profile` to `current`, except for settings that can't change during a run.
 
     Raises:
-        ConfigError: What stays can't be had with what changes.
+        ConfigError: The settings that change conflict with those that can't.
     """
-    wanted, kept = _wanted(current, preset)
+    wanted, kept = _wanted(current, profile)
     while True:
         document = current.model_dump()
-        document["description"] = preset.description
+        document["description"] = profile.description
         for key in wanted:
-            _set(document, key, value_of(preset, key))
+            _set(document, key, value_of(profile, key))
         try:
             config = RunConfig.model_validate(document)
         except ValidationError as error:
             faults = [line for each in error.errors() for line in str(each["ctx"]["error"]).splitlines()]
         else:
-            changes = {key: [str(value_of(current, key)), str(value_of(preset, key))] for key in wanted}
+            changes = {key: [str(value_of(current, key)), str(value_of(profile, key))] for key in wanted}
             return Switched(config, changes, kept)
-        # what stays as the run began rules out some of what the preset brings: that stays, too
+        # settings that can't change rule out some of the profile's: these keep their values, too
         ruled_out = {key: fault for fault in faults for key in wanted if _names(fault, key)}
         if not ruled_out:
-            told = "; ".join(faults)
             raise ConfigError(
-                f"the preset can't be taken in this run: {told}", hint="switch to another preset"
+                f"this run can't switch to the profile: {'; '.join(faults)}", hint="choose another profile"
             )
         wanted = [key for key in wanted if key not in ruled_out]
         kept |= ruled_out
 
 
-def _wanted(current: RunConfig, preset: RunConfig) -> tuple[list[str], dict[str, str]]:
-    """The keys in which `preset` differs from `current`: those that can change in a run, and the others."""
-    same_optimizer = current.training.optimizer == preset.training.optimizer
+def _wanted(current: RunConfig, profile: RunConfig) -> tuple[list[str], dict[str, str]]:
+    """Split the keys in which `profile` differs into those that can change during a run and the others."""
+    same_optimizer = current.training.optimizer == profile.training.optimizer
     wanted, kept = [], {}
     for key in SETTINGS:
-        if value_of(current, key) == value_of(preset, key):
+        if value_of(current, key) == value_of(profile, key):
             continue
-        taken = key.startswith(_TAKEN_TABLES) or key in _TAKEN_KEYS
-        if taken or (same_optimizer and key in _OF_THE_OPTIMIZER):
+        switchable = key.startswith(_SWITCHABLE_TABLES) or key in _SWITCHABLE_KEYS
+        if switchable or (same_optimizer and key in _OPTIMIZER_KEYS):
             wanted.append(key)
         elif not key.startswith(("model.", "data.", "hardware.")):
             kept[key] = ""
@@ -101,7 +101,7 @@ def _wanted(current: RunConfig, preset: RunConfig) -> tuple[list[str], dict[str,
 
 
 def _names(fault: str, key: str) -> bool:
-    """Whether a fault of the schema names a key as a whole."""
+    """Whether a fault of the schema names this key, and not only a longer one."""
     return re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", fault) is not None
 
 

@@ -1,4 +1,4 @@
-"""Checks a profile against the schema, and tells all its faults at once, each with its place."""
+"""Checks a profile against the schema and reports all faults at once, each with its line."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from mptui.regular import OddFileError, read_regular
 from mptui.text import clean
 
 VERSION = 1
-"""Of profiles, and so of run.toml; one that names none is of the first."""
+"""Format version of profiles and run.toml; a file without one has version 1."""
 
 Keys = tuple[str, ...]
 _LARGEST = 1 << 20
@@ -27,7 +27,7 @@ _LARGEST = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A profile as read: its values, flat, and the same again for each task that has tables of its own."""
+    """A profile as read: its values by table.key, and those of its task tables."""
 
     path: Path
     description: str = ""
@@ -38,7 +38,7 @@ class Profile:
 
 
 def read_document(path: Path) -> tuple[str, dict[str, Any]]:
-    """Read a TOML file: its text, and what it says.
+    """Read a TOML file: its text and its content.
 
     Raises:
         ConfigError: The file can't be read, is not UTF-8, or is not TOML.
@@ -51,7 +51,7 @@ def read_document(path: Path) -> tuple[str, dict[str, Any]]:
             f"{path}: not UTF-8 text (byte {error.start})", hint="save the file as UTF-8"
         ) from error
     except RecursionError as error:
-        raise ConfigError(f"{path}: nested too deeply", hint="a profile has tables of keys only") from error
+        raise ConfigError(f"{path}: nested too deeply", hint="a profile only has tables of keys") from error
     except ValueError as error:
         hint = f"correct the file, then check it with `mptui profiles validate {path}`"
         raise ConfigError(f"{path}: not TOML: {error}", hint=hint) from error
@@ -64,7 +64,7 @@ def read_document(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def read_profile(path: Path) -> tuple[Profile, list[str]]:
-    """Read a profile and all that is wrong with it, one line a fault, in the order of the file.
+    """Read a profile, and its faults, one line each, in the order of the file.
 
     Raises:
         ConfigError: The file can't be read, is not UTF-8, or is not TOML.
@@ -80,15 +80,15 @@ def read_profile(path: Path) -> tuple[Profile, list[str]]:
         retired=reader.retired,
     )
     lines = key_lines(text)
-    located = sorted((_line(lines, keys), told) for keys, told in reader.faults)
-    return profile, [f"{path}:{line}: {told}" if line else f"{path}: {told}" for line, told in located]
+    located = sorted((_line(lines, keys), fault) for keys, fault in reader.faults)
+    return profile, [f"{path}:{line}: {fault}" if line else f"{path}: {fault}" for line, fault in located]
 
 
 def check_value(setting: Setting, value: object) -> tuple[Any, str | None]:
     """Check one value against its key.
 
     Returns:
-        The value ("none" turned into None where the key may be unset), and what is wrong with it, or None.
+        The value ("none" turned into None where the key may be unset), and its fault or None.
     """
     if value == UNSET and setting.may_be_unset:
         return None, None
@@ -102,7 +102,7 @@ def check_value(setting: Setting, value: object) -> tuple[Any, str | None]:
 
 
 def shown(value: object) -> str:
-    """A value as its file has it, cut to what fits into a message."""
+    """Format a value as in its file, shortened for a message."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict | list):
@@ -120,10 +120,10 @@ class _Reader:
         self.retired: list[str] = []
 
     def version(self, value: object) -> None:
-        """Refuse what a later mptui wrote, whose keys may mean something else."""
+        """Refuse files of a later version, whose keys may have other meanings."""
         if type(value) is not int or value > VERSION:
-            told = f"version = {shown(value)}: this mptui knows profiles of version {VERSION}"
-            self.faults.append((("version",), told))
+            fault = f"version = {shown(value)}: this mptui reads profiles of version {VERSION}"
+            self.faults.append((("version",), fault))
 
     def description(self, value: object) -> str:
         if isinstance(value, str):
@@ -138,7 +138,7 @@ class _Reader:
         return {}
 
     def table(self, values: Mapping[str, Any], table: type[Table], place: Keys) -> dict[str, Any]:
-        """The values of `table` and the tables in it, as {"table.key": value}."""
+        """Return the values of `table` and of its subtables, as {"table.key": value}."""
         flat: dict[str, Any] = {}
         for name, value in values.items():
             keys = (*place, name)
@@ -196,12 +196,12 @@ def _wanted(error: ErrorDetails) -> str:
     return template.format(**error.get("ctx", {})) if template else f"otherwise: {error['msg']}"
 
 
-# torch's and NumPy's names of what a setting calls by another name
+# names that torch and NumPy use for values of settings
 _SYNONYMS = {"float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32"}
 
 
 def _nearest_choice(value: object, errors: list[ErrorDetails]) -> str:
-    """The choice that was probably meant, for the end of a message; empty where none is like it."""
+    """Return the nearest choice for the end of a message; "" if none is similar."""
     choices = [
         choice
         for error in errors
@@ -220,7 +220,7 @@ _KEY = re.compile(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"
 
 
 def key_lines(text: str) -> dict[Keys, int]:
-    """Where each table and key of a TOML text is: its line, from 1. Keys of inline tables are not listed."""
+    """Return the line, from 1, of each table and key of a TOML text, without keys of inline tables."""
     lines: dict[Keys, int] = {}
     table: Keys = ()
     for keys, is_header, number in _statements(text):
@@ -242,5 +242,5 @@ def _statements(text: str) -> Iterator[tuple[Keys, bool, int]]:
 
 
 def _line(lines: dict[Keys, int], keys: Keys) -> int:
-    """The line of a key, or of the innermost table around it that can be found; 0: unknown."""
+    """Return the line of a key, or of the innermost listed table around it; 0: unknown."""
     return next((lines[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in lines), 0)

@@ -1,1 +1,1 @@
-"""What the machine is: its devices, what they do now, and what suits them."""
+"""The machine: its devices, their load and capabilities, and recommended settings."""

@@ -1,4 +1,4 @@
-"""What suits a device: the precision, with its reason, and the settings to begin with."""
+"""Recommends precision and initial settings for a device, with reasons."""
 
 import os
 from collections.abc import Mapping
@@ -19,17 +19,17 @@ _PROFILES: dict[str, str] = {"bf16": "fast", "fp16": "older-gpu", "fp32": "stabl
 _MAX_WORKERS = 16
 
 _WEAKNESS: dict[Support, str] = {
-    "memory-only": "saves memory and no time here: there are no Tensor Cores",
+    "memory-only": "saves memory but no time here, without Tensor Cores",
     "unreliable": "is known to give NaN in convolutions on this chip, which has no Tensor Cores",
     "slow": "is much slower than fp32 here",
     "emulated": "is emulated here, which is slower than fp32",
-    "no": "is not there on this device",
+    "no": "is not supported by this device",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionChoice:
-    """Which precision was asked for and which is used, and why; a warning where they differ or it costs."""
+    """The requested and the used precision, the reason, and a warning if they differ or it is slow."""
 
     requested: PrecisionMode
     used: PrecisionMode
@@ -40,10 +40,10 @@ class PrecisionChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """What to begin with on a device.
+    """Initial settings for a device.
 
-    `batch_size` and `accumulate` are what `profile` sets for a classifier; None where it can't be read.
-    `workers` are processes that decode images.
+    `batch_size` and `accumulate` are those of `profile` for a classifier; None if it can't be read.
+    `workers`: processes that decode images.
     """
 
     precision: PrecisionMode
@@ -57,25 +57,25 @@ class Recommendation:
 
 
 def choose_precision(requested: PrecisionMode, device: Device) -> PrecisionChoice:
-    """Choose the precision to train in: what suits the device (auto), or what was asked for.
+    """Choose the precision to train in: the best for the device (auto), or the requested one.
 
-    Any CPU runs fp16 and bf16 through autocast, so a request is honoured there, with a warning where it is
-    slower than fp32. What a GPU lacks falls back bf16, fp16, fp32, each time with a warning.
+    Any CPU runs fp16 and bf16 through autocast, so a request is honoured, with a warning if it is slower than
+    fp32. A format that a GPU lacks falls back, in the order bf16, fp16, fp32, with a warning.
     """
     if requested == "auto":
         return _choice("auto", *_automatic(device))
     if requested == "fp32":
-        return _choice("fp32", "fp32", "asked for")
+        return _choice("fp32", "fp32", "requested")
     support = device.native.get(requested)
     if support == "native":
-        return _choice(requested, requested, "asked for, and native here")
+        return _choice(requested, requested, "requested, and native here")
     if support is None:
         return _choice(
-            requested, requested, "asked for", f"it is not known what this device does in {requested}"
+            requested, requested, "requested", f"the support of this device for {requested} is unknown"
         )
     why = _weakness(requested, support, device)
     if device.kind == "cpu" or support in {"memory-only", "unreliable"}:
-        return _choice(requested, requested, "asked for", why)
+        return _choice(requested, requested, "requested", why)
     used: PrecisionMode = "fp32"
     if requested == "bf16" and device.native.get("fp16") == "native":
         used = "fp16"
@@ -83,10 +83,10 @@ def choose_precision(requested: PrecisionMode, device: Device) -> PrecisionChoic
 
 
 def measurable_precisions(device: Device) -> list[PrecisionMode]:
-    """What may be measured for auto on `device`, whatever the tables say of its speed.
+    """Return the precisions that auto may measure on `device`, regardless of the speed tables.
 
-    Not what is known to give NaN or to lose accuracy for nothing: fp16 only where it is native, and on a CPU
-    not at all.
+    Excludes formats known to give NaN or to lose accuracy without gain: fp16 where it is not native, and on
+    CPUs.
     """
     found: list[PrecisionMode] = ["fp32"]
     if device.kind == "cpu" or device.native.get("bf16") in {"native", "emulated"}:
@@ -106,19 +106,19 @@ def _choice(
 
 def _automatic(device: Device) -> tuple[PrecisionMode, str]:
     if device.native.get("bf16") == "native":
-        return "bf16", "native here, and needs no loss scaling"
+        return "bf16", "native here, without loss scaling"
     if device.kind == "cpu":
         return "fp32", "this CPU has neither AMX nor AVX512-BF16, so bf16 would be slower"
     fp16 = device.native.get("fp16")
     if fp16 is None:
-        return "fp32", "it is not known what this device can do"
+        return "fp32", "the capabilities of this device are unknown"
     if fp16 == "native":
         return "fp16", "native here, with loss scaling; bf16 is not"
     return "fp32", _weakness("fp16", fp16, device)
 
 
 def _weakness(precision: str, support: Support, device: Device) -> str:
-    """What speaks against a precision on `device`, with the factor and its source where that is known."""
+    """Describe the drawback of a precision on `device`, with factor and source if known."""
     cost = device.costs.get(precision)
     known = f": {cost.factor} ({cost.source})" if cost else ""
     return f"{precision} {_WEAKNESS[support]}{known}"
@@ -127,7 +127,7 @@ def _weakness(precision: str, support: Support, device: Device) -> str:
 def recommend(
     device: Device, cpus: int | None = None, environ: Mapping[str, str] = os.environ
 ) -> Recommendation:
-    """Say what to begin with on `device`, with `cpus` for it (default: those that this process may use)."""
+    """Recommend settings for `device` with `cpus` CPUs (default: those that this process may use)."""
     cpus = usable_cpus() if cpus is None else cpus
     choice = choose_precision("auto", device)
     profile = suggested_profile(device)
@@ -145,17 +145,17 @@ def recommend(
 
 
 def default_workers(cpus: int) -> int:
-    """Processes that decode images: all CPUs but the one that drives the device, and no more than help."""
+    """Return the number of decoding processes: all CPUs but one for the device, up to a useful maximum."""
     return max(0, min(_MAX_WORKERS, cpus - 1))
 
 
 def batch_words(batch_size: int, accumulate: int) -> str:
-    """Write a batch: `64`, or `16 x 4` where 4 of 16 samples make one optimizer step."""
+    """Format a batch: `64`, or `16 x 4` for 4 micro-batches of 16 per optimizer step."""
     return f"{batch_size} x {accumulate}" if accumulate > 1 else f"{batch_size}"
 
 
 def suggested_profile(device: Device) -> str:
-    """Name the built-in profile to begin with on `device`: by the memory that is free, then by precision."""
+    """Return the built-in profile for `device`, by free memory, then by precision."""
     memory = device.memory_total if device.memory_free is None else device.memory_free
     if device.kind != "cpu" and memory is not None and memory < _SMALL_GIB * GIB:
         return "memory-limited"
@@ -163,7 +163,7 @@ def suggested_profile(device: Device) -> str:
 
 
 def _training_of(profile: str, environ: Mapping[str, str]) -> TrainingConfig | None:
-    """What a run of a ResNet would take from `profile`; None where one of that name can't be read."""
+    """Return the training settings of `profile` for a ResNet; None if the profile can't be read."""
     try:
         return resolve(profile, task=DEFAULT_TASK, flags={}, sets=(), environ=environ).config.training
     except ConfigError:

@@ -1,7 +1,6 @@
-"""What a number format costs on a device without fast units for it, where that is known beforehand.
+"""Known slowdowns of number formats on devices without fast units for them.
 
-A format that a device can compute in is not always worth using: these are the factors by which a training
-step is slower, and where each comes from.
+Each is a factor of the time of a training step, with its source.
 """
 
 from collections.abc import Collection
@@ -12,7 +11,7 @@ from mptui.hardware.formats import CPU_BF16, CPU_FP16, Capability
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """How many times as long a step takes as in another format, from `low` to `high`, and who says so."""
+    """Time of a step relative to another format, from `low` to `high`, with its source."""
 
     low: float
     high: float
@@ -21,7 +20,7 @@ class Cost:
 
     @property
     def factor(self) -> str:
-        """The factor in words: `16 to 36 times fp32's time`."""
+        """Format the factor: `16 to 36 times fp32's time`."""
         numbers = f"{self.low:g}" if self.low == self.high else f"{self.low:g} to {self.high:g}"
         return f"{numbers} times {self.than}'s time"
 
@@ -44,7 +43,7 @@ _PASCAL_FP16 = Cost(
 
 
 def cpu_costs(features: Collection[str]) -> Costs:
-    """Return the costs of a CPU's formats, from its feature flags as Linux names them.
+    """Return the costs of a CPU's formats, from its feature flags in Linux's names.
 
     fp16 units don't make fp16 training fast: torch has no fast kernels for its backward pass.
     """

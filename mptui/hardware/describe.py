@@ -1,4 +1,4 @@
-"""A device in a few lines of plain text: the same on the screen of devices and in `mptui detect`."""
+"""Describes a device in a few lines, for the detection screen and `mptui detect`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from mptui.hardware.formats import Support
 from mptui.hardware.host import Host
 from mptui.hardware.nvml import GpuInfo
 
-_FORMAT_NAMES = {"fp16": "fp16", "bf16": "bf16", "tf32": "TF32"}  # what fp8 is worth is a note
+_FORMAT_NAMES = {"fp16": "fp16", "bf16": "bf16", "tf32": "TF32"}  # fp8 is explained in a note
 _SUPPORT_WORDS: dict[Support, str] = {
     "native": "native",
     "memory-only": "saves memory only",
@@ -22,13 +22,13 @@ _GAP = "   "
 
 
 def device_title(device: Device) -> str:
-    """Name a device as the head of its card: `cuda:0  NVIDIA H200`."""
+    """Return the title of a device: `cuda:0  NVIDIA H200`."""
     return f"{device.torch_name}  {device.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A device in words, line by line; a part that is not known is left out of its line."""
+    """Description of a device, line by line; unknown parts are omitted."""
 
     identity: str
     activity: str
@@ -39,7 +39,7 @@ class Description:
 
 
 def describe(device: Device, recommendation: Recommendation, machine: Machine) -> Description:
-    """Tell what a device is, what it does now, what it can do, what to use, and what to begin with."""
+    """Describe a device: identity, current load, formats, recommended precision and settings."""
     identity = [_identity(device), _memory(device)]
     if device.kind == "cuda" and machine.driver:
         cuda = f" CUDA {machine.cuda[0]}.{machine.cuda[1]}" if machine.cuda else ""
@@ -57,21 +57,21 @@ def describe(device: Device, recommendation: Recommendation, machine: Machine) -
 
 
 def device_lines(device: Device, recommendation: Recommendation, machine: Machine) -> list[str]:
-    """Tell of a device in a few lines."""
-    told = describe(device, recommendation, machine)
-    lines = [told.identity, told.activity, _joined(told.formats), told.use, told.start, *told.notes]
+    """Describe a device in a few lines."""
+    text = describe(device, recommendation, machine)
+    lines = [text.identity, text.activity, _joined(text.formats), text.use, text.start, *text.notes]
     return [line for line in lines if line]
 
 
 def start_with(recommendation: Recommendation) -> list[str]:
-    """Say which profile to begin with, and what it sets for a classifier."""
+    """Return the recommended profile, its batch for a classifier, and the workers."""
     size, profile = recommendation.batch_size, f"profile {recommendation.profile}"
     batch = "" if size is None else f"batch {batch_words(size, recommendation.accumulate)} (a ResNet)"
     return [part for part in (profile, batch, f"workers {recommendation.workers}") if part]
 
 
 def torch_line(machine: Machine) -> str | None:
-    """Tell which torch this is and what it was built for; None where it was not asked."""
+    """Return torch's version and build; None if torch was not queried."""
     torch = machine.torch
     if torch is None or torch.version is None:
         return None
@@ -130,11 +130,11 @@ def _throttle(gpu: GpuInfo) -> str:
 
 
 def others_on(gpu: GpuInfo) -> str:
-    """Say who else holds memory of a GPU; nothing where that is not known."""
+    """Name the largest other user of a GPU's memory; "" if unknown."""
     if gpu.processes is None:
         return ""
     if not gpu.processes:
-        return "nobody else on it"
+        return "no other processes"
     first, *rest = gpu.processes
     name = f"{first.name} (pid {first.pid})" if first.name else f"pid {first.pid}"
     memory = "" if first.memory is None else f" has {first.memory / GIB:.1f} GiB"
@@ -142,7 +142,7 @@ def others_on(gpu: GpuInfo) -> str:
 
 
 def _formats(device: Device) -> list[str]:
-    told = [name for name in _FORMAT_NAMES if name in device.native]
+    names = [name for name in _FORMAT_NAMES if name in device.native]
     if device.kind != "cuda":
-        told = [name for name in told if device.native[name] != "no"]
-    return [f"{_FORMAT_NAMES[name]} {_SUPPORT_WORDS[device.native[name]]}" for name in told]
+        names = [name for name in names if device.native[name] != "no"]
+    return [f"{_FORMAT_NAMES[name]} {_SUPPORT_WORDS[device.native[name]]}" for name in names]

@@ -1,4 +1,4 @@
-"""What the device does, once a second, from a thread that nobody waits for."""
+"""Samples device load once a second in a background thread."""
 
 import os
 import threading
@@ -13,29 +13,29 @@ from mptui.hardware.host import host_memory, read_host
 from mptui.hardware.nvml import NvmlSource, NvmlUnavailableError
 
 STALE_AFTER_S = 5.0
-"""A sample older than this is not shown as the present."""
+"""Seconds after which a sample is no longer shown as current."""
 
 _STOP_WAIT_S = 1.0
 
 
 class DeviceSource(Protocol):
-    """Where samples come from. All calls are made from the sampler's thread."""
+    """Source of samples, used only by the sampler's thread."""
 
     def open(self) -> None:
-        """Get ready; raises NvmlUnavailableError where there is nothing to sample."""
+        """Prepare to sample; raises NvmlUnavailableError if there is no device to sample."""
 
     def read(self) -> DeviceSample:
-        """Take a sample; raises NvmlUnavailableError when there will be no more."""
+        """Take a sample; raises NvmlUnavailableError if sampling has become impossible."""
 
     def close(self) -> None:
-        """Give back what `open` took."""
+        """Release the resources of `open`."""
 
 
 class CpuSource:
-    """Samples of the host: how busy its CPUs and its memory are, and this process's share of both.
+    """Samples of the host: utilisation of CPUs and memory, and this process's share of both.
 
-    The CPUs are those that this process may run on. Where a control group allows it fewer than that, using
-    the whole allowance counts as 100 %, however idle the rest of the machine is.
+    Counts the CPUs that this process may run on. If a control group limits the process to fewer CPUs, using
+    all of this limit counts as 100 %.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class CpuSource:
         self._host = read_host()
 
     def open(self) -> None:
-        """Start to count CPU time."""
+        """Start counting CPU time."""
         self._process.cpu_percent()
         psutil.cpu_percent(percpu=True)
 
@@ -61,11 +61,15 @@ class CpuSource:
         )
 
     def close(self) -> None:
-        """Nothing was taken."""
+        """Do nothing: there are no resources to release."""
 
 
 def _cpu_utilisation(percents: Sequence[float]) -> float:
-    """Mean utilisation (0 to 1) of the CPUs that this process may run on, of `percents` by CPU number."""
+    """Return the mean utilisation (0 to 1) of the CPUs that this process may run on.
+
+    Args:
+        percents: Utilisation of each CPU in percent, by CPU number.
+    """
     affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
     ours: Sequence[float] = [percents[cpu] for cpu in affinity(0) if cpu < len(percents)] if affinity else []
     counted = ours or percents
@@ -73,16 +77,16 @@ def _cpu_utilisation(percents: Sequence[float]) -> float:
 
 
 class DeviceSampler:
-    """The latest sample of a device, kept by one thread.
+    """Keeps the latest sample of a device, from a background thread.
 
-    A query of a driver can hang for good: `latest` and `problem` return at once whatever the thread does, and
-    `stop` leaves a hung one behind (it is a daemon).
+    A driver query can hang forever: `latest` and `problem` always return at once, and `stop` abandons a hung
+    thread (a daemon).
 
     Args:
-        device: torch's name: `cuda:N` is read by NVML; for any other device the host is what can be told.
-        uuid: NVML's name of the GPU (`Device.uuid`), where it is known: its order can differ from CUDA's.
+        device: torch's name. `cuda:N` is read through NVML; for any other device, the host is sampled.
+        uuid: NVML's UUID of the GPU (`Device.uuid`) if known, as NVML's order can differ from CUDA's.
         interval_s: Seconds between two samples.
-        clock: Seconds, monotonic.
+        clock: Monotonic clock, in seconds.
     """
 
     def __init__(
@@ -106,29 +110,29 @@ class DeviceSampler:
         self._thread = threading.Thread(target=self._run, name="device-sampler", daemon=True)
 
     def start(self) -> None:
-        """Begin to sample."""
+        """Start sampling."""
         self._answered_at = self._clock()
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; wait for it no longer than a second."""
+        """End the thread, waiting at most one second."""
         self._stopping.set()
         self._thread.join(_STOP_WAIT_S)
 
     def latest(self) -> DeviceSample | None:
-        """Return the latest sample at once; of one that is too old only its name and time are left."""
+        """Return the latest sample without waiting; if it is too old, only its name and time."""
         sample = self._sample
         if sample is None or self.problem() is None:
             return sample
         return DeviceSample(name=sample.name, time=sample.time)
 
     def problem(self) -> str | None:
-        """Say in a sentence why there are no new samples; None while there are."""
+        """Return a sentence that says why there are no new samples; None while there are."""
         if self._failure is not None:
             return self._failure
         silence = self._clock() - self._answered_at
         if silence > max(STALE_AFTER_S, 3 * self._interval_s):
-            return f"The device has told nothing for {silence:.0f} s: its driver does not answer."
+            return f"No device statistics for {silence:.0f} s: the driver does not respond."
         return None
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""The devices of this machine: NVML's view first, without torch; torch's own view where it is asked for."""
+"""The devices of this machine, from NVML without importing torch, and from torch on request."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -13,16 +13,16 @@ from mptui.hardware.torch_view import Kind, TorchDevice, TorchView, read_torch
 
 _GIB = 1024**3
 _ABOUT_EQUAL = 0.9
-"""Devices with this share of the best one's room or more count as equal: a load is sampled, and inexact."""
+"""Devices with at least this fraction of the best one's capacity count as equal: samples are inexact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Something that a run can train on.
+    """A device to train on.
 
-    `native` says what each format is worth, and `costs` by what factor one is slower, where that is known.
-    `index` is torch's; `uuid` is NVML's name of it. `built_for` says whether this torch has code for it and
-    `usable` whether it can be trained on; without torch the first is None and the second a guess. Bytes.
+    `native` is the support for each format, `costs` known slowdowns. `index` is torch's, `uuid` NVML's.
+    `built_for`: whether this torch has code for the device; `usable`: whether it can train. Without torch,
+    `built_for` is None and `usable` an assumption. Memory in bytes.
     """
 
     kind: Kind
@@ -42,7 +42,7 @@ class Device:
 
     @property
     def torch_name(self) -> str:
-        """What torch calls it: `cuda:0` (ROCm too), `xpu:0`, `mps`, `cpu`."""
+        """The device in torch's names: `cuda:0` (ROCm too), `xpu:0`, `mps`, `cpu`."""
         if self.kind in {"cpu", "mps"}:
             return self.kind
         return f"{'cuda' if self.kind == 'rocm' else self.kind}:{self.index}"
@@ -50,7 +50,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """All devices, the CPU last, and what is to be said of the machine as a whole (`notes`)."""
+    """All devices, the CPU last, and remarks about the machine as a whole (`notes`)."""
 
     host: Host
     driver: str | None
@@ -61,7 +61,7 @@ class Machine:
 
 
 def find_machine(with_torch: bool) -> Machine:
-    """Look at this machine; `with_torch` imports torch (seconds) to know what it can use."""
+    """Find the devices of this machine; `with_torch` imports torch (seconds) to check them."""
     report = read_gpus()
     host = read_host()
     torch = read_torch() if with_torch else None
@@ -71,7 +71,7 @@ def find_machine(with_torch: bool) -> Machine:
 def describe_machine(
     report: NvmlReport, host: Host, torch: TorchView | None, environment: Mapping[str, str]
 ) -> Machine:
-    """Put the three views of a machine together. Nothing is asked of any hardware."""
+    """Combine the three views of a machine, without querying hardware."""
     seen = visible_gpus(report.gpus, environment.get("CUDA_VISIBLE_DEVICES"))
     accelerators = [_merged(device, report.gpus, torch) for device in torch.devices] if torch else []
     if not any(device.kind == "cuda" for device in accelerators):
@@ -90,10 +90,10 @@ def describe_machine(
 
 
 def select_device(asked: str, devices: Sequence[Device]) -> Device:
-    """Choose the device for `hardware.device`: auto takes the default device.
+    """Choose the device for `hardware.device`; auto: the default device.
 
     Raises:
-        ConfigError: There is no such device, or torch can't use it.
+        ConfigError: The device doesn't exist, or torch can't use it.
     """
     if asked == "auto":
         return default_device(devices)
@@ -107,38 +107,38 @@ def select_device(asked: str, devices: Sequence[Device]) -> Device:
             return device
     known = ", ".join(device.torch_name for device in devices)
     raise ConfigError(
-        f"--device {asked}: this machine has {known}.", hint="Name one of these, or use --device auto."
+        f"--device {asked}: this machine has {known}.", hint="Choose one of these, or use --device auto."
     )
 
 
 def default_device(devices: Sequence[Device]) -> Device:
-    """Return the freest usable accelerator, else the CPU.
+    """Return the usable accelerator with the most free capacity, else the CPU.
 
-    Idle compute times free memory decides, so that a large GPU with a little load comes before a small idle
-    one; among about equals the first, which is CUDA's fastest.
+    Capacity is idle compute times free memory, so that a large GPU with a small load precedes a small idle
+    one. Of about equal ones, the first is chosen, which is CUDA's fastest.
     """
     usable = [device for device in devices if device.usable]
     accelerators = [device for device in usable if device.kind != "cpu"]
     if not accelerators:
         return usable[0]
-    enough = _ABOUT_EQUAL * max(map(_room, accelerators))
-    return next(device for device in accelerators if _room(device) >= enough)
+    enough = _ABOUT_EQUAL * max(map(_free_capacity, accelerators))
+    return next(device for device in accelerators if _free_capacity(device) >= enough)
 
 
 def default_reason(devices: Sequence[Device]) -> str | None:
-    """Say in a sentence why the default device is not the first usable one; None where it is."""
+    """Return a sentence that says why the default device is not the first usable one; None if it is."""
     usable = [device for device in devices if device.usable and device.kind != "cpu"]
     default = default_device(devices)
     if not usable or default == usable[0]:
         return None
     return (
-        f"{default.torch_name} is the freest of {len(usable)} GPUs, and the default: "
+        f"{default.torch_name} has the most free capacity of {len(usable)} GPUs and is the default: "
         f"{usable[0].torch_name} {_load_words(usable[0])}."
     )
 
 
-def _room(device: Device) -> float:
-    """Idle share of the compute times free memory, in bytes; what a device does not tell counts as free."""
+def _free_capacity(device: Device) -> float:
+    """Return the idle fraction of compute times free memory, in bytes; unknown values count as free."""
     free = device.memory_total if device.memory_free is None else device.memory_free
     busy = device.gpu.utilisation if device.gpu else None
     return (free or 0) * (1 - (busy or 0.0))
@@ -167,7 +167,7 @@ def _cpu(host: Host) -> Device:
 
 
 def _merged(device: TorchDevice, gpus: Sequence[GpuInfo], torch: TorchView) -> Device:
-    """A device of torch with what NVML knows of the same chip."""
+    """Combine torch's view of a device with NVML's."""
     gpu, part = _same_chip(device, gpus)
     notes = [] if device.built_for else [_no_code(device.architecture, device.capability, torch)]
     source = part or gpu
@@ -205,7 +205,7 @@ def _same_chip(device: TorchDevice, gpus: Sequence[GpuInfo]) -> tuple[GpuInfo | 
 def _from_nvml(
     index: int, gpu: GpuInfo, part: MigSlice | None, torch: TorchView | None, unusable: str | None
 ) -> Device:
-    """A GPU that only NVML tells of; `unusable` says why torch doesn't, if it was asked."""
+    """Return a GPU that only NVML reports; `unusable` is the reason that torch doesn't, if it was queried."""
     source = part or gpu
     capability = gpu.capability
     return Device(
@@ -244,7 +244,7 @@ def _no_code(architecture: str | None, capability: Capability | None, torch: Tor
 
 
 def _why_unusable(report: NvmlReport, torch: TorchView) -> str:
-    """Say why torch sees no CUDA device where NVML sees one."""
+    """Return the reason that torch sees no CUDA device although NVML sees one."""
     if torch.problem is not None:
         return torch.problem
     if torch.cuda is None:
@@ -266,7 +266,7 @@ def _notes(
     *,
     elsewhere: bool,
 ) -> list[str]:
-    """What is to be said of the machine; that NVML is missing is no news where the GPUs are `elsewhere`."""
+    """Return remarks about the machine; a missing NVML is not one if the GPUs are `elsewhere`."""
     notes = [report.problem] if report.problem and not elsewhere else []
     notes += [f"{gpu.name}: {gpu.problem}" for gpu in report.gpus if gpu.problem]
     notes += [

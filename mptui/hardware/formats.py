@@ -1,11 +1,11 @@
-"""Which number formats a device computes in, by its architecture: known without asking it."""
+"""Support for number formats by device architecture, without querying the device."""
 
 import re
 from collections.abc import Collection, Sequence
 from typing import Literal
 
 Support = Literal["native", "memory-only", "unreliable", "slow", "emulated", "no"]
-"""What a format is worth: native (faster), memory-only (smaller, not faster), unreliable (known to give NaN),
+"""Support for a format: native (faster), memory-only (smaller, not faster), unreliable (known to give NaN),
 slow (much slower than fp32), emulated (computed as fp32 and rounded), or no."""
 
 Formats = dict[str, Support]
@@ -31,14 +31,14 @@ CPU_FP16 = frozenset({"amx_fp16", "avx512_fp16"})
 
 
 def architecture_name(capability: Capability) -> str | None:
-    """Name the NVIDIA architecture of a compute capability; None for one that this version does not know."""
+    """Return the NVIDIA architecture of a compute capability; None if it is unknown."""
     return _ARCHITECTURES_WITHIN.get(capability) or _ARCHITECTURES.get(capability[0])
 
 
 def cuda_formats(capability: Capability, name: str) -> Formats:
-    """Tell what an NVIDIA GPU does with each format.
+    """Return the support of an NVIDIA GPU for each format.
 
-    `name` tells the Turing chips without Tensor Cores (GTX 16xx and their siblings) from the others of 7.5.
+    `name` distinguishes Turing chips without Tensor Cores (GTX 16xx and similar) from others of 7.5.
     """
     ampere = capability >= (8, 0)
     return {
@@ -60,7 +60,7 @@ def _cuda_fp16(capability: Capability, name: str) -> Support:
 
 
 def rocm_formats(architecture: str) -> Formats:
-    """Tell what an AMD GPU does with each format, from its gfx name (features after a colon don't matter)."""
+    """Return the support of an AMD GPU for each format, from its gfx name without features."""
     gfx = architecture.split(":")[0]
     matrix_cores = gfx.startswith(("gfx908", "gfx90a", "gfx94", "gfx95", "gfx11", "gfx12"))
     return {
@@ -72,18 +72,18 @@ def rocm_formats(architecture: str) -> Formats:
 
 
 def xpu_formats(*, matrix_units: bool) -> Formats:
-    """Tell what an Intel GPU does with each format; those in processors mostly have no matrix units (XMX)."""
+    """Return the support of an Intel GPU for each format; integrated ones mostly lack matrix units (XMX)."""
     fp16: Support = "native" if matrix_units else "memory-only"
     return {"fp16": fp16, "bf16": "native" if matrix_units else "emulated", "tf32": "no", "fp8": "no"}
 
 
 def mps_formats(*, bf16: bool) -> Formats:
-    """Tell what an Apple GPU does with each format; `bf16` says whether its macOS has it (14 and up)."""
+    """Return the support of an Apple GPU for each format; `bf16`: macOS 14 or later."""
     return {"fp16": "native", "bf16": "native" if bf16 else "no", "tf32": "no", "fp8": "no"}
 
 
 def cpu_formats(features: Collection[str]) -> Formats:
-    """Tell what a CPU does with each format, from its feature flags as Linux names them.
+    """Return the support of a CPU for each format, from its feature flags in Linux's names.
 
     fp16 is slow with and without instructions for it: see `costs.cpu_costs`.
     """
@@ -96,10 +96,11 @@ def cpu_formats(features: Collection[str]) -> Formats:
 
 
 def has_code_for(capability: Capability, architectures: Sequence[str]) -> bool:
-    """Say whether a build for `architectures` (as `torch.cuda.get_arch_list` names them) runs on a GPU.
+    """Whether a build for `architectures` (as in `torch.cuda.get_arch_list`) runs on a GPU.
 
-    Machine code (`sm_86`) runs on its own major version at the same or a later minor one; PTX (`compute_80`)
-    is compiled on the spot for anything later. A trailing `a` ties code to one chip, an `f` to one family.
+    Machine code (`sm_86`) runs on the same major version with the same or a later minor one; PTX
+    (`compute_80`) is compiled at load for any later one. A suffix `a` limits code to one chip, `f` to one
+    family.
     """
     return any(_runs_on(capability, architecture) for architecture in architectures)
 

@@ -1,7 +1,7 @@
-"""The host: its processor, and how much of it and of its memory this process may use.
+"""The host's processor and memory, and how much of both this process may use.
 
-A container sees all cores and all memory of its machine and is stopped by its control group, so both
-versions of the control groups' files are read, up to the root.
+A container sees all cores and memory of its machine, but its control group limits it. The files of control
+groups of both versions are read, up to the root.
 """
 
 import math
@@ -17,7 +17,7 @@ _UNLIMITED_BYTES = 1 << 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The processor and memory (bytes); `cpus_usable` is what affinity and control groups leave to us."""
+    """The processor and memory (bytes); `cpus_usable`: CPUs that affinity and control groups allow."""
 
     name: str
     cores_physical: int | None
@@ -29,8 +29,8 @@ class Host:
 
 
 def read_host(root: Path = Path("/")) -> Host:
-    """Describe the host. `root` is where /proc and /sys are."""
-    import psutil  # the first frame needs this module, and not that one
+    """Describe the host; `root` contains /proc and /sys."""
+    import psutil  # not needed for the first frame
 
     name, flags = _cpuinfo(root)
     total, free = host_memory(root)
@@ -46,7 +46,7 @@ def read_host(root: Path = Path("/")) -> Host:
 
 
 def usable_cpus(root: Path = Path("/")) -> int:
-    """Count the CPUs that this process may keep busy at the same time; at least 1."""
+    """Count the CPUs that this process may use at the same time; at least 1."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
     cpus = len(affinity(0)) if affinity else os.cpu_count() or 1
     quotas = [quota for folder in _groups(root, "cpu") if (quota := _cpu_quota(folder)) is not None]
@@ -54,7 +54,7 @@ def usable_cpus(root: Path = Path("/")) -> int:
 
 
 def host_memory(root: Path = Path("/")) -> tuple[int, int]:
-    """Return the bytes of memory that this process may use, and those of them that are free."""
+    """Return the memory that this process may use, and how much of it is free, in bytes."""
     import psutil
 
     machine = psutil.virtual_memory()
@@ -68,7 +68,7 @@ def host_memory(root: Path = Path("/")) -> tuple[int, int]:
 
 
 def given_environ() -> Mapping[str, str]:
-    """The environment as the process was given it: Python puts a UTF-8 LC_CTYPE in place of a C locale."""
+    """Return the initial environment of the process: Python itself sets LC_CTYPE in a C locale."""
     try:
         entries = Path("/proc/self/environ").read_bytes().split(b"\0")
     except OSError:
@@ -77,7 +77,7 @@ def given_environ() -> Mapping[str, str]:
 
 
 def _memory_in_use(folder: Path) -> int:
-    """Bytes that a control group can't give back: its file cache is dropped when memory is short."""
+    """Return the memory in use of a control group in bytes, without its file cache, which can be dropped."""
     used = _number(folder / "memory.current") or _number(folder / "memory.usage_in_bytes") or 0
     statistics = dict(line.split() for line in _text(folder / "memory.stat").splitlines())
     cache = statistics.get("total_inactive_file", statistics.get("inactive_file", 0))
@@ -85,7 +85,7 @@ def _memory_in_use(folder: Path) -> int:
 
 
 def _cpu_quota(folder: Path) -> float | None:
-    """CPUs that a control group may keep busy; None for no limit."""
+    """Return the CPUs that a control group may use; None: no limit."""
     quota, _, period = _text(folder / "cpu.max").strip().partition(" ")
     if quota.isdigit() and period.isdigit():
         return int(quota) / int(period)
@@ -94,10 +94,10 @@ def _cpu_quota(folder: Path) -> float | None:
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """Yield the folders of the control groups this process is in, up to the root of each hierarchy.
+    """Yield the folders of this process's control groups, up to the root of each hierarchy.
 
-    A container often sees its own group as the root of the hierarchy while its path is that of the machine,
-    so folders that are not there are only skipped.
+    A container often sees its group as the root of the hierarchy while its path is that on the machine, so
+    missing folders are skipped.
     """
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)

@@ -1,4 +1,4 @@
-"""How the C library keeps this process's memory."""
+"""Configures the C library's allocator."""
 
 import ctypes
 
@@ -10,12 +10,11 @@ _LARGEST_OF_OLD = 32 << 20  # an older glibc refuses more
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep what is freed for what is asked for next; does nothing with another C library.
+    """Let glibc keep freed memory for later allocations; does nothing with other C libraries.
 
-    On a CPU each activation of a training step is some MiB, freed and asked for again at every step. As glibc
-    comes, it gives them back to the kernel, and each step pays thousands of page faults for them anew: a
-    sixth of its time for a U-Net at 128 px. Call it before there are threads: they would have heaps of
-    their own, which glibc gives back whatever it is told.
+    On a CPU, activations of some MiB each are freed and allocated again at every step. By default, glibc
+    returns them to the kernel, and each step has thousands of page faults: a sixth of its time for a U-Net
+    at 128 px. Call this before threads are started: each has its own heap, which glibc always returns.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -1,8 +1,8 @@
-"""NVIDIA GPUs through NVML, without torch: what they are, what they do now, and who is on them.
+"""NVIDIA GPUs through NVML, without torch: properties, current load, and processes.
 
 Any single query may fail: a card without a power sensor, a slice of a card, a driver older than the query.
-Such a field is None and the rest is told all the same. A query may also never come back, so nothing here
-runs in a thread that a person or a training step waits for without a limit.
+Such a field is None, without affecting the others. A query may also never return, so no other thread waits
+for one without a time limit.
 """
 
 import os
@@ -21,7 +21,7 @@ from mptui.hardware.formats import architecture_name
 from mptui.text import clean
 
 PROCESS_INTERVAL_S = 5.0
-"""A process list costs milliseconds under a lock of the driver: it is read no more often than this."""
+"""Seconds between two reads of the process list, which holds a lock of the driver for milliseconds."""
 
 _T = TypeVar("_T")
 _Handle: TypeAlias = Any  # opaque, and pynvml has no types
@@ -29,19 +29,19 @@ _Handle: TypeAlias = Any  # opaque, and pynvml has no types
 _LOST = (pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_ResetRequired)
 
 _SENTENCES = {
-    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "There is no NVIDIA driver on this machine.",
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "This machine has no NVIDIA driver.",
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (
         "The NVIDIA driver is installed but not loaded: load its kernel module, or restart the machine."
     ),
     pynvml.NVML_ERROR_NO_PERMISSION: (
-        "The NVIDIA driver refuses this user: ask for access to /dev/nvidia*, or give the container GPUs."
+        "No permission to use the NVIDIA driver: get access to /dev/nvidia*, or give the container GPUs."
     ),
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
         "The NVIDIA driver was updated while it was loaded: restart the machine."
     ),
     pynvml.NVML_ERROR_GPU_IS_LOST: (
-        "The GPU is lost: it no longer answers on its bus. Restart the machine; if it comes again, "
-        "look at power, heat and seating of the card."
+        "The GPU is lost: it no longer responds on its bus. Restart the machine; if this happens again, "
+        "check power, cooling and seating of the card."
     ),
     pynvml.NVML_ERROR_RESET_REQUIRED: "The GPU needs a reset (nvidia-smi --gpu-reset) or a restart.",
 }
@@ -58,7 +58,7 @@ _THROTTLE_REASONS = {
 
 
 class NvmlUnavailableError(Exception):
-    """NVML can't be read; the text is a sentence for people."""
+    """NVML can't be read; the message is a sentence for users."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigSlice:
-    """A part of a GPU that is a device of its own (MIG). Memory in bytes."""
+    """A MIG slice of a GPU, which is a separate device. Memory in bytes."""
 
     uuid: str | None
     name: str
@@ -82,10 +82,10 @@ class MigSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuInfo:
-    """A GPU as NVML sees it, under NVML's index; None for what it does not tell.
+    """A GPU as reported by NVML, with NVML's index; fields are None if they are unknown.
 
-    `utilisation` is a fraction of 1; the rest bytes, watts, degrees Celsius, MHz. `problem` is a sentence
-    where the GPU does not answer.
+    `utilisation` is a fraction of 1; the rest bytes, watts, degrees Celsius, MHz. `problem` is a sentence if
+    the GPU does not respond.
     """
 
     index: int
@@ -111,7 +111,7 @@ class GpuInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlReport:
-    """What NVML says of the machine; `problem` is a sentence where it says nothing."""
+    """NVML's report of the machine; `problem` is a sentence if there is none."""
 
     driver: str | None = None
     cuda: tuple[int, int] | None = None
@@ -120,14 +120,14 @@ class NvmlReport:
 
 
 def read_gpus(timeout_s: float = 5.0) -> NvmlReport:
-    """Ask NVML for everything once; a driver silent for `timeout_s` is a problem of the report."""
+    """Query NVML once for all values; a driver that takes over `timeout_s` is reported in `problem`."""
     reports: list[NvmlReport] = []
     reader = threading.Thread(target=lambda: reports.append(_report()), name="nvml-report", daemon=True)
     reader.start()
     reader.join(timeout_s)
     if reader.is_alive():
         return NvmlReport(
-            problem=f"The NVIDIA driver has not answered for {timeout_s:g} s: see the kernel's log (dmesg)."
+            problem=f"The NVIDIA driver has not responded for {timeout_s:g} s: see the kernel log (dmesg)."
         )
     return reports[0]
 
@@ -137,7 +137,7 @@ def visible_gpus(
 ) -> list[tuple[GpuInfo, MigSlice | None]]:
     """List the GPUs and slices that CUDA sees, in CUDA's order, for a value of CUDA_VISIBLE_DEVICES.
 
-    Entries are indices, or UUIDs that may be cut short; like CUDA, stop at the first that names nothing.
+    Entries are indices or prefixes of UUIDs; like CUDA, stop at the first that names no GPU.
     """
     if visible_devices is None:
         return [seen for gpu in gpus if (seen := _as_seen(gpu)) is not None]
@@ -161,19 +161,19 @@ def _named(gpus: Sequence[GpuInfo], entry: str) -> tuple[GpuInfo, MigSlice | Non
 
 
 def _as_seen(gpu: GpuInfo) -> tuple[GpuInfo, MigSlice | None] | None:
-    """CUDA shows the first slice of a GPU with MIG on, and nothing of one without slices or of a lost one."""
+    """Return what CUDA shows of a GPU: with MIG on, its first slice; None if it has no slice or is lost."""
     if gpu.problem is not None or (gpu.mig and not gpu.slices):
         return None
     return gpu, gpu.slices[0] if gpu.mig else None
 
 
 class NvmlSource:
-    """Samples of one GPU. Used from the sampler's thread only, since each call may take for ever.
+    """Samples of one GPU. Used only by the sampler's thread, since any call may hang.
 
     Args:
         index: CUDA's index of the device, after CUDA_VISIBLE_DEVICES.
-        uuid: NVML's name of it, which wins: CUDA's order and NVML's can differ.
-        clock: Seconds, monotonic.
+        uuid: NVML's UUID, which takes precedence: CUDA's order and NVML's can differ.
+        clock: Monotonic clock, in seconds.
     """
 
     def __init__(
@@ -191,9 +191,9 @@ class NvmlSource:
         """Find the GPU.
 
         Raises:
-            NvmlUnavailableError: There is no driver, or no such GPU.
+            NvmlUnavailableError: There is no driver or no such GPU.
         """
-        with _told():
+        with _readable_errors():
             pynvml.nvmlInit()
             try:
                 self._handle = self._find()
@@ -208,7 +208,7 @@ class NvmlSource:
         Raises:
             NvmlUnavailableError: The GPU is lost.
         """
-        with _told():
+        with _readable_errors():
             now = self._clock()
             if now >= self._processes_due:
                 self._processes_due = now + PROCESS_INTERVAL_S
@@ -221,7 +221,7 @@ class NvmlSource:
             )
 
     def close(self) -> None:
-        """Give NVML back. Only after `open`: NVML counts its users."""
+        """Release NVML. Only after `open`: NVML counts its users."""
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
 
@@ -240,10 +240,10 @@ class NvmlSource:
 
 def _report() -> NvmlReport:
     try:
-        with _told():
+        with _readable_errors():
             pynvml.nvmlInit()
             try:
-                return _told_by_driver()
+                return _query_driver()
             finally:
                 with suppress(pynvml.NVMLError):
                     pynvml.nvmlShutdown()
@@ -251,14 +251,14 @@ def _report() -> NvmlReport:
         return NvmlReport(problem=str(error))
 
 
-def _told_by_driver() -> NvmlReport:
+def _query_driver() -> NvmlReport:
     cuda = _ask(pynvml.nvmlSystemGetCudaDriverVersion_v2)
     gpus = _gpus()
     return NvmlReport(
         driver=_ask(pynvml.nvmlSystemGetDriverVersion),
         cuda=None if cuda is None else (cuda // 1000, cuda % 1000 // 10),
         gpus=gpus,
-        problem=None if gpus else "The NVIDIA driver is here, and sees no GPU.",
+        problem=None if gpus else "The NVIDIA driver is loaded, but sees no GPU.",
     )
 
 
@@ -268,7 +268,7 @@ def _gpus() -> list[GpuInfo]:
 
 def _gpu(index: int) -> GpuInfo:
     try:
-        with _told():
+        with _readable_errors():
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             capability = _ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
             mig = _ask(pynvml.nvmlDeviceGetMigMode, handle)
@@ -290,7 +290,7 @@ def _gpu(index: int) -> GpuInfo:
 
 
 def _live(handle: _Handle) -> dict[str, Any]:
-    """What changes from second to second, under the names that `GpuInfo` and `DeviceSample` share."""
+    """Return the current load, under the field names shared by `GpuInfo` and `DeviceSample`."""
     total, _, used = _memory(handle)
     rates = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
     power = _ask(pynvml.nvmlDeviceGetPowerUsage, handle)
@@ -309,7 +309,7 @@ def _live(handle: _Handle) -> dict[str, Any]:
 
 
 def _memory(handle: _Handle) -> tuple[int | None, int | None, int | None]:
-    """Total, free and used bytes. Version 2 leaves the driver's own out of `used`; old drivers lack it."""
+    """Return total, free and used bytes. Version 2 excludes the driver's own; old drivers lack it."""
     memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
     memory = memory or _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
     return (memory.total, memory.free, memory.used) if memory else (None, None, None)
@@ -325,7 +325,7 @@ def _throttle(handle: _Handle) -> list[str] | None:
 
 
 def _processes(handle: _Handle) -> list[GpuProcess] | None:
-    """Who holds memory, the largest first; a process that computes and draws is told once."""
+    """Return the processes that hold memory, largest first; each once, also if it both computes and draws."""
     lists = [
         _ask(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle),
         _ask(pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, handle),
@@ -346,7 +346,7 @@ def _process_name(pid: int) -> str | None:
 
 
 def _own_memory(processes: list[GpuProcess] | None) -> int | None:
-    """This process's memory; None too where its number is another inside a container."""
+    """Return this process's memory; None also if its PID differs inside a container."""
     return next((p.memory for p in processes or [] if p.pid == os.getpid()), None)
 
 
@@ -369,7 +369,7 @@ def _name(handle: _Handle) -> str | None:
 
 
 def _ask(query: Callable[..., _T], *arguments: object) -> _T | None:
-    """Ask for one field: None if this device, driver or user can't have it; a lost GPU is more than that."""
+    """Query one field; None if it is unavailable. The loss of the GPU is raised."""
     try:
         return query(*arguments)
     except _LOST:
@@ -379,10 +379,10 @@ def _ask(query: Callable[..., _T], *arguments: object) -> _T | None:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Turn an error of NVML into a sentence."""
+def _readable_errors() -> Iterator[None]:
+    """Turn NVML's errors into `NvmlUnavailableError` with a sentence."""
     try:
         yield
     except pynvml.NVMLError as error:
-        sentence = _SENTENCES.get(error.value, f"NVML says: {clean(str(error))}.")
+        sentence = _SENTENCES.get(error.value, f"NVML error: {clean(str(error))}.")
         raise NvmlUnavailableError(sentence) from error

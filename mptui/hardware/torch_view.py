@@ -1,4 +1,4 @@
-"""What torch sees of the machine. torch is imported here only when asked: that takes seconds."""
+"""torch's view of the machine. torch is imported only when needed, as that takes seconds."""
 
 import warnings
 from dataclasses import dataclass, field
@@ -19,12 +19,12 @@ from mptui.text import clean
 
 Kind = Literal["cuda", "rocm", "xpu", "mps", "cpu"]
 
-_Properties: TypeAlias = Any  # torch's, which differ between its builds
+_Properties: TypeAlias = Any  # torch's class differs between builds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchDevice:
-    """An accelerator as torch sees it; `index` is torch's, `uuid` the bare one. Bytes."""
+    """An accelerator as seen by torch; `index` is torch's, `uuid` without prefix. Memory in bytes."""
 
     kind: Kind
     index: int
@@ -39,9 +39,9 @@ class TorchDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchView:
-    """The build of torch and the accelerators it sees; `problem` says why it sees none where it should.
+    """The build of torch and the accelerators it sees; `problem`: why it sees none, as a sentence.
 
-    `cuda` and `hip` are the versions it was built for, `architectures` what it has machine code or PTX for.
+    `cuda` and `hip`: versions it was built for; `architectures`: those with machine code or PTX.
     """
 
     version: str | None = None
@@ -53,7 +53,7 @@ class TorchView:
 
 
 def read_torch() -> TorchView:
-    """Import torch and ask it what it sees; that it can't be imported or started is a problem of the view."""
+    """Import torch and query its devices; failures are reported in `problem`."""
     try:
         import torch
     except (ImportError, OSError) as error:
@@ -61,7 +61,7 @@ def read_torch() -> TorchView:
     problem = None
     devices: list[TorchDevice] = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns at length of what `problem` and `built_for` say
+        warnings.simplefilter("ignore")  # `problem` and `built_for` cover torch's warnings
         try:
             devices = [*_cuda_devices(torch), *_xpu_devices(torch), *_mps_devices(torch)]
         except RuntimeError as error:

@@ -1,6 +1,6 @@
-"""Files that a reader, a crash and a full disk meet whole: the old or the new, never a half.
+"""Atomic file replacement: after a crash or on a full disk, the file is the old or the new one.
 
-All goes through `os`, one call after the other, so that a test can let any one of them fail.
+All calls go through `os`, one by one, so that tests can make any of them fail.
 """
 
 import contextlib
@@ -12,12 +12,12 @@ from pathlib import Path
 _BLOCK = 1 << 22
 
 Guard = Callable[[], contextlib.AbstractContextManager[None]]
-"""Entered around each change of a name that other processes see. It raises where the change is no longer this
-process's to make, and its body is short: see `mptui.runs.store.lock.Claim.change`."""
+"""Context around each rename that other processes see. It raises if this process no longer owns the run; its
+body must be short. See `mptui.runs.store.lock.Claim.change`."""
 
 
 def partial_path(path: Path) -> Path:
-    """A name beside `path` under which to write it first; no other process, on any machine, has the same."""
+    """Return a temporary name next to `path`, unique among processes and machines."""
     return path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.partial")
 
 
@@ -30,11 +30,11 @@ def write_synced(path: Path, blocks: Iterable[bytes | memoryview], mode: int = 0
         mode: Permissions of a new file, less the umask; by default its owner's alone.
 
     Returns:
-        The sha256 of what was meant to be written, in hex: taken from memory, so that a disk that stores
-        something else is found out by whoever reads it.
+        The sha256 of the content in hex, computed from memory, so that a reader detects a disk that stored
+        other bytes.
 
     Raises:
-        OSError: The disk is full, gone, or not writable; the file may be half written.
+        OSError: The disk is full, gone or not writable; the file may be incomplete.
     """
     digest = hashlib.sha256()
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
@@ -84,15 +84,15 @@ def replace_file(
         mode: As in `write_synced`.
 
     Raises:
-        OSError: The disk is full, gone, or not writable; the old file is untouched.
-        MptuiError: What the guard raises; the old file is untouched.
+        OSError: The disk is full, gone or not writable; the old file is unchanged.
+        MptuiError: Raised by the guard; the old file is unchanged.
     """
     with replacing(path, guard) as fresh:
         return write_synced(fresh, [content], mode)
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until the names in a folder are on the disk.
+    """Sync the names in a folder to disk.
 
     Raises:
         OSError: The disk is gone.

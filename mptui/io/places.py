@@ -1,7 +1,7 @@
-"""Where a person's own files are: what `~` and the XDG variables stand for.
+"""Expands `~` and the XDG variables.
 
-`pathlib` raises where there is no such user, and where this one has no home, as in some containers. Here
-`~nobody` stays as it is written, and then is a folder that is not there; without a home nothing can be kept.
+`pathlib` raises for an unknown user and for a user without a home, as in some containers. Here `~nobody`
+stays unexpanded and then is a missing folder; without a home, nothing can be saved.
 """
 
 import os
@@ -10,17 +10,17 @@ from pathlib import Path
 
 
 def expanded(path: str) -> Path:
-    """Put a path that may begin with `~` or `~user` in full."""
+    """Expand a leading `~` or `~user`."""
     return Path(os.path.expanduser(path))  # noqa: PTH111
 
 
 def absolute(path: str) -> str:
-    """A path in full, links as they are: the same from every folder."""
+    """Return the absolute path, without resolving links."""
     return os.path.abspath(expanded(path))  # noqa: PTH100 - Path.resolve follows links
 
 
 def base_folder(variable: str, default: str, environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder that an XDG variable names, else `default` in the home folder."""
+    """Return the folder that an XDG variable names, else `default` in the home folder."""
     if named := environ.get(variable):
         return Path(named)
     home = expanded("~")

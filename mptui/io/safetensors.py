@@ -1,10 +1,10 @@
-"""The safetensors format, written straight from the tensors' memory.
+"""Reads and writes the safetensors format, without copying tensors.
 
-The library's own writer can neither be torn by a test nor tell the hash of what it writes, and older ones
-copy every tensor while the interpreter is locked, which holds up the training beside the save. Its reader
-maps the file: what the disk can't read ends the process (SIGBUS), other failures of the disk look like a
-damaged file, and a path must be UTF-8. The format: the length of a JSON header in eight bytes, the header,
-the tensors one after the other (https://huggingface.co/docs/safetensors).
+The library's writer neither returns a hash nor lets tests inject failures, and older versions copy every
+tensor while holding the GIL, which blocks training during a save. Its reader maps the file: a read error of
+the disk ends the process (SIGBUS), other disk errors look like a damaged file, and paths must be UTF-8. The
+format: the length of a JSON header in eight bytes, the header, the tensors one after the other
+(https://huggingface.co/docs/safetensors).
 """
 
 import errno
@@ -40,20 +40,20 @@ _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
-    """Write tensors in host memory to a file, synced to the disk; returns its sha256.
+    """Write tensors in host memory to a file, sync it to disk, and return its sha256.
 
     Raises:
-        OSError: The disk is full, gone, or not writable.
-        KeyError: A tensor is of a type that the format has no name for.
+        OSError: The disk is full, gone or not writable.
+        KeyError: The format doesn't support the type of a tensor.
     """
     return write_synced(path, _blocks(tensors))
 
 
 def read_tensors(path: Path, sha256: str) -> dict[str, torch.Tensor]:
-    """Read all tensors of a file in one pass, checking it as it is read.
+    """Read all tensors of a file in one pass, and verify its hash.
 
     Raises:
-        ValueError: It is not the file of this sha256, or no file of tensors.
+        ValueError: The file has another sha256, or is not a safetensors file.
         OSError: It can't be read.
     """
     file = open_regular(path, os.O_RDONLY | os.O_NOFOLLOW)
@@ -64,7 +64,7 @@ def read_tensors(path: Path, sha256: str) -> dict[str, torch.Tensor]:
 
 
 class _Reading:
-    """A file from its beginning to its end, and the hash of what was read."""
+    """Reads a file sequentially and hashes the bytes read."""
 
     def __init__(self, file: int, name: str) -> None:
         self._file, self._name = file, name
@@ -86,17 +86,17 @@ class _Reading:
         return found
 
     def _layout(self) -> list[tuple[str, list[int], torch.dtype]]:
-        """Name, shape and type of each tensor, in the order of their bytes; these are all that is left."""
+        """Read name, shape and type of each tensor, in file order; they must fill the rest of the file."""
         (length,) = struct.unpack("<Q", self._take(8))
         header: dict[str, dict[str, Any]] = json.loads(self._take(length))
         header.pop("__metadata__", None)
         layout, end = [], 0
-        for name, told in sorted(header.items(), key=lambda item: tuple(item[1]["data_offsets"])):
-            shape, dtype = told["shape"], _DTYPES[told["dtype"]]
+        for name, entry in sorted(header.items(), key=lambda item: tuple(item[1]["data_offsets"])):
+            shape, dtype = entry["shape"], _DTYPES[entry["dtype"]]
             if not all(type(side) is int and side >= 0 for side in shape):
                 raise self._wrong()
             begin, end = end, end + math.prod(shape) * dtype.itemsize
-            if told["data_offsets"] != [begin, end]:
+            if entry["data_offsets"] != [begin, end]:
                 raise self._wrong()
             layout.append((name, shape, dtype))
         if end != self._left:
@@ -120,7 +120,7 @@ class _Reading:
             place = place[count:]
 
     def _wrong(self) -> ValueError:
-        return ValueError(f"{self._name} is not what was written")
+        return ValueError(f"{self._name} differs from what was written")
 
 
 def _empty(shape: list[int], dtype: torch.dtype) -> torch.Tensor:
@@ -131,7 +131,7 @@ def _empty(shape: list[int], dtype: torch.dtype) -> torch.Tensor:
 
 
 def _blocks(tensors: Mapping[str, torch.Tensor]) -> Iterator[bytes | memoryview]:
-    # the widest numbers first, so that every tensor begins at a multiple of its own width
+    # the widest types first, so that every tensor is aligned to its type
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
     header, end = {}, 0
     for name, tensor in ordered:

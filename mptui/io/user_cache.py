@@ -1,4 +1,4 @@
-"""What is worth keeping between two runs, in the user's cache folder: JSON and plain arrays, never pickle."""
+"""Files in the user's cache folder, kept between runs: JSON and plain arrays, never pickle."""
 
 import json
 import os
@@ -21,12 +21,12 @@ _LARGEST = 256 << 20
 
 
 def cache_folder() -> Path:
-    """The folder for what can be made again: `$XDG_CACHE_HOME/mptui`, or `~/.cache/mptui`."""
+    """Return the folder for reproducible files: `$XDG_CACHE_HOME/mptui`, or `~/.cache/mptui`."""
     return base_folder("XDG_CACHE_HOME", ".cache") / "mptui"
 
 
 def load_json(path: Path) -> Any:  # noqa: ANN401 - any JSON value
-    """Read a JSON file of the cache; None where there is none, or a damaged one."""
+    """Read a JSON file of the cache; None if it is missing or damaged."""
     try:
         return json.loads(read_regular(path, _LARGEST))
     except (OSError, ValueError, RecursionError):
@@ -34,12 +34,12 @@ def load_json(path: Path) -> Any:  # noqa: ANN401 - any JSON value
 
 
 def save_json(path: Path, value: Any) -> None:  # noqa: ANN401 - any JSON value
-    """Write a JSON file of the cache, whole or not at all; a cache that can't be written is done without."""
+    """Write a JSON file of the cache atomically; errors are ignored."""
     _save(path, lambda file: file.write(json.dumps(value).encode()))
 
 
 def load_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Read the arrays of a file of the cache; none where there is no file, or a damaged one."""
+    """Read the arrays of a cache file; empty if it is missing or damaged."""
     try:
         with os.fdopen(open_regular(path), "rb") as raw, np.load(raw, allow_pickle=False) as file:
             return dict(file)
@@ -48,15 +48,15 @@ def load_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def save_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write arrays as a file of the cache, as `save_json` does."""
+    """Write arrays to a cache file, as `save_json` does."""
     _save(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a file, whole or not at all, whoever else writes it at the same time.
+    """Write a file atomically, also with concurrent writers.
 
     Raises:
-        OSError: There is no room, or no permission.
+        OSError: The disk is full or not writable.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as fresh, open(fresh, "xb", opener=partial(os.open, mode=0o600)) as file:

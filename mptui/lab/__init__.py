@@ -1,1 +1,1 @@
-"""Experiments on top of runs."""
+"""Experiments built on runs: bench, tune, parity, check-amp, doctor, selftest."""

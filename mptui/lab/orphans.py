@@ -1,4 +1,4 @@
-"""Child processes that end with their parent, however that ends."""
+"""Ends child processes when their parent ends, for any reason."""
 
 import os
 import signal
@@ -8,12 +8,12 @@ _SET_PARENT_DEATH_SIGNAL = 1
 
 
 def end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process as soon as the thread that forked it ends; on Linux only.
+    """Let the kernel kill this process as soon as the thread that forked it ends; on Linux only.
 
-    A process that is stopped, or busy in an import, is killed as well. What it forks in turn is not.
+    Also kills a process that is stopped or busy in an import, but not the processes that it forks.
 
     Args:
-        parent: The process that forked this one; where it has ended already, this one ends at once.
+        parent: The process that forked this one; if it has already ended, this one ends at once.
     """
     if sys.platform != "linux":
         return

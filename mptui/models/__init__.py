@@ -1,1 +1,1 @@
-"""What is trained: a closed set of networks by name, and the weights they may start from."""
+"""The networks by name, and loading of initial weights."""

@@ -1,8 +1,8 @@
-"""Convolutions whose kernel reaches beyond a tiny image, kept from bf16 on a CPU.
+"""Works around a bf16 error of CPU convolutions whose kernel reaches beyond a tiny image.
 
-oneDNN's bf16 weight gradient (AVX-512 and later) leaves the taps of a kernel that only ever see padding
-unwritten, where they are zero: whatever the memory held before, NaN too, goes into the weights. Found with
-torch 2.13 and 2.15, for strides above 1 and for kernels above 3; float32 and float16 are right.
+oneDNN's bf16 weight gradient (AVX-512 and later) doesn't write the gradient of kernel taps that only see
+padding, which should be zero: the previous content of the memory, even NaN, reaches the weights. Found with
+torch 2.13 and 2.15, for strides above 1 and for kernels above 3; float32 and float16 are correct.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 
-def mend_convolutions(model: nn.Module) -> None:
-    """Let each convolution of `model` compute in float32 where bf16 on a CPU would spoil its weights."""
+def guard_convolutions(model: nn.Module) -> None:
+    """Let each convolution of `model` compute in float32 where bf16 on a CPU would corrupt its weights."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d) and _may_have_idle_taps(module):
             module._conv_forward = partial(_forward, module)  # type: ignore[method-assign]
@@ -40,7 +40,7 @@ def _forward(
 
 
 def has_idle_taps(conv: nn.Conv2d, sides: Sequence[int]) -> bool:
-    """Whether a row or a column of the kernel sees nothing but padding, on images of `sides` (H, W)."""
+    """Whether a row or column of the kernel only sees padding, for images of `sides` (H, W)."""
     assert isinstance(conv.padding, tuple), "chosen so"
     dimensions = zip(sides, conv.kernel_size, conv.stride, conv.padding, conv.dilation, strict=True)
     return any(_idle(*dimension) for dimension in dimensions)

@@ -1,7 +1,7 @@
-"""The U-Net of diffusion models: it is told how noisy its images are, and answers with their noise.
+"""The U-Net of diffusion models: predicts the noise in images from the images and their noise level.
 
-It is that of Ho, Jain and Abbeel (2020), https://arxiv.org/abs/2006.11239, with the channels of Dhariwal and
-Nichol (2021), https://arxiv.org/abs/2105.05233.
+Architecture of Ho, Jain and Abbeel (2020), https://arxiv.org/abs/2006.11239, with the channels of Dhariwal
+and Nichol (2021), https://arxiv.org/abs/2105.05233.
 
 Shapes: B samples, C channels, H and W pixels, E numbers of a timestep's embedding, N = HW, D of a head.
 """
@@ -13,23 +13,23 @@ import torch.nn.functional as F
 from torch import nn
 
 _BLOCKS = 2
-"""Residual blocks a level; on the way up one more, since there is one more skip."""
+"""Residual blocks per level of the encoder; the decoder has one more, for the additional skip."""
 _HEAD_CHANNELS = 32
 _LONGEST_PERIOD = 10_000
 
 
 class DiffusionUNet(nn.Module):
-    """Residual blocks that halve the resolution `depth` times and raise it again, with all skips joined.
+    """Residual blocks that halve the resolution `depth` times and restore it, with skip connections.
 
-    Level i works at 1/2^i of the resolution on `width` x (i + 1) channels. The two deepest levels and the
-    middle attend to all of their pixels. What each block adds is zero at first, and so is the answer.
+    Level i has 1/2^i of the resolution and `width` x (i + 1) channels. The two deepest levels and the middle
+    have self-attention. Residual branches and the output start at zero.
     At a width of 224 and a depth of 3 that is 270 M parameters and, forward, 92 G multiply-adds for an image
     of 64 pixels: about as the default of diffusers' UNet2DModel.
 
     Args:
         in_channels: Channels of the images, and of the noise; 3 is RGB.
         width: Channels of the first level.
-        depth: How many times the resolution is halved.
+        depth: Number of times the resolution is halved.
     """
 
     def __init__(self, *, in_channels: int = 3, width: int = 64, depth: int = 4) -> None:
@@ -65,7 +65,7 @@ class DiffusionUNet(nn.Module):
         self.head = _zeroed(nn.Conv2d(width, in_channels, kernel_size=3, padding=1))
 
     def forward(self, x_BCHW: torch.Tensor, timesteps_B: torch.Tensor) -> torch.Tensor:
-        """Tell the noise in noisy images, as noise_BCHW; H and W must be multiples of 2^depth."""
+        """Predict the noise in images, as noise_BCHW; H and W must be multiples of 2^depth."""
         embedding_BE = self.embed(timesteps_B)
         x_BCHW = self.stem(x_BCHW)
         skips = [x_BCHW]
@@ -83,7 +83,7 @@ class DiffusionUNet(nn.Module):
 
 
 class _Embedding(nn.Module):
-    """A timestep as sines and cosines of many periods (Vaswani et al. 2017), and two layers behind them."""
+    """Sinusoidal embedding of a timestep (Vaswani et al. 2017), followed by two linear layers."""
 
     def __init__(self, width: int, embedded: int) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class _Embedding(nn.Module):
 
     def forward(self, timesteps_B: torch.Tensor) -> torch.Tensor:
         places = torch.arange(self._half, dtype=torch.float32, device=timesteps_B.device) / self._half
-        # in float32 in any precision: neighbouring timesteps are one in 16 bits
+        # always in float32: neighbouring timesteps are equal in 16 bits
         angles = timesteps_B.float()[:, None] * torch.exp(-math.log(_LONGEST_PERIOD) * places)
         waves = torch.cat((angles.cos(), angles.sin()), dim=1)
         embedding_BE: torch.Tensor = self.outer(F.silu(self.inner(waves)))
@@ -101,7 +101,7 @@ class _Embedding(nn.Module):
 
 
 class _Block(nn.Module):
-    """Two convolutions around what the timestep says, added to the input; then attention, if it attends."""
+    """A residual block of two convolutions with the timestep's embedding, optionally with attention."""
 
     def __init__(self, channels: int, out_channels: int, embedded: int, *, attends: bool) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class _Block(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Lets each pixel take from all others, and adds what it took."""
+    """Residual self-attention over all pixels."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -167,12 +167,12 @@ class _Up(nn.Module):
 
 
 def _norm(channels: int) -> nn.GroupNorm:
-    """Up to 32 groups, of at least 4 channels: a group of one would lose how strong its channel is."""
+    """Return a norm of up to 32 groups of at least 4 channels; a group of 1 loses the scale."""
     return nn.GroupNorm(_largest_divisor(channels, min(32, channels // 4)), channels)
 
 
 def _largest_divisor(number: int, most: int) -> int:
-    """The largest number up to `most`, and at least 1, that divides `number`."""
+    """Return the largest divisor of `number` up to `most`, at least 1."""
     return next((by for by in range(most, 1, -1) if number % by == 0), 1)
 
 

@@ -1,7 +1,7 @@
 """The U-Net of Ronneberger, Fischer and Brox (2015), https://arxiv.org/abs/1505.04597.
 
-It differs from the paper where practice does: convolutions are padded, so that the output has the size of the
-input, and each is followed by a normalisation.
+Unlike in the paper, convolutions are padded, so that the output has the size of the input, and each is
+followed by a normalisation.
 
 Shapes: B samples, C channels, H and W pixels, K classes.
 """
@@ -18,19 +18,19 @@ Norm = Literal["batch", "group"]
 
 
 class UNet(nn.Module):
-    """An encoder that halves the resolution `depth` times, and a decoder that sees each level again.
+    """An encoder that halves the resolution `depth` times, and a decoder with skip connections.
 
-    Level i works at 1/2^i of the resolution on `width` x 2^i channels. The bilinear decoder has no weights to
-    change the channels with, so each of its levels, and the deepest one, hand on half of them. At the
-    defaults and 2 classes that is 31.0 M parameters, and 17.3 M with `up="bilinear"`.
+    Level i has 1/2^i of the resolution and `width` x 2^i channels. Bilinear upsampling can't change the
+    number of channels, so its levels, and the deepest one, output half of them. With the defaults and 2
+    classes, the network has 31.0 M parameters, or 17.3 M with `up="bilinear"`.
 
     Args:
         num_classes: K, the channels of the output.
         in_channels: Channels of the input; 3 is RGB.
         width: Channels of the first level.
-        depth: How many times the resolution is halved.
-        up: How the decoder raises the resolution.
-        norm: What follows each convolution; group normalisation does not depend on the batch size.
+        depth: Number of times the resolution is halved.
+        up: Upsampling in the decoder.
+        norm: Normalisation after each convolution; group normalisation doesn't depend on the batch size.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class UNet(nn.Module):
     ) -> None:
         super().__init__()
         levels = [width * 2**level for level in range(depth + 1)]
-        # What each level hands to the one above.
+        # output channels of each level
         outputs = levels if up == "transposed" else [width, *levels[:-1]]
 
         self.encoder = nn.ModuleList(
@@ -61,7 +61,7 @@ class UNet(nn.Module):
         self.apply(_initialise)
 
     def forward(self, x_BCHW: torch.Tensor) -> torch.Tensor:
-        """Map images to logits_BKHW; H and W may be any size from 2^depth up."""
+        """Map images to logits_BKHW; H and W of at least 2^depth."""
         skips = []
         for level in self.encoder:
             x_BCHW = level(x_BCHW)
@@ -75,7 +75,7 @@ class UNet(nn.Module):
 
 
 class _DecoderLevel(nn.Module):
-    """Raises the resolution, joins what the encoder saw there, and convolves both into `out_channels`."""
+    """Upsamples, concatenates the encoder's output of this level, and convolves to `out_channels`."""
 
     def __init__(self, channels: int, out_channels: int, up: Up, norm: Norm) -> None:
         super().__init__()
@@ -96,14 +96,14 @@ class _DecoderLevel(nn.Module):
 
 
 def _padded(x_BCHW: torch.Tensor, like_BCHW: torch.Tensor) -> torch.Tensor:
-    """Give back the row and the column that pooling an odd size dropped, as zeros."""
+    """Pad with zeros the row and column that pooling an odd size dropped."""
     rows, columns = (want - have for want, have in zip(like_BCHW.shape[-2:], x_BCHW.shape[-2:], strict=True))
     return F.pad(x_BCHW, (0, columns, 0, rows)) if rows or columns else x_BCHW
 
 
 def _double_conv(in_channels: int, mid_channels: int, out_channels: int, norm: Norm) -> nn.Sequential:
     return nn.Sequential(
-        # The normalisation has a bias of its own.
+        # The normalisation has a bias.
         nn.Conv2d(in_channels, mid_channels, kernel_size=3, padding=1, bias=False),
         _norm(mid_channels, norm),
         nn.ReLU(inplace=True),
@@ -114,14 +114,14 @@ def _double_conv(in_channels: int, mid_channels: int, out_channels: int, norm: N
 
 
 def _norm(channels: int, norm: Norm) -> nn.Module:
-    # At most 8 groups: of the first level's 64 channels, 8 are normalised together.
+    # At most 8 groups: 8 of the first level's 64 channels are normalised together.
     return nn.BatchNorm2d(channels) if norm == "batch" else nn.GroupNorm(math.gcd(channels, 8), channels)
 
 
 def _initialise(module: nn.Module) -> None:
-    """Keep the variance of activations level from layer to layer (He et al. 2015)."""
+    """Initialise so that the variance of activations is constant over layers (He et al. 2015)."""
     if isinstance(module, nn.ConvTranspose2d):
-        # With a stride as wide as the kernel, a pixel of the output sees one weight of each input channel.
+        # With the stride equal to the kernel size, each output pixel uses one weight per input channel.
         nn.init.normal_(module.weight, std=module.in_channels**-0.5)
     elif isinstance(module, nn.Conv2d):
         nonlinearity: Literal["linear", "relu"] = "linear" if module.kernel_size == (1, 1) else "relu"

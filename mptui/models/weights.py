@@ -1,4 +1,4 @@
-"""Weights files: read without running code from them, and fitted to a network."""
+"""Loads weights files without running code from them."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -18,26 +18,26 @@ _AUXILIARY_HEAD = re.compile(r"^(?:aux\d|AuxLogits)\.")
 _OLD_DENSENET_KEY = re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12])\.")
 _NAMED_IN_AN_ERROR = 3
 _DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
-"""Of weights that are what they were when they are cast to another of these, but for rounding."""
+"""Types of weights that can be cast to each other, apart from rounding."""
 
 
 def load_weights(model: nn.Module, path: str | Path) -> list[str]:
-    """Give `model` the weights in a file.
+    """Load the weights in a file into `model`.
 
-    The prefixes that DataParallel, DDP and torch.compile leave on the names are dropped, and so are the
-    auxiliary heads of googlenet and inception_v3. A head for another number of classes stays random.
+    Prefixes of DataParallel, DDP and torch.compile and the auxiliary heads of googlenet and inception_v3 are
+    ignored. A head for another number of classes keeps its random weights.
 
     Args:
-        model: The network to fill, on any device.
-        path: A .safetensors file, or a .pth or .pt file that holds tensors only: a state dict, or one under
-            the key `state_dict` or `model`.
+        model: The network, on any device.
+        path: A .safetensors file, or a .pth or .pt file with tensors only: a state dict, or one under the key
+            `state_dict` or `model`.
 
     Returns:
-        Warnings for the person who named the file; empty if all of it was used.
+        Warnings for the user; empty if all weights were used.
 
     Raises:
         ConfigError: The file is missing, can't be read safely, belongs to another network, or holds tensors
-            that are no plain floating point weights: sparse, quantised, without data, whole numbers, NaN.
+            that are not plain floating point weights: sparse, quantised, without data, integer, NaN.
     """
     path = Path(path)
     weights = _canonical(_read(path))
@@ -52,15 +52,15 @@ def load_weights(model: nn.Module, path: str | Path) -> list[str]:
 
 
 def check_file(path: Path) -> None:
-    """Check that there is a file of a known kind, without reading it.
+    """Check that the file exists and is of a known kind, without reading it.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: It is missing or of another kind.
     """
     if path.suffix not in {".safetensors", ".pth", ".pt"}:
         raise ConfigError(
             f"model.weights: {path}: not a .safetensors, .pth or .pt file",
-            hint="Name a weights file of one of these kinds.",
+            hint="Use a weights file of one of these kinds.",
         )
     if not path.is_file():
         raise ConfigError(f"model.weights: {path}: no such file", hint="Check the path of the weights file.")
@@ -77,12 +77,12 @@ def _read(path: Path) -> Mapping[str, torch.Tensor]:
                 hint="Check the permissions of the file and its disk, then try again.",
             ) from error
         raise ConfigError(
-            f"model.weights: {path}: damaged, or holds more than tensors ({type(error).__name__})",
-            hint="Fetch the file again, or save the weights alone as .safetensors.",
+            f"model.weights: {path}: damaged, or not only tensors ({type(error).__name__})",
+            hint="Download the file again, or save only the weights as .safetensors.",
         ) from error
     if not _is_state(content):
         raise ConfigError(
-            f"model.weights: {path}: holds no weights by name",
+            f"model.weights: {path}: not a state dict",
             hint="Save model.state_dict() instead.",
         )
     return content
@@ -105,7 +105,7 @@ def _is_state(content: object) -> bool:
 
 
 def _canonical(weights: Mapping[str, torch.Tensor]) -> State:
-    """Bring the names to those of a bare network of this torchvision."""
+    """Rename the weights to those of the unwrapped network in this version of torchvision."""
     canonical: State = {}
     for name, tensor in weights.items():
         bare = _OLD_DENSENET_KEY.sub(r"\1\2.", _WRAPPERS.sub("", name))
@@ -115,12 +115,12 @@ def _canonical(weights: Mapping[str, torch.Tensor]) -> State:
 
 
 def _is_counter(name: str) -> bool:
-    """Whether a BatchNorm counts its batches there; older files don't, and nothing here reads it."""
+    """Whether this is BatchNorm's batch counter, which older files lack and which is not used."""
     return name.endswith(".num_batches_tracked")
 
 
 def _drop_other_head(weights: State, own: State, model: nn.Module, path: Path) -> list[str]:
-    """Remove the head from `weights` if it tells another number of classes apart."""
+    """Remove the head from `weights` if it is for another number of classes."""
     head = head_name(model)
     names = [name for name in (f"{head}.weight", f"{head}.bias") if name in weights and name in own]
     others = [name for name in names if weights[name].shape[:1] != own[name].shape[:1]]
@@ -135,7 +135,7 @@ def _drop_other_head(weights: State, own: State, model: nn.Module, path: Path) -
 
 
 def head_name(model: nn.Module) -> str:
-    """The name of the layer that makes the logits: the last one, in every network of the zoo."""
+    """Return the name of the layer that outputs the logits, the last one in all networks of the zoo."""
     layers: list[str] = [
         name for name, module in model.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)
     ]
@@ -164,7 +164,7 @@ def _check_shapes(weights: State, own: State, path: Path) -> None:
 
 
 def _check_kinds(weights: State, path: Path) -> None:
-    """Refuse tensors that are no plain floating point ones: copying them fails, or changes their values."""
+    """Refuse tensors that are not plain floating point: copying them fails or changes their values."""
     odd = {name: kind for name, tensor in weights.items() if (kind := _odd_kind(tensor)) is not None}
     if odd:
         faults = [f"{name} is {kind}" for name, kind in list(odd.items())[:_NAMED_IN_AN_ERROR]]
@@ -176,7 +176,7 @@ def _check_kinds(weights: State, path: Path) -> None:
 
 
 def _odd_kind(tensor: torch.Tensor) -> str | None:
-    """What a tensor is that is no plain floating point one."""
+    """Describe a tensor that is not plain floating point; None if it is."""
     if tensor.is_nested:
         return "nested"
     if tensor.is_meta:
@@ -193,7 +193,7 @@ def _named(tensor: torch.Tensor) -> str:
 
 
 def _check_finite(weights: State, own: State, path: Path) -> None:
-    """Refuse weights that are NaN or infinite in the network: training would look as if it diverged."""
+    """Refuse NaN and infinite weights: training would appear to diverge."""
     bad = {name: int((~weights[name].to(own[name].dtype).isfinite()).sum()) for name in own}
     bad = {name: count for name, count in bad.items() if count}
     if bad:
@@ -204,14 +204,14 @@ def _check_finite(weights: State, own: State, path: Path) -> None:
         more = [f"… and {len(bad) - _NAMED_IN_AN_ERROR} more"] if len(bad) > _NAMED_IN_AN_ERROR else []
         raise ConfigError(
             "\n".join([f"model.weights: {path}: weights that are not finite", *faults, *more]),
-            hint="Name an earlier checkpoint: the training that wrote this one had diverged.",
+            hint="Use an earlier checkpoint: the training that saved this one had diverged.",
         )
 
 
 def _other_network(path: Path, faults: list[str]) -> ConfigError:
     return ConfigError(
         "\n".join([f"model.weights: {path}: these are the weights of another network", *faults]),
-        hint="Check --model, and data.image_size for a vit, against what the file was trained as.",
+        hint="Use the --model that the file was trained with and, for a vit, the same data.image_size.",
     )
 
 

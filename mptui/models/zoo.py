@@ -6,7 +6,7 @@ from torch import nn
 
 from mptui.config.schema import ModelConfig
 from mptui.errors import ConfigError
-from mptui.models.convolutions import mend_convolutions
+from mptui.models.convolutions import guard_convolutions
 from mptui.registry.models import MODELS, ModelSpec
 from mptui.registry.tasks import TASKS
 
@@ -26,7 +26,7 @@ def build(config: ModelConfig, *, num_classes: int, task: str, side: int) -> nn.
     spec = check(config, task, side)
     settings = {key: getattr(config, key) for key in spec.settings}
     model = spec.build(num_classes=num_classes, side=side, **settings)
-    mend_convolutions(model)
+    guard_convolutions(model)
     return model
 
 

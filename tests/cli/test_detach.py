@@ -105,7 +105,10 @@ def test_a_run_without_a_socket_is_stopped_by_a_signal(folder):
     os.kill(owner, signal.SIGCONT)
     assert late.returncode == 6
     told = [line for line in late.stderr.splitlines() if "asked to stop" in line or "kill -9" in line]
-    assert f"process {owner} was asked to stop 0.2 s ago and stands still (kill -CONT {owner}" in told[0]
+    assert (
+        f"process {owner} was asked to stop 0.2 s ago and is suspended (to continue it: kill -CONT {owner}"
+        in told[0]
+    )
     assert "mptui attach mute" in told[1]
     look_until(lambda: owner_of(run) is None)  # what it was asked it does, once it can
     assert "stopped after step" in mptui(folder, "stop", "mute").stdout
@@ -201,7 +204,7 @@ def test_an_isolated_run_is_shown_here_and_its_death_is_told(folder):
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["attach"], 6, "there are no runs"),
+        (["attach"], 6, "no runs in"),
         (["attach", "nothing"], 6, "nothing"),
         (["stop", "nothing"], 6, "nothing"),
     ],

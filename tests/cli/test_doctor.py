@@ -55,8 +55,8 @@ def test_two_configurations_against_each_other_at_the_usual_place(doctor, tmp_pa
     place.write_text(ACCELERATE)
     ended = doctor("--no-torch", "--config", "train.yaml")
     assert ended.returncode == 2
-    assert "precision is said twice and differently" in ended.stdout
-    assert "do: write `amp: True` in train.yaml:1" in ended.stdout
+    assert "conflicting precision settings" in ended.stdout
+    assert "fix: write `amp: True` in train.yaml:1" in ended.stdout
 
     (tmp_path / "train.yaml").write_text("amp: True\nfp16: False\n")
     ended = doctor("--no-torch", "--config", "train.yaml", "--accelerate", place)

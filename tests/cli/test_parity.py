@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from mptui.cli.measure.parity import _tell
+from mptui.cli.measure.parity import _report
 from mptui.errors import ConfigError, DiskError
 from mptui.lab.parity.pieces import Stop, _failure, is_done, make_folder, plan_comparison, train
 from mptui.lab.parity.result import read_outcome
@@ -99,7 +99,7 @@ def comparison():
 def test_a_planted_disagreement_is_told(fp16, folder):
     assert fp16.returncode == 1, fp16.stdout + fp16.stderr
     assert "fp16 differs from FP32 with this one seed" in fp16.stdout
-    assert "training loss parts most in" in fp16.stdout
+    assert "training loss differs most in" in fp16.stdout
     assert [line.split()[:3] for line in fp16.stdout.splitlines()[:3]] == [
         ["seed", "precision", "status"],
         ["0", "fp32", "completed"],
@@ -119,7 +119,7 @@ def test_another_precision_takes_the_fp32_that_is_there_and_tells_all_of_both(
         assert summary is not None
         outcomes.append(read_outcome(piece, summary))
     assert (both / "fp32-seed0/summary.json").stat().st_mtime_ns == before
-    assert _tell(both, comparison, outcomes, as_json=True, strict=False) == 0
+    assert _report(both, comparison, outcomes, as_json=True, strict=False) == 0
     document = json.loads(capsys.readouterr().out)
     assert json.loads((both / "parity.json").read_text()) == document
     assert (document["metric"], document["precision"]) == ("iou", "bf16")

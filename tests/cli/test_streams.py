@@ -90,7 +90,7 @@ def test_a_result_that_can_not_be_written_is_told_in_two_lines(tmp_path, command
     code, _, complaint = ended(f"{MPTUI} {command} >{where}", tmp_path, environ)
     assert code == expected
     assert "Traceback" not in complaint
-    told = "mptui: standard output: No space left on device\n  make room, or send the output elsewhere\n"
+    told = "mptui: standard output: No space left on device\n  free disk space, or redirect the output\n"
     assert complaint.endswith(told) == (expected == 7)
 
 
@@ -108,7 +108,7 @@ def test_a_detached_run_that_can_not_be_told_is_told_on_stderr(tmp_path):
     os.kill(owner, signal.SIGKILL)
     assert code == 7
     assert "standard output: No space left on device" in complaint
-    assert re.search(r"goes on: mptui attach \S*run; mptui stop", complaint)
+    assert re.search(r"continues: mptui attach \S*run; mptui stop", complaint)
 
 
 def test_a_second_interrupt_shows_the_cursor_again(tmp_path):

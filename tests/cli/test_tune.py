@@ -45,14 +45,14 @@ def test_a_stop_before_anything_is_known_to_be_better_saves_nothing(places, tmp_
     )
     assert process.stderr is not None
     told = [process.stderr.readline()]
-    while "is in force, tries" not in told[-1]:
+    while ", trying " not in told[-1]:
         assert told[-1], "".join(told)
         told.append(process.stderr.readline())
     process.send_signal(number)
     out, rest = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == code, rest
     assert "Traceback" not in rest
-    assert "nothing was measured to be better than fast" in rest
+    assert "no setting was measured to be better than fast" in rest
     assert rest.splitlines()[-1].startswith("Next: mptui run --profile fast")
 
     document = json.loads(out)
@@ -103,7 +103,7 @@ def test_a_time_too_short_to_measure_anything_saves_nothing(places, tmp_path, mo
     result = CliRunner().invoke(app, ["tune", *TINY, "--minutes", "1", "--save", "mine"])
 
     assert result.exit_code == 0
-    assert "nothing was measured to be better than fast: no profile is made" in result.stderr
+    assert "no setting was measured to be better than fast: no profile saved" in result.stderr
     assert not (tmp_path / "own").exists()
 
 
@@ -134,7 +134,7 @@ def test_without_a_name_the_profile_is_printed_with_its_evidence(places, tmp_pat
     assert result.exit_code == 0, result.output
     head = "".join(line for line in result.stdout.splitlines() if line.startswith("# "))
     assert head.startswith("# Measured by mptui tune")
-    assert "speed.channels_last: false in force; false 1.11 times (1.11 to 1.11, 4 rounds)" in head
+    assert "speed.channels_last: false chosen; false 1.11 times (1.11 to 1.11, 4 rounds)" in head
     assert "precision.mode" not in head  # it was asked for, and so it stays
     (tmp_path / "printed.toml").write_text(result.stdout)
     resolved = resolve("./printed.toml", task=None, flags={}, sets=(), environ=places)

@@ -66,7 +66,7 @@ def test_own_profiles_are_found_by_the_xdg_rule(places, tmp_path):
     ("name", "told"),
     [
         ("fsat", "nearest: fast"),
-        ("zzzzzz", "there are: fast, stable"),
+        ("zzzzzz", "available: fast, stable"),
         ("missing.toml", "no such file"),
         ("../..", "a folder"),
         ("a\0b", "NUL"),
@@ -155,7 +155,7 @@ def test_a_copy_says_what_the_original_says(places, text):
     "name", ["../x", "a/b", "..", ".hidden", "-rf", "a\0b", "", "x.toml", "a\nb", "x" * 99]
 )
 def test_a_name_that_is_no_file_name_is_refused(places, name):
-    with pytest.raises(ConfigError, match="can't be a profile's name"):
+    with pytest.raises(ConfigError, match="is not a valid profile name"):
         copy_profile(name, "fast", places)
     assert not Path(places["MPTUI_CONFIG_DIR"]).exists()
 

@@ -46,5 +46,5 @@ def test_what_can_not_be_had_in_any_way_says_why_in_plain_words():
     with pytest.raises(ConfigError) as caught:
         switched(broken, RunConfig.model_validate({"training": {"batch_size": 8}}))
     assert caught.value.message == (
-        "the preset can't be taken in this run: logging.wandb_name needs logging.wandb_project"
+        "this run can't switch to the profile: logging.wandb_name needs logging.wandb_project"
     )

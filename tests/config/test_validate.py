@@ -46,7 +46,7 @@ def test_a_profile_of_a_later_version_is_refused(tmp_path, version):
     assert faults_of(tmp_path / "p.toml", "version = 1\n[training]\nlr = 0.1\n") == []
     (told,) = faults_of(tmp_path / "p.toml", f"# mine\nversion = {version}\n[training]\nlr = 0.1\n")
     assert told.startswith("2: version = ")
-    assert told.endswith("this mptui knows profiles of version 1")
+    assert told.endswith("this mptui reads profiles of version 1")
 
 
 def test_all_faults_are_told_with_line_table_key_and_nearest_name(tmp_path):

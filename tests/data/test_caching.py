@@ -76,7 +76,7 @@ def test_memory_that_was_asked_for_is_taken_as_far_as_it_goes(memory: list[int])
 
 def test_what_was_asked_for_on_the_device_and_does_not_fit_whole_is_kept_in_memory(memory: list[int]) -> None:
     """Nothing smaller is kept in its place: that would change what is learnt."""
-    assert chosen(dataset(40_000), "device") == cache_policy.CacheChoice("device", "asked for")
+    assert chosen(dataset(40_000), "device") == cache_policy.CacheChoice("device", "requested")
     assert chosen(dataset(40_000), "device", resize=256).mode == "device"
     memory[1] = 32 * GIB
     short = chosen(dataset(40_000), "device")

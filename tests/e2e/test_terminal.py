@@ -52,7 +52,7 @@ def count(terminal: Terminal, kind: type[Event]) -> int:
     return sum(isinstance(event, kind) for event in journal(terminal))
 
 
-def start_training(terminal: Terminal, digit: str = "4", words: str = "A first run or a bug hunt") -> None:
+def start_training(terminal: Terminal, digit: str = "4", words: str = "A first run, or debugging") -> None:
     """From the first frame to the first step: the devices, a profile (4 is debug), and enter."""
     terminal.shows("workers")
     terminal.press("enter")
@@ -80,7 +80,7 @@ def test_a_run_from_the_first_frame_to_the_exit_code(terminal):
 def test_presets_switched_in_the_middle_lose_and_repeat_no_sample(terminal):
     environ = {"MPTUI_TRAINING_LR": "0.01", "MPTUI_DATA_AUGMENT": "none", "MPTUI_SPEED_COMPILE": "off"}
     program = terminal(environ=ENDLESS | environ)
-    start_training(program, "1", "Results quickly")
+    start_training(program, "1", "Quick results")
     program.until(lambda: count(program, EpochFinished) >= 20, "some epochs")
     for digit, words in (("2", "fast → stable"), ("4", "stable → debug")):
         program.press(digit)
@@ -238,7 +238,7 @@ def test_ctrl_z_in_a_headless_run_shows_the_cursor_until_it_goes_on(terminal):
         program.press("\x1a")
         program.until(lambda: is_stopped(psutil.Process(program.pid)), "the stop")
         program.read()
-        assert "suspended, and training with it; go on: fg" in program.text
+        assert "training is suspended; to continue: fg" in program.text
         assert program.modes()["25"] == b"h"
         steps = count(program, Step)
         os.kill(program.pid, signal.SIGCONT)

@@ -87,7 +87,7 @@ def test_the_precision_of_each_device(device, auto, bf16, fp16):
         ("fp16", cpu("avx2"), "16 to 36 times fp32's time (measured with torch 2.14"),
         ("fp16", cpu("amx_bf16"), "slower than fp32"),
         ("fp16", cpu("amx_bf16", "avx512_bf16", "avx512_fp16"), "44 times bf16's time"),
-        ("fp16", amd("gfx803"), "saves memory and no time"),
+        ("fp16", amd("gfx803"), "saves memory but no time"),
         ("bf16", INTEGRATED_XPU, "is emulated here"),
     ],
 )

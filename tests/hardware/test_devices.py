@@ -190,7 +190,8 @@ def test_why_the_default_is_not_the_first_gpu_is_a_sentence(driver):
     driver(h200(utilisation=93, used=100 * GIB), h200(uuid="GPU-b"))
 
     assert default_reason(look().devices) == (
-        "cuda:1 is the freest of 2 GPUs, and the default: cuda:0 is 93% busy and has 40.0 of 140.0 GiB free."
+        "cuda:1 has the most free capacity of 2 GPUs and is the default: "
+        "cuda:0 is 93% busy and has 40.0 of 140.0 GiB free."
     )
 
 
@@ -216,4 +217,4 @@ def test_what_a_card_does_not_tell_is_left_out(driver):
 
     activity = device_lines(machine.devices[0], recommend(machine.devices[0], cpus=8), machine)[1]
 
-    assert activity == "34 °C   no throttling   nobody else on it"
+    assert activity == "34 °C   no throttling   no other processes"

@@ -50,7 +50,7 @@ def test_a_value_is_told_with_its_line_as_it_is_written_and_as_it_would_be(file,
     setting = next(s for s in settings.values if s.keys[-1] == "amp")
     assert settings.place(setting) == f"{settings.path}:2"
     assert settings.written(setting) == written
-    assert settings.mended(setting, "True") == mended
+    assert settings.corrected(setting, "True") == mended
 
 
 def test_python_is_parsed_and_never_run(file, tmp_path):
@@ -104,27 +104,27 @@ HOSTILE = {
     "object.yaml": ("x: !!python/object/apply:os.system ['touch ran']\n", "a tag is not allowed"),
     "name.yaml": ("x: !!python/name:os.system\n", "a tag is not allowed"),
     "own.yaml": ("x: !Thing {a: 1}\n", "a tag is not allowed"),
-    "bomb.yaml": (BOMB, "once its aliases are written out"),
-    "merge.yaml": (MERGE_BOMB, "once its aliases are written out"),
+    "bomb.yaml": (BOMB, "with expanded aliases"),
+    "merge.yaml": (MERGE_BOMB, "with expanded aliases"),
     "cycle.yaml": ("a: &a [*a]\n", "contains itself"),
-    "large.yaml": (b"a: 1\n" * (2 << 20), "larger than any configuration"),
+    "large.yaml": (b"a: 1\n" * (2 << 20), "too large for a configuration"),
     "binary.yaml": (os.urandom(64) + b"\xff\xfe", "not UTF-8 text"),
     "nul.yaml": ("a: 1\0\n", "binary"),
     "bell.yaml": ("a: \x07\n", "not YAML"),
     "broken.yaml": ("a: [1, 2\nb: 3\n", "not YAML"),
     "two.yaml": ("a: 1\n---\nb: 2\n", "not YAML"),
-    "list.yaml": ("- 1\n- 2\n", "no table"),
+    "list.yaml": ("- 1\n- 2\n", "not a table"),
     "deep.yaml": ("[" * 100_000, "nested too deeply"),
     "deep.json": ("[" * 100_000, "nested too deeply"),
     "deep.toml": ("a = " + "[" * 100_000, "nested too deeply"),
     "deep.py": ("a = " + "-" * 200_000 + "1", "nested too deeply"),
     "many.json": (json.dumps({"a": [1] * 30_000}), "more than"),
     "digits.json": ('{"a": ' + "1" * 5_000 + "}", "not JSON"),
-    "list.json": ("[]", "no table"),
+    "list.json": ("[]", "not a table"),
     "broken.json": ('{"a": 1,}', "not JSON"),
     "broken.toml": ("a = \n", "not TOML"),
     "broken.py": ("a = (\n", "not Python"),
-    "train.pickle": (b"\x80\x04.", "not a kind of file"),
+    "train.pickle": (b"\x80\x04.", "unknown kind of file"),
 }
 
 

@@ -170,7 +170,7 @@ def test_what_holds_a_gpu_back_is_advice(gpu, word, driver):
         ("raise RuntimeError('half installed')", "half installed"),
         ("import os; os.kill(os.getpid(), 4)", "SIGILL"),
         ("import os; os._exit(3)", "can't be used"),
-        ("import time; time.sleep(600)", "has not answered"),
+        ("import time; time.sleep(600)", "has not responded"),
     ],
     ids=["import", "error", "crash", "exit", "hang"],
 )

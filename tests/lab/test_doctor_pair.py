@@ -44,7 +44,7 @@ def errors(findings):
 
 def test_the_pair_before_the_mend_is_a_conflict_with_the_line_to_change(told, tmp_path):
     (conflict,) = errors(told(BEFORE))
-    assert conflict.what.startswith("precision is said twice and differently")
+    assert conflict.what.startswith("conflicting precision settings")
     assert f"{tmp_path}/train.yaml:2 has amp: False, fp16: False (fp32)" in conflict.what
     assert f"{tmp_path}/acc.yaml:4 has mixed_precision: bf16" in conflict.what
     assert f"write `amp: True` in {tmp_path}/train.yaml:2" in conflict.do
@@ -134,7 +134,7 @@ def test_what_is_said_twice_must_be_said_alike(told, training, precision, agrees
 )
 def test_a_file_that_contradicts_itself_is_told_first(told, training):
     (found,) = errors(told(training))
-    assert "said twice and differently" in found.what
+    assert "conflicting precision settings" in found.what
     assert "acc.yaml" not in found.what
 
 

@@ -217,7 +217,7 @@ def test_more_seeds_put_the_noise_beside_the_difference(result):
     [
         ({"status": "diverged"}, "ended as diverged"),
         ({"status": "out_of_memory"}, "ended as out of memory"),
-        ({"precision": {"used": "fp32"}}, "went on in fp32"),
+        ({"precision": {"used": "fp32"}}, "fell back to fp32"),
     ],
 )
 def test_a_precision_that_did_not_hold_out_differs_whatever_its_metric(result, changes, word):

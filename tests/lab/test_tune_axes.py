@@ -176,8 +176,8 @@ def test_gains_that_come_to_nothing_together_are_not_saved():
 def test_the_evidence_names_ratio_rounds_failures_and_what_there_was_no_time_for():
     told = "\n".join(outcome.evidence(tunable(device()).plan, done(), outcome.TuneCost(90, 12), 8))
 
-    assert "precision.mode: fp16 in force; fp16 1.21 times (" in told
+    assert "precision.mode: fp16 chosen; fp16 1.21 times (" in told
     assert "3 rounds" in told
-    assert "fp32 is out: out of memory" in told
-    assert "no time to measure data.cache" in told
+    assert "fp32 eliminated: out of memory" in told
+    assert "Not measured for lack of time, as in the profile: data.cache" in told
     assert "12 runs in 1.5 minutes" in told

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from mptui.config.schema import ModelConfig
-from mptui.models.convolutions import has_idle_taps, mend_convolutions
+from mptui.models.convolutions import guard_convolutions, has_idle_taps
 from mptui.models.zoo import build
 
 
@@ -55,7 +55,7 @@ def weight_gradient(conv, images, dtype):
 def test_bf16_gradients_are_those_of_fp32_on_a_tiny_image(kernel, stride, side):
     torch.manual_seed(0)
     conv = nn.Conv2d(256, 512, kernel, stride=stride, padding=kernel // 2, bias=False)
-    mend_convolutions(conv)
+    guard_convolutions(conv)
     images = torch.randn(8, 256, side, side)
     expected = weight_gradient(conv, images, torch.float32).clone()
     for _ in range(3):
@@ -65,7 +65,7 @@ def test_bf16_gradients_are_those_of_fp32_on_a_tiny_image(kernel, stride, side):
 
 def test_larger_images_stay_in_bf16():
     conv = nn.Conv2d(3, 8, 3, stride=2, padding=1)
-    mend_convolutions(conv)
+    guard_convolutions(conv)
     with torch.autocast("cpu", torch.bfloat16):
         assert conv(torch.randn(2, 3, 8, 8)).dtype == torch.bfloat16
         assert conv(torch.randn(2, 3, 1, 1)).dtype == torch.float32

@@ -67,11 +67,11 @@ def test_a_run_takes_the_freest_gpu_and_says_so():
     plan = plan_run(Request(), two_gpus(0.93, 0.0))
 
     assert plan.device.torch_name == "cuda:1"
-    assert "cuda:1 is the freest of 2 GPUs" in plan.notes[0]
+    assert "cuda:1 has the most free capacity" in plan.notes[0]
 
 
 def test_a_run_that_names_its_gpu_keeps_it_however_busy_it_is():
     plan = plan_run(Request(flags={"hardware.device": ("--device", "cuda:0")}), two_gpus(0.93, 0.0))
 
     assert plan.device.torch_name == "cuda:0"
-    assert not any("freest" in note for note in plan.notes)
+    assert not any("most free" in note for note in plan.notes)

@@ -45,7 +45,7 @@ def run_started(**changes) -> RunStarted:
         "device_name": "NVIDIA H200",
         "precision_requested": "fp16",
         "precision": "fp16",
-        "precision_reason": "asked for; native here",
+        "precision_reason": "requested; native here",
         "tf32": True,
         "channels_last": True,
         "compile_mode": "max-autotune",

@@ -51,9 +51,9 @@ async def test_each_device_has_a_card_and_the_chosen_one_tells_everything(two_ca
         "40 %",
         "77 of 700 W",
         "34 °C   1,980 MHz",
-        "no throttling   nobody else on it",
+        "no throttling   no other processes",
         "fp16 native   bf16 native   TF32 native",
-        "use bf16: native here, and needs no loss scaling",
+        "use bf16: native here, without loss scaling",
         "profile fast   batch 64 (a ResNet)",
         "cuda:1  Tesla T4",
         "6.0 of 15.0 GiB used",
@@ -69,7 +69,7 @@ async def test_each_device_has_a_card_and_the_chosen_one_tells_everything(two_ca
 async def test_the_freest_card_is_chosen_at_first_and_the_reason_told(two_cards):
     two_cards.gpus[0].used, two_cards.gpus[0].utilisation = 135 * GIB, 93
     async with cockpit((120, 36)) as (app, pilot, _):
-        await until(app, pilot, "cuda:1 is the freest of 2 GPUs")
+        await until(app, pilot, "cuda:1 has the most free capacity")
         await pilot.press("enter")
         await until(app, pilot, "cuda:1  Tesla T4   9.0 GiB free")
 
@@ -94,7 +94,7 @@ async def test_gauges_follow_the_device(two_cards):
 
 async def test_a_machine_without_a_driver_says_so_and_offers_the_cpu():
     async with cockpit() as (app, pilot, _):
-        await until(app, pilot, "There is no NVIDIA driver on this machine.")
+        await until(app, pilot, "This machine has no NVIDIA driver.")
         await until(app, pilot, "use ")
         assert "cpu  " in frame(app)
 

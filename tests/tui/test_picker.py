@@ -72,11 +72,11 @@ async def test_a_profile_is_told_in_words_and_in_values(environ):
         await pilot.press("4")
         await until(app, pilot, "detect_anomaly          true         profile (false)")
         debug = frame(app)
-    assert "Results quickly" in first
-    assert "precision  bf16  native here, and needs no loss scaling" in first
+    assert "Quick results" in first
+    assert "precision  bf16  native here, without loss scaling" in first
     assert "batch      64  64 an optimizer step" in first
-    assert "precision  fp32  asked for" in debug
-    assert "Let autograd name the operation that made a NaN" in debug
+    assert "precision  fp32  requested" in debug
+    assert "anomaly detection: names the operation" in debug
 
 
 async def test_the_precision_is_that_of_the_device(environ):
@@ -150,7 +150,7 @@ async def test_saving_makes_a_profile_of_how_to_train_and_not_on_what(environ):
         await pilot.pause()
         await write(pilot, "../mine")
         await pilot.press("enter")
-        await until(app, pilot, "can't be a profile's name")
+        await until(app, pilot, "is not a valid profile name")
         await write(pilot, "mine")
         await pilot.press("enter")
         await until(app, pilot, "mine")
@@ -249,7 +249,7 @@ async def test_a_key_after_tab_in_one_go_goes_where_the_tab_leads(environ):
         await pilot.pause()
         for key, letter in (("tab", "\t"), ("4", "4")):
             app.post_message(Key(key, letter))
-        await until(app, pilot, "precision  fp32  asked for")
+        await until(app, pilot, "precision  fp32  requested")
         assert screen.picked.profile == "debug"
         assert screen.picked.epochs == ""
 

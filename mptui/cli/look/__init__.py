@@ -1,1 +1,1 @@
-"""Commands that look: detect, profiles, doctor."""
+"""Commands that inspect: detect, profiles, doctor."""

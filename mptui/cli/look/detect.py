@@ -1,4 +1,4 @@
-"""`mptui detect`: the devices of this machine, what they can do, and what to use."""
+"""`mptui detect`: the devices of this machine, their capabilities and recommended settings."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,10 +20,10 @@ def app_command(app: typer.Typer) -> None:
 def detect(
     as_json: o.Json = False,
     with_torch: Annotated[
-        bool, typer.Option("--torch/--no-torch", help="Also ask torch what it can use (takes seconds).")
+        bool, typer.Option("--torch/--no-torch", help="Also query torch (takes seconds).")
     ] = True,
 ) -> None:
-    """Show the devices, what they can do, and what to use."""
+    """Show the devices, their capabilities and recommended settings."""
     from mptui.hardware.devices import find_machine
 
     machine = find_machine(with_torch)

@@ -1,4 +1,4 @@
-"""`mptui doctor`: is this machine, this data, this configuration in order; do two configurations agree."""
+"""`mptui doctor`: checks machine, data and configuration, and compares two configurations."""
 
 import shutil
 import sys
@@ -23,17 +23,17 @@ _Config = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="A training configuration (.yaml, .toml, .json, .py) to hold against accelerate's.",
+        help="A training configuration (.yaml, .toml, .json, .py) to compare with accelerate's.",
     ),
 ]
 _Accelerate = Annotated[
     Path | None,
     typer.Option(
-        "--accelerate", metavar="FILE", help="Accelerate's file; otherwise the one at its usual place."
+        "--accelerate", metavar="FILE", help="Accelerate's configuration file; default: its usual location."
     ),
 ]
 _Torch = Annotated[
-    bool, typer.Option("--torch/--no-torch", help="Also try torch on each device (takes seconds).")
+    bool, typer.Option("--torch/--no-torch", help="Also test torch on each device (takes seconds).")
 ]
 
 
@@ -61,9 +61,9 @@ def doctor(
 ) -> int:
     """Check the machine, the data and the configuration.
 
-    With a second configuration, the differences between the two are checked as well.
+    Given a second configuration, also check the differences between the two.
 
-    Ends with 0 where nothing is an error, 2 for the machine or a configuration, 3 for data, 7 for the disk.
+    Exit code: 0 without errors, 2 for the machine or a configuration, 3 for data, 7 for the disk.
     """
     from mptui.lab.doctor.examine import Question, examine
     from mptui.lab.doctor.findings import exit_code
@@ -85,7 +85,7 @@ def doctor(
     else:
         _show(findings)
         print_next(
-            "mptui run --profile fast" if code == 0 else "mend what is an error, and ask again: mptui doctor"
+            "mptui run --profile fast" if code == 0 else "fix the errors, then check again: mptui doctor"
         )
     return code
 
@@ -103,7 +103,7 @@ def _document(findings: list["Finding"], code: int) -> dict[str, object]:
 
 
 def _show(findings: list["Finding"]) -> None:
-    """Each finding as a line of what it is, and below it what to do."""
+    """Print each finding in a line, with the remedy below it."""
     from mptui.lab.doctor.findings import AREAS
 
     for area in AREAS:
@@ -114,15 +114,15 @@ def _show(findings: list["Finding"]) -> None:
             typer.secho(f"  {finding.state:<6}  ", fg=_COLOURS[finding.state], nl=False)
             typer.echo(finding.what)
             if finding.do:
-                typer.echo(f"          do: {finding.do}")
+                typer.echo(f"         fix: {finding.do}")
     errors = sum(finding.state == "error" for finding in findings)
     advised = sum(finding.state == "advice" for finding in findings)
-    typer.echo(f"{errors} error(s), {advised} piece(s) of advice, {len(findings) - errors - advised} ok")
+    typer.echo(f"{errors} errors, {advised} suggestions, {len(findings) - errors - advised} ok")
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr while files are looked at; nothing where stderr is no terminal."""
+    """Show a bar on stderr while files are checked; nothing if stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
@@ -131,5 +131,5 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
     from mptui.cli.output import console
 
     with Progress(console=console(file=sys.stderr), transient=True) as bar:
-        task = bar.add_task("looking at the files", total=None, visible=False)
+        task = bar.add_task("checking files", total=None, visible=False)
         yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)

@@ -25,7 +25,7 @@ def app_command(app: typer.Typer) -> None:
 
 @profiles.callback(invoke_without_command=True)
 def without_command(ctx: typer.Context) -> None:
-    """List, show, check and copy profiles: how to train."""
+    """List, show, check and copy profiles."""
     if ctx.invoked_subcommand is None:
         list_all()
 
@@ -53,7 +53,7 @@ def list_all(as_json: o.Json = False) -> None:
 
 @profiles.command()
 def show(name: _NameOrFile) -> None:
-    """Print a profile as it is written."""
+    """Print the file of a profile."""
     from mptui.config.profiles import find_profile
     from mptui.config.validate import read_document
 
@@ -65,7 +65,7 @@ def show(name: _NameOrFile) -> None:
 
 @profiles.command()
 def validate(name: _NameOrFile) -> None:
-    """Print ok, or all that is wrong with a profile."""
+    """Check a profile: print ok, or all its faults."""
     from mptui.config.merge import check_profile
 
     check_profile(name, os.environ)

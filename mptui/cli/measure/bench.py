@@ -1,4 +1,4 @@
-"""`mptui bench`: what each precision and speed setting is worth on this device, model and data."""
+"""`mptui bench`: measures the effect of each precision and speed setting."""
 
 import os
 import time
@@ -22,33 +22,34 @@ _PROFILE = "stable"
 
 Rounds = Annotated[
     int,
-    typer.Option("--rounds", metavar="N", min=1, help="How often all is measured; 6 or more make it sure."),
+    typer.Option("--rounds", metavar="N", min=1, help="Measurement rounds; use 6 or more."),
 ]
 Seconds = Annotated[
     float,
     typer.Option(
-        "--seconds", metavar="S", min=0.1, callback=o.finite, help="Training that is timed, each time."
+        "--seconds", metavar="S", min=0.1, callback=o.finite, help="Seconds of training per measurement."
     ),
 ]
 Minutes = Annotated[
     float | None,
     typer.Option(
-        "--minutes", metavar="N", min=0.1, callback=o.finite, help="End by then, with what is measured."
+        "--minutes", metavar="N", min=0.1, callback=o.finite, help="Time limit; partial results are shown."
     ),
 ]
 Only = Annotated[
     str | None,
     typer.Option(
-        "--only", metavar="NAME,…", help="These switches alone (names as in --json, without + or -)."
+        "--only", metavar="NAME,…", help="Measure only these settings (names in --json, without + or -)."
     ),
 ]
 Against = Annotated[
-    str | None, typer.Option("--against", metavar="guides", help="Hold what guides promise beside it.")
+    str | None,
+    typer.Option("--against", metavar="guides", help="Show the claims of guides next to the results."),
 ]
 Table = Annotated[
     str | None,
     typer.Option(
-        "--table", metavar="guides", help="The guides' networks by number format, in place of one model."
+        "--table", metavar="guides", help="Measure the networks of a guide's table instead of one model."
     ),
 ]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")]
@@ -78,13 +79,13 @@ def bench(
     as_json: o.Json = False,
     markdown: Markdown = False,
 ) -> int:
-    """Measure what each precision and speed setting is worth here.
+    """Measure the effect of each precision and speed setting on this machine.
 
-    Each is added alone to the plain FP32 loop, and left out of all of them together.
+    Each setting is added to the plain FP32 loop, and removed from all settings combined.
     """
     began = time.monotonic()
     if against not in {None, "guides"}:
-        raise ConfigError(f"--against {against}: there are only the guides", hint="use --against guides")
+        raise ConfigError(f"--against {against}: unknown claims", hint="use --against guides")
     if table is not None:
         check_table(table, {"--model": model, "--data": data, "--profile": profile})
         return guides_table(
@@ -104,14 +105,14 @@ def bench(
     with Measurer(os.environ) as measurer:
         budget_s = inf if minutes is None else 60 * minutes - (time.monotonic() - began)
         lab = _ablation(request, plan, only, measurer, seconds, budget_s)
-        _tell_time(lab, rounds, minutes)
+        _print_time(lab, rounds, minutes)
         interrupted = lab.measure_rounds(rounds, _Progress(lab, rounds))
     document = _document(plan, lab, seconds, claims=against is not None)
     if as_json:
         print_json(document)
     else:
         show(lab, document, claims=against is not None, markdown=markdown)
-        print_next("mptui run --profile fast   # or a profile with the settings that pay here")
+        print_next("mptui run --profile fast   # or a profile with the settings that are faster here")
     return 130 if interrupted else 0
 
 
@@ -153,18 +154,18 @@ def _document(plan: "Plan", lab: "AblationRun", seconds: float, *, claims: bool)
     }
 
 
-def _tell_time(lab: "AblationRun", rounds: int, minutes: float | None) -> None:
+def _print_time(lab: "AblationRun", rounds: int, minutes: float | None) -> None:
     """Print how long it will take, before it starts."""
     from mptui import format as fmt
 
     expected_s = lab.expected_s(rounds)
     what = f"{rounds} round{'s' if rounds > 1 else ''} of {len(lab.rows)} variants"
-    told = f"about {fmt.duration(expected_s)}: {what}"
+    line = f"about {fmt.duration(expected_s)}: {what}"
     if minutes is None:
-        told += "; for less: --minutes N, --only NAME,… or fewer --rounds"
+        line += "; to shorten: --minutes N, --only NAME,… or fewer --rounds"
     elif expected_s > 60 * minutes:
-        told += f"; ends after {fmt.duration(60 * minutes)} with what is measured by then"
-    typer.echo(told, err=True)
+        line += f"; ends after {fmt.duration(60 * minutes)} with partial results"
+    typer.echo(line, err=True)
 
 
 class _Progress:

@@ -93,7 +93,7 @@ def show(lab: "AblationRun", document: dict[str, Any], *, claims: bool, markdown
         if row.failed not in {None, NO_TIME}:
             typer.echo(clean(f"{row.variant.title} was not measured: {row.failed}"))
     if untried := [row.variant.title for row in lab.rows if row.failed == NO_TIME]:
-        typer.echo(clean(f"there was no time to measure: {', '.join(untried)}", limit=1000))
+        typer.echo(clean(f"not measured for lack of time: {', '.join(untried)}", limit=1000))
 
 
 def _line(lab: "AblationRun", row: "Row", fastest: float) -> list[str]:

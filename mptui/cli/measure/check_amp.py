@@ -1,4 +1,4 @@
-"""`mptui check-amp`: which precision is safe for this model, layer by layer."""
+"""`mptui check-amp`: checks layer by layer which precision is safe for a model."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,10 +15,10 @@ FORMAT_VERSION = 1
 LAYERS_SHOWN = 10
 _VERDICTS = {"as fp32": "safe", "as rounding": "safe as rounding", "not safe": "not safe"}
 
-_Batches = Annotated[int, typer.Option("--batches", metavar="N", min=1, help="Batches that are tried.")]
+_Batches = Annotated[int, typer.Option("--batches", metavar="N", min=1, help="Number of batches to check.")]
 _Save = Annotated[
     str | None,
-    typer.Option("--save", metavar="NAME|FILE", help="Write what it advises as a profile."),
+    typer.Option("--save", metavar="NAME|FILE", help="Save the recommendation as a profile."),
 ]
 
 
@@ -42,9 +42,9 @@ def check_amp(
     save: _Save = None,
     as_json: o.Json = False,
 ) -> int:
-    """Find which of fp32, bf16 and fp16 is safe for your model.
+    """Check which of fp32, bf16 and fp16 is safe for your model.
 
-    It is tried on your data; layers that need fp32 are named.
+    Runs the model on your data and names the layers that need fp32.
     """
     from mptui.hardware.memory import keep_freed_memory
     from mptui.runs.planning.plan import plan_run
@@ -65,7 +65,7 @@ def check_amp(
         typer.echo(f"Saved: {path}", err=True)
         print_next(f"mptui run --profile {save}")
     else:
-        print_next("write that as a profile: mptui check-amp … --save NAME")
+        print_next("save it as a profile: mptui check-amp … --save NAME")
     return 0
 
 
@@ -73,9 +73,9 @@ def _save(where: str, report: "AmpReport", plan: "Plan") -> str:
     from mptui.config.save import place_of, profile_text, write_profile
 
     used = report.checked[report.use]
-    islands = f", {len(used.fp32_layers)} layers in fp32" if used.fp32_layers else ""
-    description = f"{report.model} in {report.use}{islands}: as check-amp advises"
-    # a profile says how to train, not what on; the names of layers are this network's
+    fp32_layers = f", {len(used.fp32_layers)} layers in fp32" if used.fp32_layers else ""
+    description = f"{report.model} in {report.use}{fp32_layers}: recommended by check-amp"
+    # a profile doesn't name model and data; the layers are those of this network
     data = type(plan.config.data)(image_size=plan.config.data.image_size)
     config = report.config(plan.config).model_copy(update={"data": data})
     return str(write_profile(place_of(where), profile_text(config, description)))
@@ -128,9 +128,9 @@ def _show(report: "AmpReport") -> None:
         typer.echo(clean(f"{layer.name[-40:]:<{width}}{layer.part:<10}{sizes}{turned}{fault}"))
     if len(rows) > LAYERS_SHOWN:
         typer.echo(f"and {len(rows) - LAYERS_SHOWN} more, with less at risk")
-    typer.echo("lost: values that fp16 can't hold whole")
-    typer.echo("gradients, bf16, fp16: cosine of the gradient to fp32's")
-    typer.echo("rounding: the same of fp32 on images and weights rounded to that format\n")
+    typer.echo("lost: values outside fp16's range of full precision")
+    typer.echo("gradients, bf16, fp16: cosine similarity to the fp32 gradient")
+    typer.echo("rounding: that of fp32 with images and weights rounded to the format\n")
     for checked in list(report.checked.values())[1:]:
         typer.echo(clean(f"{checked.precision}: {_VERDICTS[checked.verdict]}: {checked.why}"))
         if checked.safe and checked.fp32_layers:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _LIMIT_S = 90.0
-"""A format that a processor emulates can take minutes a step: then that is what the table says."""
+"""Time limit of a measurement: a format that a CPU emulates can take minutes per step."""
 
 
 def check_table(table: str, given: dict[str, str | None]) -> None:
@@ -31,11 +31,11 @@ def check_table(table: str, given: dict[str, str | None]) -> None:
         ConfigError: There is no such table, or it was combined with a flag that it has no use for.
     """
     if table != "guides":
-        raise ConfigError(f"--table {table}: there is only the guides'", hint="use --table guides")
+        raise ConfigError(f"--table {table}: unknown table", hint="use --table guides")
     taken = [flag for flag, value in given.items() if value is not None]
     if taken:
         raise ConfigError(
-            f"--table guides with {', '.join(taken)}: the table has networks and data of its own",
+            f"--table guides with {', '.join(taken)}: the table has its own networks and data",
             hint="leave it out, or measure your own model without --table",
         )
 
@@ -77,14 +77,14 @@ def guides_table(
         print_json(document)
     else:
         _show(document, markdown=markdown)
-        print_next("your own model, switch by switch: mptui bench --model NAME --data DATA --against guides")
+        print_next("measure your model: mptui bench --model NAME --data DATA --against guides")
     return 130 if interrupted else 0
 
 
 def _measured(
     subject: "Subject", request: "Request", measurer: "Measurer", rounds: int, seconds: float
 ) -> tuple[dict[str, Any], bool]:
-    """A row of the table, and whether ctrl+c cut it short: what was measured is still worth showing."""
+    """Return a row of the table, and whether ctrl+c interrupted it; partial results are shown."""
     from mptui.lab.bench.bench import AblationRun
     from mptui.lab.bench.guides_table import described, formats
     from mptui.lab.bench.measure import Effort, endless
@@ -116,7 +116,7 @@ def _show(document: dict[str, Any], *, markdown: bool) -> None:
 
 
 def _lines(row: dict[str, Any]) -> list[list[str]]:
-    """A line for each format of a network; the first names it."""
+    """Return one line per format of a network; the first names the network."""
     base, *others = row["formats"]
     rate = base["samples_per_second"]
     first = [

@@ -1,4 +1,4 @@
-"""`mptui parity`: FP32 and a 16-bit precision trained from one seed, and whether they end alike."""
+"""`mptui parity`: trains in FP32 and in 16 bits from the same seeds and compares the accuracy."""
 
 import os
 import signal
@@ -20,9 +20,11 @@ _DISAGREES = 1
 
 _Seeds = Annotated[
     int,
-    typer.Option("--seeds", metavar="N", help="Train both with N seeds, from --seed on.", show_default=True),
+    typer.Option(
+        "--seeds", metavar="N", help="Train both with N seeds, starting at --seed.", show_default=True
+    ),
 ]
-_Strict = Annotated[bool, typer.Option("--strict", help="End with 1 unless the two are shown to agree.")]
+_Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 unless both are shown to agree.")]
 
 
 def app_command(app: typer.Typer) -> None:
@@ -55,9 +57,9 @@ def parity(
 ) -> int:
     """Compare the accuracy of a precision with that of FP32.
 
-    Both are trained from one seed and on one order of the samples.
-    FP32 is trained without TF32, whose products have 10 bits.
-    Asked again with the same --name it goes on where it stopped; more --seeds are added to those done.
+    Both train from the same seed, with the same order of samples.
+    FP32 trains without TF32, whose products have 10 bits.
+    Run again with the same --name, it continues where it stopped; further --seeds are added.
     """
     from mptui.lab.parity.pieces import Stop, make_folder, plan_comparison
 
@@ -70,13 +72,13 @@ def parity(
     folder = make_folder(comparison, runs_dir, name)
     outcomes = _train(comparison, folder, stop, quiet=quiet or as_json)
     if stop.signal is not None and len(outcomes) < 2 * seeds:
-        print_next(f"go on where it stopped: the same command with --name {folder.name}")
+        print_next(f"continue: the same command with --name {folder.name}")
         return 128 + stop.signal
-    return _tell(folder, comparison, outcomes, as_json=as_json, strict=strict)
+    return _report(folder, comparison, outcomes, as_json=as_json, strict=strict)
 
 
 def _catch_signals(stop: "Stop") -> None:
-    """As a run does: SIGINT and SIGTERM save and stop, a closed terminal ends nothing."""
+    """Handle signals as a run does: SIGINT and SIGTERM save and stop, SIGHUP is ignored."""
 
     def asked(number: int, _frame: FrameType | None) -> None:
         if stop.signal is not None and not stop.training:
@@ -104,7 +106,7 @@ def _train(comparison: "Comparison", folder: Path, stop: "Stop", *, quiet: bool)
     return outcomes
 
 
-def _tell(
+def _report(
     folder: Path, comparison: "Comparison", outcomes: "list[TrainingResult]", *, as_json: bool, strict: bool
 ) -> int:
     from mptui.codec import finite_json

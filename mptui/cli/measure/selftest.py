@@ -1,4 +1,4 @@
-"""`mptui selftest`: kill, resume and compare, on this disk and device."""
+"""`mptui selftest`: kills, resumes and compares runs on this disk and device."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mptui.lab.crash.kills import Tally
     from mptui.lab.crash.selftest import SelftestReport
 
-Kills = Annotated[int, typer.Option("--kills", metavar="N", min=2, help="How often a run is killed.")]
+Kills = Annotated[int, typer.Option("--kills", metavar="N", min=2, help="Number of kills.")]
 
 
 def app_command(app: typer.Typer) -> None:
@@ -27,7 +27,7 @@ def selftest(
     kills: Kills = 12,
     as_json: o.Json = False,
 ) -> int:
-    """Kill small runs, and check that nothing of them is lost.
+    """Kill and resume small runs, and check that they lose nothing.
 
     Half of the kills happen inside a save.
     """
@@ -42,8 +42,8 @@ def selftest(
     if not report.tally.sound:
         raise RunDirectoryError(
             f"{runs_dir}: {len(report.tally.damaged)} damaged checkpoints, "
-            f"{len(report.tally.differing)} runs that ended otherwise",
-            hint="look at this disk (dmesg, smartctl), and try another with --runs-dir",
+            f"{len(report.tally.differing)} runs with other results",
+            hint="check this disk (dmesg, smartctl), and try another with --runs-dir",
         )
     if not as_json:
         print_next("train: mptui run")

@@ -1,4 +1,4 @@
-"""`mptui tune`: finds the settings that suit this machine, model and data, and saves them as a profile."""
+"""`mptui tune`: measures the fastest settings for a model and data, and saves them as a profile."""
 
 import contextlib
 import os
@@ -26,14 +26,14 @@ _Minutes = Annotated[
         metavar="N",
         min=0.1,
         callback=o.finite,
-        help="Time that it may take; more makes it surer.",
+        help="Time limit; more time gives more certain results.",
     ),
 ]
 _Save = Annotated[
     str | None,
-    typer.Option("--save", metavar="NAME|FILE", help="Where to save the profile; else it is printed."),
+    typer.Option("--save", metavar="NAME|FILE", help="Profile to save; default: print it."),
 ]
-_Force = Annotated[bool, typer.Option("--force", help="Replace a profile of that name.")]
+_Force = Annotated[bool, typer.Option("--force", help="Replace an existing profile.")]
 
 
 def app_command(app: typer.Typer) -> None:
@@ -59,11 +59,11 @@ def tune(
     as_json: o.Json = False,
     quiet: o.Quiet = False,
 ) -> int:
-    """Find the fastest settings by short runs of your own training.
+    """Find the fastest settings by short runs of your training.
 
     Precision, micro-batch, workers, cache, compile mode and more are measured.
-    What you set by a flag stays, and what was not measured is as in the profile. Stopped before its time, it
-    saves the best so far; nothing is saved that was not measured to be better.
+    Settings given by flags are kept; others that were not measured stay as in the profile. Stopped early, it
+    saves the best so far. Only settings that were measured to be better are saved.
     """
     signals = Signals()
     from mptui.config.save import check_free, place_of
@@ -81,12 +81,12 @@ def tune(
     cpus = usable_cpus()
     with Measurer(os.environ, lambda: signals.stop_asked) as measurer:
         tuning = Tuning(
-            plan, measurer, seconds=60 * minutes, cpus=cpus, tell=lambda line: _tell(line, tuning, quiet)
+            plan, measurer, seconds=60 * minutes, cpus=cpus, tell=lambda line: _progress(line, tuning, quiet)
         )
-        with contextlib.suppress(StoppedError):  # what was found until then is worth saving
+        with contextlib.suppress(StoppedError):  # partial results are saved
             tuning.go()
     if tuning.search is None:
-        typer.echo("ended before anything was measured; nothing is saved", err=True)
+        typer.echo("ended before the first measurement; no profile saved", err=True)
         signals.leave_if_stopped()
         print_next("give it more time: --minutes N")
         return 1
@@ -95,7 +95,7 @@ def tune(
     return 0
 
 
-def _tell(line: str, tuning: "Tuning", quiet: bool) -> None:
+def _progress(line: str, tuning: "Tuning", quiet: bool) -> None:
     if not quiet:
         left = int(tuning.clock.left())
         typer.echo(f"{left // 60}:{left % 60:02} left  {clean(line, limit=400)}", err=True)
@@ -126,7 +126,7 @@ def _report(
     else:
         path = None
         profile = plan.resolved.profile
-        typer.echo(f"nothing was measured to be better than {profile}: no profile is made", err=True)
+        typer.echo(f"no setting was measured to be better than {profile}: no profile saved", err=True)
     if path is not None and text is not None:
         replaced = path.exists()
         write_profile(path, text, replace=force)

@@ -1,4 +1,4 @@
-"""`mptui attach`: the live screen of a run in another process, or of one that has ended."""
+"""`mptui attach`: the live screen of a run in another process, or of a finished run."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,12 +13,12 @@ Run = Annotated[
     str | None,
     typer.Argument(
         metavar="RUN",
-        help="A run's name, the start of it, or its directory; else the one that is running, or the newest.",
+        help="Name of a run, its start, or its directory; default: the running or the newest run.",
         show_default=False,
         autocompletion=completion.runs,
     ),
 ]
-Readonly = Annotated[bool, typer.Option("--readonly", help="Only watch: no key reaches the run.")]
+Readonly = Annotated[bool, typer.Option("--readonly", help="Only watch: keys don't control the run.")]
 
 
 def app_command(app: typer.Typer) -> None:
@@ -27,7 +27,7 @@ def app_command(app: typer.Typer) -> None:
 
 
 def attach(run: Run = None, readonly: Readonly = False, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR) -> int:
-    """Watch and steer a run; `q` leaves the screen and not the run. Any number may watch."""
+    """Watch and control a run. `q` closes the screen; the run continues."""
     from mptui.runs.store.directory import check_version, find_run
     from mptui.tui.terminal.stdio import check_terminal
     from mptui.tui.terminal.supervisor import guarded
@@ -39,7 +39,7 @@ def attach(run: Run = None, readonly: Readonly = False, runs_dir: o.RunsDir = o.
     def show(_part: object) -> int:
         from mptui.runs.remote.attached_run import AttachedRun
 
-        source = AttachedRun(path, readonly=readonly).start()  # reads while the screen is being loaded
+        source = AttachedRun(path, readonly=readonly).start()  # reads while the screen's modules load
         from mptui.tui.attach import open_attached
 
         return open_attached(source)
@@ -48,11 +48,11 @@ def attach(run: Run = None, readonly: Readonly = False, runs_dir: o.RunsDir = o.
 
 
 def _running_or_newest(folder: Path) -> Path:
-    """The only run that is running, else the newest.
+    """Return the run that is running, else the newest.
 
     Raises:
-        ConfigError: Several are running.
-        RunDirectoryError: There is none at all.
+        ConfigError: Several runs are running.
+        RunDirectoryError: The folder has no runs.
     """
     from mptui.runs.store.directory import list_runs, read_summary, started_of
     from mptui.runs.store.lock import is_held
@@ -60,7 +60,7 @@ def _running_or_newest(folder: Path) -> Path:
     found = list_runs(folder)
     if not found:
         raise RunDirectoryError(
-            f"there are no runs in {folder}", hint="--runs-dir says where; start one: mptui run"
+            f"no runs in {folder}", hint="name their folder with --runs-dir, or start a run: mptui run"
         )
     running = [path for path in found if is_held(path)]
     if len(running) > 1:

@@ -1,4 +1,4 @@
-"""`mptui resume`: go on with a run where it stopped."""
+"""`mptui resume`: continue a run from its newest checkpoint."""
 
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mptui.runs.planning.plan import Request
 
 
-NoTui = Annotated[bool, typer.Option("--no-tui", help="Show lines and a bar, not the live screen.")]
+NoTui = Annotated[bool, typer.Option("--no-tui", help="Print progress instead of showing the live screen.")]
 
 
 def app_command(app: typer.Typer) -> None:
@@ -38,7 +38,7 @@ def resume(
 ) -> int:
     """Resume a run from its newest checkpoint.
 
-    A run that was stopped in the middle of an epoch continues there. On a terminal it has the live screen.
+    Continues in the middle of an epoch if the run stopped there. Shows the live screen on a terminal.
     """
     from mptui.runs.store.directory import CONFIG, check_version, find_run
     from mptui.tui.terminal.stdio import has_terminal

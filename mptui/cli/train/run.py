@@ -1,4 +1,4 @@
-"""`mptui run`: a training run without a screen."""
+"""`mptui run`: trains without the live screen."""
 
 from functools import partial
 from pathlib import Path
@@ -45,10 +45,10 @@ def run(
     as_json: o.Json = False,
     quiet: o.Quiet = False,
 ) -> int:
-    """Train, and write a run directory that says what happened."""
+    """Train, and record the run in a run directory."""
     request = o.request_of(ctx)
     if resume and name is None:
-        raise ConfigError("--resume: of which run?", hint="name it with --name, or use: mptui resume RUN")
+        raise ConfigError("--resume needs --name", hint="name the run with --name, or use: mptui resume RUN")
     if dry_run:
         return _dry_run(request)
     train = partial(_train, request, runs_dir, name, resume, detach or isolate)
@@ -91,21 +91,23 @@ def _train(
     from mptui.runs.session.unstarted import discard_unstarted
     from mptui.runs.store.directory import check_name, create_run
 
-    check_inputs(plan)  # a mistake is told before there is a directory
+    check_inputs(plan)  # reports mistakes before a directory is created
     signals.leave_if_stopped()
     if name is not None:
         check_name(name)
-    goes_on = resume and (runs_dir / str(name)).is_dir()
+    resumes = resume and (runs_dir / str(name)).is_dir()
     path = (
         runs_dir / str(name)
-        if goes_on
+        if resumes
         else create_run(runs_dir, plan.resolved.profile, str(plan.config.model.name), name)
     )
     ready(path)
-    session = Session(plan, path, resume=goes_on, force_compile=plan.resolved.compile_forced)
+    session = Session(plan, path, resume=resumes, force_compile=plan.resolved.compile_forced)
     try:
         return host(session, signals, as_json=as_json, quiet=quiet)
     except (ConfigError, DataError):
-        if not goes_on and not in_background:  # there, the directory has the only word of what was wrong
+        if (
+            not resumes and not in_background
+        ):  # in the background, the error is recorded only in the directory
             discard_unstarted(path)
         raise

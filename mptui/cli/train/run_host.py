@@ -1,4 +1,4 @@
-"""Hosts a session in this process for `run` and `resume`: signals in, events out, an exit code at the end."""
+"""Runs a session for `run` and `resume`: handles signals, prints events and returns the exit code."""
 
 import contextlib
 import os
@@ -31,10 +31,10 @@ ASCII_ICONS = ("on", "fp32")
 def host(session: "Session", signals: Signals, *, as_json: bool, quiet: bool) -> int:
     """Run `session` to its end and return the exit code.
 
-    A second SIGINT ends the process at once. A terminal that is gone ends nothing.
+    A second SIGINT ends the process at once. Losing the terminal doesn't end the run.
 
     Raises:
-        MptuiError: What ended the run, after everything was written.
+        MptuiError: The error that ended the run, after all files were written.
     """
     events = session.listen()
     session.start()
@@ -42,13 +42,13 @@ def host(session: "Session", signals: Signals, *, as_json: bool, quiet: bool) ->
     try:
         _show(session, events, renderer_of(silent=as_json or quiet), signals)
     except KeyboardInterrupt:
-        os._exit(_INTERRUPTED)  # in order, it would wait for a save
+        os._exit(_INTERRUPTED)  # sys.exit would wait for a save
     result = session.result
     if result.bug is not None:
         raise result.bug
     if result.error is not None:
         if as_json:
-            with _losing_output():  # the error and its exit code count, whoever reads the document
+            with _discard_unwritable():  # the error and its exit code take precedence
                 print_json(finite_json(result.summary))
         raise result.error
     tell_end(result.summary, session.run, result.exit_code, as_json=as_json, quiet=quiet)
@@ -58,16 +58,16 @@ def host(session: "Session", signals: Signals, *, as_json: bool, quiet: bool) ->
 
 
 def tell_end(summary: dict[str, Any], run: Path, code: int, *, as_json: bool, quiet: bool) -> None:
-    """Say on stdout how a run ended, and on stderr what to do next.
+    """Print the result of a run on stdout and a next command on stderr.
 
     Raises:
-        OutputError: The document of a run that completed could not be written.
+        OutputError: The run completed, but its JSON document can't be written.
     """
     if as_json:
-        with contextlib.nullcontext() if code == 0 else _losing_output():
+        with contextlib.nullcontext() if code == 0 else _discard_unwritable():
             print_json(finite_json(summary))
         return
-    with _losing_output():  # nobody is there to read it, and the exit code is the run's all the same
+    with _discard_unwritable():  # the exit code is the run's
         for line in final_lines(summary):
             typer.echo(clean(line))
     if not quiet:
@@ -75,8 +75,8 @@ def tell_end(summary: dict[str, Any], run: Path, code: int, *, as_json: bool, qu
 
 
 @contextlib.contextmanager
-def _losing_output() -> Iterator[None]:
-    """Drop what stdout does not take."""
+def _discard_unwritable() -> Iterator[None]:
+    """Discard output that stdout doesn't accept."""
     try:
         yield
     except OSError:
@@ -84,7 +84,7 @@ def _losing_output() -> Iterator[None]:
 
 
 def renderer_of(*, silent: bool) -> Renderer:
-    """What shows events on this console."""
+    """Return the renderer for this console."""
     out = console(file=sys.stderr)
     if silent:
         return Quiet(out)
@@ -94,10 +94,9 @@ def renderer_of(*, silent: bool) -> Renderer:
 
 
 def _show(session: "Session", events: "EventBuffer", renderer: Renderer, signals: Signals) -> None:
-    """Show what happens until the run has ended; only wait for that once the terminal is gone.
+    """Show events until the run has ended; without a terminal, only wait for the end.
 
-    What happens is fetched now and then, and wakes nobody: each wake takes Python's lock and a processor from
-    the thread that trains.
+    Events are polled: waking this thread for each would take the GIL and a CPU from the training thread.
     """
     ended = False
     if isinstance(renderer, Bars):
@@ -111,17 +110,17 @@ def _show(session: "Session", events: "EventBuffer", renderer: Renderer, signals
                 renderer.handle(event)
         renderer.close()
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a third one ends even a write to a stalled terminal
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a third SIGINT ends a write to a stalled terminal
         renderer.close()
         raise
-    while not session.wait(POLL_S):  # a wait without a limit would keep signals from their handlers
+    while not session.wait(POLL_S):  # an unlimited wait would block signal handlers
         pass
 
 
 def _suspend(renderer: Renderer) -> None:
-    """Stand still, with all threads, until the shell lets this process go on."""
+    """Stop this process, with all threads, until the shell continues it."""
     renderer.close()
-    typer.echo("suspended, and training with it; go on: fg", err=True)
+    typer.echo("training is suspended; to continue: fg", err=True)
     os.kill(os.getpid(), signal.SIGSTOP)
     renderer.open()
 
@@ -129,4 +128,4 @@ def _suspend(renderer: Renderer) -> None:
 def _next_step(run: Path, code: int) -> str:
     if code == 0:
         return "compare with other runs: mptui runs"
-    return f"go on with it: mptui resume {shell_word(run)}"
+    return f"resume it: mptui resume {shell_word(run)}"

@@ -1,4 +1,4 @@
-"""`mptui runs`: what was trained, how it ended, and how two runs differ."""
+"""`mptui runs`: lists runs with their results, and compares two of them."""
 
 import math
 from pathlib import Path
@@ -17,7 +17,7 @@ runs = typer.Typer(rich_markup_mode=None)
 
 Second = Annotated[
     str,
-    typer.Argument(metavar="RUN", help="The run to compare it with.", autocompletion=completion.runs),
+    typer.Argument(metavar="RUN", help="Run to compare with.", autocompletion=completion.runs),
 ]
 
 _COLUMNS = {
@@ -31,7 +31,7 @@ _COLUMNS = {
     "precision": 4,
     "steps": 5,
 }
-"""The columns of the list, and when each is left out of a narrow one (`TableColumn.leave`)."""
+"""The columns of the list -> the order in which a narrow terminal omits them (`TableColumn.leave`)."""
 
 _FIGURES = {"epochs", "images/s", "steps"}
 
@@ -51,19 +51,19 @@ def list_all(ctx: typer.Context, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR, as_js
     from mptui.codec import finite_json
     from mptui.runs.store.compare import summaries
 
-    listed = summaries(runs_dir, _tell_unreadable)
+    listed = summaries(runs_dir, _warn_unreadable)
     if as_json:
         print_json(finite_json(listed))
         return
     if not listed:
-        print_next(f"there are no runs in {runs_dir}; start one: mptui run --profile fast")
+        print_next(f"no runs in {runs_dir}; start one: mptui run --profile fast")
         return
     _print_list(listed)
     going = any(summary["status"] == "running" for summary in listed)
     print_next(
         "watch one: mptui attach RUN"
         if going
-        else "go on with one: mptui resume RUN; how two differ: mptui runs compare RUN RUN"
+        else "resume one: mptui resume RUN; compare two: mptui runs compare RUN RUN"
     )
 
 
@@ -71,7 +71,7 @@ def list_all(ctx: typer.Context, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR, as_js
 def compare(
     first: o.Run, second: Second, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR, as_json: o.Json = False
 ) -> None:
-    """Put two runs beside each other: values that differ, accuracy, speed, memory, time, curves."""
+    """Compare two runs: differing settings, accuracy, speed, memory, time, curves."""
     from mptui.codec import finite_json
     from mptui.runs.store.compare import compare as compared
     from mptui.runs.store.directory import find_run
@@ -83,31 +83,31 @@ def compare(
         _print_comparison(found)
 
 
-def _tell_unreadable(error: OSError) -> None:
+def _warn_unreadable(error: OSError) -> None:
     typer.echo(clean(f"can't read {error.filename}: {error.strerror}", limit=4096), err=True)
 
 
 def _print_list(listed: list[dict[str, Any]]) -> None:
-    """One line a run; a terminal that is too narrow gets fewer columns."""
+    """Print one line per run, with fewer columns on a narrow terminal."""
     rows = [_row(summary) for summary in listed]
     columns = [
         TableColumn(heading, [row[place] for row in rows], heading in _FIGURES, leave)
         for place, (heading, leave) in enumerate(_COLUMNS.items())
     ]
-    kept = fitting(columns, terminal_width())
-    for line in lines(kept):
+    shown = fitting(columns, terminal_width())
+    for line in lines(shown):
         typer.echo(line)
-    if left_out := [column.heading for column in columns if column not in kept]:
+    if left_out := [column.heading for column in columns if column not in shown]:
         typer.echo(f"not shown at this width: {', '.join(left_out)} (all: --json)", err=True)
 
 
 def _row(summary: dict[str, Any]) -> list[str]:
-    """The cells of a run, in the order of `_COLUMNS`."""
+    """Return the cells of a run, in the order of `_COLUMNS`."""
     best, dataset = _table(summary, "best"), _table(summary, "dataset")
     value, rate, silent = best.get("value"), summary.get("samples_per_second"), summary.get("silent_s")
     status = str(summary.get("status")) + (f", silent for {silent:,} s" if silent else "")
     return [
-        clean(Path(str(summary["directory"])).name),  # whole: it is what the other commands take
+        clean(Path(str(summary["directory"])).name),  # not shortened: other commands need it
         status,
         str(summary.get("model") or fmt.UNKNOWN),
         str(dataset.get("name") or fmt.UNKNOWN),
@@ -140,7 +140,7 @@ def _print_comparison(found: dict[str, Any]) -> None:
     for line in lines(fitting(columns, terminal_width())):
         typer.echo(line)
     if not found["settings"]:
-        typer.echo("the two have the same configuration", err=True)
+        typer.echo("both runs have the same configuration", err=True)
 
 
 def _shown(key: str, value: object) -> str:
@@ -154,7 +154,7 @@ def _shown(key: str, value: object) -> str:
 
 
 def _difference(one: object, other: object) -> str:
-    """How far the second figure is from the first, in percent."""
+    """Format the change from the first figure to the second, in percent."""
     first, second = _number(one), _number(other)
     if first is None or second is None or not first:
         return ""
@@ -162,7 +162,7 @@ def _difference(one: object, other: object) -> str:
 
 
 def _number(value: object) -> float | None:
-    """A finite number; None for anything else, and for what no float can hold."""
+    """Convert to a finite float; None for other values and integers beyond a float's range."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -173,7 +173,7 @@ def _number(value: object) -> float | None:
 
 
 def _drawn(curves: list[list[float]]) -> tuple[str, str]:
-    """Both curves as bars over the same range."""
+    """Draw both curves as bars over the same range."""
     one, other = (fmt.sparkline(_sampled(curve), among=[*curves[0], *curves[1]]) for curve in curves)
     return one, other
 

@@ -1,12 +1,12 @@
-"""The signals of a run without a screen. A handler sets a flag and nothing else; every phase looks at it.
+"""Signal handling of a run without a screen. Handlers only set flags, which every phase checks.
 
-They are caught before torch is imported, so that not even the first seconds end in silence:
+Handlers are installed before torch is imported, so that signals work from the start:
 
     SIGINT           save and stop (130); a second one ends the process at once
-    SIGTERM, SIGUSR1 save and stop (143); SLURM sends the latter some time before it ends a job
-    SIGUSR2          save and go on
-    SIGHUP           nothing: a closed terminal ends no run
-    SIGTSTP          where bars are drawn: leave the terminal as it was, and stand still until SIGCONT
+    SIGTERM, SIGUSR1 save and stop (143); SLURM can send SIGUSR1 before it ends a job
+    SIGUSR2          save and continue
+    SIGHUP           ignored: closing the terminal doesn't end the run
+    SIGTSTP          with a live display: restore the terminal, and stop until SIGCONT
 """
 
 import signal
@@ -26,7 +26,7 @@ _STOPS = {
 
 
 class Signals:
-    """Catches signals from now on, and tells the run of them once there is one."""
+    """Catches signals from its creation on, and passes them to the run once there is one."""
 
     def __init__(self) -> None:
         self._mailbox: Mailbox | None = None
@@ -39,17 +39,17 @@ class Signals:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def attach(self, mailbox: "Mailbox") -> None:
-        """Tell the run of what came so far and of what comes."""
+        """Pass signals received so far, and later ones, to the run."""
         self._mailbox = mailbox
         self._pass_on()
 
     @property
     def stop_asked(self) -> bool:
-        """Whether a stop came."""
+        """Whether a signal asked to stop."""
         return self._stop is not None
 
     def catch_suspend(self) -> None:
-        """Note SIGTSTP (ctrl+z) from now on instead of stopping, for who has drawn on the terminal."""
+        """Record SIGTSTP (ctrl+z) from now on instead of stopping, so that a display can close first."""
         signal.signal(signal.SIGTSTP, self._asked_to_suspend)
 
     def take_suspend(self) -> bool:
@@ -58,7 +58,7 @@ class Signals:
         return asked
 
     def leave_if_stopped(self) -> None:
-        """End the command where a stop came before there was a run; nothing was trained, nothing is saved."""
+        """Exit if a stop was asked for before the run began: there is nothing to save."""
         if self._stop is not None:
             raise typer.Exit(128 + self._stop)
 

@@ -1,7 +1,7 @@
-"""A run in a process of its own, for --detach and --isolate.
+"""Starts a run in a separate process, for --detach and --isolate.
 
-The process is forked before torch is imported, and keeps the terminal until the run's directory exists and is
-claimed: whatever is wrong is told at once, in its own words and with its own exit code.
+The process is forked before torch is imported, and keeps the terminal until it has locked the run directory,
+so that earlier errors are printed here, with their exit codes.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from mptui.streams import OutputError, drop_unwritten
 from mptui.text import clean, shell_word
 
 Ready = Callable[[Path], None]
-"""To be called with the run's directory, once it is there."""
+"""Called with the run directory once it exists."""
 
 Train = Callable[[Ready, bool, bool], int]
 """Trains, given `Ready`, --json and --quiet; returns the exit code."""
@@ -34,65 +34,65 @@ POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A run that has begun in process `pid`."""
+    """A run that has started in process `pid`."""
 
     directory: Path
     pid: int
 
 
 def begin(train: Train, *, detach: bool, isolate: bool, as_json: bool, quiet: bool) -> int:
-    """Call `train`: in this process, in one that nobody waits for, or in one that this console follows.
+    """Call `train` in this process, in a detached one, or in one that this console follows.
 
     Raises:
-        ConfigError: No run can go on alone here.
+        ConfigError: Runs can't be detached here.
     """
     if detach:
         from mptui.runs.remote.daemonize import check_detach
 
         check_detach()
-        return _start(train, partial(_tell, as_json=as_json))
+        return _start(train, partial(_report_started, as_json=as_json))
     if isolate:
         return _start(train, partial(_follow, as_json=as_json, quiet=quiet))
     return train(lambda _: None, as_json, quiet)
 
 
 def _start(train: Train, then: Callable[[Started], int]) -> int:
-    """Call `train` in a new process; here, call `then` once the run is ready.
+    """Call `train` in a new process, and `then` in this one once the run is ready.
 
-    Returns in both processes: the exit code of `train` in the new one, and here that of `then`, or of a
-    `train` that came to nothing.
+    Returns in both processes: in the new one the exit code of `train`; in this one that of `then`, or of
+    `train` if it ended before it was ready.
     """
     assert "torch" not in sys.modules
     read, write = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    held = {signal.SIGTERM, signal.SIGHUP}
-    signal.pthread_sigmask(signal.SIG_BLOCK, held)  # the first could end this process alone, the other both
+    blocked = {signal.SIGTERM, signal.SIGHUP}
+    signal.pthread_sigmask(signal.SIG_BLOCK, blocked)  # until both processes have their handlers
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
         os.close(read)
-        return train(partial(_leave, write), False, False)
+        return train(partial(_detach_when_ready, write), False, False)
     os.close(write)
     signal.signal(signal.SIGTERM, lambda number, _frame: os.kill(child, number))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
-    with os.fdopen(read, encoding="utf-8") as news:
-        told = news.readline()
-    if told:
-        return then(Started(Path(json.loads(told)), child))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
+    with os.fdopen(read, encoding="utf-8") as pipe:
+        directory = pipe.readline()
+    if directory:
+        return then(Started(Path(json.loads(directory)), child))
     return _exit_code_of(child)
 
 
 def _exit_code_of(child: int) -> int:
-    """Wait for the end of a process; 128 + the signal that killed it."""
+    """Wait for the end of a process; 128 + signal number if a signal killed it."""
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
 
-def _leave(write: int, directory: Path) -> None:
-    """Own the run, let the terminal go, and tell who waits; one that was killed meanwhile needs no word.
+def _detach_when_ready(write: int, directory: Path) -> None:
+    """Lock the run, detach from the terminal, and notify the waiting parent if it still exists.
 
     Raises:
         RunDirectoryError: Another process trains this run.
@@ -108,11 +108,11 @@ def _leave(write: int, directory: Path) -> None:
     os.close(write)
 
 
-def _tell(started: Started, *, as_json: bool) -> int:
-    """Say what runs, and what to do with it.
+def _report_started(started: Started, *, as_json: bool) -> int:
+    """Print the started run, and the commands to watch and stop it.
 
     Raises:
-        DiskError: It can't be said on stdout. The run goes on.
+        DiskError: stdout can't be written. The run continues.
     """
     try:
         _print_started(started, as_json=as_json)
@@ -121,7 +121,7 @@ def _tell(started: Started, *, as_json: bool) -> int:
         run = shell_word(started.directory)
         raise DiskError(
             f"standard output: {error.strerror}",
-            hint=f"the run has started, and goes on: mptui attach {run}; mptui stop {run}",
+            hint=f"the run has started and continues: mptui attach {run}; mptui stop {run}",
         ) from error
     return 0
 
@@ -148,9 +148,9 @@ def _print_started(started: Started, *, as_json: bool) -> None:
 
 
 def _follow(started: Started, *, as_json: bool, quiet: bool) -> int:
-    """Show the run on this console to its end, as if it were of this process; return its exit code.
+    """Show the run on this console until it ends, and return its exit code.
 
-    SIGINT and SIGTERM are sent on. A terminal that hangs up ends this process alone.
+    SIGINT and SIGTERM are forwarded. SIGHUP ends only this process.
     """
     from mptui.cli.train.run_host import renderer_of, tell_end
     from mptui.runs.remote.attached_run import AttachedRun

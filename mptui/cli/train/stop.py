@@ -1,4 +1,4 @@
-"""`mptui stop`: end a run of another process, and save it first."""
+"""`mptui stop`: saves and stops a run of another process."""
 
 import os
 import signal
@@ -21,13 +21,13 @@ Timeout = Annotated[
         metavar="SECONDS",
         min=0,
         callback=o.finite,
-        help="How long to wait; the run goes on with what it was asked.",
+        help="How long to wait; after that, the stop request stays in force.",
     ),
 ]
 
 POLL_S = 0.1
 WAIT_S = 600.0
-"""A run that saves to a slow disk, or is in the middle of a compile, takes minutes."""
+"""Saving to a slow disk, or compiling, can take minutes."""
 
 
 def app_command(app: typer.Typer) -> None:
@@ -36,9 +36,9 @@ def app_command(app: typer.Typer) -> None:
 
 
 def stop(run: o.Run, timeout: Timeout = WAIT_S, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR) -> int:
-    """Save a run and end it, and wait until that is done.
+    """Save and stop a run, and wait until it has ended.
 
-    The run may be in any process of this machine.
+    The run can be in any process of this machine.
     """
     from mptui.runs.store.directory import find_run
     from mptui.runs.store.lock import holder_of, owner_of
@@ -60,7 +60,7 @@ def stop(run: o.Run, timeout: Timeout = WAIT_S, runs_dir: o.RunsDir = o.DEFAULT_
         if time.monotonic() >= until:
             raise RunDirectoryError(
                 f"{path}: process {holder.pid} was asked to stop {timeout:g} s ago and {_busy(holder.pid)}",
-                hint=f"wait for it (mptui attach {path.name} shows what it does), or end it without a save: "
+                hint=f"wait for it (watch it: mptui attach {path.name}), or end it without saving: "
                 f"kill -9 {holder.pid}",
             )
         time.sleep(POLL_S)
@@ -69,18 +69,18 @@ def stop(run: o.Run, timeout: Timeout = WAIT_S, runs_dir: o.RunsDir = o.DEFAULT_
 
 
 def _busy(pid: int) -> str:
-    """What a process does that has not ended."""
+    """Describe the state of a process that has not ended."""
     import psutil
 
     try:
         asleep = psutil.Process(pid).status() == psutil.STATUS_STOPPED
     except psutil.Error:
         asleep = False
-    return f"stands still (kill -CONT {pid} lets it go on)" if asleep else "has not ended yet"
+    return f"is suspended (to continue it: kill -CONT {pid})" if asleep else "has not ended yet"
 
 
 def _ask(run: "Path", owner: int) -> None:
-    """Through the run's socket, or by a signal where there is none."""
+    """Send the request through the run's socket, or as a signal if it has none."""
     from mptui.runs.remote.attached_run import Connection
 
     try:
@@ -96,10 +96,10 @@ def _send_term(run: "Path", owner: int) -> None:
     try:
         os.kill(owner, signal.SIGTERM)
     except ProcessLookupError:
-        pass  # it has ended meanwhile
+        pass  # it has ended
     except PermissionError:
         raise RunDirectoryError(
-            f"{run}: process {owner}, which trains this run, is another user's",
+            f"{run}: process {owner}, which trains this run, belongs to another user",
             hint=f"stop it as that user: mptui stop {run.name}",
         ) from None
 
@@ -116,4 +116,4 @@ def _tell_end(run: "Path", words: str) -> None:
     if last is not None and last.exists():
         typer.echo(clean(f"checkpoint: {last.resolve()}"))
     if status in {"stopped", CRASHED}:
-        print_next(f"go on with it: mptui resume {shell_word(run)}")
+        print_next(f"resume it: mptui resume {shell_word(run)}")

@@ -1,1 +1,1 @@
-"""Commands for use beside training: prepare."""
+"""Commands around training: prepare."""

@@ -1,4 +1,4 @@
-"""`mptui prepare`: a set made ready for a slow file system, in a few large files."""
+"""`mptui prepare`: converts a data set into a few large files, for slow file systems."""
 
 import sys
 import time
@@ -18,19 +18,21 @@ if TYPE_CHECKING:
     from mptui.data.formats.sharded import ShardIndex
 
 FORMAT_VERSION = 1
-_TELL_EVERY_S = 10.0
+_LINE_EVERY_S = 10.0
 
 _Data = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help="A folder or a torchvision set; a prepared set is looked at, byte by byte.",
+        help="A folder or a torchvision set; of a prepared set, all bytes are verified.",
         show_default=False,
     ),
 ]
 _Out = Annotated[
     Path | None,
-    typer.Option("--out", metavar="DIR", help="Where to put it; otherwise here, under the data's name."),
+    typer.Option(
+        "--out", metavar="DIR", help="Output folder; default: the name of the data, in this folder."
+    ),
 ]
 _Size = Annotated[
     int | None,
@@ -39,7 +41,7 @@ _Size = Annotated[
         metavar="N",
         min=8,
         max=4096,
-        help="What will be trained at, in pixels: 224, with masks 512, images alone 64.",
+        help="Image size of training in pixels; default: 224, with masks 512, for images alone 64.",
     ),
 ]
 _Resize = Annotated[
@@ -49,18 +51,18 @@ _Resize = Annotated[
         metavar="N",
         min=8,
         max=16_384,
-        help="Shorter side that images are resized to, as data.resize; otherwise twice --image-size.",
+        help="Shorter side to resize images to, as data.resize; default: twice --image-size.",
     ),
 ]
 _Quality = Annotated[
-    int, typer.Option("--quality", metavar="1-100", min=1, max=100, help="Of the JPEGs that are written.")
+    int, typer.Option("--quality", metavar="1-100", min=1, max=100, help="Quality of the JPEGs.")
 ]
 _Lossless = Annotated[
-    bool, typer.Option("--lossless", help="Write PNGs: several times as large, not a bit lost.")
+    bool, typer.Option("--lossless", help="Write PNGs: several times as large, without loss.")
 ]
 _Ignore = Annotated[
     int | None,
-    typer.Option("--ignore-index", metavar="N", min=0, max=65535, help="Mask value that counts for nothing."),
+    typer.Option("--ignore-index", metavar="N", min=0, max=65535, help="Mask value to ignore."),
 ]
 _Budget = Annotated[
     float,
@@ -70,7 +72,7 @@ _Budget = Annotated[
         min=0,
         max=1,
         callback=o.finite,
-        help="Share of unreadable files to go on without.",
+        help="Largest fraction of unreadable files to leave out.",
     ),
 ]
 
@@ -93,9 +95,9 @@ def prepare(
     download: o.Download = False,
     as_json: o.Json = False,
 ) -> int:
-    """Decode a set once, and store it small in a few large files.
+    """Decode a data set once, and store it resized in a few large files.
 
-    For disks that are slow with many files. Stopped or killed, it goes on when it is called again.
+    For disks that are slow with many files. Repeated after a stop or a kill, it continues where it stopped.
     """
     signals = Signals()
     from mptui.config.given import data_flags
@@ -109,7 +111,7 @@ def prepare(
     from mptui.registry.tasks import TASKS, task_for
 
     if is_prepared(data):
-        return _look(data, as_json)
+        return _verify(data, as_json)
     flags = {key.partition(".")[2]: value for key, (_, value) in data_flags(data, "DATA").items()}
     config = DataConfig(**flags, download=download, ignore_index=ignore_index, bad_sample_budget=bad_budget)
     began = time.monotonic()
@@ -129,24 +131,24 @@ def prepare(
             data=config,
         )
         with _progress() as on_progress:
-            prepared = prepare_set(order, _tell, on_progress, lambda: signals.stop_asked)
+            prepared = prepare_set(order, _print, on_progress, lambda: signals.stop_asked)
     except ScanCancelledError:
-        typer.echo("stopped; the same command goes on from here", err=True)
+        typer.echo("stopped; the same command continues from here", err=True)
         signals.leave_if_stopped()
         raise
     _report(prepared, time.monotonic() - began, as_json)
     return 0
 
 
-def _look(data: str, as_json: bool) -> int:
-    """Hold a prepared set against what was written."""
+def _verify(data: str, as_json: bool) -> int:
+    """Verify the checksums of a prepared set."""
     from mptui.data.formats.sharded import check_bytes, open_prepared
 
     began = time.monotonic()
     prepared = open_prepared(data)
     with _progress() as on_progress:
         check_bytes(prepared, on_progress)
-    _tell(f"{data} is a prepared set, and whole")
+    _print(f"{data}: prepared set, complete")
     _report(prepared, time.monotonic() - began, as_json)
     return 0
 
@@ -162,7 +164,7 @@ def _report(prepared: "ShardIndex", seconds: float, as_json: bool) -> None:
         f" {document['bytes'] / 2**20:,.0f} MiB in {document['shards']} shards"
     )
     if document["left_out"]:
-        typer.echo(f"{document['left_out']} files that can't be used were left out", err=True)
+        typer.echo(f"left out {document['left_out']} unusable files", err=True)
     print_next(f"mptui run --data {prepared.folder}")
 
 
@@ -185,13 +187,13 @@ def _document(prepared: "ShardIndex", seconds: float) -> dict[str, Any]:
     }
 
 
-def _tell(line: str) -> None:
+def _print(line: str) -> None:
     typer.echo(clean(line, limit=4096), err=True)
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal, a line now and then elsewhere; both on stderr."""
+    """Show a bar on a terminal, or lines elsewhere, on stderr."""
     if not sys.stderr.isatty():
         yield _Lines()
         return
@@ -203,12 +205,12 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
 
 
 class _Lines:
-    """How far it is, once in a while."""
+    """Prints the progress every `_LINE_EVERY_S` seconds."""
 
     def __init__(self) -> None:
-        self._told = time.monotonic()
+        self._last_line = time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
-        if time.monotonic() - self._told >= _TELL_EVERY_S:
-            self._told = time.monotonic()
-            _tell(f"{done:,} of {total:,}")
+        if time.monotonic() - self._last_line >= _LINE_EVERY_S:
+            self._last_line = time.monotonic()
+            _print(f"{done:,} of {total:,}")

@@ -63,13 +63,13 @@ def choose_cache(
         epochs: How often the training half is read; what is read once is not worth keeping.
     """
     if asked == "off":
-        return CacheChoice("off", "asked for")
+        return CacheChoice("off", "requested")
     make = Geometry.for_training if augment else Geometry.for_validation
     halves = make(dataset.kind, side, resize), Geometry.for_validation(dataset.kind, side, resize)
     refused, on_device = _on_device(dataset, halves, device, _SHARE_ASKED if asked == "device" else None)
     if asked == "device":
         if not refused:
-            return CacheChoice("device", "asked for")
+            return CacheChoice("device", "requested")
         warning = f"data.cache = device: {on_device}; images are kept in memory (data.cache = ram)"
         return CacheChoice("ram", on_device, warning)
     needed = sum(

@@ -1,1 +1,1 @@
-"""Which precision is safe for a model: its own batches in fp32, bf16 and fp16, layer by layer."""
+"""Checks which precision is safe for a model: compares fp32, bf16 and fp16 on its batches, layer by layer."""

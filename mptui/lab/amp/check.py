@@ -1,8 +1,8 @@
-"""Which precision is safe for a network on its own data, and which of its layers want fp32.
+"""Checks which precision is safe for a network on its data, and which of its layers need fp32.
 
-A precision is judged against fp32 on the same batches, and against a control: fp32 with images and weights
-rounded to that precision. A layer is at fault if its gradient turns away from fp32's much further than
-rounding alone would turn it, or if its numbers don't fit the format at all.
+A precision is compared with fp32 on the same batches, and with a control: fp32 with images and weights
+rounded to that precision. A layer fails if its gradient differs from fp32's in direction much more than by
+rounding alone, or if its values exceed the range of the format.
 """
 
 import math
@@ -26,23 +26,23 @@ from mptui.runs.planning.build import prepare
 from mptui.runs.planning.plan import Plan
 
 AS_FP32 = 0.9
-"""From this cosine to fp32's on, a gradient counts as fp32's."""
+"""Cosine similarity to fp32's gradient from which a gradient counts as equal."""
 TIMES_CONTROL = 5.0
-"""How much further (in 1 - cosine) than rounding of images and weights a precision may turn a gradient."""
+"""Allowed deviation of a gradient (1 - cosine), as a multiple of that by rounding images and weights."""
 _SLACK = (1 - AS_FP32) / 2
 LOSS_OFF = 0.02
-"""The relative error of the loss that is allowed, or as many times the control's as of gradients."""
+"""Allowed relative error of the loss; or `TIMES_CONTROL` times the control's."""
 MOST_ISLANDS = 12
 ROUNDS = 24
 
 
 Verdict = Literal["as fp32", "as rounding", "not safe"]
-"""Gradients are fp32's; or differ, by no more than rounding explains; or differ by more, or overflow."""
+"""Gradients equal fp32's; or differ by no more than rounding explains; or differ by more, or overflow."""
 
 
 @dataclass(slots=True)
 class Checked:
-    """What one precision does to the network; `why` says in words why it is safe or not."""
+    """The check of one precision; `why` gives the reason for the verdict."""
 
     precision: str
     loss: float
@@ -52,21 +52,21 @@ class Checked:
     control: float = 1.0
     loss_scale: float | None = None
     layers: dict[str, float] = field(default_factory=dict)
-    """Layer -> the cosine of its gradient to fp32's, the worst first."""
+    """Layer -> cosine similarity of its gradient to fp32's, worst first."""
     fp32_layers: list[str] = field(default_factory=list)
-    """What must compute in fp32 for it to be safe."""
+    """Layers that must compute in fp32 for the precision to be safe."""
     verdict: Verdict = "as fp32"
     why: str = ""
 
     @property
     def safe(self) -> bool:
-        """Whether it can be trained in: as in fp32, or no further from it than rounding explains."""
+        """Whether the precision is safe: as fp32, or no further from it than rounding explains."""
         return self.verdict != "not safe"
 
 
 @dataclass(slots=True)
 class AmpReport:
-    """The outcome: every precision, the layers by risk in fp16, and what to use."""
+    """The result: all precisions, the layers by risk in fp16, and the recommendation."""
 
     model: str
     dataset: str
@@ -79,7 +79,7 @@ class AmpReport:
     reason: str
 
     def config(self, config: RunConfig) -> RunConfig:
-        """`config` with the precision to use, and what it needs."""
+        """Return `config` with the recomimproved precision and its fp32 layers."""
         used = self.checked[self.use]
         precision = config.precision.model_copy(update={"mode": self.use, "fp32_layers": used.fp32_layers})
         if used.loss_scale is not None:
@@ -95,10 +95,10 @@ def check(plan: Plan, batches: int, mailbox: Mailbox) -> AmpReport:
     Raises:
         ConfigError: The model does not exist, or not at this image size or for this task.
         DataError: The data is missing, empty, or too much of it is broken.
-        DivergedError: The numbers are not finite in fp32 either.
-        Stopped: It was asked to end.
+        DivergedError: Values are not finite in fp32 either.
+        Stopped: A stop was requested.
     """
-    # nothing is kept of it: no workers, no cached set, and fp32 means fp32
+    # no workers and no cache for so few batches, and fp32 without TF32
     config = plan.config.model_copy(
         update={
             "data": plan.config.data.model_copy(update={"cache": "off"}),
@@ -138,15 +138,15 @@ def check(plan: Plan, batches: int, mailbox: Mailbox) -> AmpReport:
 
 
 def _own(batch: Batch) -> Batch:
-    """A batch that stays when the next one is read."""
+    """Copy a batch, so that it stays valid when the next one is read."""
     return replace(batch, images_BCHW=batch.images_BCHW.clone(), targets=batch.targets.clone())
 
 
 class PrecisionChecker:
-    """Tries the precisions on one bench.
+    """Checks precisions on one network and its batches.
 
     Raises:
-        DivergedError: The numbers are not finite in fp32 either.
+        DivergedError: Values are not finite in fp32 either.
     """
 
     def __init__(self, bench: TrialSetup, mailbox: Mailbox) -> None:
@@ -156,16 +156,16 @@ class PrecisionChecker:
         if not self._reference.finite:
             place = f" (first in {self._reference.first_bad})" if self._reference.first_bad else ""
             raise DivergedError(
-                f"the numbers are not finite in fp32 either{place}: no precision is safe",
-                hint="look at the data with: mptui doctor --data PATH, or take other weights",
+                f"values are not finite in fp32 either{place}: no precision is safe",
+                hint="check the data with: mptui doctor --data PATH, or use other weights",
             )
         self.ranking = rank(self._reference.seen, None)
         self._order = list(dict.fromkeys(s.layer for s in self._reference.seen if s.part == "forward"))
 
     def check(self, precision: str) -> Checked:
-        """Try a precision, and where it is not safe, the same with some layers in fp32."""
+        """Check a precision; if it is not safe, also with some layers in fp32."""
         if precision == "fp32":
-            return Checked("fp32", self._reference.loss, why="the measure of the others")
+            return Checked("fp32", self._reference.loss, why="the reference")
         self._control = self._bench.rounded(precision)
         plain = self._tried(precision, [])
         if plain.safe:
@@ -173,18 +173,18 @@ class PrecisionChecker:
         islands = self._islands(precision)
         if not islands:
             return plain
-        mended = self._tried(precision, islands)
-        if not mended.safe:
+        improved = self._tried(precision, islands)
+        if not improved.safe:
             return plain
-        for name in reversed(islands):  # the likeliest stays
-            fewer = [other for other in mended.fp32_layers if other != name]
+        for name in reversed(islands):  # keep the layers most likely at fault
+            fewer = [other for other in improved.fp32_layers if other != name]
             without = self._tried(precision, fewer) if fewer else plain
-            mended = without if without.safe else mended
-        mended.why = f"safe with {len(mended.fp32_layers)} of its layers in fp32; without: {plain.why}"
-        return mended
+            improved = without if without.safe else improved
+        improved.why = f"safe with {len(improved.fp32_layers)} of its layers in fp32; without: {plain.why}"
+        return improved
 
     def _islands(self, precision: str) -> list[str]:
-        """Layers whose numbers don't fit, and those that take their outputs in, as far as need be."""
+        """Return the layers whose values overflow, and the layers after them, as far as necessary."""
         islands: list[str] = []
         if precision == "fp16":
             for layer in self.ranking.layers:
@@ -202,7 +202,7 @@ class PrecisionChecker:
         return [name for name in islands if name][:MOST_ISLANDS]
 
     def _with_next(self, name: str) -> list[str]:
-        """A layer and the one after it, which would round its output again."""
+        """Return a layer and the next one, which would round its output again."""
         if name not in self._order:
             return []
         place = self._order.index(name)
@@ -212,7 +212,7 @@ class PrecisionChecker:
         return self._judged(self._run(precision, islands), islands)
 
     def _run(self, precision: str, islands: Sequence[str]) -> PrecisionTrial:
-        """A trial; in fp16 with the loss scale that a scaler comes to."""
+        """Run a trial; in fp16 with the loss scale that a scaler would reach."""
         self._mailbox.check_stop()
         if precision != "fp16":
             return self._bench.run(precision, fp32_layers=islands)
@@ -256,24 +256,24 @@ class PrecisionChecker:
             return "not safe", f"the gradients of {bad or 'the network'} are not finite with any loss scale"
         allowed = max(LOSS_OFF, TIMES_CONTROL * _off(self._control.loss, self._reference.loss))
         if checked.loss_error > allowed:
-            return "not safe", f"the loss is off by {checked.loss_error:.1%} (up to {allowed:.1%} is allowed)"
+            return "not safe", f"the loss differs by {checked.loss_error:.1%} (allowed: {allowed:.1%})"
         turned = self._turned(checked.layers)
         worst = next(iter(turned or checked.layers), None)
         lowest = min([checked.cosine, *checked.layers.values()])
         if lowest >= AS_FP32:
-            counts = f"cosine {lowest:.3f} or more; {AS_FP32:g} and more counts as fp32's"
-            return "as fp32", f"the loss is within {checked.loss_error:.1%}, gradients are fp32's ({counts})"
+            counts = f"cosine {lowest:.3f} or more; {AS_FP32:g} or more counts as equal"
+            return "as fp32", f"loss within {checked.loss_error:.1%}, gradients as in fp32 ({counts})"
         more = f" and of {len(turned) - 1} more" if len(turned) > 1 else ""
         name, value, control = "the network", checked.cosine, checked.control
         if worst is not None and checked.layers[worst] < AS_FP32:
             name, value, control = worst or LOSS, checked.layers[worst], self._control_of(worst)
         return ("not safe" if turned else "as rounding"), (
-            f"the gradient of {name}{more} is not fp32's: cosine {value:.3f}, where rounding images and "
-            f"weights alone gives {control:.3f} and {max(-1.0, _limit(control)):.3f} or more is allowed"
+            f"the gradient of {name}{more} differs from fp32's: cosine {value:.3f}; rounding images and "
+            f"weights alone gives {control:.3f}, {max(-1.0, _limit(control)):.3f} or more is allowed"
         )
 
     def _turned(self, cosines: dict[str, float]) -> list[str]:
-        """The layers whose gradient is turned further than rounding explains, the worst first."""
+        """Return the layers whose gradient deviates more than rounding explains, worst first."""
         return [
             name
             for name, value in cosines.items()
@@ -285,12 +285,12 @@ class PrecisionChecker:
 
 
 def _limit(control: float) -> float:
-    """The lowest cosine that rounding explains, given the one that it causes itself."""
+    """Return the lowest cosine that rounding explains, given the control's."""
     return 1 - TIMES_CONTROL * (1 - control) - _SLACK
 
 
 def _choice(plan: Plan, checked: dict[str, Checked]) -> tuple[str, str]:
-    """What to use, and why: what was asked for or suits the device if that is safe, else what is native."""
+    """Recommend a precision, with the reason: the requested or suggested one if safe, else a native one."""
     wanted = plan.precision.used
     native = [name for name in ("bf16", "fp16") if plan.device.native.get(name) == "native"]
     instead = f"{wanted} is not safe here: {checked[wanted].why}"
@@ -317,7 +317,7 @@ def _whole(reference: PrecisionTrial, trial: PrecisionTrial) -> float:
 
 
 def lost_layers(ranking: Ranking) -> list[NumericsLayer]:
-    """One line a layer: the part of it that loses most, in the order of risk."""
+    """Return one entry per layer, the part of it that loses most, in the order of risk."""
     first: dict[str, NumericsLayer] = {}
     for layer in ranking.layers:
         first.setdefault(layer.name, layer)

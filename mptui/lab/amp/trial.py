@@ -1,7 +1,7 @@
-"""A few batches through a network in one precision: the losses, the outputs, and each layer's gradient.
+"""Runs a few batches through a network in one precision: losses, outputs, and gradients by layer.
 
-Nothing is learnt: weights and buffers (BatchNorm's statistics) are put back. The network runs
-eagerly, with the same random numbers in every trial.
+Weights and buffers (BatchNorm's statistics) are restored afterwards. The network runs eagerly, with the same
+random numbers in every trial.
 """
 
 import math
@@ -23,18 +23,18 @@ from mptui.engine.torch_setup import StepSeeds
 
 @dataclass(slots=True)
 class PrecisionTrial:
-    """What came of it; gradients are true ones, without the loss scale."""
+    """The result of a trial; gradients are unscaled."""
 
     precision: str
     loss: float
     outputs: torch.Tensor
-    """float32, flat, on the device: of all batches."""
+    """Outputs of all batches: float32, flat, on the device."""
     gradients: dict[str, torch.Tensor]
-    """Layer -> its weights' gradients, flat and float32, summed over the batches."""
+    """Layer -> gradients of its weights: float32, flat, summed over the batches."""
     scale: float | None
     seen: list[PartStatistics]
     first_bad: str
-    """The first layer whose output was not finite; empty: all were."""
+    """The first layer whose output was not finite; "" if all were finite."""
 
     @property
     def finite(self) -> bool:
@@ -43,17 +43,17 @@ class PrecisionTrial:
 
 
 class TrialSetup:
-    """A network and the batches that it is tried on.
+    """A network and the batches of its trials.
 
     Args:
-        job: Its network, task and device.
-        batches: On the device.
+        job: Network, task and device.
+        batches: Batches on the device.
     """
 
     def __init__(self, job: Job, batches: Sequence[Batch]) -> None:
         self.job, self.batches = job, batches
         self.model = job.model
-        self._kept = [(t, t.detach().clone()) for t in (*self.model.parameters(), *self.model.buffers())]
+        self._saved = [(t, t.detach().clone()) for t in (*self.model.parameters(), *self.model.buffers())]
         self._seeds = StepSeeds(job.config.training.seed, job.device)
 
     def run(
@@ -64,13 +64,13 @@ class TrialSetup:
         fp32_layers: Sequence[str] = (),
         look: bool = False,
     ) -> PrecisionTrial:
-        """Try one precision.
+        """Run one precision.
 
         Args:
             precision: fp32, bf16 or fp16.
-            scale: The loss is multiplied by it.
-            fp32_layers: Layers that compute in fp32 all the same.
-            look: Count what each layer gives, too.
+            scale: Loss scale.
+            fp32_layers: Layers that compute in fp32.
+            look: Also record the numerics of each layer.
         """
         islands = raise_islands(self.model, fp32_layers, self.job.device)
         self.model.train()
@@ -92,10 +92,10 @@ class TrialSetup:
             self._put_back()
 
     def rounded(self, precision: str) -> PrecisionTrial:
-        """Try fp32 on images and weights that were rounded to `precision`: what no 16-bit run can avoid.
+        """Run fp32 on images and weights rounded to `precision`, the unavoidable error of a 16-bit run.
 
-        Where this alone turns the gradients around, the network is so sensitive on these batches that a
-        precision can't be blamed for doing the same.
+        If rounding alone changes the gradients this much, the network is so sensitive on these batches that
+        the precision isn't at fault.
         """
         dtype = DTYPES[precision]
         images = [batch.images_BCHW for batch in self.batches]
@@ -138,13 +138,13 @@ class TrialSetup:
 
     @torch.no_grad()
     def _put_back(self) -> None:
-        for tensor, kept in self._kept:
-            tensor.copy_(kept)
+        for tensor, saved in self._saved:
+            tensor.copy_(saved)
 
 
 @contextmanager
 def _first_bad(model: torch.nn.Module) -> Iterator[list[str]]:
-    """Note which layers give what is not finite, in their order."""
+    """Record the layers whose outputs are not finite, in order."""
     bad: list[str] = []
     handles = []
     for name, module in model.named_modules():
@@ -164,7 +164,7 @@ def _first_bad(model: torch.nn.Module) -> Iterator[list[str]]:
 
 
 def cosine(one: torch.Tensor, other: torch.Tensor) -> float:
-    """The cosine of the angle between two gradients; 1 where both are zero, NaN where one is not finite."""
+    """Return the cosine similarity of two gradients; 1 if both are zero, NaN if one is not finite."""
     one, other = one.double(), other.double()
     norms = float(one.norm() * other.norm())
     if norms == 0:

@@ -1,1 +1,1 @@
-"""What each setting is worth: ablations, measured in alternating rounds."""
+"""Ablations: the effect of each setting, measured in alternating rounds."""

@@ -1,4 +1,4 @@
-"""The settings that are said to make training faster or smaller, each as a switch that is off or on."""
+"""Settings that can make training faster or smaller, each as a switch that is off or on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ BASELINE, EVERYTHING = "baseline", "everything"
 class Switch:
     """One setting: `table.key` -> value, off and on.
 
-    `together` says whether it is one of `everything`: of several ways to do the same thing one is.
+    `together`: whether `everything` includes it; of several alternatives, one is included.
     """
 
     name: str
@@ -27,23 +27,23 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What is measured: some switches on, all others off."""
+    """A measured combination: some switches on, all others off."""
 
     name: str
     title: str
     settings: Settings
     against: str | None
-    """The variant it is compared with; None for the one that others are compared with."""
+    """The variant to compare with; None for the baseline."""
 
 
 def switches(config: RunConfig, device: Device, cpus: int, precision: str) -> list[Switch]:
-    """The switches that this device and this configuration have.
+    """Return the switches available for a device and a configuration.
 
     Args:
-        config: What would be run.
-        device: What it would be run on.
-        cpus: Processors that this process may use.
-        precision: What suits the device: of the 16-bit formats this one is part of everything.
+        config: The configuration.
+        device: The device.
+        cpus: CPUs that this process may use.
+        precision: The 16-bit format that suits the device, which `everything` includes.
     """
     cuda = device.torch_name.startswith("cuda")
     found = []
@@ -109,11 +109,11 @@ def _of_the_data(config: RunConfig, cpus: int, *, cuda: bool) -> list[Switch]:
 
 
 def variants(found: list[Switch], plain: list[Switch] | None = None) -> list[Variant]:
-    """The baseline, each switch alone added to it, everything, and everything with each switch left out.
+    """Return the baseline, the baseline with each switch, everything, and everything without each switch.
 
     Args:
-        found: The switches that are measured.
-        plain: All that the baseline has off, where that is more of them.
+        found: The switches to measure.
+        plain: All switches that are off in the baseline, if these are more.
     """
     off: dict[str, object] = {}
     for switch in plain or found:

@@ -1,8 +1,7 @@
-"""What each precision and speed setting is worth here: an ablation, measured in rounds that alternate.
+"""Measures the effect of each precision and speed setting, in an ablation of alternating rounds.
 
-Each variant is a run of its own in a process of its own. A round measures all of them once, every other
-round in the opposite order, so that a machine that grows slower or faster favours none; ratios are taken
-within a round.
+Each variant is a run in a separate process. A round measures each once, every other round in the opposite
+order, so that a drift of the machine's speed favours none; ratios are computed within a round.
 """
 
 import time
@@ -23,11 +22,11 @@ Measure = Callable[["Request", Mapping[str, object], Effort], ShortRunResult]
 """As `Measurer.measure`."""
 
 
-NO_TIME = "there was no time to measure it"
+NO_TIME = "not measured for lack of time"
 _RUN_S = 6.0
-"""Seconds that a run takes beside those that are timed: what is expected before the first."""
+"""Seconds of a run besides the timed ones, estimated before the first run."""
 _SLOW_STEP, _SLOW_STEP_S = 10.0, 1.0
-"""A variant whose first step takes so many times the baseline's, and so many seconds, is given up."""
+"""A variant is abandoned if its first step exceeds both this multiple of the baseline's and these seconds."""
 _SLOW_STARTS = ("speed.compile", "data.cache", "data.workers")
 
 
@@ -37,7 +36,7 @@ def _is_compiled(variant: Variant) -> bool:
 
 @dataclass(slots=True)
 class Row:
-    """A variant and what was measured of it, round by round; `failed` says why it could not be."""
+    """A variant and its measurements by round; `failed`: why it could not be measured."""
 
     variant: Variant
     rounds: list[ShortRunResult] = field(default_factory=list)
@@ -47,17 +46,17 @@ class Row:
 
     @property
     def rate(self) -> float | None:
-        """Median samples a second."""
+        """Median samples per second."""
         return median(m.samples_per_second for m in self.rounds) if self.rounds else None
 
     @property
     def latest(self) -> str:
-        """What its latest round came to, in a few words."""
+        """The result of the latest round, as text."""
         return self.failed or f"{self.rounds[-1].samples_per_second:,.1f} images/s"
 
     @property
     def peak_bytes(self) -> float | None:
-        """Median of the memory's peak."""
+        """Median of the peak memory."""
         peaks = [m.peak_bytes for m in self.rounds if m.peak_bytes is not None]
         return median(peaks) if peaks else None
 
@@ -75,16 +74,16 @@ class Row:
 
 
 class AblationRun:
-    """An ablation under way.
+    """A running ablation.
 
     Args:
-        request: What is trained.
-        variants: What of; the first is compared with none.
-        effort: For each variant in each round.
+        request: The training to measure.
+        variants: The variants; the first is the baseline.
+        effort: Effort of each measurement.
         measure: Measures one variant.
-        compile_s: Seconds that the first run of a variant takes to compile: what is expected of it.
-        budget_s: Seconds that all of it may take.
-        clock: Seconds, monotonic.
+        compile_s: Estimated seconds to compile in the first run of a variant.
+        budget_s: Time limit in seconds.
+        clock: Monotonic clock, in seconds.
     """
 
     def __init__(
@@ -106,11 +105,11 @@ class AblationRun:
 
     @property
     def rounds(self) -> int:
-        """The rounds in which everything that can be measured was."""
+        """The number of complete rounds."""
         return min((len(row.rounds) for row in self.rows if row.failed is None), default=0)
 
     def expected_s(self, rounds: int) -> float:
-        """The seconds that it will go on for, if it is to come to so many rounds."""
+        """Estimate the seconds left until this number of rounds."""
         return sum(self._expected_s(row, rounds) for row in self.rows if row.failed is None)
 
     def _round_s(self) -> float:
@@ -124,7 +123,7 @@ class AblationRun:
         return left * usual + first if left > 0 else 0.0
 
     def measure_rounds(self, rounds: int, tell: Callable[[Row], None]) -> bool:
-        """Measure so many rounds; returns whether ctrl+c ended them early: what is complete still counts."""
+        """Measure this number of rounds; return whether ctrl+c ended them early. Complete rounds count."""
         try:
             for _ in range(rounds):
                 self.round(tell)
@@ -133,10 +132,10 @@ class AblationRun:
         return False
 
     def round(self, tell: Callable[[Row], None]) -> None:
-        """Measure every variant once more, as far as there is time; `tell` is called after each.
+        """Measure every variant once more, as far as time allows; `tell` is called after each.
 
-        What compiles comes last in the first round, so that it does not take the time of all others. A later
-        round is begun only where there is time for all of it: figures are compared within a round.
+        Compiled variants come last in the first round, so that they don't use up the time of the others. A
+        later round starts only if there is time for all of it, as figures are compared within a round.
         """
         if self._rounds and self._round_s() > self._until - self._clock():
             return
@@ -154,7 +153,7 @@ class AblationRun:
         self._rounds += 1
 
     def _run(self, row: Row) -> None:
-        # from one seed the losses are the same each time
+        # with the same seed, the losses are equal in each round
         loss_at = self._effort.loss_at if self._rounds == 0 else 0
         began = self._clock()
         left = self._until - began
@@ -171,7 +170,7 @@ class AblationRun:
             row.failed = str(error)
 
     def _first_step_limit_s(self, row: Row) -> float | None:
-        """When a first step is too slow for the variant to be worth measuring; None: no measure of it."""
+        """Return the time limit of a first step; None if there is nothing to compare with."""
         first = self.rows[0]
         incomparable = any(row.variant.settings.get(k) != first.variant.settings.get(k) for k in _SLOW_STARTS)
         if row is first or incomparable or not first.rounds or first.rounds[0].first_step_s is None:
@@ -179,21 +178,21 @@ class AblationRun:
         return max(_SLOW_STEP_S, _SLOW_STEP * first.rounds[0].first_step_s)
 
     def gain(self, row: Row) -> Ratio | None:
-        """How many times as fast `row` is as the variant it is compared with; below 1: slower.
+        """Return the speed of `row` relative to the variant that it is compared with.
 
-        Of a variant with a switch left out this says what is lost with it.
+        For a variant without a switch, this is the loss by removing it.
         """
         other = next((r for r in self.rows if r.variant.name == row.variant.against), None)
         return self._over(row, other) if other is not None else None
 
     def over_baseline(self, row: Row) -> Ratio | None:
-        """How many times as fast `row` is as the first variant."""
+        """Return the speed of `row` relative to the baseline."""
         return self._over(row, self.rows[0])
 
     def off_baseline(self, row: Row) -> float | None:
-        """How far the loss after the first steps is from the first variant's, as a share of it.
+        """Return the relative difference of the loss after the first steps from the baseline's.
 
-        None where they can't be compared: with another batch they are losses of other samples.
+        None if they can't be compared: with another batch size, the losses are of other samples.
         """
         batches = {r.variant.settings.get("training.batch_size") for r in (row, self.rows[0])}
         if row.loss is None or not self.rows[0].loss or len(batches) > 1:
@@ -209,7 +208,7 @@ class AblationRun:
         return ratio(ours, theirs)
 
     def document(self) -> list[dict[str, Any]]:
-        """All of it as JSON's values, with each round's figures."""
+        """Return all results for JSON, with the figures of each round."""
         return [self._described(row) for row in self.rows]
 
     def _described(self, row: Row) -> dict[str, Any]:

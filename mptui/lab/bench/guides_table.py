@@ -1,7 +1,7 @@
-"""The networks of a guide to mixed precision, measured here in FP32, TF32, FP16 and BF16.
+"""Measures the networks of a mixed-precision guide in FP32, TF32, FP16 and BF16.
 
-Everything but the number format is the same: NHWC, fused update, eager, the decoded set on the device. FP32
-is strict, without TF32, which has a row of its own: "times FP32" means little without a named baseline.
+All settings but the number format are equal: NHWC, fused update, eager, decoded images on the device. FP32
+excludes TF32, which has its own row.
 """
 
 import os
@@ -30,13 +30,13 @@ _FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A network of the table, and what it is trained with on each kind of device.
+    """A network of the table, with its settings for each kind of device.
 
     Attributes:
-        name: Of the network, as `--model` takes it.
+        name: Name of the network, as for `--model`.
         title: Heading of its rows.
-        gpu: table.key -> value, at the size that is used in practice.
-        cpu: The same, small enough for a processor of two cores.
+        gpu: table.key -> value, at a realistic size.
+        cpu: table.key -> value, small enough for a CPU with two cores.
     """
 
     name: str
@@ -45,12 +45,12 @@ class Subject:
     cpu: Mapping[str, object]
 
     def settings(self, device: Device) -> Mapping[str, object]:
-        """What it is trained with on `device`."""
+        """Return the settings for `device`."""
         return self.cpu if device.kind == "cpu" else self.gpu
 
 
 def _of(side: int, batch: int, **more: object) -> dict[str, object]:
-    """Settings by image side in pixels, batch size and the model's own keys."""
+    """Return settings from the image side in pixels, the batch size and keys of the model."""
     return {
         "data.image_size": side,
         "training.batch_size": batch,
@@ -67,7 +67,7 @@ SUBJECTS = (
 
 
 def request_of(subject: Subject, device: Device, sets: Sequence[str]) -> Request:
-    """What is trained for a row; `sets` (`--set table.key=value`) override the table's own sizes."""
+    """Return the request of a row; `sets` (`--set table.key=value`) override the table's sizes."""
     flags = {
         "model.name": ("--table", subject.name),
         "data.name": ("--table", "shapes"),
@@ -78,7 +78,7 @@ def request_of(subject: Subject, device: Device, sets: Sequence[str]) -> Request
 
 
 def formats(device: Device) -> list[Variant]:
-    """FP32 first, then each format that the device computes in."""
+    """Return FP32, then each format that the device supports."""
     fp32 = {**_ALIKE, "precision.mode": "fp32", "precision.tf32": False}
     there = [name for name in _FORMATS if device.native.get(name, "no") != "no"]
     return [
@@ -88,7 +88,7 @@ def formats(device: Device) -> list[Variant]:
 
 
 def described(subject: Subject, plan: Plan, lab: AblationRun) -> dict[str, Any]:
-    """A row as JSON's values."""
+    """Return a row for JSON."""
     claims = {name: CLAIMS.get(f"{subject.name} {name}") for name in _FORMATS}
     return {
         "name": subject.name,
@@ -103,6 +103,6 @@ def described(subject: Subject, plan: Plan, lab: AblationRun) -> dict[str, Any]:
 
 
 def _memory(rows: Sequence[Row], number: int) -> float | None:
-    """The share of FP32's peak memory that a format takes."""
+    """Return a format's peak memory as a fraction of FP32's."""
     ours, theirs = rows[number].peak_bytes, rows[0].peak_bytes
     return ours / theirs if ours and theirs else None

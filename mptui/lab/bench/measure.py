@@ -1,8 +1,8 @@
-"""Short honest runs, each in a process of its own: how fast, in what memory, and what was learnt by then.
+"""Measures speed, memory and loss in short runs, each in a separate process.
 
-A process of its own since the switches of torch, the memory's peak and what a compiler keeps are a process's:
-what was measured before must not be seen in what is measured next. Where the system can, one process imports
-torch and forks for each run: before the first tensor it has no thread of torch's and no device to lose.
+torch's switches, the memory peak and compiled code belong to a process, and one measurement must not affect
+the next. Where possible, one process imports torch and forks for each run: before the first tensor, torch
+has neither threads nor a device context.
 `python -m mptui.lab.bench.measure` is that process; it reads what to do on stdin and answers on stdout, a
 line of JSON each.
 """
@@ -30,28 +30,28 @@ if TYPE_CHECKING:
     from mptui.runs.planning.plan import Plan, Request
 
 COMPILE_S = {"cpu": 110.0, "gpu": 60.0}
-"""Seconds that a cold first step takes to compile, by kind of device: what is expected beforehand."""
+"""Estimated seconds of a cold first step that compiles, by kind of device."""
 
 _INTERVAL_S = 0.1
 _LOOK_S = 0.2
 _BUILT_IN_STEPS = 32
-"""Steps an epoch of the built-in data has at least, so that it is long beside what comes between two."""
-# macOS' own libraries start threads as they are loaded, and Windows can't fork
+"""Least steps per epoch of the built-in data, so that the time between epochs is comparatively short."""
+# macOS libraries start threads when they are loaded, and Windows can't fork
 _FORKS = sys.platform == "linux"
 _DIE_WITH_PARENT = 1  # prctl(2): PR_SET_PDEATHSIG
 
 
 @dataclass(frozen=True, slots=True)
 class ShortRunResult:
-    """What one short run came to. Bytes and seconds.
+    """The result of one short run. Bytes and seconds.
 
     Attributes:
         samples_per_second: Median over the intervals after the warm-up.
-        peak_bytes: Most that the tensors took on the device; on a CPU, the process.
+        peak_bytes: Peak memory of tensors on the device; on a CPU, of the process.
         first_step_s: From the start of training to the end of its first step, compiling included.
-        loss: Mean training loss of the later half of the first steps; None if it was not wanted.
-        wait: Share of the time that steps waited for data.
-        epoch_steps: Optimizer steps an epoch.
+        loss: Mean training loss of the second half of the first steps; None if not requested.
+        wait: Fraction of time that steps waited for data.
+        epoch_steps: Optimizer steps per epoch.
         run_s: Wall time of the whole run, without the start of its process.
     """
 
@@ -66,11 +66,11 @@ class ShortRunResult:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long a run is measured: `seconds` of training after the warm-up, and to the step `loss_at`; 0: any.
+    """How long a run is measured: `seconds` of training after the warm-up, and at least to step `loss_at`.
 
-    For its loss a run tells of every step, which costs it a little speed: compare it with its like. A run
-    that has not ended `limit_s` after it was asked for is given up, as is one whose first step takes longer
-    than `first_step_limit_s`.
+    A run with `loss_at` above 0 emits an event per step, which slows it down a little: compare it only with
+    similar ones. A run that takes longer than `limit_s`, or `first_step_limit_s` for its first step, is
+    abandoned.
     """
 
     seconds: float
@@ -80,10 +80,10 @@ class Effort:
 
 
 class MeasureError(Exception):
-    """A run that could not be measured; the text is a sentence for people.
+    """A run could not be measured; the message is a sentence for users.
 
     Attributes:
-        exit_code: What `mptui run` would have ended with.
+        exit_code: The exit code that `mptui run` would have.
     """
 
     def __init__(self, message: str, exit_code: int = 1) -> None:
@@ -92,18 +92,18 @@ class MeasureError(Exception):
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether it did not fit."""
+        """Whether it ran out of memory."""
         return self.exit_code == MemoryExhaustedError.exit_code
 
 
 class StoppedError(Exception):
-    """It was asked to end while a run was measured."""
+    """A stop was requested during a measurement."""
 
 
 def endless(request: "Request", plan: "Plan") -> "Request":
-    """The same on the plan's device, in epochs of some length and many of them.
+    """Return the request on the plan's device, with many epochs of some length.
 
-    No run ends before it is measured, and none goes to another device because this one is busy.
+    Then no run ends before it is measured, and none moves to another device because this one is busy.
     """
     flags = {**request.flags, "training.epochs": ("bench", 100_000)}
     flags["hardware.device"] = ("bench", plan.device.torch_name)
@@ -113,11 +113,11 @@ def endless(request: "Request", plan: "Plan") -> "Request":
 
 
 class Measurer:
-    """Measures one run at a time; a context manager, which ends what it has started.
+    """Measures one run at a time; a context manager that ends its processes.
 
     Args:
-        environ: Of the runs.
-        should_stop: Asked several times a second.
+        environ: Environment of the runs.
+        should_stop: Polled several times per second.
     """
 
     def __init__(self, environ: Mapping[str, str], should_stop: Callable[[], bool] = lambda: False) -> None:
@@ -133,16 +133,16 @@ class Measurer:
         self._end()
 
     def measure(self, request: "Request", settings: Mapping[str, object], effort: Effort) -> ShortRunResult:
-        """Run `request` under `settings` (table.key -> value) in a process of its own.
+        """Run `request` with `settings` (table.key -> value) in a separate process.
 
         Args:
-            request: What is trained; what it says of the keys in `settings` is left aside.
-            settings: They win over everything.
-            effort: How long.
+            request: The training.
+            settings: Settings that take precedence over the request's.
+            effort: How long to measure.
 
         Raises:
-            MeasureError: The run ended before it was measured, out of memory for one.
-            StoppedError: `should_stop` said so; the run has ended.
+            MeasureError: The run failed before it was measured, for example out of memory.
+            StoppedError: `should_stop` returned True; the run has ended.
         """
         flags = {key: list(value) for key, value in request.flags.items() if key not in settings}
         flags |= {key: ["bench", value] for key, value in settings.items()}
@@ -173,7 +173,7 @@ class Measurer:
             answer: dict[str, Any] = json.loads(server.stdout.readline())
         except (OSError, ValueError):
             self._end()
-            raise MeasureError(f"the process that measures ended with {server.returncode}") from None
+            raise MeasureError(f"the measuring process ended with {server.returncode}") from None
         except BaseException:
             self._end()
             raise
@@ -182,13 +182,13 @@ class Measurer:
         return answer
 
     def _started(self) -> subprocess.Popen[bytes]:
-        # In a session of its own, so that ctrl+c is ours alone. It ends with us, whatever ends us: its stdin
-        # closes.
+        # In a new session, so that only this process receives ctrl+c. It ends with this process, when its
+        # stdin closes.
         return subprocess.Popen(
             [sys.executable, "-m", "mptui.lab.bench.measure"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # what goes wrong is in the answer; the rest is chatter of libraries
+            stderr=subprocess.DEVNULL,  # errors are in the answer; the rest is output of libraries
             env=self._environ,
             start_new_session=True,
         )
@@ -216,7 +216,7 @@ def _run(
     began = time.monotonic()
     given = {key: (str(flag), value) for key, (flag, value) in flags.items()}
     given["logging.step_interval_s"] = ("bench", 0.0 if loss_at else _INTERVAL_S)
-    given["guards.on_nan"] = ("bench", "ignore")  # a repair would change what is being measured
+    given["guards.on_nan"] = ("bench", "ignore")  # a recovery would change the measured settings
     given["guards.on_oom"] = ("bench", "stop")
     plan = plan_run(Request(profile, given, sets, os.environ))
     watch = RunListener(seconds, loss_at=loss_at)
@@ -229,7 +229,7 @@ def _run(
         for event in events.drain():
             watch.note(event)
         if first_step_limit_s is not None and watch.is_slow(first_step_limit_s):
-            # no command reaches a step that is under way: the process ends with this answer
+            # a running step can't be stopped: the process ends with this answer
             return {"error": f"its first step took more than {first_step_limit_s:.1f} s", "code": 1}
         if watch.enough:
             session.mailbox.stop(None)
@@ -241,7 +241,7 @@ def _run(
     if result.summary["recoveries"]:
         raise MptuiError(str(result.summary["recoveries"][0]["action"]), hint="")
     if watch.rate is None:
-        raise MptuiError("the run was over before it was measured", hint="")
+        raise MptuiError("the run ended before it was measured", hint="")
     memory = result.summary["memory"]
     return asdict(
         ShortRunResult(
@@ -257,7 +257,7 @@ def _run(
 
 
 def _answer(asked: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """Be the process that is measured; `folder` takes the run's directory."""
+    """Run the measurement in this process; `folder` is for the run directory."""
     from mptui.hardware.memory import keep_freed_memory
 
     keep_freed_memory()
@@ -267,13 +267,13 @@ def _answer(asked: Mapping[str, Any], folder: str) -> dict[str, Any]:
         return {"error": error.message, "code": error.exit_code}
     except Exception as error:  # noqa: BLE001 - a bug is told to the person too: nobody else hears of it
         last = (str(error).strip() or type(error).__name__).splitlines()[-1]
-        return {"error": f"the run to be measured failed: {type(error).__name__}: {last}", "code": 1}
+        return {"error": f"the measured run failed: {type(error).__name__}: {last}", "code": 1}
 
 
 def serve() -> None:
     """Answer requests on stdin until it ends."""
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # keep output of libraries out of the answers
     if _FORKS:
         import torch
 
@@ -285,14 +285,14 @@ def serve() -> None:
         assert not torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # a fork could not use it
     for line in sys.stdin:
         asked = json.loads(line)
-        # a run that was given up may still write into its directory until its process has ended
+        # an abandoned run can write into its directory until its process has ended
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             answer = _forked(asked, folder) if _FORKS else _answer(asked, folder)
         answers.write(json.dumps(answer).encode() + b"\n")
 
 
 def _forked(asked: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """The answer of a child; this process ends, and the child with it, where nobody waits for it any more."""
+    """Return the answer of a child; if nobody waits for it any more, end this process and the child."""
     with _pipe() as (reading, writing):
         child = os.fork()
         if not child:
@@ -301,7 +301,7 @@ def _forked(asked: Mapping[str, Any], folder: str) -> dict[str, Any]:
         answer = b""
         while not answer.endswith(b"\n"):
             ready, _, _ = select.select([reading, 0], [], [])
-            if 0 in ready:  # the next question comes after this answer, so it is the end of all of them
+            if 0 in ready:  # no request comes before this answer, so stdin was closed
                 os.kill(child, signal.SIGKILL)
                 sys.exit()
             piece = os.read(reading, 1 << 16)
@@ -312,7 +312,7 @@ def _forked(asked: Mapping[str, Any], folder: str) -> dict[str, Any]:
     if answer.endswith(b"\n"):
         return dict(json.loads(answer))
     return {
-        "error": f"the run to be measured ended with {_named(os.waitstatus_to_exitcode(status))}",
+        "error": f"the measured run ended with {_named(os.waitstatus_to_exitcode(status))}",
         "code": 1,
     }
 
@@ -327,7 +327,7 @@ def _pipe() -> Iterator[tuple[int, int]]:
 
 
 def _be_child(asked: Mapping[str, Any], folder: str, writing: int) -> None:
-    """Be measured, answer, and end: what is left of the parent in this process must not run."""
+    """Run the measurement, answer and exit, without running any code of the parent."""
     try:
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
         answer = json.dumps(_answer(asked, folder)).encode() + b"\n"

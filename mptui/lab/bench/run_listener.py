@@ -1,4 +1,4 @@
-"""Follows the events of a short run until enough of it is measured."""
+"""Collects the events of a short run until it is measured."""
 
 import time
 from statistics import median
@@ -6,14 +6,14 @@ from statistics import median
 from mptui.events import EpochStarted, Event, RunStarted, Step
 
 LOSS_AT = 10
-"""Steps after which the losses of two runs are compared, if these don't take too long."""
+"""Steps after which the losses of two runs are compared, if they aren't too slow."""
 
 _WARM_UP, _WARM_UP_S = 5, 2.0
-"""Steps, or seconds after the first step, that are not measured."""
+"""Steps, or seconds after the first step, that are excluded."""
 
 
 class RunListener:
-    """Listens to a run until enough of it is measured.
+    """Collects the events of a run until it is measured.
 
     Args:
         seconds: Of training after the warm-up that are enough.
@@ -33,7 +33,7 @@ class RunListener:
         self.epoch_steps = 0
 
     def note(self, event: Event) -> None:
-        """Take an event of the run in."""
+        """Handle an event of the run."""
         if isinstance(event, RunStarted):
             self._training_since = time.monotonic()
         self._stepped |= isinstance(event, Step)
@@ -45,7 +45,7 @@ class RunListener:
         if self._loss_at // 2 < event.step <= self._loss_at:
             self._losses.append(event.loss)
         skipped = self._is_warm_up(event)
-        # the first interval of an epoch has the start of its workers in it; some epochs have no other
+        # the first interval of an epoch includes the start of its workers; some epochs have no other
         skipped, self._fresh = skipped or (self._fresh and not self._short_epochs), False
         if skipped or event.samples_per_second is None or event.step_time_s is None:
             return
@@ -55,33 +55,33 @@ class RunListener:
 
     def _is_warm_up(self, event: Step) -> bool:
         long_enough = self._warm_s >= _WARM_UP_S
-        if self._warm:  # what is compiled and tried out in the first steps is no warming up
+        if self._warm:  # compiling and measuring in the first steps are not warm-up
             self._warm_s += (event.step_time_s or 0.0) * event.steps
         self._warm += event.steps
         return self._warm <= _WARM_UP and not long_enough
 
     def is_slow(self, first_step_limit_s: float) -> bool:
-        """Whether the first step is under way for longer than this."""
+        """Whether the first step is running for longer than this."""
         since = self._training_since
         return since is not None and not self._stepped and time.monotonic() - since > first_step_limit_s
 
     @property
     def enough(self) -> bool:
-        """Whether the run may end."""
+        """Whether the measurement is complete."""
         return self._left <= 0 and (self.loss is not None or not self._loss_at)
 
     @property
     def loss(self) -> float | None:
-        """Mean loss of the later half of the first steps; None before their end, or if one was not told."""
+        """Mean loss of the second half of the first steps; None before their end, or if one is missing."""
         wanted = self._loss_at - self._loss_at // 2
         return sum(self._losses) / wanted if wanted and len(self._losses) == wanted else None
 
     @property
     def rate(self) -> float | None:
-        """Median samples a second; None before anything was measured."""
+        """Median samples per second; None before the first measurement."""
         return median(self._rates) if self._rates else None
 
     @property
     def wait(self) -> float:
-        """Mean share of the time that steps waited for data."""
+        """Mean fraction of time that steps waited for data."""
         return sum(self._waits) / len(self._waits) if self._waits else 0.0

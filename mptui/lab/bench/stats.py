@@ -1,4 +1,4 @@
-"""How sure a measured ratio is: its median, and an interval for few rounds on a busy machine."""
+"""Median and confidence interval of a measured ratio, for few rounds on a busy machine."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from math import cos, exp, inf, log, pi, sin, sqrt, tan
 from statistics import mean, median, stdev
 
 ROUNDS = 6
-"""Rounds that tell a tenth's difference from the noise of a busy machine, with one round gone astray."""
+"""Rounds that distinguish a difference of 10 % from the noise of a busy machine, with one outlier."""
 
 _TRIMMED = 0.2
 # Above the usual 95 %: of so few rounds a trimmed interval holds the truth about a percent less often than
@@ -16,7 +16,7 @@ _CONFIDENCE = 0.97
 
 
 def rounds_text(rounds: int) -> str:
-    """What a figure is, above a table, and what too few rounds are not good for."""
+    """Describe the figures of a table, with a warning if there are too few rounds."""
     sure = "" if rounds >= ROUNDS else f", too few to tell noise from a difference: use --rounds {ROUNDS}"
     return f"median of {rounds} round{'s' if rounds > 1 else ''}{sure}"
 
@@ -31,27 +31,27 @@ class Ratio:
 
     @property
     def verdict(self) -> str:
-        """faster, slower, or same where 1 is inside the interval: a difference that may be noise."""
+        """faster, slower, or same if the interval contains 1: the difference may be noise."""
         if self.low > 1:
             return "faster"
         return "slower" if self.high < 1 else "same"
 
     @property
     def document(self) -> dict[str, float | None]:
-        """As JSON's values; an interval without ends has none."""
+        """Return the ratio for JSON; infinite ends are null."""
         ends = {"low": self.low, "high": self.high} if self.high < inf else {"low": None, "high": None}
         return {"median": self.median, **ends}
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """Our figures over theirs, round by round; both sides of a round were measured one after the other.
+    """Return the ratio of our figures to theirs, by rounds, whose two sides were measured one after another.
 
-    The interval is Yuen's for a mean whose lowest and highest fifth are left out (K. Yuen, "The two-sample
-    trimmed t for unequal population variances", Biometrika 61, 1974), of the logarithms: from five rounds on
-    one that something else has slowed down neither moves nor widens it much.
+    The interval is Yuen's for the trimmed mean of the logarithms, without the lowest and highest fifth (K.
+    Yuen, "The two-sample trimmed t for unequal population variances", Biometrika 61, 1974): from five rounds
+    on, one outlier neither moves nor widens it much.
 
     Raises:
-        ValueError: There are no rounds, or not as many of each.
+        ValueError: There are no rounds, or their numbers differ.
     """
     logs = sorted(log(a / b) for a, b in zip(ours, theirs, strict=True))
     if not logs:
@@ -64,14 +64,14 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 
 
 def _trimmed(ordered: Sequence[float]) -> tuple[float, float]:
-    """The trimmed mean of ordered values, and half of its interval's width."""
+    """Return the trimmed mean of ordered values, and half the width of its interval."""
     count = len(ordered)
     cut = int(_TRIMMED * count)
-    kept = ordered[cut : count - cut]
-    drawn_in = [kept[0]] * cut + list(kept) + [kept[-1]] * cut
-    left = len(kept)
-    error = stdev(drawn_in) * sqrt((count - 1) / (left * (left - 1)))
-    return mean(kept), t_quantile(_CONFIDENCE, left - 1) * error
+    trimmed = ordered[cut : count - cut]
+    winsorized = [trimmed[0]] * cut + list(trimmed) + [trimmed[-1]] * cut
+    left = len(trimmed)
+    error = stdev(winsorized) * sqrt((count - 1) / (left * (left - 1)))
+    return mean(trimmed), t_quantile(_CONFIDENCE, left - 1) * error
 
 
 @cache

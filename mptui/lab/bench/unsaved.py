@@ -1,4 +1,4 @@
-"""A run that nobody will go on with: it is measured, and writes no checkpoint."""
+"""A session without checkpoints, for measured runs."""
 
 from mptui.engine.checkpoint.async_saver import Saver
 from mptui.engine.checkpoint.files import Snapshot
@@ -8,20 +8,20 @@ from mptui.runs.store.directory import CHECKPOINTS
 
 
 class _Nowhere(Saver):
-    """Takes what is to be saved, and lets it go."""
+    """A saver that discards everything."""
 
     def may_save(self) -> bool:
         return False
 
     def offer_best(self, snapshot: Snapshot) -> None:
-        """Nothing is kept of it: a large network's would be gigabytes."""
+        """Discard the snapshot."""
 
     def save(self, snapshot: Snapshot, reason: str, *, wait: bool = False) -> None:
-        """Nothing is written."""
+        """Write nothing."""
 
 
 class UnsavedSession(Session):
-    """A session whose checkpoints take neither time nor room on the disk."""
+    """A session that saves no checkpoints."""
 
     measures_costs = False
 
@@ -29,4 +29,4 @@ class UnsavedSession(Session):
         return _Nowhere(self.run / CHECKPOINTS, self.plan.config.checkpoint, self._emit)
 
     def _check_space(self, prepared: PreparedRun) -> None:
-        """There is nothing to make room for."""
+        """Require no space."""

@@ -1,1 +1,1 @@
-"""Killing and damaging runs on purpose."""
+"""Kills and damages runs on purpose, to test their recovery."""

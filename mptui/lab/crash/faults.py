@@ -1,7 +1,7 @@
-"""A disk that fails: any one call of a save, before it is done, half done, or done and reported as failed.
+"""Simulates a failing disk: any call of a save fails before it, halfway, or after it is done.
 
-Only calls on files of one folder are counted, in the order in which they come; so a save can be torn at
-each of its points, one after the other, in a test or in `mptui selftest`.
+Only calls on files of one folder are counted, in order, so that tests and `mptui selftest` can interrupt a
+save at each of its calls.
 """
 
 import contextlib
@@ -18,13 +18,13 @@ CALLS = (
     *("statvfs", "mkdir", "open", "write", "fsync", "close", "rename", "replace"),
     *("symlink", "unlink", "rmdir", "ftruncate"),
 )
-"""The functions of `os` that saving comes down to."""
+"""The functions of `os` that saving uses."""
 
 When = Literal["before", "half", "after"]
 
 
 def failing(number: int) -> Callable[[], NoReturn]:
-    """A strike that fails with an errno."""
+    """Return an action that fails with an errno."""
 
     def strike() -> NoReturn:
         raise OSError(number, os.strerror(number))
@@ -39,16 +39,16 @@ def kill_this_process() -> NoReturn:
 
 
 def stop_this_process() -> None:
-    """A strike that stops all threads until the process is continued, and then lets the call go on."""
+    """Stop all threads until the process is continued; then the call proceeds."""
     signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong: call number `at` (from 0) of those in `only`, and the `count - 1` that follow it.
+    """A fault in call number `at` (from 0) of those in `only`, and in the next `count - 1` calls.
 
-    `half` tears a write; other calls have no half: they are done, and then fail. With a `name` only calls
-    on a path that matches this pattern count.
+    `half` interrupts a write halfway; other calls are done and then fail. With a `name`, only calls on paths
+    that match this pattern count.
     """
 
     at: int
@@ -61,10 +61,10 @@ class Fault:
 
 @contextlib.contextmanager
 def faulty_disk(folder: Path, fault: Fault | None = None) -> Iterator[list[str]]:
-    """Let calls on what lies in `folder` fail as `fault` says, in all threads of this process.
+    """Inject `fault` into calls on files in `folder`, in all threads of this process.
 
     Yields:
-        The names of the calls made so far; it grows.
+        The names of the calls made so far, a growing list.
     """
     disk = _Disk(os.path.realpath(folder), fault)
     whole = {name: getattr(os, name) for name in CALLS}
@@ -104,7 +104,7 @@ class _Disk:
         return call
 
     def _due(self, name: str, path: str) -> Fault | None:
-        """The fault, if this call is one of those that go wrong."""
+        """Return the fault if it applies to this call."""
         fault = self._fault
         if fault is None or name not in fault.only or not fnmatchcase(path, fault.name):
             return None
@@ -119,7 +119,7 @@ class _Disk:
         return result
 
     def _path_of(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> str | None:
-        """What in the folder a call is about; None where it is about something else."""
+        """Return the path in the folder that a call uses; None for other calls."""
         first, folder = arguments[0], options.get("dir_fd")
         if isinstance(first, int):
             return self._ours.get(first)

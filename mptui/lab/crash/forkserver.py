@@ -1,8 +1,7 @@
-"""Real runs in processes of their own, without an import of torch for each.
+"""Starts real runs in separate processes without importing torch for each.
 
-One process imports everything once, and forks for each run that is asked for; a child calls the command line
-as the shell does. It is a process like any other: it can be killed at any moment, or at a chosen call of a
-save.
+One process imports everything once, and forks for each run; a child calls the command line like the shell. A
+child can be killed at any time, or at a chosen call of a save.
 """
 
 import json

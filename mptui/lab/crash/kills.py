@@ -1,4 +1,4 @@
-"""Runs that are killed again and again, and compared with one that nobody disturbed."""
+"""Kills runs repeatedly and compares them with an undisturbed one."""
 
 import json
 import random
@@ -19,24 +19,24 @@ from mptui.runs.store.journal import read_journal
 
 KILLED = -signal.SIGKILL
 LIMIT_S = 600.0
-"""After so long a run counts as hung; far beyond what these small runs take."""
+"""Seconds after which a run counts as hung, far more than these small runs take."""
 
 CALLS_OF_A_SAVE = 45
-"""About how many calls beside writes a save makes; kills inside one go through all of them and on."""
+"""Approximate number of calls of a save besides writes; kills iterate over all of them."""
 
 WRITES_OF_A_SAVE = 150
-"""About how many writes: one a tensor."""
+"""Approximate number of writes of a save, one per tensor."""
 
-_STEP_BETWEEN_CALLS = 7  # prime to the number of calls, so that all are met
+_STEP_BETWEEN_CALLS = 7  # coprime to the number of calls, so that all are covered
 _OTHER_CALLS = [name for name in CALLS if name != "write"]
 _MOST_TRIALS = 5
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """All of a run that does not depend on the clock; of a step taken twice, the later record counts.
+    """Everything of a run that doesn't depend on time; of a repeated step, the later record counts.
 
-    `state` is the checkpoint's without the settings, which say how often it was saved.
+    `state` is the checkpoint's, without settings, which contain how often it is saved.
     """
 
     steps: dict[int, tuple[object, ...]]
@@ -48,35 +48,35 @@ class RunRecord:
 
 @dataclass(slots=True)
 class Tally:
-    """What was done to the runs, and what came of it."""
+    """Counts of kills and their results."""
 
     kills: int = 0
     inside_a_save: int = 0
     runs: int = 0
     steps: int = 0
     steps_again: int = 0
-    """Steps that were taken again, since they came after the last save."""
+    """Steps that were repeated because they came after the last save."""
     damaged: list[str] = field(default_factory=list)
     """Checkpoints that could not be read after a kill."""
     differing: list[str] = field(default_factory=list)
-    """Runs that ended otherwise than the one that nobody disturbed."""
+    """Runs with other results than the undisturbed one."""
 
     @property
     def sound(self) -> bool:
-        """Whether nothing was lost and nothing changed."""
+        """Whether no checkpoint was damaged and no result differs."""
         return not self.damaged and not self.differing
 
 
 def outcome_of(run: Path) -> RunRecord:
-    """Read how a run ended from its directory.
+    """Read the results of a run from its directory.
 
     Raises:
-        RunDirectoryError: No checkpoint of it is whole.
+        RunDirectoryError: It has no intact checkpoint.
     """
     events = list(read_journal(run))
     snapshot, complaints = read_newest(run / CHECKPOINTS)
     if complaints:
-        raise RunDirectoryError("\n".join(complaints), hint="look at the disk")
+        raise RunDirectoryError("\n".join(complaints), hint="check the disk")
     return RunRecord(
         steps={e.step: _figures(e) for e in events if isinstance(e, Step)},
         validations={e.epoch: (e.loss, repr(e.metrics), e.best) for e in events if isinstance(e, Validated)},
@@ -104,11 +104,11 @@ class Killer:
     """Kills runs.
 
     Args:
-        server: Begins them.
-        arguments: The command line that begins the run of a name, or goes on with it.
-        folder: Where the runs are; what they print is put beside them.
-        seed: Of the moments.
-        on_kill: Told after each kill.
+        server: Starts the runs.
+        arguments: The command line that starts or resumes the run of a name.
+        folder: Folder of the runs and their output.
+        seed: Seed of the times of kills.
+        on_kill: Called after each kill.
     """
 
     def __init__(
@@ -127,10 +127,10 @@ class Killer:
         self.tally = Tally()
 
     def run(self, kills: int) -> Tally:
-        """Kill runs so many times, every second time inside a save, and compare each that ends.
+        """Kill runs `kills` times, every second time inside a save, and compare each that completes.
 
         Raises:
-            MptuiError: A run ended with an error of its own.
+            MptuiError: A run failed.
         """
         expected = outcome_of(self._finished("undisturbed"))
         before = time.monotonic()
@@ -145,7 +145,7 @@ class Killer:
         return self.tally
 
     def _killed_once(self, name: str, usual_s: float) -> bool:
-        """Let a run go on until it is killed; False where it ended first."""
+        """Start or resume a run and kill it; return False if it ended before."""
         self._trials += 1
         inside = self._trials % 2 == 0
         child = self._begin(name, self._point() if inside else None)
@@ -161,7 +161,7 @@ class Killer:
         return True
 
     def _point(self) -> dict[str, Any]:
-        """A place inside a save: the next of its calls, in its first or second save, or one of its writes."""
+        """Return a point inside a save: its next call, in the first or second save, or one of its writes."""
         number = self._trials // 2
         if number % 4 == 3:
             place = {"at": self._chance.randrange(2 * WRITES_OF_A_SAVE), "only": ["write"]}
@@ -195,7 +195,7 @@ class Killer:
 
 
 def _check(child: Child) -> None:
-    """Raise what ended a run that should have ended well."""
+    """Raise the error of a run that failed."""
     if child.code == 0:
         return
     lines = [line for line in child.said().splitlines() if line.strip()]

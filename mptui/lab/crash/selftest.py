@@ -1,7 +1,7 @@
-"""`mptui selftest`: kill, resume and compare, on this disk and this device.
+"""The kill-and-resume test of `mptui selftest`, on this disk and device.
 
-A small ResNet is trained in a folder beside the runs, once undisturbed and then killed many times, half of
-them inside a save; every run must end with the same losses and the same weights, bit for bit.
+A small ResNet is trained in a folder next to the runs, once undisturbed and then with many kills, half of
+them inside a save; every run must end with the same losses and weights, bit for bit.
 """
 
 import tempfile
@@ -24,7 +24,7 @@ _SETS = (
 
 @dataclass(frozen=True, slots=True)
 class SelftestReport:
-    """What came of it. `seconds` is the time it took."""
+    """The result. `seconds` is the duration."""
 
     tally: Tally
     folder: Path
@@ -33,17 +33,17 @@ class SelftestReport:
 
 
 def selftest(runs: Path, device: str, kills: int, on_kill: Callable[[Tally], None]) -> SelftestReport:
-    """Run it; nothing of it is left on the disk.
+    """Run the test; all of its files are removed.
 
     Args:
-        runs: The folder of the runs, whose disk is tested.
+        runs: Folder of the runs, whose disk is tested.
         device: As for `mptui run --device`.
-        kills: How many.
-        on_kill: Told after each kill.
+        kills: Number of kills.
+        on_kill: Called after each kill.
 
     Raises:
         DiskError: The folder can't be written, or the disk is full.
-        RunDirectoryError: A run could not go on.
+        RunDirectoryError: A run could not be resumed.
     """
     started = time.monotonic()
     with _folder_beside(runs) as folder, ForkServer() as server:
@@ -64,7 +64,7 @@ def _folder_beside(runs: Path) -> Iterator[Path]:
         folder = tempfile.TemporaryDirectory(dir=runs, prefix=".selftest-", ignore_cleanup_errors=True)
     except OSError as error:
         raise DiskError(
-            f"{runs}: cannot write here: {error.strerror}", hint="choose another place with --runs-dir"
+            f"{runs}: cannot write here: {error.strerror}", hint="choose another folder with --runs-dir"
         ) from error
     with folder as path:
         yield Path(path)

@@ -1,5 +1,5 @@
-"""The doctor: is this machine, this data, this configuration in order, and do two configurations agree.
+"""Checks the machine, the data and the configuration, and compares two configurations.
 
-Everything it looks at is a finding: ok, advice or error, with what it is and what to do. That something is
-broken is a finding, too, and never the end of the examination.
+Each check returns findings: ok, advice or error, with a description and a remedy. A failing check is a
+finding and doesn't stop the others.
 """

@@ -1,4 +1,4 @@
-"""What a configuration of Hugging Face Accelerate says, and whether Accelerate itself would take it."""
+"""Reads a configuration of Hugging Face Accelerate and checks whether Accelerate accepts it."""
 
 import os
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _DISTRIBUTED = {
 
 
 def usual_place(environ: Mapping[str, str]) -> Path:
-    """Where `accelerate config` writes its file; it need not exist."""
+    """Return the path that `accelerate config` writes to; it may not exist."""
     cache = environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = environ.get("HF_HOME") or f"{cache}/huggingface"
     return Path(os.path.expanduser(home)) / "accelerate" / "default_config.yaml"  # noqa: PTH111 - no user, no error
@@ -27,17 +27,17 @@ def usual_place(environ: Mapping[str, str]) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Accelerate:
-    """An accelerate file: what is asked of it below is at its top level."""
+    """An accelerate file; the settings below are at its top level."""
 
     settings: ConfigFile
 
     def setting(self, *keys: str) -> ConfigValue | None:
-        """A value by its keys; of a key given twice the last one, as Accelerate takes it."""
+        """Return a value by its keys; of a duplicate key the last one, as in Accelerate."""
         return next((s for s in reversed(self.settings.values) if s.keys == keys), None)
 
     @property
     def precision(self) -> Said | None:
-        """What `mixed_precision` names; "no" where it is left out, None where it names nothing known."""
+        """The format in `mixed_precision`; "no" if it is missing, None if it is unknown."""
         found = self.setting("mixed_precision")
         if found is None:
             old = self.setting("fp16")
@@ -46,13 +46,13 @@ class Accelerate:
 
     @property
     def distributed_type(self) -> str:
-        """NO, MULTI_GPU, and so on; NO where it is left out."""
+        """NO, MULTI_GPU, and so on; NO if it is missing."""
         found = self.setting("distributed_type")
         return "NO" if found is None or found.value is False else str(found.value)
 
     @property
     def gpu_ids(self) -> list[int] | None:
-        """The GPUs by number; None for all, or where they are not named."""
+        """The GPUs by number; None for all, or if they are not given."""
         found = self.setting("gpu_ids")
         text = "all" if found is None or found.value is None else str(found.value)
         parts = [part.strip() for part in text.split(",")]
@@ -60,21 +60,21 @@ class Accelerate:
 
     @property
     def processes(self) -> int | None:
-        """How many processes are started, over all machines."""
+        """Number of processes over all machines."""
         found = self.setting("num_processes")
         number = None if found is None else as_number(found.value)
         return int(number) if number is not None and 0 < number < 1e6 else None
 
 
 def check_accelerate(accelerate: Accelerate, machine: Machine) -> list[Finding]:
-    """What is wrong with an accelerate file by itself, and what does not suit this machine."""
+    """Check an accelerate file alone and against this machine."""
     devices = [device for device in machine.devices if device.kind != "cpu"]
     found = [*_unquoted(accelerate), *_distributed(accelerate), *_gpus(accelerate, len(devices))]
     return [*found, *_unsuited(accelerate, devices)]
 
 
 def _unsuited(accelerate: Accelerate, devices: list[Device]) -> list[Finding]:
-    """A precision that the GPU has not."""
+    """Check for a precision that the GPU doesn't support."""
     setting, said = accelerate.setting("mixed_precision"), accelerate.precision
     if setting is None or not devices or said not in {"fp16", "bf16"}:
         return []
@@ -83,8 +83,8 @@ def _unsuited(accelerate: Accelerate, devices: list[Device]) -> list[Finding]:
         return []
     settings, suits = accelerate.settings, choose_precision("auto", devices[0]).used
     what = f"{settings.place(setting)}: {settings.written(setting)}: {choice.reason} ({devices[0].name})"
-    mend = settings.mended(setting, "'no'" if suits == "fp32" else suits)
-    return [advice(AREA, "mixed_precision", what, f"write `{mend}`")]
+    fix = settings.corrected(setting, "'no'" if suits == "fp32" else suits)
+    return [advice(AREA, "mixed_precision", what, f"write `{fix}`")]
 
 
 def _unquoted(accelerate: Accelerate) -> list[Finding]:
@@ -99,7 +99,7 @@ def _unquoted(accelerate: Accelerate) -> list[Finding]:
                     AREA,
                     name,
                     f"{settings.place(setting)}: {settings.written(setting)} is read as false",
-                    f"write it in quotes: `{settings.mended(setting, value)}`",
+                    f"write it in quotes: `{settings.corrected(setting, value)}`",
                 )
             )
     return found
@@ -115,14 +115,14 @@ def _distributed(accelerate: Accelerate) -> list[Finding]:
             )
         ]
     if setting.value is False:
-        return []  # told as unquoted
+        return []  # reported as unquoted
     if kind not in _DISTRIBUTED:
         return [
             error(
                 AREA,
                 "distributed_type",
-                f"{settings.place(setting)}: {settings.written(setting)} is no kind that Accelerate knows",
-                f"write `{settings.mended(setting, 'MULTI_GPU')}` for several GPUs, else `'NO'`",
+                f"{settings.place(setting)}: {settings.written(setting)} is not known to Accelerate",
+                f"write `{settings.corrected(setting, 'MULTI_GPU')}` for several GPUs, else `'NO'`",
             )
         ]
     several = (accelerate.processes or 1) > 1 or len(accelerate.gpu_ids or ()) > 1
@@ -131,8 +131,8 @@ def _distributed(accelerate: Accelerate) -> list[Finding]:
             error(
                 AREA,
                 "distributed_type",
-                f"{settings.place(setting)}: {settings.written(setting)}, beside several processes or GPUs",
-                f"write `{settings.mended(setting, 'MULTI_GPU')}`, or num_processes: 1 and one of gpu_ids",
+                f"{settings.place(setting)}: {settings.written(setting)}, with several processes or GPUs",
+                f"write `{settings.corrected(setting, 'MULTI_GPU')}`, or num_processes: 1 and one of gpu_ids",
             )
         ]
     return []
@@ -159,14 +159,14 @@ def _gpus(accelerate: Accelerate, gpus: int) -> list[Finding]:
             )
         )
     if missing := [number for number in named if number >= gpus]:
-        # without any GPU the file is most likely another machine's
+        # without any GPU, the file is most likely for another machine
         tell = error if gpus else advice
         found.append(
             tell(
                 AREA,
                 "gpu_ids",
-                f"{place}: this machine has {gpus or 'no'} GPUs, and none numbered {missing[0]}",
-                f"name GPUs from 0 to {gpus - 1}" if gpus else "run it on the machine that it is for",
+                f"{place}: this machine has {gpus or 'no'} GPUs; there is no GPU {missing[0]}",
+                f"use GPUs from 0 to {gpus - 1}" if gpus else "run it on a machine with GPUs",
             )
         )
     return found

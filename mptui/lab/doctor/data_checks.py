@@ -1,26 +1,26 @@
-"""The data of a run: scanned as a run scans it, before anything is trained on it."""
+"""Checks the data of a run by the same scan."""
 
 from collections.abc import Callable, Iterator
 
 from mptui.data.core.types import Dataset
 from mptui.data.formats.open import open_dataset
 from mptui.errors import MptuiError
-from mptui.lab.doctor.findings import Finding, advice, ok, told
+from mptui.lab.doctor.findings import Finding, advice, findings_of, ok
 from mptui.registry.samples import SampleKind
 from mptui.registry.tasks import TASKS
 from mptui.runs.planning.plan import Plan
 
 _MOST_NAMED = 20
 _UNEVEN = 10
-"""How many times as many images the largest class may have before it is worth a word."""
+"""Ratio of images in the largest and the smallest class from which it is reported."""
 
 
 def check_data(plan: Plan, on_progress: Callable[[int, int], None]) -> list[Finding]:
     """Open and scan the data of a plan.
 
     Args:
-        plan: Whose data is looked at.
-        on_progress: Called with (files looked at, files in all).
+        plan: Plan of the run.
+        on_progress: Called with (files checked, all files).
     """
     config = plan.config
     warnings: list[str] = []
@@ -35,8 +35,8 @@ def check_data(plan: Plan, on_progress: Callable[[int, int], None]) -> list[Find
             on_warning=warnings.append,
         )
     except MptuiError as fault:
-        return told("data", "data", fault)
-    do = "see how the data is laid out in the README"
+        return findings_of("data", "data", fault)
+    do = "see the layouts of data in the README"
     said = [advice("data", "warning", warning, do) for warning in warnings]
     return [
         _summary(dataset, plan.task),
@@ -57,7 +57,7 @@ def _summary(dataset: Dataset, task: str) -> Finding:
 
 
 def _problems(dataset: Dataset, budget: float) -> Iterator[Finding]:
-    """Within the budget a run goes on without them; beyond it the scan has ended in an error."""
+    """Report unreadable files within the budget, which a run leaves out; beyond it, the scan has failed."""
     do = f"repair or remove it; a run leaves it out (data.bad_sample_budget = {budget:g})"
     for problem in dataset.problems[:_MOST_NAMED]:
         yield advice("data", "file", f"{problem.path}: {problem.reason}", do)
@@ -71,13 +71,13 @@ def _fit(dataset: Dataset, plan: Plan) -> Iterator[Finding]:
         largest, smallest = (
             dataset.classes[list(dataset.class_counts).index(pick(counts))] for pick in (max, min)
         )
-        what = f"classes are uneven: {largest} has {max(counts):,} images, {smallest} {min(counts):,}"
+        what = f"unbalanced classes: {largest} has {max(counts):,} images, {smallest} {min(counts):,}"
         yield advice(
-            "data", "classes", what, "read acc1 beside the figures of each class, or gather more of it"
+            "data", "classes", what, "check the accuracy of each class besides acc1, or collect more images"
         )
     side = int(plan.config.data.image_size or 0)
     if dataset.sides is not None and dataset.sides[1] < side:
-        what = f"half of the images are smaller than data.image_size = {side}, and are blown up"
+        what = f"half of the images are smaller than data.image_size = {side} and are enlarged"
         yield advice(
             "data", "image_size", what, f"--set data.image_size={max(32, dataset.sides[1] // 32 * 32)}"
         )

@@ -1,4 +1,4 @@
-"""The driver, torch, and each device: what is there, and what keeps it from training."""
+"""Checks the driver, torch and each device."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ _HARMFUL = {"hardware slowdown", "heat", "heat, hardware limit", "external power
 
 
 def check_driver(report: NvmlReport, root: Path) -> list[Finding]:
-    """NVIDIA's driver, and whether it sees the cards that the machine has."""
+    """Check NVIDIA's driver, and whether it sees all cards of the machine."""
     cards = nvidia_cards(root)
     if report.problem is None:
         cuda = f", CUDA {report.cuda[0]}.{report.cuda[1]}" if report.cuda else ""
@@ -26,20 +26,20 @@ def check_driver(report: NvmlReport, root: Path) -> list[Finding]:
         lost = [gpu for gpu in report.gpus if gpu.problem]
         found += [sentence("machine", "gpu", "error", f"{gpu.name}, {gpu.problem}") for gpu in lost]
         if cards > len(report.gpus):
-            what = f"{cards} NVIDIA cards are in the machine, and the driver sees {len(report.gpus)}"
-            do = "look at the kernel's log (dmesg) for the missing one, and at its power and seating"
+            what = f"the machine has {cards} NVIDIA cards, but the driver sees {len(report.gpus)}"
+            do = "check the kernel log (dmesg) for the missing card, and its power and seating"
             found.append(advice("machine", "driver", what, do))
         return found
     if not cards and report.driver is None and "no NVIDIA driver" in report.problem:
-        return [ok("machine", "driver", "no NVIDIA card, and no driver for one")]
+        return [ok("machine", "driver", "no NVIDIA card and no driver")]
     return [sentence("machine", "driver", "error" if cards else "advice", report.problem, _INSTALL)]
 
 
-_INSTALL = "install the driver of the card, or give the container its GPUs (docker run --gpus all)"
+_INSTALL = "install the driver, or give the container its GPUs (docker run --gpus all)"
 
 
 def nvidia_cards(root: Path) -> int:
-    """How many NVIDIA cards are on the PCI bus, whatever the driver says."""
+    """Count the NVIDIA cards on the PCI bus, without the driver."""
     return sum(_is_nvidia(device) for device in (root / "sys/bus/pci/devices").glob("*"))
 
 
@@ -52,7 +52,7 @@ def _is_nvidia(device: Path) -> bool:
 
 
 def check_torch(machine: Machine, probed: Probed) -> list[Finding]:
-    """The build of torch: whether it and torchvision can be imported, and it is not too old."""
+    """Check that torch and torchvision can be imported, and that torch is recent enough."""
     view = probed.view
     if view.version is None:
         do = "install it anew: pip install --force-reinstall torch torchvision"
@@ -67,7 +67,7 @@ def check_torch(machine: Machine, probed: Probed) -> list[Finding]:
             error("machine", "torch", view.problem, "see python -c 'import torch; torch.cuda.init()'")
         )
     if VISION in probed.failures:
-        do = "install the two that belong together: pip install --upgrade torch torchvision"
+        do = "install matching versions: pip install --upgrade torch torchvision"
         found.append(error("machine", VISION, f"torchvision can't be used: {probed.failures[VISION]}", do))
     return found
 
@@ -79,7 +79,7 @@ def _version(text: str) -> tuple[int, int]:
 
 
 def check_devices(machine: Machine, report: NvmlReport, probed: Probed | None) -> list[Finding]:
-    """Each device, the CPU last; and what is to be said of them together."""
+    """Check each device, the CPU last, and report remarks about all of them."""
     failures = probed.failures if probed else {}
     found = [finding for device in machine.devices for finding in _check_device(device, machine, failures)]
     said = {report.problem, *(f"{gpu.name}: {gpu.problem}" for gpu in report.gpus)}
@@ -113,19 +113,17 @@ def _memory(device: Device) -> str:
 
 
 def _state(device: Device, title: str) -> Iterator[Finding]:
-    """What holds a GPU back just now."""
+    """Report what slows a GPU down at present."""
     gpu = device.gpu
     if gpu is None:
         return
     held = sum(process.memory or 0 for process in gpu.processes or ())
     if gpu.memory_total and held > _HELD * gpu.memory_total:
-        do = "wait for it, end it, or choose another GPU with --device cuda:N"
+        do = "wait for that process, end it, or choose another GPU with --device cuda:N"
         yield advice("machine", device.torch_name, f"{title}: {others_on(gpu)}", do)
     if harmful := [reason for reason in gpu.throttle or () if reason in _HARMFUL]:
-        what = f"{title}: its clocks are held down ({', '.join(harmful)})"
-        yield advice("machine", device.torch_name, what, "look at its cooling and its power supply")
+        what = f"{title}: its clocks are throttled ({', '.join(harmful)})"
+        yield advice("machine", device.torch_name, what, "check its cooling and power supply")
     if gpu.temperature_c is not None and gpu.temperature_c >= _HOT_C:
         what = f"{title}: {gpu.temperature_c:.0f} °C"
-        yield advice(
-            "machine", device.torch_name, what, "look at its cooling; it slows down when it is hotter"
-        )
+        yield advice("machine", device.torch_name, what, "check its cooling; it slows down when it is hotter")

@@ -1,4 +1,4 @@
-"""The whole examination, in the order in which a person wants to hear of it."""
+"""Runs all checks in order."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from mptui.hardware.nvml import NvmlReport, read_gpus
 from mptui.lab.doctor import device_checks, host_checks, login_checks
 from mptui.lab.doctor.accelerate_config import AREA, Accelerate, check_accelerate, usual_place
 from mptui.lab.doctor.config_files.read import read_config_file
-from mptui.lab.doctor.findings import Finding, advice, told
+from mptui.lab.doctor.findings import Finding, advice, findings_of
 from mptui.lab.doctor.precision_conflicts import compare
 from mptui.lab.doctor.run_config import check_configuration
 from mptui.lab.doctor.torch_probe import Probed, probe_torch
@@ -22,10 +22,10 @@ from mptui.runs.planning.plan import Request
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a person wants to know.
+    """What to check.
 
-    `config` and `accelerate` are the two files to compare; without `accelerate` its usual place is looked
-    at. `root` is where /proc, /sys, /dev and /etc are. `terminal` is None where there is none.
+    `config` and `accelerate` are the two files to compare; without `accelerate`, the default file is used.
+    `root` contains /proc, /sys, /dev and /etc. `terminal` is the size of the terminal; None without one.
     """
 
     request: Request
@@ -40,7 +40,7 @@ class Question:
 
 
 def examine(question: Question, on_progress: Callable[[int, int], None]) -> list[Finding]:
-    """Look at everything that was asked for. What is broken is a finding, never an exception."""
+    """Run all requested checks. Failures are findings, never exceptions."""
     report = read_gpus()
     probed = probe_torch(question.environ) if question.with_torch else None
     machine = describe_machine(
@@ -55,9 +55,7 @@ def examine(question: Question, on_progress: Callable[[int, int], None]) -> list
 
         found += check_data(plan, on_progress)
     elif question.with_data and all(finding.state != "error" for finding in configuration):
-        found.append(
-            advice("data", "data", "not looked at: torch is needed for it", "ask again without --no-torch")
-        )
+        found.append(advice("data", "data", "not checked: this needs torch", "run it without --no-torch"))
     if question.config is not None or question.accelerate is not None:
         found += _two_files(question, machine)
     return found
@@ -91,9 +89,9 @@ def _two_files(question: Question, machine: Machine) -> list[Finding]:
         there = question.accelerate is not None or usual.is_file()
         accelerate = Accelerate(read_config_file(path)) if there else None
     except MptuiError as fault:
-        return told(AREA, "file", fault)
+        return findings_of(AREA, "file", fault)
     found = [] if training is None else compare(training, accelerate)
     if accelerate is None:
-        what = f"{usual}: no accelerate file there, so nothing is said twice"
-        return [*found, advice(AREA, "accelerate", what, "name one with --accelerate FILE")]
+        what = f"{usual}: no accelerate file, so no comparison"
+        return [*found, advice(AREA, "accelerate", what, "give one with --accelerate FILE")]
     return [*found, *check_accelerate(accelerate, machine)]

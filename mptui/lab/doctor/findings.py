@@ -1,4 +1,4 @@
-"""What the doctor found: one line that says what is, and one that says what to do."""
+"""The findings of the doctor: a line with the fact, and one with the remedy."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ State = Literal["ok", "advice", "error"]
 Area = Literal["machine", "data", "configuration", "two configurations"]
 
 AREAS: tuple[Area, ...] = ("machine", "data", "configuration", "two configurations")
-"""The order in which they are shown."""
+"""The areas in the order in which they are shown."""
 DISK = "disk"
-"""The finding of the machine that has an exit code of its own."""
+"""The name of the finding with its own exit code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. `do` is empty where there is nothing to do."""
+    """The result of one check. `do` is the remedy; "" if there is none."""
 
     area: Area
     name: str
@@ -28,35 +28,35 @@ class Finding:
 
 
 def ok(area: Area, name: str, what: str) -> Finding:
-    """Nothing is to be done."""
+    """Return a finding that needs no action."""
     return Finding(area, name, "ok", clean(what))
 
 
 def advice(area: Area, name: str, what: str, do: str) -> Finding:
-    """It works, and would work better otherwise."""
+    """Return a finding of something that works, but could work better."""
     return Finding(area, name, "advice", clean(what), clean(do))
 
 
 def error(area: Area, name: str, what: str, do: str) -> Finding:
-    """It does not work, or not as it says."""
+    """Return a finding of something that doesn't work, or not as configured."""
     return Finding(area, name, "error", clean(what), clean(do))
 
 
-def told(area: Area, name: str, fault: MptuiError) -> list[Finding]:
-    """The findings of an error that a run would end with: one for each line of its message."""
+def findings_of(area: Area, name: str, fault: MptuiError) -> list[Finding]:
+    """Return the findings of an error that would end a run: one per line of its message."""
     return [error(area, name, line.strip(), fault.hint) for line in fault.message.splitlines()]
 
 
 def sentence(area: Area, name: str, state: Literal["advice", "error"], text: str, do: str = "") -> Finding:
-    """The finding of a sentence that says what is and, after a colon, what to do."""
+    """Return the finding of a sentence that gives the fact and, after a colon, the remedy."""
     what, _, rest = text.rstrip(".").partition(": ")
     return Finding(area, name, state, clean(what), clean(rest or do))
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """The exit code: 0 without errors; 2 for the machine and configurations, 3 for data, 7 for the disk.
+    """Return the exit code: 0 without errors; 2 for the machine and configurations, 3 for data, 7 for disk.
 
-    Of several the smallest: what is said wrongly is put right first.
+    Of several, the smallest: configuration errors are to be fixed first.
     """
     return min((_code(finding) for finding in findings if finding.state == "error"), default=0)
 

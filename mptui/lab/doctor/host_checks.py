@@ -1,4 +1,4 @@
-"""What the machine leaves to a run: processors, memory, shared memory, limits, disk, slowing variables."""
+"""Checks the host: processors, memory, shared memory, limits, disk, environment variables."""
 
 import os
 import resource
@@ -14,7 +14,7 @@ from mptui.hardware.host import Host
 from mptui.lab.doctor.findings import DISK, Finding, advice, error, ok
 
 LEAST_FILES = 4096
-"""Descriptors: some ten for each worker and each file of a data set that is being read, with room."""
+"""File descriptors: some ten per worker, and those of the files being read, with a margin."""
 LEAST_SHM = GIB
 _LITTLE_MEMORY = 2 * GIB
 _LITTLE_DISK, _NO_DISK = 10 * GIB, GIB
@@ -22,35 +22,35 @@ _UNLIMITED = resource.RLIM_INFINITY
 _LEAST_LOCKED = 64 << 20
 
 _SLOWING = {
-    "CUDA_LAUNCH_BLOCKING": "each kernel is waited for",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING": "each tensor asks the driver for memory",
-    "TORCH_USE_CUDA_DSA": "kernels check themselves",
-    "NCCL_P2P_DISABLE": "GPUs talk to each other through the host",
+    "CUDA_LAUNCH_BLOCKING": "waits for each kernel",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "allocates each tensor through the driver",
+    "TORCH_USE_CUDA_DSA": "enables assertions in kernels",
+    "NCCL_P2P_DISABLE": "GPUs communicate through the host",
 }
 
 
 def check_processors(host: Host) -> list[Finding]:
-    """Processors, and how many of them are left to this process."""
+    """Check how many processors this process may use."""
     what = f"{host.cpus_usable} of {host.cores_logical} processors, {host.name}"
     if host.cpus_usable == 1 and host.cores_logical > 1:
-        do = "give the job more of them: decoding images and training share this one"
+        do = "give the job more processors: decoding and training share this one"
         return [advice("machine", "processors", what, do)]
     return [ok("machine", "processors", what)]
 
 
 def check_memory(host: Host) -> list[Finding]:
-    """Memory that this process may use: the machine's, or its control group's."""
+    """Check the memory that this process may use: the machine's, or its control group's."""
     machine = psutil.virtual_memory().total
     limited = f" of {machine / GIB:.1f} (its control group's limit)" if host.memory_total < machine else ""
     what = f"{host.memory_total / GIB:.1f} GiB{limited}, {host.memory_free / GIB:.1f} free"
     if host.memory_free < _LITTLE_MEMORY:
-        do = "end what holds it, raise the limit of the job, or use fewer workers with --workers"
+        do = "end other processes, raise the limit of the job, or use fewer workers with --workers"
         return [advice("machine", "memory", what, do)]
     return [ok("machine", "memory", what)]
 
 
 def check_shm(root: Path) -> list[Finding]:
-    """Shared memory: our own workers do without; NCCL and other programs' loaders need it."""
+    """Check shared memory, which NCCL and torch's DataLoader need; mptui's workers don't use it."""
     do = "start the container with --shm-size=8g or --ipc=host; NCCL and torch's DataLoader need it"
     place = root / "dev" / "shm"
     try:
@@ -61,12 +61,12 @@ def check_shm(root: Path) -> list[Finding]:
     if size.total < LEAST_SHM:
         return [advice("machine", "shm", what, do)]
     if size.free < LEAST_SHM // 4:
-        return [advice("machine", "shm", what, f"remove what ended processes left there: ls -l {place}")]
+        return [advice("machine", "shm", what, f"remove files of ended processes: ls -l {place}")]
     return [ok("machine", "shm", what)]
 
 
 def check_limits(root: Path) -> list[Finding]:
-    """Limits of the shell: open files, and locked memory where InfiniBand needs it."""
+    """Check limits of the shell: open files, and locked memory if there is InfiniBand."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     what = f"open files: {_limit(soft)}"
     if soft != _UNLIMITED and soft < min(LEAST_FILES, 1024):
@@ -90,7 +90,7 @@ def _limit(number: int) -> str:
 
 
 def check_disk(runs_dir: Path) -> list[Finding]:
-    """Room for runs, and whether they can be written at all: tried with a file that has no name."""
+    """Check free space for runs, and, with an unnamed file, that the folder is writable."""
     place = runs_dir.absolute()
     while not place.exists() and place != place.parent:
         place = place.parent
@@ -104,14 +104,14 @@ def check_disk(runs_dir: Path) -> list[Finding]:
             error("machine", DISK, what, "choose another place with --runs-dir, or make this one writable")
         ]
     what = f"{runs_dir}: {free / GIB:.1f} GiB free"
-    do = "make room, or choose another disk with --runs-dir"
+    do = "free disk space, or choose another disk with --runs-dir"
     if free < _NO_DISK:
         return [error("machine", DISK, what, do)]
     return [advice("machine", DISK, what, do) if free < _LITTLE_DISK else ok("machine", DISK, what)]
 
 
 def check_variables(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Variables that slow every run, most often left over from a bug hunt."""
+    """Check for variables that slow down every run, often left over from debugging."""
     for name, effect in _SLOWING.items():
         if environ.get(name, "0") not in {"", "0"}:
             yield advice("machine", "variables", f"{name}={environ[name]}: {effect}", f"unset {name}")

@@ -1,4 +1,4 @@
-"""The login that a run is started from: its locale, its terminal, and what becomes of a run after it."""
+"""Checks the login session: locale, terminal, and whether a run survives logout."""
 
 import locale
 import os
@@ -14,7 +14,7 @@ from mptui.lab.doctor.findings import Finding, advice, ok
 SMALLEST = os.terminal_size((80, 24))
 _LOGIND = "systemd/logind.conf"
 _FOLDERS = ("usr/lib", "usr/local/lib", "run", "etc")
-"""Where systemd reads its settings, a later one winning; drop-ins win over the file itself."""
+"""Folders of systemd's settings: later ones take precedence, and drop-ins over the main file."""
 _BUSCTL = (
     *("busctl", "--system", "get-property", "org.freedesktop.login1", "/org/freedesktop/login1"),
     *("org.freedesktop.login1.Manager", "KillUserProcesses"),
@@ -24,7 +24,7 @@ _BUILT_IN = re.compile(r"(?m)^#KillUserProcesses=(\w+)")
 
 
 def check_locale(environ: Mapping[str, str]) -> list[Finding]:
-    """Whether text beyond ASCII can be shown. `environ` is the one that this process was given."""
+    """Check that text beyond ASCII can be shown. `environ`: the initial environment of the process."""
     variable, name = next(
         ((v, n) for v in ("LC_ALL", "LC_CTYPE", "LANG") if (n := environ.get(v))), ("LANG", "C")
     )
@@ -43,9 +43,9 @@ def check_locale(environ: Mapping[str, str]) -> list[Finding]:
 
 
 def check_terminal(environ: Mapping[str, str], size: os.terminal_size | None) -> list[Finding]:
-    """The terminal; `size` is None where there is none."""
+    """Check the terminal; `size` is None without one."""
     if size is None:
-        return [ok("machine", "terminal", "no terminal here: mptui run needs none")]
+        return [ok("machine", "terminal", "no terminal; mptui run doesn't need one")]
     term = environ.get("TERM", "")
     if term in {"", "dumb"}:
         what = f"TERM={term}: mptui can't draw its screens"
@@ -56,8 +56,8 @@ def check_terminal(environ: Mapping[str, str], size: os.terminal_size | None) ->
         do = "export TERM=xterm-256color, if the terminal can; in tmux set default-terminal"
         found = [advice("machine", "terminal", f"TERM={term}: {colours} colours", do)]
     if size.columns < SMALLEST.columns or size.lines < SMALLEST.lines:
-        what = f"the terminal is {size.columns} x {size.lines}, and screens want 80 x 24"
-        found.append(advice("machine", "terminal", what, "make the window larger, or its letters smaller"))
+        what = f"the terminal is {size.columns} x {size.lines}; screens need 80 x 24"
+        found.append(advice("machine", "terminal", what, "enlarge the window, or use a smaller font"))
     return found
 
 
@@ -69,7 +69,7 @@ def _colours(environ: Mapping[str, str], term: str) -> str:
 
 
 def check_logout(root: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether systemd ends what a user left running when the user logs out."""
+    """Check whether systemd ends the processes of a user at logout."""
     if not (root / "run/systemd/system").is_dir():
         yield ok("machine", "logout", "no systemd here: a detached run outlives the login")
         return
@@ -77,7 +77,7 @@ def check_logout(root: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
         yield ok("machine", "logout", "KillUserProcesses=no: a detached run outlives the login")
         return
     if _is_outside_of_login(root):
-        yield ok("machine", "logout", "KillUserProcesses=yes, and this shell is outside of the login's scope")
+        yield ok("machine", "logout", "KillUserProcesses=yes, but this shell is outside the login's scope")
         return
     yield advice(
         "machine",
@@ -88,11 +88,11 @@ def check_logout(root: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _kills(root: Path, environ: Mapping[str, str]) -> bool:
-    """What logind says it does; where it can't be asked, what its files say."""
+    """Return KillUserProcesses from logind, or from its files if logind can't be queried."""
     answer = _asked(environ)
     if answer is not None:
         return answer
-    value = "no"  # what distributions build in, where their file does not say it
+    value = "no"  # the built-in default of distributions
     for path in _files(root):
         value = _setting(path) or value
     return value.lower() in {"yes", "true", "on", "1"}
@@ -116,7 +116,7 @@ def _asked(environ: Mapping[str, str]) -> bool | None:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    """The main file (the last folder that has one wins), then drop-ins by name."""
+    """Yield the main file of the last folder that has one, then drop-ins by name."""
     yield from (root / folder / _LOGIND for folder in _FOLDERS)
     drop_ins = {
         path.name: path for folder in _FOLDERS for path in (root / folder / f"{_LOGIND}.d").glob("*.conf")
@@ -125,7 +125,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _setting(path: Path) -> str | None:
-    """What a file sets, or names as built in: systemd's files show defaults as comments."""
+    """Return the value in a file, also from a comment: systemd's files show defaults as comments."""
     parser = ConfigParser(strict=False, interpolation=None, allow_no_value=True)
     try:
         text = path.read_text(errors="replace")
@@ -137,7 +137,7 @@ def _setting(path: Path) -> str | None:
 
 
 def _is_outside_of_login(root: Path) -> bool:
-    """A scope of the user's own manager is not the session's, which ends with the login."""
+    """Whether this process is in a scope of the user manager, not of the session, which ends at logout."""
     try:
         groups = (root / "proc/self/cgroup").read_text(errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""A training configuration against an accelerate file: what is said twice must be said alike."""
+"""Compares a training configuration with an accelerate file: settings in both must agree."""
 
 from collections.abc import Iterator
 
@@ -14,10 +14,10 @@ _SWITCHES: tuple[Topic, ...] = ("amp", "fp16", "bf16")
 
 
 def compare(training: Training, accelerate: Accelerate | None) -> list[Finding]:
-    """What the two say, and where they differ; agreement is told part by part.
+    """Compare the two files; agreement is reported per setting.
 
-    A file that contradicts itself is not held against another. Without `accelerate`, what the training file
-    says by itself.
+    A file that contradicts itself is not compared with another. Without `accelerate`, only the training file
+    is checked.
     """
     within = [*_faults(training), *_contradictions(training)]
     found = [*within, *_rate(training)]
@@ -34,7 +34,7 @@ def compare(training: Training, accelerate: Accelerate | None) -> list[Finding]:
 
 
 def _faults(training: Training) -> Iterator[Finding]:
-    """Values that are not what they seem."""
+    """Report values with an unintended meaning."""
     settings = training.settings
     for topic in _SWITCHES:
         for setting in training.topics.get(topic, []):
@@ -43,21 +43,21 @@ def _faults(training: Training) -> Iterator[Finding]:
                 yield error(
                     AREA,
                     topic,
-                    f"{settings.place(setting)}: {settings.written(setting)} is text, and so true",
-                    f"write `{settings.mended(setting, str(meant))}`",
+                    f"{settings.place(setting)}: {settings.written(setting)} is text, which counts as true",
+                    f"write `{settings.corrected(setting, str(meant))}`",
                 )
     for setting in training.topics.get("dtype", []):
         if setting.value is not None and as_format(setting.value) is None:
             yield error(
                 AREA,
                 "precision",
-                f"{settings.place(setting)}: {settings.written(setting)} names no number format",
-                "write bf16, fp16, or no",
+                f"{settings.place(setting)}: {settings.written(setting)}: unknown number format",
+                "write bf16, fp16 or no",
             )
 
 
 def _contradictions(training: Training) -> list[Finding]:
-    """Precision said twice and differently within one file."""
+    """Report conflicting precision settings within one file."""
     settings, found = training.settings, []
     for topic in _SWITCHES:
         said = training.topics.get(topic, [])
@@ -74,16 +74,18 @@ def _contradictions(training: Training) -> list[Finding]:
         (s for t in ("fp16", "bf16") for s in training.topics.get(t, []) if as_bool(s.value)), None
     )
     if not found and amp is not None and as_bool(amp.value) is False and switched_on is not None:
-        found.append(_twice(settings, amp, switched_on, settings.mended(amp, _like(settings, amp, on=True))))
+        found.append(
+            _twice(settings, amp, switched_on, settings.corrected(amp, _like(settings, amp, on=True)))
+        )
     return found
 
 
-def _twice(settings: ConfigFile, first: ConfigValue, second: ConfigValue, mend: str | None = None) -> Finding:
-    do = f"write `{mend}` in {settings.place(first)}" if mend else "keep the one that is meant"
+def _twice(settings: ConfigFile, first: ConfigValue, second: ConfigValue, fix: str | None = None) -> Finding:
+    do = f"write `{fix}` in {settings.place(first)}" if fix else "keep only the intended one"
     return error(
         AREA,
         "precision",
-        f"precision is said twice and differently: {settings.place(first)} has {settings.written(first)}, "
+        f"conflicting precision settings: {settings.place(first)} has {settings.written(first)}, "
         f"{settings.place(second)} has {settings.written(second)}",
         do,
     )
@@ -98,11 +100,11 @@ def _precision(training: Training, accelerate: Accelerate) -> Iterator[Finding]:
         yield error(
             AREA,
             "precision",
-            f"{file.place(setting)}: {file.written(setting)} names no number format",
-            f"write `{file.mended(setting, 'bf16')}`, or fp16, or 'no'",
+            f"{file.place(setting)}: {file.written(setting)}: unknown number format",
+            f"write `{file.corrected(setting, 'bf16')}`, or fp16, or 'no'",
         )
     elif ours is None or ours == "auto":
-        yield ok(AREA, "precision", f"only Accelerate says it: mixed_precision: {theirs}")
+        yield ok(AREA, "precision", f"only Accelerate sets it: mixed_precision: {theirs}")
     elif ours == theirs or (ours == "16 bit" and theirs in {"fp16", "bf16", "fp8"}):
         yield from _aligned(training, theirs)
     else:
@@ -121,11 +123,11 @@ def _aligned(training: Training, theirs: Said) -> Iterator[Finding]:
 
 
 def _conflict(training: Training, accelerate: Accelerate, ours: Said, theirs: Said) -> Finding:
-    """Precision said twice and differently; the mend brings the training file to what Accelerate has."""
+    """Report conflicting precision settings; the fix adapts the training file to Accelerate's."""
     file, setting = accelerate.settings, accelerate.setting("mixed_precision")
-    told = [s for topic in (*_SWITCHES, "dtype") for s in training.topics.get(topic, [])]
-    said = ", ".join(training.settings.written(s) for s in told)
-    place = training.settings.place(told[0])
+    found = [s for topic in (*_SWITCHES, "dtype") for s in training.topics.get(topic, [])]
+    written = ", ".join(training.settings.written(s) for s in found)
+    place = training.settings.place(found[0])
     other = (
         f"{file.place(setting)} has {file.written(setting)}"
         if setting
@@ -134,19 +136,19 @@ def _conflict(training: Training, accelerate: Accelerate, ours: Said, theirs: Sa
     return error(
         AREA,
         "precision",
-        f"precision is said twice and differently, which can end in NaN: {place} has {said} "
+        f"conflicting precision settings, which can cause NaN: {place} has {written} "
         f"({_NAMES.get(ours, ours)}), {other} ({_NAMES.get(theirs, theirs)})",
-        f"{'; '.join(_mend(training, theirs))}; or for {_NAMES.get(ours, ours)} "
-        f"write `{_accelerate_mend(accelerate, ours)}` in {file.place(setting) if setting else file.path}",
+        f"{'; '.join(_fixes(training, theirs))}; or for {_NAMES.get(ours, ours)} "
+        f"write `{_accelerate_fix(accelerate, ours)}` in {file.place(setting) if setting else file.path}",
     )
 
 
-def _mend(training: Training, wanted: Said) -> Iterator[str]:
-    """The exact lines of the training file that make it train as Accelerate does."""
+def _fixes(training: Training, wanted: Said) -> Iterator[str]:
+    """Yield the lines of the training file that make it agree with Accelerate."""
     settings = training.settings
     on = {"amp": wanted != "no", "fp16": wanted == "fp16", "bf16": wanted == "bf16"}
     if training.first("amp") is not None:
-        on |= {"fp16": False, "bf16": False}  # the switch says that, and Accelerate the format
+        on |= {"fp16": False, "bf16": False}  # the switch turns it on, and Accelerate sets the format
     for topic in _SWITCHES:
         for setting in training.topics.get(topic, []):
             if as_bool(setting.value) != on[topic]:
@@ -160,22 +162,22 @@ def _mend(training: Training, wanted: Said) -> Iterator[str]:
                 )
     switches = [setting for topic in _SWITCHES for setting in training.topics.get(topic, [])]
     if wanted != "no" and not formats and not any(on[t] for t in _SWITCHES if training.topics.get(t)):
-        switched_on = settings.mended(switches[0], _like(settings, switches[0], on=True))
+        switched_on = settings.corrected(switches[0], _like(settings, switches[0], on=True))
         yield f"add `{switched_on.replace(switches[0].keys[-1], 'amp')}`"
 
 
 def _line(settings: ConfigFile, setting: ConfigValue, value: str) -> str:
-    return f"write `{settings.mended(setting, value)}` in {settings.place(setting)}"
+    return f"write `{settings.corrected(setting, value)}` in {settings.place(setting)}"
 
 
-def _accelerate_mend(accelerate: Accelerate, ours: Said) -> str:
+def _accelerate_fix(accelerate: Accelerate, ours: Said) -> str:
     value = {"no": "'no'", "16 bit": "bf16"}.get(ours, ours)
     setting = accelerate.setting("mixed_precision")
-    return accelerate.settings.mended(setting, value) if setting else f"mixed_precision: {value}"
+    return accelerate.settings.corrected(setting, value) if setting else f"mixed_precision: {value}"
 
 
 def _like(settings: ConfigFile, setting: ConfigValue, *, on: bool) -> str:
-    """A switch written in the manner of the one that is there: True, true, yes or on."""
+    """Write a switch in the style of the existing one: True, true, yes or on."""
     old = settings.written(setting).removesuffix(",").split()[-1]
     words: tuple[str, str] = ("True", "False")
     for pair in (("true", "false"), ("yes", "no"), ("on", "off"), ("1", "0"), ("TRUE", "FALSE")):
@@ -197,15 +199,15 @@ def _rate(training: Training) -> Iterator[Finding]:
     settings = training.settings
     place = f"{settings.place(setting)}: {settings.written(setting)}"
     if rate is None or not 0 < rate < float("inf"):
-        yield error(AREA, "lr", f"{place} is no learning rate", "write a number above 0")
+        yield error(AREA, "lr", f"{place} is not a learning rate", "write a number above 0")
         return
     is_yaml = settings.path.suffix in {".yaml", ".yml"}
     if is_yaml and isinstance(setting.value, str) and not setting.quoted:
         yield advice(
             AREA,
             "lr",
-            f"{place} is text to PyYAML, which wants a point in such a number",
-            f"write `{settings.mended(setting, _as_yaml_float(setting.value))}`",
+            f"{place} is text to PyYAML, which requires a decimal point in such a number",
+            f"write `{settings.corrected(setting, _as_yaml_float(setting.value))}`",
         )
     optimizer = training.first("optimizer")
     adam = optimizer is not None and "adam" in str(optimizer.value).lower()
@@ -215,15 +217,15 @@ def _rate(training: Training) -> Iterator[Finding]:
         yield advice(
             AREA,
             "lr",
-            f"{place} is high for {kind}, and a cause of NaN",
-            f"begin with {limit:g} or less, and a warm-up",
+            f"{place} is high for {kind} and can cause NaN",
+            f"start with {limit:g} or less, and a warm-up",
         )
     else:
         yield ok(AREA, "lr", f"Learning rate: {rate:g}")
 
 
 def _as_yaml_float(text: str) -> str:
-    """A number with an exponent as YAML 1.1 wants it: with a point, and a sign before the exponent."""
+    """Write a number with an exponent for YAML 1.1: with a point, and a sign before the exponent."""
     mantissa, _, exponent = text.lower().partition("e")
     sign = "" if exponent.startswith(("+", "-")) else "+"
     return f"{mantissa if '.' in mantissa else f'{mantissa}.0'}e{sign}{exponent}"
@@ -235,7 +237,7 @@ def _clipping(training: Training) -> list[Finding]:
         return [ok(AREA, "clip", f"Gradient clipping: {clip:g}")]
     if training.precision in {None, "no"}:
         return []
-    what = f"{training.settings.path}: gradients are not clipped in mixed precision"
+    what = f"{training.settings.path}: mixed precision without gradient clipping"
     do = "clip the norm of the gradients to 1.0, or 0.5 for more stability, after unscaling"
     return [advice(AREA, "clip", what, do)]
 
@@ -251,14 +253,14 @@ def _differing_windows(training: Training, accelerate: Accelerate) -> list[Findi
 def _differing(
     topic: Topic, training: Training, accelerate: Accelerate, keys: tuple[str, ...]
 ) -> list[Finding]:
-    """A number that both files have, if they have it differently."""
+    """Report a number that differs between the files."""
     ours, theirs = training.first(topic), accelerate.setting(*keys)
     numbers = [None if setting is None else as_number(setting.value) for setting in (ours, theirs)]
     if ours is None or theirs is None or None in numbers or numbers[0] == numbers[1]:
         return []
     settings, file = training.settings, accelerate.settings
     what = (
-        f"said twice and differently: {settings.place(ours)} has {settings.written(ours)}, "
+        f"conflicting settings: {settings.place(ours)} has {settings.written(ours)}, "
         f"{file.place(theirs)} has {file.written(theirs)}"
     )
     return [error(AREA, topic, what, _line(settings, ours, str(theirs.value)))]

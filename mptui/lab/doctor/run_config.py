@@ -1,4 +1,4 @@
-"""A run's own configuration: whether it can be had, and whether it suits this machine."""
+"""Checks the configuration of a run: whether it is valid and suits this machine."""
 
 import shutil
 import sysconfig
@@ -10,7 +10,7 @@ from mptui.config.merge import resolve
 from mptui.errors import MptuiError
 from mptui.hardware.advice import default_workers, recommend
 from mptui.hardware.devices import Machine
-from mptui.lab.doctor.findings import Area, Finding, advice, error, ok, told
+from mptui.lab.doctor.findings import Area, Finding, advice, error, findings_of, ok
 from mptui.registry.trackers import chosen_trackers
 from mptui.runs.planning.plan import Plan, Request, plan_run
 from mptui.runs.planning.rates import effective_words, rate_notes
@@ -22,27 +22,27 @@ _SIXTEEN = {"bf16", "fp16"}
 def check_configuration(
     request: Request, machine: Machine, *, with_torch: bool
 ) -> tuple[Plan | None, list[Finding]]:
-    """Resolve a request as a run would, and hold it against the machine.
+    """Resolve a request as a run would, and check it against the machine.
 
     Args:
-        request: What would be asked of the run.
-        machine: What was found of this machine.
-        with_torch: Whether torch may be imported; otherwise the values alone are checked.
+        request: The request of the run.
+        machine: This machine.
+        with_torch: Whether torch may be imported; otherwise only the values are checked.
 
     Returns:
-        The plan of such a run, None where there can be none; and the findings.
+        The plan of the run, None if the configuration is invalid; and the findings.
     """
     try:
         if not with_torch:
             resolved = resolve(
                 request.profile, task=None, flags=request.flags, sets=request.sets, environ=request.environ
             )
-            return None, [ok(_AREA, "values", f"{resolved.profile}: no value is wrong")]
+            return None, [ok(_AREA, "values", f"{resolved.profile}: configuration valid")]
         plan = plan_run(request, machine)
     except MptuiError as fault:
-        if fault.exit_code == 3:  # the data is an area of its own
-            return None, told("data", "data", fault)
-        return None, told(_AREA, "values", fault)
+        if fault.exit_code == 3:  # the data is a separate area
+            return None, findings_of("data", "data", fault)
+        return None, findings_of(_AREA, "values", fault)
     config = plan.config
     what = (
         f"{plan.resolved.profile}: {config.model.name} at {config.data.image_size} px on "
@@ -74,10 +74,10 @@ def _precision(plan: Plan) -> Iterator[Finding]:
 def _batch(plan: Plan) -> Iterator[Finding]:
     training, device = plan.config.training, plan.device
     if plan.precision.used in _SIXTEEN and device.kind == "cuda" and training.batch_size % 8:
-        what = f"training.batch_size = {training.batch_size}: Tensor Cores want multiples of 8"
+        what = f"training.batch_size = {training.batch_size}: Tensor Cores need multiples of 8"
         yield advice(_AREA, "training.batch_size", what, f"--batch-size {-(-training.batch_size // 8) * 8}")
     if training.batch_size == 1 and plan.config.model.norm == "batch":
-        what = "training.batch_size = 1: BatchNorm has nothing to average over"
+        what = "training.batch_size = 1: BatchNorm needs at least 2 samples"
         yield advice(
             _AREA, "training.batch_size", what, "--batch-size 2, or for a unet --set model.norm=group"
         )
@@ -97,7 +97,7 @@ def _compile(plan: Plan) -> Iterator[Finding]:
     if plan.device.kind == "mps":
         yield advice(_AREA, "speed.compile", f"speed.compile = {mode}: not on an Apple GPU", "--no-compile")
     if missing := _missing_of_a_compiler():
-        what = f"speed.compile = {mode} needs {missing}, so the run would go on without it"
+        what = f"speed.compile = {mode} needs {missing}, so the run would not compile"
         yield advice(_AREA, "speed.compile", what, "install build-essential and python3-dev, or --no-compile")
 
 
@@ -111,16 +111,16 @@ def _missing_of_a_compiler() -> str | None:
 def _guards(plan: Plan) -> Iterator[Finding]:
     config = plan.config
     if config.guards.on_nan == "ignore" and plan.precision.used == "fp16":
-        what = "guards.on_nan = ignore in fp16: nothing ends a run that has diverged"
+        what = "guards.on_nan = ignore in fp16: a diverged run doesn't end"
         yield advice(_AREA, "guards.on_nan", what, "--set guards.on_nan=rollback")
     if config.guards.check_batches or config.guards.detect_anomaly:
         names = [name for name in ("check_batches", "detect_anomaly") if getattr(config.guards, name)]
-        what = f"guards.{' and '.join(names)}: slow, for bug hunts"
+        what = f"guards.{' and '.join(names)}: slow, for debugging only"
         yield advice(
-            _AREA, "guards", what, "leave them out of a long run: another profile, or --set guards.…=false"
+            _AREA, "guards", what, "turn them off for a long run: another profile, or --set guards.…=false"
         )
     if config.training.clip_grad_norm is None and plan.precision.used in _SIXTEEN:
-        what = "training.clip_grad_norm is not set: one bad batch can throw the weights off"
+        what = "training.clip_grad_norm is not set: one bad batch can spoil the weights"
         yield advice(_AREA, "training.clip_grad_norm", what, "--set training.clip_grad_norm=1.0")
 
 

@@ -1,6 +1,6 @@
-"""torch, asked in a process of its own: an import that crashes or never ends is a finding, not the end.
+"""Tests torch in a separate process, so that an import that crashes or hangs is only a finding.
 
-The child says what it sees, and does a little real work on each device: a convolution there and back.
+The child reports torch's devices and trains a convolution on each.
 """
 
 import json
@@ -15,7 +15,7 @@ from mptui.hardware.torch_view import TorchDevice, TorchView, read_torch
 from mptui.text import clean
 
 TIMEOUT_S = 180.0
-"""The first import from a slow disk takes a minute."""
+"""Time limit; the first import from a slow disk can take a minute."""
 
 VISION = "torchvision"
 
@@ -24,7 +24,7 @@ _START = f"import json, sys; sys.path[:] = json.loads(sys.argv.pop()); import {_
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What torch is, and what goes wrong: on each device, by torch's name of it, and with `VISION`."""
+    """torch's view of the machine, and failures by device name or `VISION`."""
 
     view: TorchView
     failures: dict[str, str] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Probed:
 
 
 def probe_torch(environ: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> Probed:
-    """Ask torch in a child process. Never raises for what torch does."""
+    """Test torch in a child process. Never raises because of torch."""
     try:
         child = subprocess.run(  # noqa: S603 - our own interpreter and module
             [sys.executable, "-c", _START, json.dumps(sys.path)],
@@ -47,9 +47,9 @@ def probe_torch(environ: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> Pro
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return _broken(f"torch has not answered for {timeout_s:g} s")
+        return _broken(f"torch has not responded for {timeout_s:g} s")
     except OSError as error:
-        return _broken(f"torch can't be asked: {error.strerror}")
+        return _broken(f"torch can't be tested: {error.strerror}")
     if child.returncode < 0:
         return _broken(f"torch ends its process with {signal.Signals(-child.returncode).name}")
     try:
@@ -57,11 +57,11 @@ def probe_torch(environ: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> Pro
         return Probed(_view(document["view"]), document["failures"])
     except (IndexError, ValueError, KeyError, TypeError):
         said = child.stderr.decode(errors="replace").strip().splitlines()
-        return _broken(f"torch can't be used: {said[-1] if said else 'it said nothing'}")
+        return _broken(f"torch can't be used: {said[-1] if said else 'without a message'}")
 
 
 def main() -> None:
-    """In the child: print one line of JSON."""
+    """Print one line of JSON, in the child."""
     view = read_torch()
     failures = {}
     if view.version is not None:
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def _fault(name: str) -> str | None:
-    """What goes wrong when a convolution is trained on a device; None if nothing does."""
+    """Train a convolution on a device; return the failure, or None."""
     import torch
 
     try:
@@ -89,7 +89,7 @@ def _fault(name: str) -> str | None:
 
 
 def _fault_of_vision() -> str | None:
-    """Why torchvision can't be imported: built for another torch, most often; None if it can."""
+    """Import torchvision; return the failure (usually it is built for another torch), or None."""
     try:
         import torchvision  # noqa: F401
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what the doctor is asked about

@@ -1,6 +1,6 @@
-"""What a training configuration says of precision, rate and clipping, whatever program it is for.
+"""Reads precision, learning rate and clipping from a training configuration of any program.
 
-Its names are those that training scripts share: amp, use_amp, fp16, bf16, amp_dtype, mixed_precision, lr, ….
+Recognises names common in training scripts: amp, use_amp, fp16, bf16, amp_dtype, mixed_precision, lr, ….
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Literal
 from mptui.lab.doctor.config_files.values import ConfigFile, ConfigValue, Value
 
 Said = Literal["no", "16 bit", "fp16", "bf16", "fp8", "auto"]
-"""What is computed in. "16 bit": mixed precision is on and its format is left to the launcher."""
+"""A number format. "16 bit": mixed precision is on, and the launcher chooses its format."""
 Topic = Literal["amp", "fp16", "bf16", "dtype", "lr", "clip", "accumulate", "compile", "optimizer"]
 
 _TOPICS: dict[str, Topic] = {
@@ -58,17 +58,17 @@ _BOOLEANS = {
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What is said, topic by topic; of several places the first that is about training."""
+    """The settings by topic; of several, the first that concerns training."""
 
     settings: ConfigFile
     topics: dict[Topic, list[ConfigValue]]
 
     def first(self, topic: Topic) -> ConfigValue | None:
-        """Where a topic is said first."""
+        """Return the first setting of a topic."""
         return next(iter(self.topics.get(topic, [])), None)
 
     def is_on(self, topic: Topic) -> bool | None:
-        """Whether a switch is on; None where it is not said."""
+        """Whether a switch is on; None if it is not set."""
         setting = self.first(topic)
         return None if setting is None else as_bool(setting.value)
 
@@ -78,7 +78,7 @@ class Training:
         return None if setting is None else as_number(setting.value)
 
     def statements(self) -> Iterator[tuple[ConfigValue, Said]]:
-        """Every place that says something of precision, and what; "no" of a format only says "not this"."""
+        """Yield every setting about precision with its meaning; "no" for a format only excludes it."""
         for topic, said in _SAYS.items():
             for setting in self.topics.get(topic, []):
                 if as_bool(setting.value):
@@ -89,7 +89,7 @@ class Training:
 
     @property
     def precision(self) -> Said | None:
-        """What it trains in; None where it does not say."""
+        """The format of the training; None if it is not set."""
         amp = self.is_on("amp")
         named = [said for _, said in self.statements() if said not in {"16 bit", "no"}]
         if named and amp is not False:
@@ -106,12 +106,12 @@ _SAYS: dict[Topic, Said] = {"fp16": "fp16", "bf16": "bf16", "amp": "16 bit"}
 
 
 def read_training(settings: ConfigFile) -> Training:
-    """Find what a configuration says of training."""
+    """Find the settings of a configuration that concern training."""
     topics: dict[Topic, list[ConfigValue]] = {}
     for setting in settings.values:
         topic = _topic(setting)
         if setting.keys[-1] == "precision" and as_format(setting.value) is None:
-            continue  # of what is shown or multiplied, not a number format
+            continue  # for display or products, not a number format
         if topic is not None:
             topics.setdefault(topic, []).append(setting)
     return Training(settings, {topic: _about_training(found) for topic, found in topics.items()})
@@ -127,20 +127,20 @@ def _topic(setting: ConfigValue) -> Topic | None:
 
 
 def _about_training(found: list[ConfigValue]) -> list[ConfigValue]:
-    """Those at the top or in a table about training, if any are: a model may have an fp16 of its own."""
+    """Prefer settings at the top level or in a table about training: a model can have its own `fp16`."""
     near = [s for s in found if len(s.keys) == 1 or any(_TRAINING.search(key) for key in s.keys[:-1])]
     return near or found
 
 
 def as_bool(value: Value) -> bool | None:
-    """The switch that a value is meant as; None for no switch."""
+    """Interpret a value as a switch; None if it isn't one."""
     if isinstance(value, str):
         return _BOOLEANS.get(value.strip().lower())
     return None if value is None else bool(value)
 
 
 def as_number(value: Value) -> float | None:
-    """The number that a value is meant as; None for none."""
+    """Interpret a value as a number; None if it isn't one."""
     if isinstance(value, bool) or value is None:
         return None
     try:
@@ -150,5 +150,5 @@ def as_number(value: Value) -> float | None:
 
 
 def as_format(value: Value) -> Said | None:
-    """The number format that a value names; None for none that is known."""
+    """Interpret a value as a number format; None if it is unknown."""
     return _FORMATS.get(str(value).strip().lower().removeprefix("torch."))

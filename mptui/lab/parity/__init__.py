@@ -1,5 +1,5 @@
-"""Parity: FP32 and a 16-bit precision trained from one seed and order, and whether they end alike.
+"""Compares training in FP32 and in 16 bits from the same seeds and sample order.
 
-Each training is a run of its own in a process of its own: peaks of memory, compiled code and warm caches of
-one are no part of the other.
+Each training is a run in a separate process, so that memory peaks, compiled code and caches don't affect
+another.
 """

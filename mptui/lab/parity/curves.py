@@ -1,4 +1,4 @@
-"""The curves of a run, read from its journal, and where those of two runs part most."""
+"""Reads the curves of runs from their journals, and finds their largest differences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,15 +11,15 @@ from mptui.events import EpochFinished, RunStarted, Step, Validated
 from mptui.runs.store.journal import read_journal
 
 WINDOWS = 50
-"""Into how many parts of equal length a curve of the training loss is cut, at most."""
+"""Largest number of equal windows that a training loss curve is divided into."""
 
 
 @dataclass(slots=True)
 class Curves:
-    """What a run's journal tells of its course.
+    """The curves in a run's journal.
 
-    `steps` are (last step, steps, mean loss) of each event; the others are by epoch. `metric` names the
-    metric that decides, a fraction of 1.
+    `steps`: (last step, number of steps, mean loss) of each event; the others are by epoch. `metric`: name of
+    the primary metric, a fraction of 1.
     """
 
     steps: list[tuple[int, int, float]] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Curves:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Where a curve parts most from FP32's: `value` is that precision's less FP32's, `fp32` the latter."""
+    """The largest difference of a curve from FP32's: `value` is the precision's minus FP32's."""
 
     curve: str
     where: str
@@ -40,12 +40,12 @@ class Gap:
 
 
 def read_curves(run: Path) -> Curves:
-    """Read the curves of a run; what it did again after a resume counts once."""
+    """Read the curves of a run; steps repeated after a resume count once."""
     curves = Curves()
     for event in read_journal(run):
         if isinstance(event, RunStarted) and event.resumed_from_step is not None:
-            kept = event.resumed_from_step
-            curves.steps = [step for step in curves.steps if step[0] <= kept]
+            resumed = event.resumed_from_step
+            curves.steps = [step for step in curves.steps if step[0] <= resumed]
         elif isinstance(event, Step):
             curves.steps.append((event.step, event.steps, event.loss))
         elif isinstance(event, Validated) and event.metrics:
@@ -58,11 +58,11 @@ def read_curves(run: Path) -> Curves:
 
 
 def largest_gaps(ours: Sequence[Curves], theirs: Sequence[Curves]) -> list[Gap]:
-    """The largest gap of each curve, between the means over the seeds.
+    """Return the largest difference of each curve, between the means over the seeds.
 
     Args:
-        ours: Of the precision in question, by seed.
-        theirs: Of FP32, by the same seeds.
+        ours: Curves of the precision, by seed.
+        theirs: Curves of FP32, by the same seeds.
     """
     gaps = [
         _by_steps(ours, theirs),
@@ -88,7 +88,7 @@ def _by_steps(ours: Sequence[Curves], theirs: Sequence[Curves]) -> Gap | None:
 
 
 def _windowed(curve: Curves, edges: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> list[float]:
-    """The mean loss between each two edges: events end anywhere, so the sum of losses is read in between."""
+    """Return the mean loss between edges, interpolating the cumulative loss, as events end at any step."""
     ends = [0, *(step for step, _, _ in curve.steps)]
     sums = np.cumsum([0.0, *(steps * loss for _, steps, loss in curve.steps)])
     means: list[float] = (np.diff(np.interp(edges, ends, sums)) / np.diff(edges)).tolist()
@@ -96,7 +96,7 @@ def _windowed(curve: Curves, edges: "np.ndarray[tuple[int], np.dtype[np.float64]
 
 
 def _by_epochs(name: str, ours: Sequence[dict[int, float]], theirs: Sequence[dict[int, float]]) -> Gap | None:
-    """A gap that is not finite is the largest there can be."""
+    """Return the largest difference by epoch; a difference that is not finite counts as the largest."""
     epochs = sorted(set.intersection(*(set(curve) for curve in (*ours, *theirs))))
     found: Gap | None = None
     for epoch in epochs:

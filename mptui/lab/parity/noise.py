@@ -1,4 +1,4 @@
-"""Whether two precisions end alike, with the noise between seeds beside it."""
+"""Statistics of the difference between two precisions, and of the noise between seeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,17 +9,16 @@ from typing import Literal
 from mptui.lab.bench.stats import t_quantile
 
 TOLERANCE = 0.1
-"""Points (hundredths of an accuracy) within which two precisions count as equal."""
+"""Difference in percentage points within which two precisions count as equal."""
 
 Verdict = Literal["agrees", "differs", "undecided"]
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A precision's final metric less FP32's, in points, over the seeds.
+    """A precision's final metric minus FP32's, in percentage points, over the seeds.
 
-    `low` and `high` hold the true mean difference with 95 % confidence (paired t-interval); they are None
-    with one seed, where the noise is not known.
+    `low` and `high` are the 95 % confidence interval of the mean difference (paired t); None with one seed.
     """
 
     each: tuple[float, ...]
@@ -29,10 +28,10 @@ class Difference:
 
     @property
     def verdict(self) -> Verdict:
-        """What the seeds show.
+        """The verdict.
 
-        With one seed: whether its difference is within `TOLERANCE`. With more: agrees where the whole
-        interval is within it, differs where all of the interval is beyond it, undecided otherwise.
+        With one seed: whether its difference is within `TOLERANCE`. With more: agrees if the whole interval
+        is within it, differs if the whole interval is beyond it, else undecided.
         """
         if self.low is None or self.high is None:
             return "agrees" if abs(self.mean) <= TOLERANCE + _ROUNDING else "differs"
@@ -48,11 +47,11 @@ def difference(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
     """Compare final metrics seed by seed.
 
     Args:
-        ours: Of the precision in question, fractions of 1.
-        theirs: Of FP32, by the same seeds.
+        ours: Metrics of the precision, fractions of 1.
+        theirs: Metrics of FP32, by the same seeds.
 
     Raises:
-        ValueError: There are none, or not as many of each.
+        ValueError: There are no seeds, or the numbers differ.
     """
     each = tuple(100 * (a - b) for a, b in zip(ours, theirs, strict=True))
     if not each:
@@ -65,5 +64,5 @@ def difference(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
 
 
 def between_seeds(values: Sequence[float]) -> float | None:
-    """The standard deviation of one precision's final metric over the seeds, in points; None for one seed."""
+    """Return the standard deviation of a final metric over seeds, in points; None for one seed."""
     return 100 * stdev(values) if len(values) > 1 else None

@@ -1,9 +1,9 @@
-"""The trainings of a comparison: one for each seed and precision, in a process and a run directory each.
+"""The trainings of a comparison, one per seed and precision, each with its process and run directory.
 
 runs/NAME/
-  settings.toml          what all of them share; asking again with the same settings goes on
-  fp32-seed0/ bf16-seed0/ …   runs as any other
-  parity.json            what came of it
+  settings.toml          common settings; the same command continues the comparison
+  fp32-seed0/ bf16-seed0/ …   runs
+  parity.json            the result
 """
 
 import signal
@@ -33,7 +33,7 @@ from mptui.runs.store import directory
 SETTINGS = "settings.toml"
 MOST_SEEDS = 100
 _ENDED = {"diverged", "out_of_memory"}
-"""Ways to end that say something of a precision; FP32 has to be there to compare with."""
+"""Failures that count as a result of a precision other than FP32."""
 _ERRORS: dict[int, type[MptuiError]] = {
     kind.exit_code: kind
     for kind in (ConfigError, DataError, DivergedError, MemoryExhaustedError, RunDirectoryError, DiskError)
@@ -42,7 +42,7 @@ _ERRORS: dict[int, type[MptuiError]] = {
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One training: its plan, and where its run is kept."""
+    """One training: its plan and its run directory."""
 
     precision: str
     seed: int
@@ -51,13 +51,13 @@ class Piece:
 
     @property
     def name(self) -> str:
-        """What it is called on a console."""
+        """The name to show."""
         return f"{self.precision}, seed {self.seed}"
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What is compared: the plan of the first seed in the precision in question, and the seeds."""
+    """A comparison: the plan of the first seed in the precision, and the seeds."""
 
     request: Request
     machine: Machine
@@ -66,11 +66,11 @@ class Comparison:
 
     @property
     def precision(self) -> str:
-        """The precision that is held against FP32."""
+        """The precision that is compared with FP32."""
         return self.plan.precision.used
 
     def pieces(self, folder: Path) -> Iterator[Piece]:
-        """All trainings, the two of a seed one after the other."""
+        """Yield all trainings; those of a seed follow each other."""
         for seed in self.seeds:
             for precision in ("fp32", self.precision):
                 plan = self._plan(precision, seed)
@@ -79,33 +79,33 @@ class Comparison:
     def _plan(self, precision: str, seed: int) -> Plan:
         sets = [*self.request.sets, f"precision.mode={precision}", f"training.seed={seed}"]
         if precision == "fp32":
-            sets.append("precision.tf32=false")  # its 10-bit mantissa is no FP32
+            sets.append("precision.tf32=false")  # its products have a 10-bit mantissa
         return plan_run(replace(self.request, sets=sets), self.machine)
 
 
 class Stop:
-    """A wish to end, from a signal: passed on to the training under way, and seen before the next one."""
+    """A stop request from a signal, forwarded to the current training and checked before the next one."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
         self._child: subprocess.Popen[bytes] | None = None
 
     def asked(self) -> bool:
-        """Whether it was asked for."""
+        """Whether a stop was requested."""
         return self.signal is not None
 
     def ask(self, number: int) -> None:
-        """End with a checkpoint; asked twice, at once. Safe in a signal handler."""
+        """Stop with a checkpoint; on a second call, at once. Safe in a signal handler."""
         self.signal = number
         self._pass_on()
 
     @property
     def training(self) -> bool:
-        """Whether a training is under way, which ends in its own way."""
+        """Whether a training is running."""
         return self._child is not None
 
     def watch(self, child: "subprocess.Popen[bytes] | None") -> None:
-        """The training under way."""
+        """Set the current training."""
         self._child = child
         if self.signal is not None:
             self._pass_on()
@@ -116,11 +116,11 @@ class Stop:
 
 
 def plan_comparison(request: Request, seeds: int) -> Comparison:
-    """Plan what is compared, on this machine. Imports torch.
+    """Plan a comparison on this machine. Imports torch.
 
     Raises:
-        ConfigError: A value is wrong, or the precision is FP32 itself.
-        DataError: The data is not there.
+        ConfigError: A value is invalid, or the precision is FP32.
+        DataError: The data is missing.
     """
     if not 1 <= seeds <= MOST_SEEDS:
         raise ConfigError(
@@ -131,17 +131,17 @@ def plan_comparison(request: Request, seeds: int) -> Comparison:
     if plan.precision.used == "fp32":
         raise ConfigError(
             f"FP32 against FP32: precision {plan.precision.requested} is fp32 on {plan.device.name}",
-            hint="name the precision to compare: --precision bf16, or --precision fp16",
+            hint="choose the precision to compare: --precision bf16 or --precision fp16",
         )
     first = plan.config.training.seed
     return Comparison(request, machine, plan, tuple(range(first, first + seeds)))
 
 
 def make_folder(comparison: Comparison, runs_dir: Path, name: str | None) -> Path:
-    """The folder of a comparison; one of the same name and the same settings goes on.
+    """Return the folder of a comparison; an existing one with the same settings is continued.
 
     Raises:
-        ConfigError: The name can't be a folder's, or is that of something else.
+        ConfigError: The name is invalid, or in use by something else.
         DiskError: The folder can't be written.
     """
     settings = to_toml(comparison.plan.config)
@@ -150,7 +150,7 @@ def make_folder(comparison: Comparison, runs_dir: Path, name: str | None) -> Pat
         if _shared(folder / SETTINGS) != _shared_text(settings):
             raise ConfigError(
                 f"{folder}: a comparison of this name has other settings",
-                hint="choose another --name, or ask with the settings it began with",
+                hint="choose another --name, or use its original settings",
             )
         return folder
     folder = directory.create_run(runs_dir, "parity", str(comparison.plan.config.model.name), name)
@@ -166,24 +166,24 @@ def _shared(path: Path) -> list[str]:
 
 
 def _shared_text(text: str) -> list[str]:
-    """The lines of settings without the precision: FP32 serves several."""
+    """Return the lines of settings without the precision: FP32's runs can serve several comparisons."""
     return [line for line in text.splitlines() if not line.startswith("mode = ")]
 
 
 def train(piece: Piece, environ: Mapping[str, str], stop: Stop, *, quiet: bool) -> dict[str, Any] | None:
-    """Train a piece, or go on with it; one that is done is taken as it is.
+    """Run or resume a training, unless it is done.
 
     Args:
-        piece: What is trained.
-        environ: Of this process; the settings in it are in the plan already.
-        stop: Asked before, and told of the process.
-        quiet: Only warnings reach stderr.
+        piece: The training.
+        environ: The environment; its settings are already in the plan.
+        stop: The stop request.
+        quiet: Print only warnings on stderr.
 
     Returns:
-        Its summary; None where it was asked to stop.
+        Its summary; None if a stop was requested.
 
     Raises:
-        MptuiError: It could not be trained, for a reason that says nothing of its precision.
+        MptuiError: The training failed for a reason other than its precision.
     """
     summary = directory.read_summary(piece.run)
     if is_done(piece, summary):
@@ -200,7 +200,7 @@ def train(piece: Piece, environ: Mapping[str, str], stop: Stop, *, quiet: bool) 
 
 
 def is_done(piece: Piece, summary: Mapping[str, Any]) -> bool:
-    """Whether a piece has ended and says something of its precision."""
+    """Whether a training has ended with a result for its precision."""
     status = summary.get("status")
     return status == "completed" or (status in _ENDED and piece.precision != "fp32")
 
@@ -218,7 +218,7 @@ def _run(piece: Piece, environ: Mapping[str, str], stop: Stop, *, quiet: bool) -
             env={k: v for k, v in environ.items() if not k.startswith("MPTUI_") or k in RESERVED_VARIABLES},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            start_new_session=True,  # ctrl+c comes to us, and is passed on once
+            start_new_session=True,  # ctrl+c is forwarded by this process, once
         )
         stop.watch(child)
         try:
@@ -228,13 +228,15 @@ def _run(piece: Piece, environ: Mapping[str, str], stop: Stop, *, quiet: bool) -
 
 
 def _failure(piece: Piece, code: int, summary: Mapping[str, Any]) -> MptuiError:
-    """The error that a piece ended with, as one of ours."""
-    told = summary.get("error") or {}
+    """Convert the error of a training to an `MptuiError`."""
+    recorded = summary.get("error") or {}
     ended = (
         "it was stopped" if summary.get("status") == "stopped" else f"its process ended with {_named(code)}"
     )
-    message = str(told.get("message") or ended).partition("\n")[0]
-    hint = str(told.get("hint") or f"see {piece.run}, and ask again with the same --name to go on")
+    message = str(recorded.get("message") or ended).partition("\n")[0]
+    hint = str(
+        recorded.get("hint") or f"see {piece.run}; to continue, repeat the command with the same --name"
+    )
     return _ERRORS.get(code, MptuiError)(f"{piece.name}: {message}", hint=hint)
 
 

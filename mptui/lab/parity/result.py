@@ -1,4 +1,4 @@
-"""What came of a comparison: the figures of both precisions, their difference, and what it says in words."""
+"""The result of a comparison: metrics of both precisions, their difference, and a description."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +17,7 @@ RESULT = "parity.json"
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """How one training ended. `metric` is a fraction of 1, None where it came to none; bytes, seconds."""
+    """The result of one training. `metric` is a fraction of 1, None without one; bytes, seconds."""
 
     precision: str
     seed: int
@@ -35,18 +35,18 @@ class TrainingResult:
 
     @property
     def trouble(self) -> str | None:
-        """Why its metric says nothing good of its precision, whatever it is; None where nothing is wrong."""
+        """Why its metric can't count for its precision; None if it counts."""
         if self.status != "completed":
             return f"{self.precision} with seed {self.seed} ended as {self.status.replace('_', ' ')}"
         if self.metric is None:
             return f"{self.precision} with seed {self.seed} has no final metric"
         if self.ended_in != self.precision:
-            return f"{self.precision} with seed {self.seed} could not be kept: it went on in {self.ended_in}"
+            return f"{self.precision} with seed {self.seed} fell back to {self.ended_in}"
         return None
 
 
 def read_outcome(piece: Piece, summary: Mapping[str, Any]) -> TrainingResult:
-    """Read how a piece ended from its run directory."""
+    """Read the result of a training from its run directory."""
     curves = read_curves(piece.run)
     memory, final = summary.get("memory") or {}, summary.get("final") or {}
     return TrainingResult(
@@ -72,7 +72,7 @@ def _number(value: object) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class ParityResult:
-    """A comparison that is done. `ours` and `fp32` are by seed; `difference` is None where a metric lacks."""
+    """A complete comparison. `ours` and `fp32` are by seed; `difference` is None if a metric is missing."""
 
     folder: Path
     precision: str
@@ -83,34 +83,34 @@ class ParityResult:
 
     @property
     def verdict(self) -> Verdict:
-        """What it shows; a precision that did not hold out differs."""
+        """The verdict; a precision that failed in a training differs."""
         if self.difference is None or any(outcome.trouble for outcome in self.ours):
             return "differs"
         return self.difference.verdict
 
     @property
     def metric(self) -> str:
-        """The metric that decides."""
+        """The primary metric."""
         return self.fp32[0].curves.metric
 
     @property
     def speedup(self) -> float | None:
-        """How many times as fast as FP32: the median over the seeds."""
+        """Speed relative to FP32's, median over the seeds."""
         return _ratio(self.ours, self.fp32, "samples_per_second")
 
     @property
     def memory(self) -> float | None:
-        """Its peak of memory over FP32's: the median over the seeds."""
+        """Peak memory relative to FP32's, median over the seeds."""
         return _ratio(self.ours, self.fp32, "peak_bytes")
 
 
 def compare(folder: Path, precision: str, outcomes: Sequence[TrainingResult]) -> ParityResult:
-    """Hold the outcomes of a precision against FP32's, seed by seed.
+    """Compare the results of a precision with FP32's, seed by seed.
 
     Args:
-        folder: Of the comparison.
-        precision: What is held against FP32.
-        outcomes: Of all its pieces, in their order.
+        folder: Folder of the comparison.
+        precision: The precision to compare with FP32.
+        outcomes: Results of all trainings, in order.
     """
     fp32 = tuple(outcome for outcome in outcomes if outcome.precision == "fp32")
     ours = tuple(outcome for outcome in outcomes if outcome.precision != "fp32")
@@ -133,7 +133,7 @@ def _ratio(ours: Sequence[TrainingResult], fp32: Sequence[TrainingResult], name:
 
 
 def sentences(result: ParityResult) -> list[str]:
-    """What came of it, in words: the verdict first."""
+    """Describe the result in sentences, the verdict first."""
     return [
         _verdict(result),
         *(trouble for outcome in (*result.fp32, *result.ours) if (trouble := outcome.trouble)),
@@ -146,9 +146,9 @@ def sentences(result: ParityResult) -> list[str]:
 def _verdict(result: ParityResult) -> str:
     found, name, metric = result.difference, result.precision, result.metric
     if found is None:
-        return f"{name} differs from FP32: it did not come to a final {metric or 'metric'}"
+        return f"{name} differs from FP32: no final {metric or 'metric'}"
     if any(outcome.trouble for outcome in result.ours):
-        return f"{name} differs from FP32: it did not hold out to the end"
+        return f"{name} differs from FP32: not all of its trainings completed"
     by = f"{found.mean:+.2f} points of {metric}"
     if found.low is None or found.high is None:
         what = "agrees with" if result.verdict == "agrees" else "differs from"
@@ -162,40 +162,42 @@ def _verdict(result: ParityResult) -> str:
 
 
 def _noise(result: ParityResult) -> list[str]:
-    told = []
+    lines = []
     values = [[o.metric for o in side if o.metric is not None] for side in (result.fp32, result.ours)]
     if len(result.fp32) == 1:
-        told.append("the noise between seeds is unknown with one seed: ask with --seeds 3 or more")
+        lines.append("the noise between seeds is unknown with one seed: use --seeds 3 or more")
     else:
         fp32, ours = (between_seeds(side) for side in values)
         spread = [
             f"FP32 {fp32:.2f}" if fp32 is not None else "",
             f"{result.precision} {ours:.2f}" if ours else "",
         ]
-        told.append(f"noise between seeds (standard deviation, points): {', '.join(s for s in spread if s)}")
+        lines.append(f"noise between seeds (standard deviation, points): {', '.join(s for s in spread if s)}")
     samples = result.fp32[0].val_samples
     if result.metric.startswith("acc") and samples and 100 / samples > TOLERANCE:
-        told.append(f"one of the {samples:,} validation images is {100 / samples:.2f} points")
-    return told
+        lines.append(f"one of the {samples:,} validation images is {100 / samples:.2f} points")
+    return lines
 
 
 def _gap(gap: Gap, metric: str) -> str:
     if gap.curve == metric:
-        return f"{gap.curve} parts most in {gap.where}: {100 * gap.value:+.2f} points of {100 * gap.fp32:.2f}"
-    return f"{gap.curve} parts most in {gap.where}: {gap.value:+.4f} of {gap.fp32:.4f}"
+        return (
+            f"{gap.curve} differs most in {gap.where}: {100 * gap.value:+.2f} points of {100 * gap.fp32:.2f}"
+        )
+    return f"{gap.curve} differs most in {gap.where}: {gap.value:+.4f} of {gap.fp32:.4f}"
 
 
 def _cost(result: ParityResult) -> list[str]:
-    told = []
+    lines = []
     if result.speedup is not None:
-        told.append(f"speed: {result.speedup:.2f} times FP32's")
+        lines.append(f"speed: {result.speedup:.2f} times FP32's")
     if result.memory is not None:
-        told.append(f"peak of memory: {100 * result.memory:.0f} % of FP32's")
-    return told
+        lines.append(f"peak memory: {100 * result.memory:.0f} % of FP32's")
+    return lines
 
 
 def to_document(result: ParityResult) -> dict[str, Any]:
-    """The result as JSON has it; points are hundredths of the metric, the metric a fraction of 1."""
+    """Return the result for JSON; points are hundredths of the metric, the metric a fraction of 1."""
     return {
         "version": FORMAT_VERSION,
         "directory": str(result.folder),

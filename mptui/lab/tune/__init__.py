@@ -1,1 +1,1 @@
-"""The search for the settings that suit a machine, a model and its data."""
+"""Searches for the fastest settings for a machine, a model and its data."""

@@ -1,4 +1,4 @@
-"""What a search came to: a configuration, and the evidence for it in sentences."""
+"""The result of a search: a configuration, and its evidence in sentences."""
 
 import platform
 import time
@@ -7,28 +7,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from mptui.config.schema import RunConfig
-from mptui.lab.tune.search import Search, shown, told
+from mptui.lab.tune.search import Search, rivals_text, shown
 from mptui.lab.tune.tunables import COMPILE, MICRO_BATCH
 from mptui.runs.planning.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
 class TuneCost:
-    """What it took: seconds, and runs that were measured."""
+    """The cost of a search: seconds and measured runs."""
 
     seconds: float
     runs: int
 
 
 def settings(plan: Plan, search: Search) -> dict[str, object]:
-    """What the profile of `plan` is changed in (table.key -> value): what was measured to be better.
+    """Return the changes to the profile of `plan` (table.key -> value) that were measured to be better.
 
-    What was not measured, and what was within the noise, stays as the profile has it.
+    Settings that were not measured, or within the noise, stay as in the profile.
     """
     chosen = {key: value for key, value in search.best.items() if value != search.start.get(key)}
-    if MICRO_BATCH in search.start:  # the start did not fit in one piece
+    if MICRO_BATCH in search.start:  # the whole batch did not fit into memory
         chosen[MICRO_BATCH] = search.best[MICRO_BATCH]
-    # the start is not compiled, whatever the profile says: eager code has to have beaten what it says
+    # the start is not compiled, even if the profile is: then eager must have been faster
     compile_mode = plan.config.speed.compile
     if COMPILE not in chosen and compile_mode != "off" and _has_lost(search, compile_mode):
         chosen[COMPILE] = "off"
@@ -36,7 +36,7 @@ def settings(plan: Plan, search: Search) -> dict[str, object]:
 
 
 def _has_lost(search: Search, mode: str) -> bool:
-    """Whether compiling in this mode was measured, and is slower than not, or fails."""
+    """Whether compiling in this mode was measured and is slower than eager, or fails."""
     entries = [e for f in search.findings for e in f.entries if e.settings.get(COMPILE) == mode]
     return any(
         entry.failed is not None or (entry.over is not None and entry.over.verdict == "slower")
@@ -45,12 +45,12 @@ def _has_lost(search: Search, mode: str) -> bool:
 
 
 def is_better(plan: Plan, search: Search) -> bool:
-    """Whether there is something to save: single gains may not add up to one."""
+    """Whether the result is better in total: single gains may not add up."""
     return bool(settings(plan, search)) and (search.total is None or search.total.median > 1)
 
 
 def tuned(plan: Plan, chosen: Mapping[str, object]) -> RunConfig:
-    """The configuration of `plan` with what was found, as a profile of this model and this data."""
+    """Return the configuration of `plan` with the result, as a profile for this model and data."""
     tables: dict[str, dict[str, object]] = {}
     for key, value in chosen.items():
         table, name = key.split(".")
@@ -70,13 +70,13 @@ def tuned(plan: Plan, chosen: Mapping[str, object]) -> RunConfig:
 
 
 def description(plan: Plan) -> str:
-    """One line for lists of profiles."""
+    """Return the description for lists of profiles."""
     config = plan.config
     return f"{config.model.name} at {config.data.image_size} px, as tuned on {plan.device.name}"
 
 
 def evidence(plan: Plan, search: Search, effort: TuneCost, cpus: int) -> list[str]:
-    """What was measured, a line each, for the head of the profile and for a person."""
+    """Return the measurements, one per line, for the head of the profile and the console."""
     import torch
 
     from mptui import __version__
@@ -88,20 +88,20 @@ def evidence(plan: Plan, search: Search, effort: TuneCost, cpus: int) -> list[st
         f"{config.model.name} at {config.data.image_size} px on {config.data.path or config.data.name}, "
         f"batch {config.training.batch_size}, from profile {plan.resolved.profile}; {effort.runs} runs in "
         f"{effort.seconds / 60:.1f} minutes",
-        "Each figure is images/s against the value in force then: median, 95 % interval, alternated rounds.",
+        "Figures: images/s relative to the current value then; median, 95 % interval, alternated rounds.",
     ]
     if search.total is not None:
-        lines.append(f"All of it: {shown(search.total, search.total_rounds)} as fast as the start")
+        lines.append(f"In total: {shown(search.total, search.total_rounds)} as fast as the start")
     for finding in search.findings:
-        verdict = "in force" if finding.changed else "stays"
-        lines.append(f"{finding.axis.name}: {finding.kept} {verdict}; {told(finding)}")
+        verdict = "chosen" if finding.changed else "stays"
+        lines.append(f"{finding.axis.name}: {finding.kept} {verdict}; {rivals_text(finding)}")
     if search.untried:
-        lines.append(f"There was no time to measure {', '.join(search.untried)}: as in the profile")
+        lines.append(f"Not measured for lack of time, as in the profile: {', '.join(search.untried)}")
     return lines
 
 
 def document(plan: Plan, search: Search, effort: TuneCost) -> dict[str, Any]:
-    """All of it as JSON's values."""
+    """Return the result for JSON."""
     return {
         "model": plan.config.model.name,
         "dataset": plan.config.data.path or plan.config.data.name,

@@ -1,10 +1,10 @@
-"""A search along one setting after the other, in alternated rounds, that can end at any moment.
+"""A search over one setting after another, in alternated rounds, which can end at any time.
 
-Each setting is a contest: the value in force and its rivals are measured in rounds, every other round in the
-opposite order. After two rounds the worse half of the rivals is out, after four all but the best (successive
-halving: K. Jamieson and A. Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter
-Optimization", AISTATS 2016). A rival comes into force where the whole interval of its ratio is above 1;
-within the noise the value in force stays.
+Each setting is a contest: the current value and its rivals are measured in rounds, every other round in the
+opposite order. After two rounds the worse half of the rivals is eliminated, after four all but the best
+(successive halving: K. Jamieson and A. Talwalkar, "Non-stochastic Best Arm Identification and
+Hyperparameter Optimization", AISTATS 2016). A rival replaces the current value if the whole interval of its
+ratio is above 1.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,27 +19,27 @@ from mptui.lab.bench.stats import ROUNDS, Ratio, ratio
 Settings = Mapping[str, object]
 
 LOSS_TOLERANCE = 0.05
-"""How far the loss after the first steps may be from fp32's, as a share of it: beyond is another training."""
+"""Largest relative difference of the loss after the first steps from fp32's."""
 
 _BATCH = "training.batch_size"
 _SURE = 4
 """Rounds before a verdict."""
 _PLAIN_TO_SEE = 1.05
-"""A gain whose interval begins beyond this needs no more rounds."""
+"""A gain whose interval starts above this needs no further rounds."""
 _MORE_ROUNDS, _LIKELY = 10, 1.02
-"""Rounds for a rival whose median is a gain that is still within the noise."""
+"""Rounds for a rival whose median is a gain, but within the noise."""
 _HOPELESS_AT_ONCE, _HOPELESS = 0.6, 0.97
-"""Ratios below which a rival is out after one round, and after more: by its best round, one may go astray."""
+"""Ratios in the best round below which a rival is eliminated, after one round and after more."""
 _SLOW_RUN, _SLOW_STEP, _SLOW_STEP_S = 3.0, 4.0, 1.0
-"""A rival whose run takes so many times a usual one, or whose first step that of the value in force (and this
-many seconds), is out at once: it may not use up the time of the others."""
+"""A rival is eliminated at once if its run takes this multiple of a usual one, or its first step this
+multiple of the current value's (and these seconds), so that it doesn't use up the time of the others."""
 _CLOSE = 0.93
-"""A rival that came so near gets a second chance once other settings have changed."""
+"""A rival with at least this ratio is measured again when other settings have changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One value of a setting, by the name to show, and what it sets (table.key -> value)."""
+    """One value of a setting: the name to show, and its settings (table.key -> value)."""
 
     name: str
     settings: Settings
@@ -50,13 +50,13 @@ class TunedSetting:
     """A setting that can be tuned.
 
     Attributes:
-        name: What it is called; a setting is contested once under a name.
-        current: The value in force, by its name.
-        options: Its rivals, the likeliest first.
-        worth: The gain that is expected, as a share of the speed: what is tried first.
-        first_s: Seconds that the first run of a rival takes beside the usual ones: it compiles.
-        same_start: Whether the first step of a rival can be held against that of the value in force.
-        same_batch: Whether the loss is comparable with that of the value in force.
+        name: Name; a setting has one contest per name.
+        current: Name of the current value.
+        options: Its rivals, the most promising first.
+        worth: Expected gain, as a fraction of the speed; larger ones are tried first.
+        first_s: Additional seconds of the first run of a rival, for compiling.
+        same_start: Whether the first steps of rivals and of the current value are comparable.
+        same_batch: Whether the losses of rivals and of the current value are comparable.
     """
 
     name: str
@@ -70,7 +70,7 @@ class TunedSetting:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """After how many seconds a run is given up, and after how many of its first step (None: no limit)."""
+    """Seconds after which a run is abandoned, and those for its first step (None: no limit)."""
 
     run_s: float
     first_step_s: float | None = None
@@ -78,7 +78,7 @@ class Patience:
 
 @dataclass(slots=True)
 class Entry:
-    """One side of a contest: what was measured of it, and how it stands to the value in force."""
+    """One side of a contest: its measurements, and its ratio to the current value."""
 
     name: str
     settings: Settings
@@ -88,7 +88,7 @@ class Entry:
     over: Ratio | None = None
 
     def hold_against(self, other: "Entry") -> None:
-        """Take the ratio to the value in force, over the rounds that both have."""
+        """Compute the ratio to the current value, over the rounds that both have."""
         count = min(len(self.rounds), len(other.rounds))
         ours, theirs = ([m.samples_per_second for m in e.rounds[:count]] for e in (self, other))
         if count:
@@ -102,13 +102,13 @@ class Entry:
 
     @property
     def sure(self) -> bool:
-        """Whether it is faster than the value in force."""
+        """Whether it is certainly faster than the current value."""
         return self.over is not None and len(self.rounds) >= _SURE and self.over.verdict == "faster"
 
 
 @dataclass(slots=True)
 class TuneFinding:
-    """What came of a contest: the name of the value that is in force now, and what it was held against."""
+    """The result of a contest: the winner's name, and the entries."""
 
     axis: TunedSetting
     entries: list[Entry]
@@ -118,44 +118,44 @@ class TuneFinding:
 
     @property
     def changed(self) -> bool:
-        """Whether another value came into force."""
+        """Whether a rival has won."""
         return self.kept != self.axis.current
 
     @property
     def close(self) -> bool:
-        """Whether a rival that lost came near."""
+        """Whether a rival lost narrowly."""
         return any(
             e.name != self.kept and e.over is not None and e.over.median > _CLOSE for e in self.entries
         )
 
 
 class Clock(Protocol):
-    """How much time there is."""
+    """The remaining time."""
 
     def left(self) -> float:
-        """Seconds until the search has to end; never below 0."""
+        """Seconds until the search has to end, at least 0."""
 
 
 Run = Callable[[Settings, bool, Patience], ShortRunResult]
-"""Measures settings; the bool asks for the loss.
+"""Measures settings; the bool requests the loss.
 
-Raises MeasureError, and StoppedError where it is asked to end or the time is over.
+Raises MeasureError, and StoppedError on a stop request or at the time limit.
 """
 Propose = Callable[[Settings, ShortRunResult], Sequence[TunedSetting]]
-"""The settings that can be tuned, given what is in force and what was first measured of it."""
+"""Returns the tunable settings, given the current ones and their first measurement."""
 
 
 class Search:
-    """A search under way; `best` is what it would end with now.
+    """A running search; `best` is the result so far.
 
     Args:
-        start: What is in force at first (table.key -> value).
-        first: What was measured of it.
+        start: Initial settings (table.key -> value).
+        first: Their measurement.
         first_s: Seconds that this took.
-        propose: Knows what can be tuned.
-        run: Measures.
-        clock: How much time there is.
-        tell: Told what is tried and what came of it, in lines for people.
+        propose: Returns the tunable settings.
+        run: Measures settings.
+        clock: The remaining time.
+        tell: Called with lines about the progress.
     """
 
     def __init__(
@@ -178,10 +178,10 @@ class Search:
         self._reference: float | None = None
 
     def go(self) -> None:
-        """Search until all is tried or the time is over.
+        """Search until all settings are measured or the time is over.
 
         Raises:
-            StoppedError: It was asked to end, or the time is over; `best` and `findings` hold all the same.
+            StoppedError: A stop was requested, or the time is over; `best` and `findings` are valid.
         """
         while axis := self._next({f.axis.name for f in self.findings}):
             self._contest(axis)
@@ -193,12 +193,12 @@ class Search:
 
     @property
     def untried(self) -> list[str]:
-        """The settings that there was no time for."""
+        """The settings that were not measured for lack of time."""
         tried = {finding.axis.name for finding in self.findings}
         return [a.name for a in self._propose(self.best, self._first) if a.name not in tried]
 
     def _next(self, done: set[str], only: set[str] | None = None) -> TunedSetting | None:
-        """The setting that is worth most for the time it takes, with the rivals that there is time for."""
+        """Return the setting with the largest expected gain per time, with as many rivals as time allows."""
         fitting = []
         for axis in self._propose(self.best, self._first):
             if axis.name in done or not (only is None or axis.name in only):
@@ -219,11 +219,11 @@ class Search:
         return axis.options[:count]
 
     def _cost(self, axis: TunedSetting, rivals: int) -> float:
-        """Seconds that a contest takes at the least; never 0."""
+        """Return the least seconds that a contest takes, above 0."""
         return _SURE * (rivals + 1) * self._typical + rivals * axis.first_s + 1e-9
 
     def _has_spare_time(self) -> bool:
-        """Whether there is more time than all other settings need."""
+        """Whether more time is left than all other settings need."""
         tried = {finding.axis.name for finding in self.findings}
         others = [axis for axis in self._propose(self.best, self._first) if axis.name not in tried]
         return self._clock.left() > sum(self._cost(axis, len(axis.options)) for axis in others)
@@ -233,7 +233,7 @@ class Search:
         return median(self._seconds)
 
     def _others(self, axis: TunedSetting) -> dict[str, object]:
-        """What is in force, but for the settings of `axis`."""
+        """Return the current settings without those of `axis`."""
         own = {key for option in axis.options for key in option.settings}
         return {key: value for key, value in self.best.items() if key not in own}
 
@@ -246,7 +246,7 @@ class Search:
         )
         self.findings = [f for f in self.findings if f.axis.name != axis.name] + [finding]
         rivals = ", ".join(entry.name for entry in finding.entries)
-        self._tell(f"{axis.name}: {axis.current} is in force, tries {rivals}")
+        self._tell(f"{axis.name}: current {axis.current}, trying {rivals}")
         live = finding.entries
         try:
             for number in range(_MORE_ROUNDS):
@@ -268,11 +268,11 @@ class Search:
             self._check_losses(entries)
         for rival in rivals:
             rival.hold_against(force)
-        told = ", ".join(f"{e.name} {e.failed or _rate(e)}" for e in entries)
-        self._tell(f"  round {number + 1}: {told}")
+        results = ", ".join(f"{e.name} {e.failed or _rate(e)}" for e in entries)
+        self._tell(f"  round {number + 1}: {results}")
 
     def _patience(self, entry: Entry, force: Entry, axis: TunedSetting) -> Patience:
-        """What a run may take: the value in force has all the time there is, a rival its share."""
+        """Return the time limits of a run: all time for the current value, a share for a rival."""
         if entry is force:
             return Patience(self._clock.left())
         run_s = _SLOW_RUN * self._typical + (0.0 if entry.rounds else axis.first_s)
@@ -286,11 +286,11 @@ class Search:
         except MeasureError as error:
             entry.failed = "out of memory" if error.out_of_memory else str(error)
             return
-        if len(entry.rounds) > 1 or not entry.settings:  # the first of a rival may compile
+        if len(entry.rounds) > 1 or not entry.settings:  # the first run of a rival may compile
             self._seconds.append(before - self._clock.left())
 
     def _check_losses(self, entries: list[Entry]) -> None:
-        """Put out what learns otherwise than fp32 does, or than the start where fp32 was not measured."""
+        """Eliminate entries whose loss differs from fp32's, or from the start's if fp32 was not measured."""
         for entry in entries:
             exact = entry.settings.get("precision.mode") == "fp32"
             if entry.rounds and (exact or self._reference is None):
@@ -298,11 +298,13 @@ class Search:
         for entry in entries:
             loss = entry.rounds[0].loss if entry.rounds else None
             if loss is not None and self._reference is not None and not _is_near(loss, self._reference):
-                entry.failed = f"its loss after the first steps is {loss:.3f}, and not {self._reference:.3f}"
+                entry.failed = (
+                    f"its loss after the first steps is {loss:.3f} instead of {self._reference:.3f}"
+                )
 
     @staticmethod
     def _still_worth(live: list[Entry], rounds: int) -> list[Entry]:
-        """Who goes on after so many rounds: successive halving, and nobody who is clearly slower."""
+        """Return the entries that remain after these rounds, by successive halving and without slow ones."""
         worst = _HOPELESS if rounds > 1 else _HOPELESS_AT_ONCE
         left = [e for e in live if e.failed is None and e.best_round > worst]
         if rounds >= _SURE:  # what is no faster by now will not be shown to be
@@ -313,25 +315,24 @@ class Search:
         return left
 
     def _settle(self, finding: TuneFinding, force: Entry) -> None:
-        """Put the best that is surely faster into force, also where the contest was cut short."""
+        """Make the best rival that is certainly faster the current value, also in an interrupted contest."""
         sure = [e for e in finding.entries if e.failed is None and e.sure]
-        if force.failed is not None:  # what is in force learns otherwise than fp32, or runs no more
+        if force.failed is not None:  # the current value has another loss than fp32, or fails now
             finding.why = f"{force.name}: {force.failed}"
             sure = sure or [e for e in finding.entries if e.failed is None and e.rounds]
         if sure:
             best = max(sure, key=_median)
             self.best |= best.settings
             finding.kept = best.name
-        self._tell(
-            f"{finding.axis.name}: {finding.kept}{'' if finding.changed else ' stays'}; {told(finding)}"
-        )
+        verdict = finding.kept if finding.changed else f"{finding.kept} stays"
+        self._tell(f"{finding.axis.name}: {verdict}; {rivals_text(finding)}")
 
     def _confirm(self) -> None:
-        """Hold the outcome against the start while there is time: single gains don't multiply."""
+        """Measure the result against the start while there is time, as single gains may not multiply."""
         if self.best == self.start:
             return
         before, after = Entry("start", self.start), Entry("outcome", {})
-        self._tell("all of it against the start")
+        self._tell("the result against the start")
         for number in range(ROUNDS):
             if self._clock.left() < 2 * self._typical:
                 break
@@ -343,21 +344,23 @@ class Search:
             self.total, self.total_rounds = after.over, number + 1
 
 
-def told(finding: TuneFinding) -> str:
-    """How the rivals did, as a phrase for people."""
-    return "; ".join([*([finding.why] if finding.why else []), *(_told(entry) for entry in finding.entries)])
+def rivals_text(finding: TuneFinding) -> str:
+    """Describe the results of the rivals."""
+    return "; ".join(
+        [*([finding.why] if finding.why else []), *(_rivals_text(entry) for entry in finding.entries)]
+    )
 
 
-def _told(entry: Entry) -> str:
+def _rivals_text(entry: Entry) -> str:
     if entry.failed is not None:
-        return f"{entry.name} is out: {entry.failed}"
+        return f"{entry.name} eliminated: {entry.failed}"
     if entry.over is None:
         return f"{entry.name} was not measured"
     return f"{entry.name} {shown(entry.over, len(entry.rounds))}"
 
 
 def shown(over: Ratio, rounds: int) -> str:
-    """A ratio with its interval and rounds, and the word noise where it may be none."""
+    """Format a ratio with its interval and rounds, and whether it is within the noise."""
     if rounds == 1:
         return f"{over.median:.2f} times (one round)"
     noise = ", within the noise" if over.verdict == "same" else ""
@@ -365,7 +368,7 @@ def shown(over: Ratio, rounds: int) -> str:
 
 
 def _is_decided(entry: Entry) -> bool:
-    """Whether more rounds would tell nothing more of the last rival."""
+    """Whether further rounds can't change the verdict on the last rival."""
     if entry.over is None:
         return False
     if len(entry.rounds) < ROUNDS:

@@ -1,7 +1,7 @@
-"""What can be tuned on a device: each setting with its rivals, and the gain that they are expected to bring.
+"""The tunable settings of a device, each with its rivals and their expected gain.
 
-The values come from the schema, so that what a setting learns to be is tried too. What a person has asked for
-by a flag, a variable or `--set` is left as it is.
+The values come from the schema, so that new ones are tried too. Settings given by a flag, a variable or
+`--set` are not tuned.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,11 +19,11 @@ MICRO_BATCH, BATCH = "memory.micro_batch", "training.batch_size"
 COMPILE = "speed.compile"
 
 _WAIT = 0.005
-"""Below this share of the time that steps wait for data, the input can give nothing."""
+"""Fraction of time waiting for data below which the input settings can't gain anything."""
 _EPOCH_STEPS = 50
-"""Steps an epoch keeps at the least where the batch is made larger."""
+"""Least steps per epoch with a larger batch."""
 
-# gains that are expected, as a share of the speed: other people's figures, and only the order matters
+# expected gains, as a fraction of the speed, from published figures; only their order matters
 _GAINS = {
     "gpu": {
         "precision.mode": 0.6,
@@ -49,12 +49,12 @@ _LITTLE = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Tunable:
-    """A run whose settings are looked for.
+    """A run to tune.
 
     Attributes:
-        plan: Of the run as it was asked for.
-        cpus: Processors that it may use.
-        free_bytes: Free memory of the device; None: not known.
+        plan: Plan of the requested run.
+        cpus: CPUs that it may use.
+        free_bytes: Free memory of the device; None: unknown.
     """
 
     plan: Plan
@@ -62,7 +62,7 @@ class Tunable:
     free_bytes: int | None
 
     def start(self) -> dict[str, object]:
-        """What is in force at first: what the profile says and suits the device; nothing compiled."""
+        """Return the initial settings: the profile's, as suits the device, not compiled."""
         plan, config = self.plan, self.plan.config
         return {
             "precision.mode": plan.precision.used,
@@ -77,7 +77,7 @@ class Tunable:
         }
 
     def axes(self, best: Settings, first: ShortRunResult) -> list[TunedSetting]:
-        """All that can be tuned, given what is in force and how the start was."""
+        """Return all tunable settings, given the current ones and the start's measurement."""
         found = [
             *self._of_the_device(best),
             *self._of_the_batch(best, first),
@@ -115,7 +115,7 @@ class Tunable:
         fast = [mode for mode in modes if mode == "fp32" or native.get(mode) == "native"]
         slow = [mode for mode in modes if mode not in fast]
         yield self._axis("precision.mode", best, fast, self._gain("precision.mode"), same_start=True)
-        # what is emulated is slower nearly always: the last to be tried
+        # emulated formats are nearly always slower, so they are tried last
         yield self._axis(
             "precision.mode", best, slow, _LITTLE, name="precision.mode, emulated", same_start=True
         )
@@ -136,7 +136,7 @@ class Tunable:
         micro = best.get(MICRO_BATCH, batch)
         smaller = [size for size in (batch // 2, batch // 4) if size >= 2 and size != micro]
         yield self._axis(MICRO_BATCH, {MICRO_BATCH: micro}, smaller, self._gain(MICRO_BATCH))
-        # a larger batch is another training, unless the profile says how the rate follows it
+        # a larger batch changes the training, unless the profile rescales the rate
         asked = self.plan.config.training
         if asked.lr_batch_size is None or MICRO_BATCH in best:
             return
@@ -146,7 +146,7 @@ class Tunable:
         yield self._axis(BATCH, best, larger, self._gain(BATCH), same_batch=False)
 
     def _fits(self, batch: int, best: Settings, first: ShortRunResult) -> bool:
-        """Whether a batch is small beside the set, and fits into the memory by count, before it is tried."""
+        """Whether a batch is small compared to the data set and is predicted to fit into memory."""
         asked = self.plan.config
         samples = first.epoch_steps * asked.training.batch_size
         if asked.data.samples is not None:  # measured runs of the built-in data are longer
@@ -167,7 +167,7 @@ class Tunable:
         worth = waits or _LITTLE
         yield self._axis("data.cache", best, _choices("data.cache"), worth)
         if best["data.cache"] == "device" or (not waits and best["data.cache"] != "off"):
-            return  # the data is there before it is wanted
+            return  # steps don't wait for data
         counts = sorted({0, 1, max(1, self.cpus // 2), self.cpus, 2 * self.cpus})
         yield self._axis("data.workers", best, counts, worth)
         if best["data.workers"] != 0:
@@ -175,7 +175,7 @@ class Tunable:
 
 
 def _choices(key: str) -> list[object]:
-    """The values of a key, as its schema has them; auto is one of its own for the cache alone."""
+    """Return the values of a key in its schema; auto is a separate value only for the cache."""
     found: list[object] = []
     for kind in _kinds(SETTINGS[key].field.annotation):
         if kind is bool:

@@ -1,4 +1,4 @@
-"""A search for the settings of a run, within a time, from a start that fits."""
+"""Searches the settings of a run within a time limit, from a start that fits into memory."""
 
 import time
 from collections.abc import Callable
@@ -19,9 +19,9 @@ from mptui.runs.planning.plan import Plan
 
 _ERRORS = {e.exit_code: e for e in (ConfigError, DataError, DivergedError, MemoryExhaustedError, DiskError)}
 _RUNS = 100
-"""Runs that the time is meant to be enough for."""
+"""Number of runs that the time should suffice for."""
 _FEWEST = 4
-"""Steps that a loss is compared after, where they are so slow that `LOSS_AT` of them take too long."""
+"""Steps after which losses are compared if `LOSS_AT` steps would take too long."""
 _SHORTEST_S, _LONGEST_S = 0.5, 3.0
 
 
@@ -32,7 +32,7 @@ class Deadline:
         self._until = time.monotonic() + seconds
 
     def left(self) -> float:
-        """Seconds until then; never below 0."""
+        """Return the seconds until then, at least 0."""
         return max(0.0, self._until - time.monotonic())
 
 
@@ -40,11 +40,11 @@ class Tuning:
     """A search that measures real runs.
 
     Args:
-        plan: Of the run as it was asked for.
-        measurer: Measures.
-        seconds: That it may take.
-        cpus: Processors that it may use.
-        tell: Told how it goes, in lines for people.
+        plan: Plan of the requested run.
+        measurer: Measures runs.
+        seconds: Time limit.
+        cpus: CPUs that the run may use.
+        tell: Called with lines about the progress.
     """
 
     def __init__(
@@ -61,15 +61,15 @@ class Tuning:
 
     @property
     def seconds(self) -> float:
-        """How long it has taken so far."""
+        """Seconds taken so far."""
         return time.monotonic() - self._began
 
     def go(self) -> None:
-        """Search until all is tried or the time is over; `search` is there once the start was measured.
+        """Search until all settings are measured or the time is over; sets `search` after the start.
 
         Raises:
-            MptuiError: Not even the start could be measured.
-            StoppedError: It was asked to end, or the time is over; what `search` holds is sound all the same.
+            MptuiError: The start could not be measured.
+            StoppedError: A stop was requested, or the time is over; `search` is valid.
         """
         start, first = self._fitting_start()
         self._tell(f"the start: {first.samples_per_second:,.1f} images/s")
@@ -87,7 +87,7 @@ class Tuning:
         self.search.go()
 
     def _fitting_start(self) -> tuple[dict[str, object], ShortRunResult]:
-        """The start, and what was measured of it; in smaller pieces where it does not fit."""
+        """Return the start and its measurement, with smaller micro-batches if it doesn't fit into memory."""
         start = self._tunable.start()
         pieces = batch = self._plan.config.training.batch_size
         while True:
@@ -116,9 +116,9 @@ class Tuning:
 
 
 def _as_ours(error: MeasureError) -> MptuiError:
-    """The error that ended the first run, with its exit code."""
+    """Convert the error of the first run to an `MptuiError` with its exit code."""
     kind = _ERRORS.get(error.exit_code, MptuiError)
-    return kind(str(error), hint="see that it trains at all: the same with mptui run --max-steps 20")
+    return kind(str(error), hint="check that it trains: the same with mptui run --max-steps 20")
 
 
 def _free_bytes(plan: Plan) -> int | None:

@@ -1,7 +1,7 @@
-"""The literals of a Python file as flat settings: parsed, never executed and never imported.
+"""Reads the literals of a Python file as flat settings; the file is parsed, never executed or imported.
 
-Assignments of a module and of its classes, and tables written as `{...}` or `dict(...)`. What is not a
-literal (a call, a name, an expression) is passed over; of two assignments the later one counts.
+Reads assignments of a module and of its classes, and tables written as `{...}` or `dict(...)`. Values that
+aren't literals (calls, names, expressions) are ignored; of two assignments the later one counts.
 """
 
 import ast
@@ -20,7 +20,7 @@ def read_python(path: Path, text: str) -> list[ConfigValue]:
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd escapes in the file: not what is asked
+            warnings.simplefilter("ignore")  # invalid escapes in the file don't matter
             module = ast.parse(text)
     except SyntaxError as error:
         raise refused(path, f"not Python: {error.msg}", error.lineno) from error
@@ -77,6 +77,6 @@ def _literal(value: ast.expr, keys: Keys, lines: list[str]) -> Iterator[ConfigVa
     plain: Value = read
     start, end = value.col_offset, value.end_col_offset
     line = lines[value.lineno - 1] if value.lineno <= len(lines) else ""
-    # columns count bytes; a line with other characters before the value is told without them
+    # columns count bytes; in a line with other characters before the value they are unknown
     one_line = value.end_lineno == value.lineno and line.isascii()
     yield ConfigValue(keys, plain, value.lineno, start if one_line else None, end if one_line else None)

@@ -1,7 +1,7 @@
-"""Reads a configuration file of any program as flat values with their places. Nothing in it is executed.
+"""Reads a configuration file of any program as flat values with their positions, without executing it.
 
-Hostile files are refused in one line: too large, no text, tags that ask for Python objects, aliases that
-grow beyond all bounds, nesting without end.
+Hostile files are refused with one line: too large, not text, tags for Python objects, exponentially growing
+aliases, endless nesting.
 """
 
 import stat
@@ -20,8 +20,8 @@ def read_config_file(path: Path) -> ConfigFile:
     """Read a configuration file: YAML, TOML, JSON, or the literals of a Python file, by its ending.
 
     Raises:
-        ConfigError: It can't be read, is too large, is not what its ending says, or holds what no
-            configuration has.
+        ConfigError: It can't be read, is too large, is not of the format of its suffix, or has unsupported
+            content.
     """
     reader = _reader(path)
     text = _text(path)
@@ -50,8 +50,8 @@ def _reader(path: Path) -> Reader:
 
             return read_python
     raise ConfigError(
-        f"{path}: not a kind of file that is known",
-        hint="name a .yaml, .yml, .toml, .json or .py file",
+        f"{path}: unknown kind of file",
+        hint="use a .yaml, .yml, .toml, .json or .py file",
     )
 
 
@@ -62,11 +62,11 @@ def _text(path: Path) -> str:
         with path.open("rb") as file:
             raw = file.read(LARGEST_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}", hint="name a file that can be read") from error
+        raise ConfigError(f"{path}: {error.strerror}", hint="use a readable file") from error
     except ValueError as error:  # a NUL in the name
-        raise ConfigError(f"{path}: no name of a file", hint="name a file that can be read") from error
+        raise ConfigError(f"{path}: not a file name", hint="use a readable file") from error
     if len(raw) > LARGEST_BYTES:
-        raise refused(path, f"larger than any configuration ({LARGEST_BYTES // 1024} KiB at most)")
+        raise refused(path, f"too large for a configuration (limit: {LARGEST_BYTES // 1024} KiB)")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""TOML and JSON files as flat settings."""
+"""Reads TOML and JSON files as flat settings."""
 
 import json
 import re
@@ -33,10 +33,10 @@ def read_toml(path: Path, text: str) -> list[ConfigValue]:
 
 
 def read_json(path: Path, text: str) -> list[ConfigValue]:
-    """Read the values of a JSON text; a key given twice is there twice.
+    """Read the values of a JSON text; a duplicate key is listed twice.
 
     Raises:
-        ConfigError: It is not JSON, or no table.
+        ConfigError: It is not JSON, or not a table.
     """
     try:
         document = json.loads(text, object_pairs_hook=_Pairs)
@@ -45,7 +45,7 @@ def read_json(path: Path, text: str) -> list[ConfigValue]:
     except ValueError as error:  # a number of thousands of digits
         raise refused(path, f"not JSON: {str(error).partition(';')[0]}") from error
     if not isinstance(document, _Pairs):
-        raise refused(path, "no table of keys and values")
+        raise refused(path, "not a table of keys and values")
     places = _json_places(text.split("\n"))
     return [_json_setting(keys, value, places) for keys, value in _flat(document, ())]
 
@@ -75,7 +75,7 @@ def _toml_setting(keys: Keys, value: Value, lines: list[str], line: int | None) 
 
 
 def _json_places(lines: list[str]) -> _Places:
-    """Where each key is written: its line, and a match whose groups are the key and its value."""
+    """Return the position of each key: its line, and a match whose groups are the key and its value."""
     places: _Places = {}
     for number, line in enumerate(lines, 1):
         for match in _JSON_KEY.finditer(line):
@@ -86,7 +86,7 @@ def _json_places(lines: list[str]) -> _Places:
 def _json_setting(
     keys: Keys, value: Value, places: dict[str, list[tuple[int, re.Match[str]]]]
 ) -> ConfigValue:
-    """Its line is known where its key is written only once."""
+    """Return the setting, with its line if its key occurs only once."""
     found = places.get(json.dumps(keys[-1]), [])
     if len(found) != 1:
         return ConfigValue(keys, value)

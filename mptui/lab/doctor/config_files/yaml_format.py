@@ -1,7 +1,7 @@
-"""A YAML file as flat settings, from its nodes: no object is ever built from a tag.
+"""Reads a YAML file as flat settings, from its nodes: tags never create objects.
 
-Only the nodes are made by the parser (pure Python: the C one recurses on the machine's stack). They are
-counted as if every alias were written out before anything walks over them.
+Only PyYAML's parser in Python is used (the C parser recurses on the stack), and only to create nodes. Nodes
+are counted with all aliases expanded before anything walks over them.
 """
 
 from pathlib import Path
@@ -22,28 +22,28 @@ def read_yaml(path: Path, text: str) -> list[ConfigValue]:
     """Read the values of a YAML text.
 
     Raises:
-        ConfigError: It is not YAML, has more than one document, a tag beyond plain values, or aliases that
-            grow beyond `MOST_VALUES`.
+        ConfigError: It is not YAML, has more than one document, a tag for other than plain values, or
+            aliases that expand beyond `MOST_VALUES`.
     """
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise refused(path, f"not YAML: {error.problem or error.context}", line) from error
-    except (yaml.YAMLError, ValueError) as error:  # ReaderError: characters that YAML has not
+    except (yaml.YAMLError, ValueError) as error:  # ReaderError: characters that YAML doesn't allow
         raise refused(path, f"not YAML: {str(error).partition(chr(10))[0]}") from error
     if root is None:
         return []
     _Counter(path).count(root)
     if not isinstance(root, yaml.MappingNode):
-        raise refused(path, "no table of keys and values")
+        raise refused(path, "not a table of keys and values")
     values: list[ConfigValue] = []
     _flatten(root, (), values)
     return values
 
 
 class _Counter:
-    """How many nodes there are with every alias written out."""
+    """Counts nodes with all aliases expanded."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -53,7 +53,7 @@ class _Counter:
         """Count `node` and all below it.
 
         Raises:
-            ConfigError: Too many, a cycle, or a tag that is none of plain values.
+            ConfigError: There are too many nodes, a cycle, or a tag for other than plain values.
         """
         if node.tag not in _KNOWN:
             raise refused(self._path, f"a tag is not allowed: {node.tag}", node.start_mark.line + 1)
@@ -67,9 +67,7 @@ class _Counter:
         for child in _children(node):
             size += self.count(child)
             if size > MOST_VALUES:
-                raise refused(
-                    self._path, f"more than {MOST_VALUES:,} values once its aliases are written out"
-                )
+                raise refused(self._path, f"more than {MOST_VALUES:,} values with expanded aliases")
         self._sizes[id(node)] = size
         return size
 
@@ -97,7 +95,7 @@ def _flatten(node: yaml.Node, keys: Keys, values: list[ConfigValue]) -> None:
 
 
 def _merge(node: yaml.Node, own: set[str], keys: Keys, values: list[ConfigValue]) -> None:
-    """`<<` brings in the keys of other tables that a table has not itself; of several the first wins."""
+    """Merge the tables of `<<`: keys of the table itself take precedence, then those of earlier tables."""
     for table in node.value if isinstance(node, yaml.SequenceNode) else [node]:
         if not isinstance(table, yaml.MappingNode):
             continue
@@ -121,7 +119,7 @@ def _setting(node: yaml.Node, keys: Keys) -> ConfigValue:
 
 
 def _value(node: yaml.Node) -> Value:
-    """The value as PyYAML's safe loader reads it; what it can't read stays text."""
+    """Return the value as read by PyYAML's safe loader; text if that fails."""
     text = str(node.value)
     match node.tag.removeprefix(_PLAIN):
         case "bool":
@@ -132,6 +130,6 @@ def _value(node: yaml.Node) -> Value:
             digits = text.replace("_", "")
             try:
                 return int(digits, 0) if kind == "int" else float(digits)
-            except ValueError:  # octal and sexagesimal numbers, infinities: none that a setting here has
+            except ValueError:  # octal and sexagesimal numbers, infinities, which no setting here uses
                 return text
     return text
