@@ -44,14 +44,14 @@ class DivergedError(MptuiError):
     """Training diverged and could not recover."""
 
     exit_code = 4
-    meaning = "training diverged and could not be repaired"
+    meaning = "training diverged and could not recover"
 
 
 class MemoryExhaustedError(MptuiError):
     """The device ran out of memory and could not recover."""
 
     exit_code = 5
-    meaning = "out of memory and could not be repaired"
+    meaning = "out of memory and could not recover"
 
 
 class RunDirectoryError(MptuiError):
