@@ -4,20 +4,21 @@
     python -m benchmarks.guards --only tiny    # one of them
 
 Both trainers live in one process and take the same steps, in blocks that alternate, timed by the CPU time of
-their thread, on one thread. The one without guards has stubs where the flow asks them, so that the asking
-counts too. A snapshot comes once in `guards.snapshot_every` steps, which would be in few blocks or none: it
-is timed by itself and added as its share of a step.
+their thread, on one thread. The one without guards has the other hooks alone. A snapshot comes once in
+`guards.snapshot_every` steps, which would be in few blocks or none: it is timed by itself and added as its
+share of a step.
 """
 
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -25,8 +26,8 @@ from benchmarks import asked
 from benchmarks.common import parser_of, save, turn
 from benchmarks.subjects import CASES as SUBJECTS
 from benchmarks.subjects import TINY, Case, make_trainer
-from mptui.data.core.batch import Batch, Window
-from mptui.engine.trainer import Trainer
+from mptui.engine.guards.divergence import NanGuard
+from mptui.engine.trainer import HOOKS, Trainer
 
 SNAPSHOTS = 10
 NEVER = 1 << 60
@@ -48,49 +49,19 @@ BLOCKS = {
 }
 
 
-class Unguarded:
-    """What stands in the guards' place: it agrees to everything."""
-
-    def __init__(self) -> None:
-        self.nan = self.memory = self
-
-    def due(self, step: int) -> bool:
-        return False
-
-    def look(self) -> bool:
-        return False
-
-    def keep_if_due(self) -> None:
-        pass
-
-    def leaves_out(self, epoch: int, sample: int) -> bool:
-        return False
-
-    def pieces(self, batch: Batch) -> tuple[Batch]:
-        return (batch,)
-
-    def windows(self, begin: Callable[[], Iterator[Window]]) -> Iterator[Window]:
-        return begin()
-
-
 Stepper = Callable[[int], None]
 
 
 def stepper(trainer: Trainer) -> Stepper:
     """Turns of the training loop, as `Trainer._train_epoch` takes them, always over the same window."""
-    trainer.model.train()
-    trainer.enter("training")
-    window = next(iter(trainer.job.train_loader.windows(0, 1)))
+    trainer.context.model.train()
+    trainer.context.enter("training")
+    window = next(iter(trainer.context.job.train_loader.windows(0, 1)))
 
     def step(times: int) -> None:
-        for again in trainer.guards.memory.windows(lambda: repeat(window, times)):
-            trainer._step(again)
-            if (
-                trainer.mailbox
-                or trainer.guards.due(trainer.step)
-                or trainer.reporter.due(time.perf_counter())
-            ):
-                trainer._between_steps()
+        for again in repeat(window, times):
+            trainer._train_step(again)
+            trainer._between_steps()
 
     return step
 
@@ -106,13 +77,14 @@ def measure(timed: Blocks) -> dict[str, Any]:
     """The guards' work a step, and its share of the step."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         guarded = make_trainer(timed.case, Path(folder, "on"), stack)
-        bare = make_trainer(timed.case, Path(folder, "off"), stack)
-        bare.reporter.watcher = None
-        bare.guards = Unguarded()  # type: ignore[assignment]
-        snapshot_every = guarded.job.config.guards.snapshot_every
-        guarded.guards.begin()
+        with mock.patch.dict(HOOKS):
+            del HOOKS["nan"], HOOKS["memory"]
+            bare = make_trainer(timed.case, Path(folder, "off"), stack)
+        bare.context.reporter.watcher = None
+        snapshot_every = guarded.context.job.config.guards.snapshot_every
+        guarded.context.begin()
         # none falls due in the blocks: they are timed by themselves
-        guarded.guards._snapshot_at = NEVER
+        nan_guard(guarded)._snapshot_at = NEVER
         sides = {"with": stepper(guarded), "without": stepper(bare)}
         for step in sides.values():
             microseconds(step, timed.steps)
@@ -143,10 +115,18 @@ def measure(timed: Blocks) -> dict[str, Any]:
 def _snapshot(trainer: Trainer, step: Stepper) -> float:
     """Microseconds of a snapshot in memory that is used again, all rows read first."""
     step(1)
-    trainer.guards._snapshot_at = trainer.step
-    took = microseconds(lambda _: trainer.guards.keep_if_due(), 1)
-    trainer.guards._snapshot_at = NEVER
+    guard = nan_guard(trainer)
+    guard._snapshot_at = trainer.state.step
+    took = microseconds(lambda _: guard.step_ends(), 1)
+    guard._snapshot_at = NEVER
     return took
+
+
+def nan_guard(trainer: Trainer) -> NanGuard:
+    """The guard that keeps snapshots."""
+    guard = trainer.context.hooks["nan"]
+    assert isinstance(guard, NanGuard)
+    return guard
 
 
 def main() -> None:

@@ -24,6 +24,7 @@ from benchmarks import asked
 from benchmarks.common import parser_of, save, turn
 from benchmarks.subjects import CASES, TINY, Batches, Stamps, make_trainer, tiny_network
 from mptui.data.core.batch import Window
+from mptui.engine.guards.oom import read_windows
 from mptui.engine.trainer import Trainer
 from mptui.hardware.memory import keep_freed_memory
 
@@ -36,21 +37,20 @@ Stepper = Callable[[], None]
 
 def ours(trainer: Trainer) -> Stepper:
     """A turn of `Trainer._train_epoch`, over one epoch after the other."""
-    trainer.model.train()
-    trainer.enter("training")
+    trainer.context.model.train()
+    trainer.context.enter("training")
 
     def epochs() -> Iterator[Window]:
         for epoch in count():
-            yield from trainer.job.train_loader.windows(epoch, 1)
+            yield from trainer.context.job.train_loader.windows(epoch, 1)
 
-    windows = trainer.guards.memory.windows(epochs)
+    windows = read_windows(trainer.context, epochs)
 
     def step() -> None:
         window = next(windows)
-        trainer._step(window)
-        trainer.cursor.sample = window.next_sample
-        if trainer.mailbox or trainer.guards.due(trainer.step) or trainer.reporter.due(time.perf_counter()):
-            trainer._between_steps()
+        trainer._train_step(window)
+        trainer.state.cursor.sample = window.next_sample
+        trainer._between_steps()
 
     return step
 

@@ -18,7 +18,7 @@ import torch
 from benchmarks.common import alternate, parser_of, ratios, save
 from mptui.config.schema import ModelConfig
 from mptui.engine.numerics.monitor import EVERY_S, SAMPLED
-from mptui.engine.numerics.probe import Look
+from mptui.engine.numerics.probe import Probe
 from mptui.engine.numerics.ranking import rank
 from mptui.engine.numerics.tally import Reading
 from mptui.events import NUMERICS_BUDGET
@@ -48,7 +48,7 @@ class Steps:
         return (time.perf_counter() - started) / steps
 
     def _step(self, most: int | None) -> None:
-        look = None if most is None else Look(self.model, self.device, most=most or None)
+        look = None if most is None else Probe(self.model, self.device, most=most or None)
         with nullcontext() if look is None else look.hooks():
             with torch.autocast(self.device.type, dtype=torch.bfloat16):
                 loss = torch.nn.functional.cross_entropy(self.model(self.images_BCHW), self.labels_B)

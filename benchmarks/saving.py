@@ -49,7 +49,7 @@ class Bench:
         )
         self.saver = Saver(folder, self.plan.config.checkpoint, self._note)
         self.trainer = Trainer(prepared.job, emit=self._note, mailbox=Mailbox(), saver=self.saver)
-        self.trainer.guards.begin()
+        self.trainer.context.begin()
         self._windows = self._forever()
 
     def _note(self, event: Event) -> None:
@@ -58,7 +58,7 @@ class Bench:
 
     def _forever(self) -> Iterator[Window]:
         for epoch in range(1_000_000):
-            yield from self.trainer.job.train_loader.windows(epoch, 1)
+            yield from self.trainer.context.job.train_loader.windows(epoch, 1)
 
     def steps(self, count: int) -> float:
         """Take steps; returns the seconds they took, the device's work included."""
@@ -71,7 +71,7 @@ class Bench:
     def steps_beside_a_save(self) -> tuple[int, float]:
         """Save, and take steps until it is on the disk; returns how many and their seconds."""
         started, count, before = time.perf_counter(), 0, len(self.saved)
-        self.saver.save(snapshots.take(self.trainer), "time")
+        self.saver.save(snapshots.take(self.trainer.state), "time")
         while len(self.saved) == before or count < LEAST_STEPS:
             self._one()
             count += 1
@@ -79,13 +79,13 @@ class Bench:
         return count, time.perf_counter() - started
 
     def _one(self) -> None:
-        self.trainer._step(next(self._windows))
-        if self.trainer.reporter.due(time.perf_counter()):
-            self.trainer.reporter.flush()
+        self.trainer._train_step(next(self._windows))
+        if self.trainer.context.reporter.due(time.perf_counter()):
+            self.trainer.context.reporter.flush()
 
     def _synchronize(self) -> None:
-        if self.trainer.device.type != "cpu":
-            torch.get_device_module(self.trainer.device).synchronize()
+        if self.trainer.context.device.type != "cpu":
+            torch.get_device_module(self.trainer.context.device).synchronize()
 
     def close(self) -> None:
         """End threads and workers."""

@@ -1,60 +1,66 @@
-"""What a person asks of a running trainer, done between two optimizer steps."""
+"""The commands of a person or another process, obeyed between two optimizer steps."""
 
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from mptui.config.schema import NumericsMode
+from mptui.engine.context import TrainContext
+from mptui.engine.epoch_end import validate
 from mptui.engine.mailbox import Command
+from mptui.engine.numerics.monitor import NumericsMonitor
 from mptui.engine.switching import switch
 from mptui.events import CommandAnswered, Paused, Resumed
 
-if TYPE_CHECKING:
-    from mptui.engine.trainer import Trainer
-
-PAUSE_LOOK_S = 1.0
-"""While paused, the mailbox wakes the thread; it looks by itself this often too."""
+PAUSE_POLL_S = 1.0
+"""While paused, the mailbox wakes the thread; it polls this often too."""
 
 _NUMERICS: dict[str, NumericsMode] = {mode: mode for mode in get_args(NumericsMode)}
 
 
-def obey(trainer: "Trainer", command: Command) -> None:
+def obey(context: TrainContext, command: Command) -> None:
     """Do what `command` says, and answer it."""
     name = command.name
-    trainer.emit(CommandAnswered(step=trainer.step, command=name, state="taken"))
+    _answer(context, name, "taken")
     if name == "pause":
-        _pause(trainer)
+        _pause(context)
     elif name == "checkpoint":
-        trainer.save("asked")
+        context.save("asked")
     elif name == "validate":
-        _validate(trainer)
+        _validate(context)
     elif name == "numerics":
-        trainer.lens.ask(_NUMERICS.get(command.argument or ""))
-    elif name in {"preset", "set", "undo"} and (refusal := switch(trainer, command)) is not None:
-        trainer.emit(CommandAnswered(step=trainer.step, command=name, state="refused", detail=refusal))
+        monitor = context.hooks["numerics"]
+        assert isinstance(monitor, NumericsMonitor)
+        monitor.ask(_NUMERICS.get(command.argument or ""))
+    elif name in {"preset", "set", "undo"} and (refusal := switch(context, command)) is not None:
+        _answer(context, name, "refused", refusal)
         return
-    trainer.emit(CommandAnswered(step=trainer.step, command=name, state="done"))
+    _answer(context, name, "done")
 
 
-def _validate(trainer: "Trainer") -> None:
-    before = trainer.phase
-    measured = trainer.validate()
-    trainer.emit(measured.event(trainer.step, trainer.cursor.epoch + 1, best=False))
-    trainer.enter(before)
-    trainer.reporter.restart_clock()
+def _answer(context: TrainContext, name: str, state: str, detail: str = "") -> None:
+    context.emit(CommandAnswered(step=context.state.step, command=name, state=state, detail=detail))
 
 
-def _pause(trainer: "Trainer") -> None:
+def _validate(context: TrainContext) -> None:
+    before = context.phase
+    measured = validate(context)
+    context.emit(measured.event(context.state.step, context.state.cursor.epoch + 1, best=False))
+    context.enter(before)
+    context.reporter.restart_clock()
+
+
+def _pause(context: TrainContext) -> None:
     """Take no step until asked to go on or to stop."""
-    trainer.reporter.flush(wait=True)
-    before = trainer.phase
-    trainer.enter("paused")
-    trainer.emit(Paused(step=trainer.step))
-    while not trainer.mailbox.stop_asked:
-        command = trainer.mailbox.take(timeout_s=PAUSE_LOOK_S)
+    context.reporter.flush(wait=True)
+    before = context.phase
+    context.enter("paused")
+    context.emit(Paused(step=context.state.step))
+    while not context.mailbox.stop_asked:
+        command = context.mailbox.take(timeout_s=PAUSE_POLL_S)
         if command is not None and command.name in {"resume", "pause"}:
-            trainer.emit(CommandAnswered(step=trainer.step, command=command.name, state="done"))
+            _answer(context, command.name, "done")
             break
         if command is not None:
-            obey(trainer, command)
-    trainer.emit(Resumed(step=trainer.step))
-    trainer.enter(before)
-    trainer.reporter.restart_clock()
+            obey(context, command)
+    context.emit(Resumed(step=context.state.step))
+    context.enter(before)
+    context.reporter.restart_clock()

@@ -1,73 +1,127 @@
 """The end of an epoch: validate, keep the best, report, save."""
 
+import contextlib
 import math
 import time
-from typing import TYPE_CHECKING
 
 from mptui.engine.checkpoint import snapshots
-from mptui.engine.progress import Cursor
+from mptui.engine.compile import phase
+from mptui.engine.context import TrainContext
+from mptui.engine.evaluate import ValidationResult, evaluate
+from mptui.engine.guards.oom import compute_in_pieces
 from mptui.engine.reporting.reporter import EpochSums
-from mptui.events import EpochFinished, Warned
+from mptui.events import EpochFinished
 
-if TYPE_CHECKING:
-    from mptui.engine.trainer import Trainer
+MEANINGFUL = 100.0
+"""A validation loss of more than this many times that of a network that knows nothing is no best one."""
 
 
-def finish_epoch(trainer: "Trainer") -> None:
+def validate(context: TrainContext) -> ValidationResult:
+    """Measure the validation set, with the averaged weights where there are some."""
+    context.reporter.flush(wait=True)
+    checks = phase.begin_validation(context)
+    average, compiler = context.parts.average, context.parts.compiler
+    with average.in_place() if average is not None else contextlib.nullcontext():
+        measured = evaluate(
+            context.model,
+            context.task,
+            context.job.val_loader,
+            context.parts.precision,
+            context.device,
+            on_progress=context.emit,
+            check_stop=lambda: next(checks),
+            in_pieces=lambda batch, compute: compute_in_pieces(context, batch, compute),
+            outputs_stay=not compiler.static_shapes,
+        )
+    phase.end_validation(context)
+    return measured
+
+
+def finish_epoch(context: TrainContext, started: float) -> None:
     """Validate, keep the best, report, and save if it is time.
 
     Where `training.max_steps` ends the run in the middle of an epoch, the cursor and the training metrics
     stay where they are: a resume with more steps goes on with the rest of the epoch.
+
+    Args:
+        context: Of a run between two steps.
+        started: When the pass over the data began, by `time.perf_counter`.
     """
-    if trainer.guards.settle():
+    if context.settle():
         return  # the epoch is not over: the run is back in its middle, or in an earlier one
-    train_loss, train_metrics = trainer.reporter.epoch.mean_loss(), trainer.metrics.compute()
-    measured = trainer.validate()
-    over = not trainer.enough() or trainer.job.train_loader.is_over(trainer.cursor.sample)
-    epoch = trainer.cursor.epoch + 1
-    # the metric of a network whose outputs are NaN may be finite: the loss is not
-    value = measured.metrics.get(trainer.task.primary, math.nan) if math.isfinite(measured.loss) else math.nan
-    is_best = trainer.best.offer(value, epoch, whole=over)
+    state, reporter, job = context.state, context.reporter, context.job
+    train_loss, train_metrics = reporter.epoch.mean_loss(), state.metrics.compute()
+    measured = validate(context)
+    over = not enough_steps(context) or job.train_loader.is_over(state.cursor.sample)
+    epoch = state.cursor.epoch + 1
+    is_best = state.best.offer(_score(context, measured), epoch, whole=over)
     if over:
-        trainer.cursor = Cursor(epoch=epoch)
+        state.cursor.next_epoch()
     else:
-        trainer.cursor.measured_at = trainer.step
-    trainer.outcome.epochs = epoch
-    trainer.outcome.final = {"train_loss": train_loss, "val_loss": measured.loss, **measured.metrics}
-    trainer.emit(measured.event(trainer.step, epoch, best=is_best))
-    trainer.emit(
+        state.cursor.measured_at = state.step
+    context.outcome.epochs = epoch
+    context.outcome.final = {"train_loss": train_loss, "val_loss": measured.loss, **measured.metrics}
+    context.emit(measured.event(state.step, epoch, best=is_best))
+    context.emit(
         EpochFinished(
-            step=trainer.step,
+            step=state.step,
             epoch=epoch,
-            epochs=trainer.job.config.training.epochs,
+            epochs=job.config.training.epochs,
             train_loss=train_loss,
             train_metrics=train_metrics,
             val_loss=measured.loss,
             val_metrics=measured.metrics,
-            lr=float(trainer.parts.updater.lr),
-            seconds=time.perf_counter() - trainer.epoch_started,
-            samples_per_second=trainer.reporter.median_rate(),
+            lr=float(context.parts.updater.lr),
+            seconds=time.perf_counter() - started,
+            samples_per_second=reporter.median_rate(),
             best=is_best,
         )
     )
-    trainer.adviser.epoch_ended()
+    for epoch_ends in context.hooks.epoch_ends:
+        epoch_ends()
     if over:
-        trainer.metrics.reset()
-        trainer.reporter.epoch = EpochSums()
+        state.metrics.reset()
+        reporter.epoch = EpochSums()
     if is_best:
-        trainer.saver.offer_best(snapshots.take(trainer))
-    elif trainer.saver.may_save():
-        trainer.saver.save(snapshots.take(trainer), "epoch")
+        context.saver.offer_best(snapshots.take(state))
+    elif context.saver.may_save():
+        context.saver.save(snapshots.take(state), "epoch")
 
 
-def patience_is_out(trainer: "Trainer") -> bool:
-    """Whether the run is to stop early, which is then told."""
-    patience, best = trainer.job.config.training.early_stopping_patience, trainer.best
+def _score(context: TrainContext, measured: ValidationResult) -> float:
+    """The metric that decides which epoch is best; NaN where the loss shows that it means nothing.
+
+    The metric of a network whose outputs are NaN or huge may be finite, and even good by chance.
+    """
+    meaningful = math.isfinite(measured.loss) and measured.loss <= MEANINGFUL * context.task.chance
+    return measured.metrics.get(context.task.primary, math.nan) if meaningful else math.nan
+
+
+def enough_steps(context: TrainContext) -> bool:
+    """Whether the run has taken all the steps that `training.max_steps` leaves it."""
+    limit = context.job.config.training.max_steps
+    return limit is not None and context.state.step >= limit
+
+
+def has_more(context: TrainContext) -> bool:
+    """Whether steps are left, or an epoch whose validation was cut off."""
+    cursor = context.state.cursor
+    if cursor.epoch >= context.job.config.training.epochs:
+        return False
+    begun = cursor.epoch_step > 0
+    if enough_steps(context):
+        return begun and cursor.measured_at != context.state.step
+    return begun or not _patience_is_out(context)
+
+
+def _patience_is_out(context: TrainContext) -> bool:
+    """Whether the run is to stop early, which is then reported."""
+    patience, best = context.job.config.training.early_stopping_patience, context.state.best
     if patience is None or best.epochs_since < patience:
         return False
-    message = (
+    context.warn(
+        "early_stop",
         f"stopped early: {best.metric} has not improved for {patience} epochs "
-        f"(best {best.value:.4f} in epoch {best.epoch})"
+        f"(best {best.value:.4f} in epoch {best.epoch})",
     )
-    trainer.emit(Warned(step=trainer.step, code="early_stop", message=message))
     return True

@@ -1,7 +1,11 @@
 """Where a run stands: the cursor in the data, the best so far, the patience left."""
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from mptui.config.schema import TrainingConfig
 
 
 @dataclass(slots=True)
@@ -16,6 +20,23 @@ class Cursor:
     sample: int = 0
     epoch_step: int = 0
     measured_at: int = -1
+
+    def next_epoch(self) -> None:
+        """Stand at the beginning of the next epoch."""
+        self.epoch, self.sample, self.epoch_step, self.measured_at = self.epoch + 1, 0, 0, -1
+
+    def recount(self, training: TrainingConfig) -> None:
+        """Count the steps of this epoch in windows of these settings."""
+        self.epoch_step = self.sample // (training.batch_size * training.accumulate)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position."""
+        return asdict(self)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Stand where `state_dict` was taken."""
+        self.epoch, self.sample = state_dict["epoch"], state_dict["sample"]
+        self.epoch_step, self.measured_at = state_dict["epoch_step"], state_dict.get("measured_at", -1)
 
 
 @dataclass(slots=True)
@@ -37,6 +58,15 @@ class Best:
             return True
         self.epochs_since += whole
         return False
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best validation."""
+        return asdict(self)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on with the best validation of `state_dict`."""
+        self.metric, self.value = state_dict["metric"], float(state_dict["value"])
+        self.epoch, self.epochs_since = state_dict["epoch"], state_dict["epochs_since"]
 
 
 @dataclass(slots=True)

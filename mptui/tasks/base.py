@@ -25,10 +25,10 @@ class Metrics(Protocol):
     def reset(self) -> None:
         """Forget all batches."""
 
-    def state(self) -> dict[str, torch.Tensor]:
+    def state_dict(self) -> dict[str, torch.Tensor]:
         """The sums, for a checkpoint."""
 
-    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """Go on from `state`."""
 
 

@@ -132,13 +132,13 @@ class Accuracy:
         self._hits_at_rank.zero_()
         self._count = 0
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """See `Metrics.state`; states of several processes add up."""
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """See `Metrics.state_dict`; states of several processes add up."""
         self._rank()
         return {"hits_at_rank": self._hits_at_rank.clone(), "count": torch.tensor(self._count)}
 
-    def load_state(self, state: dict[str, torch.Tensor]) -> None:
-        """See `Metrics.load_state`."""
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        """See `Metrics.load_state_dict`."""
         self.reset()
         self._hits_at_rank.copy_(state["hits_at_rank"])
         self._count = int(state["count"])

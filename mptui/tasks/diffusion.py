@@ -81,10 +81,10 @@ class Explained:
         """See `Metrics.reset`."""
         self._sums.zero_()
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """See `Metrics.state`; states of several processes add up."""
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """See `Metrics.state_dict`; states of several processes add up."""
         return {"sums": self._sums.clone()}
 
-    def load_state(self, state: dict[str, torch.Tensor]) -> None:
-        """See `Metrics.load_state`."""
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        """See `Metrics.load_state_dict`."""
         self._sums.copy_(state["sums"])

@@ -163,12 +163,12 @@ class Overlap:
         """See `Metrics.reset`."""
         self._counts.zero_()
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """See `Metrics.state`; states of several processes add up."""
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """See `Metrics.state_dict`; states of several processes add up."""
         return {"confusion": self._counts[1:].clone()}
 
-    def load_state(self, state: dict[str, torch.Tensor]) -> None:
-        """See `Metrics.load_state`."""
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        """See `Metrics.load_state_dict`."""
         self._counts[1:].copy_(state["confusion"])
 
     def _overlaps(self) -> tuple[list[float | None], list[float | None], float]:

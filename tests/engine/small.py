@@ -142,7 +142,7 @@ def build_trainer(
 
 def end(trainer: Trainer) -> None:
     """Write what waits, and end threads and workers."""
-    trainer.saver.close()
+    trainer.context.saver.close()
     trainer.close()
 
 

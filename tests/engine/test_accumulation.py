@@ -29,7 +29,7 @@ def trained(folder, kind, samples, accumulate):
     )
     trainer.train()
     end(trainer)
-    return trainer.model, events
+    return trainer.context.model, events
 
 
 def batches_of(folder, kind, samples):
@@ -37,11 +37,11 @@ def batches_of(folder, kind, samples):
     trainer, _ = build_trainer(run_config(1), folder, train=samples, kind=kind)
     found = [
         Batch(b.images_BCHW.clone(), b.targets.clone(), b.size, b.valid, b.sample_indices.copy())
-        for window in trainer.job.train_loader.windows(0, 1)
+        for window in trainer.context.job.train_loader.windows(0, 1)
         for b in window
     ]
     end(trainer)
-    return found, trainer.task
+    return found, trainer.context.task
 
 
 def joined(batches):

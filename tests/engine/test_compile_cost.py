@@ -99,12 +99,12 @@ def test_a_resumed_run_is_compiled_as_before_without_timing_steps_again(tmp_path
     )
     trainer.train()
     end(trainer)
-    snapshot = snapshots.take(trainer)
+    snapshot = snapshots.take(trainer.state)
     assert snapshot.state["compiled"] is forced
     again, _ = build_trainer(settings, tmp_path, model=failing(None, after=10**9))
-    snapshots.restore(again, snapshot)
-    assert again.parts.compiler.active is forced
-    assert not again.parts.compiler.undecided
+    snapshots.restore(again.state, snapshot)
+    assert again.context.parts.compiler.active is forced
+    assert not again.context.parts.compiler.undecided
     end(again)
 
 
@@ -112,8 +112,8 @@ def test_a_resumed_run_is_compiled_as_before_without_timing_steps_again(tmp_path
 def test_a_rollback_does_not_bring_back_what_was_undone(kept):
     compiler, net, _ = compiler_for(CPU, 10**6, kept=kept())
     probe(compiler, 0.1)
-    before = compiler.decision
+    before = compiler.state_dict()
     compiler.undo()
-    compiler.take_up(before)
+    compiler.load_state_dict(before)
     assert not compiler.active
     assert net.compiled == [None]

@@ -119,7 +119,7 @@ def test_a_failing_compile_is_one_warning_and_the_same_run(tmp_path, fails_in, a
     end(eager)
     assert losses(events) == losses(expected)
     for one, other in zip(
-        trainer.model.state_dict().values(), eager.model.state_dict().values(), strict=True
+        trainer.context.model.state_dict().values(), eager.context.model.state_dict().values(), strict=True
     ):
         assert torch.equal(one, other)
     ((code, message),) = [(e.code, e.message) for e in of(events, Warned)]
@@ -196,7 +196,7 @@ def test_the_search_for_a_micro_batch_compiles_nothing(tmp_path, graphs):
     net, counted = graphs
     settings = config(speed={"compile": "default"}, memory={"micro_batch": "auto"})
     trainer, _ = build_trainer(settings, tmp_path, model=net(), force_compile=True)
-    trainer.guards.begin()
+    trainer.context.begin()
     end(trainer)
     assert counted == []
 

@@ -50,14 +50,14 @@ def test_a_batch_in_pieces_is_the_step_of_the_whole(tmp_path, cut):
     whole, events = trained(tmp_path / "whole")
     pieces, events_pieces = trained(tmp_path / "pieces", **cut)
     assert losses(events_pieces) == pytest.approx(losses(events), rel=1e-4)
-    for one, other in zip(pieces.model.parameters(), whole.model.parameters(), strict=True):
+    for one, other in zip(pieces.context.model.parameters(), whole.context.model.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0.02, atol=5e-4)
 
 
 def test_a_step_that_did_not_fit_is_taken_again_on_the_same_noise(tmp_path):
     _, undisturbed = trained(tmp_path / "one")
     trainer, events = build(tmp_path / "two")
-    forward, calls = trainer.model.forward, []
+    forward, calls = trainer.context.model.forward, []
 
     def full(images, timesteps):
         calls.append(len(images))
@@ -65,7 +65,7 @@ def test_a_step_that_did_not_fit_is_taken_again_on_the_same_noise(tmp_path):
             raise torch.OutOfMemoryError("CUDA out of memory")
         return forward(images, timesteps)
 
-    trainer.model.forward = full
+    trainer.context.model.forward = full
     trainer.train()
     end(trainer)
     assert calls[:5] == [8, 8, 8, 4, 4]
@@ -75,10 +75,10 @@ def test_a_step_that_did_not_fit_is_taken_again_on_the_same_noise(tmp_path):
 
 def test_the_micro_batch_is_found_with_the_timesteps(tmp_path):
     trainer, _ = build(tmp_path)
-    assert batch_size_finder.find_micro_batch(trainer) is None
+    assert batch_size_finder.find_micro_batch(trainer.context) is None
     end(trainer)
 
 
 def test_noise_is_no_label_out_of_range(tmp_path):
     trainer, events = trained(tmp_path, guards={"check_batches": True})
-    assert trainer.step == len(losses(events)) == 5
+    assert trainer.state.step == len(losses(events)) == 5

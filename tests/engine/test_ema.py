@@ -15,7 +15,7 @@ def moved(averaged, values, good=1.0):
         with torch.no_grad():
             model.weight.fill_(value)
         average.update(torch.tensor(good), torch.tensor([applied]))
-    return float(average.state()["weight"])
+    return float(average.state_dict()["weight"])
 
 
 def averaged(decay):
@@ -39,7 +39,7 @@ def test_after_the_first_steps_it_forgets_as_it_was_told():
         with torch.no_grad():
             model.weight.fill_(value)
         average.update(torch.tensor(1.0), torch.tensor([applied]))
-    assert float(average.state()["weight"]) == pytest.approx(expected)
+    assert float(average.state_dict()["weight"]) == pytest.approx(expected)
 
 
 def test_a_refused_step_does_not_move_it():
@@ -56,12 +56,12 @@ def test_in_a_run_the_first_step_moves_it_by_nine_tenths_and_the_second_by_nine_
     def follow(event):
         if isinstance(event, Step):
             share = next(shares)
-            for name, weight in trainer.model.named_parameters():
+            for name, weight in trainer.context.model.named_parameters():
                 expected[name] += share * (weight.detach() - expected[name])
 
     events.then = follow
     trainer.train()
     end(trainer)
-    assert trainer.parts.average is not None
-    for name, average in trainer.parts.average.state().items():
+    assert trainer.context.parts.average is not None
+    for name, average in trainer.context.parts.average.state_dict().items():
         torch.testing.assert_close(average, expected[name])

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from mptui.engine.epoch_end import validate
 from tests.engine.blots import Blot, Scene, Unseen
 from tests.engine.small import build_trainer, config, end
 
@@ -14,8 +15,8 @@ def measured(folder, kind, batch_size, *, at_once=None, workers=0):
     trainer, _ = build_trainer(
         config(training={"batch_size": batch_size}), folder, kind=kind, val=SAMPLES, workers=workers
     )
-    trainer.guards.memory._limits["validating"] = at_once
-    found = trainer.validate()
+    trainer.context.micro_batches.limits["validating"] = at_once
+    found = validate(trainer.context)
     end(trainer)
     return found
 
@@ -23,11 +24,11 @@ def measured(folder, kind, batch_size, *, at_once=None, workers=0):
 def by_hand(folder, kind):
     """The loss of the set as one batch."""
     trainer, _ = build_trainer(config(training={"batch_size": SAMPLES}), folder, kind=kind, val=SAMPLES)
-    windows = trainer.job.val_loader.windows(0, 1)
+    windows = trainer.context.job.val_loader.windows(0, 1)
     (batch,) = next(windows)
     with torch.no_grad():
-        outputs = trainer.model.eval()(*batch.inputs)
-        loss = float(trainer.task.loss(outputs, batch, batch.valid, batch.size))
+        outputs = trainer.context.model.eval()(*batch.inputs)
+        loss = float(trainer.context.task.loss(outputs, batch, batch.valid, batch.size))
     end(trainer)
     return loss
 

@@ -21,8 +21,8 @@ WARM_UP, STEPS, BATCH = 20, 200, 4
 def take(trainer, windows, count):
     """Take steps as the loop does, with all that comes between two of them."""
     for window in itertools.islice(windows, count):
-        trainer._step(window)
-        if trainer.reporter.due(time.perf_counter()):
+        trainer._train_step(window)
+        if trainer.context.reporter.due(time.perf_counter()):
             trainer._between_steps()
 
 
@@ -46,9 +46,9 @@ def test_two_hundred_steps_with_logging_guards_and_lens_wait_for_nothing(tmp_pat
         cache="device",
         device=torch.device("cuda"),
     )
-    trainer.guards.begin()
-    trainer.enter("training")
-    windows = iter(trainer.job.train_loader.windows(0, accumulate))
+    trainer.context.begin()
+    trainer.context.enter("training")
+    windows = iter(trainer.context.job.train_loader.windows(0, accumulate))
     take(trainer, windows, WARM_UP)
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
@@ -57,7 +57,7 @@ def test_two_hundred_steps_with_logging_guards_and_lens_wait_for_nothing(tmp_pat
     finally:
         torch.cuda.set_sync_debug_mode("default")
     torch.cuda.synchronize()
-    assert trainer.step == WARM_UP + STEPS
+    assert trainer.state.step == WARM_UP + STEPS
     end(trainer)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from mptui.engine.guards.divergence import NanGuard
 from mptui.engine.precision.fp32_layers import layers_named
 from mptui.errors import ConfigError
 from tests.engine.small import build_trainer, config, end, small_net
@@ -15,10 +16,10 @@ def dtypes(trainer) -> dict[str, torch.dtype]:
     found: dict[str, torch.dtype] = {}
     handles = [
         module.register_forward_hook(lambda _m, _i, output, name=name: found.__setitem__(name, output.dtype))
-        for name, module in trainer.model.named_children()
+        for name, module in trainer.context.model.named_children()
     ]
-    with trainer.parts.precision.forward_context():
-        trainer.model(torch.randn(2, 3, 8, 8))
+    with trainer.context.parts.precision.forward_context():
+        trainer.context.model(torch.randn(2, 3, 8, 8))
     for handle in handles:
         handle.remove()
     return found
@@ -38,20 +39,22 @@ def test_the_layers_named_compute_in_fp32_and_the_others_do_not(tmp_path, precis
 def test_another_preset_takes_its_own_islands(tmp_path):
     trainer, _ = build_trainer(config(precision={"fp32_layers": ["3"]}), tmp_path, precision="bf16")
     other, _ = build_trainer(config(precision={"fp32_layers": ["7"]}), tmp_path, precision="bf16")
-    trainer.take_job(replace(trainer.job, config=other.job.config))
+    trainer.context.take_job(replace(trainer.context.job, config=other.context.job.config))
     found = dtypes(trainer)
     assert (found["3"], found["7"]) == (torch.bfloat16, torch.float32)
-    assert set(trainer.model.state_dict()) == set(small_net().state_dict())
+    assert set(trainer.context.model.state_dict()) == set(small_net().state_dict())
     end(trainer)
     end(other)
 
 
 def test_a_layer_that_a_repair_put_in_fp32_stays_so_when_another_preset_no_longer_names_it(tmp_path):
     trainer, _ = build_trainer(config(precision={"fp32_layers": ["3"]}), tmp_path, precision="bf16")
-    trainer.guards.nan._ladder.islands.append("3")
-    trainer.guards.nan._raise_islands()
+    guard = trainer.context.hooks["nan"]
+    assert isinstance(guard, NanGuard)
+    guard._fallbacks.islands.append("3")
+    guard._raise_islands()
     for _ in range(2):
-        trainer.take_job(replace(trainer.job, config=config()))
+        trainer.context.take_job(replace(trainer.context.job, config=config()))
         assert dtypes(trainer)["3"] == torch.float32
     end(trainer)
 

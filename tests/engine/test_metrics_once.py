@@ -8,6 +8,7 @@ from torch.overrides import TorchFunctionMode
 
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import read_newest
+from mptui.engine.epoch_end import validate
 from mptui.engine.mailbox import Stopped
 from mptui.events import EpochFinished
 from tests.engine.blots import Blot, Scene
@@ -18,23 +19,22 @@ HOUR = 3600.0
 
 
 def counted(trainer):
-    return int(trainer.metrics.state()["count"])
+    return int(trainer.state.metrics.state_dict()["count"])
 
 
 def until_stopped(trainer, pieces):
-    """Train until the forward pass of that many pieces is through, then stop between two of them."""
+    """Train until the passes of that many pieces are through, then stop between two of them."""
     seen = 0
-    whole = trainer._forward_backward
+    whole = trainer.context.parts.precision.backward
 
-    def stop_in_the_middle(batch, window):
+    def stop_in_the_middle(loss):
         nonlocal seen
-        loss = whole(batch, window)
+        whole(loss)
         seen += 1
         if seen == pieces:
-            trainer.mailbox.stop(None)
-        return loss
+            trainer.context.mailbox.stop(None)
 
-    trainer._forward_backward = stop_in_the_middle
+    vars(trainer.context.parts.precision)["backward"] = stop_in_the_middle
     with pytest.raises(Stopped):
         trainer.train()
     end(trainer)
@@ -48,20 +48,20 @@ def test_stopped_between_two_pieces_of_a_batch_each_sample_counts_once(tmp_path,
     def build():
         trainer, events = build_trainer(run, tmp_path)
         if asked is None:
-            backward = trainer.parts.precision.backward
+            backward = trainer.context.parts.precision.backward
 
             def with_little_memory(loss):
-                if trainer.guards.memory.micro_batch is None:
+                if trainer.context.micro_batches.limits["training"] is None:
                     raise torch.OutOfMemoryError("no room")
                 backward(loss)
 
-            vars(trainer.parts.precision)["backward"] = with_little_memory
+            vars(trainer.context.parts.precision)["backward"] = with_little_memory
         return trainer, events
 
     first, _ = build()
     until_stopped(first, 3 if asked else 1)
     second, events = build()
-    snapshots.restore(second, read_newest(tmp_path)[0])
+    snapshots.restore(second.state, read_newest(tmp_path)[0])
     sums: list[int] = []
     events.then = lambda event: sums.append(counted(second)) if isinstance(event, EpochFinished) else None
     second.train()
@@ -91,11 +91,11 @@ def test_a_validation_whose_metrics_did_not_fit_counts_each_sample_once(
 ):
     monkeypatch.setattr("mptui.tasks.classification._MOST_WAITING", 2)
     trainer, _ = build_trainer(config(), tmp_path, kind=kind, val=40)
-    whole = trainer.validate()
+    whole = validate(trainer.context)
     with _OutOfMemoryIn(function):
-        again = trainer.validate()
+        again = validate(trainer.context)
     end(trainer)
-    assert trainer.guards.memory.state()["limits"]["validating"] == 4
+    assert trainer.context.micro_batches.limits["validating"] == 4
     assert again.metrics == pytest.approx(whole.metrics)
     assert again.loss == pytest.approx(whole.loss)
 
@@ -118,16 +118,16 @@ def test_a_refused_batch_leaves_diffusions_training_figures_whole(tmp_path, prec
     trainer, events = build_trainer(
         run, tmp_path, model=diffusion_net(), task="diffusion", precision=precision
     )
-    poison(trainer.job.train_loader, {(0, 16)})
+    poison(trainer.context.job.train_loader, {(0, 16)})
     trainer.train()
     end(trainer)
-    assert trainer.reporter.totals.skipped >= 1
+    assert trainer.context.reporter.totals.skipped >= 1
     (told,) = of(events, EpochFinished)
     assert math.isfinite(told.train_metrics["r2"])
 
 
 def test_a_validation_whose_outputs_are_not_finite_is_told_as_such(tmp_path):
     trainer, _ = build_trainer(config(), tmp_path, model=diffusion_net(), task="diffusion")
-    poison(trainer.job.val_loader, {(0, 8)})
-    assert math.isnan(trainer.validate().metrics["r2"])
+    poison(trainer.context.job.val_loader, {(0, 8)})
+    assert math.isnan(validate(trainer.context).metrics["r2"])
     end(trainer)

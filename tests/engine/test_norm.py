@@ -101,5 +101,5 @@ def test_other_settings_leave_one_watch_on_the_weights(tmp_path, monkeypatch):
     monkeypatch.setattr("mptui.engine.optim.grad_norm.LARGE", 1)
     monkeypatch.setattr("mptui.engine.optim.grad_norm.CACHED", 1)
     trainer, _ = build_trainer(config(), tmp_path)
-    build_parts(trainer.job, lambda code, message: None, trainer.parts)
-    assert {len(p._post_accumulate_grad_hooks) for p in trainer.model.parameters()} == {1}
+    build_parts(trainer.context.job, lambda code, message: None, trainer.context.parts)
+    assert {len(p._post_accumulate_grad_hooks) for p in trainer.context.model.parameters()} == {1}

@@ -96,10 +96,10 @@ def trainer_of(folder, training):
     trainer, events = build_trainer(config(training=training), folder, train=38)
 
     def rebuild(command):
-        other, _ = build_trainer(config(training=LARGE), folder, train=38, model=trainer.model)
-        return ProfileSwitch(other.job, "large", "small", {"training.lr": ["0.002", "0.05"]})
+        other, _ = build_trainer(config(training=LARGE), folder, train=38, model=trainer.context.model)
+        return ProfileSwitch(other.context.job, "large", "small", {"training.lr": ["0.002", "0.05"]})
 
-    trainer.rebuild = rebuild
+    trainer.context.rebuild = rebuild
     return trainer, events
 
 
@@ -107,8 +107,12 @@ def switching(trainer, events, also=lambda event: None):
     """Ask for the switch after step AT."""
 
     def then(event):
-        if isinstance(event, Step) and event.step == AT and trainer.job.config.training.batch_size == 2:
-            trainer.mailbox.post(Command("set", "large"))
+        if (
+            isinstance(event, Step)
+            and event.step == AT
+            and trainer.context.job.config.training.batch_size == 2
+        ):
+            trainer.context.mailbox.post(Command("set", "large"))
         also(event)
 
     events.then = then
@@ -131,12 +135,12 @@ def test_stopped_in_the_middle_of_a_ramp_it_ends_with_the_same_bits(tmp_path):
         large = any(isinstance(event, PresetSwitched) for event in history)
         each, heard = trainer_of(tmp_path / "parts", LARGE if large else SMALL)
         if history:
-            snapshots.restore(each, read_newest(tmp_path / "parts")[0])
+            snapshots.restore(each.state, read_newest(tmp_path / "parts")[0])
 
         def stop(event, each=each):
             if each_step(event) is not None and event.step > AT and event.step not in stops:
                 stops.add(event.step)
-                each.mailbox.stop(None)
+                each.context.mailbox.stop(None)
 
         switching(each, heard, stop)
         try:
@@ -156,7 +160,7 @@ def test_momentum_of_the_past_is_not_multiplied_by_the_new_rate(tmp_path):
 
     def note(event):
         if isinstance(event, (Step, PresetSwitched)) and event.step == AT:
-            state = trainer.parts.optimizer.state.values()
+            state = trainer.context.parts.optimizer.state.values()
             norms[event.kind] = sum(float(s["momentum_buffer"].square().sum()) for s in state) ** 0.5
 
     switching(trainer, events, note)
@@ -172,7 +176,9 @@ def test_a_much_larger_rate_does_not_throw_the_weights_off(tmp_path):
 
     def note(event):
         if isinstance(event, Step):
-            weights[event.step] = torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+            weights[event.step] = torch.cat(
+                [p.detach().flatten() for p in trainer.context.model.parameters()]
+            )
 
     switching(trainer, events, note)
     trainer.train()
@@ -188,7 +194,7 @@ def test_more_epochs_on_a_resume_go_on_from_the_rate_it_had(tmp_path):
 
     def stop(event):
         if isinstance(event, Step) and event.step == 14:
-            trainer.mailbox.stop(None)
+            trainer.context.mailbox.stop(None)
 
     events.then = stop
     with pytest.raises(Stopped):
@@ -196,9 +202,9 @@ def test_more_epochs_on_a_resume_go_on_from_the_rate_it_had(tmp_path):
     end(trainer)
     had = of(events, Step)[-1].lr
     longer, heard = build_trainer(config(training={**training, "epochs": 40}), tmp_path, train=40)
-    snapshots.restore(longer, read_newest(tmp_path)[0])
-    assert longer.parts.schedule.warmup_steps == 5
-    heard.then = lambda event: longer.mailbox.stop(None) if isinstance(event, Step) else None
+    snapshots.restore(longer.state, read_newest(tmp_path)[0])
+    assert longer.context.parts.schedule.warmup_steps == 5
+    heard.then = lambda event: longer.context.mailbox.stop(None) if isinstance(event, Step) else None
     with pytest.raises(Stopped):
         longer.train()
     end(longer)
@@ -208,12 +214,12 @@ def test_more_epochs_on_a_resume_go_on_from_the_rate_it_had(tmp_path):
 
 def test_a_checkpoint_that_says_nothing_of_rates_is_resumed(tmp_path):
     trainer, _ = build_trainer(config(), tmp_path)
-    snapshot = snapshots.take(trainer)
+    snapshot = snapshots.take(trainer.state)
     snapshot.state["lr"] = 0.05
     del snapshot.state["standing"]
-    snapshots.restore(trainer, snapshot)
-    assert isinstance(trainer.parts.schedule, Schedule)
-    assert trainer.parts.standing().rate == pytest.approx(0.05)
+    snapshots.restore(trainer.state, snapshot)
+    assert isinstance(trainer.context.parts.schedule, Schedule)
+    assert trainer.context.parts.standing().rate == pytest.approx(0.05)
     end(trainer)
 
 
@@ -224,13 +230,13 @@ def test_compiled_code_and_the_loss_scale_stay_where_a_setting_has_nothing_to_do
     base: dict[str, object] = {"batch_size": 8, "lr": 0.05}
     trainer, _ = build_trainer(config(training=base), tmp_path, precision="fp16")
     other, _ = build_trainer(
-        config(training=base | training), tmp_path, precision="fp16", model=trainer.model
+        config(training=base | training), tmp_path, precision="fp16", model=trainer.context.model
     )
-    compiler = trainer.parts.compiler
-    trainer.parts.precision.set_scale(128.0)
-    trainer.take_job(other.job)
-    assert (trainer.parts.compiler is compiler) == stays
-    scale = trainer.parts.precision.loss_scale()
+    compiler = trainer.context.parts.compiler
+    trainer.context.parts.precision.set_scale(128.0)
+    trainer.context.take_job(other.context.job)
+    assert (trainer.context.parts.compiler is compiler) == stays
+    scale = trainer.context.parts.precision.loss_scale()
     assert scale is not None
     assert float(scale) == 128.0
     end(trainer)

@@ -61,7 +61,7 @@ def test_rows_read_early_are_counted_at_once_and_told_with_the_next_ones():
     reporter.catch_up()
     assert not events
     assert seen == [1, 2]
-    assert (reporter.state()["tried"], reporter.state()["skipped"]) == (2, 1)
+    assert (reporter.state_dict()["tried"], reporter.state_dict()["skipped"]) == (2, 1)
     note(reporter, 3, 2.0)
     reporter.flush(wait=True)
     (event,) = of(events, Step)
@@ -188,7 +188,7 @@ def test_counts_go_on_from_a_state():
     note(reporter, 2, math.nan, refused=True)
     reporter.flush()
     other, _, _ = reporter_with(0.0)
-    other.load_state(reporter.state())
+    other.load_state_dict(reporter.state_dict())
     assert (other.totals, other.epoch) == (reporter.totals, reporter.epoch)
 
 

@@ -60,13 +60,13 @@ def stopped_again_and_again(folder, case, stop_at, workers=0, dropout=0.0):
         if history:
             snapshot, complaints = read_newest(folder)
             assert complaints == []
-            snapshots.restore(trainer, snapshot)
+            snapshots.restore(trainer.state, snapshot)
 
         def stop(event, trainer=trainer):
             where = stop_at(event)
             if where is not None and where not in told:
                 told.add(where)
-                trainer.mailbox.stop(None)
+                trainer.context.mailbox.stop(None)
 
         events.then = stop
         try:
@@ -109,7 +109,7 @@ def assert_the_same(one, other):
     trainer, events = one
     resumed, resumed_events = other
     assert figures(resumed_events) == figures(events)
-    first, second = (snapshots.take(t) for t in (trainer, resumed))
+    first, second = (snapshots.take(t.state) for t in (trainer, resumed))
     assert {g: bits(t) for g, t in second.tensors.items()} == {g: bits(t) for g, t in first.tensors.items()}
     assert repr(second.state) == repr(first.state)
 
@@ -121,18 +121,18 @@ def test_stopped_after_every_step_it_ends_with_the_same_bits(tmp_path, case):
     resumed, resumed_events, stops = stopped_again_and_again(
         tmp_path / "parts", case, each_step, dropout=dropout
     )
-    assert stops == len(losses(events)) == trainer.step
+    assert stops == len(losses(events)) == trainer.state.step
     assert_the_same((trainer, events), (resumed, resumed_events))
 
 
 def test_the_fp16_case_does_skip_steps(tmp_path):
     trainer, _ = undisturbed(tmp_path, "fp16")
-    assert 0 < trainer.reporter.totals.skipped < trainer.step
+    assert 0 < trainer.context.reporter.totals.skipped < trainer.state.step
 
 
 def test_the_patience_case_does_stop_early(tmp_path):
     trainer, events = undisturbed(tmp_path, "patience")
-    assert trainer.cursor.epoch == 3
+    assert trainer.state.cursor.epoch == 3
     assert [w.code for w in of(events, Warned)] == ["early_stop"]
 
 
@@ -162,19 +162,19 @@ def test_two_workers_and_stops_give_the_bits_of_none(tmp_path, case):
 def test_a_run_whose_patience_was_out_when_it_was_killed_takes_no_further_step(tmp_path):
     trainer, _ = undisturbed(tmp_path, "patience")
     resumed, events = build(tmp_path, "patience")
-    snapshots.restore(resumed, read_newest(tmp_path)[0])
+    snapshots.restore(resumed.state, read_newest(tmp_path)[0])
     resumed.train()
     end(resumed)
-    assert resumed.step == trainer.step
+    assert resumed.state.step == trainer.state.step
     assert losses(events) == []
 
 
 def test_a_restored_best_is_only_beaten_by_a_better_one(tmp_path):
     trainer, _ = undisturbed(tmp_path, "sgd")
     resumed, _ = build(tmp_path, "sgd")
-    snapshots.restore(resumed, read_newest(tmp_path)[0])
-    assert resumed.best == trainer.best
-    assert math.isfinite(resumed.best.value)
+    snapshots.restore(resumed.state, read_newest(tmp_path)[0])
+    assert resumed.state.best == trainer.state.best
+    assert math.isfinite(resumed.state.best.value)
     end(resumed)
 
 
@@ -183,7 +183,7 @@ def test_another_optimizer_is_refused(tmp_path, case):
     undisturbed(tmp_path, "sgd")
     other, _ = build(tmp_path, case)
     with pytest.raises(ConfigError, match="optimizer"):
-        snapshots.restore(other, read_newest(tmp_path)[0])
+        snapshots.restore(other.state, read_newest(tmp_path)[0])
     end(other)
 
 
@@ -191,20 +191,20 @@ def test_another_model_is_refused(tmp_path):
     undisturbed(tmp_path, "sgd")
     other, _ = build_trainer(config(), tmp_path, model=small_net(norm=False))
     with pytest.raises(RunDirectoryError, match="does not fit"):
-        snapshots.restore(other, read_newest(tmp_path)[0])
+        snapshots.restore(other.state, read_newest(tmp_path)[0])
     end(other)
 
 
 def test_a_snapshot_does_not_follow_the_training(tmp_path):
     trainer, events = build(tmp_path, "average")
     taken = []
-    events.then = lambda event: taken.append(snapshots.take(trainer)) if each_step(event) == 2 else None
+    events.then = lambda event: taken.append(snapshots.take(trainer.state)) if each_step(event) == 2 else None
     trainer.train()
     end(trainer)
     (snapshot,) = taken
-    weights = dict(trainer.model.named_parameters())
+    weights = dict(trainer.context.model.named_parameters())
     assert not torch.equal(snapshot.tensors["model"]["0.weight"], weights["0.weight"])
-    assert (trainer.cursor.epoch, snapshot.state["cursor"]["sample"]) == (2, 16)
+    assert (trainer.state.cursor.epoch, snapshot.state["cursor"]["sample"]) == (2, 16)
 
 
 def test_stopped_between_two_micro_batches_the_window_is_as_if_it_had_not_begun(tmp_path):
@@ -214,17 +214,16 @@ def test_stopped_between_two_micro_batches_the_window_is_as_if_it_had_not_begun(
 
     def build_and_stop(folder, case, workers=0, dropout=0.0):
         stopping, told = build(folder, case)
-        whole = stopping._forward_backward
+        whole = stopping.context.parts.precision.backward
 
-        def stop_in_the_middle(batch, window):
+        def stop_in_the_middle(loss):
             nonlocal seen
-            loss = whole(batch, window)
+            whole(loss)
             seen += 1
             if seen in {2, 6, 10}:
-                stopping.mailbox.stop(None)
-            return loss
+                stopping.context.mailbox.stop(None)
 
-        stopping._forward_backward = stop_in_the_middle
+        vars(stopping.context.parts.precision)["backward"] = stop_in_the_middle
         return stopping, told
 
     history: list[Event] = []
@@ -232,7 +231,7 @@ def test_stopped_between_two_micro_batches_the_window_is_as_if_it_had_not_begun(
     while True:
         parts, told = build_and_stop(tmp_path / "parts", "accumulate")
         if stops:
-            snapshots.restore(parts, read_newest(tmp_path / "parts")[0])
+            snapshots.restore(parts.state, read_newest(tmp_path / "parts")[0])
         try:
             parts.train()
         except Stopped:
@@ -251,7 +250,7 @@ def ended_at(folder, steps, epochs=3):
     training = {"epochs": epochs, "max_steps": steps, "schedule": "constant"}
     trainer, events = build_trainer(config(training=training), folder, model=small_net(dropout=0.5))
     if not never_saved(folder):
-        snapshots.restore(trainer, read_newest(folder)[0])
+        snapshots.restore(trainer.state, read_newest(folder)[0])
     trainer.train()
     end(trainer)
     return trainer, events
@@ -262,9 +261,9 @@ def test_a_run_that_ended_in_an_epochs_middle_goes_on_with_the_rest_of_it(tmp_pa
     whole, events = ended_at(tmp_path / "whole", 13)
     ended_at(tmp_path / "parts", first)
     longer, more = ended_at(tmp_path / "parts", 13)
-    assert bits(longer.model.state_dict()) == bits(whole.model.state_dict())
-    assert longer.cursor == whole.cursor
-    assert (longer.cursor.epoch, longer.cursor.sample) == (2, 24)
+    assert bits(longer.context.model.state_dict()) == bits(whole.context.model.state_dict())
+    assert longer.state.cursor == whole.state.cursor
+    assert (longer.state.cursor.epoch, longer.state.cursor.sample) == (2, 24)
     second = [[e.train_metrics for e in of(told, EpochFinished) if e.epoch == 2] for told in (events, more)]
     assert second[0] == second[1]
 
@@ -272,7 +271,7 @@ def test_a_run_that_ended_in_an_epochs_middle_goes_on_with_the_rest_of_it(tmp_pa
 def test_a_run_that_ended_in_an_epochs_middle_is_done_when_it_is_resumed_as_it_was(tmp_path):
     ended_at(tmp_path, 7)
     again, events = ended_at(tmp_path, 7)
-    assert again.step == 7
+    assert again.state.step == 7
     assert not of(events, Validated)
     assert not of(events, Step)
 
@@ -280,4 +279,4 @@ def test_a_run_that_ended_in_an_epochs_middle_is_done_when_it_is_resumed_as_it_w
 def test_an_epochs_middle_tries_no_patience(tmp_path):
     ended_at(tmp_path, 7)
     trainer, _ = ended_at(tmp_path, 8)
-    assert trainer.best.epochs_since <= 1
+    assert trainer.state.best.epochs_since <= 1

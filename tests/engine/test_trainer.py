@@ -82,12 +82,12 @@ def test_it_learns(tmp_path):
     finished = of(events, EpochFinished)
     assert finished[-1].train_loss < 0.5 * finished[0].train_loss
     assert finished[-1].val_metrics["acc1"] > 0.9
-    assert trainer.outcome.final["val_loss"] == finished[-1].val_loss
+    assert trainer.context.outcome.final["val_loss"] == finished[-1].val_loss
 
 
 def test_max_steps_ends_it_in_the_middle_of_an_epoch_with_a_validation(tmp_path):
     trainer, events = trained(tmp_path, training={"epochs": 9, "max_steps": 7})
-    assert trainer.step == len(losses(events)) == 7
+    assert trainer.state.step == len(losses(events)) == 7
     assert [e.epoch for e in of(events, Validated)] == [1, 2]
     assert of(events, Step)[-1].lr < of(events, Step)[0].lr / 10  # the schedule ends there too
 
@@ -116,7 +116,7 @@ def test_a_step_never_waits_for_the_device(tmp_path, monkeypatch):
 def test_it_stops_after_so_many_epochs_without_a_better_metric(tmp_path, patience):
     training = {"epochs": 9, "lr": 1e-9, "early_stopping_patience": patience}
     trainer, events = trained(tmp_path, training=training)
-    assert trainer.cursor.epoch == 1 + patience
+    assert trainer.state.cursor.epoch == 1 + patience
     assert [w.code for w in of(events, Warned)] == ["early_stop"]
 
 
@@ -139,8 +139,8 @@ def test_a_bad_step_is_skipped_told_and_survived(tmp_path):
     assert [e.step for e in of(events, StepSkipped)] == [3, 4]
     assert [e.streak for e in of(events, StepSkipped)] == [1, 2]
     assert [math.isnan(loss) for loss in losses(events)] == [False] * 2 + [True] * 2 + [False] * 6
-    assert trainer.parts.updater.position() == 8
-    assert all(t.isfinite().all() for t in trainer.model.state_dict().values())
+    assert trainer.context.parts.updater.position() == 8
+    assert all(t.isfinite().all() for t in trainer.context.model.state_dict().values())
     assert math.isfinite(of(events, EpochFinished)[0].train_loss)
 
 
@@ -152,7 +152,7 @@ def test_a_streak_of_bad_steps_is_divergence(tmp_path):
 
 def test_bad_steps_that_are_no_streak_are_none(tmp_path):
     trainer, _ = trained(tmp_path, model=Exploding(range(0, 99, 2)), guards={"max_skipped_streak": 2})
-    assert trainer.reporter.totals.skipped == 5
+    assert trainer.context.reporter.totals.skipped == 5
 
 
 def test_with_checked_batches_the_first_bad_loss_ends_it(tmp_path):
@@ -162,7 +162,7 @@ def test_with_checked_batches_the_first_bad_loss_ends_it(tmp_path):
 
 def test_with_checked_batches_a_label_beyond_the_classes_is_named(tmp_path):
     trainer, _ = build_trainer(config(guards={"check_batches": True}), tmp_path)
-    trainer.job = replace(trainer.job, num_classes=2)
+    trainer.state.job = replace(trainer.context.job, num_classes=2)
     with pytest.raises(DataError, match="targets from 0 to 2, and there are 2 classes"):
         trainer.train()
     end(trainer)
@@ -173,7 +173,7 @@ def test_with_checked_batches_a_label_beyond_the_classes_is_named(tmp_path):
 
 def test_a_stop_saves_first(tmp_path):
     def then(trainer):
-        return lambda event: trainer.mailbox.stop(signal.SIGTERM) if event.step == 3 else None
+        return lambda event: trainer.context.mailbox.stop(signal.SIGTERM) if event.step == 3 else None
 
     with pytest.raises(Stopped) as caught:
         trained(tmp_path, then=then)
@@ -187,7 +187,7 @@ def test_a_checkpoint_on_demand_is_on_the_disk_when_it_is_answered(tmp_path):
     def then(trainer):
         def watch(event):
             if isinstance(event, Step) and event.step == 2:
-                trainer.mailbox.post(Command("checkpoint"))
+                trainer.context.mailbox.post(Command("checkpoint"))
             if isinstance(event, CommandAnswered) and event.state == "done":
                 found.extend(read_checkpoint(path).step for path in checkpoints(tmp_path))
 
@@ -206,7 +206,7 @@ def test_a_validation_on_demand_changes_nothing_in_the_run(tmp_path):
     def then(trainer):
         def watch(event):
             if isinstance(event, Step) and event.step in {2, 7}:
-                trainer.mailbox.post(Command("validate"))
+                trainer.context.mailbox.post(Command("validate"))
 
         return watch
 
@@ -216,14 +216,14 @@ def test_a_validation_on_demand_changes_nothing_in_the_run(tmp_path):
     assert losses(events) == losses(undisturbed)
     assert not of(events, Validated)[0].best
     assert [e.step for e in of(events, Validated)] == [2, 5, 7, 10]
-    assert trainer.model.training
+    assert trainer.context.model.training
 
 
 def test_a_preset_is_refused_where_there_is_none(tmp_path):
     def then(trainer):
         def watch(event):
             if isinstance(event, Step) and event.step == 2:
-                trainer.mailbox.post(Command("preset", "fast"))
+                trainer.context.mailbox.post(Command("preset", "fast"))
 
         return watch
 
@@ -248,7 +248,7 @@ class Watched:
 
     def _note(self, event):
         if isinstance(event, Step) and event.step == self._at_step:
-            self.trainer.mailbox.post(Command("pause"))
+            self.trainer.context.mailbox.post(Command("pause"))
         with self._changed:
             self._changed.notify_all()
 
@@ -264,7 +264,7 @@ class Watched:
         return self
 
     def __exit__(self, *error):
-        self.trainer.mailbox.stop(None)
+        self.trainer.context.mailbox.stop(None)
         self.thread.join(DEADLINE_S)
         end(self.trainer)
 
@@ -279,7 +279,7 @@ class Watched:
 
     def do(self, command):
         """Post a command, and wait until it is done."""
-        self.trainer.mailbox.post(Command(command))
+        self.trainer.context.mailbox.post(Command(command))
         self.wait_for(CommandAnswered, lambda e: (e.command, e.state) == (command, "done"))
 
 
@@ -289,12 +289,12 @@ def test_no_step_is_taken_while_it_is_paused(tmp_path):
         run.do("checkpoint")
         run.do("validate")
         run.do("checkpoint")
-        assert run.trainer.step == 3
+        assert run.trainer.state.step == 3
         assert [e.phase for e in of(run.events, PhaseChanged)][-1] == "paused"
         run.do("resume")
         run.wait_for(PhaseChanged, lambda e: e.phase == "finished")
         run.thread.join(DEADLINE_S)
-    assert run.trainer.step == 10
+    assert run.trainer.state.step == 10
     (paused,), (resumed,) = of(run.events, Paused), of(run.events, Resumed)
     between = run.events[run.events.index(paused) : run.events.index(resumed)]
     assert of(between, Step) == []
@@ -323,11 +323,11 @@ def test_a_best_that_had_to_wait_is_written_as_soon_as_it_may(tmp_path, monkeypa
     def then(trainer):
         def steer(event):
             if isinstance(event, Step) and event.step == 2:
-                trainer.mailbox.post(Command("checkpoint"))
+                trainer.context.mailbox.post(Command("checkpoint"))
             if isinstance(event, Step) and event.step == 7:
                 monkeypatch.setattr(async_saver, "_SHARE", 0)
             if isinstance(event, Step) and event.step == 8:
-                trainer.saver.settle()
+                trainer.context.saver.settle()
 
         return steer
 
@@ -340,6 +340,6 @@ def test_a_best_that_had_to_wait_is_written_as_soon_as_it_may(tmp_path, monkeypa
 def test_the_end_is_saved_and_leads_the_way(tmp_path):
     trainer, events = trained(tmp_path)
     assert "end" in {e.reason for e in of(events, CheckpointSaved)}
-    assert read_checkpoint(tmp_path / "last").step == trainer.step
+    assert read_checkpoint(tmp_path / "last").step == trainer.state.step
     best = read_checkpoint(tmp_path / "best")
-    assert best.state["best"]["epoch"] == trainer.best.epoch
+    assert best.state["best"]["epoch"] == trainer.state.best.epoch

@@ -51,28 +51,28 @@ def backward(trainer, number, share=1.0, bad=None):
     images, targets = micro_batch(number)
     if bad == "nan image":
         images[0, 0, 0, 0] = torch.nan
-    with trainer.parts.precision.forward_context():
-        loss = F.cross_entropy(trainer.model(images).float(), targets) * share
-    trainer.parts.precision.backward(loss * 3e38 * 3e38 if bad == "overflowing loss" else loss)
+    with trainer.context.parts.precision.forward_context():
+        loss = F.cross_entropy(trainer.context.model(images).float(), targets) * share
+    trainer.context.parts.precision.backward(loss * 3e38 * 3e38 if bad == "overflowing loss" else loss)
 
 
 def take_step(trainer, number, bad=None):
     """One window of as many micro-batches as configured; the first of them is the bad one."""
-    count = trainer.job.config.training.accumulate
+    count = trainer.context.job.config.training.accumulate
     for micro in range(count):
         backward(trainer, number * 10 + micro, 1 / count, bad if micro == 0 else None)
-    trainer.parts.updater.step(FINITE)
+    trainer.context.parts.updater.step(FINITE)
 
 
 def state_of(trainer):
     """Every bit that a refused step must leave alone."""
-    named = {f"model {name}": t for name, t in trainer.model.state_dict().items()}
-    names = {p: name for name, p in trainer.model.named_parameters()}
-    for p, state in trainer.parts.optimizer.state.items():
+    named = {f"model {name}": t for name, t in trainer.context.model.state_dict().items()}
+    names = {p: name for name, p in trainer.context.model.named_parameters()}
+    for p, state in trainer.context.parts.optimizer.state.items():
         named |= {f"optimizer {key} {names[p]}": t for key, t in state.items() if t is not None}
-    named |= {f"average {name}": t for name, t in trainer.parts.average.state().items()}
+    named |= {f"average {name}": t for name, t in trainer.context.parts.average.state_dict().items()}
     bits = {name: t.detach().numpy().tobytes() for name, t in named.items()}
-    return {**bits, "position": trainer.parts.updater.position()}
+    return {**bits, "position": trainer.context.parts.updater.position()}
 
 
 def moved(before, after):
@@ -96,22 +96,22 @@ def test_a_refused_step_leaves_no_trace(tmp_path, optimizer, fused, precision, a
 
     take_step(trainer, 99, bad)
 
-    assert float(trainer.parts.updater.found_inf) == 1.0
+    assert float(trainer.context.parts.updater.found_inf) == 1.0
     assert moved(before, state_of(trainer)) == set()
     # the scale has backed off, as it should; the twin never saw the bad batch and computes at that scale
-    twin.parts.precision.load_state(trainer.parts.precision.state())
+    twin.context.parts.precision.load_state_dict(trainer.context.parts.precision.state_dict())
     for number in range(10, 12):
         take_step(trainer, number)
         take_step(twin, number)
         assert moved(state_of(twin), state_of(trainer)) == set()
-        assert float(trainer.parts.updater.lr) == float(twin.parts.updater.lr)
-    assert trainer.parts.updater.position() == good_before + 2
+        assert float(trainer.context.parts.updater.lr) == float(twin.context.parts.updater.lr)
+    assert trainer.context.parts.updater.position() == good_before + 2
 
 
 def test_buffers_are_held_the_same_where_nobody_asks_whether_the_step_was_good(tmp_path):
     asked, unasked = (build(tmp_path) for _ in range(2))
-    assert asked.parts.updater.buffers.ask  # on a CPU, where nobody has to be waited for
-    unasked.parts.updater.buffers.ask = False
+    assert asked.context.parts.updater.buffers.ask  # on a CPU, where nobody has to be waited for
+    unasked.context.parts.updater.buffers.ask = False
     for number, bad in enumerate([None, "nan image", None, None, "overflowing loss", "nan image", None]):
         take_step(asked, number, bad)
         take_step(unasked, number, bad)
@@ -127,9 +127,9 @@ def test_the_usual_ways_do_leave_a_trace(tmp_path, step, gives_away):
     take_step(trainer, 0)
     before = state_of(trainer)
     backward(trainer, 99, bad="nan image")
-    finite = all(p.grad.isfinite().all() for p in trainer.model.parameters())
+    finite = all(p.grad.isfinite().all() for p in trainer.context.model.parameters())
     if step == "always" or finite:
-        trainer.parts.optimizer.step()
+        trainer.context.parts.optimizer.step()
     assert gives_away in moved(before, state_of(trainer))
 
 
@@ -145,53 +145,55 @@ def test_a_norm_that_is_not_training_keeps_its_count_on_a_refusal(tmp_path):
 def test_momentum_that_a_preset_brings_starts_at_zero_even_if_its_first_step_is_refused(tmp_path):
     trainer = build(tmp_path, "plain")
     take_step(trainer, 0)
-    job = trainer.job
+    job = trainer.context.job
     training = job.config.training.model_copy(update={"momentum": 0.9})
     job = replace(job, config=job.config.model_copy(update={"training": training}))
-    trainer.parts = build_parts(job, lambda code, message: None, trainer.parts)
+    trainer.state.use(build_parts(job, lambda code, message: None, trainer.context.parts))
     take_step(trainer, 1, "nan image")
     take_step(trainer, 2)
-    assert all(p.isfinite().all() for p in trainer.model.parameters())
+    assert all(p.isfinite().all() for p in trainer.context.model.parameters())
 
 
 def test_weight_decay_that_a_preset_brings_is_in_force_and_spares_norms_and_biases(tmp_path):
     trainer = build(tmp_path, training={"weight_decay": 0.0})
-    training = trainer.job.config.training.model_copy(update={"weight_decay": 0.5})
-    job = replace(trainer.job, config=trainer.job.config.model_copy(update={"training": training}))
-    trainer.take_job(job)
+    training = trainer.context.job.config.training.model_copy(update={"weight_decay": 0.5})
+    job = replace(
+        trainer.context.job, config=trainer.context.job.config.model_copy(update={"training": training})
+    )
+    trainer.context.take_job(job)
     decayed = {
         name: group["weight_decay"]
-        for group in trainer.parts.optimizer.param_groups
-        for name, p in trainer.model.named_parameters()
+        for group in trainer.context.parts.optimizer.param_groups
+        for name, p in trainer.context.model.named_parameters()
         if any(p is other for other in group["params"])
     }
-    assert decayed == {name: 0.5 * (p.ndim > 1) for name, p in trainer.model.named_parameters()}
+    assert decayed == {name: 0.5 * (p.ndim > 1) for name, p in trainer.context.model.named_parameters()}
 
 
 def test_gradients_that_are_kept_have_memory_of_their_own_from_the_first_step_on(tmp_path):
     """A first gradient that a CUDA graph makes is in the graph's memory, which its next replay takes away."""
     trainer, twin = build(tmp_path), build(tmp_path)
-    updater = trainer.parts.updater
+    updater = trainer.context.parts.updater
     updater.keep_grads(True)
-    kept = {name: p.grad for name, p in trainer.model.named_parameters()}
+    kept = {name: p.grad for name, p in trainer.context.model.named_parameters()}
     assert all(grad is not None and not grad.any() for grad in kept.values())
     for number in range(3):
         take_step(trainer, number)
         take_step(twin, number)
     backward(trainer, 3)
     updater.forget()
-    for name, p in trainer.model.named_parameters():
+    for name, p in trainer.context.model.named_parameters():
         assert p.grad is kept[name]
         assert not p.grad.any()
     assert moved(state_of(twin), state_of(trainer)) == set()
     updater.keep_grads(False)
-    assert all(p.grad is None for p in trainer.model.parameters())
+    assert all(p.grad is None for p in trainer.context.model.parameters())
 
 
 def test_the_rate_is_the_tables_next_one_for_each_applied_step(tmp_path):
     for fused in (True, False):
         trainer = build(tmp_path, fused=fused, training={"warmup_epochs": 0.5})
-        training, parts = trainer.job.config.training, trainer.parts
+        training, parts = trainer.context.job.config.training, trainer.context.parts
         table = Schedule(training, training.lr, parts.schedule_steps, parts.steps_per_epoch).table()
         used = []
         for number, bad in enumerate([None, "nan image", None, "nan image", None]):
@@ -206,7 +208,7 @@ def test_fused_and_not_are_the_same_optimizer(tmp_path, optimizer):
     for number in range(5):
         take_step(fused, number)
         take_step(plain, number)
-    for one, other in zip(fused.model.parameters(), plain.model.parameters(), strict=True):
+    for one, other in zip(fused.context.model.parameters(), plain.context.model.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
@@ -234,7 +236,7 @@ def test_the_scale_backs_off_and_grows_by_the_configured_numbers(tmp_path):
     scales = []
     for number, bad in enumerate([None, None, None, "nan image", None, None, "nan image", None, None, None]):
         take_step(trainer, number, bad)
-        scales.append(float(trainer.parts.precision.loss_scale()))
+        scales.append(float(trainer.context.parts.precision.loss_scale()))
     assert scales == [1024, 1024, 4096, 512, 512, 512, 64, 64, 64, 256]
 
 
@@ -250,16 +252,16 @@ def test_the_scale_goes_the_way_of_torchs_own_scaler(tmp_path):
         reference.scale(weight * (torch.nan if bad else 1.0)).backward()
         reference.step(optimizer)
         reference.update()
-        assert float(trainer.parts.precision.loss_scale()) == reference.get_scale()
+        assert float(trainer.context.parts.precision.loss_scale()) == reference.get_scale()
 
 
 def test_a_scale_that_has_sunk_to_zero_writes_no_nan_into_the_weights(tmp_path):
     trainer = build_scaled(tmp_path)
-    state = trainer.parts.precision.state()
-    trainer.parts.precision.load_state({**state, "scale": 0.0})
+    state = trainer.context.parts.precision.state_dict()
+    trainer.context.parts.precision.load_state_dict({**state, "scale": 0.0})
     before = state_of(trainer)
     take_step(trainer, 0)
-    assert float(trainer.parts.updater.found_inf) == 1.0
+    assert float(trainer.context.parts.updater.found_inf) == 1.0
     assert moved(before, state_of(trainer)) == set()
 
 
@@ -277,9 +279,9 @@ def test_clipping_sees_the_true_gradient_and_bounds_the_step(tmp_path, precision
         before = flat_weights(trainer)
         take_step(trainer, 0)
         steps[clip] = flat_weights(trainer) - before
-        norm = trainer.parts.updater.norm
+        norm = trainer.context.parts.updater.norm
     backward(reference := build(tmp_path), 0)
-    true_norm = torch.cat([p.grad.flatten() for p in reference.model.parameters()]).norm()
+    true_norm = torch.cat([p.grad.flatten() for p in reference.context.model.parameters()]).norm()
     assert 0.1 < true_norm < 100
     torch.testing.assert_close(norm, true_norm, rtol=1e-5 if precision == "fp32" else 2e-2, atol=0)
     torch.testing.assert_close(steps[None].norm(), 0.5 * norm, rtol=1e-4, atol=0)
@@ -288,7 +290,7 @@ def test_clipping_sees_the_true_gradient_and_bounds_the_step(tmp_path, precision
 
 
 def flat_weights(trainer):
-    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+    return torch.cat([p.detach().flatten() for p in trainer.context.model.parameters()])
 
 
 # -- no waiting for the device
@@ -315,12 +317,12 @@ class HostReads(TorchDispatchMode):
 )
 def test_a_fused_step_never_asks_the_device(tmp_path, optimizer, precision):
     trainer = build(tmp_path, optimizer, precision=precision, training={"clip_grad_norm": 1.0})
-    trainer.parts.updater.buffers.ask = False  # as where it would have to be waited for
+    trainer.context.parts.updater.buffers.ask = False  # as where it would have to be waited for
     for number, bad in enumerate([None, "nan image", None]):
         backward(trainer, number, bad=bad)
         with HostReads() as reads:
-            trainer.parts.updater.step(FINITE)
-            trainer.parts.precision.loss_scale()
+            trainer.context.parts.updater.step(FINITE)
+            trainer.context.parts.precision.loss_scale()
         assert reads.count == 0
 
 
@@ -328,5 +330,5 @@ def test_a_step_without_a_fused_kernel_does_ask(tmp_path):
     trainer = build(tmp_path, fused=False)
     backward(trainer, 0)
     with HostReads() as reads:
-        trainer.parts.updater.step(FINITE)
+        trainer.context.parts.updater.step(FINITE)
     assert reads.count > 0

@@ -35,7 +35,7 @@ def plan(**flags):
 def bench(tmp_path, model: nn.Module, batches: int = 2) -> TrialSetup:
     """Small images (8 px) and a network for them."""
     trainer, _ = build_trainer(config(training={"batch_size": 16}), tmp_path)
-    job: Job = replace(trainer.job, model=model)
+    job: Job = replace(trainer.context.job, model=model)
     taken = []
     for window in job.train_loader.windows(0, 1):
         taken += [check_module._own(batch) for batch in window]

@@ -96,7 +96,7 @@ def test_the_fastest_is_used_told_and_written_down(decided):
         "used": "bf16",
         "reason": "2.00x fp32 here (500 ms a step against 1.00 s)",
     }
-    job = session._trainer.job
+    job = session._trainer.context.job
     assert (job.precision, job.config.speed.channels_last, job.config.speed.fused) == ("bf16", False, False)
     notes = session.plan.notes
     assert "channels first: 1.25x channels last here (400 ms a step against 500 ms)" in notes
@@ -111,7 +111,7 @@ def test_a_resumed_run_has_what_it_was_begun_with_and_measures_nothing(decided, 
     other = Card(bf16=2.0)
     session = decided(other, resume=True)
     assert other.taken == 0
-    job = session._trainer.job
+    job = session._trainer.context.job
     assert (job.precision, job.config.speed.channels_last, job.config.speed.fused) == ("bf16", False, False)
     assert read_summary(session.run)["precision"]["reason"].startswith("2.00x fp32 here")
 
@@ -133,8 +133,8 @@ def test_a_resumed_run_whose_choices_are_damaged_goes_by_the_table(decided, writ
     session = decided(card, resume=True)
     assert card.taken == 0
     table = plan_run(session.plan.request).precision.used
-    assert session._trainer.job.precision == table
-    assert session._trainer.job.config.speed.channels_last is True
+    assert session._trainer.context.job.precision == table
+    assert session._trainer.context.job.config.speed.channels_last is True
 
 
 def test_what_was_asked_for_is_not_measured(decided):
@@ -142,7 +142,7 @@ def test_what_was_asked_for_is_not_measured(decided):
     asked = {"precision.mode": "fp32", "speed.channels_last": True, "speed.fused": True}
     session = decided(card, **asked)
     assert card.taken == 0
-    job = session._trainer.job
+    job = session._trainer.context.job
     assert (job.precision, job.config.speed.channels_last, job.config.speed.fused) == ("fp32", True, True)
 
 
@@ -155,7 +155,7 @@ def test_a_slow_precision_that_was_asked_for_is_warned_of_with_the_measured_fact
     asked = {"precision.mode": "fp16", "speed.channels_last": True, "speed.fused": True}
     session = decided(Card(fp16=22.0), **asked)
 
-    assert session._trainer.job.precision == "fp16"
+    assert session._trainer.context.job.precision == "fp16"
     assert precision_warnings(session) == [
         "fp16 takes 22 times fp32's time here (22.00 s a step against 1.00 s)"
     ]
@@ -182,14 +182,14 @@ def test_a_deterministic_run_and_a_short_one_measure_nothing(decided, why):
     card = Card(bf16=0.5, channels_first=0.5)
     session = decided(card, **why)
     assert card.taken == 0
-    assert session._trainer.job.precision == plan_run(session.plan.request).precision.used
-    assert session._trainer.job.config.speed.channels_last is True
+    assert session._trainer.context.job.precision == plan_run(session.plan.request).precision.used
+    assert session._trainer.context.job.config.speed.channels_last is True
 
 
 def test_a_deterministic_run_takes_nothing_that_was_kept_either(decided):
     decided(Card(bf16=0.5, channels_first=0.5), "first")
     session = decided(Card(), "second", **{"training.deterministic": True})
-    assert session._trainer.job.config.speed.channels_last is True
+    assert session._trainer.context.job.config.speed.channels_last is True
 
 
 def test_a_stop_while_it_measures_ends_it_with_nothing_kept(tmp_path, monkeypatch):

@@ -55,16 +55,16 @@ def trained(tmp_path, pictures, monkeypatch):
 
 def of_step(monkeypatch, number, action):
     """Do `action` once before a training step."""
-    whole = Trainer._step
+    whole = Trainer._train_step
     done: list[int] = []
 
     def step(trainer, window):
-        if trainer.step == number and not done:
+        if trainer.state.step == number and not done:
             done.append(number)
             action(trainer)
         whole(trainer, window)
 
-    monkeypatch.setattr(Trainer, "_step", step)
+    monkeypatch.setattr(Trainer, "_train_step", step)
 
 
 def test_data_that_is_gone_in_mid_run_ends_it_with_its_steps_saved(trained, pictures, tmp_path, monkeypatch):
@@ -107,7 +107,7 @@ def no_mapping(*_, **__):
         "mptui.runs.planning.build.open_dataset",
         "mptui.runs.planning.build.build",
         "mptui.engine.epoch_end.snapshots.take",
-        "mptui.engine.trainer.evaluate",
+        "mptui.engine.epoch_end.evaluate",
     ],
 )
 def test_memory_of_the_host_that_runs_out_anywhere_has_its_exit_code(trained, place, fail, monkeypatch):
@@ -127,7 +127,7 @@ def test_memory_that_runs_out_while_a_checkpoint_is_written_has_its_exit_code(tr
 
 def test_memory_that_runs_out_in_a_validation_leaves_the_epoch_saved(trained, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr("mptui.engine.trainer.evaluate", full_host)
+        patched.setattr("mptui.engine.epoch_end.evaluate", full_host)
         result, run = trained()
     assert result.exit_code == 5
     assert read_newest(run / CHECKPOINTS)[0].step == 4
@@ -137,7 +137,7 @@ def test_memory_that_runs_out_in_a_validation_leaves_the_epoch_saved(trained, mo
 
 def test_weights_that_were_half_moved_are_not_saved(trained, monkeypatch):
     def half_moved(trainer):
-        trainer.parts.updater.applying = True
+        trainer.context.parts.updater.applying = True
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(Saver, "may_save", lambda saver: False)
@@ -151,6 +151,6 @@ def test_a_bug_is_a_bug(trained, monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("a fault of the program")
 
-    monkeypatch.setattr("mptui.engine.trainer.evaluate", broken)
+    monkeypatch.setattr("mptui.engine.epoch_end.evaluate", broken)
     result, _ = trained()
     assert (result.exit_code, str(result.bug)) == (1, "a fault of the program")

@@ -50,7 +50,7 @@ def test_an_end_that_fails_ends_the_session_all_the_same(tmp_path, monkeypatch, 
     def fails(records, *given):
         if (
             one._trainer is not None
-            and one._trainer.step
+            and one._trainer.state.step
             and (not given or isinstance(given[0], RunFinished))
         ):
             raise RuntimeError("broken")

@@ -112,9 +112,9 @@ def test_nothing_added_is_nan():
 def test_sums_go_on_from_a_checkpoint():
     metrics, resumed = Accuracy(10, CPU), Accuracy(10, CPU)
     metrics.update(ranked(1, 2, 7), labelled([0] * 3))
-    state = metrics.state()
+    state = metrics.state_dict()
     metrics.update(ranked(1), labelled([0]))
-    resumed.load_state(state)
+    resumed.load_state_dict(state)
     assert resumed.compute() == {"acc1": 1 / 3, "acc5": 2 / 3}
     resumed.update(ranked(1), labelled([0]))
     assert resumed.compute() == metrics.compute()

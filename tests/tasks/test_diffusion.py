@@ -64,7 +64,7 @@ def test_what_is_explained_is_all_none_and_less_than_none():
         assert metrics.compute()["r2"] == pytest.approx(expected, abs=1e-6)
     assert TASK.primary in metrics.compute()
     other = TASK.metrics(CPU)
-    other.load_state(metrics.state())
+    other.load_state_dict(metrics.state_dict())
     assert other.compute() == metrics.compute()
     other.reset()
     assert math.isnan(other.compute()["r2"])

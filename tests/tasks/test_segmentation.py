@@ -162,7 +162,7 @@ def test_every_pair_of_classes_has_a_count_of_its_own(classes, dtype):
     metrics = Overlap([str(number) for number in range(classes)], CPU)
     for _ in range(2):
         metrics.update(logits, masked(masks))
-    assert torch.equal(metrics.state()["confusion"], torch.full((classes, classes), 2))
+    assert torch.equal(metrics.state_dict()["confusion"], torch.full((classes, classes), 2))
 
 
 def test_without_a_background_every_class_is_foreground():
@@ -190,10 +190,10 @@ def test_a_class_only_predicted_counts_as_wrong():
 def test_sums_go_on_from_a_checkpoint():
     metrics, resumed = Overlap(CLASSES, CPU), Overlap(CLASSES, CPU)
     metrics.update(random_logits(2, seed=1), masked(random_masks(2, seed=1)))
-    state = metrics.state()
+    state = metrics.state_dict()
     before = metrics.compute()
     metrics.update(random_logits(2, seed=2), masked(random_masks(2, seed=2)))
-    resumed.load_state(state)
+    resumed.load_state_dict(state)
     assert resumed.compute() == before
     resumed.update(random_logits(2, seed=2), masked(random_masks(2, seed=2)))
     assert resumed.compute() == metrics.compute()

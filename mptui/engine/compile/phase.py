@@ -1,86 +1,88 @@
-"""The trainer's flow around a compile: minutes in which the worker sees no stop.
+"""The steps of a run around a compile: minutes in which the training thread sees no stop request.
 
-All that was trained is saved before, and the mailbox's way out is open meanwhile: a stop ends the run from
+Everything trained is saved before, and the mailbox's way out is open meanwhile: a stop ends the run from
 outside, and nothing is lost.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from mptui.data.core.batch import Window
 from mptui.engine.checkpoint import snapshots
-from mptui.engine.compile.policy import Stopwatch
-
-if TYPE_CHECKING:
-    from mptui.engine.trainer import Trainer
+from mptui.engine.context import TrainContext
+from mptui.engine.hooks import Hook, Recovery
 
 
-class CompilePhase:
-    """Says when a trainer compiles, and until when."""
+class CompileFallback(Hook):
+    """Turns torch.compile off where it fails."""
 
-    def __init__(self, trainer: "Trainer") -> None:
-        self._trainer = trainer
+    def __init__(self, context: TrainContext) -> None:
+        self._context = context
 
-    def enter_training(self) -> None:
-        """Training begins or goes on; where its next step compiles, that comes first."""
-        trainer, compiler = self._trainer, self._trainer.parts.compiler
-        if compiler.active and not compiler.proven:
-            self._open_way_out()
-            mode = trainer.job.config.speed.compile
-            trainer.enter("compiling", detail=mode, expected_s=compiler.expected_s)
-            compiler.begin()
-        else:
-            trainer.enter("training" if trainer.step else "warming_up")
-        trainer.parts.updater.keep_grads(compiler.static_shapes)
-        trainer.reporter.restart_clock()
+    def failed(self, error: Exception, phase: str, rows: int) -> Recovery | None:
+        """Go on eagerly after an error of the compiler's own."""
+        return (lambda: None) if self._context.parts.compiler.gave_up_on(error, phase) else None
 
-    def timed_step(self, window: Window) -> None:
-        """A step of the few that decide whether compiling repays itself."""
-        trainer = self._trainer
-        watch = Stopwatch(trainer.device)
-        trainer._step(window)
-        if trainer.parts.compiler.note_step(watch.seconds()) and not trainer.left_epoch:
-            trainer.cursor.sample = window.next_sample  # the step is through, and is saved with the rest
-            if not trainer.guards.settle():
-                self.enter_training()
 
-    def first_step_done(self) -> None:
-        """The first step of the run, or of its compiled code, is through."""
-        self._trainer.mailbox.way_out.close()
-        self._trainer.parts.compiler.end()
-        self._trainer.enter("training")
-        self._trainer.reporter.restart_clock()
+def enter_training(context: TrainContext) -> None:
+    """Training begins or goes on; where its next step compiles, prepare for that."""
+    compiler = context.parts.compiler
+    if compiler.active and not compiler.proven:
+        _open_way_out(context)
+        mode = context.job.config.speed.compile
+        context.enter("compiling", detail=mode, expected_s=compiler.expected_s)
+        compiler.begin()
+    else:
+        context.enter("training" if context.state.step else "warming_up")
+    context.parts.updater.keep_grads(compiler.static_shapes)
+    context.reporter.restart_clock()
 
-    def begin_validation(self) -> Iterator[None]:
-        """Say what a validation does first; what is returned is asked before each of its batches."""
-        trainer, compiler = self._trainer, self._trainer.parts.compiler
-        if compiler.active and not compiler.proven_in_validation:
-            self._open_way_out()
-            trainer.enter("compiling", detail="for the validation")
-        else:
-            trainer.enter("validating", total=trainer.job.val_loader.batches)
 
-        def looks() -> Iterator[None]:
-            trainer.mailbox.check_stop()
+def end_timed_step(context: TrainContext, window: Window, seconds: float) -> None:
+    """Take the time of one of the few steps that decide whether compiling repays itself."""
+    if context.parts.compiler.note_step(seconds) and not context.left_epoch:
+        context.state.cursor.sample = window.next_sample  # the step is through, and is saved with the rest
+        if not context.settle():
+            enter_training(context)
+
+
+def end_first_step(context: TrainContext) -> None:
+    """The first step of the run, or of its compiled code, is through."""
+    context.mailbox.way_out.close()
+    context.parts.compiler.end()
+    context.enter("training")
+    context.reporter.restart_clock()
+
+
+def begin_validation(context: TrainContext) -> Iterator[None]:
+    """Report what a validation does first; advance the result before each of its batches."""
+    compiler = context.parts.compiler
+    if compiler.active and not compiler.proven_in_validation:
+        _open_way_out(context)
+        context.enter("compiling", detail="for the validation")
+    else:
+        context.enter("validating", total=context.job.val_loader.batches)
+
+    def checks() -> Iterator[None]:
+        context.mailbox.check_stop()
+        yield
+        end_validation(context)
+        while True:
+            context.mailbox.check_stop()
             yield
-            self.end_validation()
-            while True:
-                trainer.mailbox.check_stop()
-                yield
 
-        return looks()
+    return checks()
 
-    def end_validation(self) -> None:
-        """A batch of the validation is through, and with it what it compiled."""
-        trainer = self._trainer
-        if trainer.phase == "compiling":
-            trainer.mailbox.way_out.close()
-            trainer.parts.compiler.proven_in_validation = True
-            trainer.enter("validating", total=trainer.job.val_loader.batches)
 
-    def _open_way_out(self) -> None:
-        trainer = self._trainer
-        trainer.saver.write_waiting_best(force=True)
-        trainer.saver.save(snapshots.take(trainer), "compile", wait=True)
-        trainer.mailbox.check_stop()
-        trainer.mailbox.way_out.open()
+def end_validation(context: TrainContext) -> None:
+    """A batch of the validation is through, and with it what it compiled."""
+    if context.phase == "compiling":
+        context.mailbox.way_out.close()
+        context.parts.compiler.proven_in_validation = True
+        context.enter("validating", total=context.job.val_loader.batches)
+
+
+def _open_way_out(context: TrainContext) -> None:
+    context.saver.write_waiting_best(force=True)
+    context.saver.save(snapshots.take(context.state), "compile", wait=True)
+    context.mailbox.check_stop()
+    context.mailbox.way_out.open()

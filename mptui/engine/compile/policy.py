@@ -7,7 +7,7 @@ was compiled here, and estimated before. Then the choice is arithmetic.
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from statistics import median
 from typing import Any
@@ -116,17 +116,17 @@ class Compiler:
         first = _seconds(self._known, "first_s")
         return None if first is None else AGAIN * first
 
-    @property
-    def decision(self) -> bool | None:
-        """Whether the run is compiled, for a checkpoint; None: that is not decided."""
-        return None if self.undecided or self._mode == "off" else self.active
+    def state_dict(self) -> dict[str, Any]:
+        """`compiled`: whether the run is compiled; None: that is not decided."""
+        return {"compiled": None if self.undecided or self._mode == "off" else self.active}
 
     def go_on(self, steps: int) -> None:
         """The run goes on with the same code under other settings, and `steps` steps lie ahead."""
         self._steps = steps + len(self._eager)
 
-    def take_up(self, decision: bool | None) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on as the run that made a checkpoint had decided, unless this one has by itself."""
+        decision = state_dict.get("compiled")
         if decision is None or self._settled or self._mode == "off" or _impossible(self._device) is not None:
             return
         self.undecided, self._settled = False, True

@@ -6,34 +6,31 @@ the run moves: weights, optimizer, random numbers and buffers are bit for bit wh
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 
 from mptui.data.core.batch import Batch, Window
 from mptui.engine.compile.policy import eagerly
+from mptui.engine.context import TrainContext
 from mptui.engine.guards.oom_errors import forget_peak, is_out_of_memory, is_too_few_for_norm, release
 from mptui.errors import MemoryExhaustedError
-
-if TYPE_CHECKING:
-    from mptui.engine.trainer import Trainer
 
 MARGIN = 0.1
 """Share of the samples that would just fit which is left unused, for what grows later on."""
 
 
-def find_micro_batch(trainer: "Trainer") -> int | None:
+def find_micro_batch(context: TrainContext) -> int | None:
     """Samples at once that fit with a margin; None: a whole batch does.
 
     Raises:
         MemoryExhaustedError: Not even one sample fits.
     """
-    whole = trainer.job.config.training.batch_size
-    cursor = trainer.cursor
-    with trainer.job.train_loader.window_at(cursor.epoch, 1, cursor.sample) as window:
+    whole = context.job.config.training.batch_size
+    cursor = context.state.cursor
+    with context.job.train_loader.window_at(cursor.epoch, 1, cursor.sample) as window:
         batch = next(iter(window))
-        most = largest(lambda count: _fits(trainer, window, batch, count), math.ceil(whole / (1 - MARGIN)))
-    forget_peak(trainer.device)
+        most = largest(lambda count: _fits(context, window, batch, count), math.ceil(whole / (1 - MARGIN)))
+    forget_peak(context.device)
     if most == 0:
         raise MemoryExhaustedError(
             "out of memory: not even one sample at a time fits",
@@ -58,27 +55,27 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
     return low
 
 
-def _fits(trainer: "Trainer", window: Window, batch: Batch, count: int) -> bool:
-    cuda = [trainer.device] if trainer.device.type == "cuda" else []
+def _fits(context: TrainContext, window: Window, batch: Batch, count: int) -> bool:
+    cuda = [context.device] if context.device.type == "cuda" else []
     fits = True
     with torch.random.fork_rng(devices=cuda):
         try:
-            _pass(trainer, batch, count)
+            _pass(context, batch, count)
         except Exception as error:
             if not (is_out_of_memory(error) or is_too_few_for_norm(error)):
                 raise
             fits = False
-        trainer.parts.updater.forget()
+        context.parts.updater.forget()
     if not fits:
-        release(trainer.device)
+        release(context.device)
     return fits
 
 
-def _pass(trainer: "Trainer", batch: Batch, count: int) -> None:
+def _pass(context: TrainContext, batch: Batch, count: int) -> None:
     """A forward and a backward pass over `count` rows."""
-    rows = torch.arange(count, device=trainer.device) % batch.size
+    rows = torch.arange(count, device=context.device) % batch.size
     copies = batch.rows(rows, size=count, valid=batch.valid)
-    with trainer.parts.precision.forward_context(), eagerly(trainer.model):
-        outputs = trainer.model(*copies.inputs)
-        loss = trainer.task.loss(outputs, copies, max(1, batch.valid), count)
-    trainer.parts.precision.backward(loss)
+    with context.parts.precision.forward_context(), eagerly(context.model):
+        outputs = context.model(*copies.inputs)
+        loss = context.task.loss(outputs, copies, max(1, batch.valid), count)
+    context.parts.precision.backward(loss)

@@ -151,7 +151,7 @@ class DivergenceDetector:
     def _alarm(self, place: WindowPosition, row: StepRow, words: str) -> Alarm:
         return Alarm(place, f"{words} (up to step {row.step})")
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps; the alarm and the faults left out have been dealt with by then."""
         return {
             "last_good": self.last_good,
@@ -159,13 +159,13 @@ class DivergenceDetector:
             "faults": [asdict(place) for place in self._faults],
             "refused": [asdict(place) for place in self._refused],
             "skips_at_floor": self._skips_at_floor,
-            "far": self.far.state(),
+            "far": self.far.state_dict(),
         }
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state`."""
         self.last_good, self._skips_at_floor = int(state["last_good"]), int(state["skips_at_floor"])
         self._recent = [int(step) for step in state["recent"]]
-        self.far.load_state(state.get("far", {}))
+        self.far.load_state_dict(state.get("far", {}))
         self._faults = [WindowPosition(**place) for place in state["faults"]]
         self._refused = [WindowPosition(**place) for place in state["refused"]]

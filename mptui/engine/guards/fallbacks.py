@@ -23,8 +23,8 @@ MOST_ISLANDS = 4
 
 
 @dataclass(slots=True)
-class Ladder:
-    """How far a run has climbed.
+class Fallbacks:
+    """The fallbacks that a run has taken.
 
     Args:
         budget: Moves in all, over the whole run.
@@ -40,7 +40,7 @@ class Ladder:
     islands: list[str] = field(default_factory=list)
     lr_factor: float = 1.0
 
-    def climb(self, finding: NanLocation, job: Job, *, scale: float | None, floor: float) -> Kind | None:
+    def next(self, finding: NanLocation, job: Job, *, scale: float | None, floor: float) -> Kind | None:
         """Take the next move and say which; None: the budget is spent.
 
         Args:
@@ -51,7 +51,7 @@ class Ladder:
         """
         if len(self.moves) >= self.budget:
             return None
-        kind = self._next(finding, job, scale, floor)
+        kind = self._kind(finding, job, scale, floor)
         words = {
             "scale": f"loss scale {scale or 0:g} → {lowered(scale or 0.0, floor):g}",
             "bf16": f"precision {job.precision} → bf16",
@@ -68,7 +68,7 @@ class Ladder:
             self.lr_factor /= 2
         return kind
 
-    def _next(self, finding: NanLocation, job: Job, scale: float | None, floor: float) -> Kind:
+    def _kind(self, finding: NanLocation, job: Job, scale: float | None, floor: float) -> Kind:
         if job.precision == "fp32" or finding.also_in_fp32:
             return "lr"
         if job.precision == "fp16":
@@ -90,14 +90,7 @@ class Ladder:
             config=job.config.model_copy(update={"training": gentler}),
         )
 
-    def give_up(self, asked: frozenset[str]) -> None:
-        """Take back the moves away from settings (`table.key`) for which another value is asked."""
-        if "precision.mode" in asked:
-            self.precision, self.islands = None, []
-        if "training.lr" in asked:
-            self.lr_factor = 1.0
-
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
         return {
             "moves": self.moves,
@@ -106,12 +99,12 @@ class Ladder:
             "lr_factor": self.lr_factor,
         }
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from `state`."""
-        self.moves = [str(move) for move in state["moves"]]
-        self.precision = state["precision"]
-        self.islands = [str(name) for name in state["islands"]]
-        self.lr_factor = float(state["lr_factor"])
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from `state_dict`; what it leaves out stays as configured."""
+        self.moves = [str(move) for move in state_dict["moves"]]
+        self.precision = state_dict.get("precision")
+        self.islands = [str(name) for name in state_dict.get("islands", ())]
+        self.lr_factor = float(state_dict.get("lr_factor", 1.0))
 
 
 def lowered(scale: float, floor: float) -> float:

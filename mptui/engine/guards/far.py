@@ -59,11 +59,11 @@ class FarLoss:
         """How far the loss is, in a phrase."""
         return f"{self.loss:.3g}, with {self.best:.3g} at its best and {self.chance:.3g} by chance"
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
         return {"best": None if math.isinf(self.best) else self.best, "streak": self.streak}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state`; nothing is known of the runs of an earlier version."""
         best = state.get("best")
         self.best, self.streak = math.inf if best is None else float(best), int(state.get("streak", 0))

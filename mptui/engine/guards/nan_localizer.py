@@ -8,18 +8,16 @@ the run moves: gradients are dropped and buffers put back.
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from mptui.data.core.batch import Batch, Window
+from mptui.engine.context import TrainContext
 from mptui.engine.guards.detector import WindowPosition
 from mptui.engine.precision.amp import Precision
-
-if TYPE_CHECKING:
-    from mptui.engine.trainer import Trainer
 
 LOSS = "the loss"
 # these make values out of nothing, or are meant to make infinite ones
@@ -69,40 +67,40 @@ class NanLocation:
         return f"{self._place} is the first that is not finite, in the {half} pass{how}"
 
 
-def look_at(trainer: "Trainer", place: WindowPosition) -> NanLocation:
+def locate(context: TrainContext, place: WindowPosition) -> NanLocation:
     """Look at the window of `place` again.
 
     Raises:
         DataError: It can't be read any more.
     """
-    loader = trainer.job.train_loader
-    accumulate = trainer.job.config.training.accumulate
+    loader = context.job.train_loader
+    accumulate = context.job.config.training.accumulate
     with loader.window_at(place.epoch, accumulate, place.sample) as window:
         try:
-            return _look(trainer, window, place)
+            return _locate(context, window, place)
         finally:
-            trainer.parts.updater.forget()
+            context.parts.updater.forget()
 
 
-def _look(trainer: "Trainer", window: Window, place: WindowPosition) -> NanLocation:
+def _locate(context: TrainContext, window: Window, place: WindowPosition) -> NanLocation:
     names: list[str] = []
     bad: list[str] = []
     for batch in window:
-        files = trainer.job.train_loader.names(batch.sample_indices)
+        files = context.job.train_loader.names(batch.sample_indices)
         names += files
         finite = torch.isfinite(batch.images_BCHW).flatten(1).all(dim=1).tolist()
         bad += [name for name, ok in zip(files, finite, strict=False) if not ok]
     if bad:
         return NanLocation("input", files=bad, detail=f"{len(bad)} of {len(names)} images are not finite")
-    sick = [name for name, p in trainer.model.named_parameters() if not bool(torch.isfinite(p).all())]
+    sick = [name for name, p in context.model.named_parameters() if not bool(torch.isfinite(p).all())]
     if sick:
         layer = sick[0].rpartition(".")[0]
         return NanLocation("weights", layer, files=names, detail=", ".join(sick[:8]), also_in_fp32=True)
-    found = _first(trainer, window, place, trainer.parts.precision)
+    found = _first(context, window, place, context.parts.precision)
     if found is None:
         return NanLocation(files=names)
-    trainer.parts.updater.forget()
-    in_fp32 = _first(trainer, window, place, Precision("fp32", trainer.device))
+    context.parts.updater.forget()
+    in_fp32 = _first(context, window, place, Precision("fp32", context.device))
     return NanLocation(
         found.where,
         found.layer,
@@ -114,29 +112,29 @@ def _look(trainer: "Trainer", window: Window, place: WindowPosition) -> NanLocat
 
 
 def _first(
-    trainer: "Trainer", window: Window, place: WindowPosition, precision: Precision
+    context: TrainContext, window: Window, place: WindowPosition, precision: Precision
 ) -> "_Origin | None":
     """The first operation of the window's step in `precision` that is not finite."""
-    trainer.seeds.set(place.epoch, place.sample)
+    context.seeds.set(place.epoch, place.sample)
     watcher = _Operations()
-    with watcher.layers_of(trainer.model):
+    with watcher.layers_of(context.model):
         for batch in window:
-            for piece in trainer.guards.memory.pieces(batch):
-                _pass(trainer, piece, window, precision, watcher)
+            for piece in context.micro_batches.split(batch):
+                _pass(context, piece, window, precision, watcher)
                 if watcher.origin is not None:
                     return watcher.origin
     return None
 
 
 def _pass(
-    trainer: "Trainer", batch: Batch, window: Window, precision: Precision, watcher: "_Operations"
+    context: TrainContext, batch: Batch, window: Window, precision: Precision, watcher: "_Operations"
 ) -> None:
     with watcher:
         with precision.forward_context():
             # not `model(…)`: that would run compiled code, in which operations can't be told apart
-            outputs = trainer.model.forward(*batch.inputs)
+            outputs = context.model.forward(*batch.inputs)
             watcher.layer = LOSS
-            loss = trainer.task.loss(outputs, batch, window.valid, window.size)
+            loss = context.task.loss(outputs, batch, window.valid, window.size)
         if watcher.origin is None and not bool(torch.isfinite(loss)):
             watcher.origin = _Origin("loss", LOSS, "", "")
         watcher.where, watcher.layer = "backward", LOSS

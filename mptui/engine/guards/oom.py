@@ -1,136 +1,93 @@
-"""The memory guard: what does not fit at once is done again in smaller pieces.
+"""The memory guard: a batch that does not fit at once is computed again in smaller pieces.
 
 The gradient of a window is a sum over its samples, so a batch cut in two gives the same step, up to rounding;
 the effective batch, the learning rate and the order of the data stay. Only BatchNorm sees the difference: its
 statistics are a piece's. A cut stays for the rest of the run: to meet the limit anew in each step costs more.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
 from mptui.data.core.batch import Batch, Window
+from mptui.engine.context import TrainContext
 from mptui.engine.guards.batch_size_finder import find_micro_batch
 from mptui.engine.guards.microbatch import part
 from mptui.engine.guards.oom_errors import is_host_full, is_out_of_memory, is_too_few_for_norm, release
+from mptui.engine.hooks import Hook, Recovery
 from mptui.errors import MemoryExhaustedError
-from mptui.events import Recovered, Warned
-
-if TYPE_CHECKING:
-    from mptui.engine.trainer import Trainer
+from mptui.events import Recovered
 
 
-class MemoryGuard:
-    """Cuts the batches of one trainer, and goes on where memory ran out."""
+class MemoryGuard(Hook):
+    """Cuts batches where the device's memory ran out, and finds the micro-batch where that is asked for."""
 
-    def __init__(self, trainer: "Trainer") -> None:
-        self._trainer = trainer
-        self._limits: dict[str, int | None] = {"training": None, "validating": None}
+    def __init__(self, context: TrainContext) -> None:
+        self._context = context
+        self._limits = context.micro_batches.limits
         self._warned_of_norm = False
-        self._ask_for(trainer.job.config.memory.micro_batch)
+        self._configure(context.job.config.memory.micro_batch)
 
-    def _ask_for(self, micro_batch: int | str | None) -> None:
-        self._asked = micro_batch
+    def _configure(self, micro_batch: int | str | None) -> None:
+        self._configured = micro_batch
         self._limits["training"] = micro_batch if isinstance(micro_batch, int) else None
         self._to_find = micro_batch == "auto"
 
-    def take_parts(self) -> None:
-        """The trainer has other parts; where another micro-batch is asked for, it is in force now.
+    def settings_changed(self) -> None:
+        """Apply another micro-batch, where one is configured now.
 
         Raises:
             MemoryExhaustedError: Not even one sample fits.
         """
-        micro_batch = self._trainer.job.config.memory.micro_batch
-        if micro_batch != self._asked:
-            self._ask_for(micro_batch)
-            self.find()
+        micro_batch = self._context.job.config.memory.micro_batch
+        if micro_batch != self._configured:
+            self._configure(micro_batch)
+            self.run_begins()
 
-    @property
-    def micro_batch(self) -> int | None:
-        """Samples that go through the network at once in training; None: a whole batch."""
-        return self._limits["training"]
-
-    def find(self) -> None:
-        """Find the micro-batch where it is to be found, once; nothing else of the run moves.
+    def run_begins(self) -> None:
+        """Find the micro-batch where that is asked for, once; nothing else of the run moves.
 
         Raises:
             MemoryExhaustedError: Not even one sample fits.
         """
         if self._to_find:
             self._to_find = False
-            self._limits["training"] = find_micro_batch(self._trainer)
+            self._limits["training"] = find_micro_batch(self._context)
             self._warn_of_norm()
 
-    def pieces(self, batch: Batch) -> Sequence[Batch]:
-        """A training batch in the pieces that go through the network at once, as even as can be."""
-        limit, rows = self._limits["training"], batch.size
-        if limit is None or rows <= limit:
-            return (batch,)
-        count = -(-rows // limit)
-        bounds = [rows * number // count for number in range(count + 1)]
-        return [part(batch, first, last) for first, last in pairwise(bounds)]
+    def failed(self, error: Exception, phase: str, rows: int) -> Recovery | None:
+        """Make the next try smaller; None where `error` is not about memory.
 
-    def measure(self, batch: Batch, work: Callable[[Batch], None]) -> None:
-        """Do `work` on a batch of a validation, in pieces where it does not fit.
+        The result is called once the `except` block is left: until then the traceback holds the tensors of
+        the frames that failed.
 
         Raises:
-            MemoryExhaustedError: Not even one sample fits.
-        """
-        done, rows = 0, batch.images_BCHW.shape[0]
-        while done < rows:
-            limit = self._limits["validating"] or rows
-            piece = batch if limit >= rows else part(batch, done, done + limit)
-            mend = None
-            try:
-                if piece.size:
-                    work(piece)
-            except Exception as error:
-                mend = self._trainer.mend_for(error, "validating", rows)
-                if mend is None:
-                    raise
-            if mend is None:
-                done += limit
-            else:
-                mend()
-
-    def mend(self, error: Exception, phase: str, rows: int) -> Callable[[], None] | None:
-        """What makes the next try smaller; None where `error` is not of memory.
-
-        To be called once the `except` block is left: until then the traceback holds the tensors of the frames
-        that failed.
-
-        Args:
-            error: What was caught.
-            phase: training or validating.
-            rows: Samples of a whole batch.
-
-        Raises:
-            MemoryExhaustedError: It may not be cut, or can't be any more, or weights are half moved and there
-                is no state to go back to.
+            MemoryExhaustedError: The batch may not be cut, or can't be any more, or weights are half moved
+                and there is no state to go back to.
         """
         limit = min(self._limits[phase] or rows, rows)
         if limit < rows and is_too_few_for_norm(error):
             raise _exhausted(error, 1) from error
         if not is_out_of_memory(error):
             return None
-        trainer = self._trainer
-        half_applied = trainer.parts.updater.applying and not trainer.guards.nan.can_go_back
-        if trainer.job.config.guards.on_oom == "stop" or limit == 1 or half_applied:
+        context = self._context
+        half_applied = context.parts.updater.applying and not context.rollback.possible
+        if context.job.config.guards.on_oom == "stop" or limit == 1 or half_applied:
             raise _exhausted(error, limit) from error
         return lambda: self._cut(phase, limit, rows)
 
     def _cut(self, phase: str, limit: int, rows: int) -> None:
-        release(self._trainer.device)
+        context = self._context
+        release(context.device)
         smaller = -(-limit // 2)
         self._limits[phase] = smaller
         count = -(-rows // smaller)
-        split = phase == "training" and self._has_batch_norm()
+        split = phase == "training" and _has_batch_norm(context.model)
         effect = "with BatchNorm's statistics from each piece" if split else "same result"
-        self._trainer.emit(
+        context.emit(
             Recovered(
-                step=self._trainer.step,
+                step=context.state.step,
                 problem="out of memory",
                 action=f"{phase}: {limit} → {smaller} samples at once, a batch of {rows} in {count} pieces, "
                 f"{effect}",
@@ -139,66 +96,82 @@ class MemoryGuard:
         if phase == "training":
             self._warn_of_norm()
 
-    def windows(self, begin: Callable[[], Iterator[Window]]) -> Iterator[Window]:
-        """The windows of `begin`, begun again with less read ahead where the host's memory is full."""
-        windows = begin()
-        while True:
-            full = False
-            try:
-                window = next(windows, None)
-            except (MemoryError, OSError, RuntimeError) as error:
-                full = is_host_full(error) and self._trainer.job.config.guards.on_oom == "split"
-                if not full or not self._trainer.job.train_loader.read_less():
-                    raise
-            if full:
-                release(self._trainer.device)
-                self._tell_host()
-                windows = begin()
-            elif window is None:
-                return
-            else:
-                yield window
-
-    def _tell_host(self) -> None:
-        self._trainer.emit(
-            Recovered(
-                step=self._trainer.step,
-                problem="host memory",
-                action="fewer batches are read ahead, same data",
-            )
+    def _warn_of_norm(self) -> None:
+        if (
+            self._warned_of_norm
+            or self._limits["training"] is None
+            or not _has_batch_norm(self._context.model)
+        ):
+            return
+        self._warned_of_norm = True
+        self._context.warn(
+            "batchnorm_split",
+            "BatchNorm takes its statistics from the pieces of a batch now, so the result is not that of the "
+            "whole batch; GroupNorm does not depend on it (unet: model.norm=group)",
         )
 
-    def _warn_of_norm(self) -> None:
-        if not self._warned_of_norm and self.micro_batch is not None and self._has_batch_norm():
-            self._warned_of_norm = True
-            self._trainer.emit(
-                Warned(
-                    step=self._trainer.step,
-                    code="batchnorm_split",
-                    message="BatchNorm takes its statistics from the pieces of a batch now, so the result is "
-                    "not that of the whole batch; GroupNorm does not depend on it (unet: model.norm=group)",
-                )
-            )
+    def state_dict(self) -> dict[str, Any]:
+        """The limits, and the device that they are for."""
+        device = self._context.job.device_name
+        return {"limits": dict(self._limits), "to_find": self._to_find, "device": device}
 
-    def _has_batch_norm(self) -> bool:
-        norms = torch.nn.modules.batchnorm._BatchNorm
-        return any(isinstance(module, norms) for module in self._trainer.model.modules())
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with the limits of `state_dict`, unless they are another device's."""
+        device = self._context.job.device_name
+        if state_dict.get("device", device) == device:
+            self._limits.update(state_dict["limits"])
+            self._to_find = bool(state_dict["to_find"])
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
-        return {
-            "limits": dict(self._limits),
-            "to_find": self._to_find,
-            "device": self._trainer.job.device_name,
-        }
 
-    def load_state(self, state: dict[str, Any], asked: frozenset[str]) -> None:
-        """Go on with the limits of `state`, unless another device or another setting has its own."""
-        device = self._trainer.job.device_name
-        if "memory.micro_batch" in asked or state.get("device", device) != device:
+def compute_in_pieces(context: TrainContext, batch: Batch, compute: Callable[[Batch], None]) -> None:
+    """Call `compute` with a batch of a validation, or with its pieces where it does not fit.
+
+    Raises:
+        MemoryExhaustedError: Not even one sample fits.
+    """
+    done, rows = 0, batch.images_BCHW.shape[0]
+    while done < rows:
+        limit = context.micro_batches.limits["validating"] or rows
+        piece = batch if limit >= rows else part(batch, done, done + limit)
+        recover = None
+        try:
+            if piece.size:
+                compute(piece)
+        except Exception as error:
+            recover = context.recovery_for(error, "validating", rows)
+            if recover is None:
+                raise
+        if recover is None:
+            done += limit
+        else:
+            recover()
+
+
+def read_windows(context: TrainContext, begin: Callable[[], Iterator[Window]]) -> Iterator[Window]:
+    """The windows of `begin()`, begun again with less read ahead where the host's memory is full."""
+    windows = begin()
+    while True:
+        full = False
+        try:
+            window = next(windows, None)
+        except (MemoryError, OSError, RuntimeError) as error:
+            full = is_host_full(error) and context.job.config.guards.on_oom == "split"
+            if not full or not context.job.train_loader.read_less():
+                raise
+        if full:
+            release(context.device)
+            action = "fewer batches are read ahead, same data"
+            context.emit(Recovered(step=context.state.step, problem="host memory", action=action))
+            windows = begin()
+        elif window is None:
             return
-        self._limits = dict(state["limits"])
-        self._to_find = bool(state["to_find"])
+        else:
+            yield window
+
+
+def _has_batch_norm(model: torch.nn.Module) -> bool:
+    norms = torch.nn.modules.batchnorm._BatchNorm
+    return any(isinstance(module, norms) for module in model.modules())
 
 
 def _exhausted(error: Exception, limit: int) -> MemoryExhaustedError:

@@ -1,36 +1,32 @@
-"""The numerics lens of a run: looks at one step now and then, and tells what 16 bits do to its numbers.
+"""The numerics monitor of a run: probes one step now and then, and reports what 16 bits do to its numbers.
 
-What a look counts stays on the device, and is read at a later report. A look never costs more than a fixed
-share of the run: what it took is measured against the step before it, and the next one waits accordingly.
-Off, it costs a comparison a step.
+What a probe counts stays on the device, and is read at a later report. Probes never cost more than a fixed
+share of the run: what one took is measured against the step before it, and the next one waits accordingly.
+Off, it costs nothing.
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from mptui.config.schema import NumericsMode
 from mptui.engine.compile.policy import eagerly
-from mptui.engine.numerics.probe import Look
+from mptui.engine.context import TrainContext
+from mptui.engine.hooks import Hook
+from mptui.engine.numerics.probe import Probe
 from mptui.engine.numerics.ranking import rank
 from mptui.engine.numerics.tally import Reading
 from mptui.events import NUMERICS_BUDGET, Advice, Numerics, NumericsLayer
 
-if TYPE_CHECKING:
-    from mptui.engine.trainer import Trainer
-
-LAYERS_TOLD = 12
-"""Parts of layers that an event tells in full; of the rest it tells the sum, however many there are."""
+LAYERS_REPORTED = 12
+"""Parts of layers that an event has in full; the rest is summed up, however many there are."""
 SAMPLED = 1 << 14
-"""Values of each tensor that a summary looks at."""
+"""Values of each tensor that a summary counts."""
 EVERY_S = {"summary": 30.0, "full": 2.0}
-"""Seconds between two looks, at least."""
-
-_NOTHING: AbstractContextManager[None] = nullcontext()
+"""Seconds between two probes, at least."""
 
 
 class Span:
@@ -60,60 +56,103 @@ class Span:
 
 @dataclass(slots=True)
 class _UnderWay:
-    """A look whose counts are on their way to the host."""
+    """A probe whose counts are on their way to the host."""
 
-    look: Look
+    probe: Probe
     reading: Reading
     step: int
     precision: str
     mode: NumericsMode
     eager: bool
     plain: Span
-    looked: Span
+    probed: Span
 
 
-class Lens:
-    """Looks at the steps of one trainer."""
+class NumericsMonitor(Hook):
+    """Probes a step now and then."""
 
-    def __init__(self, trainer: "Trainer") -> None:
-        self._trainer = trainer
+    def __init__(self, context: TrainContext) -> None:
+        self._context = context
         self._asked: NumericsMode | None = None
         self._next = 0.0
         self._plain: Span | None = None
+        self._span: Span | None = None
+        self._probe: Probe | None = None
+        self._hooks = ExitStack()
         self._under_way: _UnderWay | None = None
         self._advised: set[str] = set()
 
     @property
     def mode(self) -> NumericsMode:
-        """What is looked at: as asked for while the run goes, else as configured."""
-        return self._asked or self._trainer.job.config.guards.numerics
+        """What is probed: as asked for during the run, else as configured."""
+        return self._asked or self._context.job.config.guards.numerics
+
+    @property
+    def active(self) -> bool:
+        """Whether steps are probed at all."""
+        return self.mode != "off"
 
     def ask(self, mode: NumericsMode | None) -> None:
-        """Look in another mode from the next step on; None: as configured."""
+        """Probe in another mode from the next step on; None: as configured."""
         self._asked = mode
         self._next = 0.0
+        self._context.hooks.refresh()
 
-    def watching(self) -> AbstractContextManager[None]:
-        """The context of a window's forward and backward passes; mostly one that does nothing."""
-        if self.mode == "off" or self._under_way is not None or time.perf_counter() < self._next:
-            return _NOTHING
-        if self._trainer.phase != "training" or self._trainer.parts.compiler.undecided:
-            return _NOTHING
-        return self._time() if self._plain is None else self._look(self._plain)
+    def step_begins(self) -> None:
+        """Where a probe is due, time one step without it, and probe the next one."""
+        if self._under_way is not None or time.perf_counter() < self._next:
+            return
+        context = self._context
+        if context.phase != "training" or context.parts.compiler.undecided:
+            return
+        self._span = Span(context.device)
+        if self._plain is None:
+            return
+        full = self.mode == "full"
+        self._probe = Probe(context.model, context.device, most=None if full else SAMPLED)
+        if full or not context.parts.compiler.active:
+            self._hooks.enter_context(self._probe.hooks())
+            self._hooks.enter_context(eagerly(context.model))
 
-    def tell(self) -> None:
-        """Tell what the last look has found, if it has reached the host."""
+    def gradients_ready(self) -> None:
+        """End the timing, or count the weights' gradients and send off what was counted."""
+        span, probe = self._span, self._probe
+        if span is None:
+            return
+        self.step_abandoned()
+        if probe is None or self._plain is None:
+            span.end()
+            self._plain = span
+            return
+        context, mode = self._context, self.mode
+        probe.add_weights()
+        scale = context.parts.precision.loss_scale()
+        reading = Reading([probe.rows] if scale is None else [probe.rows, scale])
+        span.end()
+        eager = context.parts.compiler.active and mode == "full"
+        step, precision = context.state.step + 1, context.job.precision
+        self._under_way = _UnderWay(probe, reading, step, precision, mode, eager, self._plain, span)
+        self._plain = None
+
+    def step_abandoned(self) -> None:
+        """Remove the probe from the network."""
+        self._hooks.close()
+        self._span = self._probe = None
+
+    def report_due(self) -> None:
+        """Report what the last probe has found, if it has reached the host."""
         way = self._under_way
         if way is None or not way.reading.arrived:
             return
         self._under_way = None
-        cost = max(0.0, way.looked.seconds() - way.plain.seconds())
+        cost = max(0.0, way.probed.seconds() - way.plain.seconds())
         every = max(EVERY_S[way.mode], cost / NUMERICS_BUDGET[way.mode])
         if self.mode == way.mode:
             self._next = time.perf_counter() + every
         rows, *scales = way.reading
         scale = float(scales[0]) if scales else None
-        ranking = rank(way.look.seen(rows), scale)
+        ranking = rank(way.probe.seen(rows), scale)
+        others = ranking.layers[LAYERS_REPORTED:]
         event = Numerics(
             step=way.step,
             mode=way.mode,
@@ -125,42 +164,13 @@ class Lens:
             lost_at_best=None if ranking.best is None else ranking.best.lost,
             cost_s=cost,
             every_s=every,
-            layers=ranking.layers[:LAYERS_TOLD],
-            others=len(ranking.layers[LAYERS_TOLD:]),
-            others_at_fault=sum(bool(layer.fault) for layer in ranking.layers[LAYERS_TOLD:]),
-            others_lost=max((layer.lost for layer in ranking.layers[LAYERS_TOLD:]), default=0.0),
+            layers=ranking.layers[:LAYERS_REPORTED],
+            others=len(others),
+            others_at_fault=sum(bool(layer.fault) for layer in others),
+            others_lost=max((layer.lost for layer in others), default=0.0),
         )
-        self._trainer.emit(event)
+        self._context.emit(event)
         self._advise(event)
-
-    @contextmanager
-    def _time(self) -> Iterator[None]:
-        """Measure a step that nobody looks at."""
-        span = Span(self._trainer.device)
-        yield
-        span.end()
-        self._plain = span
-
-    @contextmanager
-    def _look(self, plain: Span) -> Iterator[None]:
-        trainer, mode = self._trainer, self.mode
-        compiled = trainer.parts.compiler.active
-        full = mode == "full"
-        span = Span(trainer.device)
-        look = Look(trainer.model, trainer.device, most=None if full else SAMPLED)
-        if full or not compiled:
-            with look.hooks(), eagerly(trainer.model):
-                yield
-        else:
-            yield
-        look.add_weights()
-        scale = trainer.parts.precision.loss_scale()
-        reading = Reading([look.rows] if scale is None else [look.rows, scale])
-        span.end()
-        self._plain = None
-        self._under_way = _UnderWay(
-            look, reading, trainer.step + 1, trainer.job.precision, mode, compiled and full, plain, span
-        )
 
     def _advise(self, event: Numerics) -> None:
         """What to do about the worst layer, each kind once a run."""
@@ -169,7 +179,7 @@ class Lens:
         advice = advice_on(event, event.layers[0])
         if advice.code not in self._advised:
             self._advised.add(advice.code)
-            self._trainer.emit(advice)
+            self._context.emit(advice)
 
 
 def advice_on(event: Numerics, layer: NumericsLayer) -> Advice:

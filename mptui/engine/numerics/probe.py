@@ -1,4 +1,4 @@
-"""One look at a step: hooks on the layers that count what passes, and are gone when the step is over."""
+"""A probe of one step: module hooks that count what passes, and are removed when the step is over."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,14 +21,14 @@ _PASSED_ON = (torch.nn.Identity, torch.nn.Flatten, torch.nn.modules.dropout._Dro
 _NEVER_ZERO = (torch.nn.Softmax, torch.nn.Softmax2d, torch.nn.Softmin, torch.nn.Sigmoid)
 
 
-class Look:
+class Probe:
     """Counts outputs, their gradients and the weights' gradients of every layer that takes part in a step.
 
     A layer is a module without others in it, or with weights of its own.
 
     Args:
-        model: Looked at while it runs eagerly: compiled code calls no hooks.
-        most: Values looked at of each tensor; None: all.
+        model: Must run eagerly meanwhile: compiled code calls no hooks.
+        most: Values counted of each tensor; None: all.
     """
 
     def __init__(self, model: torch.nn.Module, device: torch.device, *, most: int | None = None) -> None:

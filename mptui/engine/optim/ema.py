@@ -1,7 +1,7 @@
 """An exponential moving average of the weights, which moves only when they do."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 
@@ -42,11 +42,11 @@ class WeightAverage:
         finally:
             torch._foreach_copy_(self._weights, own)
 
-    def state(self) -> dict[str, torch.Tensor]:
+    def state_dict(self) -> dict[str, torch.Tensor]:
         """Parameter name -> average."""
         return dict(zip(self._names, self._average, strict=True))
 
-    def load_state(self, state: dict[str, torch.Tensor]) -> None:
-        """Go on from `state`."""
-        for name, average in zip(self._names, self._average, strict=True):
-            average.copy_(state[name])
+    def load_state_dict(self, state_dict: Mapping[str, torch.Tensor]) -> None:
+        """Go on from `state_dict`; from the weights as they are now where no average was kept."""
+        for name, average, weight in zip(self._names, self._average, self._weights, strict=True):
+            average.copy_(state_dict[name] if state_dict else weight)

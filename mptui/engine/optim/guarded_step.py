@@ -19,6 +19,9 @@ from mptui.engine.precision.amp import Precision
 class Updater:
     """Takes the gradients of a window and moves the model by them, or refuses.
 
+    A step is `set_rate`, `unscale`, `clip`, `apply`, `commit`, in this order; `forget` undoes one that was
+    cut short before `apply`. All figures that they leave are 0-dim tensors on the device.
+
     Args:
         model: In float32; its buffers are held on a refused step.
         optimizer: From `build_optimizer`, with `lr` as its rate where it is fused.
@@ -58,7 +61,7 @@ class Updater:
         self.take_table(lr_table)
         self._applied = torch.zeros(1, dtype=torch.int64, device=device)
         self.found_inf = torch.zeros((), device=device)
-        self.norm = torch.zeros((), device=device)
+        self.norm = self._zero_or_nan = torch.zeros((), device=device)
         self.buffers = HeldBuffers(model, ask=device.type == "cpu")
         self.seek(0)
 
@@ -85,25 +88,48 @@ class Updater:
         return int(self._applied.item())
 
     def step(self, loss: torch.Tensor) -> None:
-        """Apply the gradients that the window's backward passes left, or refuse them; then clear them.
+        """Take a whole step; `Trainer._step` takes its five parts by itself, to be read in one place."""
+        self.set_rate()
+        self.unscale()
+        self.clip()
+        self.apply()
+        self.commit(loss)
 
-        `loss` (0-dim) is the window's: where it is not finite, the loss scale is not to blame. Leaves the
-        rate used in `lr`, the total gradient norm in `norm`, and 1.0 (refused) or 0.0 in `found_inf`, all
-        0-dim on the device.
-        """
+    def set_rate(self) -> None:
+        """Set `lr` to the schedule's rate of this step."""
         torch.index_select(self._lr_table, 0, self._applied, out=self._lr_out)
+
+    def unscale(self) -> None:
+        """Bring the gradients to their true size; set `norm`, and `found_inf` where one is not finite."""
         self._precision.unscale(self._optimizer)
         norm = self.norm = self._norm.total()
-        zero_or_nan = norm - norm
+        self._zero_or_nan = norm - norm
         # with itself, from which NaN alone differs: a number would be made a tensor first, at twice the cost
-        torch.ne(zero_or_nan, zero_or_nan, out=self.found_inf)
+        torch.ne(self._zero_or_nan, self._zero_or_nan, out=self.found_inf)
+
+    def clip(self) -> None:
+        """Scale the gradients down to the norm that is configured."""
         if self._clip is not None:
             grads = [p.grad for p in self._parameters if p.grad is not None]
-            torch._foreach_mul_(grads, torch.clamp(self._clip / (norm + 1e-6), max=1.0))
+            torch._foreach_mul_(grads, torch.clamp(self._clip / (self.norm + 1e-6), max=1.0))
+
+    def apply(self) -> None:
+        """Move the weights by the optimizer, unless `found_inf` is set."""
         self.applying = True
-        self._apply()
+        if isinstance(self._optimizer, FusedOptimizer):
+            self._optimizer.update(self.found_inf)
+        elif not self.found_inf.item():
+            for group in self._optimizer.param_groups:
+                group["lr"] = float(self.lr)
+            self._optimizer.step()
+
+    def commit(self, loss: torch.Tensor) -> None:
+        """Move loss scale, buffers, EMA and schedule with the weights, or hold them; clear the gradients.
+
+        `loss` (0-dim) is the window's: where it is not finite, the loss scale is not to blame.
+        """
         self._precision.update(loss)
-        good = torch.eq(zero_or_nan, zero_or_nan)
+        good = torch.eq(self._zero_or_nan, self._zero_or_nan)
         self.buffers.keep_if(good)
         if self._average is not None:
             self._average.update(good.float(), self._applied)
@@ -131,14 +157,6 @@ class Updater:
                 parameter.grad = torch.zeros_like(parameter)
         if self._keep_grads:
             torch._foreach_zero_([p.grad for p in self._parameters if p.grad is not None])
-
-    def _apply(self) -> None:
-        if isinstance(self._optimizer, FusedOptimizer):
-            self._optimizer.update(self.found_inf)
-        elif not self.found_inf.item():
-            for group in self._optimizer.param_groups:
-                group["lr"] = float(self.lr)
-            self._optimizer.step()
 
 
 class HeldBuffers:

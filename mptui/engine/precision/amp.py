@@ -55,11 +55,11 @@ class Precision:
     def set_scale(self, scale: float) -> None:
         """Go on with another loss scale."""
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps, JSON-ready."""
         return {}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state`."""
 
 
@@ -113,17 +113,17 @@ class ScaledPrecision(Precision):
 
     def set_scale(self, scale: float) -> None:
         """Go on with another loss scale, and count good windows anew."""
-        self.load_state({"scale": scale, "_growth_tracker": 0})
+        self.load_state_dict({"scale": scale, "_growth_tracker": 0})
 
     def loss_scale(self) -> torch.Tensor | None:
         """The current scale; `GradScaler.get_scale` would sync."""
         return self._scaler.scale(self._one)
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """GradScaler's own state: scale, growth tracker and the four numbers."""
         return self._scaler.state_dict()
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the scale and the growth tracker; the four numbers stay the configuration's."""
         if state:
             own = self._scaler.state_dict()

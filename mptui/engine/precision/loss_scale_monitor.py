@@ -113,7 +113,7 @@ class ScalerHealth:
         self._advised.add(code)
         return Advice(step=step, code=code, message=message, setting=setting)
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
         return {
             **{name: getattr(self, name) for name in _FIGURES},
@@ -122,7 +122,7 @@ class ScalerHealth:
             "advised": sorted(self._advised),
         }
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state`."""
         for name in _FIGURES:
             setattr(self, name, int(state[name]))

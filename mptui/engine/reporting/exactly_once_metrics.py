@@ -1,5 +1,8 @@
 """Training metrics that count each sample once, however often its window is tried."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 
 from mptui.data.core.batch import Batch
@@ -7,7 +10,7 @@ from mptui.engine.guards.microbatch import part
 from mptui.tasks.base import Metrics
 
 
-class Once:
+class ExactlyOnceMetrics:
     """Feeds metrics with the pieces of a window, in order, over as many tries as it takes.
 
     Attributes:
@@ -36,3 +39,11 @@ class Once:
         elif known < batch.size:
             self._metrics.update(outputs[known:], part(batch, known, batch.size))
         self.counted = max(self.counted, self._place)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Samples of the window under way that were counted."""
+        return {"counted": self.counted}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue within the window that `state_dict` was taken in."""
+        self.counted = state_dict.get("counted", 0)

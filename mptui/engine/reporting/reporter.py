@@ -130,7 +130,7 @@ class Reporter:
     def flush(self, *, wait: bool = False) -> None:
         """Send the new rows off, and tell of those that have arrived; with `wait`, of all."""
         started = time.perf_counter()
-        self._meter.send(self._metrics.state())
+        self._meter.send(self._metrics.state_dict())
         self._tell(self._meter.read(wait=wait or self._interval_s == 0))
         self._interval.logging += time.perf_counter() - started
 
@@ -140,9 +140,9 @@ class Reporter:
             self.flush(wait=True)
             return
         started = time.perf_counter()
-        self._meter.send(self._metrics.state())
+        self._meter.send(self._metrics.state_dict())
         for part in self._meter.read(wait=True):
-            self._host_metrics.load_state(part.sums)
+            self._host_metrics.load_state_dict(part.sums)
             self._count(part.rows)
         self._interval.logging += time.perf_counter() - started
 
@@ -174,7 +174,7 @@ class Reporter:
         if not rows and not self._untold:
             return
         if arrived:
-            self._host_metrics.load_state(arrived[-1].sums)
+            self._host_metrics.load_state_dict(arrived[-1].sums)
         metrics = self._host_metrics.compute()
         for group in [[row] for row in rows] if self._interval_s == 0 else [rows]:
             self._count(group)
@@ -259,7 +259,7 @@ class Reporter:
         if self.watcher is not None:
             self.watcher(rows)
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Counts and sums for a checkpoint; call `catch_up` first."""
         totals = self.totals
         return {
@@ -271,7 +271,7 @@ class Reporter:
             "epoch_samples": self.epoch.samples,
         }
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state`."""
         self.totals = Totals(*(int(state[k]) for k in ("tried", "skipped", "samples_seen", "streak")))
         self.epoch = EpochSums(float(state["epoch_loss"]), int(state["epoch_samples"]))

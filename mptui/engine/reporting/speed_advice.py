@@ -1,16 +1,12 @@
 """Advice on speed, given by the run itself at the moment it applies."""
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from mptui.engine.context import TrainContext
+from mptui.engine.hooks import Hook
 from mptui.engine.reporting.bottleneck import Circumstances
 from mptui.events import Advice
 from mptui.hardware.host import usable_cpus
-
-if TYPE_CHECKING:
-    from mptui.engine.trainer import Trainer
-
 
 NO_BETTER = 8
 """Epochs without a better validation after which a run gets advice: in 16 bits, how to compare with FP32."""
@@ -18,62 +14,54 @@ NO_BETTER = 8
 _TENSOR_CORE = 8
 
 
-class Adviser:
-    """Looks at the verdict on a trainer's steps once in each reporting interval.
+class SpeedAdvice(Hook):
+    """Advises on what limits the speed of the steps, and on a validation that no longer improves."""
 
-    Args:
-        trainer: Its reporter measures, its `emit` is told.
-    """
-
-    def __init__(self, trainer: "Trainer") -> None:
-        self._trainer = trainer
+    def __init__(self, context: TrainContext) -> None:
+        self._context = context
         self._cpus = usable_cpus()
-        self._aligned = aligned_share(trainer.model)
-        self._told_of_plateau = False
-        trainer.reporter.layers = computing_layers(trainer.model)
-        trainer.reporter.reading = lambda: trainer.job.train_loader.alone
+        self._aligned = aligned_share(context.model)
+        self._advised_on_plateau = False
+        context.reporter.layers = computing_layers(context.model)
+        context.reporter.reading = lambda: context.job.train_loader.alone
 
-    def look(self) -> None:
-        """Give advice where something new holds the run back."""
-        trainer = self._trainer
-        advice = trainer.reporter.verdict.advice(self._circumstances(), trainer.step)
+    def report_due(self) -> None:
+        """Advise where something new holds the run back."""
+        context = self._context
+        advice = context.reporter.verdict.advice(self._circumstances(), context.state.step)
         if advice is not None:
-            trainer.emit(advice)
+            context.emit(advice)
 
-    def epoch_ended(self) -> None:
-        """Give advice, once, where a run has not grown better for long: is it the precision, or the rate?"""
-        trainer = self._trainer
-        if self._told_of_plateau or trainer.best.epochs_since < NO_BETTER:
+    def epoch_ends(self) -> None:
+        """Advise, once, where a run has not improved for long: is it the precision, or the rate?"""
+        context, best = self._context, self._context.state.best
+        if self._advised_on_plateau or best.epochs_since < NO_BETTER:
             return
-        self._told_of_plateau = True
-        if trainer.job.precision != "fp32":
+        self._advised_on_plateau = True
+        step, job = context.state.step, context.job
+        if job.precision != "fp32":
             message = (
-                f"no better for {NO_BETTER} epochs, in {trainer.job.precision}: `mptui check-amp` "
+                f"no better for {NO_BETTER} epochs, in {job.precision}: `mptui check-amp` "
                 "looks whether that is safe for this network, `mptui parity` trains it beside FP32"
             )
-            trainer.emit(Advice(step=trainer.step, code="no_better", message=message))
-        trainer.emit(
-            Advice(
-                step=trainer.step,
-                code="plateau",
-                message=f"{trainer.best.metric} is no better for {NO_BETTER} epochs: "
-                "a lower learning rate may help, else stop here",
-                setting=f"training.lr={trainer.job.config.training.lr / 10:g}",
-            )
-        )
+            context.emit(Advice(step=step, code="no_better", message=message))
+        words = "a lower learning rate may help, else stop here"
+        message = f"{best.metric} is no better for {NO_BETTER} epochs: {words}"
+        setting = f"training.lr={job.config.training.lr / 10:g}"
+        context.emit(Advice(step=step, code="plateau", message=message, setting=setting))
 
-    def restart(self) -> None:
-        """Other settings are in force: measure again."""
-        self._trainer.reporter.verdict.restart()
+    def settings_changed(self) -> None:
+        """Measure again."""
+        self._context.reporter.verdict.restart()
 
     def _circumstances(self) -> Circumstances:
-        job = self._trainer.job
+        job = self._context.job
         return Circumstances(
-            layers=self._trainer.reporter.layers,
+            layers=self._context.reporter.layers,
             workers=job.train_loader.workers,
             cpus=self._cpus,
             cached=job.train_loader.cached,
-            compiled=self._trainer.parts.compiler.active,
+            compiled=self._context.parts.compiler.active,
             batch_size=job.config.training.batch_size,
             tensor_cores=job.device.type == "cuda" and job.precision != "fp32",
             aligned=self._aligned,

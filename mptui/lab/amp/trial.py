@@ -14,7 +14,7 @@ import torch
 from mptui.data.core.batch import Batch
 from mptui.engine.guards.nan_localizer import LOSS
 from mptui.engine.job import Job
-from mptui.engine.numerics.probe import Look
+from mptui.engine.numerics.probe import Probe
 from mptui.engine.numerics.ranking import PartStatistics
 from mptui.engine.precision.amp import DTYPES
 from mptui.engine.precision.fp32_layers import raise_islands
@@ -74,7 +74,7 @@ class TrialSetup:
         """
         islands = raise_islands(self.model, fp32_layers, self.job.device)
         self.model.train()
-        counter = Look(self.model, self.job.device)
+        counter = Probe(self.model, self.job.device)
         try:
             if look:
                 with counter.hooks():

@@ -203,7 +203,7 @@ def run_started(
     """What the run tells of itself when all is ready."""
     config, dataset, job = plan.config, prepared.dataset, prepared.job
     return RunStarted(
-        step=trainer.step,
+        step=trainer.state.step,
         run=run.name,
         directory=str(run),
         profile=plan.resolved.profile,
@@ -226,9 +226,9 @@ def run_started(
         batch_size=config.training.batch_size,
         accumulate=config.training.accumulate,
         epochs=config.training.epochs,
-        steps_per_epoch=trainer.parts.steps_per_epoch,
+        steps_per_epoch=trainer.context.parts.steps_per_epoch,
         val_batches=job.val_loader.batches,
-        total_steps=trainer.parts.schedule_steps,
+        total_steps=trainer.context.parts.schedule_steps,
         resumed_from_step=resumed_from,
         notes=list(plan.notes),
     )

@@ -68,6 +68,6 @@ def take_up(
         warn("damaged_checkpoint", complaint)
     if before is not None:  # a checkpoint of an earlier version does not tell its settings
         snapshot.state.setdefault("settings", values_of(before))
-    snapshots.restore(trainer, snapshot)
-    trainer.saver.go_on_from(snapshot.step)
+    snapshots.restore(trainer.state, snapshot)
+    trainer.context.saver.go_on_from(snapshot.step)
     return snapshot.step

@@ -187,7 +187,7 @@ class Session:
             self._trackers.close()
         try:
             if self._trainer is not None:
-                self._note_figures(self._trainer, self._trainer.device)
+                self._note_figures(self._trainer, self._trainer.context.device)
         finally:
             self._end("stopped", exit_code(self.mailbox.stop_signal), None, None)
 
@@ -233,7 +233,7 @@ class Session:
                     rebuild=partial(self._rebuild, prepared),
                 )
                 stack.callback(trainer.close)
-                self._watchdog.reading = lambda: trainer.job.train_loader.reading
+                self._watchdog.reading = lambda: trainer.context.job.train_loader.reading
                 resumed = None
                 if self._resume:
                     resumed = take_up(trainer, self.run, self._before, self._warn, guard)
@@ -278,7 +278,9 @@ class Session:
     def _rebuild(self, prepared: PreparedRun, command: Command) -> ProfileSwitch:
         assert self._trainer is not None, "it asks for this"
         folder = self.run / directory.CHECKPOINTS
-        plan, switch = build_switch(self.plan, prepared, self._trainer.job, command, folder, self._emit)
+        plan, switch = build_switch(
+            self.plan, prepared, self._trainer.context.job, command, folder, self._emit
+        )
         return replace(switch, accept=partial(self._accept, plan))
 
     def _accept(self, plan: Plan) -> None:
@@ -370,7 +372,7 @@ class Session:
             return True
         self._records.beat(self._emit, self._step)
         trainer = self._trainer
-        self._watchdog.look(trainer and (trainer.step, trainer.cursor.sample))
+        self._watchdog.look(trainer and (trainer.state.step, trainer.state.cursor.sample))
         return True
 
     def _taken_over(self) -> RunDirectoryError | None:
@@ -393,8 +395,8 @@ class Session:
 
     def _note_figures(self, trainer: Trainer, device: torch.device) -> None:
         document = self._records.summary.document
-        if (rate := trainer.reporter.median_rate()) is not None:
+        if (rate := trainer.context.reporter.median_rate()) is not None:
             document["samples_per_second"] = rate
-        document["time"]["first_step_s"] = trainer.outcome.first_step_s
-        document["time"]["data_wait_fraction"] = trainer.reporter.wait_fraction()
+        document["time"]["first_step_s"] = trainer.context.outcome.first_step_s
+        document["time"]["data_wait_fraction"] = trainer.context.reporter.wait_fraction()
         self._records.summary.measure(device)

@@ -69,12 +69,12 @@ class DetectionScreen(Page):
         yield TooSmall()
 
     def on_mount(self) -> None:
-        """Look, once the first frame is out."""
+        """Probe, once the first frame is out."""
         self._gauges = self.set_interval(1 / GAUGES_PER_SECOND, self.show_gauges)
         self.call_after_refresh(self.action_look_again)
 
     def action_look_again(self) -> None:
-        """Look at the machine: first without torch, which takes seconds to load."""
+        """Probe at the machine: first without torch, which takes seconds to load."""
         self._top.say(Content.styled("looking at this machine …", "$quiet"))
         self._look_at_all()
 

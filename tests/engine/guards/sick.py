@@ -33,14 +33,14 @@ def poison(loader: Loader, places: Collection[Place], value: float = torch.nan) 
 
 def leave_out(trainer: Trainer, windows_at: Collection[Place]) -> None:
     """An order without the windows that begin at these places."""
-    loader = trainer.job.train_loader
+    loader = trainer.context.job.train_loader
     whole = loader.windows
 
     def windows(epoch: int, accumulate: int, start_sample: int = 0):
         start = start_sample
         for window in whole(epoch, accumulate, start_sample):
             if (epoch, start) not in windows_at:
-                trainer.cursor.sample = start
+                trainer.state.cursor.sample = start
                 yield window
             start = window.next_sample
 
@@ -54,17 +54,17 @@ def limit_memory(trainer: Trainer, samples: Callable[[], int]) -> None:
         if len(inputs[0]) > samples():
             raise torch.OutOfMemoryError(f"no room for {len(inputs[0])} samples")
 
-    trainer.model.register_forward_pre_hook(check)
+    trainer.context.model.register_forward_pre_hook(check)
 
 
 def bits(trainer: Trainer) -> dict[str, bytes]:
     """Every weight and buffer, every tensor of the optimizer and of the average."""
-    named = {f"model {name}": t for name, t in trainer.model.state_dict().items()}
-    names = {p: name for name, p in trainer.model.named_parameters()}
-    for p, state in trainer.parts.optimizer.state.items():
+    named = {f"model {name}": t for name, t in trainer.context.model.state_dict().items()}
+    names = {p: name for name, p in trainer.context.model.named_parameters()}
+    for p, state in trainer.context.parts.optimizer.state.items():
         named |= {f"{key} {names[p]}": t for key, t in state.items() if isinstance(t, torch.Tensor)}  # type: ignore[index]
-    if trainer.parts.average is not None:
-        named |= {f"average {name}": t for name, t in trainer.parts.average.state().items()}
+    if trainer.context.parts.average is not None:
+        named |= {f"average {name}": t for name, t in trainer.context.parts.average.state_dict().items()}
     return {name: t.detach().contiguous().numpy().tobytes() for name, t in named.items()}
 
 
@@ -100,5 +100,5 @@ def trained(
 
 
 def assert_finite(trainer: Trainer, events: Recorder) -> None:
-    assert all(t.isfinite().all() for t in trainer.model.state_dict().values())
+    assert all(t.isfinite().all() for t in trainer.context.model.state_dict().values())
     assert math.isfinite(losses(events)[-1])

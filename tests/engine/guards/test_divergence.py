@@ -73,7 +73,7 @@ def test_a_layer_that_overflows_in_fp16_is_named_and_the_run_ends_well_in_bf16(t
 def test_without_bf16_the_layer_gets_fp32_for_itself(tmp_path):
     trainer, events = trained(tmp_path, gain_net(), fallbacks=("fp32",))
     assert moves(events) == ['layer "1" in fp32']
-    assert trainer.job.precision == "fp16"
+    assert trainer.context.job.precision == "fp16"
     assert all(step.nonfinite == 0 for step in of(events, Step)[3:])
     assert_finite(trainer, events)
 
@@ -101,7 +101,7 @@ def test_a_rate_that_is_too_high_is_halved(tmp_path):
     )
     assert moves(events)[:2] == ["learning rate 60 → 30", "learning rate 30 → 15"]
     assert {move.split()[0] for move in moves(events)} == {"learning"}
-    assert trainer.job.config.training.lr == 60.0 / 2 ** len(moves(events))
+    assert trainer.context.job.config.training.lr == 60.0 / 2 ** len(moves(events))
     assert_finite(trainer, events)
 
 
@@ -129,7 +129,7 @@ def test_a_streak_of_skips_lowers_the_scale_first(tmp_path):
         guards={"max_skipped_streak": 4},
     )
     assert {move.rpartition(" scale")[0] for move in moves(events)} == {"loss"}
-    scale = trainer.parts.precision.loss_scale()
+    scale = trainer.context.parts.precision.loss_scale()
     assert scale is not None
     assert scale < 2.0**20
     assert_finite(trainer, events)
@@ -149,8 +149,8 @@ class Exploding(torch.nn.Module):
     def forward(self, images):
         outputs = self.net(images)
         if self.trainer is not None and self.training:
-            here = (self.trainer.cursor.epoch, self.trainer.cursor.sample)
-            rate = self.trainer.job.config.training.lr
+            here = (self.trainer.state.cursor.epoch, self.trainer.state.cursor.sample)
+            rate = self.trainer.context.job.config.training.lr
             if here in self.places and rate == RATE:
                 outputs = outputs * math.nan
         return outputs
@@ -189,19 +189,19 @@ def test_the_run_is_the_one_that_took_the_gentler_setting_at_the_snapshot(tmp_pa
     # the same by hand: stopped after step 6, resumed at half the rate without the batch of step 8
     first, told = exploding(tmp_path / "b", bad=[], optimizer=optimizer, fused=fused)
     told.then = lambda event: (
-        first.mailbox.stop(None) if isinstance(event, Step) and event.step == 6 else None
+        first.context.mailbox.stop(None) if isinstance(event, Step) and event.step == 6 else None
     )
     with pytest.raises(Stopped):
         first.train()
     end(first)
     half = {**FLAT, "lr": RATE / 2}
     second, _ = exploding(tmp_path / "b", bad=[], training=half, optimizer=optimizer, fused=fused)
-    snapshots.restore(second, read_newest(tmp_path / "b")[0])
+    snapshots.restore(second.state, read_newest(tmp_path / "b")[0])
     leave_out(second, BAD[:1])
     second.train()
     end(second)
     assert bits(trainer) == bits(second)
-    assert trainer.step == second.step == 19
+    assert trainer.state.step == second.state.step == 19
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
@@ -223,10 +223,10 @@ def test_back_at_the_very_start_nothing_is_left_of_the_steps_that_were_taken(tmp
 def test_a_preset_can_not_bring_back_what_overflowed(tmp_path):
     trainer, _ = build_trainer(config(), tmp_path, precision="fp16", model=gain_net())
     trainer.train()
-    assert trainer.job.precision == "bf16"
+    assert trainer.context.job.precision == "bf16"
     for asked, used in (("fp16", "bf16"), ("bf16", "bf16"), ("fp32", "fp32")):
-        trainer.take_job(replace(trainer.job, precision=asked))
-        assert trainer.job.precision == used
+        trainer.context.take_job(replace(trainer.context.job, precision=asked))
+        assert trainer.context.job.precision == used
     end(trainer)
 
 
@@ -238,7 +238,7 @@ def test_when_it_is_noticed_changes_nothing(tmp_path):
         end(trainer)
     assert len(moves(events)) == 1
     assert bits(soon) == bits(late)
-    assert snapshots.take(soon).state["guards"] == snapshots.take(late).state["guards"]
+    assert snapshots.take(soon.state).state["guards"] == snapshots.take(late.state).state["guards"]
 
 
 def test_a_run_that_was_stopped_goes_on_as_gently(tmp_path):
@@ -251,13 +251,13 @@ def test_a_run_that_was_stopped_goes_on_as_gently(tmp_path):
     while True:
         trainer, events = exploding(tmp_path / "parts")
         if history:
-            snapshots.restore(trainer, read_newest(tmp_path / "parts")[0])
+            snapshots.restore(trainer.state, read_newest(tmp_path / "parts")[0])
 
         def stop(event, trainer=trainer):
-            repaired = trainer.job.config.training.lr < RATE
+            repaired = trainer.context.job.config.training.lr < RATE
             if isinstance(event, Step) and repaired and event.step not in seen:
                 seen.add(event.step)
-                trainer.mailbox.stop(None)
+                trainer.context.mailbox.stop(None)
 
         events.then = stop
         try:
@@ -285,12 +285,12 @@ def test_islands_and_precision_are_there_again_after_a_resume(tmp_path):
     trained(tmp_path, gain_net(), fallbacks=("fp32",), training={"epochs": 2, "lr": 0.01})
     run = config(training={"epochs": 3, "lr": 0.01})
     resumed, events = build_trainer(run, tmp_path, precision="fp16", model=gain_net(), fallbacks=("fp32",))
-    snapshots.restore(resumed, read_newest(tmp_path)[0])
+    snapshots.restore(resumed.state, read_newest(tmp_path)[0])
     resumed.train()
     end(resumed)
     assert moves(events) == []
     assert_finite(resumed, events)
-    assert set(resumed.model.state_dict()) == set(gain_net().state_dict())
+    assert set(resumed.context.model.state_dict()) == set(gain_net().state_dict())
 
 
 # -- the end
@@ -320,14 +320,14 @@ def test_asked_to_stop_it_stops_and_names_the_layer(tmp_path):
     end(trainer)
     assert "bf16" in caught.value.hint
     assert moves(events) == []
-    assert trainer.step == 3
+    assert trainer.state.step == 3
 
 
 def test_asked_to_ignore_it_only_counts(tmp_path):
     trainer, events = trained(tmp_path, gain_net(), guards={"on_nan": "ignore"})
     assert of(events, Recovered) == []
     assert of(events, Diagnosed) == []
-    assert trainer.reporter.totals.skipped == trainer.step == 10
+    assert trainer.context.reporter.totals.skipped == trainer.state.step == 10
 
 
 # -- the memory for the way back
@@ -364,11 +364,11 @@ def test_where_no_state_fits_a_divergence_ends_the_run_and_that_is_told_before(t
 
 def test_half_of_the_free_memory_is_left_to_others(tmp_path, monkeypatch):
     trainer, events = exploding(tmp_path)
-    size = snapshots.size_of(trainer)
+    size = snapshots.size_of(trainer.state)
     with_free_memory(monkeypatch, 2 * size - 1)
-    trainer.guards.begin()
+    trainer.context.begin()
     assert [w.code for w in of(events, Warned)] == ["snapshot_memory"]
     with_free_memory(monkeypatch, 2 * size)
-    trainer.guards.begin()
-    assert trainer.guards.nan.can_go_back
+    trainer.context.begin()
+    assert trainer.context.rollback.possible
     end(trainer)

@@ -74,7 +74,7 @@ def test_other_high_losses_are_none(losses, at_once):
 def test_the_stretch_goes_on_after_a_resume():
     first = watched([1.0] * 10 + [HIGH] * 5)
     second = DivergenceDetector(50, None, CHANCE)
-    second.load_state(json.loads(json.dumps(first.state())))
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     second.see(rows([HIGH] * (DIVERGED_AFTER - 5)))
     assert second.alarm is not None
 
@@ -90,7 +90,11 @@ class Far(torch.nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         outputs: torch.Tensor = self.net(images)
         trainer = self.trainer
-        if trainer is None or not trainer.cursor.epoch or trainer.job.config.training.lr != RATE:
+        if (
+            trainer is None
+            or not trainer.state.cursor.epoch
+            or trainer.context.job.config.training.lr != RATE
+        ):
             return outputs
         return outputs.detach() * 0 + outputs.roll(1, dims=1).detach() * 1e4 + 0 * outputs
 
@@ -114,7 +118,7 @@ def test_the_ladder_is_taken_from_the_last_state_whose_loss_was_as_it_should_be(
     end(trainer)
     (recovered,) = of(events, Recovered)
     assert recovered.action.startswith(f"learning rate {RATE} → {RATE / 2}, back to step 4:")
-    assert (trainer.step, trainer.job.config.training.lr) == (30, RATE / 2)
+    assert (trainer.state.step, trainer.context.job.config.training.lr) == (30, RATE / 2)
     (found,) = of(events, Diagnosed)
     assert (found.problem, found.where) == ("divergence", "loss")
     assert "far too high" in found.detail
@@ -136,7 +140,7 @@ def test_a_run_that_is_to_stop_at_a_divergence_stops(tmp_path):
     with pytest.raises(DivergedError, match="the loss was far too high"):
         trainer.train()
     end(trainer)
-    assert trainer.step >= 5 + DIVERGED_AFTER
+    assert trainer.state.step >= 5 + DIVERGED_AFTER
 
 
 def test_a_run_that_ignores_it_has_its_alert(tmp_path):
@@ -145,7 +149,7 @@ def test_a_run_that_ignores_it_has_its_alert(tmp_path):
     end(trainer)
     assert [alert.over for alert in of(events, Alert)] == [False]
     assert not of(events, Recovered)
-    assert trainer.step == 30
+    assert trainer.state.step == 30
 
 
 def test_a_healthy_run_has_no_alert(tmp_path):
@@ -161,7 +165,7 @@ def test_a_healthy_run_has_no_alert(tmp_path):
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_validation_whose_loss_is_not_finite_is_never_the_best(tmp_path, value):
     trainer, events = build_trainer(config(training={"epochs": 1}), tmp_path)
-    poison(trainer.job.val_loader, {(0, 8)}, value)
+    poison(trainer.context.job.val_loader, {(0, 8)}, value)
     trainer.train()
     end(trainer)
     (validated,) = of(events, Validated)
@@ -169,7 +173,7 @@ def test_a_validation_whose_loss_is_not_finite_is_never_the_best(tmp_path, value
     assert math.isfinite(validated.metrics["acc1"])
     assert not validated.best
     assert not of(events, EpochFinished)[0].best
-    assert trainer.best.epoch == 0
+    assert trainer.state.best.epoch == 0
 
 
 def test_a_run_that_skipped_most_of_its_steps_ends_with_a_warning(tmp_path):

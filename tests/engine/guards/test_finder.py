@@ -30,10 +30,10 @@ def build(folder, micro_batch="auto", **more):
 def found(folder, limit, **more):
     trainer, _ = build(folder, **more)
     limit_memory(trainer, lambda: limit)
-    trainer.model.train()
-    trainer.guards.begin()
+    trainer.context.model.train()
+    trainer.context.begin()
     end(trainer)
-    return trainer.guards.memory.micro_batch
+    return trainer.context.micro_batches.limits["training"]
 
 
 @pytest.mark.parametrize("limit", LIMITS)
@@ -62,16 +62,16 @@ def test_looking_leaves_every_bit_where_it_was(tmp_path, precision):
         return (
             bits(trainer),
             torch.get_rng_state().tolist(),
-            repr(snapshots.take(trainer).state["scaler"]),
-            trainer.metrics.compute(),
-            [p.grad for p in trainer.model.parameters()],
+            repr(snapshots.take(trainer.state).state["scaler"]),
+            trainer.state.metrics.compute(),
+            [p.grad for p in trainer.context.model.parameters()],
         )
 
     trainer, _ = build(tmp_path, precision=precision, model=small_net(dropout=0.5))
     limit_memory(trainer, lambda: 13)
-    trainer.model.train()
+    trainer.context.model.train()
     before = state(trainer)
-    trainer.guards.memory.find()
+    trainer.context.hooks["memory"].run_begins()
     assert repr(state(trainer)) == repr(before)
     end(trainer)
 
@@ -93,11 +93,11 @@ def test_a_resumed_run_does_not_look_again(tmp_path):
     first.train()
     end(first)
     second, _ = build(tmp_path)
-    snapshots.restore(second, read_newest(tmp_path)[0])
+    snapshots.restore(second.state, read_newest(tmp_path)[0])
     limit_memory(second, lambda: 3)  # to look again would find this
-    second.guards.begin()
+    second.context.begin()
     end(second)
-    assert second.guards.memory.micro_batch == 9
+    assert second.context.micro_batches.limits["training"] == 9
 
 
 def test_masks_are_tried_with_their_network(tmp_path):
@@ -110,7 +110,7 @@ def test_a_fault_of_the_program_is_not_taken_for_a_limit(tmp_path):
     def break_it(module, inputs):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
-    trainer.model.register_forward_pre_hook(break_it)
+    trainer.context.model.register_forward_pre_hook(break_it)
     with pytest.raises(RuntimeError, match="mat1"):
         trainer.train()
     end(trainer)

@@ -44,9 +44,9 @@ def test_the_scale_never_falls_below_its_floor():
 def test_where_the_loss_is_not_finite_the_scale_is_not_to_blame():
     precision, step = scaled(init_scale=64.0, growth_interval=3)
     assert [step(False), step(False)] == [64.0, 64.0]
-    before = precision.state()
+    before = precision.state_dict()
     assert [step(True, NAN) for _ in range(50)] == [64.0] * 50
-    assert precision.state() == before
+    assert precision.state_dict() == before
     assert step(False) == 128.0
 
 
@@ -88,7 +88,7 @@ def test_it_makes_no_difference_how_many_rows_are_read_at_once(size):
     health, read = ScalerHealth(GradScalerConfig(init_scale=1024.0)), list(rows(kinds, scales))
     for first in range(0, len(read), size):
         health.see(read[first : first + size])
-    assert health.state() == seen(kinds, scales, init_scale=1024.0).state()
+    assert health.state_dict() == seen(kinds, scales, init_scale=1024.0).state_dict()
 
 
 def test_a_scale_that_keeps_falling_gets_advice_once():
@@ -131,10 +131,10 @@ def test_it_goes_on_from_a_state_as_a_checkpoint_keeps_it():
     whole = seen(kinds, scales, init_scale=1024.0)
     first = seen(kinds[:2], scales[:2], init_scale=1024.0)
     other = ScalerHealth(GradScalerConfig())
-    other.load_state(json.loads(json.dumps(first.state())))
+    other.load_state_dict(json.loads(json.dumps(first.state_dict())))
     for row in list(rows(kinds, scales))[2:]:
         other.see([row])
-    assert other.state() == whole.state()
+    assert other.state_dict() == whole.state_dict()
 
 
 def test_a_run_tells_of_its_scale(tmp_path):
@@ -147,8 +147,8 @@ def test_a_run_tells_of_its_scale(tmp_path):
     told = of(events, LossScale)
     assert told[-1].backoffs > 2
     assert told[-1].growths > 0
-    assert told[-1].skipped == trainer.reporter.totals.skipped
-    assert told[-1].scale == trainer.parts.precision.state()["scale"]
+    assert told[-1].skipped == trainer.context.reporter.totals.skipped
+    assert told[-1].scale == trainer.context.parts.precision.state_dict()["scale"]
 
 
 def test_a_run_without_a_scale_has_nothing_to_tell(tmp_path):

@@ -48,7 +48,9 @@ def trained(folder, *, bad, without, optimizer, fused, precision, accumulate, in
         leave_out(trainer, bad)
     else:
         # the last batch of the window: what the good ones before it did has to be undone
-        poison(trainer.job.train_loader, {(epoch, start + 4 * (accumulate - 1)) for epoch, start in bad})
+        poison(
+            trainer.context.job.train_loader, {(epoch, start + 4 * (accumulate - 1)) for epoch, start in bad}
+        )
     trainer.train()
     end(trainer)
     return trainer, events
@@ -58,10 +60,10 @@ def assert_as_left_out(folder, bad, **settings):
     injected, events = trained(folder / "injected", bad=bad, without=False, **settings)
     reference, _ = trained(folder / "reference", bad=bad, without=True, **settings)
     assert bits(injected) == bits(reference)
-    assert injected.parts.updater.position() == reference.parts.updater.position()
-    assert injected.parts.precision.state() == reference.parts.precision.state()
-    assert injected.job.precision == reference.job.precision
-    assert all(t.isfinite().all() for t in injected.model.state_dict().values())
+    assert injected.context.parts.updater.position() == reference.context.parts.updater.position()
+    assert injected.context.parts.precision.state_dict() == reference.context.parts.precision.state_dict()
+    assert injected.context.job.precision == reference.context.job.precision
+    assert all(t.isfinite().all() for t in injected.context.model.state_dict().values())
     told = [e for e in of(events, Recovered) if e.problem == "bad batch"]
     assert len(told) == len(bad) == len([e for e in of(events, Diagnosed) if e.where == "input"])
     return injected, events
@@ -101,7 +103,7 @@ PLAIN: dict[str, Any] = {"precision": "fp16", "optimizer": "sgd", "fused": True,
 def test_many_in_a_row_are_no_divergence_while_their_images_are_to_blame(tmp_path):
     bad = windows(1, 4)[5:12]
     injected, _ = assert_as_left_out(tmp_path, bad, **PLAIN)
-    assert injected.step == len(windows(1, 4))
+    assert injected.state.step == len(windows(1, 4))
 
 
 def test_rows_that_are_read_late_change_nothing(tmp_path):
@@ -126,11 +128,11 @@ def test_the_files_of_the_bad_images_are_named(tmp_path):
 
 
 def test_a_data_set_full_of_bad_images_is_told_of_once_and_no_longer_file_by_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(divergence, "LOOKS", 4)
+    monkeypatch.setattr(divergence, "MOST_DIAGNOSED", 4)
     trainer, events = trained(tmp_path, bad=windows(1, 4)[::3], without=False, **PLAIN)
     assert len(of(events, Recovered)) == len(of(events, Diagnosed)) == 4
     assert [w.code for w in of(events, Warned)] == ["bad_batches", "skipped_steps"]
-    assert trainer.reporter.totals.skipped == 8
+    assert trainer.context.reporter.totals.skipped == 8
 
 
 def test_other_batches_would_have_ended_elsewhere(tmp_path):

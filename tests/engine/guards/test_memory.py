@@ -51,7 +51,7 @@ def fail(trainer, phase, step, samples):
     """From optimizer step `step` (from 0) on, `phase` runs out of memory with more than `samples` at once."""
 
     def check(count):
-        if trainer.step >= step and count > samples:
+        if trainer.state.step >= step and count > samples:
             raise torch.OutOfMemoryError(f"no room for {count} samples in the {phase} pass")
 
     def after_forward(module, inputs, outputs):
@@ -65,7 +65,7 @@ def fail(trainer, phase, step, samples):
         done: list[bool] = []
 
         def failing(*args):
-            if trainer.step >= step and not done:
+            if trainer.state.step >= step and not done:
                 done.append(True)
                 check(samples + 1)
             return whole(*args)
@@ -73,11 +73,11 @@ def fail(trainer, phase, step, samples):
         setattr(owner, name, failing)
 
     # in the middle, so that half of the network has run
-    trainer.model[2].register_forward_hook(after_forward)
+    trainer.context.model[2].register_forward_hook(after_forward)
     if phase == "optimizer":
-        once(trainer.parts.precision, "unscale")
+        once(trainer.context.parts.precision, "unscale")
     elif phase == "average":
-        once(trainer.parts.average, "update")
+        once(trainer.context.parts.average, "update")
 
 
 def distance(one, other):
@@ -94,8 +94,8 @@ def assert_as_undisturbed(folder, phase, step, samples, accumulate=1, interval_s
     trainer, events = build(folder / "two", **tables, logging={"step_interval_s": interval_s})
     fail(trainer, phase, step, samples)
     finish(trainer)
-    assert trainer.step == undisturbed.step
-    assert distance(trainer.model, undisturbed.model) < 1e-6
+    assert trainer.state.step == undisturbed.state.step
+    assert distance(trainer.context.model, undisturbed.context.model) < 1e-6
     # a run that went back to the end of an epoch finishes it again: the last telling counts
     mine_by_epoch = {e.epoch: e for e in of(events, EpochFinished)}
     for theirs in of(whole, EpochFinished):
@@ -146,7 +146,7 @@ def test_a_failed_try_moves_neither_buffers_nor_random_numbers(tmp_path, phase):
     finish(trainer)
     assert bits(trainer) == bits(asked)
     assert losses(events)
-    assert trainer.guards.memory.micro_batch == 4
+    assert trainer.context.micro_batches.limits["training"] == 4
 
 
 def test_where_the_optimizer_was_interrupted_the_run_goes_back(tmp_path):
@@ -169,7 +169,7 @@ def test_an_interrupted_optimizer_without_a_way_back_is_the_end(tmp_path):
 def test_the_cut_stays_and_a_resumed_run_begins_with_it(tmp_path):
     trainer, events = build(tmp_path)
     limit_memory(trainer, lambda: 2)
-    events.then = lambda event: trainer.mailbox.stop(None) if event.step == 6 else None
+    events.then = lambda event: trainer.context.mailbox.stop(None) if event.step == 6 else None
     with pytest.raises(Stopped):
         finish(trainer)
     told = of(events, Recovered)
@@ -179,7 +179,7 @@ def test_the_cut_stays_and_a_resumed_run_begins_with_it(tmp_path):
     ]
     resumed, events = build(tmp_path)
     limit_memory(resumed, lambda: 2)
-    snapshots.restore(resumed, read_newest(tmp_path)[0])
+    snapshots.restore(resumed.state, read_newest(tmp_path)[0])
     finish(resumed)
     assert of(events, Recovered) == []
     assert len(losses(events)) == 4
@@ -207,7 +207,7 @@ def test_masks_are_cut_too_however_much_of_them_is_ignored(tmp_path):
 
     whole, undisturbed = trained(tmp_path / "whole", 8)
     cut, events = trained(tmp_path / "cut", 3)
-    assert distance(cut.model, whole.model) < 1e-6
+    assert distance(cut.context.model, whole.context.model) < 1e-6
     for mine, theirs in zip(of(events, Validated), of(undisturbed, Validated), strict=True):
         assert mine.metrics == pytest.approx(theirs.metrics, rel=1e-6)
         assert mine.loss == pytest.approx(theirs.loss, rel=1e-6)
@@ -246,7 +246,7 @@ def test_a_fault_of_the_program_is_raised_at_once(tmp_path):
     def break_it(module, inputs):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
-    trainer.model.register_forward_pre_hook(break_it)
+    trainer.context.model.register_forward_pre_hook(break_it)
     with pytest.raises(RuntimeError, match="mat1"):
         finish(trainer)
     assert of(events, Recovered) == []
@@ -275,17 +275,17 @@ def test_a_full_host_reads_fewer_batches_ahead_and_loses_none(tmp_path, error):
     undisturbed, _ = build_trainer(run, tmp_path / "one", model=group_net())
     finish(undisturbed)
     trainer, events = build_trainer(run, tmp_path / "two", model=group_net(), workers=1)
-    before = trainer.job.train_loader._ahead
-    Starved(trainer.job.train_loader, error, before // 2)
+    before = trainer.context.job.train_loader._ahead
+    Starved(trainer.context.job.train_loader, error, before // 2)
     finish(trainer)
     assert [e.problem for e in of(events, Recovered)] == ["host memory"]
-    assert trainer.job.train_loader._ahead == before // 2
+    assert trainer.context.job.train_loader._ahead == before // 2
     assert bits(trainer) == bits(undisturbed)
 
 
 def test_a_host_that_stays_full_ends_the_run(tmp_path):
     trainer, _ = build_trainer(config(), tmp_path, model=group_net(), workers=1)
-    Starved(trainer.job.train_loader, MemoryError(), 0)
+    Starved(trainer.context.job.train_loader, MemoryError(), 0)
     with pytest.raises(MemoryError):
         finish(trainer)
 
@@ -297,9 +297,9 @@ def test_both_guards_are_on_unless_said_otherwise():
 def test_another_preset_may_ask_for_another_micro_batch(tmp_path):
     trainer, _ = build(tmp_path, group_net(), memory={"micro_batch": 4})
     sizes: list[int] = []
-    trainer.model.register_forward_pre_hook(lambda module, inputs: sizes.append(len(inputs[0])))
-    other = trainer.job.config.model_copy(update={"memory": MemoryConfig(micro_batch=2)})
-    trainer.take_job(replace(trainer.job, config=other))
+    trainer.context.model.register_forward_pre_hook(lambda module, inputs: sizes.append(len(inputs[0])))
+    other = trainer.context.job.config.model_copy(update={"memory": MemoryConfig(micro_batch=2)})
+    trainer.context.take_job(replace(trainer.context.job, config=other))
     finish(trainer)
     assert set(sizes) == {2, 8}  # a validation takes what it can
 
@@ -319,18 +319,18 @@ def test_pieces_too_small_for_batch_norm_are_the_end(tmp_path):
 
 def test_gradients_that_were_unscaled_already_can_come_again(tmp_path):
     trainer, events = build_trainer(config(), tmp_path, precision="fp16", model=group_net())
-    apply = trainer.parts.updater._apply
+    apply = trainer.context.parts.updater.apply
     failed: list[bool] = []
 
     def failing():
-        if trainer.step == 3 and not failed:
+        if trainer.state.step == 3 and not failed:
             failed.append(True)
             raise torch.OutOfMemoryError("no room for the optimizer")
         apply()
 
-    trainer.parts.updater._apply = failing  # type: ignore[method-assign]
+    trainer.context.parts.updater.apply = failing  # type: ignore[method-assign]
     finish(trainer)
-    assert trainer.step == 10
+    assert trainer.state.step == 10
     assert {e.problem for e in of(events, Recovered)} == {"out of memory"}
 
 

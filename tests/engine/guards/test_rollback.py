@@ -2,7 +2,7 @@
 
 import pytest
 
-from mptui.engine.guards.rollback import LastGood
+from mptui.engine.guards.rollback import Rollback
 from tests.engine.small import build_trainer, config, end
 
 
@@ -14,27 +14,33 @@ def trainer(tmp_path):
 
 
 def kept(trainer, *times):
-    """Snapshots at steps, each with the last step that was applied by then."""
-    last_good = LastGood(lambda code, message: None)
+    """Snapshots at steps, each with the last step that was known to be good by then."""
+    rollback = Rollback(lambda code, message: None)
     for step, good in times:
-        trainer.step = step
-        last_good.keep(trainer, good)
-    return last_good
+        trainer.state.step, rollback.last_good = step, good
+        rollback.keep(trainer.state)
+    return rollback
+
+
+def back_at(rollback, trainer, last_good):
+    """The step that it goes back to."""
+    rollback.last_good = last_good
+    rollback.go_back(trainer.state)
+    return trainer.state.step
 
 
 def test_a_state_without_a_good_step_after_it_is_neither_replaced_nor_gone_back_to(trainer):
-    last_good = kept(trainer, (0, 0), (4, 4), (8, 4))
-    trainer.step = 10
-    assert last_good.go_back(trainer, 4) == 0
+    rollback = kept(trainer, (0, 0), (4, 4), (8, 4))
+    trainer.state.step = 10
+    assert back_at(rollback, trainer, 4) == 0
 
 
 def test_a_state_with_one_good_step_after_it_is_replaced_and_gone_back_to(trainer):
-    last_good = kept(trainer, (0, 0), (4, 4), (8, 5))
-    assert last_good.go_back(trainer, 8) == 4
-    assert kept(trainer, (0, 0), (4, 4), (8, 5)).go_back(trainer, 9) == 8
+    assert back_at(kept(trainer, (0, 0), (4, 4), (8, 5)), trainer, 8) == 4
+    assert back_at(kept(trainer, (0, 0), (4, 4), (8, 5)), trainer, 9) == 8
 
 
 def test_where_going_back_did_not_help_it_goes_back_further(trainer):
-    last_good = kept(trainer, (0, 0), (4, 4))
-    assert last_good.go_back(trainer, 6) == 4
-    assert last_good.go_back(trainer, 6) == 0
+    rollback = kept(trainer, (0, 0), (4, 4))
+    assert back_at(rollback, trainer, 6) == 4
+    assert back_at(rollback, trainer, 6) == 0

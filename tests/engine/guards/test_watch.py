@@ -81,7 +81,7 @@ def test_rows_after_an_alarm_wait_and_are_seen_when_it_was_a_false_one():
         if soon.alarm is not None:
             soon.absolve()
     assert left_out(late) == left_out(soon) == [2, 3, 4, 6]
-    assert late.state() == soon.state()
+    assert late.state_dict() == soon.state_dict()
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 50])
@@ -92,10 +92,10 @@ def test_it_makes_no_difference_how_many_rows_are_read_at_once(size):
     for first in range(0, len(rows), size):
         watch.see(rows[first : first + size])
     one_by_one = watched(kinds, scale=2.0)
-    assert (watch.alarm, watch.state()) == (one_by_one.alarm, one_by_one.state())
+    assert (watch.alarm, watch.state_dict()) == (one_by_one.alarm, one_by_one.state_dict())
     watch.absolve()
     one_by_one.absolve()
-    assert (left_out(watch), watch.state()) == (left_out(one_by_one), one_by_one.state())
+    assert (left_out(watch), watch.state_dict()) == (left_out(one_by_one), one_by_one.state_dict())
 
 
 def test_going_back_forgets_the_rows_that_waited():
@@ -112,7 +112,7 @@ def test_a_watch_goes_on_from_a_state():
     for cut in range(4):
         first = watched(kinds[:cut])
         second = DivergenceDetector(50, 1.0)
-        second.load_state(first.state())
+        second.load_state_dict(first.state_dict())
         for step, kind in enumerate(kinds[cut:], cut + 1):
             second.see([row(step, kind)])
         assert second.alarm == watched(kinds).alarm

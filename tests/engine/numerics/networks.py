@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from mptui.engine.numerics.probe import Look
+from mptui.engine.numerics.probe import Probe
 from mptui.engine.numerics.ranking import Ranking, rank
 
 CPU = torch.device("cpu")
@@ -75,7 +75,7 @@ def look_at(
     chance = torch.Generator().manual_seed(seed)
     images = torch.randn(8, 3, SIDE, SIDE, generator=chance)
     labels = torch.randint(CLASSES, (8,), generator=chance)
-    look = Look(model, CPU)
+    look = Probe(model, CPU)
     dtypes = {"fp16": torch.float16, "bf16": torch.bfloat16}
     with look.hooks():
         with torch.autocast("cpu", dtype=dtypes.get(precision), enabled=precision in dtypes):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mptui.engine.numerics import tally
-from mptui.engine.numerics.probe import Look
+from mptui.engine.numerics.probe import Probe
 from mptui.engine.numerics.tally import Reading
 from tests.engine.numerics.networks import network
 from tests.engine.numerics.test_tally import values
@@ -34,7 +34,7 @@ def test_two_hundred_steps_are_looked_at_without_a_sync():
     torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(200):
-            look = Look(model, device)
+            look = Probe(model, device)
             with look.hooks(), torch.autocast("cuda", dtype=torch.float16):
                 loss = torch.nn.functional.cross_entropy(model(images_BCHW), labels)
             scaler.scale(loss).backward()

@@ -1,6 +1,7 @@
 """The lens in a real run: what it tells, what it costs, and that it changes nothing."""
 
 import time
+from contextlib import contextmanager
 from itertools import pairwise
 
 import pytest
@@ -9,8 +10,8 @@ import torch
 from mptui.codec import to_record
 from mptui.engine.mailbox import Command
 from mptui.engine.numerics import monitor
-from mptui.engine.numerics.monitor import LAYERS_TOLD, Lens
-from mptui.engine.numerics.probe import Look
+from mptui.engine.numerics.monitor import LAYERS_REPORTED, NumericsMonitor
+from mptui.engine.numerics.probe import Probe
 from mptui.events import NUMERICS_BUDGET, Advice, Numerics, Step
 from mptui.runs.view.events.event_registry import event_of
 from tests.engine.numerics.networks import CPU, Gain, network
@@ -20,7 +21,7 @@ from tests.engine.test_update import HostReads
 
 @pytest.fixture
 def _every_step(monkeypatch):
-    """Look at every other step: the one between is the measure."""
+    """Probe at every other step: the one between is the measure."""
     for mode in ("summary", "full"):
         monkeypatch.setitem(monitor.EVERY_S, mode, 0.0)
         monkeypatch.setitem(NUMERICS_BUDGET, mode, 1e9)
@@ -28,7 +29,7 @@ def _every_step(monkeypatch):
 
 @pytest.fixture
 def _once(monkeypatch):
-    """Look a single time, however slow the machine is."""
+    """Probe a single time, however slow the machine is."""
     for mode in ("summary", "full"):
         monkeypatch.setitem(monitor.EVERY_S, mode, 1e9)
 
@@ -40,7 +41,7 @@ def run(folder, mode, *, precision="fp32", model=None, **tables):
     )
     trainer.train()
     end(trainer)
-    return events, [p.detach().clone() for p in trainer.model.parameters()]
+    return events, [p.detach().clone() for p in trainer.context.model.parameters()]
 
 
 @pytest.mark.usefixtures("_every_step")
@@ -61,7 +62,7 @@ def test_it_tells_forward_gradient_and_weights_of_every_layer(tmp_path, mode):
     for event in of(events, Numerics):
         assert (event.mode, event.precision, event.eager) == (mode, "fp16", False)
         assert event.loss_scale == 65536.0
-        assert len(event.layers) == LAYERS_TOLD
+        assert len(event.layers) == LAYERS_REPORTED
         parts = {part: {layer.name for layer in event.layers if layer.part == part} for part in PARTS}
         assert parts["forward"] <= {"0", "1", "2", "3", "4", "7"}
         assert parts["weights"] <= {"0", "1", "3", "7"}
@@ -87,9 +88,27 @@ def test_by_default_a_run_is_looked_at_now_and_then(tmp_path):
 def test_off_adds_no_hooks_and_reads_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.nn.Module, "register_forward_hook", forbidden)
     monkeypatch.setattr(torch.Tensor, "register_hook", forbidden)
-    monkeypatch.setattr(Look, "__init__", forbidden)
+    monkeypatch.setattr(Probe, "__init__", forbidden)
     events, _ = run(tmp_path, "off")
     assert of(events, Step)
+
+
+def numerics(trainer):
+    monitor = trainer.context.hooks["numerics"]
+    assert isinstance(monitor, NumericsMonitor)
+    return monitor
+
+
+@contextmanager
+def probing(trainer):
+    """A window's forward and backward passes, as the trainer has them between two moments."""
+    numerics(trainer).step_begins()
+    try:
+        yield
+    except BaseException:
+        numerics(trainer).step_abandoned()
+        raise
+    numerics(trainer).gradients_ready()
 
 
 def forbidden(*_arguments, **_named):
@@ -99,21 +118,21 @@ def forbidden(*_arguments, **_named):
 @pytest.mark.usefixtures("_every_step")
 def test_hooks_are_gone_after_the_step_even_if_it_fails(tmp_path):
     trainer, _ = build_trainer(config(guards={"numerics": "full"}), tmp_path)
-    trainer.phase = "training"
-    with trainer.lens.watching():
+    trainer.context.phase = "training"
+    with probing(trainer):
         pass
     during = []
 
     def break_down():
-        with trainer.lens.watching():
-            during.append(hooks(trainer.model))
+        with probing(trainer):
+            during.append(hooks(trainer.context.model))
             raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
         break_down()
     assert during[0] > 0
-    assert hooks(trainer.model) == 0
-    trainer.lens.tell()
+    assert hooks(trainer.context.model) == 0
+    numerics(trainer).report_due()
     end(trainer)
 
 
@@ -125,17 +144,17 @@ def hooks(model):
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_step_that_is_looked_at_never_asks_the_device(tmp_path, precision):
     trainer, _ = build_trainer(config(guards={"numerics": "full"}), tmp_path, precision=precision)
-    trainer.phase = "training"
-    trainer.guards.begin()
-    windows = trainer.job.train_loader.windows(0, 1)
+    trainer.context.phase = "training"
+    trainer.context.begin()
+    windows = trainer.context.job.train_loader.windows(0, 1)
     (batch,) = next(windows)
-    with trainer.lens.watching():
+    with probing(trainer):
         pass
-    with HostReads() as reads, trainer.lens.watching():
-        with trainer.parts.precision.forward_context():
-            outputs = trainer.model(batch.images_BCHW)
-            loss = trainer.task.loss(outputs, batch, batch.valid, batch.size)
-        trainer.parts.precision.backward(loss)
+    with HostReads() as reads, probing(trainer):
+        with trainer.context.parts.precision.forward_context():
+            outputs = trainer.context.model(batch.images_BCHW)
+            loss = trainer.context.task.loss(outputs, batch, batch.valid, batch.size)
+        trainer.context.parts.precision.backward(loss)
     assert reads.count == 0
     end(trainer)
 
@@ -160,11 +179,11 @@ def test_a_sick_layer_of_a_run_is_named_with_what_helps(tmp_path):
 @pytest.mark.usefixtures("_once")
 def test_it_can_be_asked_for_while_the_run_goes(tmp_path):
     trainer, events = build_trainer(config(guards={"numerics": "off"}), tmp_path)
-    trainer.mailbox.post(Command("numerics", "full"))
+    trainer.context.mailbox.post(Command("numerics", "full"))
     trainer.train()
     assert [e.mode for e in of(events, Numerics)] == ["full"]
-    trainer.lens.ask(None)
-    assert trainer.lens.mode == "off"
+    numerics(trainer).ask(None)
+    assert numerics(trainer).mode == "off"
     end(trainer)
 
 
@@ -173,15 +192,15 @@ def test_looks_keep_to_their_share_of_the_time(tmp_path, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     trainer, events = build_trainer(config(guards={"numerics": "full"}), tmp_path)
-    trainer.phase = "training"
+    trainer.context.phase = "training"
     looked = []
     for _ in range(400):
-        with trainer.lens.watching():
+        with probing(trainer):
             now[0] += 1.0
-            if hooks(trainer.model):
+            if hooks(trainer.context.model):
                 looked.append(now[0])
                 now[0] += 4.0
-        trainer.lens.tell()
+        numerics(trainer).report_due()
     assert len(looked) >= 4
     assert all(later - earlier >= 80 for earlier, later in pairwise(looked))
     assert {event.every_s for event in of(events, Numerics)} == {80.0}
@@ -198,13 +217,13 @@ def test_a_network_of_a_thousand_layers_does_not_flood_the_journal(tmp_path):
     )
     events, _ = run(tmp_path, "summary", model=deep, training={"max_steps": 4})
     (event,) = of(events, Numerics)
-    assert event.others == 3 * 1002 - LAYERS_TOLD
+    assert event.others == 3 * 1002 - LAYERS_REPORTED
     assert len(str(to_record(event))) < 16_000
 
 
 def test_the_rest_is_summed_up(tmp_path):
     model, place = network(1, Gain(1e-7))
-    look = Look(model, CPU)
+    look = Probe(model, CPU)
     with look.hooks():
         model(torch.randn(4, 3, 24, 24))
     seen = look.seen(look.rows)
@@ -219,31 +238,31 @@ def test_a_compiled_network_is_looked_at_eagerly_and_stays_compiled(tmp_path, mo
 
     def compiled(images_BCHW):
         calls.append(1)
-        return trainer.model.forward(images_BCHW)
+        return trainer.context.model.forward(images_BCHW)
 
-    trainer.model._compiled_call_impl = compiled
-    monkeypatch.setattr(trainer.parts.compiler, "active", True)
-    monkeypatch.setattr(trainer.parts.compiler, "proven", True)
+    trainer.context.model._compiled_call_impl = compiled
+    monkeypatch.setattr(trainer.context.parts.compiler, "active", True)
+    monkeypatch.setattr(trainer.context.parts.compiler, "proven", True)
     trainer.train()
     (event,) = of(events, Numerics)
     assert event.eager
     assert "forward" in {layer.part for layer in event.layers}
-    assert trainer.model._compiled_call_impl is compiled
-    assert len(calls) == trainer.step - 1 + 4  # all steps but one, and two validations of two batches
-    trainer.lens.ask("summary")
-    trainer.phase = "training"
-    with trainer.lens.watching():
+    assert trainer.context.model._compiled_call_impl is compiled
+    assert len(calls) == trainer.state.step - 1 + 4  # all steps but one, and two validations of two batches
+    numerics(trainer).ask("summary")
+    trainer.context.phase = "training"
+    with probing(trainer):
         pass
-    with trainer.lens.watching():
-        assert hooks(trainer.model) == 0
+    with probing(trainer):
+        assert hooks(trainer.context.model) == 0
     end(trainer)
 
 
 def test_nothing_is_looked_at_before_the_first_step_is_through(tmp_path):
     trainer, _ = build_trainer(config(guards={"numerics": "full"}), tmp_path)
-    assert isinstance(trainer.lens, Lens)
-    trainer.phase = "compiling"
+    assert numerics(trainer).active
+    trainer.context.phase = "compiling"
     for _ in range(3):
-        with trainer.lens.watching():
-            assert hooks(trainer.model) == 0
+        with probing(trainer):
+            assert hooks(trainer.context.model) == 0
     end(trainer)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from mptui.engine.numerics.probe import Look
+from mptui.engine.numerics.probe import Probe
 from mptui.engine.numerics.ranking import rank
 from tests.engine.numerics.networks import CPU, Gain, Gate, look_at, network
 
@@ -57,7 +57,7 @@ def test_a_network_that_has_learnt_its_data_raises_no_alarm():
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([[-0.5], [0.5]]))
     certain = torch.linspace(0, 100, 400)[:, None]  # the logarithm of how much likelier the right class is
-    look = Look(model, CPU)
+    look = Probe(model, CPU)
     with look.hooks():
         nn.functional.cross_entropy(model(certain), torch.ones(400, dtype=torch.int64)).backward()
     look.add_weights()

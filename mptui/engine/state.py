@@ -1,0 +1,122 @@
+"""The state of a run: everything that a bit-identical continuation needs, and nothing that is a setting.
+
+Settings come from the configuration, always. Random numbers need no saving: each derives from the position in
+the run (`StepSeeds`, `mptui.data.core.rng`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from mptui.engine.hooks import Hooks
+from mptui.engine.job import Job, Parts, steps_left
+from mptui.engine.optim.lr_schedule import Standing
+from mptui.engine.optim.optimizer_state import OptimizerState
+from mptui.engine.progress import Best, Cursor
+from mptui.engine.reporting.exactly_once_metrics import ExactlyOnceMetrics
+from mptui.engine.reporting.reporter import Reporter
+from mptui.events import Event
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """A part of a checkpoint, as `torch.distributed.checkpoint.stateful.Stateful` has it."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and JSON-ready values by name."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> object:
+        """Continue from what `state_dict` returned; empty where a checkpoint knows nothing of this part."""
+
+
+class TrainState:
+    """The parts of a run by name; every attribute that is `Stateful` is saved and restored under its name.
+
+    To save one more thing, make it Stateful and an attribute. Parts are restored in the order in which they
+    were set: hooks first, since a guard may have chosen other settings.
+
+    Attributes:
+        step: Optimizer steps tried so far.
+        job: What is trained, with the settings in force.
+        given: The same as it was given, without the fallbacks that guards have chosen.
+        parts: What the settings in force have built.
+        hooks: The run's hooks; the guards among them have memory.
+        model: The network.
+        metrics: Training metrics of the epoch so far, on the device.
+        once: Feeds them each sample once, however often its step is tried.
+        cursor: Position in the data.
+        best: The best validation.
+        report: Sends what the steps did to the screens, and counts steps and samples.
+        optimizer: Its tensors by the names of their parameters.
+        average: The EMA of the weights, if one is kept.
+        scaler: The loss scale.
+        schedule: Position in the learning-rate schedule.
+        compiler: Whether the run is compiled.
+    """
+
+    def __init__(self, job: Job, emit: Callable[[Event], None]) -> None:
+        self.step = 0
+        self.job = self.given = job
+        self.hooks = Hooks()
+        self.model = job.model
+        self.metrics = job.task.metrics(job.device, training=True)
+        self.once = ExactlyOnceMetrics(self.metrics)
+        self.cursor, self.best = Cursor(), Best(job.task.primary)
+        self.report = Reporter(
+            emit,
+            job.device,
+            job.config.logging.step_interval_s,
+            metrics=self.metrics,
+            host_metrics=job.task.metrics(torch.device("cpu")),
+        )
+
+    def use(self, parts: Parts) -> None:
+        """Take what the job's settings have built."""
+        self.parts = parts
+        self.optimizer = OptimizerState(self.job.config.training.optimizer, self.model, parts.optimizer)
+        self.average, self.scaler = parts.average, parts.precision
+        self.schedule = SchedulePosition(self)
+        self.compiler = parts.compiler
+        self.report.scaled = parts.precision.scaled
+
+    def stateful(self) -> list[str]:
+        """The names of the parts of a checkpoint."""
+        return [name for name, part in vars(self).items() if isinstance(part, Stateful)]
+
+    def steps_left(self) -> int:
+        """Optimizer steps ahead, if none is left out."""
+        return steps_left(self.job, self.cursor, self.step)
+
+
+class SchedulePosition:
+    """Where a run stands in its learning-rate schedule.
+
+    Args:
+        state: Of the run: the steps that are left depend on its cursor.
+    """
+
+    def __init__(self, state: TrainState) -> None:
+        self._state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rate, the position, and the schedule that it is a position in. Waits for the device."""
+        parts = self._state.parts
+        return {
+            "lr": float(parts.updater.lr),
+            "schedule": [parts.updater.position(), parts.schedule_steps],
+            "standing": asdict(parts.standing()),
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue in the schedule of the settings in force where the run stood."""
+        parts = self._state.parts
+        parts.updater.lr.fill_(state_dict["lr"])
+        if "standing" in state_dict:
+            standing = Standing(**state_dict["standing"])
+        else:  # of mptui before 0.1.0: its position and last rate say it
+            position, total = state_dict["schedule"]
+            now = parts.schedule.state()
+            standing = Standing(position, {**now, "total": total, "asked": None}, None, state_dict["lr"])
+        parts.go_on(standing, self._state.steps_left())
