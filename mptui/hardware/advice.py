@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mptui.config.merge import resolve
+from mptui.config.precisions import LOSS_SCALED
 from mptui.config.schema import PrecisionMode, TrainingConfig
 from mptui.errors import ConfigError
 from mptui.hardware.devices import Device
@@ -100,7 +101,7 @@ def _choice(
     requested: PrecisionMode, used: PrecisionMode, reason: str, warning: str | None = None
 ) -> PrecisionChoice:
     return PrecisionChoice(
-        requested=requested, used=used, reason=reason, warning=warning, grad_scaler=used == "fp16"
+        requested=requested, used=used, reason=reason, warning=warning, grad_scaler=used in LOSS_SCALED
     )
 
 

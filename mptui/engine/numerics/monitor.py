@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from mptui.config.precisions import LOSS_SCALED
 from mptui.config.schema import NumericsMode
 from mptui.engine.compile.policy import eagerly
 from mptui.engine.context import TrainContext
@@ -174,7 +175,7 @@ class NumericsMonitor(Hook):
 
     def _advise(self, event: Numerics) -> None:
         """What to do about the worst layer, each kind once a run."""
-        if event.precision != "fp16" or not event.layers or not event.layers[0].fault:
+        if event.precision not in LOSS_SCALED or not event.layers or not event.layers[0].fault:
             return
         advice = advice_on(event, event.layers[0])
         if advice.code not in self._advised:

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from mptui.config.precisions import LOSS_SCALED, SIXTEEN_BIT
 from mptui.config.schema import GradScalerConfig
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, dtype) for name, dtype in SIXTEEN_BIT.items()}
 
 
 class Precision:
@@ -133,4 +134,4 @@ class ScaledPrecision(Precision):
 
 def build_precision(name: str, device: torch.device, scaler: GradScalerConfig) -> Precision:
     """The precision called `name` ("fp32", "bf16" or "fp16") on `device`."""
-    return ScaledPrecision(device, scaler) if name == "fp16" else Precision(name, device)
+    return ScaledPrecision(device, scaler) if name in LOSS_SCALED else Precision(name, device)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mptui.config.precisions import SIXTEEN_BIT
 from mptui.config.schema import RunConfig
 from mptui.hardware.devices import Device
 
@@ -51,7 +52,7 @@ def switches(config: RunConfig, device: Device, cpus: int, precision: str) -> li
         found.append(Switch("tf32", "TF32", {"precision.tf32": False}, {"precision.tf32": True}))
     found += [
         Switch(mode, mode, {"precision.mode": "fp32"}, {"precision.mode": mode}, together=mode == precision)
-        for mode in ("fp16", "bf16")
+        for mode in SIXTEEN_BIT
         if device.native.get(mode) != "no"
     ]
     found += [

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from mptui.config.merge import resolve
+from mptui.config.precisions import LOSS_SCALED, SIXTEEN_BIT
 from mptui.errors import MptuiError
 from mptui.hardware.advice import default_workers, recommend
 from mptui.hardware.devices import Machine
@@ -16,7 +17,6 @@ from mptui.runs.planning.plan import Plan, Request, plan_run
 from mptui.runs.planning.rates import effective_words, rate_notes
 
 _AREA: Area = "configuration"
-_SIXTEEN = {"bf16", "fp16"}
 
 
 def check_configuration(
@@ -73,7 +73,7 @@ def _precision(plan: Plan) -> Iterator[Finding]:
 
 def _batch(plan: Plan) -> Iterator[Finding]:
     training, device = plan.config.training, plan.device
-    if plan.precision.used in _SIXTEEN and device.kind == "cuda" and training.batch_size % 8:
+    if plan.precision.used in SIXTEEN_BIT and device.kind == "cuda" and training.batch_size % 8:
         what = f"training.batch_size = {training.batch_size}: Tensor Cores need multiples of 8"
         yield advice(_AREA, "training.batch_size", what, f"--batch-size {-(-training.batch_size // 8) * 8}")
     if training.batch_size == 1 and plan.config.model.norm == "batch":
@@ -110,7 +110,7 @@ def _missing_of_a_compiler() -> str | None:
 
 def _guards(plan: Plan) -> Iterator[Finding]:
     config = plan.config
-    if config.guards.on_nan == "ignore" and plan.precision.used == "fp16":
+    if config.guards.on_nan == "ignore" and plan.precision.used in LOSS_SCALED:
         what = "guards.on_nan = ignore in fp16: a diverged run doesn't end"
         yield advice(_AREA, "guards.on_nan", what, "--set guards.on_nan=rollback")
     if config.guards.check_batches or config.guards.detect_anomaly:
@@ -119,7 +119,7 @@ def _guards(plan: Plan) -> Iterator[Finding]:
         yield advice(
             _AREA, "guards", what, "turn them off for a long run: another profile, or --set guards.…=false"
         )
-    if config.training.clip_grad_norm is None and plan.precision.used in _SIXTEEN:
+    if config.training.clip_grad_norm is None and plan.precision.used in SIXTEEN_BIT:
         what = "training.clip_grad_norm is not set: one bad batch can spoil the weights"
         yield advice(_AREA, "training.clip_grad_norm", what, "--set training.clip_grad_norm=1.0")
 

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import torch
 
+from mptui.config.precisions import LOSS_SCALED
 from mptui.config.schema import PrecisionMode
 from mptui.data.core.types import Dataset
 from mptui.engine.autotune.result_cache import CachedResult, facts_of
@@ -191,7 +192,7 @@ def _with_precision(plan: Plan, used: str, reason: str) -> Plan:
     if not reason:
         return plan
     mode: PrecisionMode = next(mode for mode in get_args(PrecisionMode) if mode == used)
-    choice = replace(plan.precision, used=mode, reason=reason, grad_scaler=mode == "fp16")
+    choice = replace(plan.precision, used=mode, reason=reason, grad_scaler=mode in LOSS_SCALED)
     return replace(plan, precision=choice)
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from mptui import format as fmt
+from mptui.config.precisions import SIXTEEN_BIT
 from mptui.events import Paused, PhaseChanged, Progress, Resumed, RunFinished, RunStarted
 from mptui.registry.samples import SampleKind
 from mptui.registry.tasks import TASKS
@@ -11,7 +12,6 @@ from mptui.runs.view.labels import PHASE_WORDS
 from mptui.runs.view.log_lines import Tone
 from mptui.runs.view.view_state import ViewState
 
-_LONG_NAMES = {"bf16": "bfloat16", "fp16": "float16"}
 _LOGGED_PHASES = {"scanning", "preparing", "warming_up", "compiling"}
 
 
@@ -38,8 +38,8 @@ def _start_log(event: RunStarted) -> list[tuple[str, Tone]]:
 
 def start_lines(event: RunStarted) -> list[str]:
     """Describe a run that begins, for a console."""
-    on = event.precision != "fp32"
-    precision = _LONG_NAMES[event.precision] if on else "off (float32)"
+    on = event.precision in SIXTEEN_BIT
+    precision = SIXTEEN_BIT[event.precision] if on else "off (float32)"
     speed = [
         "TF32" if event.tf32 else "",
         "channels last" if event.channels_last else "",
@@ -52,7 +52,7 @@ def start_lines(event: RunStarted) -> list[str]:
         *event.notes,
         f"Device: {event.device_name} ({event.device})",
         f"Mixed precision: {precision}: {event.precision_reason}",
-        f"✓ AMP enabled with {_LONG_NAMES[event.precision]}" if on else "",
+        f"✓ AMP enabled with {SIXTEEN_BIT[event.precision]}" if on else "",
         f"{event.model}, {event.parameters / 1e6:.1f} M parameters, {event.image_size} px, "
         f"batch {event.batch_size}{effective}" + "".join(f", {item}" for item in speed if item),
         f"{event.dataset}: {event.train_samples:,} training and {event.val_samples:,} validation images"

@@ -5,6 +5,7 @@ import math
 from textual.content import Content
 
 from mptui import format as fmt
+from mptui.config.precisions import LOSS_SCALED, SIXTEEN_BIT
 from mptui.runs.view.run_view import RunView
 from mptui.tui.widgets.bars import bar
 from mptui.tui.widgets.panel import Lines, Panel, row
@@ -49,7 +50,7 @@ def precision_words(view: RunView, ascii_only: bool) -> Content:
     """Say whether mixed precision is on: the icon in a cell of its own, words beside it."""
     if not view.precision:
         return Content(f"mp: {fmt.UNKNOWN}")
-    mixed = view.precision != "fp32"
+    mixed = view.precision in SIXTEEN_BIT
     if ascii_only:
         return Content.styled(f"mp:on  {view.precision}" if mixed else "mp:fp32", "bold")
     return Content.assemble(
@@ -61,7 +62,7 @@ def precision_line(view: RunView, ascii_only: bool) -> list[Content]:
     """Say it in parts of one line, for a small screen; what matters most comes first."""
     latest = view.latest
     parts = [precision_words(view, ascii_only)]
-    if view.precision == "fp16":
+    if view.precision in LOSS_SCALED:
         parts.append(Content(f"scale {fmt.count(latest.loss_scale if latest else None)}"))
     parts.append(Content(f"skipped {fmt.count(view.skipped_steps if latest else None)}"))
     parts.append(Content(f"grad norm {fmt.figure(latest.grad_norm if latest else None)}"))
@@ -85,7 +86,7 @@ def _speed_settings(view: RunView) -> str:
 def _loss_scale(view: RunView, width: int) -> tuple[str, Content]:
     scale = view.latest.loss_scale if view.latest else None
     if scale is None:
-        needs_none = view.precision in {"bf16", "fp32"}
+        needs_none = view.precision and view.precision not in LOSS_SCALED
         return fmt.UNKNOWN, Content.styled(f"{view.precision} needs none" if needs_none else "", "$quiet")
     power = math.log2(scale) if scale > 0 else 0.0
     moved = view.loss_scale
@@ -109,7 +110,7 @@ def _health(view: RunView) -> Content:
     seen = view.numerics
     if seen is None:
         return Content.styled(fmt.UNKNOWN, "$quiet")
-    if view.precision != "fp16":  # the same range as fp32
+    if view.precision not in LOSS_SCALED:  # the same range as fp32
         return Content.styled("✓ nothing underflows", "$text-success")
     faults = seen.others_at_fault + sum(bool(layer.fault) for layer in seen.layers)
     if faults:
