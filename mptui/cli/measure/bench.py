@@ -79,7 +79,7 @@ def bench(
     as_json: o.Json = False,
     markdown: Markdown = False,
 ) -> int:
-    """Measure the effect of each precision and speed setting on this machine.
+    """Measure the effect of each precision and speed setting.
 
     Each setting is added to the plain FP32 loop, and removed from all settings combined.
     """

@@ -95,7 +95,7 @@ def prepare(
     download: o.Download = False,
     as_json: o.Json = False,
 ) -> int:
-    """Decode a data set once, and store it resized in a few large files.
+    """Convert a data set into a few large files, resized.
 
     For disks that are slow with many files. Repeated after a stop or a kill, it continues where it stopped.
     """
