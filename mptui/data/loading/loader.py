@@ -102,46 +102,36 @@ class Loader:
         self._count, self._batch_size, self._side = len(split), batch_size, side
         self._device, self._seed, self._train = device, seed, train
         self._order = EpochOrder(len(split), batch_size, train, drop_last, seed)
-        noisy = kind is SampleKind.IMAGE
+        noisy, masks = kind is SampleKind.IMAGE, kind is SampleKind.MASK
         self._augment = train and augment and not noisy
-        self.workers, self.cached, self._on_progress = workers, cache != "off", on_progress
-        self._on_device = cache == "device"
-        self._ahead = workers * prefetch
+        self.workers, self._on_progress = workers, on_progress
+        self.cached, self._on_device = cache != "off", cache == "device"
         self._alphas = (mixup_alpha, cutmix_alpha) if train and not noisy else (0.0, 0.0)
-        self._pad_last = pad_last
+        self._ahead, self._pad_last = workers * prefetch, pad_last
         random = Geometry.for_training(kind, side, resize, crop_scale, crop_ratio)
         self._geometry = random if self._augment else Geometry.for_validation(kind, side, resize)
-        self._sizes = sizes
+        self._sizes, self._check_stop, self._channels_last = sizes, check_stop, channels_last
         self._shelf: StoredSplit | None = None
         if cache == "ram":
             room = cache_room or memory_room()
             split = self._shelf = StoredSplit(
-                split, self._geometry, masks=kind is SampleKind.MASK, room=room, on_full=on_cache_full
+                split, self._geometry, masks=masks, room=room, on_full=on_cache_full
             )
-        self._check_stop = check_stop
         self._pool = self._new_pool(workers)
         self._bad = BadSamples(len(split), bad_budget, on_bad)
-        self._source = SampleSource(
-            split,
-            self._pool,
-            self._bad,
-            self._geometry,
-            masks=kind is SampleKind.MASK,
-            classes=num_classes,
-            seed=seed,
-            whole=self._on_device and self._augment,
-        )
-        self._channels_last = channels_last
+        whole = self._on_device and self._augment
+        source = partial(SampleSource, masks=masks, classes=num_classes, seed=seed, whole=whole)
+        self._source = source(split, self._pool, self._bad, self._geometry)
         mean, std = (HALF, HALF) if noisy else (IMAGENET_MEAN, IMAGENET_STD)
         self._finish = Finish(side, device, channels_last=channels_last, mean=mean, std=std)
-        self._noiser = (
-            Noiser(seed, device, channels_last=channels_last, train=train, mirror=train and augment)
-            if noisy
-            else None
-        )
+        self._noiser = self._new_noiser(mirror=train and augment) if noisy else None
         self._transfer = Transfer(device, self._pool.arena)
         self._stream: Prefetcher | None = None
         self._resident: Resident | WholeImages | None = None
+
+    def _new_noiser(self, *, mirror: bool) -> Noiser:
+        layout = self._channels_last
+        return Noiser(self._seed, self._device, channels_last=layout, train=self._train, mirror=mirror)
 
     def __enter__(self) -> "Loader":
         return self
