@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mptui.data.formats.layout import detect_kind
+from mptui.data.formats.known_formats import recognize
 from mptui.errors import DataError
 from tests.data.images import class_folders, photo
 
@@ -107,7 +107,7 @@ def test_a_killed_call_goes_on_where_it_was(prepare, data, undisturbed, tmp_path
     there = {path: path.stat().st_ino for path in (tmp_path / "out").glob("samples-*.tar")}
     if death != "before the notes are removed":
         with pytest.raises(DataError, match="not complete"):
-            detect_kind(str(tmp_path / "out"))
+            recognize(str(tmp_path / "out"))
     again = prepare(data, "--image-size", 32, "--out", "out", "--json")
     assert again.returncode == 0, again.stderr
     assert contents(tmp_path / "out") == contents(undisturbed)

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from mptui.data.formats.image_folder import find_classes, find_pairs
-from mptui.data.formats.layout import detect_kind, natural_key, subfolders
+from mptui.data.formats.known_formats import recognize
+from mptui.data.formats.layout import natural_key, subfolders
 from mptui.data.formats.splits import PathTable, split_by_class
 from mptui.errors import DataError
 from mptui.registry.samples import SampleKind
@@ -126,19 +127,19 @@ def test_what_a_folder_is_for(tmp_path):
     class_folders(tmp_path / "halves", {"train/cat": 1, "train/dog": 1})
     pairs(tmp_path / "pairs", [stripes(0, 1)])
     pairs(tmp_path / "both" / "train", [stripes(0, 1)])
-    kinds = [detect_kind(str(tmp_path / name)) for name in ("classes", "halves", "pairs", "both")]
+    kinds = [recognize(str(tmp_path / name))[1] for name in ("classes", "halves", "pairs", "both")]
     assert kinds == [SampleKind.CLASS, SampleKind.CLASS, SampleKind.MASK, SampleKind.MASK]
 
 
 def test_what_is_no_set_says_what_was_looked_for_and_found(tmp_path):
     with pytest.raises(DataError, match="no such folder"):
-        detect_kind(str(tmp_path / "missing"))
+        recognize(str(tmp_path / "missing"))
     (tmp_path / "set.zip").write_text("x")
     with pytest.raises(DataError, match="not a folder"):
-        detect_kind(str(tmp_path / "set.zip"))
+        recognize(str(tmp_path / "set.zip"))
     (tmp_path / "docs").mkdir()
     with pytest.raises(DataError) as caught:
-        detect_kind(str(tmp_path))
+        recognize(str(tmp_path))
     assert "DATA/train/cat/1.jpg" in caught.value.message
     assert "docs/, set.zip" in caught.value.message
     class_folders(tmp_path, {"wrapper/cat": 1})

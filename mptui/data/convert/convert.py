@@ -18,7 +18,7 @@ from mptui.data.convert.shard_writer import Shard, ShardWriter, finished_shard, 
 from mptui.data.convert.shrink import Settings, Small, shrinking
 from mptui.data.core.read_errors import machine_fault
 from mptui.data.formats.assemble import mask_coding, within_budget
-from mptui.data.formats.image_folder import Found
+from mptui.data.formats.folder_format import Found
 from mptui.data.formats.sharded import (
     BEGUN,
     FORMAT,

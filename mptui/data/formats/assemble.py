@@ -7,7 +7,8 @@ import numpy as np
 from mptui.config.schema import DataConfig
 from mptui.data.core.types import Dataset, Problem, Sides
 from mptui.data.decode.mask import MaskCoding
-from mptui.data.formats.image_folder import Found, some
+from mptui.data.formats.folder_format import Found
+from mptui.data.formats.image_folder import some
 from mptui.data.formats.mask_classes import class_pixels, find_coding, unknown_code
 from mptui.data.formats.sharded import ShardIndex
 from mptui.data.formats.splits import FileSplit, Labels, MaskedSplit, Rows, split_by_class

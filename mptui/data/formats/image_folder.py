@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from mptui.data.core.types import Problem
-from mptui.data.decode.mask import MaskCoding
+from mptui.data.formats.folder_format import Found
 from mptui.data.formats.layout import (
-    EXAMPLES,
+    CLASS_FOLDERS,
+    IMAGES_AND_MASKS,
     check_folder,
     find_halves,
     has_images,
@@ -22,7 +23,7 @@ from mptui.data.formats.layout import (
     walk_images,
 )
 from mptui.data.formats.mask_classes import CLASS_FILE
-from mptui.data.formats.splits import Labels, PathTable
+from mptui.data.formats.splits import PathTable
 from mptui.errors import DataError
 from mptui.text import clean_name
 
@@ -32,25 +33,6 @@ _MASK_SUFFIXES = tuple(
     for separator in "_-."
     for word in ("mask", "masks", "label", "labels", "gt", "seg", "segmentation", "annotation")
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The samples of a set, before any is opened: rows of the training folder first, then of validation."""
-
-    images: Sequence[str]
-    train_rows: int
-    """How many rows belong to training; all of them where the set has no validation folder."""
-    classes: tuple[str, ...] = ()
-    labels: Labels | None = None
-    """The class of each row; None where there are masks."""
-    masks: Sequence[str] | None = None
-    coding: MaskCoding | None = None
-    """How the masks are coded, where that is known beforehand."""
-    class_file: Path | None = None
-    unpaired: tuple[Problem, ...] = ()
-    """Images that have no mask."""
-    warnings: tuple[str, ...] = ()
 
 
 def find_classes(path: str) -> Found:
@@ -163,7 +145,7 @@ def _check_classes(path: str, classes: tuple[str, ...], val: dict[str, PathTable
             else "no class folders with images"
         )
         raise DataError(
-            f"{clean_name(path)}: {what}\n{EXAMPLES}",
+            f"{clean_name(path)}: {what}\n  layout: {CLASS_FOLDERS}",
             hint="Give --data the folder whose subfolders are the classes.",
         )
     unknown = [name for name in val if name not in classes]
@@ -178,7 +160,7 @@ def _pairs_of(path: str) -> _Pairs:
     folders = image_and_mask_folders(path)
     if folders is None:
         raise DataError(
-            f"{clean_name(path)}: needs a folder of images and one of masks\n{EXAMPLES}",
+            f"{clean_name(path)}: needs a folder of images and one of masks\n  layout: {IMAGES_AND_MASKS}",
             hint="Give it both, side by side.",
         )
     image_folder, mask_folder = folders

@@ -9,9 +9,7 @@ from itertools import islice
 
 from mptui.data.core.types import BadSampleError
 from mptui.data.decode.image import EXTENSIONS, opened
-from mptui.data.formats.sharded import is_prepared, kind_of_prepared
 from mptui.errors import DataError
-from mptui.registry.samples import SampleKind
 from mptui.text import clean_name
 
 TRAIN_NAMES = ("train", "training")
@@ -20,11 +18,8 @@ TEST_NAMES = ("test", "testing")
 IMAGE_NAMES = ("images", "imgs", "image", "img")
 MASK_NAMES = ("masks", "mask", "labels", "label", "annotations", "annotation")
 
-EXAMPLES = (
-    "  class folders:     DATA/train/cat/1.jpg and DATA/val/cat/2.jpg, or DATA/cat/1.jpg\n"
-    "  images and masks:  DATA/images/1.jpg and DATA/masks/1.png, or both under DATA/train and DATA/val\n"
-    "  images alone:      DATA/1.jpg, for --model diffusion_unet, which takes class folders too"
-)
+CLASS_FOLDERS = "DATA/train/cat/1.jpg and DATA/val/cat/2.jpg, or DATA/cat/1.jpg"
+IMAGES_AND_MASKS = "DATA/images/1.jpg and DATA/masks/1.png, or both under DATA/train and DATA/val"
 _NOT_DATA = frozenset({"__MACOSX", "@eaDir"})
 
 
@@ -91,29 +86,6 @@ def image_and_mask_folders(path: str) -> tuple[str, str] | None:
     inside = subfolders(path)
     images, masks = _first(inside, IMAGE_NAMES), _first(inside, MASK_NAMES)
     return (images, masks) if images is not None and masks is not None else None
-
-
-def detect_kind(path: str) -> SampleKind:
-    """Recognize the layout of a folder: what its samples have.
-
-    Raises:
-        DataError: It is none of them, or can't be read; the message says what was looked for and found.
-    """
-    check_folder(path)
-    if is_prepared(path):
-        return kind_of_prepared(path)
-    if has_images_and_masks(find_halves(path, has_images_and_masks).train):
-        return SampleKind.MASK
-    train = find_halves(path, has_subfolders).train
-    if any(has_images(folder) for folder in subfolders(train).values()):
-        return SampleKind.CLASS
-    if has_images(train):
-        return SampleKind.IMAGE
-    raise DataError(
-        f"{clean_name(path)}: neither class folders, nor images and masks, nor images\n{EXAMPLES}\n"
-        f"  found: {_found(train)}",
-        hint="Give --data the folder that has one of these layouts.",
-    )
 
 
 def subfolders(path: str) -> dict[str, str]:
@@ -206,6 +178,8 @@ def _entries(path: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(path) as entries:
             return [e for e in entries if not e.name.startswith(".") and e.name not in _NOT_DATA]
+    except NotADirectoryError:
+        return []
     except OSError as error:
         raise _unreadable(path, error) from error
 
@@ -221,7 +195,8 @@ def _first(folders: dict[str, str], names: tuple[str, ...]) -> str | None:
     return next((by_name[name] for name in names if name in by_name), None)
 
 
-def _found(path: str) -> str:
+def contents(path: str) -> str:
+    """Name the first entries of a folder, for a message."""
     names = sorted((clean_name(e.name) + "/" * _leads_to(e.is_dir) for e in _entries(path)), key=natural_key)
     shown = ", ".join(islice(names, 8))
     return f"{shown}, … ({len(names)} in all)" if len(names) > 8 else shown or "nothing"

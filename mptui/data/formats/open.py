@@ -9,9 +9,9 @@ from pathlib import Path
 from mptui.config.schema import DataConfig
 from mptui.data.core.types import Dataset
 from mptui.data.formats.assemble import assemble, assemble_prepared
-from mptui.data.formats.image_folder import Found, find_classes, find_images, find_pairs
-from mptui.data.formats.layout import detect_kind
-from mptui.data.formats.sharded import is_prepared, open_prepared
+from mptui.data.formats.folder_format import Found
+from mptui.data.formats.known_formats import recognize
+from mptui.data.formats.sharded import ShardIndex
 from mptui.data.formats.synthetic import DEFAULT_SAMPLES, shapes
 from mptui.data.formats.torchvision_sets import NAMED, fetched, open_arrays, open_files
 from mptui.data.scan.scan import OnProgress, ShouldStop
@@ -74,14 +74,15 @@ def open_dataset(
         DiskError: A set has no room in the cache folder.
         ScanCancelledError: `should_stop` said so.
     """
-    check_data(data, kind)
     if data.name is None and data.path is not None:
         folder = str(expanded(data.path))
-        if is_prepared(folder):
-            dataset = assemble_prepared(open_prepared(folder), data, side, seed)
+        found = _find(data.path, folder, kind)[1]
+        if isinstance(found, ShardIndex):
+            dataset = assemble_prepared(found, data, side, seed)
         else:
-            dataset = assemble(*_found(folder, kind), data, seed, on_progress, should_stop)
+            dataset = assemble(_title(folder), found, data, seed, on_progress, should_stop)
     else:
+        check_data(data, kind)
         dataset = _open_named(data, data.name or BUILT_IN, kind, side, seed, on_progress, should_stop)
     for warning in dataset.warnings:
         on_warning(warning)
@@ -102,14 +103,16 @@ def files_of(
         ConfigError: The set is no set of files.
         DataError: It is missing, or not whole.
     """
-    what, kinds = _kinds(data)
-    if kind is not None and not _serves(kinds, kind):
-        raise _wrong_kind(what, kinds, kind)
     if data.name is None and data.path is not None:
         folder = os.path.abspath(expanded(data.path))  # noqa: PTH100 - links stay what they are
-        title, found = _found(folder, kind or kinds[0])
-        return title, kind or kinds[0], found
-    name, chosen = data.name or BUILT_IN, _as_labelled(kind or kinds[0])
+        chosen, found = _find(data.path, folder, kind)
+        if isinstance(found, ShardIndex):
+            raise ConfigError(f"{data.path} is a prepared set already", hint=f"mptui run --data {data.path}")
+        return _title(folder), chosen, found
+    name, kinds = _kinds(data)
+    if kind is not None and not _serves(kinds, kind):
+        raise _wrong_kind(name, kinds, kind)
+    chosen = _as_labelled(kind or kinds[0])
     if name == BUILT_IN or NAMED[name].files is None:
         raise ConfigError(
             f"{name} is no set of image files: there is nothing to prepare", hint=f"mptui run --data {name}"
@@ -120,9 +123,18 @@ def files_of(
     return name, chosen, open_files(name, root, chosen)
 
 
-def _found(folder: str, kind: SampleKind) -> tuple[str, Found]:
-    find = {SampleKind.MASK: find_pairs, SampleKind.IMAGE: find_images}.get(kind, find_classes)
-    return clean_name(Path(folder).resolve().name), find(folder)
+def _find(what: str, folder: str, kind: SampleKind | None) -> tuple[SampleKind, Found | ShardIndex]:
+    """List the samples of a folder as those of `kind`; None: as those that it has."""
+    known, recognized = recognize(folder)
+    kind = kind or recognized
+    if not _serves((recognized,), kind):
+        raise _wrong_kind(what, (recognized,), kind)
+    return kind, known.find(folder, kind)
+
+
+def _title(path: str) -> str:
+    """What to call a dataset that has no name: its folder or file."""
+    return clean_name(Path(path).resolve().name)
 
 
 def _open_named(
@@ -148,7 +160,7 @@ def _open_named(
 def _kinds(data: DataConfig) -> tuple[str, tuple[SampleKind, ...]]:
     """What to call a set in a message, and the kinds of samples that it serves."""
     if data.name is None and data.path is not None:
-        return data.path, (detect_kind(str(expanded(data.path))),)
+        return data.path, (recognize(str(expanded(data.path)))[1],)
     name = data.name or BUILT_IN
     if name == BUILT_IN:
         return name, (SampleKind.CLASS, SampleKind.MASK)

@@ -20,7 +20,7 @@ import numpy as np
 
 from mptui.data.core.types import Dataset
 from mptui.data.decode.mask import MaskCoding
-from mptui.data.formats.image_folder import Found
+from mptui.data.formats.folder_format import Found
 from mptui.data.formats.splits import ArraySplit, PathTable
 from mptui.data.scan.process_pool import ScanCancelledError
 from mptui.data.scan.scan import ShouldStop
