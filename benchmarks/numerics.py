@@ -20,7 +20,7 @@ from mptui.config.schema import ModelConfig
 from mptui.engine.numerics.monitor import EVERY_S, SAMPLED
 from mptui.engine.numerics.probe import Probe
 from mptui.engine.numerics.ranking import rank
-from mptui.engine.numerics.tally import Reading
+from mptui.engine.reporting.late_reads import HostCopy
 from mptui.events import NUMERICS_BUDGET
 from mptui.models.zoo import build
 
@@ -55,7 +55,7 @@ class Steps:
             torch.autograd.backward(loss)
         if look is not None:
             look.add_weights()
-            (rows,) = Reading([look.rows])
+            (rows,) = HostCopy([look.rows])
             self._synchronize()
             rank(look.seen(rows), None)
         self.model.zero_grad(set_to_none=True)

@@ -8,7 +8,6 @@ Off, it costs nothing.
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -19,7 +18,7 @@ from mptui.engine.context import TrainContext
 from mptui.engine.hooks import Hook
 from mptui.engine.numerics.probe import Probe
 from mptui.engine.numerics.ranking import rank
-from mptui.engine.numerics.tally import Reading
+from mptui.engine.reporting.late_reads import HostCopy, Moment
 from mptui.events import NUMERICS_BUDGET, Advice, Numerics, NumericsLayer
 
 LAYERS_REPORTED = 12
@@ -34,25 +33,16 @@ class Span:
     """The time of some work, measured where it is done: read it when the device is through."""
 
     def __init__(self, device: torch.device) -> None:
-        self._cuda = device.type == "cuda"
-        self._from, self._to = self._now(), self._now()
+        self._device = device
+        self._from = self._to = Moment(device)
 
     def end(self) -> None:
         """The work is over."""
-        self._to = self._now()
+        self._to = Moment(self._device)
 
     def seconds(self) -> float:
         """How long it took."""
-        if self._cuda:
-            return float(self._from.elapsed_time(self._to)) / 1e3
-        return float(self._to - self._from)
-
-    def _now(self) -> Any:  # noqa: ANN401 - seconds, or an event of the device
-        if not self._cuda:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        return event
+        return self._to.seconds_since(self._from)
 
 
 @dataclass(slots=True)
@@ -60,7 +50,7 @@ class _UnderWay:
     """A probe whose counts are on their way to the host."""
 
     probe: Probe
-    reading: Reading
+    reading: HostCopy
     step: int
     precision: str
     mode: NumericsMode
@@ -128,7 +118,7 @@ class NumericsMonitor(Hook):
         context, mode = self._context, self.mode
         probe.add_weights()
         scale = context.parts.precision.loss_scale()
-        reading = Reading([probe.rows] if scale is None else [probe.rows, scale])
+        reading = HostCopy([probe.rows] if scale is None else [probe.rows, scale])
         span.end()
         eager = context.parts.compiler.active and mode == "full"
         step, precision = context.state.step + 1, context.job.precision

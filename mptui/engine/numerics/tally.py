@@ -6,8 +6,6 @@ it under any loss scale that is a power of two, is the same for all values of a 
 bfloat16 are values of float32 too.
 """
 
-from collections.abc import Iterator
-
 import torch
 
 BINS = 1024
@@ -84,34 +82,3 @@ def _count(counts: torch.Tensor, bins: torch.Tensor) -> None:
     lanes = torch.arange(len(bins), device=bins.device) % _SPREAD * BINS
     rows.view(-1).scatter_add_(0, lanes + bins, one.expand(bins.shape))
     counts += rows.sum(dim=0)
-
-
-class Reading:
-    """Tensors of one look on their way to the host, and whether they have arrived.
-
-    Args:
-        tensors: On the device; copies are made in the order of its stream.
-    """
-
-    def __init__(self, tensors: list[torch.Tensor]) -> None:
-        cuda = bool(tensors) and tensors[0].is_cuda
-        self._host = [_to_host(tensor, pinned=cuda) for tensor in tensors]
-        self._ready: torch.cuda.Event | None = None
-        if cuda:
-            self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._ready.record()
-
-    @property
-    def arrived(self) -> bool:
-        """Whether they can be read without waiting."""
-        return self._ready is None or bool(self._ready.query())  # type: ignore[no-untyped-call]
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        return iter(self._host)
-
-
-def _to_host(tensor: torch.Tensor, *, pinned: bool) -> torch.Tensor:
-    if not pinned:
-        return tensor.to("cpu", copy=True)
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    return host.copy_(tensor, non_blocking=True)

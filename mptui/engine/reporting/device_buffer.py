@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from mptui.engine.reporting.late_reads import HostCopy
+
 COLUMNS = ("loss", "grad_norm", "refused", "loss_scale", "lr")
 CAPACITY = 4096
 
@@ -40,14 +42,6 @@ class Arrived:
     sums: dict[str, torch.Tensor]
 
 
-@dataclass(slots=True)
-class _Pending:
-    rows: torch.Tensor
-    sums: dict[str, torch.Tensor]
-    about: list[About]
-    ready: torch.cuda.Event | None
-
-
 class Meter:
     """The ring, and the rows under way. Rows come out in order, each once."""
 
@@ -56,8 +50,7 @@ class Meter:
         self._row = list(self._ring.unbind(0))
         self._about: list[About] = []
         self._start = 0
-        self._pending: deque[_Pending] = deque()
-        self._cuda = device.type == "cuda"
+        self._pending: deque[tuple[list[About], list[str], HostCopy]] = deque()
 
     def write(self, values: tuple[torch.Tensor, ...], about: About) -> None:
         """Note a step.
@@ -80,38 +73,26 @@ class Meter:
         if not self._about:
             return
         end = self._start + len(self._about)
-        rows = self._to_host(self._ring[self._start : end])
-        on_host = {name: self._to_host(t) for name, t in sums.items()}
-        ready = None
-        if self._cuda:
-            ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            ready.record()
-        self._pending.append(_Pending(rows, on_host, self._about, ready))
+        copy = HostCopy([self._ring[self._start : end], *sums.values()])
+        self._pending.append((self._about, list(sums), copy))
         self._about = []
         # the ring starts over once it is full: the stream orders those writes after the copies
         self._start = 0 if end >= CAPACITY else end
-
-    def _to_host(self, tensor: torch.Tensor) -> torch.Tensor:
-        if not self._cuda:
-            return tensor.to("cpu", copy=True)
-        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        return host.copy_(tensor, non_blocking=True)
 
     def read(self, *, wait: bool = False) -> list[Arrived]:
         """What has arrived; with `wait`, all that was sent."""
         arrived: list[Arrived] = []
         while self._pending:
-            pending = self._pending[0]
-            if pending.ready is not None and not pending.ready.query():  # type: ignore[no-untyped-call]
+            about, names, copy = self._pending[0]
+            if not copy.arrived:
                 if not wait:
                     break
-                pending.ready.synchronize()
+                copy.wait()
             self._pending.popleft()
-            rows = [
-                StepRow(*about, loss, norm, refused > 0, scale, lr)
-                for about, (loss, norm, refused, scale, lr) in zip(
-                    pending.about, pending.rows.tolist(), strict=True
-                )
+            rows, *sums = copy
+            steps = [
+                StepRow(*of, loss, norm, refused > 0, scale, lr)
+                for of, (loss, norm, refused, scale, lr) in zip(about, rows.tolist(), strict=True)
             ]
-            arrived.append(Arrived(rows, pending.sums))
+            arrived.append(Arrived(steps, dict(zip(names, sums, strict=True))))
         return arrived

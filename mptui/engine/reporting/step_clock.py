@@ -4,10 +4,11 @@ The others pay one comparison a part. On CUDA the parts lie between events that 
 the device has long passed them: nothing waits for it.
 """
 
-import time
 from dataclasses import dataclass
 
 import torch
+
+from mptui.engine.reporting.late_reads import Moment
 
 PARTS = ("copy", "forward", "backward", "optimizer", "other")
 """copy: a batch on its way to the device, and made ready there; other: metrics, seeds and notes."""
@@ -29,8 +30,7 @@ class _Mark:
     """The end of a part."""
 
     part: str
-    time: float
-    event: torch.cuda.Event | None
+    moment: Moment
 
 
 class StepClock:
@@ -41,7 +41,7 @@ class StepClock:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._cuda = device.type == "cuda"
+        self._device = device
         self._armed = True
         self._measuring = False
         self._marks: list[_Mark] = []
@@ -62,7 +62,7 @@ class StepClock:
     def mark(self, part: str) -> None:
         """The work since the last mark was `part`."""
         if self._measuring:
-            self._marks.append(_Mark(part, time.perf_counter(), self._record()))
+            self._marks.append(_Mark(part, Moment(self._device)))
 
     def end(self) -> None:
         """The step is over; what came after the last mark was `other`."""
@@ -70,32 +70,18 @@ class StepClock:
             return
         self.mark("other")
         self._measuring, self._under_way = False, True
-        computed = next((m.event for m in reversed(self._marks) if m.part == "backward"), None)
+        computed = next((m.moment for m in reversed(self._marks) if m.part == "backward"), None)
         # still at work on the backward pass: it has more to do. Done with it by now: it waits for the host
-        self._starved = None if computed is None else computed.query()  # type: ignore[no-untyped-call]
+        self._starved = None if computed is None else computed.passed
 
     def read(self) -> StepSplit | None:
         """The step measured last, once; None where there is none, or the device has not finished it."""
         if not self._under_way:
             return None
-        last = self._marks[-1].event
-        if last is not None and not last.query():  # type: ignore[no-untyped-call]
+        if self._marks[-1].moment.passed is False:
             return None
         self._under_way = False
         seconds = dict.fromkeys(PARTS, 0.0)
         for before, mark in zip(self._marks, self._marks[1:], strict=False):
-            seconds[mark.part] += _between(before, mark)
+            seconds[mark.part] += mark.moment.seconds_since(before.moment)
         return StepSplit(seconds, self._starved)
-
-    def _record(self) -> torch.cuda.Event | None:
-        if not self._cuda:
-            return None
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        return event
-
-
-def _between(first: _Mark, second: _Mark) -> float:
-    if first.event is None or second.event is None:
-        return second.time - first.time
-    return float(first.event.elapsed_time(second.event)) / 1e3

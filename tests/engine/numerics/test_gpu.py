@@ -5,7 +5,7 @@ import torch
 
 from mptui.engine.numerics import tally
 from mptui.engine.numerics.probe import Probe
-from mptui.engine.numerics.tally import Reading
+from mptui.engine.reporting.late_reads import HostCopy
 from tests.engine.numerics.networks import network
 from tests.engine.numerics.test_tally import values
 
@@ -39,7 +39,7 @@ def test_two_hundred_steps_are_looked_at_without_a_sync():
                 loss = torch.nn.functional.cross_entropy(model(images_BCHW), labels)
             scaler.scale(loss).backward()
             look.add_weights()
-            reading = Reading([look.rows, loss.detach()])
+            reading = HostCopy([look.rows, loss.detach()])
             model.zero_grad(set_to_none=True)
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -1,0 +1,68 @@
+"""Values and times of the device that are read late, so that nothing waits for it.
+
+Copies to pinned host memory and CUDA events are made in the order of the device's stream; a later look tells
+whether the device has passed them. On a CPU both are there at once.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+
+import torch
+
+
+class HostCopy:
+    """Tensors on their way to the host.
+
+    Args:
+        tensors: All on one device.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        cuda = bool(tensors) and tensors[0].is_cuda
+        self._host = [_to_host(tensor, pinned=cuda) for tensor in tensors]
+        self._ready: torch.cuda.Event | None = None
+        if cuda:
+            self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._ready.record()
+
+    @property
+    def arrived(self) -> bool:
+        """Whether they can be read without waiting."""
+        return self._ready is None or bool(self._ready.query())  # type: ignore[no-untyped-call]
+
+    def wait(self) -> None:
+        """Wait until they can be read."""
+        if self._ready is not None:
+            self._ready.synchronize()
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(self._host)
+
+
+class Moment:
+    """A point in the work of a device: on CUDA when the device passes it, else when it was made."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._time = time.perf_counter()
+        self._event: torch.cuda.Event | None = None
+        if device.type == "cuda":
+            self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            self._event.record()
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether the device has come to it; None where host and device are one."""
+        return None if self._event is None else bool(self._event.query())  # type: ignore[no-untyped-call]
+
+    def seconds_since(self, earlier: "Moment") -> float:
+        """Seconds from another moment, once the device has passed both."""
+        if self._event is None or earlier._event is None:
+            return self._time - earlier._time
+        return float(earlier._event.elapsed_time(self._event)) / 1e3
+
+
+def _to_host(tensor: torch.Tensor, *, pinned: bool) -> torch.Tensor:
+    if not pinned:
+        return tensor.to("cpu", copy=True)
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)
