@@ -95,7 +95,7 @@ def test_a_prepared_set_is_looked_at(prepare, undisturbed):
     looked = prepare(undisturbed, "--json")
     document = json.loads(looked.stdout)
     assert (looked.returncode, document["samples"], document["shards"]) == (0, 42, 6)
-    assert "and whole" in looked.stderr
+    assert "complete" in looked.stderr
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from mptui.config.schema import DataConfig
 from mptui.data.convert.convert import ConversionRequest, prepare_set
 from mptui.data.core.types import Pixels, Split
 from mptui.data.formats.open import files_of, open_dataset
+from mptui.data.loading import whole_images
 from mptui.data.loading.loader import Loader
-from mptui.data.transforms import whole
 from mptui.data.transforms.color_mixup import IMAGENET_MEAN, IMAGENET_STD
 from mptui.data.transforms.crop import default_resize
 from mptui.registry.samples import SampleKind
@@ -57,7 +57,7 @@ def prepared(folder: Path, out: Path, side: int, quality: int) -> Path:
 def as_on_a_gpu() -> Iterator[None]:
     """Views of whole images are cut by the products that a GPU takes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whole, "_cut_by_opencv", whole.cut_by_products)
+        patch.setattr(whole_images, "_cut_by_opencv", whole_images.cut_by_products)
         yield
 
 

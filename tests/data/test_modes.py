@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from mptui.data.core.types import Decoded
-from mptui.data.transforms.whole import Views, WholeImages, cut, cut_by_products
+from mptui.data.loading.whole_images import Views, WholeImages, cut, cut_by_products
 from mptui.registry.samples import SampleKind
 from tests.data.images import pairs, save_oriented
 from tests.data.loaders import loader

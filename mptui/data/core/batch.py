@@ -5,6 +5,7 @@ Shapes: B samples, H and W pixels, K classes.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -91,3 +92,10 @@ class Window:
 
     def __iter__(self) -> Iterator[Batch]:
         return map(self.load, range(self.batches))
+
+
+def to_device(values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
+    """Copy a small array to `device` for the current stream. On CUDA the host does not wait."""
+    tensor = torch.from_numpy(values)
+    # from pageable memory the driver may wait for everything that is queued on the stream
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

@@ -15,6 +15,7 @@ from PIL import Image
 
 from mptui.data.core.types import BadSampleError, Decoded, Mask
 from mptui.data.decode.image import load_upright, opened, turned, upright_rgb
+from mptui.data.transforms.resample import resized_mask
 
 MAX_CODES = 256
 MAX_CLASSES = 32_767
@@ -192,15 +193,6 @@ def _colours(mask: Image.Image) -> npt.NDArray[np.int32]:
     rgb_HW3 = np.asarray(mask.convert("RGB")).astype(np.int32)
     codes_HW: npt.NDArray[np.int32] = rgb_HW3 @ np.array([0x010000, 0x000100, 1], np.int32)
     return codes_HW
-
-
-def resized_mask(mask_HW: Mask, height: int, width: int) -> Mask:
-    """Take the nearest pixel of the mask for each of `height` x `width` pixels."""
-    if mask_HW.shape == (height, width):
-        return mask_HW
-    rows = (np.arange(height) + 0.5) * (mask_HW.shape[0] / height)
-    columns = (np.arange(width) + 0.5) * (mask_HW.shape[1] / width)
-    return mask_HW[np.ix_(rows.astype(np.intp), columns.astype(np.intp))]
 
 
 def _same_shape(a: Size, b: Size) -> bool:

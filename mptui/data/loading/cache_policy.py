@@ -13,8 +13,8 @@ import torch
 
 from mptui.data.core.types import Dataset, Sides
 from mptui.data.loading.ram_cache import stored_bytes
+from mptui.data.loading.whole_images import device_bytes
 from mptui.data.transforms.crop import Geometry
-from mptui.data.transforms.whole import device_bytes
 from mptui.hardware.host import host_memory
 from mptui.registry.samples import SampleKind
 

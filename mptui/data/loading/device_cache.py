@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mptui.data.loading.device_copy import Transfer, sent
+from mptui.data.core.batch import to_device
+from mptui.data.loading.device_copy import Transfer
 from mptui.data.loading.prefetcher import Prefetcher, SampleSource
 from mptui.data.transforms.color_mixup import Finish
 
@@ -52,7 +53,7 @@ class Pass:
     def __init__(self, resident: Resident, order: npt.NDArray[np.int64]) -> None:
         self.resident, self.indices = resident, resident.indices[order]
         self._valid_counts = resident.valid_counts[order]
-        self._rows = sent(order, resident.pixels.device)
+        self._rows = to_device(order, resident.pixels.device)
 
     def valid(self, first: int, last: int) -> int:
         """How many valid items the samples at positions `first` to `last` have."""

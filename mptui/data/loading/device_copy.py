@@ -5,7 +5,7 @@ Shapes: B samples, H and W pixels.
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +13,6 @@ import torch
 
 from mptui.data.loading.prefetcher import HostBatch
 from mptui.data.loading.shared_memory import Arena
-
-
-def sent(values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    """A small array on `device`, for use on the current stream; on CUDA the host waits for nothing."""
-    tensor = torch.from_numpy(values)
-    # from pageable memory the driver may wait for all that the stream has still to do
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 class _Moved(NamedTuple):

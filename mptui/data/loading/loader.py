@@ -17,19 +17,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mptui.data.core.batch import Batch, Window
+from mptui.data.core.batch import Batch, Window, to_device
 from mptui.data.core.types import Problem, Sides, Split
 from mptui.data.loading.cache_policy import CacheMode, memory_room
 from mptui.data.loading.device_cache import Pass, Resident, load
-from mptui.data.loading.device_copy import Transfer, sent
+from mptui.data.loading.device_copy import Transfer
 from mptui.data.loading.prefetcher import BadSamples, HostBatch, Prefetcher, SampleSource
 from mptui.data.loading.ram_cache import StoredSplit
 from mptui.data.loading.sampler import EpochOrder
+from mptui.data.loading.whole_images import WholeImages, WholePass, load_whole
 from mptui.data.loading.worker_pool import Pool
 from mptui.data.transforms.color_mixup import HALF, IMAGENET_MEAN, IMAGENET_STD, Finish, colours, mix
 from mptui.data.transforms.crop import CROP_RATIO, Geometry
 from mptui.data.transforms.diffusion_noise import Noiser
-from mptui.data.transforms.whole import WholeImages, WholePass, load_whole
 from mptui.registry.samples import SampleKind
 
 
@@ -301,7 +301,7 @@ class Loader:
             if coming is not None:
                 self._transfer.start(coming)
         if self._augment:
-            colour = sent(colours(self._seed, epoch, batch.indices), self._device)
+            colour = to_device(colours(self._seed, epoch, batch.indices), self._device)
             images = self._finish.coloured(pixels, colour)
         else:
             images = self._finish.plain(pixels)

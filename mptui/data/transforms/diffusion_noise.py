@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mptui.data.core.batch import to_device
 from mptui.data.core.rng import STEP, RandomStream, keys, uniforms
-from mptui.data.loading.device_copy import sent
 
 TIMESTEPS = 1000
 """T; timestep 0 is the least noisy one."""
@@ -79,7 +79,7 @@ class Noiser:
                 uniforms(RandomStream.GEOMETRY, self._seed, epoch, indices, 1)[:, 0] < 0.5,
             ]
         )
-        keys_B, timesteps_B, mirrored_B = sent(drawn, images_BCHW.device)
+        keys_B, timesteps_B, mirrored_B = to_device(drawn, images_BCHW.device)
         if self._mirror:
             images_BCHW = torch.where(mirrored_B.view(B, 1, 1, 1) == 1, images_BCHW.flip(3), images_BCHW)
         # by pixel, so that the layout in memory changes nothing

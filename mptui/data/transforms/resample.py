@@ -20,7 +20,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from mptui.data.core.types import Pixels
+from mptui.data.core.types import Mask, Pixels
 
 # Workers are many; each has one thread.
 cv2.setNumThreads(1)
@@ -43,6 +43,15 @@ def resampled(image_HW3: npt.NDArray[np.uint8], width: int, height: int) -> Pixe
             smooth = cv2.sepFilter2D(image_HW3, -1, along_x, along_y, borderType=cv2.BORDER_REPLICATE)
             image_HW3 = _pixels(smooth)
     return _pixels(cv2.resize(image_HW3, (width, height), interpolation=cv2.INTER_LINEAR))
+
+
+def resized_mask(mask_HW: Mask, height: int, width: int) -> Mask:
+    """Resize a mask to `height` x `width` pixels, each with the value of the nearest one."""
+    if mask_HW.shape == (height, width):
+        return mask_HW
+    rows = (np.arange(height) + 0.5) * (mask_HW.shape[0] / height)
+    columns = (np.arange(width) + 0.5) * (mask_HW.shape[1] / width)
+    return mask_HW[np.ix_(rows.astype(np.intp), columns.astype(np.intp))]
 
 
 def flipped(image_HW3: Pixels, *, transposed: bool, mirrored_x: bool, mirrored_y: bool) -> Pixels:

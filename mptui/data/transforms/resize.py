@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mptui.data.core.types import Decoded, Sides
-from mptui.data.decode.mask import resized_mask
-from mptui.data.transforms.resample import resampled
+from mptui.data.transforms.resample import resampled, resized_mask
 
 LONGEST = 3
 """The longer side over the shorter one beyond which an image gets smaller still, so that none takes more

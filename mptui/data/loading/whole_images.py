@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mptui.data.core.batch import to_device
 from mptui.data.core.rng import RandomStream as Numbers
 from mptui.data.core.rng import uniforms
 from mptui.data.core.types import Sides
 from mptui.data.loading.device_cache import LOAD_AHEAD, load_batch
-from mptui.data.loading.device_copy import sent
 from mptui.data.loading.prefetcher import HostBatch, Prefetcher, SampleSource
 from mptui.data.transforms.color_mixup import colours
 from mptui.data.transforms.crop import DRAWS, Boxes, Flips, Geometry, cut_image, cut_mask, pixel_box, views
@@ -115,7 +115,7 @@ def load_whole(
             'data.cache = "device" can\'t be had with ignored mask pixels and random crops',
             hint='Set data.cache to "ram" or "off", or data.augment to "none".',
         )
-    return WholeImages(pixels_P3, masks_P, sent(labels, device), starts_N, sizes_N2, indices)
+    return WholeImages(pixels_P3, masks_P, to_device(labels, device), starts_N, sizes_N2, indices)
 
 
 class _Growing:
@@ -214,7 +214,7 @@ class WholePass:
     def __init__(self, images: WholeImages, order: Ints, geometry: Geometry, seed: int, epoch: int) -> None:
         self.images, self.indices = images, images.indices[order]
         self._order = order
-        self._rows = sent(order, images.labels_N.device)
+        self._rows = to_device(order, images.labels_N.device)
         self._geometry, self._seed, self._epoch = geometry, seed, epoch
         self._drawn = range(0)
         self._views: Views | None = None
@@ -247,7 +247,7 @@ class WholePass:
             self._geometry, draws_BD, widths_B.astype(np.float64), heights_B.astype(np.float64)
         )
         self._views = Views(self.images.starts_N[rows], widths_B, heights_B, boxes_B4, flips_B3)
-        self._colour_N43 = sent(colours(self._seed, self._epoch, indices), self._rows.device)
+        self._colour_N43 = to_device(colours(self._seed, self._epoch, indices), self._rows.device)
         self._drawn = range(first, last)
 
 
@@ -316,7 +316,7 @@ def _products(pixels_P3: torch.Tensor, chosen: Views, boxes_B4: Ints, side: int)
             np.where(transposed_B, mirrored_x_B, mirrored_y_B),
         ]
     )
-    start, stride, width, height, turn, mirror_x, mirror_y = sent(facts, pixels_P3.device)
+    start, stride, width, height, turn, mirror_x, mirror_y = to_device(facts, pixels_P3.device)
     rows_BH = start[:, None] + _up_to(H, height) * stride[:, None]
     places_BHW = rows_BH[:, :, None] + _up_to(W, width)[:, None]
     crops = pixels_P3.index_select(0, places_BHW.flatten()).float().view(len(chosen), H, W * 3)
@@ -359,6 +359,6 @@ def _nearest(masks_P: torch.Tensor, chosen: Views, boxes_B4: Ints, side: int) ->
     along_x_BS = np.where(transposed_B1, rows_BS, columns_BS)
     along_y_BS = np.where(mirrored_y_B1, along_y_BS[:, ::-1], along_y_BS) + chosen.starts_B[:, None]
     along_x_BS = np.where(mirrored_x_B1, along_x_BS[:, ::-1], along_x_BS)
-    along_y, along_x = sent(np.stack([along_y_BS, along_x_BS]), masks_P.device)
+    along_y, along_x = to_device(np.stack([along_y_BS, along_x_BS]), masks_P.device)
     places = (along_y[:, :, None] + along_x[:, None]).flatten()
     return masks_P.index_select(0, places).view(-1, side, side)
