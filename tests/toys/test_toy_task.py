@@ -1,0 +1,111 @@
+"""A new task is one entry of `TASKS`, and a network that learns it: nothing else has to know it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from textual.widgets import Input
+
+from mptui.config.schema import RunConfig
+from mptui.engine.autotune.memory_estimate import footprint
+from mptui.registry.models import MODELS
+from mptui.registry.samples import SampleKind
+from mptui.registry.tasks import TASKS, ByDevice, MetricSpec, TaskSpec
+from mptui.runs.store.directory import read_summary
+from mptui.runs.view.labels import is_percent
+from mptui.runs.view.run_view import RunView
+from mptui.tasks.classification import Classification
+from mptui.tui.screens.live import chosen_charts
+from tests.toys.training import dry_run, picker, trained_whole_and_in_parts
+from tests.tui.cockpits import until
+from tests.tui.events import run_started
+
+
+class BalancedAccuracy(torch.nn.Module):
+    """`balanced`: the share of right answers of each class, averaged over the classes."""
+
+    samples: torch.Tensor
+    hits: torch.Tensor
+
+    def __init__(self, num_classes, device):
+        super().__init__()
+        self.register_buffer("samples", torch.zeros(num_classes, dtype=torch.int64, device=device))
+        self.register_buffer("hits", torch.zeros_like(self.samples))
+
+    def update(self, outputs, batch):
+        targets = batch.targets[: batch.size]
+        right = outputs[: batch.size].argmax(dim=1) == targets
+        self.samples.scatter_add_(0, targets, torch.ones_like(targets))
+        self.hits.scatter_add_(0, targets, right.long())
+
+    def compute(self):
+        present = self.samples > 0
+        return {"balanced": float((self.hits[present] / self.samples[present]).mean())}
+
+    def per_class(self):
+        return {}
+
+    def reset(self):
+        self.samples.zero_()
+        self.hits.zero_()
+
+
+class Balanced(Classification):
+    """One class an image, of classes that are uneven."""
+
+    primary = "balanced"
+
+    def metrics(self, device, *, training=False):
+        return BalancedAccuracy(self.num_classes, device)
+
+
+@pytest.fixture(autouse=True)
+def balanced(monkeypatch):
+    spec = TaskSpec(
+        build=lambda classes: Balanced(len(classes), label_smoothing=0.0),
+        sample=SampleKind.CLASS,
+        output="gives each image a class",
+        network=ByDevice("balanced_net", cpu="balanced_net"),
+        side=ByDevice(96, cpu=40),
+        metrics={"balanced": MetricSpec("balanced accuracy", "balanced", fraction=True)},
+        defaults={"training.clip_grad_norm": 5.0},
+    )
+    monkeypatch.setitem(TASKS, "balanced", spec)
+    monkeypatch.setitem(MODELS, "balanced_net", replace(MODELS["shufflenet_v2_x0_5"], task="balanced"))
+
+
+def test_the_command_line_knows_it_and_its_defaults_and_tables(capsys, tmp_path):
+    profile = tmp_path / "mine.toml"
+    profile.write_text("[training]\nepochs = 3\n[balanced.training]\nepochs = 7\n")
+    printed = dry_run(capsys, "--model", "balanced_net", "--profile", str(profile), "--device", "cpu")
+    assert "clip_grad_norm = 5.0" in printed
+    assert "epochs = 7" in printed
+    assert "image_size = 40" in printed
+
+
+async def test_the_picker_trains_it(tmp_path):
+    async with picker(tmp_path) as (app, pilot, screen):
+        screen.query_one("#model", Input).value = "balanced_net"
+        await until(app, pilot, "network    balanced_net  352k weights, images of 96 px")
+
+
+def test_its_memory_is_estimated():
+    config = RunConfig.model_validate({"model": {"name": "balanced_net"}, "data": {"image_size": 32}})
+    counted = footprint(config, "balanced", device="cpu", precision="fp32")
+    assert counted.activations > 0
+
+
+def test_the_live_screen_draws_its_metric():
+    view = RunView()
+    view.handle(run_started(task="balanced"))
+    assert chosen_charts(view, "") == ["loss", "balanced accuracy", "learning rate"]
+    assert is_percent("balanced accuracy")
+
+
+def test_its_metric_is_in_the_summary_and_a_resumed_run_has_the_bits_of_one_that_was_not(tmp_path):
+    saved = trained_whole_and_in_parts(tmp_path, {"model.name": "balanced_net"})
+    assert saved["metrics"].keys() == {"samples", "hits"}
+    summary = read_summary(tmp_path / "parts")
+    assert summary["task"] == "balanced"
+    assert summary["best"]["metric"] == "balanced"
+    assert 0 <= summary["final"]["balanced"] <= 1

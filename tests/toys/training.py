@@ -1,0 +1,80 @@
+"""What each toy of a registry is put through: a dry run, the picker, and a run that is resumed."""
+
+import os
+from contextlib import asynccontextmanager
+
+from mptui.cli.main import app as command_line
+from mptui.engine.checkpoint.files import read_newest
+from mptui.events import Step
+from mptui.runs.planning.plan import Request, plan_run
+from mptui.runs.session.session import Session
+from mptui.runs.store.directory import create_run
+from mptui.runs.store.journal import read_journal
+from mptui.tui.app import MptuiApp
+from mptui.tui.screens.picker import PickerScreen
+from tests.hardware.machines import H200
+
+LIMIT_S = 300.0
+SMALL = {
+    "data.name": "shapes",
+    "data.image_size": 32,
+    "data.samples": 16,
+    "data.workers": 0,
+    "training.batch_size": 8,
+    "training.warmup_epochs": 0,
+    "training.schedule": "constant",  # the same rates however many epochs there are
+    "logging.step_interval_s": 0,
+    "hardware.device": "cpu",
+    "speed.compile": "off",
+}
+
+
+def dry_run(capsys, *arguments):
+    """What `mptui run --dry-run` prints for these arguments."""
+    command_line(["run", "--dry-run", *arguments], prog_name="mptui", standalone_mode=False)
+    return capsys.readouterr().out
+
+
+@asynccontextmanager
+async def picker(tmp_path):
+    """The picker with a person's own folders empty; yields (app, pilot, its screen)."""
+    environ = {"XDG_STATE_HOME": str(tmp_path / "state"), "MPTUI_CONFIG_DIR": str(tmp_path / "config")}
+    screen = PickerScreen(H200, environ=environ)
+    app = MptuiApp(screen)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        yield app, pilot, screen
+
+
+def trained(run, settings, *, epochs, resume=False):
+    """Train for so many epochs in all; the tensors of the last checkpoint by group and name."""
+    flags = {key: ("test", value) for key, value in {**SMALL, **settings, "training.epochs": epochs}.items()}
+    if not resume:
+        create_run(run.parent, "test", "toy", run.name)
+    session = Session(plan_run(Request("stable", flags, (), os.environ)), run, resume=resume)
+    session.start()
+    assert session.wait(LIMIT_S)
+    assert session.result.exit_code == 0, session.result.bug or session.result.error
+    return read_newest(run / "checkpoints")[0].tensors
+
+
+def trained_whole_and_in_parts(folder, settings):
+    """The last checkpoint of a run of two epochs, which has the bits of one resumed after its first."""
+    whole = trained(folder / "whole", settings, epochs=2)
+    trained(folder / "parts", settings, epochs=1)
+    resumed = trained(folder / "parts", settings, epochs=2, resume=True)
+    assert losses(folder / "parts") == losses(folder / "whole")
+    assert bits(resumed) == bits(whole)
+    return whole
+
+
+def losses(run):
+    return [event.loss for event in read_journal(run) if isinstance(event, Step)]
+
+
+def bits(groups):
+    return {
+        (group, name): tensor.contiguous().numpy().tobytes()
+        for group, tensors in groups.items()
+        for name, tensor in tensors.items()
+    }
