@@ -1,4 +1,4 @@
-"""Print `keys.md`, the keys of the terminal UI, from the table that makes them.
+"""Print `keys.md`, the keys of the terminal UI, from the table of keys.
 
 python docs/make_keys.py > docs/keys.md
 """
@@ -8,25 +8,25 @@ from mptui.tui.keys.bindings import KEYS, display
 _PLACES = {
     "detection": "The devices",
     "picker": "The profiles",
-    "list": "A list in focus",
-    "edit": "A value being edited",
+    "list": "Focused list",
+    "edit": "Editing a value",
     "live": "The run",
-    "chart": "A chart in focus",
-    "log": "The log in focus",
-    "column": "The panels on the right in focus",
-    "numerics": "What 16 bits do to the numbers",
-    "leave": "Leaving a run that still goes",
-    "stop": "Before a run is stopped",
-    "discard": "Before edits are lost",
-    "switch": "Before another preset",
-    "help": "The help screen",
-    "app": "Everywhere",
+    "chart": "Focused chart",
+    "log": "Focused log",
+    "column": "Focused panels on the right",
+    "numerics": "Numerics",
+    "leave": "Quitting while a run is training",
+    "stop": "Confirming a stop",
+    "discard": "Confirming that edits are discarded",
+    "switch": "Switching to another profile",
+    "help": "Help",
+    "app": "All screens",
 }
 
 _HEAD = """# Keys
 
-`?` shows those of the screen you are on, `ctrl+p` finds a command by its name, and what stands in the bottom
-line can be clicked. Each can be changed in `keys.toml` in your configuration folder (`~/.config/mptui`):
+`?` shows the keys of the current screen, `ctrl+p` finds a command by its name, and keys in the bottom line
+can be clicked. All can be changed in `keys.toml` in your configuration folder (`~/.config/mptui`):
 
     [live]
     pause = "p"
@@ -35,7 +35,7 @@ line can be clicked. Each can be changed in `keys.toml` in your configuration fo
 
 
 def page() -> str:
-    """The page: a table for each place that hears keys."""
+    """Return the page: a table for each screen or widget with keys."""
     places = dict.fromkeys([*_PLACES, *(key.where for key in KEYS)])
     blocks = [_HEAD]
     for place in places:

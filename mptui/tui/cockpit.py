@@ -230,7 +230,7 @@ def _show(app: Cockpit, terminal: Terminal, part: Part) -> int:
 def _farewell(run: Path | None) -> str:
     name = f" {shell_word(run)}" if run else ""
     told = (
-        "the run goes on in the background",
+        "the run continues in the background",
         f"watch it: mptui attach{name}",
         f"stop it: mptui stop{name}",
     )

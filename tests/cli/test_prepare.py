@@ -120,7 +120,7 @@ def test_a_stop_leaves_what_is_done(prepare, data, tmp_path):
         stop = f"at(3, lambda: os.kill(os.getpid(), {int(number)}), shard_writer, '_write_note')"
         stopped = prepare(data, "--image-size", 32, "--out", f"out{code}", "--json", fault=stop)
         assert (stopped.returncode, stopped.stdout) == (code, "")
-        assert "goes on from here" in stopped.stderr
+        assert "continues from here" in stopped.stderr
         assert "Traceback" not in stopped.stderr
         assert len(list((tmp_path / f"out{code}").glob("samples-*.tar"))) == 3
         assert not list((tmp_path / f"out{code}").glob("*.tar.partial"))
@@ -134,7 +134,7 @@ def test_a_full_disk_is_told_and_gone_on_from(prepare, data, tmp_path):
     assert ended.returncode == 7
     assert "cannot write" in ended.stderr
     assert "bytes are free" in ended.stderr
-    assert "goes on from here" in ended.stderr
+    assert "continues from here" in ended.stderr
     assert prepare(data, "--image-size", 32, "--out", "out").returncode == 0
     short = "convert.shutil.disk_usage = lambda path: os.sys.modules['types'].SimpleNamespace(free=5000)"
     ended = prepare(data, "--image-size", 32, "--out", "other", fault=short)

@@ -48,9 +48,9 @@ def test_a_stop_from_outside_is_nothing_but_a_pause(terminal, number):
         os.kill(pid, signal.SIGCONT)
     program.until(lambda: b"\x1b[?1049h" in program.output[before:], "the screen again")
     program.press("?")
-    program.shows("device before")
+    program.shows("previous device")
     program.press("escape")
-    program.until(lambda: "device before" not in program.text, "the screen below")
+    program.until(lambda: "previous device" not in program.text, "the screen below")
     program.press("q")
     assert program.exit_code() == 0
     assert program.is_restored()

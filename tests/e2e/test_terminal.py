@@ -142,11 +142,11 @@ def test_leaving_while_it_trains_asks_first(terminal):
     program = terminal(environ=ENDLESS)
     start_training(program)
     program.press("q")
-    program.shows("the run still goes")
+    program.shows("the run is still training")
     program.press("escape")
-    program.until(lambda: "the run still goes" not in program.text, "staying")
+    program.until(lambda: "the run is still training" not in program.text, "staying")
     program.press("q")
-    program.shows("the run still goes")
+    program.shows("the run is still training")
     program.press("x")
     assert program.exit_code() == 0
     assert "in the background" not in program.text
@@ -216,7 +216,7 @@ def test_ctrl_z_gives_the_terminal_back_until_it_goes_on(terminal):
     start_training(program)
     child = program.child
     program.press("\x1a")
-    program.shows("mptui is suspended, and a run of its own process with it; go on: fg")
+    program.shows("mptui and the run in its process are suspended; to continue: fg")
     program.until(lambda: is_stopped(child) and is_stopped(psutil.Process(program.pid)), "the stop")
     assert program.is_restored()
     steps, before = count(program, Step), len(program.output)

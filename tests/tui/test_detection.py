@@ -62,7 +62,7 @@ async def test_each_device_has_a_card_and_the_chosen_one_tells_everything(two_ca
         assert words in first
     assert "bf16 emulated, slow" in second
     assert "use fp16: native here, with loss scaling" in second
-    assert "held back: power limit   python (pid 4117)" in second
+    assert "throttled: power limit   python (pid 4117)" in second
     assert "no throttling" in second
 
 
@@ -102,9 +102,9 @@ async def test_a_machine_without_a_driver_says_so_and_offers_the_cpu():
 async def test_a_driver_that_hangs_does_not_hold_the_frame(two_cards):
     two_cards.hang_in = "nvmlDeviceGetCount"
     async with cockpit() as (app, pilot, _):
-        await until(app, pilot, "looking at this machine")
+        await until(app, pilot, "detecting devices")
         await pilot.press("question_mark")
-        await until(app, pilot, "device before")
+        await until(app, pilot, "previous device")
         await pilot.press("escape")
         two_cards.release.set()
         await until(app, pilot, "cuda:0  NVIDIA H200")
@@ -119,7 +119,7 @@ async def test_torch_fills_in_its_line_when_it_has_loaded():
         return look(with_torch)
 
     async with cockpit(look=slow_with_torch) as (app, pilot, _):
-        await until(app, pilot, "torch loads …")
+        await until(app, pilot, "importing torch …")
         assert "use " in frame(app)
         answered.set()
         await until(app, pilot, "✓ torch ")

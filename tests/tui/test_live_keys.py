@@ -42,7 +42,7 @@ async def test_a_digit_without_a_preset_sends_nothing():
     async with live(source) as (app, pilot):
         await pilot.press("9")
         await pilot.pause()
-        assert await seen(app, pilot, "no preset 9")
+        assert await seen(app, pilot, "no profile 9")
     assert source.sent == []
 
 
@@ -115,7 +115,7 @@ async def test_leaving_a_live_run_asks():
         await pilot.press("q")
         await pilot.pause()
         text = frame(app)
-        assert "stop, save, and leave" in text
+        assert "save, stop and quit" in text
         assert "background" not in text
         await pilot.press("d", "escape")
         await pilot.pause()
@@ -179,10 +179,10 @@ async def test_help_lists_every_key_of_the_screen():
 
 async def test_remapped_keys_work_and_are_shown():
     source = MemorySource(demo())
-    keys = Keymap({"live.pause": "p"}, ["keys.toml: live.x: there is no such action"])
+    keys = Keymap({"live.pause": "p"}, ["keys.toml: live.x: unknown action"])
     async with live(source, keys=keys) as (app, pilot):
         assert "p pause" in frame(app)
-        assert await seen(app, pilot, "there is no such action")
+        assert await seen(app, pilot, "unknown action")
         await pilot.press("space")
         assert source.sent == []
         await pilot.press("p")
@@ -238,7 +238,7 @@ async def test_advice_that_was_taken_is_not_offered_again():
     source = MemorySource([*demo(), taken])
     async with live(source, (120, 36)) as (app, pilot):
         await pilot.press("a")
-        assert await seen(app, pilot, "there is no advice to take")
+        assert await seen(app, pilot, "no advice to apply")
     assert source.sent == []
 
 

@@ -314,8 +314,8 @@ async def test_edits_are_lost_only_after_a_question(environ, key):
         await pilot.press("1")
         await edit(pilot, screen, "training.lr", "0.05")
         await pilot.press("2", key)
-        await until(app, pilot, "edits would be lost")
-        assert "Edited and not saved (w saves): fast" in frame(app)
+        await until(app, pilot, "discard edits?")
+        assert "Unsaved edits (w: save): fast" in frame(app)
         await pilot.press("escape")
         await until(app, pilot, "enter start")
         assert app.screen is screen

@@ -38,7 +38,10 @@ async def test_the_panels_come_together_again_where_there_is_room():
 
 @pytest.mark.parametrize(
     ("key", "words"),
-    [("q", "keep training in the background"), ("question_mark", "stop and save; twice: without asking")],
+    [
+        ("q", "detach: train in the background"),
+        ("question_mark", "save and stop; press twice to skip the question"),
+    ],
 )
 async def test_each_key_of_a_dialog_is_told_in_one_line(key, words):
     async with live(MemorySource(demo(), can_detach=True), (80, 24)) as (app, pilot):
@@ -80,7 +83,7 @@ async def test_no_word_of_the_folded_panels_is_cut_in_the_smallest_terminal():
 async def test_nothing_is_an_empty_box_before_the_numbers_were_looked_at():
     async with live(MemorySource(demo()), (60, 16)) as (app, pilot):
         await pilot.press("n")
-        assert await seen(app, pilot, "a look comes with the first steps")
+        assert await seen(app, pilot, "waiting for the first numerics sample")
         assert "exponents" not in frame(app)
 
 

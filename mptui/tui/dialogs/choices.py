@@ -1,4 +1,4 @@
-"""Questions that are answered by a key: what becomes of a run, and whether something may be lost."""
+"""Dialogs with a question that is answered by a key: quitting, stopping, discarding edits."""
 
 from collections.abc import Mapping
 from typing import ClassVar, Literal
@@ -16,13 +16,13 @@ Answer = Literal["stop", "detach", "stay", "discard"]
 
 
 class Choices(ModalScreen[Answer]):
-    """A title, what there is to know, and a line for each key of `where`.
+    """A title, an explanation, and a line for each key of `where`.
 
     Args:
-        keymap: The person's own keys.
-        title: What is asked.
-        words: What there is to know; nothing where the choices say it all.
-        hidden: Ids of keys that make no sense now.
+        keymap: The user's keys.
+        title: The question.
+        words: The explanation; "" if the choices suffice.
+        hidden: Ids of keys that don't apply now.
     """
 
     where: ClassVar[str] = ""
@@ -50,7 +50,7 @@ class Choices(ModalScreen[Answer]):
         self._keymap, self._title, self._words, self._hidden = keymap, title, words, hidden
 
     def compose(self) -> ComposeResult:
-        """Name each choice by its key."""
+        """Lay out the explanation and the choices."""
         choices = [
             Content.assemble(
                 (f"{display(key, self._keymap):>20}", "bold $footer-key-foreground"), f"  {key.help}"
@@ -71,21 +71,21 @@ class Choices(ModalScreen[Answer]):
 
 
 class LeaveDialog(Choices):
-    """Asks what becomes of a run that still goes, when its screen is left."""
+    """Asks what to do with a running run when its screen is closed."""
 
     where = "leave"
     BINDINGS = bindings("leave")
 
 
 class StopDialog(Choices):
-    """Asks whether a run is to end."""
+    """Asks whether to stop a run."""
 
     where = "stop"
     BINDINGS = bindings("stop")
 
 
 class DiscardDialog(Choices):
-    """Asks whether edits may be lost."""
+    """Asks whether to discard edits."""
 
     where = "discard"
     BINDINGS = bindings("discard")

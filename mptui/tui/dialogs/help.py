@@ -1,4 +1,4 @@
-"""All keys of a screen, from the one table."""
+"""The help screen: all keys of a screen."""
 
 from collections.abc import Mapping
 
@@ -13,17 +13,17 @@ from mptui.tui.keys.bindings import Key, bindings, display, heard_on
 
 _TITLES = {
     "app": "everywhere",
-    "chart": "a chart in focus",
-    "log": "the log in focus",
-    "column": "the panels in focus",
-    "list": "a list in focus",
+    "chart": "focused chart",
+    "log": "focused log",
+    "column": "focused panels",
+    "list": "focused list",
 }
 
 _WHOLE = 66
-"""Columns of the box."""
+"""Width of the box, in cells."""
 
 _KEYS, _FEWER = 20, 14
-"""Columns of the keys in it, and on a screen that has no room for all of it."""
+"""Width of the keys in it, and on a screen that is too small for the box."""
 
 
 class HelpScreen(ModalScreen[None]):
@@ -56,14 +56,14 @@ class HelpScreen(ModalScreen[None]):
         self._keymap = keymap
 
     def compose(self) -> ComposeResult:
-        """Lay out one block for each place that hears keys."""
+        """Lay out one block for each screen or widget with keys."""
         with VerticalScroll() as box:
             box.border_title = "keys"
-            box.border_subtitle = "escape closes"
+            box.border_subtitle = "Esc: close"
             yield Static(markup=False)
 
     def on_resize(self, event: Resize) -> None:
-        """Say each key in one line."""
+        """Lay out one line per key."""
         column = _KEYS if event.size.width >= _WHOLE else _FEWER
         self.query_one(Static).update(Content("\n").join(self._lines(column)))
 
@@ -83,5 +83,5 @@ class HelpScreen(ModalScreen[None]):
         return Content.assemble((f"{keys:>{column}}", "bold $footer-key-foreground"), f"  {key.help}")
 
     def action_close(self) -> None:
-        """Go back."""
+        """Close the help."""
         self.dismiss()

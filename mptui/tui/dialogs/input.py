@@ -1,4 +1,4 @@
-"""A line of text asked for in a dialog, checked while it is typed."""
+"""A dialog for a line of text, checked while it is typed."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,15 +16,15 @@ Fault = str | None
 
 
 class AskDialog(ModalScreen[None]):
-    """Asks for one text; it closes when the text was taken.
+    """Asks for one text; closes when the text is accepted.
 
     Args:
-        title: What is asked for.
-        explanation: What it means; one line or more.
-        text: What stands there at first.
-        check: Says what is wrong with a text, at each key.
-        take: Takes the text, or says why it can't.
-        suggestions: What may be meant, completed while it is typed.
+        title: Title of the dialog.
+        explanation: Meaning of the text, in one or more lines.
+        text: Initial text.
+        check: Returns the fault of a text, at each key.
+        take: Accepts the text, or returns why it can't.
+        suggestions: Completions.
     """
 
     BINDINGS = bindings("edit")
@@ -67,22 +67,22 @@ class AskDialog(ModalScreen[None]):
         """Lay out the meaning, the text, and what is wrong with it."""
         with Vertical() as box:
             box.border_title = Content(self._title)
-            box.border_subtitle = "enter takes it · escape leaves it"
+            box.border_subtitle = "Enter: apply · Esc: cancel"
             yield Static(Content(self._explanation), markup=False)
             suggester = SuggestFromList(self._suggestions) if self._suggestions else None
             yield Input(self._text, compact=True, suggester=suggester)
             yield Static(id="fault", markup=False)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Check it."""
+        """Check the text."""
         self._say(None if event.value == self._text else self._check(event.value))
 
     def on_input_submitted(self) -> None:
-        """Take it."""
+        """Accept the text."""
         self.action_take()
 
     def action_take(self) -> None:
-        """Take the text, if it can be had."""
+        """Accept the text if it is valid."""
         fault = self._take(self.query_one(Input).value)
         if fault is None:
             self.dismiss()
@@ -90,7 +90,7 @@ class AskDialog(ModalScreen[None]):
             self._say(fault)
 
     def action_cancel(self) -> None:
-        """Leave everything as it was."""
+        """Cancel."""
         self.dismiss()
 
     def _say(self, fault: Fault) -> None:

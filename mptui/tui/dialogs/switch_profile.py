@@ -1,4 +1,4 @@
-"""Before another preset is put in force: what it changes, and what can't change in a run."""
+"""The dialog before a switch of profiles: what it changes, and what can't change during a run."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mptui.engine.optim.lr_schedule import RateChange
 
 SHOWN = 6
-"""Settings told one a line; further ones are named."""
+"""Number of settings shown one per line; further ones are only named."""
 
 _KEY = 28
 _OF_THE_RATE = {
@@ -28,13 +28,13 @@ _OF_THE_RATE = {
     "training.batch_size",
     "training.accumulate",
 }
-"""Settings that come together in the effective rate and batch, which are told instead."""
+"""Settings that determine the effective rate and batch, which are shown instead."""
 
 _PRESETS = next(key for key in KEYS if key.id == "live.preset")
 
 
 def _digits() -> list[BindingType]:
-    """The keys of the presets, under the ids that a person's own keys are known by."""
+    """Return the bindings of the profiles' digits, with the ids that the user's keymap uses."""
     return [
         Binding(each, f"preset({n})", show=False, id=f"{_PRESETS.id}.{n}")
         for n, each in enumerate(_PRESETS.keys.split(","), 1)
@@ -42,13 +42,13 @@ def _digits() -> list[BindingType]:
 
 
 class PresetDialog(ModalScreen[int]):
-    """Tells of one preset; closes with the digit of the one to switch to or to tell of next, 0 for none.
+    """Shows one profile; closes with the digit of the profile to switch to or to show next, 0 for none.
 
     Args:
-        digit: Its digit.
-        name: Its name.
-        foreseen: What it would do.
-        keymap: The person's own keys.
+        digit: Digit of the profile.
+        name: Name of the profile.
+        foreseen: Predicted effect of the switch.
+        keymap: The user's keys.
     """
 
     BINDINGS = bindings("switch") + _digits()
@@ -77,7 +77,7 @@ class PresetDialog(ModalScreen[int]):
         self._preset, self._foreseen, self._keymap = name, foreseen, keymap
 
     def compose(self) -> ComposeResult:
-        """Lay out what changes, what stays, and the keys."""
+        """Lay out the settings that change, those that don't, and the keys."""
         with VerticalScroll(can_focus=False) as box:
             box.border_title = Content(clean(f"switch to {self._preset}?", 60))
             yield Static(Content("\n").join(self._lines()), markup=False)
@@ -85,7 +85,7 @@ class PresetDialog(ModalScreen[int]):
     def _lines(self) -> list[Content]:
         kept, changes = self._foreseen.kept, self._foreseen.changes
         name = clean(self._preset, 24)
-        lines = [Content.styled("can't change in a run, so these stay", "$text-warning")] if kept else []
+        lines = [Content.styled("can't change during a run; unchanged", "$text-warning")] if kept else []
         lines += _settings(kept, lambda had, wanted: f"{had}  ({name} has {wanted})")
         if (rate := self._foreseen.rate) is not None:
             changes = {key: values for key, values in changes.items() if key not in _OF_THE_RATE}
@@ -105,30 +105,30 @@ class PresetDialog(ModalScreen[int]):
         self.dismiss(self.digit)
 
     def action_preset(self, digit: int) -> None:
-        """Tell of another one; the digit of this one switches to it."""
+        """Show another profile; the digit of this one switches to it."""
         self.dismiss(digit)
 
     def action_stay(self) -> None:
-        """Leave everything as it is."""
+        """Cancel."""
         self.dismiss(0)
 
 
 def _effective(rate: "RateChange") -> dict[str, list[str]]:
-    """The rate and the batch that a step has now and would have, which no single setting tells."""
-    told = {
+    """Return the effective rate and batch, now and after the switch."""
+    effective = {
         "effective lr": [f"{lr:.3g}" for lr in rate.lr],
         "effective batch": [f"{n:,}" for n in rate.batch],
     }
     if rate.ramp_steps:
-        told["effective lr"][1] += f" within {rate.ramp_steps} steps"
-    return {what: values for what, values in told.items() if values[0] != values[1]}
+        effective["effective lr"][1] += f" within {rate.ramp_steps} steps"
+    return {name: values for name, values in effective.items() if values[0] != values[1]}
 
 
-def _settings(told: Mapping[str, list[str]], words: Callable[[str, str], str]) -> list[Content]:
-    """One line a setting; those that find no room are named together."""
+def _settings(changes: Mapping[str, list[str]], words: Callable[[str, str], str]) -> list[Content]:
+    """Lay out one line per setting; those beyond `SHOWN` are named together."""
     lines = [
         Content.assemble((f"  {key:<{_KEY}}", "$quiet"), clean(words(*values), 80))
-        for key, values in list(told.items())[:SHOWN]
+        for key, values in list(changes.items())[:SHOWN]
     ]
-    more = list(told)[SHOWN:]
+    more = list(changes)[SHOWN:]
     return lines + ([Content.styled(f"  and {', '.join(more)}", "$quiet")] if more else [])

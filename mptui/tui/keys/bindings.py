@@ -1,4 +1,4 @@
-"""The one table of keys: bindings, footer, help and palette derive from it."""
+"""The table of all keys, from which bindings, footer, help and palette are built."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ from textual.binding import Binding, BindingType
 from textual.keys import format_key
 
 MODAL = {"leave", "stop", "discard", "help", "edit", "switch"}
-"""Where only the keys of that dialog are heard."""
+"""Dialogs, which receive only their own keys."""
 
 PARTS_OF = {"live": ("chart", "log", "column"), "picker": ("list",)}
-"""The widgets of a screen that hear keys of their own while they have the focus."""
+"""Widgets of a screen with their own keys while focused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One thing a person can do with a key.
+    """An action of the user by key.
 
-    `id` is `<where>.<what>`. `keys` are separated by commas. An `{n}` in the action stands for the position
-    of the key among them. `footer` is the word in the bottom line; without it the key is told in help only.
-    `when` is the part of a run's life in which the bottom line offers it.
+    `id` is `<where>.<what>`. `keys` are separated by commas. `{n}` in the action is the position of the key
+    among them. `footer` is the word in the bottom line; without it, the key is listed only in the help.
+    `when` is the state of the run in which the bottom line shows the key.
     """
 
     id: str
@@ -34,15 +34,17 @@ class Key:
 
     @property
     def where(self) -> str:
-        """The screen or widget it belongs to, or everywhere."""
+        """The screen or widget of the key, or `app`."""
         return self.id.split(".", 1)[0]
 
 
 KEYS: tuple[Key, ...] = (
     Key("detection.choose", "enter", "choose", "choose a profile for this device", "choose a profile"),
-    Key("detection.earlier", "up,k", "step(-1)", "device before", "device", display="up/down", palette=False),
-    Key("detection.later", "down,j,tab", "step(1)", "device after", palette=False),
-    Key("detection.again", "r", "look_again", "look at the machine again", "look again"),
+    Key(
+        "detection.earlier", "up,k", "step(-1)", "previous device", "device", display="up/down", palette=False
+    ),
+    Key("detection.later", "down,j,tab", "step(1)", "next device", palette=False),
+    Key("detection.again", "r", "look_again", "detect the devices again", "rescan"),
     Key("picker.start", "enter", "start", "start the run", "start"),
     Key(
         "picker.profile",
@@ -54,21 +56,21 @@ KEYS: tuple[Key, ...] = (
         palette=False,
     ),
     Key("picker.edit", "e", "edit", "edit the value under the cursor", "edit"),
-    Key("picker.save", "w", "save", "save as a profile of your own", "save"),
-    Key("picker.next", "tab", "app.focus_next", "values, then model, data and epochs", "model, data"),
-    Key("picker.previous", "shift+tab", "app.focus_previous", "the other way round", palette=False),
-    Key("list.up", "up", "cursor_up", "line before", palette=False),
-    Key("list.down", "down", "cursor_down", "line after", palette=False),
-    Key("list.page_up", "pageup", "page_up", "page before", palette=False),
-    Key("list.page_down", "pagedown", "page_down", "page after", palette=False),
+    Key("picker.save", "w", "save", "save as a profile", "save"),
+    Key("picker.next", "tab", "app.focus_next", "next field: settings, model, data, epochs", "model, data"),
+    Key("picker.previous", "shift+tab", "app.focus_previous", "previous field", palette=False),
+    Key("list.up", "up", "cursor_up", "previous line", palette=False),
+    Key("list.down", "down", "cursor_down", "next line", palette=False),
+    Key("list.page_up", "pageup", "page_up", "previous page", palette=False),
+    Key("list.page_down", "pagedown", "page_down", "next page", palette=False),
     Key("list.first", "home", "first", "first line", palette=False),
     Key("list.last", "end", "last", "last line", palette=False),
-    Key("live.pause", "space", "pause", "pause, or go on", "pause", when="going"),
+    Key("live.pause", "space", "pause", "pause or continue", "pause", when="going"),
     Key(
         "live.preset",
         "1,2,3,4,5,6,7,8,9",
         "preset({n})",
-        "switch to this preset",
+        "switch to this profile",
         "preset",
         display="1-9",
         palette=False,
@@ -76,12 +78,12 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("live.page", "tab", "next_page", "next panel", "panels"),
     Key("live.checkpoint", "c", "command('checkpoint')", "save a checkpoint now", "checkpoint", when="going"),
-    Key("live.stop", "x", "stop", "stop and save; twice: without asking", "stop", when="going"),
+    Key("live.stop", "x", "stop", "save and stop; press twice to skip the question", "stop", when="going"),
     Key(
         "live.validate",
         "v",
         "command('validate')",
-        "measure the validation set now",
+        "validate now",
         "validate",
         when="going",
     ),
@@ -89,44 +91,46 @@ KEYS: tuple[Key, ...] = (
         "live.resume",
         "r",
         "resume_run",
-        "resume the run once it has ended",
+        "resume an ended run",
         "resume",
         when="ended",
     ),
-    Key("live.advice", "a", "take_advice", "take the advice shown", "advice", when="going"),
-    Key("live.undo", "u", "command('undo')", "take the last switch back", "undo", when="going"),
-    Key("live.numerics", "n", "numerics", "what 16 bits do to the numbers", "numerics"),
-    Key("live.detach", "d", "detach", "keep training in the background", "detach", when="going"),
-    Key("live.filter", "slash", "filter", "choose which metrics are drawn", "filter"),
-    Key("live.log", "l", "log", "the whole log, or the charts again", "log"),
+    Key("live.advice", "a", "take_advice", "apply the advice shown", "advice", when="going"),
+    Key("live.undo", "u", "command('undo')", "undo the last switch", "undo", when="going"),
+    Key("live.numerics", "n", "numerics", "numerics: overflow and underflow by layer", "numerics"),
+    Key("live.detach", "d", "detach", "detach: train in the background", "detach", when="going"),
+    Key("live.filter", "slash", "filter", "choose the metrics to plot", "filter"),
+    Key("live.log", "l", "log", "full log, or back to the charts", "log"),
     Key("live.log_axis", "y", "log_axis", "logarithmic value axis", "log axis"),
     Key("live.smoothing", "s", "smoothing", "smooth the curves", "smooth"),
-    Key("chart.earlier", "left", "cursor(-1)", "values one column earlier", palette=False),
-    Key("chart.later", "right", "cursor(1)", "values one column later", palette=False),
+    Key("chart.earlier", "left", "cursor(-1)", "cursor one column to the left", palette=False),
+    Key("chart.later", "right", "cursor(1)", "cursor one column to the right", palette=False),
     Key("log.earlier", "up,pageup", "scroll_log(3)", "earlier lines of the log", palette=False),
     Key("log.later", "down,pagedown", "scroll_log(-3)", "later lines of the log", palette=False),
     Key("column.earlier", "up,pageup", "page_up", "panels above", palette=False),
     Key("column.later", "down,pagedown", "page_down", "panels below", palette=False),
-    Key("numerics.earlier", "up,k", "choose(-1)", "layer before", "layer", display="up/down", palette=False),
-    Key("numerics.later", "down,j", "choose(1)", "layer after", palette=False),
-    Key("numerics.part", "tab", "part", "outputs, gradients, weights, or all", "part"),
-    Key("numerics.full", "f", "full", "look at every value, or stop that", "full"),
+    Key(
+        "numerics.earlier", "up,k", "choose(-1)", "previous layer", "layer", display="up/down", palette=False
+    ),
+    Key("numerics.later", "down,j", "choose(1)", "next layer", palette=False),
+    Key("numerics.part", "tab", "part", "outputs, gradients, weights or all", "part"),
+    Key("numerics.full", "f", "full", "probe all values, or stop that", "full"),
     Key("numerics.close", "n", "app.back", "back to the charts", "charts", palette=False),
     Key("app.help", "question_mark", "app.help", "all keys of this screen", "help"),
     Key("app.palette", "ctrl+p", "app.command_palette", "find a command by its name", palette=False),
-    Key("app.suspend", "ctrl+z", "app.suspend_process", "suspend mptui, and its run with it", palette=False),
+    Key("app.suspend", "ctrl+z", "app.suspend_process", "suspend mptui and its run", palette=False),
     Key("app.theme", "ctrl+t", "app.next_theme", "next theme"),
-    Key("leave.stop", "x", "answer('stop')", "stop, save, and leave", palette=False),
-    Key("leave.detach", "d", "answer('detach')", "keep training in the background", palette=False),
+    Key("leave.stop", "x", "answer('stop')", "save, stop and quit", palette=False),
+    Key("leave.detach", "d", "answer('detach')", "detach: train in the background", palette=False),
     Key("leave.stay", "escape,backspace", "answer('stay')", "stay", palette=False),
     Key("stop.stop", "x,enter", "answer('stop')", "save and stop", palette=False),
     Key("stop.stay", "escape,backspace", "answer('stay')", "keep training", palette=False),
-    Key("discard.discard", "q,enter", "answer('discard')", "leave without them", palette=False),
+    Key("discard.discard", "q,enter", "answer('discard')", "discard the edits", palette=False),
     Key("discard.stay", "escape,backspace", "answer('stay')", "stay", palette=False),
-    Key("switch.take", "enter", "take", "switch (so does its digit again)", palette=False),
+    Key("switch.take", "enter", "take", "switch (also: its digit again)", palette=False),
     Key("switch.stay", "escape,backspace", "stay", "stay", palette=False),
-    Key("edit.take", "enter", "take", "take it", palette=False),
-    Key("edit.cancel", "escape", "cancel", "leave it as it was", palette=False),
+    Key("edit.take", "enter", "take", "apply", palette=False),
+    Key("edit.cancel", "escape", "cancel", "cancel", palette=False),
     Key("help.close", "escape,backspace,q,question_mark", "close", "close", palette=False),
     Key("app.back", "escape,backspace", "app.back", "back", palette=False),
     Key("app.leave", "q,ctrl+q,ctrl+c", "app.leave", "leave", "leave"),
@@ -148,7 +152,7 @@ def _bound(key: Key) -> list[Binding]:
 
 
 def display(key: Key, keymap: Mapping[str, str]) -> str:
-    """Say which keys do it: `space`, `1-9`, `escape / backspace`."""
+    """Return the keys as text: `space`, `1-9`, `escape / backspace`."""
     if key.display and key.id not in keymap:
         return key.display
     keys = keymap.get(key.id, key.keys).split(",")
@@ -162,6 +166,6 @@ def _key_name(key: str) -> str:
 
 
 def heard_on(where: str) -> list[Key]:
-    """Return the keys that work on a screen: its own, those of its widgets, those of everywhere."""
+    """Return the keys that work on a screen: its own, those of its widgets, and global ones."""
     places = (where, *PARTS_OF.get(where, ()), *(() if where in MODAL else ("app",)))
     return [key for place in places for key in KEYS if key.where == place]

@@ -1,10 +1,10 @@
-"""A person's own keys, from `keys.toml` in the configuration folder.
+"""The user's keys, from `keys.toml` in the configuration folder.
 
     [live]
     pause = "p"
     checkpoint = "ctrl+s,c"
 
-What can't be used is left out with a warning: a wrong line in this file never keeps anyone from a run.
+Invalid entries are ignored with a warning.
 """
 
 import re
@@ -33,7 +33,7 @@ ALWAYS = {
     "edit.cancel": "escape",
     "help.close": "escape",
 }
-"""Keys that no remap takes away, so that nobody is locked in."""
+"""Keys that can't be remapped, so that quitting is always possible."""
 
 _NAMED = {key.value for key in Keys} | {"question_mark", "slash", "comma", "full_stop", "minus", "plus"}
 _KEY = re.compile(r"(?:(?:ctrl|shift|alt)\+)*(.+)")
@@ -43,13 +43,13 @@ _BY_ID = {key.id: key for key in KEYS}
 
 @dataclass(slots=True)
 class Keymap:
-    """Other keys by the id of what they do, and what was wrong with the file."""
+    """The user's keys by id, and warnings about the file."""
 
     keys: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
     def bindings(self) -> dict[str, str]:
-        """Return it as Textual wants it: one entry for each binding."""
+        """Return the keymap in Textual's form: one entry per binding."""
         entries: dict[str, str] = {}
         for name, keys in self.keys.items():
             if "{n}" in _BY_ID[name].action:
@@ -60,7 +60,7 @@ class Keymap:
 
 
 def load_keymap(folder: Path) -> Keymap:
-    """Read `keys.toml` of `folder`; no file is an empty keymap."""
+    """Read `keys.toml` in `folder`; without a file the keymap is empty."""
     keymap = Keymap()
     path = folder / FILE_NAME
     try:
@@ -93,7 +93,7 @@ def _fault(name: str, value: object, chosen: Mapping[str, str]) -> str | None:
     key = _BY_ID.get(name)
     if key is None:
         near = get_close_matches(name, _BY_ID, n=1)
-        return f"there is no such action; did you mean {near[0]}?" if near else "there is no such action"
+        return f"unknown action; did you mean {near[0]}?" if near else "unknown action"
     if not isinstance(value, str) or not value.strip():
         return 'the value must be keys as text, such as "p" or "ctrl+s,c"'
     for each in value.split(","):
@@ -112,7 +112,7 @@ def _is_key(name: str) -> bool:
 
 
 def _taken(name: str, key: Key, chosen: Mapping[str, str]) -> Key | None:
-    """What else the key already does where `key` works."""
+    """Return another action of this key where `key` works."""
     for other in KEYS:
         if other.id != key.id and _meet(key.where, other.where):
             keys = chosen.get(other.id, other.keys).split(",")
@@ -122,5 +122,5 @@ def _taken(name: str, key: Key, chosen: Mapping[str, str]) -> Key | None:
 
 
 def _meet(one: str, other: str) -> bool:
-    """Whether keys of these two places are heard at the same time."""
+    """Whether keys of these two places are active at the same time."""
     return one == other or any({one, other} <= {key.where for key in heard_on(where)} for where in _WHERES)

@@ -1,8 +1,8 @@
-"""Keys in the order of their effects.
+"""Handles keys one after another, each after the effect of the previous one.
 
-A slow link brings several keys in one packet. Textual hands each of them to whatever has the focus at that
-moment, before the first one has had its effect: in `tab 4` the digit goes into the line of text that the tab
-leaves. Here a key is held back until the one before it was heard.
+A slow connection delivers several keys in one packet. Textual sends each to the currently focused widget,
+before the first one has had its effect: in `tab 4`, the digit goes into the text field that tab leaves. Here,
+a key waits until the previous one is handled.
 """
 
 import time
@@ -15,19 +15,19 @@ from textual.message import Message
 from textual.widgets import Input
 
 PATIENCE_S = 1.0
-"""After so long a key that was never heard, since its widget has gone, holds back no other."""
+"""Seconds after which an unhandled key, whose widget is gone, no longer delays others."""
 
 
 class Heard(Message):
-    """The key before this message has passed all widgets that it was meant for."""
+    """The key before this message has passed all its widgets."""
 
 
 class Typed:
-    """Hands keys and pasted text to an app one at a time.
+    """Passes keys and pasted text to an app one at a time.
 
     Args:
-        app: The app, which calls `heard` for each `Heard` that comes to it.
-        hand_over: How the app takes an event itself.
+        app: The app, which calls `heard` for each `Heard` that it receives.
+        hand_over: Passes an event to the app.
     """
 
     def __init__(self, app: App[str], hand_over: Callable[[Event], Awaitable[None]]) -> None:
@@ -37,13 +37,13 @@ class Typed:
         self._writes = False
 
     async def take(self, event: Key | Paste) -> None:
-        """Hand `event` over, or keep it for when those before it were heard."""
+        """Pass `event` on, or queue it until the previous ones are handled."""
         self._waiting.append(event)
         if self._busy_since is None or time.monotonic() - self._busy_since > PATIENCE_S:
             await self._next()
 
     def heard(self) -> None:
-        """Go on with the next one, once the screen has done what the last one asked for."""
+        """Pass the next event on, after the effect of the last one."""
         if self._writes and isinstance(self._app.focused, Input):
             self._app.call_later(self._next)
         else:
@@ -57,6 +57,6 @@ class Typed:
         target = self._app.focused or self._app.screen
         self._writes = isinstance(event, Paste) or event.is_printable
         await self._hand_over(event)
-        # it takes the way of the key, behind it
+        # it follows the key through the same widgets
         if not target.post_message(Heard()):
             await self._next()

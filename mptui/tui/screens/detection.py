@@ -1,4 +1,4 @@
-"""The first screen: the devices of this machine, live, and what suits each of them."""
+"""The first screen: the devices of this machine, their load, and recommended settings."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -29,11 +29,11 @@ GAUGES_PER_SECOND = 2
 
 
 class DetectionScreen(Page):
-    """The devices as NVML tells of them at once, and as torch does when it is there.
+    """Shows the devices, first from NVML, then from torch when it is imported.
 
     Args:
-        keymap: The person's own keys.
-        look: Looks at the machine, with torch or without; may take its time.
+        keymap: The user's keys.
+        look: Detects the devices, with or without torch; can take seconds.
     """
 
     where = "detection"
@@ -61,7 +61,7 @@ class DetectionScreen(Page):
         self._top, self._torch = TopLine(), Static(id="torch", markup=False)
 
     def compose(self) -> ComposeResult:
-        """Lay out the frame; the cards follow when the machine was looked at."""
+        """Lay out the frame; the cards follow after detection."""
         yield self._top
         yield VerticalScroll(id="cards", can_focus=False)
         yield self._torch
@@ -74,22 +74,22 @@ class DetectionScreen(Page):
         self.call_after_refresh(self.action_look_again)
 
     def action_look_again(self) -> None:
-        """Probe at the machine: first without torch, which takes seconds to load."""
-        self._top.say(Content.styled("looking at this machine …", "$quiet"))
+        """Detect the devices: first without torch, which takes seconds to import."""
+        self._top.say(Content.styled("detecting devices …", "$quiet"))
         self._look_at_all()
 
     @work(exclusive=True)
     async def _look_at_all(self) -> None:
         await self._take(await in_background(lambda: self._look(False)))
-        self._torch.update(Content.styled("torch loads …", "$quiet"))
+        self._torch.update(Content.styled("importing torch …", "$quiet"))
         seen = await in_background(lambda: self._look(True))
         await self._take(seen)
         self._torch.update(_torch_words(seen))
 
     async def _take(self, seen: MachineScan) -> None:
-        """Show what was seen, on the same device as before where it is still there."""
+        """Show the devices; keep the chosen one if it still exists."""
         if not self.is_running:
-            return  # left meanwhile
+            return  # the screen was closed
         from mptui.hardware.devices import default_reason
 
         before = self._seen.devices[self._chosen] if self._seen else None
@@ -109,19 +109,19 @@ class DetectionScreen(Page):
             )
         self._mark()
         self._watch.follow(seen.devices)
-        looked = Content.styled(f"looked at {fmt.clock(seen.time, seconds=True)}", "$quiet")
+        looked = Content.styled(f"detected at {fmt.clock(seen.time, seconds=True)}", "$quiet")
         self._top.say(looked)
         if self._goes_on:
             self._goes_on = False
             self.action_choose()
 
     def show_gauges(self) -> None:
-        """Show the latest samples; never waits for a driver."""
+        """Show the latest samples, without waiting for a driver."""
         for card in self.query(DeviceCard):
             card.show(*self._watch.latest(card.device))
 
     def action_step(self, by: int) -> None:
-        """Go to the device before or after."""
+        """Choose the previous or next device."""
         if self._seen is not None:
             self._choose(min(max(self._chosen + by, 0), len(self._seen.devices) - 1))
 
@@ -142,19 +142,19 @@ class DetectionScreen(Page):
                 self.call_after_refresh(card.scroll_visible, animate=False)
 
     def action_choose(self) -> None:
-        """Go on with the chosen device."""
+        """Open the picker for the chosen device."""
         if self._seen is None:
             self._goes_on = True
-            self._top.say(Content.styled("looking at this machine, then the profiles …", "$quiet"))
+            self._top.say(Content.styled("detecting devices, then the profiles …", "$quiet"))
             return
         device = self._seen.devices[self._chosen]
         if device.usable:
             self.post_message(self.Chosen(self._seen, self._chosen))
         else:
-            self.notify(clean(device.notes[0]), title="can't be trained on", severity="warning", markup=False)
+            self.notify(clean(device.notes[0]), title="device can't train", severity="warning", markup=False)
 
     def on_screen_suspend(self) -> None:
-        """Sample nothing while another screen is shown."""
+        """Stop sampling while another screen is shown."""
         self._gauges.pause()
         self._watch.stop()
 
@@ -170,7 +170,7 @@ class DetectionScreen(Page):
 
 
 def _place_of(before: "Device | None", seen: MachineScan) -> int:
-    """Where the device of before is now; else the default device."""
+    """Return the position of the previously chosen device, else that of the default device."""
     from mptui.hardware.devices import default_device
 
     if before is not None:
@@ -185,7 +185,7 @@ def _identity(device: "Device") -> str:
 
 
 def _torch_words(seen: MachineScan) -> Content:
-    """What torch is, and whether it sees the devices."""
+    """Describe torch and whether it sees the devices."""
     from mptui.hardware.describe import torch_line
 
     line = torch_line(seen.machine)

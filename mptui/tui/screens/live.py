@@ -104,7 +104,7 @@ class LiveScreen(Page):
                 yield Chart(mode=mode, id="chart-2")
         yield Input(placeholder="metrics to draw, such as: loss rate norm speed", compact=True, id="filter")
         yield KeyBar(self.where, self._keymap)
-        yield TooSmall("The run goes on.")
+        yield TooSmall("The run continues.")
 
     def on_mount(self) -> None:
         """Begin to look."""
@@ -157,7 +157,7 @@ class LiveScreen(Page):
         self.query_one(KeyBar).offer(*always, *(() if self._cant_resume() else ("ended",)))
         if failed and self.view.finished is not None and not self.query(Failure):
             self.add_class("-failed")
-            leads = "escape goes back to the profiles, q leaves" if self._is_above_another() else "q leaves"
+            leads = "Esc: back to the profiles · q: quit" if self._is_above_another() else "q: quit"
             self.mount(Failure(self.view.finished, leads), after="#body")
 
     def _is_above_another(self) -> bool:
@@ -193,7 +193,7 @@ class LiveScreen(Page):
         if self._has_ended():
             self.action_command("stop")
         elif not self._leaving:
-            words = "All that it has learnt is saved first; `mptui resume` goes on from there."
+            words = "A checkpoint is saved first; `mptui resume` continues from it."
             dialog = StopDialog(self._keymap, "stop the run?", words)
             self.app.push_screen(dialog, lambda how: self.action_command("stop") if how == "stop" else None)
 
@@ -208,7 +208,7 @@ class LiveScreen(Page):
         if ended.status == "completed":
             return "the run is complete; `mptui resume RUN --epochs N` trains longer"
         here = self.source.hosted and self.source.run is not None
-        return "" if here else "there is nothing to resume from here"
+        return "" if here else "this run can't be resumed from here"
 
     def action_resume_run(self) -> None:
         """Resume the run, once all of it is written."""
@@ -216,7 +216,7 @@ class LiveScreen(Page):
         if why_not or run is None:
             self.notify(why_not, severity="warning", markup=False)
         elif not self.source.finished:
-            self.notify("the end of the run is being written", markup=False)
+            self.notify("the run is still writing its files", markup=False)
         else:
             self.post_message(self.ResumeAsked(run))
 
@@ -236,7 +236,7 @@ class LiveScreen(Page):
             self._foresee(digit, profiles[digit - 1])
         else:
             known = ", ".join(f"{n} {name}" for n, name in enumerate(profiles, 1)) or "none"
-            self.notify(clean(f"no preset {digit}; there are: {known}"), severity="warning", markup=False)
+            self.notify(clean(f"no profile {digit}; available: {known}"), severity="warning", markup=False)
 
     @work(exclusive=True, group="preset")
     async def _foresee(self, digit: int, name: str) -> None:
@@ -264,12 +264,12 @@ class LiveScreen(Page):
         """Change the setting that the last advice names."""
         advice = self.view.advice
         if advice is None or advice.setting is None:
-            self.notify("there is no advice to take", markup=False)
+            self.notify("no advice to apply", markup=False)
         else:
             self.action_command("set", advice.setting)
 
     def action_numerics(self) -> None:
-        """Open the numerics lens."""
+        """Open the numerics screen."""
         screen = NumericsScreen(self.view, self.action_command, self._keymap)
         self.app.push_screen(screen, lambda how: self.leave() if how == "leave" else None)
 
@@ -320,7 +320,7 @@ class LiveScreen(Page):
         elif self.source.can_detach:
             self.dismiss("detached")
         else:
-            self.notify("under SLURM or torchrun no run goes on alone", severity="warning", markup=False)
+            self.notify("can't detach under SLURM or torchrun", severity="warning", markup=False)
 
     def back(self) -> None:
         """Close what is open: the filter, the log, the cursor of a chart, then a run that has ended."""
@@ -340,7 +340,7 @@ class LiveScreen(Page):
             self.dismiss("left")
         else:
             hidden = frozenset() if self.source.can_detach else frozenset({"leave.detach"})
-            dialog = LeaveDialog(self._keymap, "the run still goes", hidden=hidden)
+            dialog = LeaveDialog(self._keymap, "the run is still training", hidden=hidden)
             self.app.push_screen(dialog, self._answered)
 
     def _answered(self, answer: Answer | None) -> None:

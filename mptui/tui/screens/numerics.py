@@ -1,4 +1,4 @@
-"""The numerics lens: the layers that 16 bits hurt most, the exponents of one, the loss scale that helps."""
+"""The numerics screen: layers by risk in 16 bits, the exponents of one layer, the best loss scale."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -18,12 +18,12 @@ LOOKS_PER_SECOND = 4
 
 
 class NumericsScreen(Page):
-    """What is seen of a run's numbers; looks at all of them while it is asked to.
+    """Shows a run's numerics; requests full probes while the full mode is on.
 
     Args:
-        view: The run as the live screen below knows it, which keeps it up to date.
-        command: Asks the run for something.
-        keymap: The person's own keys.
+        view: The view of the run, updated by the live screen below.
+        command: Sends a command to the run.
+        keymap: The user's keys.
     """
 
     where = "numerics"
@@ -58,22 +58,22 @@ class NumericsScreen(Page):
         self._full = False
 
     def compose(self) -> ComposeResult:
-        """Lay out the table, the exponents, the words and the keys."""
+        """Lay out the table, the exponents, the advice and the keys."""
         table = RiskTable(id="risks")
         yield Header()
         yield table
         yield ExponentPanel(table, id="exponents")
         yield NumericsWords(id="words")
         yield KeyBar(self.where, self._keymap)
-        yield TooSmall("The run goes on.")
+        yield TooSmall("The run continues.")
 
     def on_mount(self) -> None:
-        """Begin to look."""
+        """Start updating."""
         self.look()
         self.set_interval(1 / LOOKS_PER_SECOND, self.look)
 
     def look(self) -> None:
-        """Show what is new."""
+        """Show changes."""
         ended = self._view.finished is not None
         self.query_one(Header).show(self._view, self._view.time if ended else time.time())
         if self._view.version != self._shown:
@@ -99,16 +99,16 @@ class NumericsScreen(Page):
         self._show()
 
     def action_full(self) -> None:
-        """Look at every value now and then, or as configured again."""
+        """Probe all values, or return to the configured mode."""
         self._full = not self._full
         self._command("numerics", "full" if self._full else None)
 
     def back(self) -> None:
-        """Close, and look as configured again."""
+        """Close, and return to the configured mode."""
         self._close("back")
 
     def leave(self) -> None:
-        """Leave as the live screen does."""
+        """Quit as the live screen does."""
         self._close("leave")
 
     def _close(self, how: str) -> None:

@@ -1,4 +1,4 @@
-"""The second screen: which profile, what it sets and why, and what is trained on what."""
+"""The second screen: the profile with its settings, the model, the data and the epochs."""
 
 import asyncio
 import os
@@ -43,16 +43,16 @@ from mptui.tui.widgets.small import TooSmall
 from mptui.tui.widgets.topline import TopLine
 
 TYPING_PAUSE_S = 0.3
-"""What takes a while is begun when no key came for so long."""
+"""Seconds without a key after which slow work starts."""
 
 
 class PickerScreen(Page):
-    """What a run is asked with.
+    """Chooses the settings of a run.
 
     Args:
-        device: What it will train on.
-        keymap: The person's own keys.
-        environ: Where settings, profiles and the state folder are looked up.
+        device: The device to train on.
+        keymap: The user's keys.
+        environ: Environment, for settings, profiles and the state folder.
     """
 
     where = "picker"
@@ -60,7 +60,7 @@ class PickerScreen(Page):
     CSS_PATH = "picker.tcss"
 
     class Started(Message):
-        """A run was asked for."""
+        """A run was requested."""
 
         def __init__(self, request: Request) -> None:
             super().__init__()
@@ -91,11 +91,11 @@ class PickerScreen(Page):
 
     @property
     def picked(self) -> Picked:
-        """What is picked so far."""
+        """The current selection."""
         return self._picks.now
 
     def compose(self) -> ComposeResult:
-        """Lay out the lists, and the three choices below them."""
+        """Lay out the lists, and the three fields below them."""
         yield TopLine()
         with Horizontal(id="body"):
             yield KeyedList(id="profiles")
@@ -108,7 +108,7 @@ class PickerScreen(Page):
         yield TooSmall()
 
     def on_mount(self) -> None:
-        """Show what is picked, and find out what takes a while."""
+        """Show the selection, and start slow work."""
         self.query_one("#profiles", KeyedList).border_title = "profiles"
         self._refresh_profiles()
         self._refresh()
@@ -116,10 +116,10 @@ class PickerScreen(Page):
         self._look_at_data()
 
     def on_resize(self) -> None:
-        """Show more where there is more room."""
+        """Adapt to the size."""
         self.call_after_refresh(self._refresh)
 
-    # -- what is shown
+    # -- display
 
     def _say_device(self) -> None:
         device = self._device
@@ -137,7 +137,7 @@ class PickerScreen(Page):
             profiles.highlighted = names.index(self.picked.profile)
 
     def _refresh(self) -> None:
-        """Resolve anew, and show it."""
+        """Resolve the settings again, and show them."""
         try:
             self._resolved, self._fault = resolved(self.picked, self._data_task, self._environ), ""
         except MptuiError as error:
@@ -173,10 +173,10 @@ class PickerScreen(Page):
         style = "$text-warning" if note.startswith("✗") else "$quiet"
         self.query_one("#note", Static).update(Content.styled(clean(note, 300), style))
 
-    # -- what takes a while
+    # -- slow work
 
     def _count_memory(self) -> None:
-        """Count what each profile would take, if that may be another than before."""
+        """Estimate the memory of each profile, if it can have changed."""
         counting = [self._picks.of(info.name) for info in self._profiles], self._data_task
         if counting != self._counting:
             self._fits, self._counting = {}, counting
@@ -191,18 +191,18 @@ class PickerScreen(Page):
         try:
             counted = await in_background(lambda: fits(runs, device))
         except ImportError:
-            return  # the run will say so
+            return  # the run reports it
         if counting != self._counting:
             return
         self._fits = counted
-        with suppress(NoMatches):  # the screen was left meanwhile
+        with suppress(NoMatches):  # the screen was closed
             self._refresh_profiles()
             self._show_words()
             self._show_note()
 
     @work(exclusive=True, group="data")
     async def _look_at_data(self) -> None:
-        """Say which task the data is for, once nobody types any more."""
+        """Show the task of the data, after typing has paused."""
         await asyncio.sleep(TYPING_PAUSE_S)
         where = self.picked.data
         task: str | None
@@ -215,11 +215,11 @@ class PickerScreen(Page):
         if where != self.picked.data:
             return
         self._data_task, self._about_data, self._data_fault = task, about, fault
-        with suppress(NoMatches):  # the screen was left meanwhile
+        with suppress(NoMatches):  # the screen was closed
             self._refresh_profiles()
             self._refresh()
 
-    # -- what is picked
+    # -- selection
 
     @on(OptionList.OptionHighlighted, "#profiles")
     def _profile_under_cursor(self, event: OptionList.OptionHighlighted) -> None:
@@ -237,7 +237,7 @@ class PickerScreen(Page):
         self._show_note()
 
     def on_descendant_focus(self) -> None:
-        """Say what belongs to where the focus is."""
+        """Show the information for the focused widget."""
         self._show_note()
 
     def action_profile(self, digit: int) -> None:
@@ -249,13 +249,13 @@ class PickerScreen(Page):
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:
         if event.input.id == "data":
-            self._data_fault = ""  # of another place
+            self._data_fault = ""  # of other data
         self._take_in()
         if event.input.id == "data":
             self._look_at_data()
 
     def _take_in(self) -> None:
-        """Take what stands on the screen: a key may be heard before the messages of those before it."""
+        """Read the fields: a key can arrive before the messages of earlier keys."""
         self._note_fields()
         self._choose(self.query_one("#profiles", KeyedList).highlighted_id or self.picked.profile)
         self._refresh()
@@ -288,7 +288,7 @@ class PickerScreen(Page):
         )
 
     def _edited(self, key: str, text: str) -> str | None:
-        """Take an edit that the schema and the other values allow."""
+        """Accept an edit if it is valid together with the other values."""
         value, fault = read_value(SETTINGS[key], text)
         if fault is not None:
             return fault
@@ -303,14 +303,14 @@ class PickerScreen(Page):
         return None
 
     def action_save(self) -> None:
-        """Save what is shown as a profile of one's own."""
+        """Save the settings as a profile of the user."""
         if self._resolved is None:
             self._complain("can't be saved", self._fault)
             return
         self.app.push_screen(
             AskDialog(
                 "save as a profile",
-                "Its name; how to train is saved, not on what.",
+                "Name of the profile. Model and data are not saved.",
                 "",
                 check=lambda _: None,
                 take=self._saved,
@@ -348,7 +348,7 @@ class PickerScreen(Page):
         self.post_message(self.Started(picked.request(self._environ)))
 
     def _faults(self) -> dict[str, str]:
-        """Why the run can't start, as far as that is known: by the field it lies in, or none of them."""
+        """Return known reasons that the run can't start, by field, or "" for none of them."""
         faults = {"data": self._data_fault, "": self._fault}
         fit = self._fits.get(self.picked.profile)
         if isinstance(fit, str):
@@ -359,18 +359,18 @@ class PickerScreen(Page):
         self.notify(clean_lines(fault, 300), title=title, severity="error", markup=False)
 
     def back(self) -> None:
-        """Leave a line of text for the profiles, and the profiles for the devices."""
+        """Go from a text field to the profiles, and from the profiles to the devices."""
         if isinstance(self.focused, Input):
             self.query_one("#profiles").focus()
         else:
             self._unless_edits_are_lost(super().back)
 
     def leave(self) -> None:
-        """Leave the app."""
+        """Quit."""
         self._unless_edits_are_lost(super().leave)
 
     def _unless_edits_are_lost(self, go: Callable[[], None]) -> None:
-        """Go at once where all edits are in a file or a run, else ask before."""
+        """Continue at once if all edits are in a file or a run, else ask first."""
         names = ", ".join(self._picks.unused())
         if not names:
             go()
@@ -380,5 +380,5 @@ class PickerScreen(Page):
             if answer == "discard":
                 go()
 
-        words = f"Edited and not saved (w saves): {names}"
-        self.app.push_screen(DiscardDialog(self._keymap, "edits would be lost", words), answered)
+        words = f"Unsaved edits (w: save): {names}"
+        self.app.push_screen(DiscardDialog(self._keymap, "discard edits?", words), answered)

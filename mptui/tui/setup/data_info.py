@@ -16,7 +16,7 @@ def about_data(where: str) -> tuple[str | None, str]:
     from mptui.data.formats.open import kind_of
 
     if not where:
-        return None, "no data named: shapes, drawn by mptui itself"
+        return None, "no data named: built-in shapes"
     flags = data_flags(where, "")
     name, path = flags["data.name"][1], flags["data.path"][1]
     kind = kind_of(DataConfig(name=name, path=path))

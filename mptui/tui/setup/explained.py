@@ -1,13 +1,20 @@
-"""What the dialog of a setting says of it."""
+"""Explains a setting in its dialog."""
 
 from mptui.config.keys import UNSET, Setting
 from mptui.text import clean
 
 
 def explained(setting: Setting, value: str, source: str) -> str:
-    """What a setting means, which words it takes, what it is now, and its default."""
-    meaning = setting.field.description or ""
-    default = UNSET if setting.field.default is None else setting.field.default
-    unset = "; none: unset" if setting.may_be_unset else ""
+    """Describe a setting: meaning, choices, current value and source, default."""
+    default = _shown(UNSET if setting.field.default is None else setting.field.default)
+    now = f"{_shown(value)} ({clean(source)})"
+    if source != "default":
+        now += f"; default: {default}"
+    if setting.may_be_unset and value != UNSET:
+        now += f"; {UNSET}: unset it"
     options = f"\n{' | '.join(setting.choices)}" if setting.choices else ""
-    return f"{meaning}{options}\n\nnow {clean(value)}, {clean(source)}; default {default}{unset}"
+    return f"{setting.field.description or ''}{options}\n\nnow: {now}"
+
+
+def _shown(value: object) -> str:
+    return "unset" if value == UNSET else clean(str(value))

@@ -46,7 +46,7 @@ class Fit:
     def words(self) -> str:
         """Whether it fits, and up to which batch."""
         if self.free is None:
-            return "what is free is not known"
+            return "free memory unknown"
         best = self.footprint.largest_batch(self.batch_size, int(self.free * TIGHT))
         if not self.fits:
             return f"✗ too much; batch {best:,} fits" if best else "✗ one sample is too much"

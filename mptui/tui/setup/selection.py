@@ -205,10 +205,10 @@ def in_words(resolution: Resolved, device: Device) -> list[tuple[str, str, str]]
     effective = training.batch_size * training.accumulate
     batch = batch_words(training.batch_size, training.accumulate)
     end = f", at most {training.max_steps:,} steps" if training.max_steps else ""
-    compiled = "from the first step" if resolution.compile_forced else "where it can repay itself"
+    compiled = "forced" if resolution.compile_forced else "if the run is long enough to repay it"
     return [
         ("precision", precision.used, precision.warning or precision.reason),
-        ("batch", batch, f"{effective} an optimizer step"),
+        ("batch", batch, f"{effective} per optimizer step"),
         ("lr", f"{scaled_lr(training):.3g}", _rate_words(training)),
         ("epochs", f"{training.epochs}", f"{training.schedule} schedule{end}"),
         ("compile", config.speed.compile, compiled if config.speed.compile != "off" else "eager code"),

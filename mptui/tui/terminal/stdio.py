@@ -22,7 +22,7 @@ def check_terminal() -> None:
     hint = "use `mptui run`, which needs no terminal"
     for name, stream in (("input", sys.__stdin__), ("output", sys.__stdout__), ("error", sys.__stderr__)):
         if stream is None or not stream.isatty():
-            raise ConfigError(f"the terminal UI needs a terminal, and its {name} is none", hint=hint)
+            raise ConfigError(f"the terminal UI needs a terminal, but its {name} isn't one", hint=hint)
     if os.environ.get("TERM", "dumb") == "dumb":
         raise ConfigError("the terminal UI needs more than a dumb terminal (TERM)", hint=hint)
 

@@ -23,7 +23,7 @@ RESTORE = (
     b"\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[<u\x1b[?1049l\x1b[?25h"
 )
 
-SUSPENDED = b"mptui is suspended, and a run of its own process with it; go on: fg\r\n"
+SUSPENDED = b"mptui and the run in its process are suspended; to continue: fg\r\n"
 
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -68,7 +68,7 @@ def guarded(run: Callable[[Part], int]) -> int:
         return 0
     if os.WIFSIGNALED(outcome):
         killer = os.WTERMSIG(outcome)
-        told = f"mptui was killed by signal {killer}\n  what became of its run: mptui runs\n"
+        told = f"mptui was killed by signal {killer}\n  state of its run: mptui runs\n"
         _restore(attributes, told.encode(), clear=True)
         return 128 + killer
     if gone:

@@ -1,4 +1,4 @@
-"""What the live screen shows of a run that failed before its first step: nothing was drawn yet."""
+"""The live screen of a run that failed before its first step."""
 
 from textual.app import ComposeResult
 from textual.containers import Center, Middle, VerticalScroll
@@ -10,11 +10,11 @@ from mptui.text import clean_lines
 
 
 class Failure(Middle):
-    """What is wrong and what to do, in the middle of the screen.
+    """Shows error and remedy in the middle of the screen.
 
     Args:
-        ended: How the run ended.
-        leads: Which keys lead on from here.
+        ended: The end of the run.
+        leads: The keys to continue.
     """
 
     DEFAULT_CSS = """
@@ -39,7 +39,7 @@ class Failure(Middle):
         self._ended, self._leads = ended, leads
 
     def compose(self) -> ComposeResult:
-        """Lay out the message, the hint, and the keys that lead on."""
+        """Lay out the message, the hint and the keys."""
         ended = self._ended
         blocks = [
             Content.styled(clean_lines(ended.message or ended.status), "bold"),

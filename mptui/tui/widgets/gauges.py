@@ -1,4 +1,4 @@
-"""What a device says of itself, as lines and words: on its card before a run, and in its panel during one."""
+"""Formats device samples, for the cards of the first screen and the panel of the live screen."""
 
 from textual.content import Content
 
@@ -20,18 +20,18 @@ def share(part: float | None, whole: float | None) -> float | None:
 
 
 def busy(sample: DeviceSample) -> str:
-    """Say how busy the device is."""
+    """Format the utilisation."""
     return fmt.UNKNOWN if sample.utilisation is None else f"{100 * sample.utilisation:.0f} %"
 
 
 def busy_with_own(sample: DeviceSample) -> str:
-    """Say how busy the device is, and this process's part of it where it is known: `93 % (ours 50 %)`."""
+    """Format the utilisation, with this process's share if known: `93 % (ours 50 %)`."""
     own = sample.utilisation_own
     return busy(sample) + ("" if own is None else f" (ours {100 * own:.0f} %)")
 
 
 def power(sample: DeviceSample) -> str:
-    """Say what it draws, and of what."""
+    """Format power and its limit."""
     if sample.power_w is None:
         return fmt.UNKNOWN
     limit = f" of {sample.power_limit_w:.0f}" if sample.power_limit_w else ""
@@ -39,17 +39,17 @@ def power(sample: DeviceSample) -> str:
 
 
 def heat(sample: DeviceSample) -> str:
-    """Say how hot it is."""
+    """Format the temperature."""
     return f"{fmt.UNKNOWN if sample.temperature_c is None else f'{sample.temperature_c:.0f}'} °C"
 
 
 def clock(sample: DeviceSample) -> str:
-    """Say how fast its processors run."""
+    """Format the clock rate."""
     return f"{fmt.count(sample.sm_clock_mhz)} MHz"
 
 
 def throttle(sample: DeviceSample) -> Content:
-    """Say what holds it back, if something does."""
+    """Describe the throttling."""
     if sample.throttle:
-        return Content.styled(f"held back: {', '.join(sample.throttle)}", "$text-warning")
+        return Content.styled(f"throttled: {', '.join(sample.throttle)}", "$text-warning")
     return Content.styled("no throttling" if sample.sm_clock_mhz is not None else "", "$quiet")

@@ -1,4 +1,4 @@
-"""The device panel: how busy it is, its memory, power, heat, and whether it is held back."""
+"""The device panel: utilisation, memory, power, temperature, throttling."""
 
 from textual.content import Content
 
@@ -21,7 +21,7 @@ from mptui.tui.widgets.panel import Lines, Panel
 
 
 class DevicePanel(Panel):
-    """What the device does now; its title is its name."""
+    """The current load of the device; the title is its name."""
 
     DEFAULT_CSS = "DevicePanel { height: 7; }"
 
@@ -29,7 +29,7 @@ class DevicePanel(Panel):
         super().__init__("device")
 
     def lines(self, view: RunView, width: int) -> Lines:
-        """Say it in full."""
+        """Lay out the panel."""
         self.retitle(_title(view))
         sample = view.device or DeviceSample(name="")
         room = width - LABEL - FIGURE
@@ -45,7 +45,7 @@ class DevicePanel(Panel):
 
 
 def device_line(view: RunView) -> list[Content]:
-    """Say it in parts of one line, for a small screen; what holds it back is not what is left out."""
+    """Return parts of one line for a small screen; throttling is never omitted."""
     sample = view.device or DeviceSample(name="")
     total = f" of {fmt.size(sample.memory_total)}" if sample.memory_total else ""
     memory = f"{fmt.size(sample.memory_used)}{total}"
@@ -63,7 +63,7 @@ def _title(view: RunView) -> str:
 
 
 def _state(sample: DeviceSample) -> Content:
-    """Heat, clock and throttling; of a CPU, which reports none of these, whose work keeps it busy."""
+    """Format temperature, clock and throttling; for a CPU, which reports none of these, whose load it is."""
     if sample.utilisation is not None and sample.utilisation_own is not None:
         others = max(0.0, sample.utilisation - sample.utilisation_own)
         return Content(f"busy with: ours {100 * sample.utilisation_own:.0f} %   others {100 * others:.0f} %")

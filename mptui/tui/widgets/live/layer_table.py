@@ -1,4 +1,4 @@
-"""What 16 bits do to a run's numbers: the layers by risk, the exponents of one of them, and what helps."""
+"""Panels of the numerics screen: layers by risk, the exponents of one layer, and recommendations."""
 
 import math
 
@@ -11,22 +11,22 @@ from mptui.text import clean
 from mptui.tui.widgets.panel import Lines, Panel
 
 PARTS = ("all", "forward", "gradient", "weights")
-"""What the table shows, in the order of the key that turns it."""
+"""The parts of the table, in the order in which the key cycles through them."""
 
 _WORDS = {"forward": "outputs", "gradient": "gradients", "weights": "weights' gradients"}
 _BAR = 8
 _FIGURES = 11 + 10 + 10 + 9 + _BAR + 3
-"""Cells of a row beside the layer's name."""
+"""Cells of a row besides the layer's name."""
 _ROOMY = 70
-"""In less, a row leaves out the smallest value and the bar."""
+"""Width below which a row omits the smallest value and the bar."""
 _LEVELS = " ▁▂▃▄▅▆▇█"
-# float16's exponents: whole from -14 to 15, with fewer bits from -24 on
+# float16's exponents: normal from -14 to 15, subnormal from -24 on
 _SUBNORMAL, _NORMAL, _TOP = -24, -14, 15
 _BF16_NORMAL = -126
 
 
 def rows_of(event: Numerics | None, part: str) -> list[NumericsLayer]:
-    """The layers told of that part, the worst first."""
+    """Return the layers with that part, worst first."""
     if event is None:
         return []
     return [layer for layer in event.layers if part in {"all", layer.part}]
@@ -53,13 +53,13 @@ class RiskTable(Panel):
         return rows[min(self.cursor, len(rows) - 1)] if rows else None
 
     def lines(self, view: RunView, width: int) -> Lines:
-        """A head, the rows around the chosen one, and what is left out."""
+        """Lay out a heading, the rows around the chosen one, and the number of omitted layers."""
         event = view.numerics
         step = f" · step {event.step:,}" if event else ""
         parts = "" if self.part == "all" else f" · {_WORDS[self.part]}"
         self.retitle(f"layers by risk{step}{parts}")
         if event is None:
-            return [Content.styled("nothing was looked at yet", "$quiet")]
+            return [Content.styled("no numerics sample yet", "$quiet")]
         roomy = width >= _ROOMY
         name = max(8, width - (_FIGURES if roomy else _FIGURES - 10 - _BAR - 3))
         smallest = f"{'smallest':>10}" if roomy else ""
@@ -91,7 +91,7 @@ def _row(layer: NumericsLayer, width: int, *, chosen: bool, roomy: bool) -> Cont
 
 
 def _shortened(name: str, room: int) -> str:
-    """The name of a layer, its last part in any case, which tells it from its neighbours."""
+    """Shorten the name of a layer; its last part, which identifies it, is kept."""
     name = clean(name, 200)
     return name if len(name) <= room else f"…{name[-(room - 1) :]}"
 
@@ -105,7 +105,7 @@ def _others(event: Numerics) -> Content:
 
 
 class ExponentPanel(Panel):
-    """The exponents of the chosen layer against what float16 and bfloat16 hold."""
+    """The exponents of the chosen layer, with the ranges of float16 and bfloat16."""
 
     def __init__(self, table: RiskTable, *, id: str | None = None) -> None:
         super().__init__("exponents", id=id)
@@ -129,7 +129,7 @@ class ExponentPanel(Panel):
 
 
 def _can_be_drawn(layer: NumericsLayer) -> bool:
-    """Whether its exponents are those of any values, and of none that no format has."""
+    """Whether the layer has exponents, all within the range of float32."""
     shares, first = layer.exponents, layer.first_exponent
     return 0 < len(shares) <= 256 and -256 < first < 256 and min(shares) >= 0 and sum(shares) > 0
 
@@ -176,7 +176,7 @@ class _Axis:
         return Content.styled(f"      {line}", "$quiet")
 
     def range16(self) -> Content:
-        """What float16 holds: whole, and with fewer bits."""
+        """Draw the range of float16: normal and subnormal."""
         cells = []
         for column in range(len(self._heights)):
             exponent = self._lowest + column * self._each + self._shift
@@ -185,7 +185,7 @@ class _Axis:
         return Content.assemble(("fp16  ", "$quiet"), ("".join(cells), "$text-accent"))
 
     def range_bf16(self) -> Content:
-        """What bfloat16 holds."""
+        """Draw the range of bfloat16."""
         cells = [
             ("━" if self._lowest + column * self._each >= _BF16_NORMAL else "╌") * self._cells
             for column in range(len(self._heights))
@@ -211,41 +211,41 @@ def _caption(layer: NumericsLayer, scale: float) -> Content:
 
 
 class NumericsWords(Panel):
-    """What would help, and what looking costs."""
+    """A recommendation, and the cost of probes."""
 
     def __init__(self, *, id: str | None = None) -> None:
-        super().__init__("what to make of it", id=id)
+        super().__init__("recommendation", id=id)
 
     def lines(self, view: RunView, width: int) -> Lines:
-        """The advice, and the price."""
+        """Lay out the recommendation and the cost."""
         event = view.numerics
         if event is None:
             most = fmt.percent(NUMERICS_BUDGET["full"])
             return [
-                Content("a look comes with the first steps (guards.numerics)"),
-                Content.styled(f"f looks at every value, for at most {most} of the time", "$quiet"),
+                Content("waiting for the first numerics sample (guards.numerics)"),
+                Content.styled(f"f: probe all values, for at most {most} of the time", "$quiet"),
             ]
         return [Content(advised(event)), Content.styled(priced(event), "$quiet")]
 
 
 def advised(event: Numerics) -> str:
-    """The loss scale that saves most, beside the one in use."""
+    """Describe the best loss scale, next to the one in use."""
     if event.best_scale is None:
         if event.loss_scale is not None:
-            return "the gradients of this step overflowed: the scaler skipped it, and lowers its scale"
-        return "no loss scale makes these gradients fit fp16; bf16 has the range"
+            return "the gradients of this step overflowed: the step was skipped, the loss scale is lowered"
+        return "these gradients don't fit fp16 with any loss scale; bf16 has the range"
     best = f"{event.best_scale:,.0f} would lose {fmt.percent(event.lost_at_best)}"
     if event.loss_scale is not None:
         now = f"a loss scale of {event.loss_scale:,.0f} loses {fmt.percent(event.lost)} of the gradients"
         return f"{now}; {best}"
-    return f"in fp16 a scale of {best} of the gradients; {clean(event.precision, 8)} needs none"
+    return f"in fp16 a scale of {best} of the gradients; {clean(event.precision, 8)} needs no loss scale"
 
 
 def priced(event: Numerics) -> str:
-    """What the looks cost, as measured."""
+    """Describe the measured cost of probes."""
     share = fmt.percent(event.cost_s / event.every_s if event.every_s else None)
     cost = f"+{fmt.milliseconds(event.cost_s)} on a step in {fmt.duration(event.every_s)}: {share}"
     if event.mode == "full":
         return f"full: {cost} of the time{' · not compiled' if event.eager else ''}"
     most = fmt.percent(NUMERICS_BUDGET["full"])
-    return f"{clean(event.mode, 10)}: {cost} · f: every value, at most {most}"
+    return f"{clean(event.mode, 10)}: {cost} · f: all values, at most {most}"

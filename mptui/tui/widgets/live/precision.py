@@ -1,4 +1,4 @@
-"""The mixed-precision panel: what the network computes in, and how loss scaling fares."""
+"""The mixed-precision panel: number format and loss scaling."""
 
 import math
 
@@ -12,7 +12,7 @@ from mptui.tui.widgets.panel import Lines, Panel, row
 
 _ON, _OFF = "🚀", "📊"
 _MUCH = 0.01
-"""The share of the gradients from which on losing them is worth a warning's colour."""
+"""Fraction of lost gradients from which it is shown as a warning."""
 _SCALE_TOP = 24
 """The gauge spans loss scales from 2^0 to 2^24, the largest that torch's scaler grows to in practice."""
 
@@ -27,7 +27,7 @@ class PrecisionPanel(Panel):
         self._ascii_only = ascii_only
 
     def lines(self, view: RunView, width: int) -> Lines:
-        """Say it in full."""
+        """Lay out the panel."""
         latest = view.latest
         norm = view.histories.get("gradient norm", {}).get("norm")
         trend = fmt.sparkline(norm.tail(width - 22).tolist()) if norm else ""
@@ -47,7 +47,7 @@ class PrecisionPanel(Panel):
 
 
 def precision_words(view: RunView, ascii_only: bool) -> Content:
-    """Say whether mixed precision is on: the icon in a cell of its own, words beside it."""
+    """Format whether mixed precision is on: an icon in its own cell, and text."""
     if not view.precision:
         return Content(f"mp: {fmt.UNKNOWN}")
     mixed = view.precision in SIXTEEN_BIT
@@ -59,7 +59,7 @@ def precision_words(view: RunView, ascii_only: bool) -> Content:
 
 
 def precision_line(view: RunView, ascii_only: bool) -> list[Content]:
-    """Say it in parts of one line, for a small screen; what matters most comes first."""
+    """Return parts of one line for a small screen, the most important first."""
     latest = view.latest
     parts = [precision_words(view, ascii_only)]
     if view.precision in LOSS_SCALED:
@@ -87,7 +87,7 @@ def _loss_scale(view: RunView, width: int) -> tuple[str, Content]:
     scale = view.latest.loss_scale if view.latest else None
     if scale is None:
         needs_none = view.precision and view.precision not in LOSS_SCALED
-        return fmt.UNKNOWN, Content.styled(f"{view.precision} needs none" if needs_none else "", "$quiet")
+        return fmt.UNKNOWN, Content.styled(f"not needed in {view.precision}" if needs_none else "", "$quiet")
     power = math.log2(scale) if scale > 0 else 0.0
     moved = view.loss_scale
     moves = f"  ↑{fmt.short(moved.growths)} ↓{fmt.short(moved.backoffs)}" if moved else ""
@@ -106,17 +106,17 @@ def _skip_rate(view: RunView) -> Content:
 
 
 def _health(view: RunView) -> Content:
-    """What the last look at the numbers found, in the precision that the run computes in."""
+    """Describe the last numerics probe, for the run's precision."""
     seen = view.numerics
     if seen is None:
         return Content.styled(fmt.UNKNOWN, "$quiet")
     if view.precision not in LOSS_SCALED:  # the same range as fp32
-        return Content.styled("✓ nothing underflows", "$text-success")
+        return Content.styled("✓ no underflow", "$text-success")
     faults = seen.others_at_fault + sum(bool(layer.fault) for layer in seen.layers)
     if faults:
-        return Content.styled(f"✗ {faults:,} beyond fp16's range: n", "$text-error")
+        return Content.styled(f"✗ {faults:,} layers don't fit fp16 (n)", "$text-error")
     if seen.lost:
         tone = "$text-warning" if seen.lost >= _MUCH else "$text-success"
         share = fmt.percent(seen.lost) if seen.lost >= 0.001 else "under 0.1 %"
         return Content.styled(f"✓ {share} of gradients lost", tone)
-    return Content.styled("✓ nothing underflows", "$text-success")
+    return Content.styled("✓ no underflow", "$text-success")

@@ -25,9 +25,9 @@ _HOURS = 1e6
 _VERDICTS = {
     "compute": "bound by compute",
     "data": "waiting for data {share}",
-    "copy": "making batches ready takes {share} of each step",
-    "launch": "bound by launches: many small operations",
-    "saving": "saving takes {share} of the time",
+    "copy": "bound by batch transfer: {share} of each step",
+    "launch": "bound by kernel launches: many small operations",
+    "saving": "bound by saving: {share} of the time",
 }
 
 

@@ -1,4 +1,4 @@
-"""The three lines of text of the picker: what is trained on what, and for how long."""
+"""The three text fields of the picker: model, data and epochs."""
 
 from dataclasses import replace
 
@@ -13,10 +13,10 @@ NAMES = ("model", "data", "epochs")
 
 
 class Fields(Horizontal):
-    """Model, data and epochs, each of which may stay empty.
+    """Model, data and epochs; each can be empty.
 
     Args:
-        picked: What stands in them first.
+        picked: Initial values.
         models: Completes names of networks.
         data: Completes names of sets and folders.
     """
@@ -26,9 +26,9 @@ class Fields(Horizontal):
         self._picked, self._models, self._data = picked, models, data
 
     def compose(self) -> ComposeResult:
-        """Lay out the lines of text."""
+        """Lay out the fields."""
         picked = self._picked
-        hints = "as suits the data", "shapes, set, folder", "profile's"
+        hints = "chosen for the data", "shapes, set, folder", "profile's"
         texts = picked.model, picked.data, picked.epochs
         for name, text, hint, suggester in zip(
             NAMES, texts, hints, (self._models, self._data, None), strict=True
@@ -38,12 +38,12 @@ class Fields(Horizontal):
             yield field
 
     def taken_in(self, picked: Picked) -> Picked:
-        """What is picked, with what stands in them."""
+        """Return the selection with the values of the fields."""
         model, data, epochs = (self.query_one(f"#{name}", Input).value.strip() for name in NAMES)
         return replace(picked, model=model, data=data, epochs=epochs)
 
     def show_epochs(self, text: str) -> None:
-        """Show the epochs of another profile; this is no change by hand."""
+        """Show the epochs of another profile; this doesn't count as an edit."""
         field = self.query_one("#epochs", Input)
         with field.prevent(Input.Changed):
             field.value = text
