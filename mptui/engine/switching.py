@@ -23,7 +23,7 @@ def switch(context: TrainContext, command: Command) -> str | None:
     context.reporter.flush(wait=True)
     try:
         if context.rebuild is None:
-            raise ConfigError("this run has no other presets", hint="start it from a profile")
+            raise ConfigError("this run has no other profiles", hint="start it from a profile")
         wanted = context.rebuild(command)
     except (ConfigError, DiskError) as error:
         return error.message

@@ -184,7 +184,7 @@ class Trainer:
         if half_applied:
             context.go_back()
             step = self.state.step
-            action = f"back to step {step}: the optimizer was interrupted"
+            action = f"rolled back to step {step}: the optimizer step was interrupted"
             context.emit(Recovered(step=step, problem="out of memory", action=action))
         return None
 
@@ -288,4 +288,4 @@ class Trainer:
         """Warn of batches without a target, once an epoch."""
         if self._warned_of_empty_in != self.state.cursor.epoch:
             self._warned_of_empty_in = self.state.cursor.epoch
-            self.context.warn("empty_batch", "a batch had only ignored pixels and was left out")
+            self.context.warn("empty_batch", "left out a batch with only ignored pixels")

@@ -55,14 +55,14 @@ def _known(name: str | None) -> str:
     if name not in MODELS:
         near = get_close_matches(name.lower(), MODELS, n=3, cutoff=0.5)
         hint = f"Did you mean {' or '.join(near)}?" if near else "Try resnet50, or unet for masks."
-        raise ConfigError(f"model.name: there is no network called {name!r}", hint=hint)
+        raise ConfigError(f"model.name: no network called {name!r}", hint=hint)
     return name
 
 
 def _check_task(name: str, task: str) -> None:
     if (own := MODELS[name].task) != task:
         raise ConfigError(
-            f"model.name: {name} {TASKS[own].output}, and this data is {TASKS[task].sample.value}",
+            f"model.name: {name} {TASKS[own].output}, but this data is {TASKS[task].sample.value}",
             hint=f"Use --model {TASKS[task].network.accelerator}, or data with {TASKS[own].sample.value}.",
         )
 

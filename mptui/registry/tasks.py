@@ -113,7 +113,7 @@ TASKS: dict[str, TaskSpec] = {
     DIFFUSION: TaskSpec(
         build=_diffusion,
         sample=SampleKind.IMAGE,
-        output="makes images",
+        output="generates images",
         network=ByDevice("diffusion_unet", cpu="diffusion_unet"),
         side=ByDevice(64, cpu=32),
         metrics={"r2": MetricSpec("noise explained", "R²", fraction=True)},

@@ -106,7 +106,7 @@ def test_a_killed_call_goes_on_where_it_was(prepare, data, undisturbed, tmp_path
     assert killed.returncode == -signal.SIGKILL
     there = {path: path.stat().st_ino for path in (tmp_path / "out").glob("samples-*.tar")}
     if death != "before the notes are removed":
-        with pytest.raises(DataError, match="not complete"):
+        with pytest.raises(DataError, match="an incomplete prepared set"):
             recognize(str(tmp_path / "out"))
     again = prepare(data, "--image-size", 32, "--out", "out", "--json")
     assert again.returncode == 0, again.stderr
@@ -145,9 +145,9 @@ def test_a_full_disk_is_told_and_gone_on_from(prepare, data, tmp_path):
 def test_mistakes_are_told_in_a_line(prepare, data, tmp_path):
     for arguments, code, said in (
         (("nothing/here",), 3, "no such folder"),
-        (("shapes",), 2, "nothing to prepare"),
-        (("cifar10",), 2, "nothing to prepare"),
-        ((data, "--out", data), 2, "other things"),
+        (("shapes",), 2, "no image files to prepare"),
+        (("cifar10",), 2, "no image files to prepare"),
+        ((data, "--out", data), 2, "is not empty"),
         ((data, "--quality", "200"), 2, "quality"),
     ):
         ended = prepare(*arguments)

@@ -70,7 +70,7 @@ def test_memory_that_was_asked_for_is_taken_as_far_as_it_goes(memory: list[int])
     memory[1] = 8 * GIB
     short = chosen(dataset(40_000), "ram")
     assert short.mode == "ram"
-    assert "the rest of the samples is read anew" in str(short.warning)
+    assert "the other samples are decoded" in str(short.warning)
     assert chosen(dataset(200_000), "off").mode == "off"
 
 

@@ -175,7 +175,7 @@ def test_a_larger_view_than_it_was_prepared_for_is_told(ready):
     assert opened(out).warnings == ()
     assert opened(out, side=SIDE * 2, resize=RESIZE).warnings == ()
     (told,) = opened(out, side=SIDE * 2).warnings
-    assert f"prepared at a shorter side of {RESIZE} px and data.resize is {RESIZE * 2}" in told
+    assert f"prepared at a shorter side of {RESIZE} px, but data.resize is {RESIZE * 2}" in told
     assert f"--resize {RESIZE * 2}, or set data.resize to {RESIZE}" in told
 
 
@@ -191,19 +191,19 @@ def test_it_is_made_once(made, small_shards):
 
 def test_a_folder_of_other_things_is_left_alone(ready, tmp_path):
     data, out = ready
-    with pytest.raises(ConfigError, match="holds a set that was prepared from other files"):
+    with pytest.raises(ConfigError, match="holds a set prepared from other files"):
         prepared(data, out, size=24)
     photo(150, 100, seed=99).save(data / "cat" / "99.jpg")
     with pytest.raises(ConfigError, match="other files"):
         prepared(data, out)
-    with pytest.raises(ConfigError, match="other things"):
+    with pytest.raises(ConfigError, match="is not empty"):
         prepared(data, data)
     other = tmp_path / "other"
     other.mkdir()
     (other / "preparing.json").write_text('{"key": "x"}')
     with pytest.raises(ConfigError, match="the beginning of a set from other files"):
         prepared(data, other)
-    with pytest.raises(DataError, match="not complete"):
+    with pytest.raises(DataError, match="an incomplete prepared set"):
         opened(other)
 
 

@@ -137,7 +137,7 @@ def test_any_number_watches_one_only_watches_and_all_get_the_exit_code(terminal,
     for each in (watcher, reader):
         each.shows("● training")
     reader.press("xx")
-    reader.shows("this screen only watches")
+    reader.shows("this screen is read-only")
     watcher.press("q")  # leaves the screen, and not the run
     assert watcher.exit_code() == 0
     goes_on(reader)

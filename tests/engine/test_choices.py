@@ -48,10 +48,10 @@ def decided(card, candidates=None, *, steps=LONG, place=None, check_stop=lambda:
 
 def test_the_fastest_is_taken_and_said_why():
     assert decided(Card(fp32=0.4, bf16=0.2)) == Selection(
-        "bf16", "2.00x fp32 here (200 ms a step against 400 ms)"
+        "bf16", "2.00x fp32 here (200 ms per step against 400 ms)"
     )
     assert decided(Card(fp32=0.4, bf16=1.5), place=kept(n=2)) == Selection(
-        "fp32", "3.75x bf16 here (400 ms a step against 1.50 s)"
+        "fp32", "3.75x bf16 here (400 ms per step against 1.50 s)"
     )
 
 
@@ -71,7 +71,7 @@ def test_fewer_digits_have_to_earn_it(seconds, taken):
 
 def test_a_format_that_gains_too_little_is_told():
     assert decided(Card(fp32=1.0, bf16=0.98)).reason == (
-        "bf16 gains only 1.02x here (1.00 s a step against 980 ms)"
+        "bf16 gains only 1.02x here (1.00 s per step against 980 ms)"
     )
 
 
@@ -128,7 +128,7 @@ def test_kept_figures_that_can_not_be_are_not_used(kept_value):
 def test_a_candidate_that_does_not_fit_is_out_and_the_run_goes_on():
     card = Card(fp32=torch.OutOfMemoryError("out of memory"), bf16=0.5)
     choice = decided(card)
-    assert choice == Selection("bf16", "the only one that could take a step here")
+    assert choice == Selection("bf16", "the only one that works here")
     assert card.taken.count("fp32") == 1
     nothing = Card(fp32=RuntimeError("no kernel"), bf16=torch.OutOfMemoryError("out of memory"))
     assert decided(nothing, place=kept(n=2)) == Selection("fp32")

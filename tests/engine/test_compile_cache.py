@@ -78,7 +78,7 @@ def test_where_others_could_write_nothing_is_kept_and_it_is_said(asks, tmp_path,
     assert list(folder.iterdir()) == []
     ((code, text),) = told
     assert code == "compile_cache"
-    assert "not kept for the next run" in text
+    assert "not cached for later runs" in text
     folder.rmdir()
 
 

@@ -163,7 +163,7 @@ def test_with_checked_batches_the_first_bad_loss_ends_it(tmp_path):
 def test_with_checked_batches_a_label_beyond_the_classes_is_named(tmp_path):
     trainer, _ = build_trainer(config(guards={"check_batches": True}), tmp_path)
     trainer.state.job = replace(trainer.context.job, num_classes=2)
-    with pytest.raises(DataError, match="targets from 0 to 2, and there are 2 classes"):
+    with pytest.raises(DataError, match="targets from 0 to 2, but there are 2 classes"):
         trainer.train()
     end(trainer)
 
@@ -230,7 +230,7 @@ def test_a_preset_is_refused_where_there_is_none(tmp_path):
     _, events = trained(tmp_path, then=then)
     assert [(e.state, e.detail) for e in of(events, CommandAnswered)] == [
         ("taken", ""),
-        ("refused", "this run has no other presets"),
+        ("refused", "this run has no other profiles"),
     ]
     assert len(losses(events)) == 10
 

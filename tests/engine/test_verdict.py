@@ -90,7 +90,7 @@ def test_a_network_that_tensor_cores_gain_little_on_is_told():
     assert "80% of the weights" in advice.message
     small = judged(*[split()] * 5, starved=True).advice(there, 9)
     assert small is not None
-    assert "too small for Tensor Cores" in small.message
+    assert "too small to gain from Tensor Cores" in small.message
 
 
 def test_how_much_of_a_network_suits_tensor_cores():

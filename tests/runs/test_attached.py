@@ -249,7 +249,7 @@ def test_who_only_watches_asks_for_nothing(owner, attach):
     source.send("stop")
     (answer,) = until(source, bool)
     assert isinstance(answer, CommandAnswered)
-    assert (answer.state, answer.detail) == ("refused", "this screen only watches")
+    assert (answer.state, answer.detail) == ("refused", "this screen is read-only")
     owner.tell(1)
     until(source, seen(1))
     assert owner.sent == []

@@ -86,7 +86,7 @@ def test_memory_that_runs_out_is_said_and_ends_nothing(go, memory):
     path, events = go("data.cache=ram")
     assert kept(path) == "ram"
     messages = warned(events)
-    assert any("read anew in each epoch" in message for message in messages)
+    assert any("decoded in each epoch" in message for message in messages)
     assert any("is full: 0 of" in message for message in messages)
 
 

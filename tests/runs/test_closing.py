@@ -28,4 +28,4 @@ def test_it_says_where_the_run_is_its_best_and_a_command_for_the_shell(status, c
 
 def test_what_is_not_known_is_left_out():
     line = closing_line(Path("runs/one"), {"status": "failed", "best": {"value": None}})
-    assert line == "runs/one: failed; go on: mptui resume runs/one"
+    assert line == "runs/one: failed; resume: mptui resume runs/one"

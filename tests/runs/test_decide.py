@@ -94,13 +94,13 @@ def test_the_fastest_is_used_told_and_written_down(decided):
     assert told == {
         "requested": "auto",
         "used": "bf16",
-        "reason": "2.00x fp32 here (500 ms a step against 1.00 s)",
+        "reason": "2.00x fp32 here (500 ms per step against 1.00 s)",
     }
     job = session._trainer.context.job
     assert (job.precision, job.config.speed.channels_last, job.config.speed.fused) == ("bf16", False, False)
     notes = session.plan.notes
-    assert "channels first: 1.25x channels last here (400 ms a step against 500 ms)" in notes
-    assert "a foreach update: 2.00x a fused update here (500 ms a step against 1.00 s)" in notes
+    assert "channels first: 1.25x channels last here (400 ms per step against 500 ms)" in notes
+    assert "a foreach update: 2.00x a fused update here (500 ms per step against 1.00 s)" in notes
     assert 'mode = "auto"' in (session.run / "run.toml").read_text()  # what was asked for
 
 
@@ -157,7 +157,7 @@ def test_a_slow_precision_that_was_asked_for_is_warned_of_with_the_measured_fact
 
     assert session._trainer.context.job.precision == "fp16"
     assert precision_warnings(session) == [
-        "fp16 takes 22 times fp32's time here (22.00 s a step against 1.00 s)"
+        "fp16 takes 22 times fp32's time here (22.00 s per step against 1.00 s)"
     ]
 
 

@@ -54,7 +54,7 @@ def test_a_chosen_name_is_the_name(tmp_path):
 
 @pytest.mark.parametrize("name", ["..", ".hidden", "a/b", "-rf", "a b", "é", "x" * 200, "a\n"])
 def test_a_name_that_can_not_be_one_is_refused(tmp_path, name):
-    with pytest.raises(ConfigError, match="not a name for a run"):
+    with pytest.raises(ConfigError, match="not a valid name"):
         create_run(tmp_path, "fast", "unet", name)
     assert list(tmp_path.iterdir()) == []
 
@@ -99,7 +99,7 @@ def test_a_run_is_found_by_name_by_start_and_by_path(runs, monkeypatch):
     assert find_run(runs / "elsewhere", "20260101-fast").resolve() == first
 
 
-@pytest.mark.parametrize(("run", "says"), [("20260102", "2 runs begin so"), ("notes", "no such run")])
+@pytest.mark.parametrize(("run", "says"), [("20260102", "2 runs start with this"), ("notes", "no such run")])
 def test_a_run_that_is_none_or_many_is_told(runs, run, says):
     with pytest.raises(RunDirectoryError, match=says):
         find_run(runs, run)

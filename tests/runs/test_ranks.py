@@ -34,7 +34,7 @@ ONE = {
 
 @pytest.mark.parametrize("environ", SEVERAL.values(), ids=SEVERAL)
 def test_each_of_several_processes_of_a_launcher_refuses_to_train_a_copy(environ):
-    with pytest.raises(ConfigError, match=r"started 2 processes \(this one has rank [01]\)"):
+    with pytest.raises(ConfigError, match=r"started 2 processes \(this is rank [01]\)"):
         plan_run(Request(environ=environ))
 
 

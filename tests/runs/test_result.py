@@ -16,7 +16,7 @@ def test_an_operation_without_a_deterministic_way_is_a_setting_to_change():
     told = not_deterministic(caught.value)
     assert told is not None
     assert (told.exit_code, told.__cause__) == (2, caught.value)
-    assert told.message == "training.deterministic: put_ has no deterministic way on this device"
+    assert told.message == "training.deterministic: put_ has no deterministic implementation on this device"
     assert "training.deterministic=false" in told.hint
 
 

@@ -207,7 +207,7 @@ def test_a_second_way_back_is_refused_where_there_was_no_second_switch(tmp_path,
     )
     answers = [e for e in events if isinstance(e, CommandAnswered) and e.command == "undo"]
     assert [e.state for e in answers if e.state in {"done", "refused"}] == ["done", "refused"]
-    assert "no switch to take back" in answers[-1].detail
+    assert "no switch to undo" in answers[-1].detail
 
 
 # -- what stays

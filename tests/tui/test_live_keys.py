@@ -141,7 +141,7 @@ async def test_a_run_that_can_go_on_alone_can_be_left_to_itself(keys):
 async def test_a_run_that_ends_with_its_process_is_not_left_to_itself():
     async with live(MemorySource(demo())) as (app, pilot):
         await pilot.press("d")
-        assert await seen(app, pilot, "no run goes on alone")
+        assert await seen(app, pilot, "can't detach under")
         assert app.is_running
 
 

@@ -229,7 +229,7 @@ async def test_a_network_that_can_not_be_had_is_said_before_the_run(environ):
         screen.query_one("#model", Input).value = "vit_b_16"
         await until(app, pilot, "network    vit_b_16")
         screen.query_one("#model", Input).value = "vit_b_17"
-        await until(app, pilot, "✗ model.name: there is no network")
+        await until(app, pilot, "✗ model.name: no network")
 
 
 async def test_keys_typed_in_one_go_start_what_they_name(environ):

@@ -97,7 +97,7 @@ def prepare_set(
         ScanCancelledError: `should_stop` said so.
     """
     _refuse_others(order.out)
-    told(f"looking at {len(order.found.images):,} files")
+    told(f"checking {len(order.found.images):,} files")
     plan = _planned(order, scan(order.found.images, order.found.masks, on_progress, should_stop))
     try:
         order.out.mkdir(parents=True, exist_ok=True)
@@ -126,9 +126,7 @@ def _refuse_others(out: Path) -> None:
         ) from error
     names -= {f".{BEGUN}.partial"}
     if names and INDEX not in names and BEGUN not in names:
-        raise ConfigError(
-            f"{clean_name(str(out))} holds other things already", hint="choose a new folder with --out DIR"
-        )
+        raise ConfigError(f"{clean_name(str(out))} is not empty", hint="choose a new folder with --out DIR")
 
 
 def _planned(order: ConversionRequest, report: ScanReport) -> _Plan:
@@ -154,14 +152,14 @@ def _check_halves(order: ConversionRequest, rows: np.ndarray[Any, np.dtype[Any]]
         which = "training" if not train else "validation"
         raise DataError(
             f"{order.name}: no usable images are left for {which}",
-            hint="Look at the files that were left out.",
+            hint="Check the files that were left out.",
         )
 
 
 def _as_it_is(out: Path, key: str) -> ShardIndex:
     prepared = open_prepared(str(out))
     if prepared.facts.get("key") != key:
-        raise _other_set(out, "a set that was prepared from other files, or otherwise")
+        raise _other_set(out, "a set prepared from other files or with other settings")
     return prepared
 
 
@@ -170,7 +168,7 @@ def _begin(out: Path, plan: _Plan) -> None:
     begun = out / BEGUN
     if begun.exists():
         if begun.read_text(errors="replace").strip() != json.dumps({"key": plan.key}):
-            raise _other_set(out, "the beginning of a set from other files, or with other settings")
+            raise _other_set(out, "an incomplete set from other files or with other settings")
         return
     write_file(begun, json.dumps({"key": plan.key}).encode())
 
@@ -249,7 +247,7 @@ def _check_room(out: Path, needed: int) -> None:
     if needed > free:
         raise DiskError(
             f"{clean_name(str(out))}: about {needed:,} bytes more are needed, {free:,} are free",
-            hint="make room and call it again, which goes on from here; or choose another disk with --out",
+            hint="free disk space and repeat the command to continue; or choose another disk with --out",
         )
 
 
@@ -311,7 +309,7 @@ def _alone(out: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(
-                f"{clean_name(str(out))}: another mptui prepare writes there",
+                f"{clean_name(str(out))}: another mptui prepare is writing to it",
                 hint="wait for it, or use --out",
             ) from None
         yield
@@ -325,5 +323,5 @@ def _disk(out: Path, error: OSError) -> DiskError:
         free = f"; {shutil.disk_usage(out).free:,} bytes are free"
     return DiskError(
         f"{clean_name(str(out))}: cannot write: {(error.strerror or str(error)).lower()}{free}",
-        hint="make room and call it again, which goes on from here; or choose another disk with --out",
+        hint="free disk space and repeat the command to continue; or choose another disk with --out",
     )

@@ -28,9 +28,9 @@ _PASSING = frozenset(
     )
 )
 _OF_THE_MACHINE = {
-    errno.EMFILE: "raise the limit of open files (ulimit -n), or take fewer --workers",
-    errno.ENFILE: "the whole machine has no files left: close other programs, or raise fs.file-max",
-    errno.ENOMEM: "the machine has no memory left: close other programs, or take fewer --workers",
+    errno.EMFILE: "raise the limit of open files (ulimit -n), or use fewer --workers",
+    errno.ENFILE: "the machine has too many open files: close other programs, or raise fs.file-max",
+    errno.ENOMEM: "the machine is out of memory: close other programs, or use fewer --workers",
 }
 _PAUSES_S = (0.1, 0.4, 1.0)
 _MOST_FUTILE = 5

@@ -242,7 +242,7 @@ def _check_size(path: str, image: Image.Image) -> None:
             f" and {MAX_SIDE} a side",
         )
     if min(width, height) < 1:
-        raise BadSampleError(path, f"{width}x{height} pixels: there is nothing in it")
+        raise BadSampleError(path, f"{width}x{height} pixels: empty image")
 
 
 def _unidentified(path: str, content: bytes | None) -> str:
@@ -250,7 +250,7 @@ def _unidentified(path: str, content: bytes | None) -> str:
         size = Path(path).stat().st_size if content is None else len(content)
     except OSError as error:  # it has just been removed
         return _reason(error)
-    return "empty (0 bytes)" if size == 0 else "not an image, or one of a format that is not read"
+    return "empty (0 bytes)" if size == 0 else "not an image, or of an unsupported format"
 
 
 def _reason(error: Exception) -> str:

@@ -151,7 +151,7 @@ def mask_classes(path: str, mask: Image.Image, coding: MaskCoding) -> Mask:
     if (mask_HW == _UNKNOWN).any():
         code = int(codes_HW[mask_HW == _UNKNOWN][0])
         shown = f"colour #{code:06x}" if coding.by_colour else f"value {code}"
-        raise BadSampleError(path, f"{shown} of the mask is none of the {len(coding.classes)} classes")
+        raise BadSampleError(path, f"{shown} in the mask is none of the {len(coding.classes)} classes")
     return mask_HW
 
 

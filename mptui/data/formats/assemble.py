@@ -77,9 +77,9 @@ def assemble_prepared(prepared: ShardIndex, data: DataConfig, side: int, seed: i
     wanted = data.resize or default_resize(side)
     if wanted > facts["side"] and bool((sides[:, 0] == facts["side"]).any()):
         warnings.append(
-            f"images were prepared at a shorter side of {facts['side']} px and data.resize is {wanted}: views"
-            f" differ from those of the files; prepare it again with --resize {wanted}, or set data.resize to"
-            f" {facts['side']}"
+            f"images were prepared at a shorter side of {facts['side']} px, but data.resize is {wanted}:"
+            f" crops differ from those of the files; prepare it again with --resize {wanted},"
+            f" or set data.resize to {facts['side']}"
         )
     return Dataset(
         name=clean_name(facts["name"]),
@@ -109,7 +109,7 @@ def _with_labels(
         in_val = set(labels[val].tolist())
         counted = enumerate(zip(found.classes, counts, strict=True))
         if alone := [name for number, (name, count) in counted if count == 1 and number not in in_val]:
-            warnings.append(f"classes with one image, trained on and never validated: {some(alone)}")
+            warnings.append(f"classes with one image, used for training only: {some(alone)}")
     return Dataset(
         name=name,
         kind=SampleKind.CLASS,
@@ -154,7 +154,7 @@ def _with_masks(name: str, found: Found, report: ScanReport, data: DataConfig, s
 def _not_finite(found: Found, report: ScanReport) -> Iterator[str]:
     if report.not_finite:
         named = some([found.images[row] for row in report.not_finite])
-        yield f"images with NaN or infinite pixels, which are read as black or white: {named}"
+        yield f"images with NaN or infinite pixels, read as black or white: {named}"
 
 
 def mask_coding(found: Found, report: ScanReport, data: DataConfig) -> MaskCoding:
@@ -189,7 +189,7 @@ def within_budget(found: Found, report: ScanReport, budget: float) -> tuple[Prob
         raise DataError(
             "\n".join([f"{len(problems)} of {total} samples can't be used:", *named, *more]),
             hint="Repair or remove them, or raise data.bad_sample_budget"
-            f" (now {budget:g}) above {len(problems) / total:.3g} to go on without them.",
+            f" (now {budget:g}) above {len(problems) / total:.3g} to leave them out.",
         )
     return problems
 
@@ -224,7 +224,7 @@ def halves(
         which = "training" if not len(train) else "validation"
         raise DataError(
             f"{name}: no usable images are left for {which} ({len(usable)} of {len(labels)} are usable)",
-            hint="A class needs two images or more, or the set a folder for validation.",
+            hint="Each class needs at least two images, or the set a validation folder.",
         )
     return train, val
 

@@ -57,7 +57,7 @@ def changes(before: Fingerprint, now: Fingerprint) -> list[str]:
     elif new > old:
         told.append(f"new: {new - old:,} on top of {old:,} samples")
     elif before.train_samples != now.train_samples:
-        told.append(f"{now.train_samples:,} samples are trained on in place of {before.train_samples:,}")
+        told.append(f"{now.train_samples:,} training samples instead of {before.train_samples:,}")
     if before.classes != now.classes:
         told.append(_classes(before.classes, now.classes))
     if old == new and now.names not in (before.names, _NOTHING):

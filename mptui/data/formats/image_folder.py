@@ -132,7 +132,7 @@ def _class_tables(path: str, ignored: Counter[str]) -> dict[str, PathTable]:
     if not filled:
         raise DataError(
             f"{clean_name(path)}: no class folders with images",
-            hint="Put the validation images there, one folder a class, or remove the folder.",
+            hint="Put the validation images there, one folder per class, or remove the folder.",
         )
     return filled
 
@@ -177,7 +177,7 @@ def _pairs_of(path: str) -> _Pairs:
     if not pairs:
         raise DataError(
             f"{clean_name(mask_folder)}: no mask has the name of an image in {clean_name(image_folder)}",
-            hint="Name them alike: 1.jpg and 1.png, or 1_mask.png.",
+            hint="Use the same names: 1.jpg and 1.png, or 1_mask.png.",
         )
     unpaired = [files[0] for stem, files in images.items() if stem not in pairs]
     kept = [stem for stem in images if stem in pairs]
@@ -228,7 +228,7 @@ def _class_file(*folders: str) -> Path | None:
 def _left_out(ignored: Counter[str]) -> tuple[str, ...]:
     if not ignored:
         return ()
-    return (f"left out {ignored.total()} files that are no images by their names: {_kinds(ignored)}",)
+    return (f"left out {ignored.total()} files that aren't images by their names: {_kinds(ignored)}",)
 
 
 def _kinds(ignored: Counter[str]) -> str:

@@ -39,7 +39,8 @@ def check_folder(path: str) -> None:
     """
     if not os.path.lexists(path):
         raise DataError(
-            f"no such folder: {clean_name(path)}", hint="Check --data; a relative path counts from here."
+            f"no such folder: {clean_name(path)}",
+            hint="Check --data; relative paths start at the current folder.",
         )
     if not os.path.isdir(path):  # noqa: PTH112
         raise DataError(
@@ -186,7 +187,7 @@ def _entries(path: str) -> list[os.DirEntry[str]]:
 
 def _unreadable(path: str, error: OSError) -> DataError:
     return DataError(
-        f"{clean_name(path)}: {error.strerror}", hint="Check that the folder may be read (ls -l)."
+        f"{clean_name(path)}: {error.strerror}", hint="Check that the folder is readable (ls -l)."
     )
 
 

@@ -16,7 +16,7 @@ BINARY = ("background", "foreground")
 
 _WHITE = 0xFFFFFF
 _VOID = 255
-_EXAMPLE = "one line a class: `road = 1`, or `road = [128, 64, 128]`"
+_EXAMPLE = "one line per class: `road = 1`, or `road = [128, 64, 128]`"
 
 
 def find_coding(
@@ -38,7 +38,7 @@ def find_coding(
     if coding.by_colour:
         raise DataError(
             f"data.ignore_index = {ignore_index} is a value, but the masks are coloured",
-            hint="Leave data.ignore_index out.",
+            hint="Remove data.ignore_index.",
         )
     return _with_ignored(coding, ignore_index)
 
@@ -81,7 +81,7 @@ def unknown_code(survey: MaskSurvey, coding: MaskCoding) -> str | None:
 def _of_values(values: list[int], lossy: bool) -> MaskCoding:
     if len(values) < 2:
         raise DataError(
-            f"the masks hold only one value besides those ignored: {values}",
+            f"the masks hold only one value besides ignored ones: {values}",
             hint="Check that the masks are the right files, and data.ignore_index.",
         )
     if set(values) <= {0, 1} or values == [0, _VOID]:
@@ -166,12 +166,14 @@ def _from_file(path: Path) -> MaskCoding:
         )
     if len(codes) > MAX_CLASSES:
         raise DataError(
-            f"{path}: {len(codes):,} classes, and masks can hold {MAX_CLASSES:,}", hint="List fewer classes."
+            f"{path}: {len(codes):,} classes, but masks can hold {MAX_CLASSES:,}", hint="List fewer classes."
         )
     names = tuple(codes if by_colour else sorted(codes, key=codes.__getitem__))
     code_order = sorted(names, key=codes.__getitem__)
     if len(set(codes.values())) < len(codes):
-        raise DataError(f"{path}: two classes have the same value or colour", hint="Give each its own.")
+        raise DataError(
+            f"{path}: two classes have the same value or colour", hint="Give each a different one."
+        )
     return MaskCoding(
         tuple(clean_name(name) for name in names),
         tuple(codes[name] for name in code_order),

@@ -114,9 +114,7 @@ def files_of(
         raise _wrong_kind(name, kinds, kind)
     chosen = _as_labelled(kind or kinds[0])
     if name == BUILT_IN or NAMED[name].files is None:
-        raise ConfigError(
-            f"{name} is no set of image files: there is nothing to prepare", hint=f"mptui run --data {name}"
-        )
+        raise ConfigError(f"{name} has no image files to prepare", hint=f"mptui run --data {name}")
     root = cache_folder() / "data" if data.path is None else expanded(data.path)
     if data.download:
         fetched(name, root, should_stop)
@@ -169,7 +167,7 @@ def _kinds(data: DataConfig) -> tuple[str, tuple[SampleKind, ...]]:
     names = [BUILT_IN, *NAMED]
     near = get_close_matches(name.lower(), names, n=1)
     raise ConfigError(
-        f"data.name: there is no set called {name!r}" + (f"; did you mean {near[0]}?" if near else ""),
+        f"data.name: no set called {name!r}" + (f"; did you mean {near[0]}?" if near else ""),
         hint=f"Choose one of {', '.join(names)}, or a folder with --data ./FOLDER.",
     )
 

@@ -174,8 +174,8 @@ def is_prepared(path: str) -> bool:
         return True
     if os.path.isfile(os.path.join(path, BEGUN)):  # noqa: PTH113, PTH118
         raise DataError(
-            f"{clean_name(path)}: a prepared set that is not complete",
-            hint="Call the mptui prepare that made it again: it goes on where it stopped.",
+            f"{clean_name(path)}: an incomplete prepared set",
+            hint="Repeat its mptui prepare command, which continues where it stopped.",
         )
     return False
 
@@ -242,7 +242,7 @@ def check_bytes(prepared: ShardIndex, on_progress: Callable[[int, int], None]) -
                 done += len(block)
                 on_progress(done, total)
         if digest.hexdigest() != shard["sha256"]:
-            raise damaged(path, "its bytes are not those that were written")
+            raise damaged(path, "its bytes differ from those that were written")
 
 
 def damaged(path: Path, why: str) -> DataError:
@@ -263,11 +263,11 @@ def _facts(folder: Path) -> dict[str, Any]:
     version = facts.get("version")
     if type(version) is not int or version > VERSION:
         raise DataError(
-            f"{clean_name(str(path))}: of version {clean(str(version), 20)}, and this mptui reads {VERSION}",
+            f"{clean_name(str(path))}: version {clean(str(version), 20)}, but this mptui reads {VERSION}",
             hint=f"Update mptui. {_AGAIN}",
         )
     if version < 1 or not _sound(facts):
-        raise damaged(path, "its entries are not what they should be")
+        raise damaged(path, "invalid entries")
     return facts
 
 
@@ -333,12 +333,12 @@ def _array(
             while block := file.read(_BLOCK):
                 digest.update(block)
         if digest.hexdigest() != facts["sha256"]:
-            raise damaged(path, "its bytes are not those that were written")
+            raise damaged(path, "its bytes differ from those that were written")
         array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise damaged(path, clean(str(error))) from error
     if array.dtype != dtype or array.shape != shape:
-        raise damaged(path, "not the array that the index tells of")
+        raise damaged(path, "not the array described in the index")
     return array
 
 
@@ -347,7 +347,7 @@ def _check_records(
 ) -> None:
     """Refuse records that point outside the shards, or say what can't be."""
     if records["shard"].max() >= len(sizes):
-        raise damaged(folder / SAMPLES, "it names a shard that is not there")
+        raise damaged(folder / SAMPLES, "it names a missing shard")
     ends = sizes[records["shard"]]
     places = [("at", "size"), *([("mask_at", "mask_size")] if masked else [])]
     sound = (records["label"] >= 0) & (records["label"] < classes)
@@ -367,7 +367,7 @@ def _check_size(path: Path, size: int) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise damaged(path, "not a file")
     if found.st_size != size:
-        raise damaged(path, f"{found.st_size:,} bytes, where {size:,} were written")
+        raise damaged(path, f"{found.st_size:,} bytes instead of {size:,}")
 
 
 @lru_cache(maxsize=256)

@@ -122,7 +122,7 @@ def fetched(name: str, root: Path, should_stop: ShouldStop) -> None:
             last_line = complaints.read().decode(errors="replace").strip().rpartition("\n")[2]
             raise DataError(
                 f"{name} could not be downloaded: {clean(last_line)}",
-                hint=f"Check the network, or put the set into {root} yourself.",
+                hint=f"Check the network, or copy the set to {root}.",
             )
 
 
@@ -177,8 +177,8 @@ def _halves(name: str, root: Path) -> tuple[Any, Any]:
         train, val = (getattr(datasets, known.factory)(root, **half) for half in (known.train, known.val))
     except (RuntimeError, OSError, ValueError, KeyError, EOFError, AssertionError) as error:
         raise DataError(
-            f"{name} is not in {root}, or not whole ({clean(str(error)) or type(error).__name__})",
-            hint="Add --download to fetch it, or --set data.path=FOLDER to say where it is.",
+            f"{name} is not in {root}, or incomplete ({clean(str(error)) or type(error).__name__})",
+            hint="Add --download to download it, or give its folder with --set data.path=FOLDER.",
         ) from error
     return train, val
 
@@ -197,7 +197,8 @@ def _write_arrays(folder: Path, halves: Mapping[str, Any]) -> None:
 
 def _no_room(folder: Path, error: OSError) -> DiskError:
     return DiskError(
-        f"{folder}: {error.strerror}", hint="Make room, or set XDG_CACHE_HOME to a folder with room."
+        f"{folder}: {error.strerror}",
+        hint="Free disk space, or set XDG_CACHE_HOME to a folder on another disk.",
     )
 
 

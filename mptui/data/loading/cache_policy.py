@@ -70,7 +70,7 @@ def choose_cache(
     if asked == "device":
         if not refused:
             return CacheChoice("device", "requested")
-        warning = f"data.cache = device: {on_device}; images are kept in memory (data.cache = ram)"
+        warning = f"data.cache = device: {on_device}; images are cached in memory (data.cache = ram)"
         return CacheChoice("ram", on_device, warning)
     needed = sum(
         stored_bytes(geometry, dataset.kind is SampleKind.MASK, len(split), sides_of(dataset, half))
@@ -80,7 +80,7 @@ def choose_cache(
     fits = needed <= budget
     told = f"{_mib(needed)} decoded {'fit' if fits else 'do not fit'} in {_mib(budget)} of memory"
     if asked == "ram":
-        warning = f"data.cache = ram: {told}; the rest of the samples is read anew in each epoch"
+        warning = f"data.cache = ram: {told}; the other samples are decoded in each epoch"
         return CacheChoice("ram", told, None if fits else warning)
     if not refused:
         return CacheChoice("device", on_device)

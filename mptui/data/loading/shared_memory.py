@@ -83,10 +83,10 @@ def extend(fd: int, size: int) -> None:
     except OSError as error:
         limit = error.errno == errno.EFBIG
         raise DiskError(
-            f"no room for {size:,} bytes that workers share: {(error.strerror or str(error)).lower()}",
-            hint="raise the limit of the size of files (ulimit -f), or take a smaller training.batch_size"
+            f"no space for {size:,} bytes of shared memory: {(error.strerror or str(error)).lower()}",
+            hint="raise the limit of file sizes (ulimit -f), or use a smaller training.batch_size"
             if limit
-            else "make room in memory, or take a smaller training.batch_size or fewer --workers",
+            else "free memory, or use a smaller training.batch_size or fewer --workers",
         ) from error
 
 

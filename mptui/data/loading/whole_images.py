@@ -112,7 +112,7 @@ def load_whole(
     pixels_P3, masks_P = kept.all()
     if masks_P is not None and (valid_counts < sizes_N2.prod(axis=1)).any():
         raise ConfigError(
-            'data.cache = "device" can\'t be had with ignored mask pixels and random crops',
+            'data.cache = "device" excludes ignored mask pixels with random crops',
             hint='Set data.cache to "ram" or "off", or data.augment to "none".',
         )
     return WholeImages(pixels_P3, masks_P, to_device(labels, device), starts_N, sizes_N2, indices)

@@ -158,7 +158,7 @@ def _place_mask(task: ReadTask, request: SampleRequest, mask_HW: Mask, at: int, 
 def _check_class(request: SampleRequest, value: int, what: str, classes: int) -> None:
     """Refuse a class that the network has no output for: on a GPU it would end the process."""
     if value >= classes:
-        raise BadSampleError(request.name, f"{what} {value} where there are {classes} classes")
+        raise BadSampleError(request.name, f"{what} {value}, but there are {classes} classes")
 
 
 class _Inbox:

@@ -191,7 +191,7 @@ class Pool:
         raise DataError(
             f"data workers died {_DEATHS_BY_ONE_TASK} times ({how}) while reading: "
             + ", ".join(names[:_NAMES_SHOWN] + more),
-            hint="Look at these files and at the free memory; with --workers 0 the run reads them itself.",
+            hint="Check these files and the free memory; with --workers 0, the run decodes them itself.",
         )
 
 

@@ -15,7 +15,7 @@ from mptui.data.scan.check_sample import Sample, SampleCheck
 
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from {} import main; main()"
 _LOOK_AROUND_S = 0.2
-_ENDED = "reading it ended the process: out of memory, or a decoder's fault"
+_ENDED = "reading it ended the process: out of memory, or an error in the decoder"
 
 Found = TypeVar("Found")
 

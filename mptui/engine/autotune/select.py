@@ -157,10 +157,10 @@ def _decided(candidates: Candidates, seconds: Mapping[str, float]) -> Selection:
         return Selection(candidates.first)
     others = [name for name in seconds if name != taken]
     if not others:
-        return Selection(taken, "the only one that could take a step here")
+        return Selection(taken, "the only one that works here")
     other = min(others, key=lambda name: seconds[name])
     ratio = seconds[other] / seconds[taken]
-    figures = f"({step_words(seconds[taken])} a step against {step_words(seconds[other])})"
+    figures = f"({step_words(seconds[taken])} per step against {step_words(seconds[other])})"
     if ratio < 1:
         return Selection(taken, f"{candidates.words[other]} gains only {1 / ratio:.2f}x here {figures}")
     return Selection(taken, f"{ratio:.2f}x {candidates.words[other]} here {figures}")

@@ -229,7 +229,7 @@ def _read(path: Path) -> Snapshot:
         else:
             content = read_regular(path / name, _LARGEST_JSON, os.O_NOFOLLOW)
             if hashlib.sha256(content).hexdigest() != digest:
-                raise _damaged(path, f"{name} is not what was written")
+                raise _damaged(path, f"{name} differs from what was written")
             state = json.loads(content) if name == _STATE else state
     snapshot = Snapshot(int(state["step"]), tensors, state)
     if CHECKPOINT.fullmatch(path.name) and _place(path.name)[0] != snapshot.step:
@@ -246,14 +246,14 @@ def _digests(path: Path) -> dict[str, str]:
     version, files = manifest["version"], manifest["files"]
     # its own hash comes first: a version that the disk has garbled is no later mptui's
     if _encoded({key: value for key, value in manifest.items() if key != "sha256"}) != content:
-        raise _damaged(path, f"{MANIFEST} is not what was written")
+        raise _damaged(path, f"{MANIFEST} differs from what was written")
     if version > FORMAT_VERSION:
         raise NewerVersionError(
             f"{path}: written by a newer mptui (checkpoint version {version})",
-            hint="use that version of mptui to go on with this run",
+            hint="use that version of mptui to resume this run",
         )
     if {*files, MANIFEST} != there:
-        raise _damaged(path, "its files are not those of its manifest")
+        raise _damaged(path, "its files don't match its manifest")
     return dict(files)
 
 
@@ -286,8 +286,8 @@ def read_newest(folder: Path, guard: Guard = contextlib.nullcontext) -> tuple[Sn
             with contextlib.suppress(OSError):  # a disk that can't be written: it is passed over all the same
                 _set_aside(path, guard)
     raise RunDirectoryError(
-        "\n".join([f"{folder}: no checkpoint to go on from", *complaints]),
-        hint="start the run anew: mptui run --profile RUN/run.toml",
+        "\n".join([f"{folder}: no usable checkpoint", *complaints]),
+        hint="start the run again: mptui run --profile RUN/run.toml",
     )
 
 
@@ -356,16 +356,16 @@ def cant_save(folder: Path, size: int, error: OSError) -> DiskError:
     room = f"; {size:,} bytes are needed" if size else ""
     with contextlib.suppress(OSError):
         room += f"{' and' if size else ';'} {shutil.disk_usage(folder).free:,} are free"
-    hint = "make room, or choose another disk with --runs-dir; the older checkpoint is whole"
+    hint = "free disk space, or choose another disk with --runs-dir; the previous checkpoint is intact"
     if isinstance(error, FileNotFoundError):
-        hint = "the disk or the run's directory is gone: mount it again, or move it back"
+        hint = "the disk or the run directory is missing: mount it again, or move it back"
     return DiskError(f"{folder}: cannot save: {(error.strerror or str(error)).lower()}{room}", hint=hint)
 
 
 def _cant_read(path: Path, error: OSError) -> DiskError:
     return DiskError(
         f"{path}: cannot be read: {error.strerror or error}",
-        hint="nothing was changed; try again when the disk answers and the files may be read",
+        hint="nothing was changed; try again when the disk responds and the files are readable",
     )
 
 

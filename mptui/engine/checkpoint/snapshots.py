@@ -107,5 +107,5 @@ def _without(values: Mapping[str, Any], paths: list[str]) -> dict[str, Any]:
 def _unfit(snapshot: Snapshot, given: frozenset[str], error: Exception) -> ConfigError | RunDirectoryError:
     message = f"the checkpoint of step {snapshot.step} does not fit this run: {error}"
     if shaping := sorted(key for key in given if key.startswith(("model.", "data.", "training.opt"))):
-        return ConfigError(message, hint=f"resume with the {', '.join(shaping)} that the run had")
+        return ConfigError(message, hint=f"resume with the original {', '.join(shaping)} of the run")
     return RunDirectoryError(message, hint="resume with the model and optimizer of its run.toml")

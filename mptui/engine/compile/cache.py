@@ -40,7 +40,7 @@ def use_compile_cache(warn: Callable[[str, str], None], folder: Path | None = No
     if fault is None:
         prune(folder)
     else:
-        warn("compile_cache", f"compiled code is not kept for the next run: {fault}")
+        warn("compile_cache", f"compiled code is not cached for later runs: {fault}")
         folder = Path(tempfile.mkdtemp(prefix="mptui-compiled-"))  # 0700
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ[VARIABLE] = str(folder)
@@ -59,13 +59,13 @@ def _make_private(folder: Path) -> str | None:
         if not stat.S_ISDIR(own.st_mode):
             return f"{folder} is not a folder"
         if own.st_uid != os.geteuid():
-            return f"{folder} is another user's"
+            return f"{folder} belongs to another user"
         folder.chmod(0o700)
         for parent in folder.resolve().parents:
             status = parent.stat()
             open_to_all = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
             if status.st_uid not in {0, os.geteuid()} or open_to_all:
-                return f"{parent} can be changed by others"
+                return f"{parent} is writable by other users"
     except OSError as error:
         return f"{folder}: {error.strerror}"
     return None

@@ -58,7 +58,7 @@ def begin_validation(context: TrainContext) -> Iterator[None]:
     compiler = context.parts.compiler
     if compiler.active and not compiler.proven_in_validation:
         _open_way_out(context)
-        context.enter("compiling", detail="for the validation")
+        context.enter("compiling", detail="for validation")
     else:
         context.enter("validating", total=context.job.val_loader.batches)
 

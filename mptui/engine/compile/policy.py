@@ -91,7 +91,7 @@ class Compiler:
         elif repeatable:
             warn(
                 "compile_skipped",
-                "not compiled: a deterministic run decides nothing by the clock; --compile forces it",
+                "not compiled: a deterministic run doesn't decide by measured time; --compile forces it",
             )
         else:
             self.undecided = True
@@ -166,7 +166,9 @@ class Compiler:
         self._keep(gain=max(0.0, 1 - ratio))
         if ratio > _LOSS:
             self.undo()
-            self._warn("compile_undone", f"compiled steps take {ratio:.2f}x as long as eager ones: undone")
+            self._warn(
+                "compile_undone", f"compiled steps take {ratio:.2f}x as long as eager ones: back to eager"
+            )
 
     def start(self) -> None:
         """Compile from the next forward on."""
@@ -210,7 +212,9 @@ class Compiler:
             return False
         self.undo()
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        self._warn("compile_failed", f"torch.compile failed, going on without it: {clean(first_line, 300)}")
+        self._warn(
+            "compile_failed", f"torch.compile failed, training continues without it: {clean(first_line, 300)}"
+        )
         return True
 
 
@@ -233,7 +237,7 @@ def _from_the_compiler(error: Exception) -> bool:
 
 def _impossible(device: torch.device) -> str | None:
     if device.type == "mps":
-        return "torch.compile is not ready for MPS"
+        return "torch.compile doesn't support MPS yet"
     if device.type == "cpu" and not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
         return "there is no C++ compiler (install g++)"
     return None

@@ -25,16 +25,16 @@ class DivergenceAlert:
         """What to tell since the last time; `lr` is the learning rate in force."""
         if self._on and not self._far.streak:
             self._on = False
-            yield Alert(step=step, code=CODE, message="the loss has come down again", over=True)
+            yield Alert(step=step, code=CODE, message="the loss is normal again", over=True)
         elif not self._on and self._far.streak >= ALERT_AFTER:
             self._on = True
-            message = f"the run diverges: its loss is {self._far.words()}"
+            message = f"the run is diverging: its loss is {self._far.words()}"
             yield Alert(step=step, code=CODE, message=message)
             if not self._advised:
                 self._advised = True
                 yield Advice(
                     step=step,
                     code=CODE,
-                    message="the loss is far too high: lower the learning rate",
+                    message="the loss is far too high: use a lower learning rate",
                     setting=f"training.lr={lr / GENTLER:g}",
                 )

@@ -18,14 +18,14 @@ def check_batch(batch: Batch, num_classes: int, step: int) -> None:
     """
     where = f"step {step + 1}, samples {batch.sample_indices.tolist()[:8]}"
     if not bool(torch.isfinite(batch.images_BCHW).all()):
-        raise DataError(f"{where}: an image has values that are not finite", hint="look at these files")
+        raise DataError(f"{where}: an image has values that are not finite", hint="check these files")
     if batch.timesteps is not None:
         return  # the targets are noise
     low, high = int(batch.targets.min()), int(batch.targets.max())
     if low < IGNORE or high >= num_classes:
         raise DataError(
-            f"{where}: targets from {low} to {high}, and there are {num_classes} classes",
-            hint="look at the labels or masks of these files; data.ignore_index names a value to leave out",
+            f"{where}: targets from {low} to {high}, but there are {num_classes} classes",
+            hint="check the labels or masks of these files; data.ignore_index sets a value to ignore",
         )
 
 

@@ -33,7 +33,7 @@ def find_micro_batch(context: TrainContext) -> int | None:
     forget_peak(context.device)
     if most == 0:
         raise MemoryExhaustedError(
-            "out of memory: not even one sample at a time fits",
+            "out of memory with a micro-batch of one sample",
             hint="try --precision bf16 or fp16, a smaller data.image_size, or a smaller model",
         )
     # as 0.9 has no exact binary form, and 10 x 0.9 is to be 9

@@ -136,15 +136,15 @@ class DivergenceDetector:
     def _judged(self, row: StepRow) -> Alarm | None:
         few = min(FAULTS_IN_A_ROW, self.max_streak)
         if len(self._faults) >= few:
-            return self._alarm(self._faults[0], row, f"the numbers of {few} steps in a row were not finite")
+            return self._alarm(self._faults[0], row, f"{few} steps in a row had values that are not finite")
         if self._skips_at_floor >= few:
-            words = f"gradients overflow although the loss scale is at its floor of {self.floor:g}"
+            words = f"gradients overflow at the lowest loss scale of {self.floor:g}"
             return self._alarm(self._refused[0], row, words)
         if len(self._refused) >= self.max_streak:
-            words = f"the gradients of {self.max_streak} steps in a row were not finite"
+            words = f"{self.max_streak} steps in a row had gradients that are not finite"
             return self._alarm(self._refused[0], row, words)
         if len(self._recent) >= MANY:
-            words = f"the numbers of {MANY} of {WITHIN} steps were not finite"
+            words = f"{MANY} of {WITHIN} steps had values that are not finite"
             return self._alarm(self._faults[-1] if self._faults else self._refused[-1], row, words)
         return None
 

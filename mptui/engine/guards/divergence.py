@@ -101,9 +101,9 @@ class NanGuard(Hook):
         context, totals = self._context, self._context.reporter.totals
         if totals.skipped <= MOST_SKIPPED * totals.tried or context.state.step == self._began_at:
             return
-        message = f"{totals.skipped:,} of {totals.tried:,} steps moved nothing: gradients were not finite"
+        message = f"{totals.skipped:,} of {totals.tried:,} steps were skipped: gradients were not finite"
         if context.parts.precision.scaled:
-            message += "; a lower precision.grad_scaler.init_scale takes fewer steps to come down"
+            message += "; a lower precision.grad_scaler.init_scale skips fewer steps"
         context.warn("skipped_steps", message)
 
     def adapt_job(self, job: Job) -> Job:
@@ -205,13 +205,13 @@ class NanGuard(Hook):
         self._diagnosed += 1
         if self._diagnosed > MOST_DIAGNOSED:
             if self._diagnosed == MOST_DIAGNOSED + 1:
-                words = "bad batches were left out; further ones are only counted as skipped"
+                words = "bad batches were left out; further ones are only counted"
                 context.warn("bad_batches", f"more than {MOST_DIAGNOSED} {words}")
             return
         finding = self._locate(place)
         self._report(place, "bad batch", finding)
-        told = f"left out the batch of step {place.step}: {finding.words()}; {_shown(finding.files)}"
-        context.emit(Recovered(step=context.state.step, problem="bad batch", action=told))
+        action = f"left out the batch of step {place.step}: {finding.words()}; {_shown(finding.files)}"
+        context.emit(Recovered(step=context.state.step, problem="bad batch", action=action))
 
     def _report(self, place: WindowPosition, problem: str, finding: NanLocation) -> None:
         context = self._context
@@ -234,9 +234,7 @@ class NanGuard(Hook):
 
     def _diverged(self, alarm: Alarm, finding: NanLocation) -> DivergedError:
         self._report(alarm.place, "divergence", finding)
-        tried = (
-            f"; {len(self._fallbacks.moves)} gentler settings did not help" if self._fallbacks.moves else ""
-        )
+        tried = f"; {len(self._fallbacks.moves)} fallbacks did not help" if self._fallbacks.moves else ""
         return DivergedError(
             f"training diverged: {alarm.reason}, in {self._context.job.precision}; {finding.words()}{tried}",
             hint=f"{'; '.join(_advice(finding, self._context.job))}; see {REPORT} in the run directory",
@@ -298,7 +296,7 @@ def _advice(finding: NanLocation, job: Job) -> list[str]:
     """What a person can try, the likeliest first."""
     lower, clip = "try a lower learning rate (--lr)", "clip gradients (--set training.clip_grad_norm=1.0)"
     if finding.where == "input":
-        return ["repair or remove the files named"]
+        return ["repair or remove these files"]
     if job.precision == "fp16" and not finding.also_in_fp32:
         return ["try --precision bf16 or fp32", lower, clip]
     if job.precision == "bf16" and not finding.also_in_fp32:

@@ -57,7 +57,7 @@ class FarLoss:
 
     def words(self) -> str:
         """How far the loss is, in a phrase."""
-        return f"{self.loss:.3g}, with {self.best:.3g} at its best and {self.chance:.3g} by chance"
+        return f"{self.loss:.3g}; best {self.best:.3g}, chance level {self.chance:.3g}"
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

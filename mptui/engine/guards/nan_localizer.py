@@ -55,13 +55,13 @@ class NanLocation:
     def words(self) -> str:
         """The finding in half a sentence."""
         if self.finite:
-            return "all numbers are finite, and the loss is far too high"
+            return "all values are finite, but the loss is far too high"
         if self.where == "input":
             return "the images are not finite"
         if self.where == "weights":
             return f"the weights of {self._place} are not finite"
         if not self.where:
-            return "all was finite at a second look"
+            return "all values were finite when the step was repeated"
         half = "backward" if self.where == "backward" else "forward"
         how = f" ({self.operation}: {self.detail})" if self.operation else ""
         return f"{self._place} is the first that is not finite, in the {half} pass{how}"

@@ -84,12 +84,12 @@ class MemoryGuard(Hook):
         self._limits[phase] = smaller
         count = -(-rows // smaller)
         split = phase == "training" and _has_batch_norm(context.model)
-        effect = "with BatchNorm's statistics from each piece" if split else "same result"
+        effect = "with BatchNorm statistics per micro-batch" if split else "same result"
         context.emit(
             Recovered(
                 step=context.state.step,
                 problem="out of memory",
-                action=f"{phase}: {limit} → {smaller} samples at once, a batch of {rows} in {count} pieces, "
+                action=f"{phase}: micro-batch {limit} → {smaller}, a batch of {rows} in {count} parts, "
                 f"{effect}",
             )
         )
@@ -106,8 +106,8 @@ class MemoryGuard(Hook):
         self._warned_of_norm = True
         self._context.warn(
             "batchnorm_split",
-            "BatchNorm takes its statistics from the pieces of a batch now, so the result is not that of the "
-            "whole batch; GroupNorm does not depend on it (unet: model.norm=group)",
+            "BatchNorm now computes statistics per micro-batch, so results differ from those of the whole "
+            "batch; GroupNorm doesn't depend on it (unet: model.norm=group)",
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def read_windows(context: TrainContext, begin: Callable[[], Iterator[Window]]) -
                 raise
         if full:
             release(context.device)
-            action = "fewer batches are read ahead, same data"
+            action = "fewer batches are prefetched, same data"
             context.emit(Recovered(step=context.state.step, problem="host memory", action=action))
             windows = begin()
         elif window is None:
@@ -176,9 +176,9 @@ def _has_batch_norm(model: torch.nn.Module) -> bool:
 
 def _exhausted(error: Exception, limit: int) -> MemoryExhaustedError:
     first_line = (str(error).strip() or "out of memory").splitlines()[0]
-    at_once = "one sample at a time" if limit == 1 else f"{limit} samples at once"
+    at_once = "a micro-batch of one sample" if limit == 1 else f"a micro-batch of {limit} samples"
     return MemoryExhaustedError(
         f"out of memory with {at_once}: {first_line}",
         hint="try --precision bf16 or fp16, a smaller data.image_size, a smaller model, or a larger device"
-        + ("" if limit == 1 else ", or let the batch be cut (--set guards.on_oom=split)"),
+        + ("" if limit == 1 else ", or split batches (--set guards.on_oom=split)"),
     )

@@ -78,9 +78,9 @@ class Rollback:
             return True
         if kept < self._least_warned_of:
             self._least_warned_of = kept
-            least = "no state is kept to go back to, so that a divergence ends the run"
-            words = "one state is kept to go back to, and not two" if kept else least
-            message = f"{words}: it takes {fmt.size(size)}, and the host has {fmt.size(free)} free"
+            least = "no snapshot for a rollback, so a divergence ends the run"
+            words = "only one snapshot for a rollback instead of two" if kept else least
+            message = f"{words}: each takes {fmt.size(size)}, the host has {fmt.size(free)} free"
             self._warn("snapshot_memory", message)
         return False
 

@@ -193,7 +193,7 @@ def advice_on(event: Numerics, layer: NumericsLayer) -> Advice:
     return Advice(
         step=event.step,
         code=f"numerics_{layer.fault}",
-        message=f"{layer.name}: {share:.1%} of {where} are {what} fp16's range, whatever the loss scale; "
-        "bf16 has the range, or let this layer compute in fp32 (mptui check-amp tries both)",
+        message=f"{layer.name}: {share:.1%} of {where} are {what} fp16's range with any loss scale; "
+        "use bf16, or fp32 for this layer (mptui check-amp checks both)",
         setting="precision.mode=bf16",
     )

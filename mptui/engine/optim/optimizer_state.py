@@ -39,7 +39,7 @@ class OptimizerState:
             KeyError: They are of another model.
         """
         if state_dict["optimizer"] != self._name:
-            raise RuntimeError(f"its optimizer is {state_dict['optimizer']}, not {self._name}")
+            raise RuntimeError(f"the optimizer is {state_dict['optimizer']}, not {self._name}")
         parameters = dict(self._model.named_parameters())
         if not isinstance(self._optimizer, FusedOptimizer):
             self._optimizer.state.clear()  # torch's own make theirs at their first step

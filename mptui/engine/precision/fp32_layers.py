@@ -26,7 +26,7 @@ def layers_named(model: torch.nn.Module, patterns: Sequence[str]) -> list[str]:
             near = get_close_matches(pattern, names, n=1) or names[:1]
             raise ConfigError(
                 f'precision.fp32_layers: the network has no layer "{pattern}"',
-                hint=f"name layers as the network does, such as {near[0]}" if near else "leave it empty",
+                hint=f"use names of the network's layers, such as {near[0]}" if near else "remove it",
             )
     chosen: list[str] = []
     for name in names:

@@ -93,7 +93,7 @@ class ScalerHealth:
                 step,
                 "loss_scale_falls",
                 f"the loss scale keeps falling: {self.falls} times since it last grew, now {self.scale:g}; "
-                "small gradients are being lost",
+                "small gradients are lost",
                 way_out,
             )
         if self.seen >= 2 * interval and not self.growths and self.skipped > 2:
@@ -101,8 +101,8 @@ class ScalerHealth:
             return self._advise(
                 step,
                 "loss_scale_never_grows",
-                f"the loss scale never grows: a step is skipped about every {between:,} steps, and it takes "
-                f"{interval:,} good ones in a row",
+                f"the loss scale never grows: a step is skipped about every {between:,} steps, but "
+                f"growth takes {interval:,} finite ones in a row",
                 f"precision.grad_scaler.growth_interval={max(1, between // 2)}",
             )
         return None

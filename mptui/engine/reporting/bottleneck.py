@@ -119,24 +119,24 @@ def _data(now: Circumstances) -> tuple[str, str | None]:
     if more > now.workers:
         return f"steps wait for data: {more} workers would help", f"data.workers={more}"
     if not now.cached:
-        return "steps wait for data, and all processors read: keep the data decoded", "data.cache=ram"
-    return "steps wait for data although it is kept decoded: is the host busy with something else?", None
+        return "CPUs saturated by decoding: cache the images", "data.cache=ram"
+    return "steps wait for data although images are cached: other processes may load the host", None
 
 
 def _copy(_now: Circumstances) -> tuple[str, str | None]:
-    return "steps wait for batches to be copied and made ready: try without augmentation to see", (
+    return "steps wait for batches to be copied and augmented: compare without augmentation", (
         "data.augment=none"
     )
 
 
 def _saving(_now: Circumstances) -> tuple[str, str | None]:
-    return "saving holds the steps up: save less often, or to a faster disk", "checkpoint.every_minutes=30"
+    return "saving delays steps: save less often, or to a faster disk", "checkpoint.every_minutes=30"
 
 
 def _launch(now: Circumstances) -> tuple[str, str | None]:
-    what = "the device waits for the host, which issues many small operations"
+    what = "the device waits for the host, which launches many small operations"
     if now.tensor_cores:
-        what = f"{what}, too small for Tensor Cores to gain on them"
+        what = f"{what}, too small to gain from Tensor Cores"
     compiling = "" if now.compiled else " or compiling"
     return f"{what}: a larger batch{compiling} would help", f"training.batch_size={2 * now.batch_size}"
 
@@ -144,8 +144,8 @@ def _launch(now: Circumstances) -> tuple[str, str | None]:
 def _compute(now: Circumstances) -> tuple[str, str | None] | None:
     if now.tensor_cores and now.aligned < ALIGNED:
         return (
-            f"{1 - now.aligned:.0%} of the weights are in layers whose channels are no multiple of 8: "
-            "Tensor Cores gain little on them; a width that is one would help",
+            f"{1 - now.aligned:.0%} of the weights are in layers whose channels aren't a multiple of 8, "
+            "with little gain from Tensor Cores; use a width that is a multiple of 8",
             None,
         )
     return None  # as it should be

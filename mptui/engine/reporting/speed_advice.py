@@ -42,10 +42,10 @@ class SpeedAdvice(Hook):
         if job.precision != "fp32":
             message = (
                 f"no better for {NO_BETTER} epochs, in {job.precision}: `mptui check-amp` "
-                "looks whether that is safe for this network, `mptui parity` trains it beside FP32"
+                "checks whether that is safe for this network, `mptui parity` compares it with FP32"
             )
             context.emit(Advice(step=step, code="no_better", message=message))
-        words = "a lower learning rate may help, else stop here"
+        words = "try a lower learning rate, or stop"
         message = f"{best.metric} is no better for {NO_BETTER} epochs: {words}"
         setting = f"training.lr={job.config.training.lr / 10:g}"
         context.emit(Advice(step=step, code="plateau", message=message, setting=setting))

@@ -208,7 +208,7 @@ def _with_cost(plan: Plan, seconds: Mapping[str, float]) -> Plan:
     if not {"fp32", used} <= seconds.keys():
         return plan
     factor = seconds[used] / seconds["fp32"]
-    figures = f"({step_words(seconds[used])} a step against {step_words(seconds['fp32'])})"
+    figures = f"({step_words(seconds[used])} per step against {step_words(seconds['fp32'])})"
     words = f"{used} takes {factor:.2g} times fp32's time here {figures}"
     choice = replace(plan.precision, reason="requested", warning=words if factor > 1 else None)
     return replace(plan, precision=choice)

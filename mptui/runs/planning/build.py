@@ -316,7 +316,7 @@ class LoaderMaker:
         )
 
     def _cache_full(self, kept: int, count: int) -> None:
-        message = f"the memory for data.cache = ram is full: {kept:,} of {count:,} samples stay decoded"
+        message = f"the memory for data.cache = ram is full: {kept:,} of {count:,} samples are cached"
         self.emit(Warned(code="cache", message=message))
 
     def _told(self) -> Callable[[int, int], None]:

@@ -132,7 +132,7 @@ def _views(data: DataConfig, kind: SampleKind, side: int) -> dict[str, Any]:
     """
     if data.resize is not None and data.resize < side:
         raise ConfigError(
-            f"data.resize = {data.resize} is below data.image_size = {side}: all views would be enlarged",
+            f"data.resize = {data.resize} is below data.image_size = {side}: all crops would be enlarged",
             hint=f"set data.resize to {side} or more, or data.image_size to {data.resize}",
         )
     changes: dict[str, Any] = {} if data.resize is not None else {"resize": default_resize(side)}
@@ -163,7 +163,7 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
     changes: dict[str, Any] = {}
     if data.name is None and data.path is None:
         changes["name"] = BUILT_IN
-        sources["data.name"] = "chosen: no data named"
+        sources["data.name"] = "chosen: no data given"
     if data.image_size is None:
         changes["image_size"] = TASKS[task].side.on(device.kind)
         sources["data.image_size"] = why

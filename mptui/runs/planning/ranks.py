@@ -18,7 +18,7 @@ def check_single_process(environ: Mapping[str, str]) -> None:
     for name, size, rank in (("torchrun", *_torchrun(environ)), ("srun", *_srun(environ))):
         if size > 1 and rank is not None:
             raise ConfigError(
-                f"{name} started {size} processes (this one has rank {rank}), and each would train a copy "
+                f"{name} started {size} processes (this is rank {rank}), and each would train a copy "
                 "of the same run",
                 hint="training on several devices is not supported yet: start a single process",
             )

@@ -26,7 +26,7 @@ def rate_notes(training: TrainingConfig) -> tuple[str, ...]:
     elif training.warmup_epochs and training.max_steps is not None:
         notes.append(
             f"Warm-up: {training.warmup_epochs:g} epochs, or {training.warmup_max_fraction:.0%} of the steps "
-            "where that is less (training.warmup_max_fraction)"
+            "if that is less (training.warmup_max_fraction)"
         )
     return tuple(notes)
 

@@ -50,13 +50,16 @@ def build_switch(
     )
     switch = switched(plan.config, preset.config)
     if command.name == "set" and not switch.changes:
-        why = "; ".join(filter(None, switch.kept.values())) or "this can't change in a run, or is so already"
+        why = (
+            "; ".join(filter(None, switch.kept.values()))
+            or "this can't change during a run, or has this value already"
+        )
         raise ConfigError(f"{argument}: {why}", hint="start another run with --set")
     fresh = _under(plan, prepared, request, replace(preset, config=switch.config))
     job = _next_job(plan, fresh, prepared, current)
     if switch.kept:
         kept = "; ".join(f"{key} ({why})" if why else key for key, why in switch.kept.items())
-        emit(Warned(code="preset_kept", message=f"can't change in a run and stay: {kept}"))
+        emit(Warned(code="preset_kept", message=f"can't change during a run, unchanged: {kept}"))
     before = {
         "profile": plan.resolved.profile,
         "asked": {"profile": plan.request.profile, "sets": list(plan.request.sets)},
@@ -100,8 +103,8 @@ def _read_undo(folder: Path) -> Snapshot:
 
 def _no_way_back() -> ConfigError:
     return ConfigError(
-        "there is no switch to take back, or the checkpoint before it is gone",
-        hint="switch to another preset, or start another run",
+        "no switch to undo, or the checkpoint before it is missing",
+        hint="switch to another profile, or start another run",
     )
 
 

@@ -67,7 +67,7 @@ class Connection:
             if documents := self.documents():
                 hello, *self._more = documents
                 if "hello" not in hello:
-                    raise ConnectionError("this is no run")
+                    raise ConnectionError("not a run")
                 return hello
         raise TimeoutError("no answer")
 
@@ -85,7 +85,7 @@ class Connection:
         except TimeoutError:
             return []
         if not data or len(self._read) > LONGEST_LINE:
-            raise ConnectionError("the run has hung up")
+            raise ConnectionError("the run closed the connection")
         self._read += data
         *lines, rest = self._read.split(b"\n")
         self._read = rest
@@ -165,7 +165,7 @@ class AttachedRun:
     def send(self, command: str, argument: str | None = None) -> None:
         """Ask the run for something, now or when it has answered; what can't be asked is refused."""
         if self._readonly:
-            self._refuse(command, "this screen only watches")
+            self._refuse(command, "this screen is read-only")
             return
         with self._lock:
             self._pending.append((command, argument))
@@ -225,7 +225,7 @@ class AttachedRun:
                     raise ConnectionError
                 self._connection.send(self._asked, argument)
             except OSError:
-                self._refuse(self._asked, f"no connection to the run; see mptui stop {self.run.name}")
+                self._refuse(self._asked, f"no connection to the run; use mptui stop {self.run.name}")
 
     def _follow(self) -> None:
         """The journal as far as the socket says, then the socket until it is lost."""
@@ -294,8 +294,8 @@ def _how_it_ended(run: Path, step: int, when: float) -> RunFinished:
         step=step,
         status=clean(str(summary["status"])),
         exit_code=code if isinstance(code, int) and not crashed else 1,
-        message="the process that trained it is gone: killed, or the machine went down" if crashed else "",
-        hint=f"go on with it: mptui resume {run.name}" if crashed else "",
+        message="the training process is gone: killed, or the machine went down" if crashed else "",
+        hint=f"resume it: mptui resume {run.name}" if crashed else "",
         directory=str(run),
         seconds=seconds if isinstance(seconds, float) else 0.0,
     )

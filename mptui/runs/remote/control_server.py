@@ -264,18 +264,18 @@ class ControlServer:
         except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict) or document.get("command") not in COMMANDS:
-            raise ValueError(f"no command; there are: {', '.join(COMMANDS)}")
+            raise ValueError(f"unknown command; available: {', '.join(COMMANDS)}")
         command, argument = str(document["command"]), document.get("argument")
         if command == "numerics" and argument in NUMERICS:
             return command, argument
         if command == "set":
             if not isinstance(argument, str) or not _SETTING.fullmatch(argument):
-                raise ValueError("no setting; write it as table.key=value")
+                raise ValueError("not a setting; write it as table.key=value")
             return command, argument
         if command != "preset":
             return command, None
         if argument not in self._presets:
-            raise ValueError(f"no such preset; there are: {', '.join(self._presets)}")
+            raise ValueError(f"no such profile; available: {', '.join(self._presets)}")
         return command, argument
 
     def _deliver(self) -> None:

@@ -86,7 +86,7 @@ def connect(run: Path, timeout: float) -> socket.socket:
         connection.settimeout(timeout)
         connection.connect(str(path))
         if not is_own(connection):
-            raise PermissionError("another user listens there")
+            raise PermissionError("the socket belongs to another user")
     except OSError:
         connection.close()
         raise

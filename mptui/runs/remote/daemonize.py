@@ -29,7 +29,7 @@ def check_detach(environ: Mapping[str, str] = os.environ) -> None:
     """
     if (name := launcher(environ)) is not None:
         raise ConfigError(
-            f"{name} ends whatever its job leaves behind, so no run goes on alone here",
+            f"can't detach under {name}, which ends all processes of a job",
             hint="use `mptui run` without --detach",
         )
 

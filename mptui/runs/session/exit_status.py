@@ -41,7 +41,7 @@ def not_deterministic(error: BaseException) -> ConfigError | None:
     if not isinstance(error, RuntimeError) or not rest.startswith("does not have a deterministic"):
         return None
     raised = ConfigError(
-        f"training.deterministic: {operation} has no deterministic way on this device",
+        f"training.deterministic: {operation} has no deterministic implementation on this device",
         hint="choose another --model, or --set training.deterministic=false",
     )
     raised.__cause__ = error
@@ -55,7 +55,7 @@ def out_of_memory(error: BaseException) -> MemoryExhaustedError | None:
     first_line = (str(error).strip() or "out of memory").splitlines()[0]
     of_host = not isinstance(error, torch.OutOfMemoryError)
     raised = MemoryExhaustedError(
-        f"the host's memory is full: {first_line}" if of_host else first_line,
+        f"out of host memory: {first_line}" if of_host else first_line,
         hint="use fewer --workers, --set data.cache=off, or a smaller --batch-size; or end other programs"
         if of_host
         else "use a smaller --batch-size with --set training.accumulate=N, --profile memory-limited, "

@@ -61,7 +61,7 @@ def take_up(
     """
     folder = run / CHECKPOINTS
     if never_saved(folder):
-        warn("never_saved", "this run has no checkpoint yet: it goes on from its start")
+        warn("never_saved", "this run has no checkpoint yet: it starts from the beginning")
         return 0
     snapshot, complaints = read_newest(folder, guard)
     for complaint in complaints:

@@ -128,7 +128,9 @@ class Session:
         try:
             self._control.open()
         except OSError as error:
-            self._warn("control", f"no control socket, so others can only watch and send signals: {error}")
+            self._warn(
+                "control", f"no control socket, so other processes can only watch and send signals: {error}"
+            )
         self._thread.start()
 
     def send(self, command: str, argument: str | None = None) -> None:
@@ -264,10 +266,10 @@ class Session:
         """Say that the run waits for the disk, and when it goes on."""
         before, since = self._phase, time.monotonic()
         self._warn("disk", f"{error.message}; the run waits: {error.hint}")
-        self._emit(PhaseChanged(step=self._step, phase="paused", detail="waits for the disk"))
+        self._emit(PhaseChanged(step=self._step, phase="paused", detail="waiting for the disk"))
         self._emit(Paused(step=self._step))
         yield
-        waited = f"saved after {time.monotonic() - since:.0f} s of waiting; no step is lost"
+        waited = f"saved after waiting {time.monotonic() - since:.0f} s; no step is lost"
         self._emit(Recovered(step=self._step, problem="disk", action=waited))
         self._emit(Resumed(step=self._step))
         self._emit(PhaseChanged(step=self._step, phase=before))

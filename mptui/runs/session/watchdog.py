@@ -85,11 +85,11 @@ class Watchdog:
         self._since, self._told = time.monotonic(), False
 
     def _dump(self, still_s: float) -> None:
-        what = f"nothing has ended for {still_s:.0f} s ({self._phase}, after step {self._step:,})"
+        what = f"no progress for {still_s:.0f} s ({self._phase}, after step {self._step:,})"
         names = self.reading()
         files = ", ".join(clean_name(name, 300) for name in names[:_NAMES_SHOWN])
         if files:
-            what += f"; being read: {files}{' …' if len(names) > _NAMES_SHOWN else ''}"
+            what += f"; reading: {files}{' …' if len(names) > _NAMES_SHOWN else ''}"
         try:
             file = open_regular(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)
             try:
@@ -97,7 +97,7 @@ class Watchdog:
                 faulthandler.dump_traceback(file, all_threads=True)
             finally:
                 os.close(file)
-            what += f"; where each thread stands is in {NAME}"
+            what += f"; the stacks of all threads are in {NAME}"
         except OSError as error:
             what += f"; {NAME} can't be written: {error.strerror}"
         self._warn("hang", what)

@@ -99,7 +99,7 @@ def _settings(run: Path) -> dict[str, Any]:
         return dict(_flat("", document))
     except (OSError, ValueError, RecursionError) as error:
         raise RunDirectoryError(
-            f"{run / CONFIG}: {error}", hint="name two runs that are whole; mptui runs lists them"
+            f"{run / CONFIG}: {error}", hint="choose two complete runs; mptui runs lists them"
         ) from None
 
 

@@ -28,8 +28,8 @@ def note_data(run: Path, dataset: Dataset, warn: Callable[[str, str], None]) -> 
     """
     before, now = _read(run / NAME), fingerprint(dataset)
     if before is not None and (told := changes(before, now)):
-        text = f"the data has changed since this run was trained on it: {'; '.join(told)}"
-        warn("data_changed", f"{text}. The run goes on with the data as it is now.")
+        text = f"the data of this run has changed: {'; '.join(told)}"
+        warn("data_changed", f"{text}. The run continues with the changed data.")
     if before != now:
         directory.write_json(run / NAME, {"version": directory.VERSION, **asdict(now)})
 

@@ -81,8 +81,8 @@ def create_run(folder: Path, profile: str, model: str, name: str | None) -> Path
         except FileExistsError:
             if name is not None and path.is_dir():
                 raise ConfigError(
-                    f"{path}: there is a run of this name already",
-                    hint=f"go on with it (mptui resume {chosen}), or choose another --name",
+                    f"{path}: a run with this name exists",
+                    hint=f"resume it (mptui resume {chosen}), or choose another --name",
                 ) from None
             continue
         except OSError as error:
@@ -99,14 +99,14 @@ def check_name(name: str) -> None:
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"--name {name!r}: not a name for a run",
+            f"--name {name!r}: not a valid name",
             hint="use letters, digits, '.', '_', '+' and '-', starting with a letter, a digit or '_'",
         )
 
 
 def _not_made(path: Path, error: OSError) -> DiskError:
     return DiskError(
-        f"{path}: cannot make this directory: {error.strerror}", hint="choose another place with --runs-dir"
+        f"{path}: cannot make this directory: {error.strerror}", hint="choose another folder with --runs-dir"
     )
 
 
@@ -123,9 +123,9 @@ def find_run(folder: Path, run: str) -> Path:
     matches = [p for p in list_runs(folder) if p.name.startswith(run)]
     if len(matches) == 1:
         return matches[0]
-    found = f"{len(matches)} runs begin so" if matches else "no such run"
+    found = f"{len(matches)} runs start with this" if matches else "no such run"
     raise RunDirectoryError(
-        f"{run}: {found} in {folder}", hint="mptui runs lists them; --runs-dir says where"
+        f"{run}: {found} in {folder}", hint="mptui runs lists them; --runs-dir names their folder"
     )
 
 
@@ -185,7 +185,7 @@ def write_text(path: Path, text: str, guard: Guard = contextlib.nullcontext) -> 
         replace_file(path, text.encode(errors="backslashreplace"), guard)
     except OSError as error:
         raise DiskError(
-            f"{path}: {error.strerror}", hint="make room, or choose another --runs-dir"
+            f"{path}: {error.strerror}", hint="free disk space, or choose another --runs-dir"
         ) from error
 
 
@@ -250,7 +250,7 @@ def check_version(run: Path) -> None:
     for name, (version, newest) in known.items():
         if version is not None and version > newest:
             raise RunDirectoryError(
-                f"{run / name}: written by a newer mptui (version {version}, this one knows {newest})",
+                f"{run / name}: written by a newer mptui (version {version}, this one reads {newest})",
                 hint="use that version of mptui for this run",
             )
 
@@ -297,13 +297,13 @@ def _check_kinds(run: Path) -> None:
         with os.scandir(run) as entries:
             odd = [entry.name for entry in entries if _is_odd(entry)]
     except OSError as error:
-        hint = "choose another place with --runs-dir"
+        hint = "choose another folder with --runs-dir"
         raise DiskError(f"{run}: {error.strerror}", hint=hint) from error
     if odd:
         kind = "folder" if odd[0] == CHECKPOINTS else "regular file"
         raise RunDirectoryError(
-            f"{run / odd[0]}: not a {kind} but a link or a special file, which no run writes to",
-            hint=f"put a copy of the {kind} in its place, or remove it",
+            f"{run / odd[0]}: a link or a special file instead of a {kind}; runs don't write to these",
+            hint=f"replace it by a copy of the {kind}, or remove it",
         )
 
 

@@ -279,9 +279,12 @@ def _line(record: dict[str, Any]) -> bytes:
 
 def _changed(path: Path) -> DiskError:
     return DiskError(
-        f"{path}: another program has replaced or changed it", hint="leave it alone while the run goes on"
+        f"{path}: another program has replaced or changed it",
+        hint="don't change it while the run is training",
     )
 
 
 def _disk_error(path: Path, error: OSError) -> DiskError:
-    return DiskError(f"{path}: {error.strerror}", hint="make room, or choose another disk with --runs-dir")
+    return DiskError(
+        f"{path}: {error.strerror}", hint="free disk space, or choose another disk with --runs-dir"
+    )

@@ -90,7 +90,7 @@ class Claim:
             raise _busy(self._run) from error
         except OSError as error:
             raise DiskError(
-                f"{self._run}: {error.strerror}", hint="choose another place with --runs-dir"
+                f"{self._run}: {error.strerror}", hint="choose another folder with --runs-dir"
             ) from error
 
     def _take_alone(self) -> None:
@@ -187,8 +187,8 @@ class Claim:
             where = f" on {holder.host}" if holder.host is not None else ""
             who = f"process {holder.pid}{where} has taken this run over"
         return RunDirectoryError(
-            f"{self._run}: {who} while this one stood still",
-            hint=f"nothing more was written here; see what became of it: mptui attach {self._run.name}",
+            f"{self._run}: {who} while this one was suspended",
+            hint=f"this process writes nothing more; to see the run: mptui attach {self._run.name}",
         )
 
     def release(self) -> None:
@@ -221,7 +221,7 @@ def _held(run: Path, holder: Holder) -> RunDirectoryError:
 def _busy(run: Path) -> RunDirectoryError:
     return RunDirectoryError(
         f"{run}: another process has been writing to this directory for {DIRECTORY_WAIT_S:.0f} s",
-        hint="it may be stopped or wait for its disk: let it go on or end it, then try again",
+        hint="it may be suspended or waiting for its disk: continue or end it, then try again",
     )
 
 
@@ -290,7 +290,7 @@ def holder_of(run: Path) -> Holder | None:
     except OSError as error:
         raise DiskError(
             f"{path}: can't be read, so another process may train this run: {error.strerror}",
-            hint="try again when the disk answers and the file may be read",
+            hint="try again when the disk responds and the file is readable",
         ) from error
     try:
         lock = json.loads(content)

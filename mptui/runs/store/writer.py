@@ -110,10 +110,10 @@ class Records:
         if trouble is not None and not self._journal.retry():
             if not self._journal_waits:
                 self._journal_waits = True
-                message = f"{trouble.message}; events wait in memory: {trouble.hint}"
+                message = f"{trouble.message}; events are kept in memory: {trouble.hint}"
                 emit(Warned(step=step, code="disk", message=message))
         elif self._journal_waits:
             self._journal_waits = False
-            lost = f"; {self._journal.lost:,} older ones are lost" if self._journal.lost else ""
-            action = f"the journal is written again, with {waiting:,} events that waited{lost}"
+            lost = f"; {self._journal.lost:,} older ones were dropped" if self._journal.lost else ""
+            action = f"the journal is written again, with {waiting:,} delayed events{lost}"
             emit(Recovered(step=step, problem="disk", action=action))

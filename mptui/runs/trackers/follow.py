@@ -68,7 +68,7 @@ def _open(config: RunConfig, run: Path, warn: Warn) -> list[Tracker]:
         try:
             trackers.append(spec.open(run, document))
         except ImportError:
-            message = f"{name} is not installed and logs nothing: pip install {spec.package}"
+            message = f"{name} is not installed and is not used: pip install {spec.package}"
             warn(f"{name}_missing", message)
         except Exception as error:  # noqa: BLE001 - another project's code; the run continues without it
             warn(f"{name}_failed", f"{name} can't be used: {error}")
@@ -88,4 +88,4 @@ def _log(trackers: list[Tracker], scalars: dict[str, float], step: int, warn: Wa
             tracker.log(scalars, step)
         except Exception as error:  # noqa: BLE001 - another project's code; the run continues without it
             trackers.remove(tracker)
-            warn("tracker_failed", f"{type(tracker).__name__} failed and is left out from now on: {error}")
+            warn("tracker_failed", f"{type(tracker).__name__} failed and is disabled: {error}")

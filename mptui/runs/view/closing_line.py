@@ -17,8 +17,10 @@ def closing_line(run: Path, summary: dict[str, Any]) -> str:
     after = f" after step {steps:,}" if isinstance(steps, int) else ""
     best = summary.get("best") or {}
     value = best.get("value")
-    told = f", best {best['metric']} {value:.4f} in epoch {best['epoch']}" if isinstance(value, float) else ""
-    return clean(f"{run}: {status}{after}{told}; {_go_on(run, status)}", limit=4096)
+    best_text = (
+        f", best {best['metric']} {value:.4f} in epoch {best['epoch']}" if isinstance(value, float) else ""
+    )
+    return clean(f"{run}: {status}{after}{best_text}; {_go_on(run, status)}", limit=4096)
 
 
 def _go_on(run: Path, status: str) -> str:
@@ -27,4 +29,4 @@ def _go_on(run: Path, status: str) -> str:
         return f"watch it: mptui attach {word}"
     if status == "completed":
         return f"train longer: mptui resume {word} --epochs N"
-    return f"go on: mptui resume {word}"
+    return f"resume: mptui resume {word}"

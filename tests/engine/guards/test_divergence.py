@@ -303,7 +303,7 @@ def test_when_nothing_helps_it_ends_with_a_report(tmp_path):
         trainer.train()
     end(trainer)
     assert moves(events) == ["learning rate 0.05 → 0.025", "learning rate 0.025 → 0.0125"]
-    assert "2 gentler settings did not help" in caught.value.message
+    assert "2 fallbacks did not help" in caught.value.message
     assert "--lr" in caught.value.hint
     assert "divergence.json" in caught.value.hint
     report = of(events, Diagnosed)[-1]
@@ -348,7 +348,7 @@ def test_where_two_states_do_not_fit_one_is_kept_and_that_is_told(tmp_path, monk
     assert moves(events) == [f"learning rate {RATE} → {RATE / 2}"]
     assert of(events, Recovered)[0].step == 6
     (warned,) = [w for w in of(events, Warned) if w.code == "snapshot_memory"]
-    assert "one state is kept to go back to, and not two" in warned.message
+    assert "only one snapshot for a rollback instead of two" in warned.message
 
 
 def test_where_no_state_fits_a_divergence_ends_the_run_and_that_is_told_before(tmp_path, monkeypatch):
@@ -359,7 +359,7 @@ def test_where_no_state_fits_a_divergence_ends_the_run_and_that_is_told_before(t
     end(trainer)
     (warned,) = [w for w in of(events, Warned) if w.code == "snapshot_memory"]
     assert warned.step == 0
-    assert "no state is kept to go back to" in warned.message
+    assert "no snapshot for a rollback" in warned.message
 
 
 def test_half_of_the_free_memory_is_left_to_others(tmp_path, monkeypatch):

@@ -183,5 +183,5 @@ def test_a_run_that_skipped_most_of_its_steps_ends_with_a_warning(tmp_path):
     end(trainer)
     skipped = of(events, Step)[-1].skipped_steps
     (warned,) = [w for w in of(events, Warned) if w.code == "skipped_steps"]
-    assert warned.message.startswith(f"{skipped} of 14 steps moved nothing")
+    assert warned.message.startswith(f"{skipped} of 14 steps were skipped")
     assert "init_scale" in warned.message

@@ -49,7 +49,7 @@ def test_a_whole_batch_that_fits_with_room_to_spare_is_not_cut(tmp_path):
 def test_where_nothing_fits_the_run_does_not_start(tmp_path):
     trainer, events = build(tmp_path)
     limit_memory(trainer, lambda: 0)
-    with pytest.raises(MemoryExhaustedError, match="not even one sample") as caught:
+    with pytest.raises(MemoryExhaustedError, match="micro-batch of one sample") as caught:
         trainer.train()
     end(trainer)
     assert caught.value.exit_code == 5

@@ -192,7 +192,7 @@ def test_batch_norm_is_said_to_see_the_difference(tmp_path):
         finish(trainer)
         assert [w.code for w in of(events, Warned)] == codes
         training = [e.action for e in of(events, Recovered) if e.action.startswith("training")]
-        effect = "BatchNorm's statistics from each piece" if codes else "same result"
+        effect = "BatchNorm statistics per micro-batch" if codes else "same result"
         assert training
         assert all(action.endswith(effect) for action in training)
 

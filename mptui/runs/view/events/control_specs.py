@@ -25,7 +25,9 @@ def _advice_lines(event: Advice) -> list[str]:
 
 def _answer(view: ViewState, event: CommandAnswered) -> None:
     """Log a command in one line that grows: asked … taken at step N, done."""
-    words = {"asked": "asked …", "taken": f"taken at step {event.step:,}"}.get(event.state, event.state)
+    words = {"asked": "requested …", "taken": f"accepted at step {event.step:,}"}.get(
+        event.state, event.state
+    )
     if event.detail and event.state != "asked":
         words = f"{words} ({event.detail})"
     line = view.commands.get(event.command)
