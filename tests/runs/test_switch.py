@@ -82,7 +82,7 @@ def test_one_setting_can_be_changed_and_the_run_goes_on_from_there(asked):
 @pytest.mark.parametrize(
     ("setting", "why"),
     [
-        ("model.width=8", "can't change in a run"),
+        ("model.width=8", "can't change during a run"),
         ("data.wrokers=2", "data.workers"),
         ("training.batch_size=many", "training.batch_size"),
     ],

@@ -63,7 +63,7 @@ async def test_what_a_preset_can_not_change_is_said_before_it_is_asked_for(fast_
         await pilot.press("4")
         await until(app, pilot, "switch to debug?")
         text = frame(app)
-        assert "can't change in a run" in text
+        assert "can't change during a run" in text
         assert "training.epochs             50  (debug has 5)" in text
         assert fast_run.sent == []
         await pilot.press("escape")

@@ -40,7 +40,7 @@ async def test_the_panels_come_together_again_where_there_is_room():
     ("key", "words"),
     [
         ("q", "detach: train in the background"),
-        ("question_mark", "save and stop; press twice to skip the question"),
+        ("question_mark", "save and stop; twice: don't ask"),
     ],
 )
 async def test_each_key_of_a_dialog_is_told_in_one_line(key, words):
@@ -89,7 +89,7 @@ async def test_nothing_is_an_empty_box_before_the_numbers_were_looked_at():
 
 async def test_a_setting_has_its_whole_name_and_no_column_is_a_stub():
     async with cockpit((100, 30)) as (app, pilot, _):
-        await until(app, pilot, "looked at")
+        await until(app, pilot, "detected at")
         await pilot.press("enter")
         await until(app, pilot, "grad_scaler.growth_interval")
         await pilot.resize_terminal(60, 16)
