@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.program import close_server
+
 _LONG_S = 3600
 """Limit of a long form, in seconds; `timeout` in pyproject.toml is the limit of all others."""
 
@@ -24,6 +26,7 @@ def _no_settings_from_outside(tmp_path_factory):
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
         yield
+    close_server()
 
 
 @pytest.fixture(autouse=True)

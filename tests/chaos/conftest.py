@@ -2,9 +2,9 @@
 
 import pytest
 
-from mptui.lab.crash.forkserver import ForkServer
 from mptui.lab.crash.kills import outcome_of
 from tests.chaos.runs import UNET, finished
+from tests.program import server
 from tests.runs.conftest import chance
 
 __all__ = ["chance"]
@@ -12,8 +12,7 @@ __all__ = ["chance"]
 
 @pytest.fixture(scope="session")
 def fork_server():
-    with ForkServer() as server:
-        yield server
+    return server()
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mptui.events import Event, PhaseChanged, Step
-from mptui.lab.crash.forkserver import Child, ForkServer
+from mptui.lab.crash.run_server import Child, RunServer
 from mptui.runs.store.journal import read_journal
 
 LIMIT_S = 300.0
@@ -66,7 +66,7 @@ LONG = UNET.but(training__epochs=100_000, checkpoint__every_steps=1_000_000)
 
 
 def started(
-    server: ForkServer,
+    server: RunServer,
     case: Case,
     folder: Path,
     name: str,
@@ -75,14 +75,14 @@ def started(
 ) -> Child:
     """Begin a run, or go on with it."""
     folder.mkdir(exist_ok=True)
-    return server.start(
+    return server.run(
         case.arguments(folder, name),
         output or folder / f"{name}.out",
         disk=None if disk is None else {"folder": str(folder / name / "checkpoints"), **disk},
     )
 
 
-def finished(server: ForkServer, case: Case, folder: Path, name: str) -> Path:
+def finished(server: RunServer, case: Case, folder: Path, name: str) -> Path:
     """Go on with a run to its end."""
     child = started(server, case, folder, name)
     assert child.wait(LIMIT_S) == 0, child.said()

@@ -10,7 +10,7 @@ SECRET = "s3cr3t-0123456789"
 def test_all_of_a_run_is_for_its_owner_and_holds_no_secret(fork_server, tmp_path):
     arguments = UNET.arguments(tmp_path, "run")
     environ = {"WANDB_API_KEY": SECRET}
-    child = fork_server.start(arguments, tmp_path / "said", environ=environ)
+    child = fork_server.run(arguments, tmp_path / "said", environ=environ)
     assert child.wait(LIMIT_S) == 0, child.said()
     run = tmp_path / "run"
     for path in [run, *run.rglob("*")]:
@@ -26,7 +26,7 @@ def test_a_name_stays_inside_the_folder_of_the_runs(fork_server, tmp_path):
     for name in ("..", ".", "../up", "/tmp", "-rf", "a/b"):
         arguments = UNET.arguments(tmp_path / "runs", "x")
         arguments[arguments.index("x")] = name
-        child = fork_server.start(arguments, tmp_path / "said")
+        child = fork_server.run(arguments, tmp_path / "said")
         assert child.wait(LIMIT_S) == 2, (name, child.said())
         assert "Traceback" not in child.said()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["said"]

@@ -31,7 +31,7 @@ def test_a_run_has_one_owner_and_another_is_refused_with_six(fork_server, tmp_pa
 
 def test_a_terminal_that_can_not_be_written_ends_no_run(fork_server, tmp_path, undisturbed):
     arguments = [argument for argument in UNET.arguments(tmp_path, "run") if argument != "-q"]
-    child = fork_server.start(arguments, Path("/dev/full"))
+    child = fork_server.run(arguments, Path("/dev/full"))
     assert child.wait(LIMIT_S) == 0
     assert outcome_of(tmp_path / "run") == undisturbed
 
@@ -58,7 +58,7 @@ def test_a_run_of_a_newer_mptui_is_refused_with_six(fork_server, tmp_path):
     run = finished(fork_server, UNET, tmp_path, "run")
     summary = json.loads((run / "summary.json").read_text())
     (run / "summary.json").write_text(json.dumps({**summary, "version": 99}))
-    child = fork_server.start(["resume", "run", "--runs-dir", tmp_path], tmp_path / "said")
+    child = fork_server.run(["resume", "run", "--runs-dir", tmp_path], tmp_path / "said")
     assert child.wait(LIMIT_S) == 6
     assert "newer mptui" in child.said()
 
@@ -150,7 +150,7 @@ def test_files_that_turn_bad_after_the_scan_are_listed_and_the_result_is_the_sam
 
     def trained(name, workers):
         arguments = case.but(data__workers=workers).arguments(tmp_path, name)
-        child = fork_server.start(arguments, tmp_path / "said", environ=environ)
+        child = fork_server.run(arguments, tmp_path / "said", environ=environ)
         assert child.wait(LIMIT_S) == 0, child.said()
         return tmp_path / name
 

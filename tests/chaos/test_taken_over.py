@@ -101,7 +101,7 @@ def test_a_process_that_was_stopped_in_a_write_changes_nothing_more(fork_server,
     name, at, code = PLACES[place]
     run = tmp_path / "run"
     disk = {"folder": str(run), "at": at, "error": "stop", "only": ["fsync"], "name": name}
-    sleeper = fork_server.start(ENDING.arguments(tmp_path, "run"), tmp_path / "sleeper.out", disk=disk)
+    sleeper = fork_server.run(ENDING.arguments(tmp_path, "run"), tmp_path / "sleeper.out", disk=disk)
     stands_still(sleeper)
     seems_gone(run)
     by_another(fork_server, tmp_path)

@@ -1,11 +1,10 @@
 """`mptui check-amp` as a person meets it: a table, one JSON document, a profile that `run` takes."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+
+from tests.program import run_to_end
 
 TINY = {
     "MPTUI_DATA_SAMPLES": "16",
@@ -17,15 +16,8 @@ TINY = {
 
 
 def mptui(*arguments, folder):
-    return subprocess.run(
-        [sys.executable, "-m", "mptui", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        cwd=folder,
-        env={**os.environ, **TINY, "MPTUI_CONFIG_DIR": str(folder / "config")},
-    )
+    environ = {**TINY, "MPTUI_CONFIG_DIR": str(folder / "config")}
+    return run_to_end(*arguments, folder=folder, environ=environ)
 
 
 def test_one_document_and_a_profile_and_nothing_else_is_left(tmp_path):

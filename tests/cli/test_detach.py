@@ -13,7 +13,8 @@ import pytest
 from mptui.events import Step
 from mptui.runs.store.journal import read_journal
 from mptui.runs.store.lock import owner_of
-from tests.cli.test_run import DEADLINE_S, TINY, command
+from tests.cli.test_run import TINY
+from tests.program import DEADLINE_S, Program, run_to_end
 
 SMALL = {
     **TINY,
@@ -26,14 +27,7 @@ ENDLESS = {**SMALL, "MPTUI_TRAINING_EPOCHS": "100000"}
 
 
 def mptui(folder, *arguments, environ=None):
-    return subprocess.run(
-        command(*arguments, "--runs-dir", folder),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=DEADLINE_S,
-        env={**os.environ, **SMALL, **(environ or {})},
-    )
+    return run_to_end(*arguments, "--runs-dir", folder, environ={**SMALL, **(environ or {})})
 
 
 @pytest.fixture
@@ -117,13 +111,7 @@ def test_a_run_without_a_socket_is_stopped_by_a_signal(folder):
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
 def test_a_terminal_that_closes_while_it_starts_keeps_no_run_from_starting(folder, number):
-    process = subprocess.Popen(
-        command("run", "--detach", "--name", "away", "--runs-dir", folder),
-        env={**os.environ, **ENDLESS},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    process = Program("run", "--detach", "--name", "away", "--runs-dir", folder, environ=ENDLESS)
     look_until(lambda: psutil.Process(process.pid).children())
     if number == signal.SIGHUP:
         os.killpg(process.pid, number)
@@ -166,13 +154,8 @@ def test_nothing_is_detached_under_a_launcher(folder, variable, name):
 
 def isolated(folder, *arguments):
     """A run in a process of its own that has taken a step: this console's process, and the run's."""
-    process = subprocess.Popen(
-        command("run", "--isolate", "--name", "apart", "--runs-dir", folder, *arguments),
-        env={**os.environ, **ENDLESS},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = ("run", "--isolate", "--name", "apart", "--runs-dir", folder, *arguments)
+    process = Program(*words, environ=ENDLESS)
     run = folder / "apart"
     look_until(lambda: len(steps(run)) > 3)
     owner = owner_of(run)

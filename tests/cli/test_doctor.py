@@ -1,13 +1,11 @@
 """`mptui doctor` as a person meets it."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
 from tests.data.images import class_folders
+from tests.program import run_to_end
 
 ACCELERATE = "distributed_type: MULTI_GPU\ngpu_ids: all\nmixed_precision: bf16\n"
 
@@ -17,19 +15,8 @@ def doctor(tmp_path):
     """Run it in an empty folder, with a home of its own."""
 
     def run(*arguments, **environ):
-        return subprocess.run(
-            [sys.executable, "-m", "mptui", "doctor", *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=tmp_path,
-            env={
-                **os.environ,
-                "HF_HOME": str(tmp_path / "hf"),
-                "XDG_CACHE_HOME": str(tmp_path / "cache"),
-                **environ,
-            },
-        )
+        places = {"HF_HOME": str(tmp_path / "hf"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        return run_to_end("doctor", *arguments, folder=tmp_path, environ={**places, **environ})
 
     return run
 

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 
@@ -17,8 +15,8 @@ from mptui.lab.parity.result import read_outcome
 from mptui.runs.planning.plan import Request
 from mptui.runs.store.directory import write_json
 from mptui.runs.store.lock import owner_of
+from tests.program import DEADLINE_S, Program, run_to_end
 
-DEADLINE_S = 300
 TINY = {
     "MPTUI_DATA_SAMPLES": "16",
     "MPTUI_DATA_IMAGE_SIZE": "16",
@@ -39,20 +37,14 @@ ENVIRON = {**os.environ, **TINY}
 
 def command(folder, precision, *arguments):
     flags = ["--model", "unet", "--epochs", "3", "--lr", "0.03", "--runs-dir", str(folder), "--name", "both"]
-    return [sys.executable, "-m", "mptui", "parity", *flags, "--precision", precision, *arguments]
+    return ["parity", *flags, "--precision", precision, *arguments]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A comparison that ctrl+c stopped in its first training."""
     runs = tmp_path_factory.mktemp("runs")
-    process = subprocess.Popen(
-        command(runs, "bf16"),
-        env=ENVIRON,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = Program(*command(runs, "bf16"), environ=TINY)
     journal = runs / "both/fp32-seed0/events.jsonl"
     deadline = time.monotonic() + DEADLINE_S
     while not (journal.exists() and '"event":"step"' in journal.read_text()):
@@ -72,14 +64,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def fp16(folder):
     """The same comparison, gone on with to its end in a precision that can't learn anything here."""
-    ended = subprocess.run(
-        command(folder, "fp16", "--strict"),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=DEADLINE_S,
-        env=ENVIRON,
-    )
+    ended = run_to_end(*command(folder, "fp16", "--strict"), environ=TINY)
     assert "Traceback" not in ended.stderr
     return ended
 

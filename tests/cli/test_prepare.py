@@ -2,10 +2,7 @@
 
 import hashlib
 import json
-import os
 import signal
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +11,7 @@ import pytest
 from mptui.data.formats.known_formats import recognize
 from mptui.errors import DataError
 from tests.data.images import class_folders, photo
+from tests.program import run_to_end
 
 # The command in a process of its own, with small shards, and `{fault}` set up beforehand.
 _CALL = """
@@ -34,6 +32,7 @@ def at(number, what, owner, name):
 die = lambda: os.kill(os.getpid(), signal.SIGKILL)
 {fault}
 from mptui.cli.main import main
+from tests.program import run_to_end
 sys.argv[0] = "mptui"
 main()
 """
@@ -50,14 +49,8 @@ _DEATHS = {
 
 
 def called(*arguments, within, fault="", command="prepare"):
-    return subprocess.run(
-        [sys.executable, "-c", _CALL.format(fault=fault), command, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=within,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    code = _CALL.format(fault=fault)
+    return run_to_end(code, command, *arguments, call="tests.program:execute", folder=within)
 
 
 @pytest.fixture

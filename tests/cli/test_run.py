@@ -2,10 +2,7 @@
 
 import json
 import math
-import os
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -14,6 +11,7 @@ import tomli
 from PIL import Image
 
 from tests.data.images import class_folders
+from tests.program import DEADLINE_S, Program, run_to_end
 
 TINY = {
     "MPTUI_DATA_SAMPLES": "24",
@@ -23,22 +21,10 @@ TINY = {
     "MPTUI_LOGGING_STEP_INTERVAL_S": "0",
     "OMP_NUM_THREADS": "1",
 }
-DEADLINE_S = 300
-
-
-def command(*arguments):
-    return [sys.executable, "-m", "mptui", *map(str, arguments)]
 
 
 def mptui(*arguments, environ=None):
-    return subprocess.run(
-        command(*arguments),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=DEADLINE_S,
-        env={**os.environ, **TINY, **(environ or {})},
-    )
+    return run_to_end(*arguments, environ={**TINY, **(environ or {})})
 
 
 def events(run):
@@ -125,13 +111,7 @@ def whole(tmp_path_factory):
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"]
 )
 def test_a_signal_saves_and_stops_and_resume_goes_on_bit_for_bit(tmp_path, whole, number, code):
-    process = subprocess.Popen(
-        command("run", *LONG, "--runs-dir", tmp_path, "--name", "cut"),
-        env={**os.environ, **TINY},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = Program("run", *LONG, "--runs-dir", tmp_path, "--name", "cut", environ=TINY)
     run = tmp_path / "cut"
     wait_for(lambda: (run / "events.jsonl").exists() and len(losses_so_far(run)) >= 2, process)
     process.send_signal(number)

@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 import time
 
 import pytest
@@ -15,11 +13,11 @@ from mptui.events import EpochFinished
 from mptui.runs.store.directory import SUMMARY, claim, find_run, read_summary, write_json
 from mptui.runs.store.journal import NAME, Journal
 from mptui.runs.store.summary import Summary
+from tests.program import run_to_end
 
 
 def mptui(*arguments):
-    command = [sys.executable, "-m", "mptui", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return run_to_end(*arguments)
 
 
 def a_run(folder, name, *, lr=0.1, losses=(2.0, 1.0), **summary):

@@ -8,15 +8,17 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from mptui.events import EpochFinished, PhaseChanged
+from mptui.lab.crash.run_server import MAIN
 from mptui.runs.store.directory import read_summary
 from mptui.runs.store.journal import read_journal
 from mptui.runs.store.lock import owner_of
 from tests.cli.test_detach import ENDLESS, SMALL, look_until
-from tests.cli.test_run import DEADLINE_S
+from tests.program import DEADLINE_S, server
 
 MPTUI = f"{sys.executable} -m mptui"
 RUN = f"{MPTUI} run --runs-dir . --name run"
@@ -43,6 +45,20 @@ def ended(script, folder, environ=SHORT):
     return process.returncode, told, complaint
 
 
+def started(folder, environ, *arguments, streams):
+    """Start a run in a session of its own."""
+    words = ("run", "--runs-dir", ".", "--name", "run", *arguments)
+    environ = {**os.environ, **environ}
+    return server().start(MAIN, *words, streams=streams, environ=environ, folder=str(folder))
+
+
+def on_a_full_disk(folder, *arguments, environ=SHORT):
+    """Run to the end where nothing can be written to stdout: the exit code and stderr."""
+    with Path("/dev/full").open("wb") as full, (folder / "stderr").open("wb") as complaint:
+        process = started(folder, environ, *arguments, streams=(None, full.fileno(), complaint.fileno()))
+        return process.wait(DEADLINE_S), (folder / "stderr").read_text()
+
+
 def epochs(run):
     return sum(isinstance(event, EpochFinished) for event in read_journal(run))
 
@@ -53,20 +69,25 @@ def epochs(run):
 )
 def test_a_run_outlives_the_reader_of_its_pipe(tmp_path, reader, number, code):
     run = tmp_path / "run"
-    script = f"trap : HUP INT; {RUN} 2>&1 | {reader}; exit ${{PIPESTATUS[0]}}"
-    with shell(script, tmp_path, ENDLESS) as process:
-        look_until(lambda: epochs(run) or process.poll() is not None)
-        owner = owner_of(run)
-        assert owner is not None
-        if number is not None:
-            os.killpg(process.pid, number)
-        if code == 143:
-            before = epochs(run)
-            look_until(lambda: epochs(run) >= before + 3 or owner_of(run) is None)
-            os.kill(owner, signal.SIGTERM)
-        complaint = process.communicate(timeout=DEADLINE_S)[1]
-    assert process.returncode == code
-    assert "Traceback" not in complaint
+    read, write = os.pipe()
+    with (tmp_path / "shown").open("wb") as shown:
+        taker = subprocess.Popen(reader.split(), cwd=tmp_path, stdin=read, stdout=shown)
+    process = started(tmp_path, ENDLESS, streams=(None, write, write))
+    os.close(read)
+    os.close(write)
+    look_until(lambda: epochs(run) or process.poll() is not None)
+    owner = owner_of(run)
+    assert owner is not None
+    if number is not None:
+        os.killpg(process.pid, number)
+        taker.send_signal(number)
+    if code == 143:
+        before = epochs(run)
+        look_until(lambda: epochs(run) >= before + 3 or owner_of(run) is None)
+        os.kill(owner, signal.SIGTERM)
+    assert process.wait(DEADLINE_S) == code
+    taker.wait(DEADLINE_S)
+    assert "Traceback" not in (tmp_path / "shown").read_text()
     assert (read_summary(run)["status"], read_summary(run)["exit_code"]) == ("stopped", code)
 
 
@@ -95,14 +116,14 @@ def test_a_result_that_can_not_be_written_is_told_in_two_lines(tmp_path, command
 
 
 def test_a_document_that_can_not_be_written_is_told(tmp_path):
-    code, _, complaint = ended(f"{RUN} --json >/dev/full", tmp_path)
+    code, complaint = on_a_full_disk(tmp_path, "--json")
     assert code == 7
     assert complaint.count("mptui: ") == 1
     assert read_summary(tmp_path / "run")["exit_code"] == 0
 
 
 def test_a_detached_run_that_can_not_be_told_is_told_on_stderr(tmp_path):
-    code, _, complaint = ended(f"{RUN} --detach --json >/dev/full", tmp_path, ENDLESS)
+    code, complaint = on_a_full_disk(tmp_path, "--detach", "--json", environ=ENDLESS)
     owner = owner_of(tmp_path / "run")
     assert owner is not None
     os.kill(owner, signal.SIGKILL)
@@ -125,8 +146,8 @@ def test_a_second_interrupt_shows_the_cursor_again(tmp_path):
     reader = threading.Thread(target=take)
     reader.start()
     large = {"MPTUI_MODEL_WIDTH": "48", "MPTUI_MODEL_DEPTH": "4"}  # so that saving takes a while
-    environ = {**os.environ, **ENDLESS, **large, "TERM": "xterm-256color"}
-    process = subprocess.Popen(RUN.split(), cwd=tmp_path, env=environ, stdout=follower, stderr=follower)
+    environ = {**ENDLESS, **large, "TERM": "xterm-256color"}
+    process = started(tmp_path, environ, streams=(None, follower, follower))
     os.close(follower)
     look_until(lambda: b"\x1b[?25l" in shown and b"[Train]" in shown)
     process.send_signal(signal.SIGINT)

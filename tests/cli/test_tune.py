@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -13,15 +11,12 @@ from mptui.cli.main import app
 from mptui.config.merge import resolve
 from mptui.errors import ConfigError, MemoryExhaustedError
 from mptui.lab.bench.measure import MeasureError, Measurer, ShortRunResult, StoppedError
+from tests.program import Program
 
 DEADLINE_S = 300
 FLAGS = ["--model", "unet", "--data", "shapes", "--batch-size", "2", "--device", "cpu"]
 SETS = ["model.width=4", "model.depth=1", "data.image_size=16", "data.samples=8", "speed.compile=off"]
 TINY = [*FLAGS, *(part for given in SETS for part in ("--set", given))]
-
-
-def command(*arguments):
-    return [sys.executable, "-m", "mptui", "tune", *TINY, *arguments]
 
 
 @pytest.fixture
@@ -37,13 +32,7 @@ def places(tmp_path, monkeypatch):
     ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.chaos)]
 )
 def test_a_stop_before_anything_is_known_to_be_better_saves_nothing(places, tmp_path, number, code):
-    process = subprocess.Popen(
-        command("--minutes", "60", "--save", "mine", "--json"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
+    process = Program("tune", *TINY, "--minutes", "60", "--save", "mine", "--json", folder=tmp_path)
     told = [process.stderr.readline()]
     while ", trying " not in told[-1]:
         assert told[-1], "".join(told)

@@ -1,4 +1,4 @@
-"""A real pseudo-terminal with the installed program in it: what it shows, what it is told, how it ends."""
+"""A real pseudo-terminal with the program in it: what it shows, what is typed, how it ends."""
 
 import fcntl
 import os
@@ -7,7 +7,6 @@ import re
 import select
 import signal
 import struct
-import sys
 import termios
 import time
 from collections.abc import Callable
@@ -15,6 +14,9 @@ from pathlib import Path
 
 import psutil
 import pyte
+
+from mptui.lab.crash.run_server import MAIN
+from tests.program import server
 
 DEADLINE_S = 180
 LOOK_S = 0.05
@@ -31,7 +33,7 @@ FINAL_MODES = {"1049": b"l", "25": b"h", "1000": b"l", "1003": b"l", "2004": b"l
 class Terminal:
     """The program on a terminal of its own; the test is the terminal and whoever sits before it."""
 
-    def __init__(self, folder: Path, *, size=(80, 24), environ=None, arguments=(), program=("-m", "mptui")):
+    def __init__(self, folder: Path, *, size=(80, 24), environ=None, arguments=(), call=MAIN):
         self.folder = folder
         self.screen = pyte.Screen(*size)
         self._stream = pyte.ByteStream(self.screen)
@@ -43,15 +45,16 @@ class Terminal:
             "XDG_STATE_HOME": str(folder / "state"),
             **(environ or {}),
         }
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            os.chdir(folder)
-            kept = {name: value for name, value in os.environ.items() if name not in _OURS}
-            # the terminal has its size before the program begins
-            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
-            os.execve(sys.executable, [sys.executable, *program, *arguments], kept | settings)
+        kept = {name: value for name, value in os.environ.items() if name not in _OURS}
+        self.fd, follower = pty.openpty()
+        # the terminal has its size before the program begins
+        fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
         self.attributes = termios.tcgetattr(self.fd)
-        self._status: int | None = None
+        self._process = server().start(
+            call, *arguments, streams=(follower,) * 3, environ=kept | settings, folder=str(folder)
+        )
+        os.close(follower)
+        self.pid = self._process.pid
 
     def read(self, timeout: float = LOOK_S) -> bool:
         """Take what the program wrote; whether that was anything."""
@@ -96,18 +99,15 @@ class Terminal:
 
     def ended(self) -> bool:
         """Whether the program has ended."""
-        if self._status is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self._status = status if pid else None
-        return self._status is not None
+        return self._process.poll() is not None
 
     def exit_code(self) -> int:
         """Wait for the end, and read to the last byte."""
         self.until(self.ended, "the end")
         while self.read():
             pass
-        assert self._status is not None
-        return os.waitstatus_to_exitcode(self._status)
+        code: int = self._process.wait(DEADLINE_S)
+        return code
 
     @property
     def child(self) -> psutil.Process:
@@ -142,7 +142,6 @@ class Terminal:
         for process in family:
             if process.is_running():
                 process.send_signal(signal.SIGKILL)
-        if self._status is None:
-            os.waitpid(self.pid, 0)
+        self._process.wait(DEADLINE_S)
         if self.fd >= 0:
             self.close()

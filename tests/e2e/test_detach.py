@@ -14,6 +14,7 @@ import pytest
 from mptui.events import Paused, Resumed, RunFinished, Step
 from mptui.runs.store.lock import owner_of
 from tests.e2e.test_terminal import ENDLESS, count, journal, look_until, start_training
+from tests.program import run_to_end
 
 pytestmark = pytest.mark.slow
 
@@ -28,14 +29,7 @@ def run_of(program):
 
 def train_detached(folder):
     """Start an endless run without a screen; return its process."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "mptui", "run", "--profile", "debug", "--detach", "--json"],
-        cwd=folder,
-        env={**os.environ, **ENDLESS, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = run_to_end("run", "--profile", "debug", "--detach", "--json", folder=folder, environ=ENDLESS)
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)["pid"]
 

@@ -1,14 +1,11 @@
 """`mptui resume` on a terminal: the live screen, or lines where these are asked for, and one last line."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from mptui.events import RunStarted
 from mptui.runs.store.journal import read_journal
 from tests.e2e.terminal import Terminal
+from tests.program import run_to_end
 
 pytestmark = pytest.mark.slow
 
@@ -27,20 +24,13 @@ TINY = {
 def folder(tmp_path_factory):
     """A folder with a run that has ended, whose name needs quotes in a shell."""
     folder = tmp_path_factory.mktemp("my runs")
-    ended = subprocess.run(
-        [sys.executable, "-m", "mptui", "run", "--quiet", "--name", "one", "--runs-dir", folder / "a b"],
-        env={**os.environ, **TINY},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = run_to_end("run", "--quiet", "--name", "one", "--runs-dir", folder / "a b", environ=TINY)
     assert ended.returncode == 0, ended.stderr
     return folder
 
 
 def resumed(folder, *arguments):
-    words = ["-m", "mptui", "resume", "a b/one", *arguments]
-    return Terminal(folder, size=(100, 30), environ=TINY, program=words)
+    return Terminal(folder, size=(100, 30), environ=TINY, arguments=("resume", "a b/one", *arguments))
 
 
 def starts(folder):

@@ -27,7 +27,6 @@ from tests.e2e.terminal import DEADLINE_S, LOOK_S, Terminal
 
 pytestmark = pytest.mark.slow
 
-SLOW_COMPILE = Path(__file__).parent.parent / "runs" / "slow_compile.py"
 SAMPLES = 32
 TINY = {
     "MPTUI_MODEL_NAME": "unet",
@@ -182,7 +181,7 @@ def test_a_stop_while_it_compiles_is_seen_at_once_and_the_program_can_be_left(te
         "SLOW_COMPILE": str(waits),
         "PATH": f"{compiler.parent}:{os.environ['PATH']}",
     }
-    program = terminal(environ=TINY | settings, program=(str(SLOW_COMPILE),))
+    program = terminal(environ=TINY | settings, call="tests.runs.slow_compile:run")
     start_training(program)
     program.shows("● compiling")
     program.press("xx")

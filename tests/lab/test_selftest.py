@@ -1,8 +1,6 @@
 """`mptui selftest` as a person meets it."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -10,22 +8,14 @@ from mptui.lab.crash import kills
 from mptui.lab.crash.kills import Killer
 from tests.chaos.conftest import fork_server
 from tests.chaos.runs import UNET
+from tests.program import run_to_end
 
 __all__ = ["fork_server"]
 
 
-def selftest(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "mptui", "selftest", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @pytest.mark.chaos
 def test_it_says_that_this_disk_and_device_are_sound_and_leaves_nothing(tmp_path):
-    ended = selftest("--runs-dir", tmp_path / "runs", "--device", "cpu", "--kills", 6, "--json")
+    ended = run_to_end("selftest", "--runs-dir", tmp_path / "runs", "--device", "cpu", "--kills", 6, "--json")
     assert ended.returncode == 0, ended.stderr
     report = json.loads(ended.stdout)
     assert report["sound"] is True
@@ -36,7 +26,7 @@ def test_it_says_that_this_disk_and_device_are_sound_and_leaves_nothing(tmp_path
 
 def test_a_folder_that_can_not_be_written_is_told(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    ended = selftest("--runs-dir", tmp_path / "file")
+    ended = run_to_end("selftest", "--runs-dir", tmp_path / "file")
     assert ended.returncode == 7
     assert "Traceback" not in ended.stderr
     assert "--runs-dir" in ended.stderr

@@ -22,6 +22,7 @@ def compile_slowly(model: torch.nn.Module, **_: object) -> None:
     model._compiled_call_impl = compiled
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """Be `mptui`."""
     torch.nn.Module.compile = compile_slowly  # type: ignore[method-assign, assignment]
     main()

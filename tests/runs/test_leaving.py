@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -19,6 +18,7 @@ from mptui.runs.session.session import Session
 from mptui.runs.session.shutdown import worker_left
 from mptui.runs.store.directory import create_run, read_summary
 from mptui.runs.store.journal import read_journal
+from tests.program import Program
 
 LIMIT_S = 300.0
 SETTINGS = {
@@ -165,15 +165,9 @@ def test_a_real_process_ends_by_a_real_signal_while_it_compiles(tmp_path):
     program.touch(mode=0o755)
     given = {key: str(value).lower() for key, value in SETTINGS.items() if key != "speed.compile"}
     sets = [text for key, value in given.items() for text in ("--set", f"{key}={value}")]
-    script = Path(__file__).with_name("slow_compile.py")
     asked = ["run", "--compile", "--name", "run", "--runs-dir", str(tmp_path), "--json", *sets]
-    child = subprocess.Popen(
-        [sys.executable, str(script), *asked],
-        env={**os.environ, "SLOW_COMPILE": str(waits), "PATH": f"{program.parent}:{os.environ['PATH']}"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    environ = {"SLOW_COMPILE": str(waits), "PATH": f"{program.parent}:{os.environ['PATH']}"}
+    child = Program(*asked, environ=environ, call="tests.runs.slow_compile:run")
     compiles = lambda e: isinstance(e, PhaseChanged) and e.phase == "compiling"  # noqa: E731
     until(lambda: child.poll() is not None or any(map(compiles, read_journal(tmp_path / "run"))))
     child.send_signal(signal.SIGTERM)

@@ -1,13 +1,10 @@
 """Several processes that a launcher started: each refuses, since each would train a copy of the run."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from mptui.errors import ConfigError
 from mptui.runs.planning.plan import Request, plan_run
+from tests.program import run_to_end
 
 SEVERAL = {
     "torchrun": {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"},
@@ -43,13 +40,8 @@ def test_a_rank_ends_with_exit_code_2_and_leaves_no_run(command, tmp_path):
     run = tmp_path / "runs" / "one"
     run.mkdir(parents=True)
     (run / "run.toml").write_text("")
-    ended = subprocess.run(
-        [sys.executable, "-m", "mptui", command, *(["one"] if command == "resume" else [])],
-        env={**os.environ, **SEVERAL["torchrun, rank 1"], "MPTUI_RUNS_DIR": str(run.parent)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environ = {**SEVERAL["torchrun, rank 1"], "MPTUI_RUNS_DIR": str(run.parent)}
+    ended = run_to_end(command, *(["one"] if command == "resume" else []), environ=environ)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("mptui: torchrun started 2 processes")
     assert [path.name for path in tmp_path.rglob("*")] == ["runs", "one", "run.toml"]

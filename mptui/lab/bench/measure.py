@@ -3,21 +3,16 @@
 torch's switches, the memory peak and compiled code belong to a process, and one measurement must not affect
 the next. Where possible, one process imports torch and forks for each run: before the first tensor, torch
 has neither threads nor a device context.
-`python -m mptui.lab.bench.measure` is that process; it reads what to do on stdin and answers on stdout, a
-line of JSON each.
 """
 
-import contextlib
-import ctypes
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from mptui.errors import MemoryExhaustedError, MptuiError
 from mptui.lab.bench.run_listener import LOSS_AT, RunListener
+from mptui.processes.child import exit_code_name
+from mptui.processes.fork_server import ForkServer
 
 if TYPE_CHECKING:
     from mptui.runs.planning.plan import Plan, Request
@@ -33,12 +30,12 @@ COMPILE_S = {"cpu": 110.0, "gpu": 60.0}
 """Estimated seconds of a cold first step that compiles, by kind of device."""
 
 _INTERVAL_S = 0.1
-_LOOK_S = 0.2
+_POLL_S = 0.2
+_PATIENCE_S = 10.0
+"""How long a process may take to end once its output is closed."""
+_PRELOAD = ("torch", "mptui.runs.planning.plan", "mptui.lab.bench.unsaved")
 _BUILT_IN_STEPS = 32
 """Least steps per epoch of the built-in data, so that the time between epochs is comparatively short."""
-# macOS libraries start threads when they are loaded, and Windows can't fork
-_FORKS = sys.platform == "linux"
-_DIE_WITH_PARENT = 1  # prctl(2): PR_SET_PDEATHSIG
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +119,7 @@ class Measurer:
 
     def __init__(self, environ: Mapping[str, str], should_stop: Callable[[], bool] = lambda: False) -> None:
         self._environ, self._should_stop = dict(environ), should_stop
-        self._server: subprocess.Popen[bytes] | None = None
+        self._server: ForkServer | None = None
 
     def __enter__(self) -> "Measurer":
         return self
@@ -158,45 +155,41 @@ class Measurer:
     def _answer(self, asked: Mapping[str, object], limit_s: float | None) -> dict[str, Any]:
         if self._should_stop():
             raise StoppedError
-        server = self._server = self._server or self._started()
-        assert server.stdin is not None
-        assert server.stdout is not None
+        if self._server is None:
+            self._server = ForkServer(_PRELOAD, self._environ, subprocess.DEVNULL)
+        # an abandoned run can write into its directory until its process has ended
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            try:
+                return self._ask(self._server, json.dumps({**asked, "folder": folder}), limit_s)
+            except RuntimeError as error:
+                self._end()
+                raise MeasureError(str(error)) from None
+            except BaseException:
+                self._end()
+                raise
+
+    def _ask(self, server: ForkServer, asked: str, limit_s: float | None) -> dict[str, Any]:
         until = None if limit_s is None else time.monotonic() + limit_s
-        try:
-            server.stdin.write(json.dumps(asked).encode() + b"\n")
-            server.stdin.flush()
-            while not select.select([server.stdout], [], [], _LOOK_S)[0]:
+        reading, writing = os.pipe()
+        with os.fdopen(reading, "rb") as answers:
+            try:
+                child = server.start(f"{__name__}:main", asked, streams=(None, writing, None))
+            finally:
+                os.close(writing)
+            while not select.select([answers], [], [], _POLL_S)[0]:
                 if self._should_stop():
                     raise StoppedError
                 if until is not None and time.monotonic() > until:
                     raise MeasureError(f"no result within {limit_s:.0f} s")
-            answer: dict[str, Any] = json.loads(server.stdout.readline())
-        except (OSError, ValueError):
-            self._end()
-            raise MeasureError(f"the measuring process ended with {server.returncode}") from None
-        except BaseException:
-            self._end()
-            raise
-        if not _FORKS:
-            self._end()
-        return answer
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        # In a new session, so that only this process receives ctrl+c. It ends with this process, when its
-        # stdin closes.
-        return subprocess.Popen(
-            [sys.executable, "-m", "mptui.lab.bench.measure"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # errors are in the answer; the rest is output of libraries
-            env=self._environ,
-            start_new_session=True,
-        )
+            answer = answers.readline()
+        code = child.wait(_PATIENCE_S)
+        if answer:
+            return dict(json.loads(answer))
+        return {"error": f"the measured run ended with {exit_code_name(code)}", "code": 1}
 
     def _end(self) -> None:
         if self._server is not None:
-            self._server.kill()
-            self._server.communicate()
+            self._server.close()
             self._server = None
 
 
@@ -256,13 +249,13 @@ def _run(
     )
 
 
-def _answer(asked: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """Run the measurement in this process; `folder` is for the run directory."""
+def _answer(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the measurement in this process."""
     from mptui.hardware.memory import keep_freed_memory
 
     keep_freed_memory()
     try:
-        return _run(**asked, folder=folder)
+        return _run(**asked)
     except MptuiError as error:
         return {"error": error.message, "code": error.exit_code}
     except Exception as error:  # noqa: BLE001 - a bug is told to the person too: nobody else hears of it
@@ -270,76 +263,11 @@ def _answer(asked: Mapping[str, Any], folder: str) -> dict[str, Any]:
         return {"error": f"the measured run failed: {type(error).__name__}: {last}", "code": 1}
 
 
-def serve() -> None:
-    """Answer requests on stdin until it ends."""
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+def main() -> None:
+    """Measure the run that `argv` describes in JSON, print the result and exit, even if threads still work."""
+    answers = os.dup(1)
     os.dup2(2, 1)  # keep output of libraries out of the answers
-    if _FORKS:
-        import torch
-
-        from mptui.lab.bench import unsaved
-        from mptui.runs.planning import plan
-
-        assert plan
-        assert unsaved
-        assert not torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # a fork could not use it
-    for line in sys.stdin:
-        asked = json.loads(line)
-        # an abandoned run can write into its directory until its process has ended
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            answer = _forked(asked, folder) if _FORKS else _answer(asked, folder)
-        answers.write(json.dumps(answer).encode() + b"\n")
-
-
-def _forked(asked: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """Return the answer of a child; if nobody waits for it any more, end this process and the child."""
-    with _pipe() as (reading, writing):
-        child = os.fork()
-        if not child:
-            _be_child(asked, folder, writing)
-        os.close(writing)
-        answer = b""
-        while not answer.endswith(b"\n"):
-            ready, _, _ = select.select([reading, 0], [], [])
-            if 0 in ready:  # no request comes before this answer, so stdin was closed
-                os.kill(child, signal.SIGKILL)
-                sys.exit()
-            piece = os.read(reading, 1 << 16)
-            if not piece:
-                break
-            answer += piece
-        _, status = os.waitpid(child, 0)
-    if answer.endswith(b"\n"):
-        return dict(json.loads(answer))
-    return {
-        "error": f"the measured run ended with {_named(os.waitstatus_to_exitcode(status))}",
-        "code": 1,
-    }
-
-
-@contextlib.contextmanager
-def _pipe() -> Iterator[tuple[int, int]]:
-    reading, writing = os.pipe()
-    try:
-        yield reading, writing
-    finally:
-        os.close(reading)
-
-
-def _be_child(asked: Mapping[str, Any], folder: str, writing: int) -> None:
-    """Run the measurement, answer and exit, without running any code of the parent."""
-    try:
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-        answer = json.dumps(_answer(asked, folder)).encode() + b"\n"
-        while answer:
-            answer = answer[os.write(writing, answer) :]
-    finally:
-        os._exit(0)
-
-
-def _named(code: int) -> str:
-    return signal.Signals(-code).name if code < 0 else f"code {code}"
-
-
-if __name__ == "__main__":
-    serve()
+    answer = json.dumps(_answer(json.loads(sys.argv[1]))).encode() + b"\n"
+    while answer:
+        answer = answer[os.write(answers, answer) :]
+    os._exit(0)

@@ -13,7 +13,7 @@ from mptui.engine.checkpoint.files import read_newest
 from mptui.errors import DiskError, MptuiError, RunDirectoryError
 from mptui.events import EpochFinished, Step, Validated, Warned
 from mptui.lab.crash.faults import CALLS
-from mptui.lab.crash.forkserver import Child, ForkServer
+from mptui.lab.crash.run_server import Child, RunServer
 from mptui.runs.store.directory import CHECKPOINTS
 from mptui.runs.store.journal import read_journal
 
@@ -113,7 +113,7 @@ class Killer:
 
     def __init__(
         self,
-        server: ForkServer,
+        server: RunServer,
         arguments: Callable[[str], Sequence[object]],
         folder: Path,
         *,
@@ -172,7 +172,7 @@ class Killer:
 
     def _begin(self, name: str, point: dict[str, Any] | None) -> Child:
         disk = point and {"folder": str(self._folder / name / CHECKPOINTS), **point}
-        return self._server.start(self._arguments(name), self._folder / f"{name}.out", disk=disk)
+        return self._server.run(self._arguments(name), self._folder / f"{name}.out", disk=disk)
 
     def _finished(self, name: str) -> Path:
         child = self._begin(name, None)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mptui.errors import DiskError
-from mptui.lab.crash.forkserver import ForkServer
 from mptui.lab.crash.kills import Killer, Tally
+from mptui.lab.crash.run_server import RunServer
 
 _FLAGS = ("--model", "resnet18", "--batch-size", "4", "--epochs", "2", "--workers", "0", "--no-compile", "-q")
 _SETS = (
@@ -46,7 +46,7 @@ def selftest(runs: Path, device: str, kills: int, on_kill: Callable[[Tally], Non
         RunDirectoryError: A run could not be resumed.
     """
     started = time.monotonic()
-    with _folder_beside(runs) as folder, ForkServer() as server:
+    with _folder_beside(runs) as folder, RunServer() as server:
 
         def arguments(name: str) -> list[str]:
             sets = [text for value in _SETS for text in ("--set", value)]

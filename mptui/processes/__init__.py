@@ -1,0 +1,1 @@
+"""Child processes: fresh interpreters, and forks of one that has imported torch already."""

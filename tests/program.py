@@ -1,0 +1,77 @@
+"""The program in a process of its own, forked from one that has imported torch: that takes no seconds.
+
+Streams, environment, folder, session, signals and exit code are as a shell has them. A test of the start
+itself starts an interpreter.
+"""
+
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+from mptui.lab.crash.run_server import MAIN, RunServer
+
+DEADLINE_S = 300
+
+
+@cache
+def server():
+    """The process that has imported all; each process of tests has one."""
+    return RunServer("mptui.tui.cockpit")
+
+
+def close_server():
+    if server.cache_info().currsize:
+        server().close()
+
+
+class Program:
+    """`mptui ARGUMENTS`, or another `module:function`, with pipes as stdout and stderr; like `Popen`."""
+
+    def __init__(self, *arguments, environ=None, folder=None, call=MAIN):
+        (self.stdout, out), (self.stderr, err) = (_pipe(), _pipe())
+        self._process = server().start(
+            call,
+            *map(str, arguments),
+            streams=(None, out, err),
+            environ={**os.environ, "OMP_NUM_THREADS": "1", **(environ or {})},
+            folder=None if folder is None else str(folder),
+        )
+        os.close(out)
+        os.close(err)
+        self.pid = self._process.pid
+        self.poll, self.wait = self._process.poll, self._process.wait
+        self.send_signal, self.kill = self._process.send_signal, self._process.kill
+
+    @property
+    def returncode(self):
+        return self._process.returncode
+
+    def communicate(self, timeout=DEADLINE_S):
+        """What it writes until nobody can write any more; then wait for its end."""
+        with ThreadPoolExecutor(2) as threads:
+            reads = [threads.submit(stream.read) for stream in (self.stdout, self.stderr)]
+            out, err = (read.result(timeout) for read in reads)
+        self.stdout.close()
+        self.stderr.close()
+        self.wait(timeout)
+        return out, err
+
+
+def run_to_end(*arguments, **options):
+    """Run it to its end."""
+    process = Program(*arguments, **options)
+    out, err = process.communicate()
+    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+def execute():
+    """Run the code that comes first in `argv`."""
+    import sys
+
+    exec(sys.argv.pop(1), {"__name__": "__main__"})
+
+
+def _pipe():
+    read, write = os.pipe()
+    return os.fdopen(read, encoding="utf-8"), write
