@@ -10,12 +10,14 @@ import struct
 import termios
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pyte
 
 from mptui.lab.crash.run_server import MAIN
+from mptui.processes import child as processes
 from tests.program import server
 
 DEADLINE_S = 180
@@ -31,9 +33,14 @@ FINAL_MODES = {"1049": b"l", "25": b"h", "1000": b"l", "1003": b"l", "2004": b"l
 
 
 class Terminal:
-    """The program on a terminal of its own; the test is the terminal and whoever sits before it."""
+    """The program on a terminal of its own; the test is the terminal and whoever sits before it.
 
-    def __init__(self, folder: Path, *, size=(80, 24), environ=None, arguments=(), call=MAIN):
+    One that is not `forked` is an interpreter that starts: what it was started with can be read from /proc.
+    """
+
+    def __init__(
+        self, folder: Path, *, size=(80, 24), environ=None, arguments=(), call=MAIN, forked=True
+    ) -> None:
         self.folder = folder
         self.screen = pyte.Screen(*size)
         self._stream = pyte.ByteStream(self.screen)
@@ -50,7 +57,8 @@ class Terminal:
         # the terminal has its size before the program begins
         fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
         self.attributes = termios.tcgetattr(self.fd)
-        self._process = server().start(
+        start = server().start if forked else _fresh
+        self._process = start(
             call, *arguments, streams=(follower,) * 3, environ=kept | settings, folder=str(folder)
         )
         os.close(follower)
@@ -145,3 +153,10 @@ class Terminal:
         self._process.wait(DEADLINE_S)
         if self.fd >= 0:
             self.close()
+
+
+def _fresh(call, *arguments, streams, environ, folder):
+    stdin, stdout, stderr = streams
+    pipes = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
+    take = partial(fcntl.ioctl, 0, termios.TIOCSCTTY, 0)
+    return processes.start(call, *arguments, **pipes, env=environ, cwd=folder, preexec_fn=take)

@@ -21,6 +21,7 @@ import typer
 
 from mptui.cli.output import print_json
 from mptui.errors import DiskError
+from mptui.processes.child import shell_exit_code
 from mptui.streams import OutputError, drop_unwritten
 from mptui.text import clean, shell_word
 
@@ -88,8 +89,7 @@ def _start(train: Train, then: Callable[[Started], int]) -> int:
 def _exit_code_of(child: int) -> int:
     """Wait for the end of a process; 128 + signal number if a signal killed it."""
     _, status = os.waitpid(child, 0)
-    code = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else 128 - code
+    return shell_exit_code(os.waitstatus_to_exitcode(status))
 
 
 def _detach_when_ready(write: int, directory: Path) -> None:

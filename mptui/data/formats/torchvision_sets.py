@@ -5,8 +5,6 @@ need no torchvision then. CIFAR comes as pickles: torchvision opens them only af
 """
 
 import hashlib
-import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,13 +24,10 @@ from mptui.data.scan.process_pool import ScanCancelledError
 from mptui.data.scan.scan import ShouldStop
 from mptui.errors import DataError, DiskError
 from mptui.io.user_cache import cache_folder, load_json, save_json, write_whole
+from mptui.processes.child import start
 from mptui.registry.samples import SampleKind
 from mptui.text import clean, clean_name
 
-_START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv.pop());"
-    "from mptui.data.formats.torchvision_sets import fetch; fetch(*sys.argv[1:])"
-)
 _LOOK_AROUND_S = 0.2
 _TRIMAP = MaskCoding(("pet", "background", "border"), (1, 2, 3), (0, 1, 2))
 
@@ -89,6 +84,11 @@ def fetch(name: str, root: str) -> None:
         getattr(datasets, known.factory)(root, **half, download=True)
 
 
+def main() -> None:
+    """Download the set that `argv` names into the folder that it names."""
+    fetch(*sys.argv[1:])
+
+
 def fetched(name: str, root: Path, should_stop: ShouldStop) -> None:
     """Run `fetch` in a process of its own: torchvision prints progress, and can't be stopped otherwise.
 
@@ -102,13 +102,7 @@ def fetched(name: str, root: Path, should_stop: ShouldStop) -> None:
     except OSError as error:
         raise _no_room(root, error) from error
     with tempfile.TemporaryFile() as complaints:
-        child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-c", _START, name, str(root), json.dumps(sys.path)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=complaints,
-            start_new_session=True,
-        )
+        child = start(f"{__name__}:main", name, str(root), stderr=complaints)
         try:
             while child.poll() is None:
                 if should_stop():

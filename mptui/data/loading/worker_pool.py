@@ -6,12 +6,10 @@ answers of a worker come in the order of its tasks, so what a dead one left undo
 """
 
 import contextlib
-import json
 import os
 import pickle
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -21,6 +19,7 @@ from types import TracebackType
 from mptui.data.loading.shared_memory import Arena
 from mptui.data.loading.worker import Answer, ReadTask, perform
 from mptui.errors import DataError
+from mptui.processes.child import start
 
 _DEATHS_BY_ONE_TASK = 3
 _LOOK_S = 0.2
@@ -29,10 +28,6 @@ _FADING = 0.98
 _PATIENCE_S = 10.0
 """How long a worker may take to leave a sample that is no longer wanted."""
 _NAMES_SHOWN = 5
-_BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
-    "from mptui.data.loading.worker import main; main()"
-)
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
@@ -243,13 +238,6 @@ class _Worker:
 
 def _started(connection: Connection, arena_fd: int, shared: tuple[int, ...]) -> "subprocess.Popen[bytes]":
     descriptors = (connection.fileno(), arena_fd)
-    return subprocess.Popen(  # noqa: S603 - our own interpreter and code
-        [sys.executable, "-I", "-c", _BOOT, *map(str, descriptors), json.dumps(sys.path)],
-        stdin=subprocess.DEVNULL,
-        # C libraries write warnings of their own there, past Python and into the screen.
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, **_ONE_THREAD},
-        pass_fds=(*descriptors, *shared),
-        start_new_session=True,
-    )
+    environ = {**os.environ, **_ONE_THREAD}
+    call = "mptui.data.loading.worker:main"
+    return start(call, *map(str, descriptors), env=environ, pass_fds=(*descriptors, *shared))

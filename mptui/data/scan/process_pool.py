@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -12,8 +11,8 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from mptui.data.scan.check_sample import Sample, SampleCheck
+from mptui.processes.child import start
 
-_START = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from {} import main; main()"
 _LOOK_AROUND_S = 0.2
 _ENDED = "reading it ended the process: out of memory, or an error in the decoder"
 
@@ -96,16 +95,9 @@ class CheckProcess(Generic[Found]):
         return [self._work.found(values) for values in json.loads(line)]
 
     def _started(self) -> subprocess.Popen[str]:
-        # A session of its own: ctrl+c and a closed terminal are the parent's business. The child ends
-        # with the parent, whatever ends that: its stdin closes.
-        return subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-c", _START.format(self._work.module), json.dumps(sys.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
+        # The child ends with this process, whatever ends that: its stdin closes.
+        call = f"{self._work.module}:main"
+        return start(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def check_all(

@@ -264,7 +264,7 @@ def _answer(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure the run that `argv` describes in JSON, print the result and exit, even if threads still work."""
+    """Measure the run that `argv` describes in JSON, print the result and exit, even if threads are busy."""
     answers = os.dup(1)
     os.dup2(2, 1)  # keep output of libraries out of the answers
     answer = json.dumps(_answer(json.loads(sys.argv[1]))).encode() + b"\n"

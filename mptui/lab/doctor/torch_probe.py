@@ -4,7 +4,6 @@ The child reports torch's devices and trains a convolution on each.
 """
 
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,14 +11,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mptui.hardware.torch_view import TorchDevice, TorchView, read_torch
+from mptui.processes.child import exit_code_name, start
 from mptui.text import clean
 
 TIMEOUT_S = 180.0
 """Time limit; the first import from a slow disk can take a minute."""
 
 VISION = "torchvision"
-
-_START = f"import json, sys; sys.path[:] = json.loads(sys.argv.pop()); import {__name__} as p; p.main()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +35,24 @@ class Probed:
 
 def probe_torch(environ: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> Probed:
     """Test torch in a child process. Never raises because of torch."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     try:
-        child = subprocess.run(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-c", _START, json.dumps(sys.path)],
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        with start(f"{__name__}:main", env=dict(environ), **pipes) as child:
+            try:
+                answer, complaint = child.communicate(timeout=timeout_s)
+            finally:
+                child.kill()
     except subprocess.TimeoutExpired:
         return _broken(f"torch has not responded for {timeout_s:g} s")
     except OSError as error:
         return _broken(f"torch can't be tested: {error.strerror}")
     if child.returncode < 0:
-        return _broken(f"torch ends its process with {signal.Signals(-child.returncode).name}")
+        return _broken(f"torch ends its process with {exit_code_name(child.returncode)}")
     try:
-        document = json.loads(child.stdout.splitlines()[-1])
+        document = json.loads(answer.splitlines()[-1])
         return Probed(_view(document["view"]), document["failures"])
     except (IndexError, ValueError, KeyError, TypeError):
-        said = child.stderr.decode(errors="replace").strip().splitlines()
+        said = complaint.decode(errors="replace").strip().splitlines()
         return _broken(f"torch can't be used: {said[-1] if said else 'without a message'}")
 
 

@@ -6,9 +6,7 @@ runs/NAME/
   parity.json            the result
 """
 
-import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -27,6 +25,7 @@ from mptui.errors import (
     RunDirectoryError,
 )
 from mptui.hardware.devices import Machine, find_machine
+from mptui.processes.child import exit_code_name, mptui_command
 from mptui.runs.planning.plan import Plan, Request, plan_run
 from mptui.runs.store import directory
 
@@ -213,8 +212,8 @@ def _run(piece: Piece, environ: Mapping[str, str], stop: Stop, *, quiet: bool) -
         arguments += ["--resume"]
         arguments += ["--quiet"] if quiet else []
         arguments += ["--compile"] if piece.plan.resolved.compile_forced else []
-        child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-m", "mptui", "run", *arguments],
+        child = subprocess.Popen(  # noqa: S603 - this program
+            mptui_command("run", *arguments),
             env={k: v for k, v in environ.items() if not k.startswith("MPTUI_") or k in RESERVED_VARIABLES},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -231,14 +230,12 @@ def _failure(piece: Piece, code: int, summary: Mapping[str, Any]) -> MptuiError:
     """Convert the error of a training to an `MptuiError`."""
     recorded = summary.get("error") or {}
     ended = (
-        "it was stopped" if summary.get("status") == "stopped" else f"its process ended with {_named(code)}"
+        "it was stopped"
+        if summary.get("status") == "stopped"
+        else f"its process ended with {exit_code_name(code)}"
     )
     message = str(recorded.get("message") or ended).partition("\n")[0]
     hint = str(
         recorded.get("hint") or f"see {piece.run}; to continue, repeat the command with the same --name"
     )
     return _ERRORS.get(code, MptuiError)(f"{piece.name}: {message}", hint=hint)
-
-
-def _named(code: int) -> str:
-    return signal.Signals(-code).name if code < 0 else f"code {code}"

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 import traceback
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from mptui.events import CommandAnswered, Event, PhaseChanged, RunFinished
+from mptui.processes.child import mptui_command, shell_exit_code
 from mptui.runs.remote.attached_run import AttachedRun
 from mptui.runs.remote.control_server import preset_names
 from mptui.runs.store.lock import owner_of
@@ -140,9 +140,9 @@ class IsolatedSource:
             if self._stop is not None:
                 self._kill(self._stop)
             return
-        code = self._starting.returncode
         message, _, hint = complaint.rpartition("mptui: ")[2].strip().partition("\n")
-        self._failed(code if code >= 0 else 128 - code, clean(message), clean(hint.strip()), started)
+        code = shell_exit_code(self._starting.returncode)
+        self._failed(code, clean(message), clean(hint.strip()), started)
 
     def _failed(self, code: int, message: str, hint: str, started: float) -> None:
         """There is no run: say why, as the end of it."""
@@ -160,7 +160,7 @@ class IsolatedSource:
 
 def command(request: "Request", runs: Path) -> list[str]:
     """The command line that starts what `request` asks for."""
-    words = [sys.executable, "-m", "mptui", "run", "--detach", "--json", "--runs-dir", str(runs)]
+    words = mptui_command("run", "--detach", "--json", "--runs-dir", str(runs))
     if request.profile is not None:
         words += ["--profile", request.profile]
     for key, (_, value) in request.flags.items():
