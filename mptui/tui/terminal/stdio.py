@@ -44,7 +44,7 @@ class Terminal:
     """
 
     def __init__(self, log: Path) -> None:
-        self._first_log = log
+        self._log = log
         self._copies: list[int] = []
         self._streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
         self.lost = False
@@ -58,7 +58,7 @@ class Terminal:
         out, err = (lossy_stream(copy) for copy in self._copies)
         sys.stdout = sys.__stdout__ = out  # type: ignore[misc]
         sys.stderr = sys.__stderr__ = err  # type: ignore[misc]
-        self.log_to(self._first_log)
+        self._redirect()
         return self
 
     def __exit__(
@@ -73,11 +73,19 @@ class Terminal:
                 os.dup2(copy, number)
 
     def log_to(self, path: Path) -> None:
-        """Append what else is written to `path`; where that can't be opened it is dropped."""
+        """Append what else is written to `path`; where that can't be opened it is dropped.
+
+        Also from another thread, and before the screen has the terminal.
+        """
+        self._log = path
+        if self._copies:
+            self._redirect()
+
+    def _redirect(self) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            log = open_regular(path, flags)
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            log = open_regular(self._log, flags)
         except OSError:
             log = os.open(os.devnull, os.O_WRONLY)
         for number in _STANDARD:
