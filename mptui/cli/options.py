@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mptui.cli import completion
+from mptui.registry.models import own_models
 
 if TYPE_CHECKING:
     from mptui.runs.planning.plan import Request
@@ -32,7 +33,7 @@ Model = Annotated[
     typer.Option(
         "--model",
         metavar="NAME",
-        help="A torchvision network (resnet50, vit_b_16, …), unet or diffusion_unet.",
+        help=f"A torchvision network (resnet50, vit_b_16, …), {' or '.join(own_models())}.",
         autocompletion=completion.models,
     ),
 ]

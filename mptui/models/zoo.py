@@ -7,7 +7,7 @@ from torch import nn
 from mptui.config.schema import ModelConfig
 from mptui.errors import ConfigError
 from mptui.models.convolutions import guard_convolutions
-from mptui.registry.models import MODELS, ModelSpec
+from mptui.registry.models import MODELS, ModelSpec, example_models
 from mptui.registry.tasks import TASKS
 
 
@@ -50,11 +50,12 @@ def parameter_count(model: nn.Module) -> int:
 def _known(name: str | None) -> str:
     if name is None:
         raise ConfigError(
-            "model.name is not set", hint="Name a network, e.g. --model resnet50 or --model unet."
+            "model.name is not set",
+            hint=f"Name a network, e.g. --model {' or --model '.join(example_models())}.",
         )
     if name not in MODELS:
         near = get_close_matches(name.lower(), MODELS, n=3, cutoff=0.5)
-        hint = f"Did you mean {' or '.join(near)}?" if near else "Try resnet50, or unet for masks."
+        hint = f"Did you mean {' or '.join(near)}?" if near else f"Try {' or '.join(example_models())}."
         raise ConfigError(f"model.name: no network called {name!r}", hint=hint)
     return name
 

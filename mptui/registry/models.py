@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mptui.registry.tasks import CLASSIFICATION, DEFAULT_TASK, DIFFUSION, SEGMENTATION, ByDevice
+from mptui.registry.tasks import CLASSIFICATION, DEFAULT_TASK, DIFFUSION, SEGMENTATION, TASKS, ByDevice
 
 if TYPE_CHECKING:
     from torch import nn
@@ -97,8 +97,9 @@ def _classifiers() -> dict[str, ModelSpec]:
     }
 
 
+_TORCHVISION = _classifiers()
 MODELS: dict[str, ModelSpec] = {
-    **_classifiers(),
+    **_TORCHVISION,
     "unet": ModelSpec(task=SEGMENTATION, build=_unet, settings=("width", "depth", "up", "norm")),
     "diffusion_unet": ModelSpec(
         task=DIFFUSION,
@@ -110,6 +111,16 @@ MODELS: dict[str, ModelSpec] = {
     ),
 }
 """Name -> network. Of those that begin as a person types, the first is suggested."""
+
+
+def example_models() -> list[str]:
+    """The default network of each task."""
+    return [spec.network.accelerator for spec in TASKS.values()]
+
+
+def own_models() -> list[str]:
+    """The names of the networks that are not torchvision's."""
+    return [name for name in MODELS if name not in _TORCHVISION]
 
 
 def task_of_model(name: str) -> str:

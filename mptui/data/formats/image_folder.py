@@ -1,6 +1,7 @@
 """List the samples of a folder: files with a class, or images with masks. Nothing is decoded here."""
 
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,11 +29,7 @@ from mptui.errors import DataError
 from mptui.text import clean_name
 
 _MOST_NAMED = 10
-_MASK_SUFFIXES = tuple(
-    separator + word
-    for separator in "_-."
-    for word in ("mask", "masks", "label", "labels", "gt", "seg", "segmentation", "annotation")
-)
+_MASK_SUFFIX = re.compile(r"(?ai)[-_.](masks?|labels?|gt|seg(mentation)?|annotation)\Z")
 
 
 def find_classes(path: str) -> Found:
@@ -216,8 +213,7 @@ def _by_stem(folder: str, ignored: Counter[str]) -> dict[str, list[str]]:
 
 
 def _without_suffix(stem: str) -> str:
-    lowered = stem.lower()
-    return next((stem[: -len(s)] for s in _MASK_SUFFIXES if lowered.endswith(s)), stem)
+    return _MASK_SUFFIX.sub("", stem)
 
 
 def _class_file(*folders: str) -> Path | None:
