@@ -1,1 +1,1 @@
-"""A run as a thing on disk and in a process: its directory, its journal, the session that hosts it."""
+"""A run on disk and in a process: planning, run directory, session, remote control, views."""

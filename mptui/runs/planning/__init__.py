@@ -1,1 +1,1 @@
-"""From a request to a job: every value decided before the first step."""
+"""Turns a request into a job; all values are decided before the first step."""

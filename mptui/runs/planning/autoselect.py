@@ -1,4 +1,4 @@
-"""Settings that are left to the device: measured before a run begins, recorded, and reused on a resume."""
+"""Chooses `auto` settings by measurement before a run starts; choices are recorded and reused on a resume."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -36,15 +36,15 @@ from mptui.text import clean
 
 @dataclass(frozen=True, slots=True)
 class Decider:
-    """Decides for one run.
+    """Chooses the `auto` settings of one run.
 
     Args:
-        run: Its directory.
-        again: The run is resumed: its recorded decisions are reused, and nothing is measured.
+        run: The run directory.
+        again: Whether the run is resumed: its recorded choices are reused, without measurements.
         emit: Receives a phase event for each candidate that is measured.
         check_stop: Called before each measured step and before the record is written; may raise Stopped.
-        guard: Entered around the change of the record.
-        measure_costs: Measure the cost of a slow precision that was asked for, to warn of it.
+        guard: Context around the change of the record.
+        measure_costs: Whether to measure the cost of a slow requested precision, to warn about it.
     """
 
     run: Path
@@ -55,16 +55,16 @@ class Decider:
     measure_costs: bool = True
 
     def decide(self, plan: Plan, model: torch.nn.Module, dataset: Dataset) -> Plan:
-        """The plan with nothing left to the device. A deterministic run takes what the table of devices has.
+        """Return the plan with all `auto` settings chosen; a deterministic run uses the table of devices.
 
         Args:
-            plan: The plan as the table of devices has it.
-            model: On the host or on the device; it is copied.
-            dataset: What it is trained on.
+            plan: The plan with choices from the table of devices.
+            model: The model on the host or the device; it is copied.
+            dataset: The data set.
 
         Raises:
             Stopped: From `check_stop`.
-            DiskError: The decisions can't be recorded.
+            DiskError: The choices can't be recorded.
         """
         if plan.config.training.deterministic:
             return plan
@@ -97,7 +97,7 @@ class Decider:
 
 
 class _Measurement:
-    """Measures one set of candidates after the other for a run, or takes the cached result."""
+    """Measures sets of candidates for a run, or returns cached results."""
 
     def __init__(self, decider: Decider, plan: Plan, dataset: Dataset) -> None:
         self._decider, self._steps = decider, _micro_batches(plan, dataset)
@@ -127,7 +127,7 @@ class _Measurement:
 
 
 def _choose_precision(plan: Plan, trial: StepTimer, measure: _Measurement, *, costs: bool) -> Plan:
-    """The precision of `auto`; of one that was asked for and is slow here, what it costs."""
+    """Choose the precision for `auto`; measure the cost of a requested one that is slow here."""
     used, automatic = plan.precision.used, plan.config.precision.mode == "auto"
     if not automatic and (not costs or plan.device.native.get(used, "native") == "native"):
         return plan
@@ -171,7 +171,7 @@ def _choose_update(plan: Plan, trial: StepTimer, measure: _Measurement) -> Plan:
 
 
 def _noted(plan: Plan, candidates: Candidates, choice: Selection) -> Plan:
-    """The plan with the reason of a choice among its notes; unchanged where nothing was measured."""
+    """Return the plan with the reason of a choice in its notes; unchanged without a measurement."""
     note = f"{candidates.words[choice.name]}: {choice.reason}"
     return replace(plan, notes=(*plan.notes, note)) if choice.reason else plan
 
@@ -181,7 +181,7 @@ def _word(value: bool) -> str:
 
 
 def _micro_batches(plan: Plan, dataset: Dataset) -> int:
-    """Micro-batches of the whole run."""
+    """Return the number of micro-batches of the run."""
     training = plan.config.training
     each = training.batch_size * training.accumulate
     steps = training.epochs * -(-len(dataset.train) // each)
@@ -197,13 +197,13 @@ def _with_precision(plan: Plan, used: str, reason: str) -> Plan:
 
 
 def _of_this_device(plan: Plan, recorded: Any) -> bool:  # noqa: ANN401 - any JSON value
-    """Whether what was recorded was measured on the device of `plan`, as far as it says."""
+    """Whether the record is of the device of `plan`, or doesn't name a device."""
     name = plan.device.name
     return not isinstance(recorded, dict) or recorded.get("device", name) == name
 
 
 def _with_cost(plan: Plan, seconds: Mapping[str, float]) -> Plan:
-    """The plan with the measured cost of the requested precision, in place of the known one."""
+    """Return the plan with the measured cost of the requested precision instead of the known one."""
     used = plan.precision.used
     if not {"fp32", used} <= seconds.keys():
         return plan
@@ -215,7 +215,7 @@ def _with_cost(plan: Plan, seconds: Mapping[str, float]) -> Plan:
 
 
 def _taken_again(plan: Plan, recorded: Any) -> Plan:  # noqa: ANN401 - any JSON value
-    """The recorded decisions where they are still left to the device; else those of the plan."""
+    """Return the plan with recorded choices for settings that are still `auto`."""
     if not isinstance(recorded, dict):
         return plan
     speed, precision = plan.config.speed, recorded.get("precision")

@@ -1,4 +1,4 @@
-"""From a plan to a job: the data scanned, the model on the device, the loaders ready."""
+"""Builds a job from a plan: scans the data, builds the model on the device and the loaders."""
 
 import time
 from collections.abc import Callable
@@ -35,14 +35,14 @@ Decide = Callable[[Plan, torch.nn.Module, Dataset], Plan]
 
 
 class PacedProgress:
-    """Tells how far a phase has come, a few times a second however many files there are, and its end."""
+    """Emits the progress of a phase at most a few times per second, and its end."""
 
     def __init__(self, emit: Emit, phase: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._emit, self._phase, self._clock = emit, phase, clock
         self._next = 0.0
 
     def __call__(self, done: int, total: int) -> None:
-        """`done` of `total` units are through."""
+        """Report that `done` of `total` units are done."""
         now = self._clock()
         if done == total or now >= self._next:
             self._next = now + PROGRESS_S
@@ -51,7 +51,7 @@ class PacedProgress:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """A job, and the data it was made from; the plan of its loaders leaves nothing to the card."""
+    """A job and its data; in the plan of its loaders, all `auto` settings are chosen."""
 
     job: Job
     dataset: Dataset
@@ -59,11 +59,11 @@ class PreparedRun:
 
 
 def check_inputs(plan: Plan) -> None:
-    """Check what a new run needs to be there, before it has a directory. Reads no file of the data.
+    """Check the inputs of a new run before its directory is created. Reads no files of the data.
 
     Raises:
-        ConfigError: There is no such network, weights file or set, or they don't go together.
-        DataError: The folder is missing, has no layout that is known, or is for another task.
+        ConfigError: The network, weights file or set doesn't exist, or they don't match.
+        DataError: The folder is missing, has an unknown layout, or is for another task.
     """
     model, data = plan.config.model, plan.config.data
     check_data(data, TASKS[plan.task].sample)
@@ -82,21 +82,21 @@ def prepare(
     decide: Decide = lambda plan, model, dataset: plan,
     goes_on: bool = False,
 ) -> PreparedRun:
-    """Make everything ready that the trainer needs.
+    """Prepare everything that the trainer needs.
 
     Args:
-        plan: What will be done.
-        emit: Told how far it is.
-        mailbox: Looked at in every phase.
-        on_bad: Told of each sample that can't be used, in the training too.
-        force_compile: Compile even where that can't repay itself.
-        decide: Measures what the plan leaves to the card; without it the table of cards decides.
-        goes_on: Weights come from a checkpoint, so that `model.weights` is not read.
+        plan: The plan of the run.
+        emit: Receives progress events.
+        mailbox: Checked for a stop in every phase.
+        on_bad: Called for each unusable sample, also during training.
+        force_compile: Compile even if the run is too short to repay it.
+        decide: Measures the `auto` settings; without it, the table of devices decides.
+        goes_on: Whether weights come from a checkpoint, so that `model.weights` is not read.
 
     Raises:
         ConfigError: The model does not exist, or not at this image size or for this task.
-        DataError: The data is missing, empty, or too much of it is broken.
-        Stopped: It was asked to end.
+        DataError: The data is missing, empty, or has too many unusable files.
+        Stopped: A stop was requested.
     """
     config = plan.config
     device = torch.device(plan.device.torch_name)
@@ -114,7 +114,7 @@ def prepare(
         for message in load_weights(model, config.model.weights):
             emit(Warned(code="weights", message=message))
     mailbox.check_stop()
-    layers_named(model, config.precision.fp32_layers)  # told now, and not in the middle of a step
+    layers_named(model, config.precision.fp32_layers)  # report faults before the first step
     plan = decide(_with_cache(plan, dataset, emit), model, dataset)
     loaders = LoaderMaker(plan, dataset, emit, on_bad, mailbox.check_stop)
     job = build_job(plan, loaders, model.to(device), force_compile=force_compile)
@@ -122,7 +122,7 @@ def prepare(
 
 
 def _with_cache(plan: Plan, dataset: Dataset, emit: Emit) -> Plan:
-    """The plan with `data.cache` chosen, and kept in run.toml."""
+    """Return the plan with `data.cache` chosen, as saved in run.toml."""
     config = plan.config
     choice = choose_cache(
         config.data.cache,
@@ -167,20 +167,20 @@ def build_job(
     train: Loader | None = None,
     val: Loader | None = None,
 ) -> Job:
-    """The job of `plan` around a model that is on its device already.
+    """Return the job of `plan` for a model that is on its device.
 
     Args:
         plan: What will be done.
-        loaders: Makes the loaders that are not given.
-        model: What is trained.
-        force_compile: Compile even where that can't repay itself.
-        train: The loader of the training half, where there is one already.
-        val: The same for validation.
+        loaders: Builds the loaders that are not given.
+        model: The model.
+        force_compile: Compile even if the run is too short to repay it.
+        train: An existing loader of the training set.
+        val: An existing loader of the validation set.
     """
     dataset = loaders.dataset
     speed = {"channels_last": plan.channels_last, "fused": plan.fused}
     config = plan.config.model_copy(update={"speed": plan.config.speed.model_copy(update=speed)})
-    layers_named(model, config.precision.fp32_layers)  # told now, and not in the middle of a switch
+    layers_named(model, config.precision.fp32_layers)  # report faults before the switch
     memory_format = torch.channels_last if plan.channels_last else torch.contiguous_format
     return Job(
         config=config,
@@ -200,7 +200,7 @@ def build_job(
 def run_started(
     plan: Plan, run: Path, prepared: PreparedRun, trainer: Trainer, resumed_from: int | None
 ) -> RunStarted:
-    """What the run tells of itself when all is ready."""
+    """Return the event of a run that is ready."""
     config, dataset, job = plan.config, prepared.dataset, prepared.job
     return RunStarted(
         step=trainer.state.step,
@@ -235,14 +235,14 @@ def run_started(
 
 
 def check_space(folder: Path, job: Job) -> None:
-    """Refuse to start where the checkpoints that are to be kept, and the one being written, don't fit.
+    """Check that all checkpoints to keep, and the one being written, fit on the disk.
 
     Args:
-        folder: Where they will be, in the run's directory; it need not be there yet.
-        job: What is saved, and how many are kept.
+        folder: Their folder in the run directory, which may not exist yet.
+        job: The job to save.
 
     Raises:
-        DiskError: They don't.
+        DiskError: They don't fit.
     """
     size = one = _checkpoint_bytes(job)
     try:
@@ -254,7 +254,7 @@ def check_space(folder: Path, job: Job) -> None:
 
 
 def _checkpoint_bytes(job: Job) -> int:
-    """Size of a checkpoint of `job`: weights, buffers, the optimizer's state, the EMA."""
+    """Return the size of a checkpoint of `job`: weights, buffers, optimizer state, EMA."""
     training = job.config.training
     weights = sum(p.numel() for p in job.model.parameters())
     each = OPTIMIZERS[training.optimizer].state_bytes + 4 * (training.ema_decay is not None)
@@ -264,10 +264,10 @@ def _checkpoint_bytes(job: Job) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LoaderMaker:
-    """Makes the two loaders of a job.
+    """Builds the two loaders of a job.
 
-    `on_bad` is told of each sample that can't be used; `check_stop` is asked while data is waited for, and
-    raises where the run is to end.
+    `on_bad` is called for each unusable sample; `check_stop` is called while waiting for data, and raises if
+    the run is to stop.
     """
 
     plan: Plan
@@ -277,11 +277,11 @@ class LoaderMaker:
     check_stop: Callable[[], None]
 
     def of(self, plan: Plan) -> "LoaderMaker":
-        """The same for another plan."""
+        """Return a maker for another plan."""
         return replace(self, plan=plan)
 
     def make(self, split: Split, *, train: bool) -> Loader:
-        """The loader of the training or of the validation half."""
+        """Build the loader of the training or validation set."""
         config = self.plan.config
         data, training = config.data, config.training
         side = int(data.image_size or 0)
@@ -306,12 +306,12 @@ class LoaderMaker:
             mixup_alpha=data.mixup_alpha if train else 0.0,
             cutmix_alpha=data.cutmix_alpha if train else 0.0,
             num_classes=len(self.dataset.classes),
-            # a short last batch is another shape, and each shape is compiled anew
+            # a short last batch has another shape, and each shape is compiled separately
             drop_last=train and config.speed.compile != "off" and len(split) >= training.batch_size,
             pad_last=not train,
             bad_budget=data.bad_sample_budget,
             on_bad=self._bad_sample,
-            on_progress=self._told(),
+            on_progress=self._progress(),
             check_stop=self.check_stop,
         )
 
@@ -319,14 +319,14 @@ class LoaderMaker:
         message = f"the memory for data.cache = ram is full: {kept:,} of {count:,} samples are cached"
         self.emit(Warned(code="cache", message=message))
 
-    def _told(self) -> Callable[[int, int], None]:
-        tell = PacedProgress(self.emit, "preparing")
+    def _progress(self) -> Callable[[int, int], None]:
+        report = PacedProgress(self.emit, "preparing")
 
-        def told(done: int, total: int) -> None:
+        def progress(done: int, total: int) -> None:
             self.check_stop()
-            tell(done, total)
+            report(done, total)
 
-        return told
+        return progress
 
     def _bad_sample(self, problem: Problem) -> None:
         self.on_bad(problem)

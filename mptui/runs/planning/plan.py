@@ -1,6 +1,6 @@
-"""From what a person asked for to what will be done: the device, the precision, and every value left open.
+"""Plans a run from a request: chooses the device, the precision, and all unset values.
 
-A plan is made before anything is trained; `mptui run --dry-run` prints it, and `run.toml` keeps it.
+`mptui run --dry-run` prints a plan, and `run.toml` stores it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,12 +24,12 @@ from mptui.runs.planning.rates import rate_notes
 BUILT_IN = "shapes"
 
 _SAMPLES = ByDevice(8192, cpu=128)
-"""Size of the built-in set."""
+"""Number of training samples of the built-in set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a person asked for, before the machine and the data were looked at."""
+    """The request of the user, independent of machine and data."""
 
     profile: str | None = None
     flags: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
@@ -39,9 +39,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A run in full: no value is left open but those that only the data decides (the cache, the compiler).
+    """A complete run, except for values that depend on the data (cache, compile).
 
-    What `auto` leaves to the card is here as the table of cards has it, until it is measured.
+    `auto` settings have the choice of the table of devices until they are measured.
     """
 
     request: Request
@@ -62,18 +62,18 @@ class Plan:
 
 
 def plan_run(request: Request, machine: Machine | None = None) -> Plan:
-    """Resolve a request on this machine. Imports torch, to know what it can use.
+    """Resolve a request on this machine. Imports torch.
 
     Args:
-        request: What a person asked for.
-        machine: What was found of this machine, torch's view with it; None: it is looked at now.
+        request: The user's request.
+        machine: This machine, with torch's view; None: detect it now.
 
     Raises:
-        ConfigError: A value is wrong, the device is not there, or a launcher started several processes.
-        DataError: The data's folder is not there, or is neither kind of data.
+        ConfigError: A value is invalid, the device is missing, or a launcher started several processes.
+        DataError: The folder of the data is missing or has an unknown layout.
     """
     check_single_process(request.environ)
-    resolved = _for_its_task(request)  # a mistake in it is told before torch is imported
+    resolved = _for_its_task(request)  # report mistakes before importing torch
     if machine is None:
         machine = find_machine(with_torch=True)
     device = select_device(resolved.config.hardware.device, machine.devices)
@@ -98,7 +98,7 @@ def plan_run(request: Request, machine: Machine | None = None) -> Plan:
 
 
 def layout_of(config: RunConfig, device: Device) -> bool:
-    """Whether images are NHWC in memory: as asked for, else as suits the device."""
+    """Whether images are NHWC in memory: as requested, else as suits the device."""
     asked = config.speed.channels_last
     return device.kind != "mps" if asked == "auto" else asked
 
@@ -110,7 +110,7 @@ def _check_model(config: RunConfig, task: str) -> None:
 
 
 def _for_its_task(request: Request) -> Resolved:
-    """Resolve once to learn of the data, and again with the tables of its task."""
+    """Resolve the request to find the data, and again with the tables of its task."""
 
     def resolved_for(task: str | None) -> Resolved:
         return resolve(
@@ -125,10 +125,10 @@ def _for_its_task(request: Request) -> Resolved:
 
 
 def _views(data: DataConfig, kind: SampleKind, side: int) -> dict[str, Any]:
-    """What is left open of how views are cut.
+    """Return the unset values of resizing and cropping.
 
     Raises:
-        ConfigError: Images would be resized to less than the network sees.
+        ConfigError: Images would be resized to less than the network's input.
     """
     if data.resize is not None and data.resize < side:
         raise ConfigError(
@@ -143,7 +143,7 @@ def _views(data: DataConfig, kind: SampleKind, side: int) -> dict[str, Any]:
 
 
 def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...]]:
-    """Choose what was left open: the network, the data and their size; and say so in notes."""
+    """Choose unset values (network, data and their size), with notes."""
     why = "chosen: no GPU" if device.kind == "cpu" else f"chosen for {device.name}"
     config, sources = resolved.config, dict(resolved.sources)
     model, data = config.model, config.data

@@ -1,6 +1,6 @@
-"""What another preset would do to a run in progress, told before it is asked for. Imports no torch.
+"""Predicts the effect of a switch to another profile. Imports no torch.
 
-A live screen opens without the schema: what reads it is imported when it is asked for.
+A live screen opens without the schema, so modules that use it are imported on demand.
 """
 
 import os
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a run stands, as its events tell.
+    """The position of a run, from its events.
 
     Attributes:
         step: Optimizer steps tried.
-        epoch: From 0.
-        epoch_step: Optimizer steps of this epoch.
+        epoch: Epoch, from 0.
+        epoch_step: Optimizer steps in this epoch.
         train_samples: Samples of the training set.
         lr: The effective learning rate of the last step.
     """
@@ -38,10 +38,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """`table.key` -> what the run has now and what the preset has, as text.
+    """The effect of a switch: `table.key` -> values of the run and of the profile, as text.
 
-    `changes` come into force with the preset; `kept` can't change in a run, and stay as they are. `rate` is
-    what becomes of the effective rate and batch at this step; None: it is not known where the run stands.
+    `changes` apply with the switch; `kept` can't change during a run. `rate` is the change of the effective
+    rate and batch at this step; None: the position of the run is unknown.
     """
 
     changes: Mapping[str, list[str]] = field(default_factory=dict)
@@ -52,16 +52,16 @@ class Foreseen:
 def foresee(
     run: Path, profile: str, request: "Request | None" = None, place: Place | None = None
 ) -> Foreseen:
-    """Compare the run in the directory `run` with `profile`; waits for the disk.
+    """Compare the run in the directory `run` with `profile`; reads the disk.
 
     Args:
-        run: Whose `run.toml` says what is in force.
-        profile: The name of the preset.
-        request: What the run was asked with, which goes above any preset; None: not known.
-        place: Where the run stands; None: not known.
+        run: The run directory, whose `run.toml` has the current settings.
+        profile: Name of the profile.
+        request: The request of the run, which takes precedence over profiles; None: unknown.
+        place: Position of the run; None: unknown.
 
     Raises:
-        ConfigError: There is no such preset, or it can't be had in this run.
+        ConfigError: The profile doesn't exist, or the run can't switch to it.
     """
     from mptui.config.dump import values_of
     from mptui.config.merge import resolve
@@ -86,7 +86,7 @@ def foresee(
 
 
 def _rate_change(now: "RunConfig", then: "RunConfig", place: Place) -> "RateChange":
-    """What the engine will do of rate and batch, by the same function."""
+    """Return the change of rate and batch, computed by the engine's function."""
     from mptui.engine.optim.lr_schedule import going_on, rate_change, schedule_of, standing, steps_ahead
 
     had, new = (schedule_of(each.training, _steps(each, place)) for each in (now, then))
@@ -101,7 +101,7 @@ def _rate_change(now: "RunConfig", then: "RunConfig", place: Place) -> "RateChan
 
 
 def _steps(config: "RunConfig", place: Place) -> int:
-    """Optimizer steps of an epoch."""
+    """Return the optimizer steps per epoch."""
     from mptui.data.loading.lengths import samples_used
 
     training = config.training

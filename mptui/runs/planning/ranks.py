@@ -1,4 +1,4 @@
-"""Whether a launcher started several processes of one job.
+"""Detects that a launcher started several processes of one job.
 
 `torchrun --nproc-per-node 2 mptui run …` and `srun -n 2 mptui run …` start the same command twice. A run
 uses one device, so each of the processes would train a complete copy of it.
@@ -10,7 +10,7 @@ from mptui.errors import ConfigError
 
 
 def check_single_process(environ: Mapping[str, str]) -> None:
-    """Refuse to be one of several processes of a launcher; every rank refuses.
+    """Check that a launcher started a single process; all ranks fail otherwise.
 
     Raises:
         ConfigError: torchrun or srun started more than one process.
@@ -25,15 +25,15 @@ def check_single_process(environ: Mapping[str, str]) -> None:
 
 
 def _torchrun(environ: Mapping[str, str]) -> tuple[int, str | None]:
-    """The number of processes, and the rank of this one."""
+    """Return the number of processes and the rank of this one."""
     return _number(environ.get("WORLD_SIZE")), environ.get("RANK") or environ.get("LOCAL_RANK")
 
 
 def _srun(environ: Mapping[str, str]) -> tuple[int, str | None]:
-    """The number of tasks of the job step, and the rank of this one.
+    """Return the number of tasks of the job step and the rank of this one.
 
-    A batch script is one process with rank 0, however many tasks its job asked for (SLURM_NTASKS); only a
-    step that srun starts has SLURM_STEP_NUM_TASKS.
+    A batch script is one process with rank 0 for any number of tasks of its job (SLURM_NTASKS); only steps
+    started by srun have SLURM_STEP_NUM_TASKS.
     """
     in_batch_script = environ.get("ENVIRONMENT") == "BATCH"
     tasks = environ.get("SLURM_STEP_NUM_TASKS") or (None if in_batch_script else environ.get("SLURM_NTASKS"))

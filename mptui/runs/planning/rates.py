@@ -1,17 +1,17 @@
-"""The effective learning rate and batch of a run that is planned, in words. Imports no torch."""
+"""Describes the effective learning rate and batch of a planned run. Imports no torch."""
 
 from mptui.config.schema import TrainingConfig
 from mptui.engine.optim.lr_schedule import scaled_lr, warmup_epochs
 
 
 def effective_words(training: TrainingConfig) -> str:
-    """The rate and the batch that an optimizer step really has: after scaling, warm-up and schedule."""
+    """Describe the effective rate and batch: after scaling, warm-up and schedule."""
     rate = f"lr {scaled_lr(training):.3g} for a batch of {_batch(training)}"
     return f"{rate}{_scaled(training)}, {_over(training)}"
 
 
 def rate_notes(training: TrainingConfig) -> tuple[str, ...]:
-    """Where the rate that a run has is not the one that its settings name: one line each."""
+    """Return a line for each difference between the rate of a run and its settings."""
     notes = []
     if scaled_lr(training) != training.lr:
         notes.append(

@@ -1,4 +1,4 @@
-"""Other settings for a run in progress: the job that a preset, a setting or a way back asks for."""
+"""Builds the job for a switch of profile, a changed setting, or an undo during a run."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,19 +24,19 @@ from mptui.runs.planning.plan import Plan, Request
 def build_switch(
     plan: Plan, prepared: PreparedRun, current: Job, command: Command, folder: Path, emit: Emit
 ) -> tuple[Plan, ProfileSwitch]:
-    """The plan and the job that a command asks of a run: `preset NAME`, `set table.key=value`, or `undo`.
+    """Return plan and job for a command: `preset NAME`, `set table.key=value` or `undo`.
 
     Args:
-        plan: What is in force.
-        prepared: What the run was begun with.
-        current: The job under way: its loaders are kept where the new settings leave them as they are.
-        command: What is asked for.
-        folder: The run's checkpoints.
-        emit: Told what can't change.
+        plan: The current plan.
+        prepared: The prepared run.
+        current: The current job; its loaders are reused if the new settings don't affect them.
+        command: The command.
+        folder: Folder of the checkpoints.
+        emit: Receives a warning about settings that can't change.
 
     Raises:
-        ConfigError: There is no such profile or setting, it can't be had in this run, or there is nothing to
-            take back.
+        ConfigError: The profile or setting doesn't exist or can't apply to this run, or there is no switch to
+            undo.
     """
     if command.name == "undo":
         return _way_back(plan, prepared, current, _read_undo(folder))
@@ -71,7 +71,7 @@ def build_switch(
 def _way_back(
     plan: Plan, prepared: PreparedRun, current: Job, snapshot: Snapshot
 ) -> tuple[Plan, ProfileSwitch]:
-    """The plan and the job before the last switch, and the state to restore: `snapshot`, saved before it."""
+    """Return the plan and the job before the last switch, with the state in `snapshot`."""
     try:
         before = snapshot.state["switch"]
         asked, profile = before["asked"], str(before["profile"])
@@ -87,10 +87,10 @@ def _way_back(
 
 
 def _read_undo(folder: Path) -> Snapshot:
-    """The checkpoint in `folder` that was kept before the last switch.
+    """Read the checkpoint saved before the last switch.
 
     Raises:
-        ConfigError: There is none, or it is damaged.
+        ConfigError: It is missing or damaged.
     """
     try:
         path = target_of(folder, UNDO)
@@ -109,7 +109,7 @@ def _no_way_back() -> ConfigError:
 
 
 def _under(plan: Plan, prepared: PreparedRun, request: Request, resolved: Resolved) -> Plan:
-    """The plan of a run that goes on under other settings."""
+    """Return the plan of a run with other settings."""
     config, chosen = resolved.config, prepared.loaders.plan
     workers = plan.workers
     if config.data.workers != plan.config.data.workers:
@@ -126,7 +126,7 @@ def _under(plan: Plan, prepared: PreparedRun, request: Request, resolved: Resolv
 
 
 def _next_job(plan: Plan, fresh: Plan, prepared: PreparedRun, current: Job) -> Job:
-    """The job of `fresh` after that of `plan`: with its loaders and their caches, where they are the same."""
+    """Return the job of `fresh`, reusing loaders and caches of the job of `plan` that don't change."""
     train, val = (
         loader if _loader_settings(plan, train=train) == _loader_settings(fresh, train=train) else None
         for loader, train in ((current.train_loader, True), (current.val_loader, False))
@@ -136,7 +136,7 @@ def _next_job(plan: Plan, fresh: Plan, prepared: PreparedRun, current: Job) -> J
 
 
 def _loader_settings(plan: Plan, *, train: bool) -> object:
-    """All that a switch can change of what makes the loader of one half."""
+    """Return the settings of a loader that a switch can change."""
     config = plan.config
     data = config.data.model_dump(exclude=None if train else {"augment", "mixup_alpha", "cutmix_alpha"})
     drop_last = train and config.speed.compile != "off"

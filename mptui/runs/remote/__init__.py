@@ -1,1 +1,1 @@
-"""A run of another process: control socket, attaching, detaching."""
+"""Runs of other processes: control socket, attaching, detaching."""

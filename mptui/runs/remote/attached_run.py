@@ -1,8 +1,7 @@
-"""A run of another process, or one that has ended, as a screen or a console follows it.
+"""Follows a run of another process, or a finished run, for a screen or a console.
 
-What the run had come to is read from its index at once. A thread reads the journal on from there, as far as
-the run's socket says, and follows the socket from then on; without a socket it follows the file. Nobody who
-polls ever waits.
+The initial view comes from the run's index. A thread reads the journal from there up to the position that the
+run's socket names, and then follows the socket; without a socket, it follows the file. Polling never blocks.
 """
 
 import contextlib
@@ -26,29 +25,29 @@ from mptui.runs.view.events.event_registry import event_of
 from mptui.text import clean
 
 LOOK_S = 0.25
-"""How often the file is looked at where there is no socket."""
+"""Seconds between two reads of the file without a socket."""
 
 HELLO_S = 5.0
-"""How long a run may take to answer: it may be busy compiling. Also the time between two tries."""
+"""Seconds that a run may take to answer, as it may be compiling. Also the time between two attempts."""
 
 EVENTS_A_POLL = 8_000
-"""What a screen folds in a fifth of a second."""
+"""Events that a screen handles in 0.2 s."""
 
 PATIENCE_S = 15.0
-"""How long a command waits for a connection before it is refused."""
+"""Seconds that a command waits for a connection before it is refused."""
 
 PENDING_LIMIT = 16
-"""Commands that wait for a connection."""
+"""Largest number of commands waiting for a connection."""
 
 WAITING_LIMIT = 20_000
-"""Events that wait for who polls; the thread reads no further until some are taken."""
+"""Largest number of unpolled events; the thread pauses reading at this number."""
 
 
 class Connection:
-    """The socket of a run: what it said first, then its lines.
+    """A connection to the socket of a run: its greeting, then its lines.
 
     Raises:
-        OSError: There is no socket, or nobody answers.
+        OSError: There is no socket, or no answer.
     """
 
     def __init__(self, run: Path) -> None:
@@ -72,10 +71,10 @@ class Connection:
         raise TimeoutError("no answer")
 
     def documents(self) -> list[dict[str, Any]]:
-        """Wait for what comes next, a while; an empty list where nothing came.
+        """Wait a while for documents; return an empty list if none came.
 
         Raises:
-            OSError: The other side has hung up, or makes no sense.
+            OSError: The other side closed the connection or sent invalid data.
         """
         if self._more:
             documents, self._more = self._more, []
@@ -92,11 +91,11 @@ class Connection:
         return [document for line in lines if (document := _document(bytes(line))) is not None]
 
     def patience(self, seconds: float) -> None:
-        """Wait so long at most for what comes next."""
+        """Set the time limit of reads."""
         self._socket.settimeout(seconds)
 
     def send(self, command: str, argument: str | None = None) -> None:
-        """Ask for something, without waiting.
+        """Send a command without waiting.
 
         Raises:
             OSError: It can't be sent.
@@ -105,7 +104,7 @@ class Connection:
         self._socket.send(line, socket.MSG_DONTWAIT)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
 
@@ -117,7 +116,7 @@ class AttachedRun:
         readonly: Send no commands.
 
     Attributes:
-        view: What the run had come to before the first event that `poll` gives.
+        view: The view of the run before the first event of `poll`.
     """
 
     hosted = False
@@ -144,26 +143,26 @@ class AttachedRun:
         self._thread = threading.Thread(target=self._work, name="mptui-attached", daemon=True)
 
     def start(self) -> "AttachedRun":
-        """Begin to follow."""
+        """Start following."""
         self._patient_until = time.monotonic() + PATIENCE_S
         self._thread.start()
         return self
 
     @property
     def finished(self) -> bool:
-        """Whether no further event will come. `exit_code` is then the run's, if it ended meanwhile."""
+        """Whether no further events will come. Then `exit_code` is the run's, if it ended in the meantime."""
         return self._ended.is_set() and not self._events
 
     def poll(self) -> list[Event]:
-        """Take the events that came since the last call."""
+        """Return the events since the last call."""
         return [self._events.popleft() for _ in range(min(len(self._events), EVENTS_A_POLL))]
 
     def wait(self, timeout: float) -> bool:
-        """Wait for the end; whether it has come."""
+        """Wait for the end; return whether it has come."""
         return self._ended.wait(timeout)
 
     def send(self, command: str, argument: str | None = None) -> None:
-        """Ask the run for something, now or when it has answered; what can't be asked is refused."""
+        """Send a command to the run, now or once it is connected; impossible commands are refused."""
         if self._readonly:
             self._refuse(command, "this screen is read-only")
             return
@@ -172,7 +171,7 @@ class AttachedRun:
             self._send_pending()
 
     def close(self) -> None:
-        """Stop to follow."""
+        """Stop following."""
         self._closing.set()
         self._thread.join(2 * LOOK_S)
 
@@ -181,7 +180,7 @@ class AttachedRun:
     def _work(self) -> None:
         try:
             while not self._closing.is_set():
-                alive = is_held(self.run)  # asked before reading: what it wrote last is read
+                alive = is_held(self.run)  # checked before reading, so that its last events are read
                 self._lived |= alive
                 if alive and self._connect():
                     self._follow()
@@ -215,7 +214,7 @@ class AttachedRun:
         return True
 
     def _send_pending(self) -> None:
-        """Send what was asked for; without a connection it waits a while, in which one may come."""
+        """Send pending commands; without a connection they wait for a while."""
         if self._connection is None and time.monotonic() < self._patient_until:
             return
         while self._pending:
@@ -228,7 +227,7 @@ class AttachedRun:
                 self._refuse(self._asked, f"no connection to the run; use mptui stop {self.run.name}")
 
     def _follow(self) -> None:
-        """The journal as far as the socket says, then the socket until it is lost."""
+        """Read the journal up to the socket's position, then the socket until it is lost."""
         assert self._connection is not None
         try:
             end = self._connection.hello.get("journal")
@@ -255,7 +254,7 @@ class AttachedRun:
             self._put([event])
 
     def _read(self, end: int | None) -> None:
-        """Read the journal on, up to byte `end`; one that can't be read has nothing new."""
+        """Read the journal further, up to byte `end`; an unreadable one has no new events."""
         with contextlib.suppress(OSError):
             for position, events in read_events(self.run / journal.NAME, self._position, end):
                 self._position = position
@@ -273,7 +272,7 @@ class AttachedRun:
             self._events.extend(events)
 
     def _end(self) -> None:
-        """Nobody trains it any more: it has said how it ended, or it has crashed."""
+        """Handle the end of the training process: the run has ended or crashed."""
         finished = self._finished
         if finished is None:
             finished = _how_it_ended(self.run, self._step, self._time or time.time())
@@ -285,7 +284,7 @@ class AttachedRun:
 
 
 def _how_it_ended(run: Path, step: int, when: float) -> RunFinished:
-    """The end of a run whose journal has none: the disk took only the summary, or it has crashed."""
+    """Return the end of a run whose journal has none: only the summary was written, or it crashed."""
     summary = status_of(run)
     crashed = summary["status"] == CRASHED
     code, seconds = summary.get("exit_code"), (summary.get("time") or {}).get("total_s")

@@ -1,6 +1,6 @@
-"""The control socket of a run: whoever is connected gets every event, and what they ask goes to the session.
+"""The control socket of a run: sends all events to clients, and passes their commands to the session.
 
-It speaks lines of JSON. A client is told first
+The protocol is lines of JSON. A client first receives
 
     {"hello": 1, "run": "…", "profile": "fast", "presets": ["fast", …], "journal": 81920}
 
@@ -9,8 +9,8 @@ journal after it, so that a client always knows how far it has come:
 
     {"at": 82310, "event": {"event": "step", …}}
 
-A client may say `{"command": "pause"}` or `{"command": "preset", "argument": "fast"}`; what is not understood
-is answered with `{"error": "…"}`. A client that does not keep up is dropped: it reads on in the journal.
+A client can send `{"command": "pause"}` or `{"command": "preset", "argument": "fast"}`; invalid lines
+are answered with `{"error": "…"}`. A client that is too slow is disconnected; it continues with the journal.
 """
 
 import contextlib
@@ -38,40 +38,40 @@ from mptui.text import clean
 
 VERSION = 1
 LINE_LIMIT = 4096
-"""Bytes of a line that a client may send."""
+"""Largest line from a client, in bytes."""
 
 BEHIND_LIMIT = 4 << 20
-"""Bytes that wait for a client before it is dropped."""
+"""Unsent bytes at which a client is disconnected."""
 
 WAITING_LIMIT = 10_000
-"""Events that wait for this thread before all clients are dropped."""
+"""Unhandled events at which all clients are disconnected."""
 
 CLIENTS_LIMIT = 128
 COMMANDS_A_SECOND = 20
 _SETTING = re.compile(r"[a-z0-9_.]{1,60}=[^\x00-\x1f]{1,200}")
 NUMERICS = get_args(NumericsMode)
 FAULTS_LIMIT = 20
-"""Lines that are no commands before their sender is dropped."""
+"""Invalid lines after which a client is disconnected."""
 
 DEAF_S = 1.0
-"""How long no client is taken after one could not be."""
+"""Seconds without accepting clients after an error."""
 
 ENDING_S = 1.0
-"""How long the end of a run waits for clients to take the last events."""
+"""Seconds that the end of a run waits for clients to receive the last events."""
 
 PRESETS = 9
-"""A digit switches to each."""
+"""Number of profiles with a digit."""
 
 
 def preset_names(environ: Mapping[str, str]) -> list[str]:
-    """The presets of a run, in the order of their digits."""
+    """Return the profiles of a run, in the order of their digits."""
     return [info.name for info in list_profiles(environ)][:PRESETS]
 
 
 class _Client:
-    """One connection: what it said so far, and what it has not taken yet.
+    """One connection, with received and unsent data.
 
-    Events are numbered; those up to `since` it reads in the journal.
+    Events are numbered; the client reads those up to `since` in the journal.
     """
 
     def __init__(self, connection: socket.socket, since: int) -> None:
@@ -81,14 +81,14 @@ class _Client:
 
 
 class ControlServer:
-    """Serves the control socket of one run, in a thread of its own.
+    """Serves the control socket of one run in a separate thread.
 
     Args:
-        run: The run's directory; this process has claimed it.
-        presets: What `preset` may name.
-        profile: Says which profile is in force.
-        send: Takes a command and its argument; may raise an MptuiError.
-        clock: Seconds, for the limit of commands a second: of all clients together.
+        run: The run directory, locked by this process.
+        presets: Names of the profiles for the command `preset`.
+        profile: Returns the current profile.
+        send: Accepts a command and its argument; may raise an MptuiError.
+        clock: Clock in seconds, for the limit of commands per second over all clients.
     """
 
     def __init__(
@@ -114,10 +114,10 @@ class ControlServer:
         self._thread = threading.Thread(target=self._serve, name="mptui-control", daemon=True)
 
     def open(self) -> None:
-        """Make the socket, and begin to serve it.
+        """Create the socket and start serving it.
 
         Raises:
-            OSError: There is no place for it.
+            OSError: It can't be created.
         """
         self._place = listen(self._run)
         self._listener = self._place.listener
@@ -131,7 +131,7 @@ class ControlServer:
         self._thread.start()
 
     def put(self, event: Event) -> None:
-        """Pass on an event that the journal has just got; one thread at a time. Never waits for a client."""
+        """Send an event that was just written to the journal; one thread at a time. Never blocks."""
         at = _size(self._run)
         with self._lock:
             self._at = at or self._at
@@ -145,7 +145,7 @@ class ControlServer:
         self._ring()
 
     def close(self, *, remove: bool = True) -> None:
-        """Give the clients what is left, and remove the socket, unless it is another process's by now."""
+        """Send remaining data, and remove the socket unless another process owns it now."""
         if self._place is None:
             return
         self._closing.set()
@@ -203,7 +203,7 @@ class ControlServer:
         self._flush(client)
 
     def _listen_again(self) -> None:
-        """Take clients again after a while in which that could not be."""
+        """Accept clients again after `DEAF_S`."""
         if self._deaf_until and time.monotonic() >= self._deaf_until:
             self._deaf_until = 0.0
             self._selector.register(self._listener, selectors.EVENT_READ)
@@ -246,7 +246,7 @@ class ControlServer:
             self._say(client, _line({"error": clean(str(error), 200)}))
 
     def _may_command(self) -> bool:
-        """Count a command; whether it is not one too many for this second."""
+        """Count a command; return whether it is within the limit per second."""
         second = int(self._clock())
         if second != self._second:
             self._second, self._commands = second, 0
@@ -254,10 +254,10 @@ class ControlServer:
         return self._commands <= COMMANDS_A_SECOND
 
     def _understood(self, line: bytes) -> tuple[str, str | None]:
-        """What a line asks for.
+        """Parse a line into command and argument.
 
         Raises:
-            ValueError: Nothing that this run knows.
+            ValueError: It is not a valid command.
         """
         try:
             document = json.loads(line) if len(line) <= LINE_LIMIT else None
@@ -279,7 +279,7 @@ class ControlServer:
         return command, argument
 
     def _deliver(self) -> None:
-        """Give what came in to everyone who has not read it in the journal."""
+        """Send new events to all clients that don't read them in the journal."""
         with self._lock:
             events, lost = list(self._events), self._lost
             self._events.clear()
@@ -303,7 +303,7 @@ class ControlServer:
         client.waiting += line
 
     def _flush(self, client: _Client) -> None:
-        """Send what the client takes now."""
+        """Send as much as the client accepts now."""
         if client not in self._clients:
             return
         try:
@@ -327,7 +327,7 @@ class ControlServer:
         client.connection.close()
 
     def _part(self) -> None:
-        """Give everyone the last events, as long as they take them at once; then hang up."""
+        """Send the last events to all clients that accept them at once; then disconnect."""
         until = time.monotonic() + ENDING_S
         self._deliver()
         while any(client.waiting for client in self._clients) and time.monotonic() < until:
@@ -342,7 +342,7 @@ class ControlServer:
 
 
 def _size(run: Path) -> int:
-    """The length of the journal; 0 where it can't be seen."""
+    """Return the length of the journal; 0 if it is unreadable."""
     try:
         return os.stat(run / journal.NAME).st_size  # noqa: PTH116 - for each event, and twice as fast
     except OSError:

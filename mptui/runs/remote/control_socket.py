@@ -1,8 +1,8 @@
-"""Where the control socket of a run is, for its owner alone, and how it is found from the run's directory.
+"""Creates and finds the control socket of a run, which only the owner can use.
 
-It is `control.sock` in the directory. A path of more than about 107 bytes can't be a socket's, and some disks
-hold none: then it is in a private folder under `$XDG_RUNTIME_DIR` or the temporary folder, and `control.sock`
-is a link to it.
+It is `control.sock` in the run directory. Paths of sockets are limited to about 107 bytes, and some file
+systems don't support sockets: then it is in a private folder under `$XDG_RUNTIME_DIR` or the temporary
+folder, and `control.sock` is a link to it.
 """
 
 import contextlib
@@ -17,24 +17,24 @@ from pathlib import Path
 
 NAME = "control.sock"
 LONGEST = 103
-"""Bytes of a path that every system takes: Linux 107, macOS 103."""
+"""Longest path of a socket on all systems, in bytes: Linux 107, macOS 103."""
 
 _PREFIX = "mptui-"
 _YOUNG_S = 60.0
-"""A folder may be so young that its process does not listen yet."""
+"""Age in seconds below which the process of a folder may not listen yet."""
 
 _CREDENTIALS = struct.Struct("3i")
 
 
 class SocketPlace:
-    """A listening socket, and what must go when it does."""
+    """A listening socket and its files."""
 
     def __init__(self, listener: socket.socket, path: Path, folder: Path | None, link: Path | None) -> None:
         self.listener, self.path = listener, path
         self._folder, self._link = folder, link
 
     def remove(self) -> None:
-        """Close the socket, and leave nothing of it on the disk."""
+        """Close the socket and remove its files."""
         self.listener.close()
         for path in (self.path, self._link):
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""A process that trains leaves its terminal: it goes on alone, and a closed shell is nothing to it."""
+"""Detaches a training process from its terminal, so that closing the shell doesn't end it."""
 
 import contextlib
 import os
@@ -11,18 +11,18 @@ from mptui.errors import ConfigError
 from mptui.regular import open_regular
 
 LOG = "console.log"
-"""What a run without a terminal prints, in its directory."""
+"""File in the run directory for the output of a detached run."""
 
 _LAUNCHERS = {"SLURM_JOB_ID": "SLURM", "TORCHELASTIC_RUN_ID": "torchrun"}
 
 
 def launcher(environ: Mapping[str, str] = os.environ) -> str | None:
-    """What started this process and ends all that is left of it, so that nothing can go on alone."""
+    """Return the name of a launcher that ends all processes of its job; None if there is none."""
     return next((name for variable, name in _LAUNCHERS.items() if environ.get(variable)), None)
 
 
 def check_detach(environ: Mapping[str, str] = os.environ) -> None:
-    """Make sure that a run can go on alone.
+    """Check that a run can be detached.
 
     Raises:
         ConfigError: SLURM or torchrun started this process.
@@ -35,7 +35,7 @@ def check_detach(environ: Mapping[str, str] = os.environ) -> None:
 
 
 def leave_terminal(log: Path) -> None:
-    """Go on without the terminal: what is printed goes to `log`, and no hang-up comes any more.
+    """Detach from the terminal: output goes to `log`, and SIGHUP no longer comes.
 
     Raises:
         OSError: The log can't be written.
@@ -52,7 +52,7 @@ def leave_terminal(log: Path) -> None:
 
 
 def leave_session() -> None:
-    """Belong to no terminal: a hang-up, or going on after a stop, is nothing to this process from now on."""
+    """Start a new session without a terminal."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGCONT, signal.SIG_IGN)
     with contextlib.suppress(OSError):  # leads a session of its own already

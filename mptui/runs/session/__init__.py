@@ -1,1 +1,1 @@
-"""The process that owns a run: worker thread, watchdog, exit status."""
+"""The process that trains a run: worker thread, watchdog, exit status."""

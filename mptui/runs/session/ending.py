@@ -1,4 +1,4 @@
-"""How a run ended: what is written and told of it last."""
+"""Writes the files and the event at the end of a run."""
 
 import contextlib
 import traceback
@@ -18,12 +18,12 @@ TRACEBACK = "traceback.txt"
 
 
 def result_of_loss(lost: RunDirectoryError, summary: dict[str, Any]) -> RunResult:
-    """The result of a run that another process has taken over."""
+    """Return the result of a run that another process has taken over."""
     return RunResult(status_of_error(lost), lost.exit_code, summary, lost)
 
 
 def write_files(run: Path, records: Records, ownership: Ownership, result: RunResult) -> None:
-    """Write summary and traceback. What can't be written any more must not hide how the run ended."""
+    """Write summary and traceback; write errors don't hide the result of the run."""
     document, cause = result.summary, result.error or result.bug
     document["status"], document["exit_code"] = result.status, result.exit_code
     if cause is not None:
@@ -36,7 +36,7 @@ def write_files(run: Path, records: Records, ownership: Ownership, result: RunRe
 
 
 def last_event(run: Path, result: RunResult, *, step: int, seconds: float) -> RunFinished:
-    """The event that tells how a run ended."""
+    """Return the event of the end of a run."""
     return RunFinished(
         step=step,
         status=result.status,

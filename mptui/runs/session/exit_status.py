@@ -1,4 +1,4 @@
-"""How a run ended, in the words of summary.json and the table of exit codes."""
+"""The result of a run: status of summary.json and exit code."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ _STATUS: dict[type[MptuiError], str] = {
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """How a run ended. `error` is a person's mistake or the world's, `bug` anything else."""
+    """The result of a run. `error` is an expected error, `bug` any other exception."""
 
     status: str
     exit_code: int
@@ -26,17 +26,17 @@ class RunResult:
 
 
 def status_of_error(error: MptuiError) -> str:
-    """The status of a run that this error ended."""
+    """Return the status of a run that ended with this error."""
     return _STATUS.get(type(error), "failed")
 
 
 def exit_code(signal: int | None) -> int:
-    """The exit code of a run that was stopped, by a signal or by a command."""
+    """Return the exit code of a run that was stopped by a signal or a command."""
     return 128 + signal if signal else 0
 
 
 def not_deterministic(error: BaseException) -> ConfigError | None:
-    """What a person is told of an operation that a deterministic run can't have; None of other errors."""
+    """Convert torch's error about a non-deterministic operation; None for other errors."""
     operation, _, rest = str(error).partition(" ")
     if not isinstance(error, RuntimeError) or not rest.startswith("does not have a deterministic"):
         return None
@@ -49,7 +49,7 @@ def not_deterministic(error: BaseException) -> ConfigError | None:
 
 
 def out_of_memory(error: BaseException) -> MemoryExhaustedError | None:
-    """What a person is told where the device or the host ran out of memory; None of other errors."""
+    """Convert an out-of-memory error of device or host; None for other errors."""
     if not (is_out_of_memory(error) or is_host_full(error)):
         return None
     first_line = (str(error).strip() or "out of memory").splitlines()[0]

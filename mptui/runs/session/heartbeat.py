@@ -1,4 +1,4 @@
-"""The pulse of a run: a thread that looks at it once a second, whatever the worker is busy with."""
+"""A thread that calls a function once per second, independently of the worker."""
 
 import contextlib
 import threading
@@ -12,11 +12,11 @@ PULSE_S = 1.0
 
 @contextlib.contextmanager
 def pulse(sampler: DeviceSampler, beat: Callable[[DeviceSample | None], bool]) -> Iterator[None]:
-    """Call `beat` once a second while the context lasts, and as long as it returns True.
+    """Call `beat` once per second within the context, as long as it returns True.
 
     Args:
-        sampler: Samples the device meanwhile.
-        beat: Takes the latest sample, or None where there is none since the call before.
+        sampler: Samples the device.
+        beat: Receives the latest sample, or None if there is no new one.
     """
     sampler.start()
     ending = threading.Event()

@@ -1,4 +1,4 @@
-"""How a run goes on: what it may be asked for, and the checkpoint that it takes up."""
+"""Resumes a run: checks its settings and restores the newest checkpoint."""
 
 import contextlib
 from collections.abc import Callable
@@ -17,13 +17,13 @@ from mptui.runs.store.directory import CHECKPOINTS, CONFIG
 
 
 def settings_before(run: Path, now: RunConfig) -> RunConfig | None:
-    """The settings that a run goes on from, checked against those of `now`.
+    """Return the previous settings of a run, checked against those of `now`.
 
     Returns:
-        None where it has no checkpoint, so that it begins anew, or no readable `run.toml`.
+        None if the run has no checkpoint, so that it starts from the beginning, or no readable `run.toml`.
 
     Raises:
-        ConfigError: What is asked for can't be had in this run.
+        ConfigError: The new settings can't apply to this run.
     """
     if never_saved(run / CHECKPOINTS):
         return None

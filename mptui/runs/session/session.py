@@ -1,7 +1,7 @@
-"""A session hosts one run: the worker thread that trains, and everyone who listens or steers.
+"""A session hosts one run: the training thread, listeners for its events, and commands.
 
-The worker and the rest of the process share one mailbox of commands and one bounded buffer of events a
-listener, nothing else. The thread is the session's own: no screen's end ends it.
+The training thread and the rest of the process share only a mailbox of commands and a bounded buffer of
+events per listener. Closing a screen doesn't end the thread.
 """
 
 import contextlib
@@ -68,14 +68,14 @@ class Session:
     """One run in this process.
 
     Args:
-        plan: What will be done.
-        run: The run's directory, made by `directory.create_run`.
-        resume: Go on from the run's newest checkpoint.
-        force_compile: Compile even where that can't repay itself.
+        plan: The plan of the run.
+        run: The run directory, from `directory.create_run`.
+        resume: Resume from the run's newest checkpoint.
+        force_compile: Compile even if the run is too short to repay it.
     """
 
     measures_costs = True
-    """Whether a slow precision that was asked for is measured, to warn of its cost."""
+    """Whether to measure the cost of a slow requested precision, to warn about it."""
 
     def __init__(self, plan: Plan, run: Path, *, resume: bool = False, force_compile: bool = False) -> None:
         self.plan, self.run = plan, run
@@ -100,16 +100,16 @@ class Session:
     # -- for whoever watches and steers
 
     def listen(self) -> EventBuffer:
-        """A buffer that gets every event from now on; any number may listen."""
+        """Return a buffer that receives all events from now on; there can be several."""
         buffer = EventBuffer()
         self._listeners.append(buffer)
         return buffer
 
     def start(self) -> None:
-        """Begin, in the session's thread.
+        """Start the session's thread.
 
         Raises:
-            ConfigError: A run that is resumed can't have a setting that is asked for.
+            ConfigError: A requested setting can't apply to the resumed run.
             RunDirectoryError: Another process trains this run.
             DiskError: The run's directory can't be written.
         """
@@ -134,7 +134,7 @@ class Session:
         self._thread.start()
 
     def send(self, command: str, argument: str | None = None) -> None:
-        """Ask for something; it is taken between two steps."""
+        """Send a command, which is handled between two steps."""
         self._emit(CommandAnswered(step=self._step, command=command, state="asked", detail=argument or ""))
         self.mailbox.post(Command(command, argument))
 
@@ -144,12 +144,12 @@ class Session:
         return self._ended.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the end; whether it has come."""
+        """Wait for the end; return whether it has come."""
         return self._ended.wait(timeout)
 
     @property
     def result(self) -> RunResult:
-        """How the run ended; only once it has."""
+        """The result of the run, once it has ended."""
         if self._result is None:
             raise RuntimeError("the run has not ended")
         return self._result
@@ -182,7 +182,7 @@ class Session:
         self._end(status, code, error, bug)
 
     def _end_without_worker(self) -> None:
-        """End a run that was asked to stop while it compiles: all that it has learnt is saved."""
+        """End a run that is asked to stop while it compiles, after saving its state."""
         with self._lock:
             self._left = True
         with contextlib.suppress(Exception):  # another project's code
@@ -263,7 +263,7 @@ class Session:
 
     @contextlib.contextmanager
     def _held(self, error: DiskError) -> Iterator[None]:
-        """Say that the run waits for the disk, and when it goes on."""
+        """Report that the run waits for the disk, and when it continues."""
         before, since = self._phase, time.monotonic()
         self._warn("disk", f"{error.message}; the run waits: {error.hint}")
         self._emit(PhaseChanged(step=self._step, phase="paused", detail="waiting for the disk"))
@@ -290,11 +290,11 @@ class Session:
         self.plan = plan
 
     def _goes_on(self) -> bool:
-        """Whether this is a resume of something that was saved."""
+        """Whether this resumes from a checkpoint."""
         return self._resume and not never_saved(self.run / directory.CHECKPOINTS)
 
     def _end(self, status: str, code: int, error: MptuiError | None, bug: BaseException | None) -> None:
-        """Write how it ended, let go of the run, and wake who waits for it, whatever fails on the way."""
+        """Write the result, release the run and wake waiting threads, even if one of these fails."""
         result = RunResult(status, code, self._records.summary.document, error, bug)
         try:
             with contextlib.ExitStack() as stack:
@@ -336,7 +336,7 @@ class Session:
     # -- telling
 
     def _emit(self, event: Event) -> None:
-        """To the journal first, then to everyone. From any of the session's threads."""
+        """Write an event to the journal, then send it to listeners. For any of the session's threads."""
         if self._taken_over():
             return
         with self._lock:
@@ -359,10 +359,10 @@ class Session:
         self._emit(Warned(step=self._step, code=code, message=clean(redact(message))))
 
     def _beat(self, sample: DeviceSample | None) -> bool:
-        """Once a second: what the device does, what is due for the files, a stop that the worker misses.
+        """Do the work of each second: device sample, due files, a stop that the worker can't handle.
 
         Returns:
-            Whether the run goes on.
+            Whether the run continues.
         """
         taken_over = self._taken_over()
         if sample is not None:
@@ -378,7 +378,7 @@ class Session:
         return True
 
     def _taken_over(self) -> RunDirectoryError | None:
-        """Why nothing more may be written to the run, which then stops; None while it is this process's."""
+        """Return the error if another process has taken the run over, which stops it; else None."""
         return self._ownership.lost()
 
     def _give_up(self) -> None:
@@ -386,7 +386,7 @@ class Session:
         self.mailbox.stop(None)
 
     def _note_problems(self, prepared: PreparedRun) -> None:
-        """Keep the list of files that the scan left out."""
+        """Record the files that the scan left out."""
         problems = prepared.dataset.problems
         self._records.bad_samples.add(problems)
         self._records.bad_samples.write()

@@ -1,4 +1,4 @@
-"""The end of a process whose run ended in the middle of a compile: its worker still compiles.
+"""Ends a process whose run ended while its worker thread still compiles.
 
 An interpreter that shuts down under such a thread may crash, and would wait for the compilers.
 """
@@ -16,7 +16,7 @@ _ON_ITS_WAY_S = 1.0
 
 
 def worker_left() -> bool:
-    """Whether the worker of a run that has ended is still busy; one on its way out is waited for."""
+    """Whether the worker of a finished run is still busy; waits for one that is about to end."""
     workers = [thread for thread in threading.enumerate() if thread.name == WORKER]
     for thread in workers:
         thread.join(_ON_ITS_WAY_S)

@@ -1,4 +1,4 @@
-"""What becomes of a run that failed before it started."""
+"""Removes the directory of a run that failed before it started."""
 
 import os
 import shutil
@@ -9,9 +9,9 @@ from mptui.runs.store.directory import CHECKPOINTS, read_summary
 
 
 def discard_unstarted(run: Path) -> None:
-    """Remove the directory of a new run that never started, for a mistake in what was asked for.
+    """Remove the directory of a new run that never started because of its arguments.
 
-    One that has begun, or has found files that can't be used, stays: its directory says which.
+    A run that has started, or has found unusable files, keeps its directory.
     """
     started = read_summary(run).get("model") is not None
     if not started and not any(os.path.lexists(run / name) for name in (CHECKPOINTS, BAD_SAMPLES)):

@@ -1,7 +1,7 @@
-"""A watchdog: when nothing ends for a long while, where every thread stands goes to `stacks.txt`.
+"""A watchdog: writes the stacks of all threads to `stacks.txt` when a run makes no progress.
 
-It looks once a second from the thread of the pulse, at events and at how far the trainer is; the training
-loop knows nothing of it and pays nothing.
+It checks events and the position of the trainer once per second, in the heartbeat thread, at no cost to the
+training loop.
 """
 
 import faulthandler
@@ -18,10 +18,10 @@ from mptui.text import clean_name
 NAME = "stacks.txt"
 
 USUAL_STEPS = 20
-"""A run whose steps are slow may stand still for so many of them."""
+"""Number of usual step times without progress that are allowed for a run with slow steps."""
 
 PATIENCE = {"starting": 4, "preparing": 4, "warming_up": 4, "compiling": 8, "saving": 4}
-"""Phases that tell nothing while they work, and how many times the usual limit they have."""
+"""Phases without progress events -> their multiple of the usual limit."""
 
 OFF = frozenset({"paused", "finished"})
 _NAMES_SHOWN = 5
@@ -33,8 +33,8 @@ class Watchdog:
     Args:
         run: The run's directory.
         limit_s: Seconds without progress that count as a hang; 0: never.
-        warn: Told (code, message), once for each hang.
-        reading: The samples that are being read now, for the message.
+        warn: Called with (code, message), once per hang.
+        reading: Returns the samples that are being read, for the message.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class Watchdog:
         self._usual_s = 0.0
         self._position: object = None
         self._since = time.monotonic()
-        self._told = False
+        self._reported = False
 
     def handle(self, event: Event) -> None:
-        """Take an event as a sign of progress, unless its kind is none."""
+        """Handle an event, which counts as progress for most kinds."""
         if not EVENTS[event.kind].is_progress:
             return
         if isinstance(event, PhaseChanged):
@@ -65,24 +65,24 @@ class Watchdog:
         self._progressed()
 
     def look(self, position: object) -> None:
-        """Look whether the run hangs.
+        """Check whether the run hangs.
 
         Args:
-            position: Something that is another whenever a step has ended.
+            position: A value that changes whenever a step has ended.
         """
         if position != self._position:
             self._position = position
             self._progressed()
         still_s = time.monotonic() - self._since
-        if self._limit_s and not self._told and self._phase not in OFF and still_s > self._allowed_s():
-            self._told = True
+        if self._limit_s and not self._reported and self._phase not in OFF and still_s > self._allowed_s():
+            self._reported = True
             self._dump(still_s)
 
     def _allowed_s(self) -> float:
         return max(self._limit_s * PATIENCE.get(self._phase, 1), USUAL_STEPS * self._usual_s)
 
     def _progressed(self) -> None:
-        self._since, self._told = time.monotonic(), False
+        self._since, self._reported = time.monotonic(), False
 
     def _dump(self, still_s: float) -> None:
         what = f"no progress for {still_s:.0f} s ({self._phase}, after step {self._step:,})"
