@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
@@ -10,6 +12,9 @@ from mptui.text import clean
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+OnProgress = Callable[[int, int], None]
+"""Receives the samples that are done, and all of them."""
 
 
 def print_json(document: object) -> None:
@@ -27,3 +32,16 @@ def console(file: TextIO | None = None, **options: Any) -> "Console":  # noqa: A
     from rich.console import Console
 
     return Console(file=file or sys.stdout, markup=False, highlight=False, emoji=False, **options)
+
+
+@contextmanager
+def file_progress(label: str, otherwise: OnProgress) -> Iterator[OnProgress]:
+    """A progress bar on stderr; `otherwise` if stderr is not a terminal."""
+    if not sys.stderr.isatty():
+        yield otherwise
+        return
+    from rich.progress import Progress
+
+    with Progress(console=console(file=sys.stderr), transient=True) as bar:
+        task = bar.add_task(label, total=None, visible=False)
+        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)

@@ -40,7 +40,7 @@ class Description:
 
 def describe(device: Device, recommendation: Recommendation, machine: Machine) -> Description:
     """Describe a device: identity, current load, formats, recommended precision and settings."""
-    identity = [_identity(device), _memory(device)]
+    identity = [_identity(device), memory_words(device)]
     if device.kind == "cuda" and machine.driver:
         cuda = f" CUDA {machine.cuda[0]}.{machine.cuda[1]}" if machine.cuda else ""
         identity.append(f"driver {machine.driver.partition('.')[0]}{cuda}")
@@ -103,11 +103,12 @@ def _cores(host: Host) -> str:
     return f"{host.cores_logical} CPUs{usable}"
 
 
-def _memory(device: Device) -> str:
+def memory_words(device: Device, digits: int = 0) -> str:
+    """Describe the memory of a device with `digits` decimals; empty if it is not known."""
     if device.memory_total is None:
         return ""
-    free = "" if device.memory_free is None else f", {device.memory_free / GIB:.0f} free"
-    return f"{device.memory_total / GIB:.0f} GiB{free}"
+    free = "" if device.memory_free is None else f", {device.memory_free / GIB:.{digits}f} free"
+    return f"{device.memory_total / GIB:.{digits}f} GiB{free}"
 
 
 def _activity(gpu: GpuInfo) -> list[str]:

@@ -2,15 +2,13 @@
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mptui.cli import options as o
-from mptui.cli.output import print_json, print_next
+from mptui.cli.output import file_progress, print_json, print_next
 
 if TYPE_CHECKING:
     from mptui.lab.doctor.findings import Finding
@@ -77,7 +75,7 @@ def doctor(
         accelerate=accelerate,
         terminal=shutil.get_terminal_size() if sys.stdout.isatty() else None,
     )
-    with _progress() as on_progress:
+    with file_progress("checking files", lambda done, total: None) as on_progress:
         findings = examine(question, on_progress)
     code = exit_code(findings)
     if as_json:
@@ -118,18 +116,3 @@ def _show(findings: list["Finding"]) -> None:
     errors = sum(finding.state == "error" for finding in findings)
     advised = sum(finding.state == "advice" for finding in findings)
     typer.echo(f"{errors} errors, {advised} suggestions, {len(findings) - errors - advised} ok")
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on stderr while files are checked; nothing if stderr is not a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    from rich.progress import Progress
-
-    from mptui.cli.output import console
-
-    with Progress(console=console(file=sys.stderr), transient=True) as bar:
-        task = bar.add_task("checking files", total=None, visible=False)
-        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)

@@ -1,16 +1,13 @@
 """`mptui prepare`: converts a data set into a few large files, for slow file systems."""
 
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mptui.cli import options as o
-from mptui.cli.output import console, print_json, print_next
+from mptui.cli.output import file_progress, print_json, print_next
 from mptui.cli.train.signals import Signals
 from mptui.text import clean
 
@@ -130,7 +127,7 @@ def prepare(
             quality=0 if lossless else quality,
             data=config,
         )
-        with _progress() as on_progress:
+        with file_progress("", _Lines()) as on_progress:
             prepared = prepare_set(order, _print, on_progress, lambda: signals.stop_asked)
     except ScanCancelledError:
         typer.echo("stopped; the same command continues from here", err=True)
@@ -146,7 +143,7 @@ def _verify(data: str, as_json: bool) -> int:
 
     began = time.monotonic()
     prepared = open_prepared(data)
-    with _progress() as on_progress:
+    with file_progress("", _Lines()) as on_progress:
         check_bytes(prepared, on_progress)
     _print(f"{data}: prepared set, complete")
     _report(prepared, time.monotonic() - began, as_json)
@@ -189,19 +186,6 @@ def _document(prepared: "ShardIndex", seconds: float) -> dict[str, Any]:
 
 def _print(line: str) -> None:
     typer.echo(clean(line, limit=4096), err=True)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on a terminal, or lines elsewhere, on stderr."""
-    if not sys.stderr.isatty():
-        yield _Lines()
-        return
-    from rich.progress import Progress
-
-    with Progress(console=console(file=sys.stderr), transient=True) as bar:
-        task = bar.add_task("", total=None, visible=False)
-        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
 
 
 class _Lines:

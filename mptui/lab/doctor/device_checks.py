@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from mptui.hardware.advice import GIB, recommend
-from mptui.hardware.describe import device_title, others_on, start_with, torch_line
+from mptui.hardware.advice import recommend
+from mptui.hardware.describe import device_title, memory_words, others_on, start_with, torch_line
 from mptui.hardware.devices import Device, Machine
 from mptui.hardware.nvml import NvmlReport
 from mptui.lab.doctor.findings import Finding, advice, error, ok, sentence
@@ -99,17 +99,10 @@ def _check_device(device: Device, machine: Machine, failures: dict[str, str]) ->
         yield error("machine", device.torch_name, f"{title}: {failures[device.torch_name]}", do)
         return
     advised = recommend(device, machine.host.cpus_usable)
-    memory = _memory(device)
-    what = f"{title}{memory}; {advised.precision}: {advised.reason}; {', '.join(start_with(advised))}"
+    named = ", ".join(filter(None, (title, memory_words(device, 1))))
+    what = f"{named}; {advised.precision}: {advised.reason}; {', '.join(start_with(advised))}"
     yield ok("machine", device.torch_name, what)
     yield from _state(device, title)
-
-
-def _memory(device: Device) -> str:
-    if device.memory_total is None:
-        return ""
-    free = "" if device.memory_free is None else f", {device.memory_free / GIB:.1f} free"
-    return f", {device.memory_total / GIB:.1f} GiB{free}"
 
 
 def _state(device: Device, title: str) -> Iterator[Finding]:
