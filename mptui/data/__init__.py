@@ -1,1 +1,1 @@
-"""Folders and sets on disk to batches on the device: scan, readers, workers, augmentation."""
+"""Datasets: from files on disk to batches on the device."""

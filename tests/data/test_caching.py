@@ -81,7 +81,7 @@ def test_what_was_asked_for_on_the_device_and_does_not_fit_whole_is_kept_in_memo
     memory[1] = 32 * GIB
     short = chosen(dataset(40_000), "device")
     assert short.mode == "ram"
-    assert "do not fit in 26,214 MiB on cpu; images are kept in memory" in str(short.warning)
+    assert "do not fit in 26,214 MiB on cpu; images are cached in memory" in str(short.warning)
     assert chosen(dataset(40_000), "device", resize=256).mode == "device"
 
 

@@ -1,1 +1,1 @@
-"""Makes sharded sets out of folders."""
+"""Makes prepared sets."""

@@ -1,4 +1,4 @@
-"""Make a prepared set out of a folder: scan it, make every image small, write shards and last the index."""
+"""Makes a prepared set: scans the files, resizes every image, writes shards and then the index."""
 
 import contextlib
 import hashlib
@@ -46,7 +46,7 @@ Told = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class ConversionRequest:
-    """What is to be prepared, and how."""
+    """The set to prepare, and how."""
 
     name: str
     task: str
@@ -82,7 +82,7 @@ class _Plan:
 def prepare_set(
     order: ConversionRequest, told: Told, on_progress: OnProgress, should_stop: ShouldStop
 ) -> ShardIndex:
-    """Prepare a set, or go on where an interrupted call has stopped.
+    """Prepare a set, or continue an interrupted call.
 
     Args:
         order: What to do.

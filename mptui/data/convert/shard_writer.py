@@ -1,7 +1,7 @@
-"""Write the shards of a prepared set: whole or not at all, so that a killed `mptui prepare` goes on.
+"""Writes the shards of a prepared set atomically, so that a killed `mptui prepare` can continue.
 
-A shard is written under another name, waited for until it is on the disk, and renamed; then a note of what is
-in it. Where both are there, the shard is done.
+A shard is written under a temporary name, synced and renamed; then a note of its contents is written. A shard
+with a note is complete.
 """
 
 import hashlib

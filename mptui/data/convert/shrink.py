@@ -1,6 +1,6 @@
-"""Make samples small, in a process of its own: what the children of `mptui prepare` run.
+"""Resizes and encodes samples: the code of the child processes of `mptui prepare`.
 
-Imports no torch. A sample goes back as it will lie in the prepared set: an image file and a mask file.
+Imports no torch. A sample is returned as it is stored in the prepared set: an image file and a mask file.
 """
 
 import json

@@ -1,1 +1,1 @@
-"""What all parts of the data room share: types, batches, random numbers by position."""
+"""Types, batches and random numbers that the data room shares."""

@@ -1,4 +1,4 @@
-"""A batch on the device, as tasks and the trainer see it, and the batches of one optimizer step.
+"""A batch on the device, and the window of batches of one optimizer step.
 
 Shapes: B samples, H and W pixels, K classes.
 """
@@ -16,34 +16,34 @@ import torch
 class Batch:
     """A micro-batch, ready for the network.
 
-    `valid` is known to the host without asking the device: pixels that are not ignored of a segmentation
-    batch, samples of any other. `size` is the number of real samples: a validation batch may be
-    padded at its end to keep shapes static, and what lies beyond `size` counts for nothing.
+    `valid` is known to the host without a sync: the pixels of masks that are not ignored, otherwise the
+    samples. `size` is the number of real samples: a validation batch may be padded to keep shapes static, and
+    rows beyond `size` are ignored.
     """
 
     images_BCHW: torch.Tensor
     """float32, normalised; NHWC in memory where channels_last is on."""
     targets: torch.Tensor
-    """int64: labels_B, or masks_BHW with `IGNORE` (-1) for pixels that count for nothing. Of noisy images
-    their noise_BCHW, float32."""
+    """int64: labels_B, or masks_BHW with `IGNORE` (-1) for ignored pixels. For noisy images the noise_BCHW,
+    float32."""
     size: int
     valid: int
     sample_indices: npt.NDArray[np.int64]
-    """Which samples of the split these are, in order; length `size`."""
+    """Indices of the samples in the split, in order; length `size`."""
     mixed_targets: torch.Tensor | None = None
     """mixup, cutmix: the labels_B of the other images; the loss is lam x targets + (1 - lam) x these."""
     lam: float = 1.0
     """mixup, cutmix: the share of the first image."""
     timesteps: torch.Tensor | None = None
-    """diffusion: how noisy each image is, int64 timesteps_B; the network is told."""
+    """Noisy images: int64 timesteps_B, an input of the network."""
 
     @property
     def inputs(self) -> tuple[torch.Tensor, ...]:
-        """What the network is called with."""
+        """The arguments of the network."""
         return (self.images_BCHW,) if self.timesteps is None else (self.images_BCHW, self.timesteps)
 
     def rows(self, rows: slice | torch.Tensor, *, size: int, valid: int) -> "Batch":
-        """Another batch, of some of the rows; `sample_indices` stay those of all."""
+        """A batch of some of the rows; `sample_indices` stay those of all."""
         mixed, timesteps = self.mixed_targets, self.timesteps
         return replace(
             self,
@@ -56,7 +56,7 @@ class Batch:
         )
 
     def pad(self, rows: int, memory_format: torch.memory_format) -> None:
-        """Fill up to `rows` with copies of its own samples, so that its shape is that of the others."""
+        """Pad to `rows` with copies of its own samples, so that all batches have one shape."""
         copied = torch.arange(rows, device=self.images_BCHW.device) % self.size
         self.images_BCHW = self.images_BCHW[copied].contiguous(memory_format=memory_format)
         self.targets = self.targets[copied]
@@ -70,22 +70,22 @@ class Batch:
 class Window:
     """The micro-batches of one optimizer step.
 
-    Iterate over it as often as need be, until the next is asked for.
+    It can be iterated over repeatedly, until the next window is taken.
     """
 
     index: int
-    """Which window of the epoch this is, from 0."""
+    """Number of the window in the epoch, from 0."""
     size: int
     """Samples in it."""
     valid: int
-    """Sum of its batches' `valid`; 0 where every pixel is ignored."""
+    """Sum of `valid` of its batches; 0 where every pixel is ignored."""
     wait_s: float
-    """Seconds that the caller waited for its data."""
+    """Seconds that the caller waited for the data."""
     next_sample: int
-    """Where in the epoch's order the next window begins: `start_sample` of a resume after this one."""
+    """Position in the order of the epoch where the next window starts: `start_sample` of a resume."""
     batches: int
     load: Callable[[int], Batch] = field(repr=False)
-    """Makes its batch number i."""
+    """Loads batch i of the window."""
 
     def __len__(self) -> int:
         return self.batches

@@ -1,8 +1,8 @@
-"""Errors of the system in reading a sample: which may pass, and which are of the machine and not of the file.
+"""System errors while reading a sample: which are transient, and which are caused by the machine.
 
-A file that can't be read is tried again a few times where the error may pass, and is a bad sample if it does
-not. A machine without files or memory left ends the reading: the files are as good as ever. No torch here:
-workers import this.
+A read with a transient error is retried a few times; if it still fails, the file is a bad sample. A machine
+without open files or memory left ends the run, since the files are not at fault. No torch here: workers
+import this.
 """
 
 import errno
@@ -18,7 +18,7 @@ from mptui.text import clean_name
 T = TypeVar("T")
 
 READ_ERROR = "read error: "
-"""What the reason of an error begins with that came from the disk and not from the file's content."""
+"""Prefix of the reason of an error of the disk, in contrast to one of the content of a file."""
 
 _PASSING = frozenset(
     (
@@ -34,23 +34,23 @@ _OF_THE_MACHINE = {
 }
 _PAUSES_S = (0.1, 0.4, 1.0)
 _MOST_FUTILE = 5
-"""Reads in a row for which waiting did not help; then a disk is gone, and nothing is waited for any more."""
+"""Consecutive reads whose retries failed, after which the disk counts as gone and nothing is retried."""
 
 
 class _Patience:
-    """How often waiting did not help in this process."""
+    """Counts the consecutive failed retries of this process."""
 
     futile = 0
 
 
 def reason_of(error: OSError) -> str:
-    """What to say of an error of the system."""
+    """The reason to show for a system error."""
     told = (error.strerror or str(error)).lower()
     return READ_ERROR + told if error.errno in _PASSING or error.errno in _OF_THE_MACHINE else told
 
 
 def machine_fault(path: str, reason: str) -> DataError | None:
-    """What to raise where a `reason` is of the machine; None where it is of the file."""
+    """The error to raise where the machine is the cause of `reason`; None where the file is."""
     for number, hint in _OF_THE_MACHINE.items():
         if reason == READ_ERROR + os.strerror(number).lower():
             return DataError(f"{clean_name(path)}: cannot read: {os.strerror(number).lower()}", hint=hint)
@@ -58,10 +58,10 @@ def machine_fault(path: str, reason: str) -> DataError | None:
 
 
 def tried_again(read: Callable[[], T]) -> T:
-    """What `read` returns, which is called again after a while where an error may pass.
+    """Call `read`, and retry it after a pause on a transient error.
 
     Raises:
-        BadSampleError: The last time too, or for another reason.
+        BadSampleError: All retries failed, or the error is not transient.
     """
     for pause_s in (*_PAUSES_S, None):
         try:

@@ -1,8 +1,7 @@
-"""Random numbers from position: one seed, epoch and sample give one sequence, wherever it is drawn.
+"""Counter-based random numbers: a seed, an epoch and a sample give one sequence, wherever it is drawn.
 
-Nothing here has a state, so the number of workers, the batch size, a resume and a retry change nothing. The
-numbers of many samples come from one vectorised SplitMix64 generator per sample: numpy's own generators take
-20 us each to seed.
+There is no state, so the number of workers, the batch size, a resume and a retry change nothing. Each sample
+has a SplitMix64 generator, vectorised over samples: seeding a generator of numpy takes 20 us.
 """
 
 from enum import IntEnum
@@ -16,7 +15,7 @@ STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
 class RandomStream(IntEnum):
-    """What the numbers are for; streams of one sample are independent of each other."""
+    """The use of the numbers; the streams of a sample are independent of each other."""
 
     ORDER = 1
     GEOMETRY = 2

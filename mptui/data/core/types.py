@@ -1,7 +1,7 @@
-"""What the data room's parts hand to each other. No torch here: workers import this.
+"""Types that the modules of the data room share. No torch here: workers import this.
 
 Shapes: H and W are pixels, 3 is RGB. Images are uint8 HW3; masks int16 HW with class indices, and
-`IGNORE` where a pixel counts for nothing.
+`IGNORE` for pixels that are ignored.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ Sides = npt.NDArray[np.uint16]
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """One sample, read: an RGB image and either its label or its mask."""
+    """A decoded sample: an RGB image and its label or its mask."""
 
     image_HW3: Pixels
     label: int = 0
@@ -35,7 +35,7 @@ class SampleRequest(Protocol):
 
     @property
     def name(self) -> str:
-        """What to call the sample in a message: its path, or its index in a set."""
+        """The name of the sample in messages: its path, or its index in a set."""
 
     def read(self, side_hint: int | None = None) -> Decoded:
         """Read the sample.
@@ -73,7 +73,7 @@ class Split(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A file that the scan set aside, and why."""
+    """A file that can't be used, and why."""
 
     path: str
     reason: str

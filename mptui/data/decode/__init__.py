@@ -1,1 +1,1 @@
-"""Files to arrays: images, JPEG, masks."""
+"""Decodes image files and masks."""

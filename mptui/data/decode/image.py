@@ -1,9 +1,9 @@
-"""Read an image file as upright RGB, and say in a few words why where that can't be done.
+"""Read an image file as upright RGB, or give a short reason why it can't be read.
 
-The content decides what a file is, never its name, and only the formats in `FORMATS` are tried: an EPS
-behind `.jpg` would start Ghostscript. The size is read from the header and refused before any pixel is
-decoded. What a camera or a program wrote comes out as a person would see it: EXIF orientation applied,
-transparency laid over white, the first frame of an animation, deep grey scaled to 8 bits and not clipped.
+The format is detected from the content, never from the name, and only those in `FORMATS` are tried: an EPS
+named `.jpg` would start Ghostscript. The size is checked in the header, before any pixel is decoded. The EXIF
+orientation is applied, transparency is laid over white, an animation gives its first frame, and deep grey is
+scaled to 8 bits and not clipped.
 """
 
 import os

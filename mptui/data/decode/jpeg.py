@@ -1,8 +1,8 @@
-"""Decode a JPEG with libjpeg-turbo straight from the file's bytes into an array.
+"""Decode a JPEG with libjpeg-turbo from the bytes of the file directly into an array.
 
-The same decoder as Pillow's, and the same pixels, without the copies between its images and arrays. It takes
-what is most common, whole 8-bit RGB and grey files; whatever else there is, and whatever is wrong with a
-file, is left to Pillow, which so alone decides what can be read and what is said of the rest.
+It is the decoder of Pillow and gives the same pixels, without the copies between images and arrays. It takes
+intact 8-bit RGB and grey files; all others are left to Pillow, which alone decides what can be read and which
+error is reported.
 """
 
 import simplejpeg

@@ -1,4 +1,4 @@
-"""Read a segmentation mask: what its pixels say, and which class each of them is.
+"""Read a mask and map its pixels to classes.
 
 A pixel's *code* is what the file holds: a grey value, a palette index, or a colour as 0xRRGGBB. A
 `MaskCoding` maps codes to classes; `mptui.data.formats.mask_classes` finds the one that fits a set.
@@ -31,7 +31,7 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class MaskCoding:
-    """Which class each code stands for.
+    """Maps codes to classes.
 
     `indices[i]` is the class of `codes[i]`, or `IGNORE`; `codes` ascend. `by_colour` tells whether codes
     are colours or values; the same file can be read either way.

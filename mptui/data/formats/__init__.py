@@ -1,1 +1,1 @@
-"""What a set is: class folders, images with masks, torchvision's sets, sharded sets, synthetic shapes."""
+"""Formats of datasets: class folders, images with masks, prepared sets, torchvision sets, shapes."""

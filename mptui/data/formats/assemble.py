@@ -1,4 +1,4 @@
-"""Files found, made a set to train on: scan them, set the unusable ones aside, share out the rest."""
+"""Makes a dataset from the files that were found: scans them, drops unusable ones and splits the others."""
 
 from collections.abc import Iterator
 
@@ -24,10 +24,10 @@ _MOST_NAMED = 20
 def assemble(
     name: str, found: Found, data: DataConfig, seed: int, on_progress: OnProgress, should_stop: ShouldStop
 ) -> Dataset:
-    """Scan the files of a set and make it ready.
+    """Scan the files of a set and make a dataset of them.
 
     Args:
-        name: What to call the set.
+        name: Name of the set.
         found: Its files.
         data: The budget of unusable files, the share of validation, the ignored mask value.
         seed: Chooses the validation half where the set has none of its own.
@@ -46,7 +46,7 @@ def assemble(
 
 
 def assemble_prepared(prepared: ShardIndex, data: DataConfig, side: int, seed: int) -> Dataset:
-    """Make a prepared set ready: the same samples in the same order as of the files it was made from.
+    """Make a dataset of a prepared set, with the samples and the order of the files it was made from.
 
     Args:
         prepared: The set.
@@ -158,10 +158,10 @@ def _not_finite(found: Found, report: ScanReport) -> Iterator[str]:
 
 
 def mask_coding(found: Found, report: ScanReport, data: DataConfig) -> MaskCoding:
-    """How the masks of a scanned set are coded; samples whose masks it does not explain are set aside.
+    """Find the coding of the masks of a scanned set; samples whose masks do not fit it are dropped.
 
     Raises:
-        DataError: Nothing explains them, or too many samples are unusable.
+        DataError: There is none, or too many samples are unusable.
     """
     assert found.masks is not None
     if not report.surveys:
@@ -176,10 +176,10 @@ def mask_coding(found: Found, report: ScanReport, data: DataConfig) -> MaskCodin
 
 
 def within_budget(found: Found, report: ScanReport, budget: float) -> tuple[Problem, ...]:
-    """The unusable samples, if the run may go on without them.
+    """The unusable samples, if they are within the budget.
 
     Raises:
-        DataError: There are too many.
+        DataError: There are more.
     """
     problems = (*found.unpaired, *(report.problems[row] for row in sorted(report.problems)))
     total = len(found.images) + len(found.unpaired)
@@ -203,7 +203,7 @@ def _halves_of(
 def halves(
     name: str, labels: Labels, usable: Rows, train_rows: int, fraction: float, seed: int
 ) -> tuple[Rows, Rows]:
-    """The usable rows to train on, and those to validate with.
+    """The usable rows for training, and those for validation.
 
     Args:
         name: Of the set, for the message.

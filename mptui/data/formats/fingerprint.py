@@ -1,7 +1,7 @@
-"""What a set consists of, in few bytes: enough to see later that it has changed, and in what.
+"""Fingerprint of a dataset, to see later whether and how it has changed.
 
-Names count below the folder that all files share, so that a copy of the set elsewhere is the same set. Of a
-file only its size is looked at: 1.2 million files take seconds, and nothing is read.
+Names are relative to the folder that all files share, so that a copy of the set elsewhere is the same set.
+Only the sizes of files are read: 1.2 million files take seconds.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ _NOTHING = hashlib.sha256().hexdigest()
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """A set, as far as a change of it can be seen. Digests are sha256, of all samples that can be used."""
+    """Fingerprint of a dataset. Digests are sha256, of all usable samples."""
 
     train_samples: int
     val_samples: int
@@ -36,7 +36,7 @@ class Fingerprint:
 
 
 def fingerprint(dataset: Dataset) -> Fingerprint:
-    """Look at the names, sizes and labels of a set's samples; a file that has gone has size -1."""
+    """Digest the names, sizes and labels of the samples; a missing file has size -1."""
     names, sizes, labels = _parts(dataset)
     return Fingerprint(
         train_samples=len(dataset.train),
@@ -49,7 +49,7 @@ def fingerprint(dataset: Dataset) -> Fingerprint:
 
 
 def changes(before: Fingerprint, now: Fingerprint) -> list[str]:
-    """Say in what a set differs from what it was; empty where it does not."""
+    """Describe how a set has changed; empty where it has not."""
     told = []
     old, new = (each.train_samples + each.val_samples for each in (before, now))
     if new < old:
@@ -85,7 +85,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _parts(dataset: Dataset) -> tuple[bytes, bytes, bytes]:
-    """Names, sizes and labels as bytes, whatever half a sample is in."""
+    """Names, sizes and labels as bytes, independent of the split."""
     train, val = dataset.train, dataset.val
     if isinstance(train, FileSplit) and isinstance(val, FileSplit):
         rows = _both(train.rows, val.rows)

@@ -1,4 +1,4 @@
-"""List the samples of a folder: files with a class, or images with masks. Nothing is decoded here."""
+"""Lists the samples of class folders, of images with masks and of images alone. Decodes nothing."""
 
 import os
 import re
@@ -33,7 +33,7 @@ _MASK_SUFFIX = re.compile(r"(?ai)[-_.](masks?|labels?|gt|seg(mentation)?|annotat
 
 
 def find_classes(path: str) -> Found:
-    """List a folder of class folders, or one with such folders for training and validation.
+    """List class folders, or a training and a validation folder of them.
 
     Raises:
         DataError: There are fewer than two classes, or validation has classes that training lacks.
@@ -63,7 +63,7 @@ def find_classes(path: str) -> Found:
 
 
 def find_images(path: str) -> Found:
-    """List all images in a folder, or in one for training and one for validation, as of one class.
+    """List all images in a folder, or in a training and a validation folder, as one class.
 
     Raises:
         DataError: There are none.
@@ -87,7 +87,7 @@ def find_images(path: str) -> Found:
 
 
 def find_pairs(path: str) -> Found:
-    """List a folder of images and one of masks, side by side, at the top or for training and validation.
+    """List images and masks in two folders side by side, or in those of training and validation.
 
     A mask has the stem of its image, or that with `_mask`, `_label` or the like behind it.
 
@@ -110,7 +110,7 @@ def find_pairs(path: str) -> Found:
 
 
 def some(names: Sequence[str]) -> str:
-    """Name the first few of many, for a message."""
+    """Join the first few names, for a message."""
     shown = ", ".join(clean_name(name) for name in names[:_MOST_NAMED])
     return shown if len(names) <= _MOST_NAMED else f"{shown}, … ({len(names)} in all)"
 

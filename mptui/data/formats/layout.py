@@ -1,4 +1,4 @@
-"""What a folder is: which of its subfolders hold training and validation, classes, images and masks."""
+"""Finds training and validation, class, image and mask folders in a folder, and the images in them."""
 
 import os
 import re
@@ -32,7 +32,7 @@ class Halves:
 
 
 def check_folder(path: str) -> None:
-    """Refuse what is no folder.
+    """Check that a path is a folder.
 
     Raises:
         DataError: Nothing is there, or a file, or a folder that can't be listed.

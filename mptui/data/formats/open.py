@@ -1,4 +1,4 @@
-"""Open what a configuration names: a folder, a set known by name, or the built-in shapes."""
+"""Opens the data that a configuration names: a path, a torchvision set, or the built-in shapes."""
 
 import os
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def kind_of(data: DataConfig) -> SampleKind | None:
 
     Raises:
         ConfigError: There is no set of that name.
-        DataError: The folder is missing, or has no layout that is known.
+        DataError: The path is missing, or has no known format.
     """
     kinds = _kinds(data)[1]
     return kinds[0] if len(kinds) == 1 else None
@@ -40,7 +40,7 @@ def check_data(data: DataConfig, kind: SampleKind) -> None:
 
     Raises:
         ConfigError: There is no set of that name.
-        DataError: The folder is missing, has no layout that is known, or has samples of another kind.
+        DataError: The path is missing, has no known format, or has samples of another kind.
     """
     what, kinds = _kinds(data)
     if not _serves(kinds, kind):
@@ -92,7 +92,7 @@ def open_dataset(
 def files_of(
     data: DataConfig, kind: SampleKind | None, should_stop: ShouldStop
 ) -> tuple[str, SampleKind, Found]:
-    """List the files of a set that has one a sample: its name, the kind of its samples and the files.
+    """List the files of a set that has a file for each sample: name, kind of the samples, files.
 
     Args:
         data: The set.

@@ -1,4 +1,4 @@
-"""A prepared set on disk: every image decoded once, made small, and kept in a few large files.
+"""A prepared set on disk: every image resized once and stored in a few large files.
 
 The folder of a set holds
 
@@ -11,8 +11,8 @@ An image is a JPEG (or a PNG), or the very file it was where that is small enoug
 number of each pixel's class, and the highest value it can hold for ignored ones. So 1.2 million photos for
 224 px take some 40 GB; as pixels they would take 300.
 
-Nothing in the index names a file, and all it says is held against the files' sizes: a set from a stranger
-can't make a reader leave the folder, ask for much memory, or run anything. No torch here: workers import it.
+The index names no files, and all its entries are checked against the sizes of the files: an untrusted set
+can't make a reader leave the folder, allocate much memory, or run code. No torch here: workers import it.
 """
 
 import hashlib
@@ -66,7 +66,7 @@ _AGAIN = "Prepare it again: mptui prepare DATA."
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """Where a sample lies in a shard, and what it is."""
+    """The position of a sample in a shard, and its label or mask."""
 
     shard: str
     row: int
@@ -206,7 +206,7 @@ def ignored_value(classes: int) -> int:
 
 
 def open_prepared(path: str) -> ShardIndex:
-    """Read the index of a prepared set and hold it against the files.
+    """Read the index of a prepared set and check it against the files.
 
     Raises:
         DataError: It is of a newer version, damaged, or not whole.
@@ -227,7 +227,7 @@ def open_prepared(path: str) -> ShardIndex:
 
 
 def check_bytes(prepared: ShardIndex, on_progress: Callable[[int, int], None]) -> None:
-    """Read every shard and hold it against its sha256.
+    """Read every shard and check its sha256.
 
     Raises:
         DataError: One is damaged.
@@ -246,7 +246,7 @@ def check_bytes(prepared: ShardIndex, on_progress: Callable[[int, int], None]) -
 
 
 def damaged(path: Path, why: str) -> DataError:
-    """What to tell of a set that can't be used."""
+    """The error of a set that can't be used."""
     return DataError(f"{clean_name(str(path))}: damaged: {why}", hint=_AGAIN)
 
 
@@ -272,7 +272,7 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 
 def _sound(facts: dict[str, Any]) -> bool:
-    """Whether all entries are there and of the right kind."""
+    """Whether all entries exist and have the right type."""
     files = facts.get("shards")
     if not isinstance(files, list):
         return False
@@ -345,7 +345,7 @@ def _array(
 def _check_records(
     folder: Path, records: npt.NDArray[np.void], sizes: npt.NDArray[np.uint64], classes: int, *, masked: bool
 ) -> None:
-    """Refuse records that point outside the shards, or say what can't be."""
+    """Refuse records that point outside the shards or have impossible values."""
     if records["shard"].max() >= len(sizes):
         raise damaged(folder / SAMPLES, "it names a missing shard")
     ends = sizes[records["shard"]]

@@ -1,4 +1,4 @@
-"""The halves of a set: compact, whatever the number of files, and what the loader asks for samples."""
+"""The splits of datasets of files, masks and arrays, in little memory whatever the number of files."""
 
 import os
 from array import array
@@ -17,7 +17,7 @@ Labels = npt.NDArray[np.int64]
 
 
 class PathTable(Sequence[str]):
-    """Many paths in few bytes: one block of text and where each path ends in it."""
+    """Many paths in little memory: one block of text and the end of each path in it."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         text, ends = bytearray(), array("q", [0])

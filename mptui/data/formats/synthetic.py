@@ -1,4 +1,4 @@
-"""A set drawn on the spot: shapes of any colour on noisy ground, for when there is no data at hand.
+"""The built-in dataset: shapes of any color on noisy ground, drawn when they are read.
 
 An image with a class holds one shape; each class has an outline and a hue of its own, so that a first run
 shows within a minute that learning works; shade, ground, size, place and turn are random. An image with a

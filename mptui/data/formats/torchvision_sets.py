@@ -1,7 +1,7 @@
-"""The sets that torchvision knows by name: fetched and unpacked by it, read by us.
+"""Named datasets of torchvision, which downloads and unpacks them; mptui reads the files.
 
-Sets that come as one big array are kept as plain `.npy` files, mapped into memory by the workers, which
-need no torchvision then. CIFAR comes as pickles: torchvision opens them only after their md5 sums matched.
+Sets that are one large array are stored as `.npy` files, which the workers map into memory without
+torchvision. CIFAR comes as pickles: torchvision opens them only after their md5 sums matched.
 """
 
 import hashlib

@@ -1,1 +1,1 @@
-"""Samples to batches on the device: order, worker processes, shared memory, caches."""
+"""Loads samples as batches on the device: order, workers, shared memory, caches."""

@@ -1,7 +1,7 @@
-"""Whether the decoded set is kept, and where: on the device, in the host's memory, or not at all.
+"""Chooses the cache of decoded samples: on the device, in host memory, or none.
 
-What is learnt does not depend on it: views are cut from the same resized images in each mode. So what was
-asked for and does not fit is kept elsewhere, with a warning.
+Training does not depend on it: views are cut from the same resized images in each mode. A mode that was asked
+for and does not fit is replaced by another, with a warning.
 """
 
 from collections.abc import Callable
@@ -21,24 +21,24 @@ from mptui.registry.samples import SampleKind
 CacheMode = Literal["off", "ram", "device"]
 
 _SHARE = 0.5
-"""Of the free memory, what a cache may take that `auto` has chosen."""
+"""Share of the free memory that a cache chosen by `auto` may take."""
 _SHARE_ASKED = 0.8
 _LEFT_FREE = 0.08
-"""Of all memory, what is left free in any case."""
+"""Share of all memory that always stays free."""
 _DEVICE_SHARE = 0.2
-"""Of the free memory of a device, what both halves of a set may take unasked."""
+"""Share of the free memory of a device that `auto` may use for both halves of a set."""
 _HOST_BYTES = 1 << 30
-"""The same where the device is the host, at the most."""
+"""The most that `auto` may use where the device is the host."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheChoice:
-    """Where decoded samples are kept, and why."""
+    """Where decoded samples are cached, and why."""
 
     mode: CacheMode
     reason: str
     warning: str | None = None
-    """What a person should know who asked for a mode that can't be had in full."""
+    """Why the mode that was asked for can't be used in full."""
 
 
 def choose_cache(
@@ -51,16 +51,16 @@ def choose_cache(
     augment: bool,
     epochs: int,
 ) -> CacheChoice:
-    """Choose where the decoded samples of a run are kept.
+    """Choose where the decoded samples of a run are cached.
 
     Args:
         asked: `data.cache`.
         dataset: The set, scanned.
-        side: The side in pixels of what the network sees.
+        side: Side of the views in pixels.
         resize: The shorter side in pixels that images are resized to; None: `default_resize`.
-        device: What is trained on.
-        augment: Whether training samples are cut at random.
-        epochs: How often the training half is read; what is read once is not worth keeping.
+        device: The device of the run.
+        augment: Whether training views are random.
+        epochs: How often the training half is read; a single pass is not worth a cache.
     """
     if asked == "off":
         return CacheChoice("off", "requested")
@@ -90,7 +90,7 @@ def choose_cache(
 
 
 def memory_room(share: float = _SHARE_ASKED) -> Callable[[int], int]:
-    """What a cache may still take, by what it has: a share of what is free now, and never the last of it."""
+    """A function of the bytes that a cache has taken, which returns how many more it may take."""
     total, free = host_memory()
     budget = int(free * share)
 
@@ -113,13 +113,13 @@ def sides_of(dataset: Dataset, half: int) -> Sides | None:
 def _on_device(
     dataset: Dataset, halves: tuple[Geometry, Geometry], device: torch.device, share: float | None
 ) -> tuple[bool, str]:
-    """Whether samples can't be kept on the device, and what is to be said of it.
+    """Whether samples can't be cached on the device, and why.
 
     Args:
         dataset: The set.
-        halves: What is kept of the samples of each half.
-        device: Where they would be kept.
-        share: Of its free memory, what they may take; None: what they may take unasked.
+        halves: The views of the samples of each half.
+        device: Where they would be cached.
+        share: Share of its free memory that they may take; None: what `auto` may use.
     """
     masks = dataset.kind is SampleKind.MASK
     if masks and dataset.has_ignored and halves[0].random:

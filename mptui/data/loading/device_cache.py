@@ -1,4 +1,4 @@
-"""A split with one fixed view a sample, decoded once and kept on the device as uint8: batches are a gather.
+"""Device cache of a split with one fixed view a sample: decoded once, kept as uint8, batches are a gather.
 
 Shapes: N samples of the split, B of a batch, H and W pixels.
 """
@@ -17,17 +17,17 @@ from mptui.data.transforms.color_mixup import Finish
 
 _FINISHED_BYTES = 1 << 28
 _LOAD_BATCH = 64
-"""Samples that a process is sent at once to fill the cache: fewer tiny ones cost more than their reading."""
+"""Samples a batch while the cache is filled: smaller batches cost more than reading them."""
 _LOAD_BYTES = 8 << 20
 LOAD_AHEAD = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """The split on the device. Sample i of the split is in row i, or its replacement is."""
+    """The split on the device. Row i holds sample i of the split, or its replacement."""
 
     pixels: torch.Tensor
-    """uint8 images_NHW3; where `finished`, what the network sees, as float32, with N first in memory."""
+    """uint8 images_NHW3; where `finished`, the float32 input of the network, with N first in memory."""
     targets: torch.Tensor
     """int64 labels_N or int16 masks_NHW."""
     indices: npt.NDArray[np.int64]
@@ -36,7 +36,7 @@ class Resident:
     finished: bool = False
 
     def finish(self, finish: Finish) -> "Resident":
-        """Normalise a small split once and for all: a batch is nothing but a gather then."""
+        """Normalise a small split once, so that a batch is only a gather."""
         if self.pixels.nbytes * 4 > _FINISHED_BYTES:
             return self
         return replace(self, pixels=finish.stored(self.pixels), finished=True)
@@ -56,11 +56,11 @@ class Pass:
         self._rows = to_device(order, resident.pixels.device)
 
     def valid(self, first: int, last: int) -> int:
-        """How many valid items the samples at positions `first` to `last` have."""
+        """Number of valid items of the samples at positions `first` to `last`."""
         return int(self._valid_counts[first:last].sum())
 
     def gather(self, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The pixels and the targets at positions `first` to `last` of the order, as they are stored."""
+        """The stored pixels and targets at positions `first` to `last` of the order."""
         rows = self._rows[first:last]
         return self.resident.pixels.index_select(0, rows), self.resident.targets.index_select(0, rows)
 
@@ -74,10 +74,10 @@ def load(
     """Decode the whole split and put it on `device`.
 
     Args:
-        source: Where it comes from; its geometry must not be random.
-        device: Where it goes to.
+        source: The split; its geometry must not be random.
+        device: Where it is kept.
         transfer: Copies batches there.
-        on_progress: Told of samples done and in all, now and then.
+        on_progress: Called with (done, total) of samples now and then.
 
     Raises:
         DataError: Too many samples are bad.
@@ -117,5 +117,5 @@ def load(
 
 
 def load_batch(workers: int, sample_bytes: int) -> int:
-    """Samples a batch while a cache is filled; all workers share in each."""
+    """Samples a batch while a cache is filled; all workers share each batch."""
     return max(_LOAD_BATCH, min(_LOAD_BATCH * workers, _LOAD_BYTES // sample_bytes))

@@ -1,4 +1,4 @@
-"""Batches from shared memory to the device: on CUDA from pinned memory on a stream of their own.
+"""Copies batches from shared memory to the device: on CUDA from pinned memory on a separate stream.
 
 Shapes: B samples, H and W pixels.
 """
@@ -21,7 +21,7 @@ class _Moved(NamedTuple):
 
 
 class Transfer:
-    """Copies batches to `device`, each slot once at a time; on a CPU nothing is copied."""
+    """Copies batches to `device`, one copy of a slot at a time; on a CPU nothing is copied."""
 
     def __init__(self, device: torch.device, arena: Arena) -> None:
         self._device, self._arena = device, arena
@@ -32,13 +32,13 @@ class Transfer:
 
     @property
     def overlaps(self) -> bool:
-        """Whether a copy begun early goes on beside the computing."""
+        """Whether a copy that is started early overlaps with computation."""
         return self._stream is not None
 
     def pin(self) -> None:
-        """Pin what the arena maps now, so that copies overlap with computing.
+        """Pin the memory that the arena maps, so that copies overlap with computation.
 
-        Where the driver refuses, copies are as right as before, and slower.
+        Where the driver refuses, copies are slower.
         """
         if self._stream is None:
             return
@@ -52,7 +52,7 @@ class Transfer:
                 self._forget_refusal()
 
     def start(self, batch: HostBatch) -> None:
-        """Begin to copy a complete batch, unless that was begun before."""
+        """Start to copy a complete batch, unless it was started before."""
         if batch.slot in self._moved:
             return
         pixels = torch.from_numpy(batch.pixels_BHW3)
@@ -78,7 +78,7 @@ class Transfer:
         return moved.pixels_BHW3, moved.targets
 
     def settle(self, slots: Iterable[int] | None = None) -> None:
-        """Wait until `slots` (all, if None) are no longer read from, and forget copies that nobody took."""
+        """Wait until `slots` (None: all) are no longer read, and drop copies that were not used."""
         for slot in list(self._events if slots is None else slots):
             self._moved.pop(slot, None)
             if slot in self._events:
@@ -87,12 +87,12 @@ class Transfer:
             self._moved.clear()
 
     def close(self) -> None:
-        """Let go of the arena."""
+        """Unpin the arena."""
         self.settle()
         self._unpin()
 
     def _forget_refusal(self) -> None:
-        """Let a kernel that nobody needs fail: CUDA keeps an error for who asks next, as each kernel does."""
+        """Clear the sticky CUDA error with a kernel launch: the next launch would report it."""
         with suppress(RuntimeError):
             torch.ones(1, device=self._device)
 

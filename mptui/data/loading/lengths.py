@@ -1,11 +1,11 @@
-"""How many samples of a split an epoch uses. Imports no torch: a screen asks this, too."""
+"""How many samples of a split an epoch uses. Imports no torch: screens use it too."""
 
 
 def samples_used(count: int, batch_size: int, *, train: bool, drop_last: bool) -> int:
     """The samples of `count` that batches of `batch_size` use.
 
     Args:
-        count: Samples that lie ahead in the epoch.
+        count: Samples that are left in the epoch.
         batch_size: Samples a batch.
         train: A last batch of one sample is left out, since BatchNorm can't be trained on it.
         drop_last: A short last batch is left out.

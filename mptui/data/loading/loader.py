@@ -1,8 +1,7 @@
-"""From a `Split` to `Batch`es on the device, in windows of one optimizer step each.
+"""Loads the samples of a `Split` as `Batch`es on the device, in windows of one optimizer step each.
 
-What a sample becomes depends on the seed, the epoch and its index alone; the order of an epoch on the seed
-and the epoch. So any number of workers gives the same bits, and an epoch goes on in its middle as if it had
-never been left.
+The view of a sample depends only on the seed, the epoch and its index; the order of an epoch on the seed and
+the epoch. Therefore any number of workers gives the same bits, and an epoch can be resumed in its middle.
 """
 
 import contextlib
@@ -41,31 +40,32 @@ class Loader:
         kind: What the samples have; batches of images alone come with noise.
         batch_size: Samples a batch.
         side: The side in pixels of what the network sees.
-        resize: The shorter side in pixels that images are resized to first; None: `default_resize`.
+        resize: The shorter side in pixels that images are resized to before views are cut; None:
+            `default_resize`.
         crop_scale: The range of a random crop's share of the area; None: `default_crop_scale`.
         crop_ratio: The range of a random crop's width over its height.
-        num_classes: A label or mask value that is not below this makes a sample bad.
-        device: Where batches go to.
-        train: In an order by seed and epoch; else in the split's own. A last training batch of one sample is
-            left out, since BatchNorm can't be trained on it.
+        num_classes: Samples with a label or mask value of this or above are bad.
+        device: Where batches are put.
+        train: Shuffle by seed and epoch; otherwise keep the order of the split. A last training batch of one
+            sample is left out, since BatchNorm can't be trained on it.
         augment: Random views and colours, in training; with diffusion only mirror images.
-        seed: Of everything random.
+        seed: Seed of the order, the views and the colors.
         channels_last: Images are NHWC in memory.
-        workers: Processes that decode; 0: the calling thread does.
+        workers: Processes that decode; 0: the calling thread decodes.
         prefetch: Batches to read ahead for each worker, up to a GiB in all.
-        cache: device: keep the decoded split there, before the first epoch; ram: keep what has been decoded
-            in memory that all workers share.
+        cache: device: decode the split before the first epoch and keep it there; ram: keep decoded samples
+            in memory that all workers share; off: decode in each epoch.
         sizes: device: the shorter and the longer side of each sample in pixels; None: unknown.
-        cache_room: ram: bytes that may still be taken, by those that are; None: of half the free memory.
-        on_cache_full: ram: told once, when no more can be kept, of the samples that are and of all.
+        cache_room: ram: called with the bytes in use, returns those that are left; None: `memory_room()`.
+        on_cache_full: ram: called once, when the cache is full, with the samples in it and all samples.
         mixup_alpha: Beta(alpha, alpha) of mixup, in training, where images are not noisy; 0: off.
         cutmix_alpha: The same for cutmix.
         drop_last: Leave a short last batch out.
         pad_last: Fill a short last batch up with copies, so that shapes never change.
         bad_budget: Share of samples that may be bad and are replaced by others.
-        on_bad: Told of each bad sample once.
-        on_progress: Told of samples done and in all while `prepare` works.
-        check_stop: Called several times a second while data is waited for; what it raises ends the waiting.
+        on_bad: Called once for each bad sample.
+        on_progress: Called with (done, total) of samples while `prepare` works.
+        check_stop: Called several times a second while waiting for data; may raise.
     """
 
     def __init__(
@@ -148,18 +148,18 @@ class Loader:
 
     @property
     def worker_pids(self) -> list[int]:
-        """The worker processes there are now."""
+        """Process ids of the workers."""
         return self._pool.pids
 
     @property
     def reading(self) -> list[str]:
-        """The samples that worker processes are at now, for a message; from any thread."""
+        """Names of the samples that the workers are reading. May be called from any thread."""
         return self._pool.reading
 
     @property
-    def alone(self) -> float | None:
-        """Samples a second that can be read where no step is waited for; None where nothing is read."""
-        return None if self._resident is not None else self._pool.alone
+    def unthrottled_rate(self) -> float | None:
+        """Samples a second that can be read when nothing blocks reading; None where nothing is read."""
+        return None if self._resident is not None else self._pool.unthrottled_rate
 
     @property
     def batches(self) -> int:
@@ -175,7 +175,7 @@ class Loader:
         return self._order.end(start_sample) <= start_sample
 
     def prepare(self) -> None:
-        """Decode the split where it is to be cached; `windows` does it otherwise.
+        """Fill the device cache, where there is one; otherwise `windows` does it.
 
         Raises:
             DataError: Too many samples are bad.
@@ -192,12 +192,12 @@ class Loader:
         self._pool.close()
 
     def windows(self, epoch: int, accumulate: int, start_sample: int = 0) -> Iterator[Window]:
-        """Go through an epoch; whatever pass was under way is over then.
+        """Iterate over an epoch. Ends the pass in progress.
 
         Args:
-            epoch: From 0; of the order and of everything random.
+            epoch: From 0; selects the order, the views and the colors.
             accumulate: Batches a window.
-            start_sample: Position in the epoch's order to begin at.
+            start_sample: Position in the order of the epoch to start at.
 
         Raises:
             DataError: Too many samples are bad, or workers keep dying.
@@ -210,12 +210,12 @@ class Loader:
 
     @contextlib.contextmanager
     def window_at(self, epoch: int, accumulate: int, start_sample: int) -> Iterator[Window]:
-        """One window again, read by the calling thread; the pass under way is not disturbed.
+        """Read one window again in the calling thread, without disturbing the pass in progress.
 
         Raises:
             DataError: Too many samples are bad.
         """
-        self.prepare()  # by the workers, and once: what is kept on the device is shared
+        self.prepare()  # by the workers, once: the device cache is shared
         aside = copy.copy(self)
         aside._pool, aside._ahead, aside._stream, aside._shelf = Pool(0), 0, None, None
         aside._source = replace(self._source, pool=aside._pool)
@@ -227,7 +227,7 @@ class Loader:
             aside.close()
 
     def read_less(self) -> bool:
-        """Read half as many batches ahead, in fresh memory; False where there are none to give up."""
+        """Halve the number of batches read ahead, in new memory; False where it can't be halved."""
         if self._ahead < 2:
             return False
         self._abandon()
@@ -240,11 +240,11 @@ class Loader:
         return True
 
     def names(self, indices: npt.NDArray[np.int64]) -> list[str]:
-        """What samples of the split are called in a message: their files."""
+        """Names of samples of the split, for a message: their files."""
         return [self._source.split.request(int(index)).name for index in indices]
 
     def close(self) -> None:
-        """End the workers and give all memory back, also where a device that failed lets go of nothing."""
+        """End the workers and free all memory, even where releasing the device fails."""
         self._resident = None
         with contextlib.ExitStack() as last_first:
             if self._shelf is not None:
@@ -258,7 +258,7 @@ class Loader:
         return Pool(workers, self._check_stop, shared)
 
     def _streamed_windows(self, epoch: int, accumulate: int, start: int) -> Iterator[Window]:
-        """Windows that worker processes decode ahead."""
+        """Windows that the workers decode ahead."""
         end = self._order.end(start)
         stream = self._stream = Prefetcher(
             self._source,
@@ -293,7 +293,7 @@ class Loader:
 
     def _streamed_batch(self, stream: Prefetcher, batches: list[HostBatch], epoch: int, number: int) -> Batch:
         if stream is not self._stream:
-            raise RuntimeError("this window is of a pass that is over")
+            raise RuntimeError("this window belongs to a pass that has ended")
         batch = batches[number]
         pixels, targets = self._transfer.finish(batch)
         if self._transfer.overlaps:
@@ -308,7 +308,7 @@ class Loader:
         return self._batch(images, targets, batch.indices, batch.valid, (epoch, batch.first))
 
     def _abandon(self) -> None:
-        """End the pass under way, if there is one."""
+        """End the pass in progress, if there is one."""
         if self._stream is not None:
             self._transfer.settle()
             self._stream.close()
@@ -356,7 +356,7 @@ class Loader:
         valid: int,
         place: tuple[int, int],
     ) -> Batch:
-        """Mix or make noisy, and pad a batch; `place` is its epoch and the position of its first sample."""
+        """Mix, add noise and pad; `place` is the epoch and the position of the first sample."""
         batch = Batch(images, targets.long(), len(indices), valid, indices)
         mixup_alpha, cutmix_alpha = self._alphas
         if mixup_alpha or cutmix_alpha:

@@ -1,4 +1,4 @@
-"""The batches of one pass over a split, read ahead of their use into slots of shared memory.
+"""Reads the batches of one pass over a split ahead, into slots of shared memory.
 
 No torch here. Shapes: B samples, H and W pixels.
 """
@@ -27,10 +27,10 @@ _PROBLEMS_SHOWN = 10
 
 @dataclass(slots=True)
 class HostBatch:
-    """A batch in its slot: overwritten some time after its release."""
+    """A batch in its slot, which is overwritten some time after the release."""
 
     first: int
-    """Position in the epoch's order."""
+    """Position in the order of the epoch."""
     indices: npt.NDArray[np.int64]
     slot: int
     pixels_BHW3: Pixels
@@ -39,7 +39,7 @@ class HostBatch:
     valid_counts: npt.NDArray[np.int64]
     missing: int
     whole: "WholeRows | None" = None
-    """Whole images, where no views are cut by the workers."""
+    """Whole images, where the workers cut no views."""
 
     @property
     def size(self) -> int:
@@ -54,7 +54,7 @@ class HostBatch:
 
 @dataclass(slots=True)
 class WholeRows:
-    """The places of a batch of whole images; what is not used of a place is undefined."""
+    """The whole images of a batch, in slots of one size; the unused rest of a slot is undefined."""
 
     images_BX: npt.NDArray[np.uint8]
     masks_BX: npt.NDArray[np.uint8] | None
@@ -64,12 +64,12 @@ class WholeRows:
 
 
 class BadSamples:
-    """What could not be read so far, and how much of that is too much.
+    """Collects the samples that could not be read, and fails above a budget.
 
     Args:
-        split_size: Samples there are.
-        budget: The share of them that may be bad; at least one may, unless it is 0.
-        on_bad: Told of each bad sample once.
+        split_size: Number of samples.
+        budget: The share of them that may be bad; at least one sample, unless it is 0.
+        on_bad: Called once for each bad sample.
     """
 
     def __init__(self, split_size: int, budget: float, on_bad: Callable[[Problem], None] | None) -> None:
@@ -80,10 +80,10 @@ class BadSamples:
         self._known: set[int] = set()
 
     def record(self, index: int, failure: ReadFailure) -> None:
-        """Note that sample `index` is bad.
+        """Record that sample `index` is bad.
 
         Raises:
-            DataError: There are more than the budget allows, or the machine is at fault and not the sample.
+            DataError: More are bad than the budget allows, or the cause is the machine and not the sample.
         """
         if (fault := machine_fault(failure.name, failure.reason)) is not None:
             raise fault
@@ -107,7 +107,7 @@ class BadSamples:
 
 @dataclass(frozen=True, slots=True)
 class SampleSource:
-    """Where samples come from and what they become: what the passes over a split have in common."""
+    """Where samples come from and how they are read: what all passes over a split share."""
 
     split: Split
     pool: Pool
@@ -117,7 +117,7 @@ class SampleSource:
     classes: int
     seed: int
     whole: bool = False
-    """Whole resized images are wanted, and no views."""
+    """Read whole resized images instead of views."""
 
     @property
     def place(self) -> int:
@@ -139,12 +139,12 @@ class Prefetcher:
 
     Args:
         source: Where the samples come from.
-        epoch: Of the random numbers.
+        epoch: Selects the random numbers.
         indices: The samples, in order.
-        first: Position of the first of them in the epoch's order.
+        first: Position of the first of them in the order of the epoch.
         batch_size: Samples a batch; the last may have fewer.
         ahead: Batches to read ahead of those taken, where memory allows.
-        held: Batches that are taken and not yet released, at the most.
+        held: The most batches that are taken and not yet released.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class Prefetcher:
         self._free = deque(range(slots))
         self._coming: deque[HostBatch] = deque()
         self._parts: dict[int, tuple[HostBatch, int, int]] = {}
-        """ReadTask id -> its batch, its first row there, and how many samples were tried there before."""
+        """ReadTask id -> its batch, its first row there, and how many samples were tried before."""
 
     def take(self, count: int) -> list[HostBatch]:
         """Wait for the next `count` batches; fewer at the end.
@@ -185,21 +185,21 @@ class Prefetcher:
         return taken
 
     def next_ready(self) -> HostBatch | None:
-        """The batch that comes next, if it is complete already."""
+        """The next batch, if it is complete."""
         self._absorb(block=False)
         return self._coming[0] if self._coming and not self._coming[0].missing else None
 
     def release(self, batches: list[HostBatch]) -> None:
-        """Let the slots of taken batches be used again."""
+        """Free the slots of taken batches."""
         self._free.extend(batch.slot for batch in batches)
 
     def close(self) -> None:
-        """Drop what was read ahead; nothing of this stream runs on."""
+        """Cancel what is being read ahead."""
         self._source.pool.call_off()
         self._coming.clear()
 
     def _fill(self) -> bool:
-        """Start reading into all free slots; whether any was left to read."""
+        """Start reading into all free slots; returns whether anything was left to read."""
         started = False
         while self._free and self._cursor < len(self._indices):
             self._start(self._free.popleft())
@@ -225,7 +225,7 @@ class Prefetcher:
         if self._source.whole:
             batch.whole = self._whole_rows(at, count)
         self._coming.append(batch)
-        # Each batch is shared out among all workers, so that the first is there soon.
+        # All workers share each batch, so that the first is complete soon.
         step = max(_SMALLEST_TASK, -(-count // max(1, self._source.pool.size)))
         for row in range(0, count, step):
             self._read(batch, row, indices[row : row + step].tolist(), attempt=0)

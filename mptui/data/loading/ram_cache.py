@@ -1,11 +1,11 @@
-"""Samples decoded once and kept in memory that all processes share: `data.cache = "ram"`.
+"""Cache of decoded samples in memory that all processes share: `data.cache = "ram"`.
 
-What is kept is what views are cut from later: where they are random, the whole resized image, else the one
-view there is. A sample is always made from what is kept of it, also the first time, so that it is the same
-bits whether it was kept by then or not, and whoever read it.
+An entry is what views are cut from: the whole resized image where views are random, otherwise the one fixed
+view. A sample is always made from its entry, the first time too, so that it has the same bits whether it was
+cached or not.
 
-The memory is a file without a name, written and read at fixed places; what was never written takes none. No
-torch here: workers import this.
+The memory is an anonymous file with entries at fixed offsets; entries that were never written take no memory.
+No torch here: workers import this.
 """
 
 import mmap
@@ -23,7 +23,7 @@ from mptui.data.transforms.crop import DRAWS, Geometry, cut_image, cut_mask, vie
 from mptui.data.transforms.resize import most_pixels, resized, resized_pixels
 
 _HEAD = struct.Struct("<QqII")
-"""Before each sample: `_WHOLE` once it is there, its label, height and width."""
+"""Head of an entry: `_WHOLE` once it is complete, label, height and width."""
 _WHOLE = 0x6D70747569  # any number that is not 0
 _PAGE = 4096
 _MAPS: dict[int, mmap.mmap] = {}
@@ -33,7 +33,7 @@ _LOOK_EVERY = 64
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """Where the samples of a split are kept, and in what form; `fd` is the same in all processes."""
+    """The cache file of a split and the form of its entries; `fd` is the same in all processes."""
 
     fd: int
     geometry: Geometry
@@ -41,12 +41,12 @@ class Shelf:
 
     @property
     def place(self) -> int:
-        """Bytes from one sample to the next."""
+        """Bytes of an entry."""
         pixels = _most_pixels(self.geometry)
         return _aligned(_HEAD.size + pixels * (5 if self.masks else 3))
 
     def find(self, index: int) -> Decoded | None:
-        """What is kept of sample `index`, if anything is; the arrays are views of the memory."""
+        """The entry of sample `index`, if there is one; the arrays are views of the memory."""
         memory, at = _mapped(self.fd), index * self.place
         whole, label, height, width = _HEAD.unpack_from(memory, at)
         if whole != _WHOLE:
@@ -60,16 +60,16 @@ class Shelf:
         )
 
     def put(self, index: int, sample: Decoded) -> None:
-        """Keep what `form` made of sample `index`. The head goes last: until then nothing is there."""
+        """Write the entry of sample `index`, as `form` made it. The head is written last."""
         at, (height, width) = index * self.place, sample.image_HW3.shape[:2]
         mask = b"" if sample.mask_HW is None else np.ascontiguousarray(sample.mask_HW).tobytes()
         content = mask + np.ascontiguousarray(sample.image_HW3).tobytes()
-        with suppress(OSError):  # no room on the disk, where there is no memory without a name
+        with suppress(OSError):  # the disk is full, where the system has no anonymous memory
             if os.pwrite(self.fd, content, at + _HEAD.size) == len(content):
                 os.pwrite(self.fd, _HEAD.pack(_WHOLE, sample.label, height, width), at)
 
     def form(self, request: SampleRequest) -> Decoded:
-        """Read a sample and bring it into the form that is kept.
+        """Read a sample and bring it into the form of an entry.
 
         Raises:
             BadSampleError: It can't be used.
@@ -89,21 +89,21 @@ class Shelf:
 
 @dataclass(frozen=True, slots=True)
 class StoredRequest:
-    """A sample that is taken from the shelf, or read and put there."""
+    """A sample that is taken from the cache, or read and cached."""
 
     request: SampleRequest
     shelf: Shelf
     index: int
     keep: bool
-    """Whether to put it there."""
+    """Whether to write the entry."""
 
     @property
     def name(self) -> str:
-        """What the sample itself is called."""
+        """The name of the sample."""
         return self.request.name
 
     def read(self, side_hint: int | None = None) -> Decoded:
-        """What is kept of the sample; see `SampleRequest.read`."""
+        """The entry of the sample; see `SampleRequest.read`."""
         found = self.shelf.find(self.index)
         if found is None:
             found = self.shelf.form(self.request)
@@ -113,14 +113,15 @@ class StoredRequest:
 
 
 class StoredSplit:
-    """A split that is read once, as far as memory goes.
+    """A split whose samples are decoded once, as far as memory allows.
 
     Args:
         split: The samples.
-        geometry: What the network sees of one.
-        masks: Whether they have masks.
-        room: Bytes that are free to be taken; asked again and again, as others take memory too.
-        on_full: Told once, when no more can be kept, of the samples that are and of all.
+        geometry: How views are cut.
+        masks: Whether samples have masks.
+        room: Called with the bytes in use, returns those that are left; called repeatedly, as other programs
+            take memory too.
+        on_full: Called once, when the cache is full, with the samples in it and all samples.
     """
 
     def __init__(
@@ -152,14 +153,14 @@ class StoredSplit:
         return StoredRequest(self._split.request(index), self.shelf, index, bool(self._asked[index]))
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         if not self._closed:
             self._closed = True
             _MAPS.pop(self.shelf.fd, None)  # the next file may have the same descriptor
             os.close(self.shelf.fd)
 
     def _look(self) -> None:
-        """Whether the next few samples may still be kept."""
+        """Check whether the next few samples fit."""
         taken = os.fstat(self.shelf.fd).st_blocks * 512
         few = _LOOK_EVERY * self.shelf.place
         if self._room(taken) < few:
@@ -168,10 +169,10 @@ class StoredSplit:
 
 
 def stored_bytes(geometry: Geometry, masks: bool, count: int, sides_N2: Sides | None) -> int:
-    """Bytes that a whole split takes.
+    """Bytes that the entries of a whole split take.
 
     Args:
-        geometry: What the network sees of a sample.
+        geometry: How views are cut.
         masks: Whether the samples have masks.
         count: How many samples there are.
         sides_N2: The shorter and the longer side of each in pixels; None: unknown, the largest are assumed.
@@ -184,7 +185,7 @@ def stored_bytes(geometry: Geometry, masks: bool, count: int, sides_N2: Sides | 
 
 
 def _mapped(fd: int) -> mmap.mmap:
-    """The whole file as memory, mapped once in a process."""
+    """The whole file, mapped into memory once in a process."""
     if fd not in _MAPS:
         _MAPS[fd] = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
     return _MAPS[fd]
@@ -195,6 +196,6 @@ def _most_pixels(geometry: Geometry) -> int:
 
 
 def _aligned(size: int) -> int:
-    """Up to whole pages, since memory is taken by pages; what is small is packed."""
+    """Round up to whole pages, since memory is allocated by pages; small entries are packed."""
     to = _PAGE if size > _PAGE else 64
     return -(-size // to) * to

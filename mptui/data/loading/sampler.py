@@ -1,4 +1,4 @@
-"""The order of the samples in an epoch, which of them it uses, and the windows they are in."""
+"""The order of the samples in an epoch, which of them are used, and their windows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ from mptui.data.loading.lengths import samples_used
 
 @dataclass(frozen=True, slots=True)
 class EpochOrder:
-    """How a split is gone through.
+    """The order in which a split is used.
 
     Attributes:
         count: Samples of the split.
         batch_size: Samples a batch.
-        train: In an order by seed and epoch; else in the split's own. A last batch of one sample is left out
-            then, since BatchNorm can't be trained on it.
+        train: Shuffle by seed and epoch; otherwise keep the order of the split. A last batch of one sample is
+            left out of training, since BatchNorm can't be trained on it.
         drop_last: Leave a short last batch out, unless it is the only one.
-        seed: Of the order.
+        seed: Seed of the order.
     """
 
     count: int
@@ -31,13 +31,13 @@ class EpochOrder:
     seed: int
 
     def of(self, epoch: int) -> npt.NDArray[np.int64]:
-        """The samples in the order of an epoch, those left out with them."""
+        """The samples in the order of an epoch, with those that are left out."""
         if not self.train:
             return np.arange(self.count)
         return generator(RandomStream.ORDER, self.seed, epoch).permutation(self.count)
 
     def end(self, start: int) -> int:
-        """Position after the last sample used, in an epoch gone through from `start`."""
+        """Position after the last sample used, in an epoch that starts at `start`."""
         drop_last = self.drop_last and self.count > self.batch_size
         ahead = self.count - start
         return start + samples_used(ahead, self.batch_size, train=self.train, drop_last=drop_last)

@@ -1,7 +1,7 @@
-"""Memory that workers write and the trainer reads: a file without a name, gone with its last process.
+"""Shared memory that workers write and the trainer reads: an anonymous file, freed with its last process.
 
-Not in /dev/shm, which containers keep small and a killed process leaves full. Workers write with `pwrite`
-through the descriptor they inherit, so the file may grow without a word to them.
+It is not in /dev/shm, which is small in containers and keeps the files of a killed process. Workers write
+with `pwrite` through the inherited descriptor, so the file may grow without telling them.
 """
 
 import errno
@@ -18,14 +18,14 @@ from mptui.errors import DiskError
 
 
 class Arena:
-    """A growing file without a name, mapped into this process."""
+    """A growing anonymous file, mapped into this process."""
 
     def __init__(self) -> None:
         self.fd = anonymous_file()
         self._map: mmap.mmap | None = None
 
     def reserve(self, size: int) -> None:
-        """Have at least `size` bytes; earlier views stay valid. Untouched bytes take no memory.
+        """Grow to at least `size` bytes; earlier views stay valid. Untouched bytes take no memory.
 
         Raises:
             DiskError: Files may not be as large.
@@ -39,7 +39,7 @@ class Arena:
         return self._view(np.dtype(np.uint8), at, (count, side, side, 3))
 
     def places(self, at: int, count: int, room: int) -> npt.NDArray[np.uint8]:
-        """View `count` places of `room` bytes that begin at byte `at`."""
+        """View `count` slots of `room` bytes that begin at byte `at`."""
         return self._view(np.dtype(np.uint8), at, (count, room))
 
     def masks(self, at: int, count: int, side: int) -> Mask:
@@ -56,17 +56,17 @@ class Arena:
         return np.frombuffer(self._map, np.uint8)
 
     def close(self) -> None:
-        """Give the descriptor back; the mapping goes with its last view."""
+        """Close the descriptor; the mapping lives as long as its last view."""
         if self.fd >= 0:
             os.close(self.fd)
         self.fd, self._map = -1, None
 
 
 def write_at(fd: int, array: npt.NDArray[Any], at: int) -> None:
-    """Write the bytes of an array at a place of a file.
+    """Write the bytes of an array at an offset of a file.
 
     Raises:
-        OSError: There is no room for all of them.
+        OSError: There is not enough room.
     """
     if os.pwrite(fd, array.data, at) < array.nbytes:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -91,7 +91,7 @@ def extend(fd: int, size: int) -> None:
 
 
 def anonymous_file() -> int:
-    """Open a file without a name, in memory where the system has such files."""
+    """Open an anonymous file, in memory where the system has such files."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("mptui-data")
     with tempfile.TemporaryFile() as file:

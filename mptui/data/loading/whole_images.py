@@ -1,4 +1,4 @@
-"""A training split decoded once and kept on the device as whole images; random views are cut there.
+"""Device cache of a training split: whole images, decoded once; random views are cut on the device.
 
 Each image is kept as uint8 at its own size, resized as everywhere (`mptui.data.transforms.resize`), one after
 the other in one flat tensor. The view of a sample is the same box as where a worker cuts it. On a CPU it is
@@ -37,7 +37,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class WholeImages:
-    """The split on the device. Sample i of the split is at i, or its replacement is."""
+    """The split on the device. Entry i is sample i of the split, or its replacement."""
 
     pixels_P3: torch.Tensor
     """uint8, image after image, row after row."""
@@ -46,14 +46,14 @@ class WholeImages:
     labels_N: torch.Tensor
     """int64, on the device."""
     starts_N: Ints
-    """Where each image begins, on the host."""
+    """Offset of the first pixel of each image, on the host."""
     sizes_N2: Ints
     """Width and height of each."""
     indices: Ints
 
 
 def device_bytes(resize: int, masks: bool, count: int, sides_N2: Sides | None) -> int:
-    """Bytes that the whole images of a split take on the device, with their masks.
+    """Bytes that the whole images of a split and their masks take on the device.
 
     Args:
         resize: The shorter side that they are resized to.
@@ -73,10 +73,10 @@ def load_whole(
     """Decode the whole split and put it on `device`.
 
     Args:
-        source: Where it comes from; it gives whole images.
-        device: Where it goes to.
+        source: The split; it gives whole images.
+        device: Where it is kept.
         sides_N2: The shorter and the longer side of each file in pixels, where they are known.
-        on_progress: Told of samples done and in all, now and then.
+        on_progress: Called with (done, total) of samples now and then.
 
     Raises:
         DataError: Too many samples are bad.
@@ -119,7 +119,7 @@ def load_whole(
 
 
 class _Growing:
-    """The flat tensors, filled from the front."""
+    """Flat tensors that are filled from the front."""
 
     def __init__(self, room: int, masks: bool, device: torch.device) -> None:
         self._pixels_P3 = torch.empty((room, 3), dtype=torch.uint8, device=device)
@@ -151,7 +151,7 @@ class _Growing:
         return self._pixels_P3[: self._used], masks_P
 
     def _need(self, room: int) -> None:
-        """Have room for so many pixels, where files have become larger since they were looked at."""
+        """Grow to `room` pixels: files may have become larger since the scan."""
         if room <= len(self._pixels_P3):
             return
         more = room + room // 8
@@ -173,7 +173,7 @@ def _room(resize: int, count: int, sides_N2: Sides | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """Which part of which image each view of some samples shows; all on the host."""
+    """The part of an image that each view shows; on the host."""
 
     starts_B: Ints
     widths_B: Ints
@@ -207,8 +207,8 @@ class WholePass:
         images: The split.
         order: Its rows, in the order of the epoch.
         geometry: What the network sees of a sample.
-        seed: Of everything random.
-        epoch: The same.
+        seed: Selects the random views and colors.
+        epoch: Selects them too.
     """
 
     def __init__(self, images: WholeImages, order: Ints, geometry: Geometry, seed: int, epoch: int) -> None:
@@ -221,7 +221,7 @@ class WholePass:
         self._colour_N43 = torch.empty(0)
 
     def valid(self, first: int, last: int) -> int:
-        """How many valid items the views there have: no pixel of a mask is ignored."""
+        """Number of valid items of those views: no pixel of a mask is ignored."""
         return (last - first) * (1 if self.images.masks_P is None else self._geometry.side**2)
 
     def gather(self, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

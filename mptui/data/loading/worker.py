@@ -1,4 +1,4 @@
-"""What a worker process does: read samples, cut views, write them where the trainer reads them.
+"""The worker process: reads samples, cuts views and writes them to shared memory.
 
 Imports neither torch nor the rest of the program, so that a worker starts in a fraction of a second and takes
 few megabytes. The same `perform` serves a run without workers.
@@ -30,7 +30,7 @@ from mptui.data.transforms.resize import resized
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """Some samples to read, and where to write them."""
+    """Samples to read, and where to write them."""
 
     id: int
     requests: tuple[SampleRequest, ...]
@@ -49,7 +49,7 @@ class ReadTask:
 
 @dataclass(frozen=True, slots=True)
 class ReadFailure:
-    """A sample of a task, by its row, that can't be used."""
+    """A sample of a task that can't be used, by its row."""
 
     row: int
     name: str
@@ -58,21 +58,21 @@ class ReadFailure:
 
 @dataclass(slots=True)
 class Answer:
-    """What became of a task: one label and one count of valid items a sample, 0 where it failed."""
+    """The result of a task: one label and one count of valid items a sample, 0 where it failed."""
 
     labels: list[int] = field(default_factory=list)
     valid: list[int] = field(default_factory=list)
     failures: list[ReadFailure] = field(default_factory=list)
     sizes: list[tuple[int, int]] = field(default_factory=list)
-    """Of whole images: width and height of each."""
+    """Width and height of each, for whole images."""
     seconds: float = 0.0
-    """What the reading took."""
+    """How long the reading took."""
     error: str | None = None
-    """The traceback of a fault in the program, which no other sample can make good."""
+    """The traceback of an unexpected exception."""
 
 
 def perform(task: ReadTask, fd: int, called_off: Callable[[], bool]) -> Answer:
-    """Read the samples of `task` and write them into the arena's file `fd`; ends early once `called_off`."""
+    """Read the samples of `task` and write them to the file `fd` of the arena, until `called_off`."""
     answer, started = Answer(), time.perf_counter()
     draws_BD = uniforms(RandomStream.GEOMETRY, task.seed, task.epoch, np.array(task.indices), DRAWS)
     for row, request in enumerate(task.requests):
@@ -99,7 +99,7 @@ def perform(task: ReadTask, fd: int, called_off: Callable[[], bool]) -> Answer:
 def _place(
     task: ReadTask, row: int, request: SampleRequest, draws_1D: npt.NDArray[np.float64], fd: int
 ) -> tuple[int, int]:
-    """Read one sample into its place; returns its label and how many of its items are valid."""
+    """Read one sample and write its view; returns the label and the number of valid items."""
     geometry = task.geometry
     sample = resized(request.read(geometry.resize), geometry.resize)
     height, width = sample.image_HW3.shape[:2]
@@ -112,7 +112,7 @@ def _place(
 def _place_whole(
     task: ReadTask, row: int, request: SampleRequest, fd: int
 ) -> tuple[int, int, tuple[int, int]]:
-    """Read one sample and write all of it into its place; returns also its width and height."""
+    """Read one sample and write all of it; returns also its width and height."""
     sample = resized(request.read(task.geometry.resize), task.geometry.resize)
     height, width = sample.image_HW3.shape[:2]
     write_at(fd, np.ascontiguousarray(sample.image_HW3), task.pixels_at + row * task.whole_bytes)
@@ -139,7 +139,7 @@ def _place_target(
     flips: Flips,
     fd: int,
 ) -> tuple[int, int]:
-    """Check the label of a sample, or put the view of its mask into its place."""
+    """Check the label of a sample, or write the view of its mask."""
     if task.masks_at is None:
         _check_class(request, sample.label, "label", task.classes)
         return sample.label, 1
@@ -149,23 +149,23 @@ def _place_target(
 
 
 def _place_mask(task: ReadTask, request: SampleRequest, mask_HW: Mask, at: int, fd: int) -> int:
-    """Write a mask; returns how many of its pixels are valid."""
+    """Write a mask; returns the number of its valid pixels."""
     _check_class(request, int(mask_HW.max()), "mask value", task.classes)
     write_at(fd, np.ascontiguousarray(mask_HW), at)
     return int(np.count_nonzero(mask_HW != IGNORE))
 
 
 def _check_class(request: SampleRequest, value: int, what: str, classes: int) -> None:
-    """Refuse a class that the network has no output for: on a GPU it would end the process."""
+    """Refuse a class that the network has no output for: on a GPU the loss would end the process."""
     if value >= classes:
         raise BadSampleError(request.name, f"{what} {value}, but there are {classes} classes")
 
 
 class _Inbox:
-    """The messages of the trainer, taken in as they come, so that its sends never wait for a decode.
+    """Receives the messages of the trainer in a thread, so that a send never waits for a decode.
 
-    A message is a pickled `ReadTask`; an empty one calls off all tasks sent before it. The end of the
-    messages is the end of the trainer, and of this process, in the middle of whatever it does.
+    A message is a pickled `ReadTask`; an empty one cancels all tasks sent before it. When the pipe closes the
+    trainer has ended, and this process exits at once.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -196,8 +196,8 @@ class _Inbox:
 
 
 def main() -> None:
-    """Serve the trainer that started this process: `argv` holds the descriptors of the pipe and the arena."""
-    # A stop is the trainer's business: it finishes its step first, and needs its data for that.
+    """Serve the trainer that started this process; `argv` holds the descriptors of the pipe and the arena."""
+    # The trainer handles a stop: it finishes its step first, and needs data for that.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     connection, fd = Connection(int(sys.argv[1])), int(sys.argv[2])

@@ -1,4 +1,4 @@
-"""Worker processes: started, given work, replaced when they die.
+"""A pool of worker processes: starts them, gives them tasks, replaces those that die.
 
 Workers are fresh interpreters: never forks of the trainer, whose threads and CUDA context don't survive one,
 and never children of `multiprocessing`, which would import the trainer's main module and torch with it. The
@@ -73,18 +73,18 @@ class Pool:
 
     @property
     def reading(self) -> list[str]:
-        """The first sample of the task that each process is at."""
+        """The first sample of the task that each process is working on."""
         oldest = [next(iter(worker.tasks.copy()), None) for worker in self._workers.copy()]
         return [task.requests[0].name for task in oldest if task is not None]
 
     def note_read(self, samples: int, seconds: float) -> None:
-        """A process has read `samples` in `seconds`."""
+        """Record that a process has read `samples` in `seconds`."""
         self._read = self._read * _FADING + samples
         self._read_s = self._read_s * _FADING + seconds
 
     @property
-    def alone(self) -> float | None:
-        """Samples a second that the processes read while nothing holds them up; None before they have."""
+    def unthrottled_rate(self) -> float | None:
+        """Samples a second that the processes read when nothing blocks them; None before the first."""
         return self._read / self._read_s * max(1, self.size) if self._read_s else None
 
     def next_id(self) -> int:
@@ -93,7 +93,7 @@ class Pool:
         return self._last_id
 
     def submit(self, task: ReadTask) -> None:
-        """Hand `task` to the worker with the least to do."""
+        """Give `task` to the worker with the fewest samples left."""
         if self.size == 0:
             self._inline.append(task)
             return
@@ -102,14 +102,14 @@ class Pool:
         min(self._workers, key=lambda worker: worker.load).send(task)
 
     def collect(self, *, block: bool) -> list[tuple[ReadTask, Answer]]:
-        """Take in the answers that are there.
+        """Collect the answers that have arrived.
 
         Args:
-            block: Wait for something to happen; the list may still be empty, when what happened is a death.
+            block: Wait for an answer; the list may still be empty, when a worker died instead.
 
         Raises:
             DataError: A task has killed its worker several times.
-            RuntimeError: A worker met a fault in the program.
+            RuntimeError: A worker raised an unexpected exception.
         """
         if block:
             self._check_stop()
@@ -133,16 +133,16 @@ class Pool:
         return wanted
 
     def _ready(self, block: bool) -> set[object]:
-        """The connections on which something has come; with `block`, once there is one."""
+        """The connections with something to read; with `block`, waits until there is one."""
         connections = [worker.connection for worker in self._workers]
         while not (ready := wait(connections, timeout=_LOOK_S if block else 0)) and block:
             self._check_stop()
         return set(ready)
 
     def call_off(self) -> None:
-        """Drop all tasks; when this returns, no worker writes to the arena any more.
+        """Cancel all tasks; when this returns, no worker writes to the arena any more.
 
-        A worker that does not come back from a read is ended, and another started with the next task.
+        A worker that hangs in a read is ended, and another is started with the next task.
         """
         self._inline.clear()
         self._called_off = self._last_id
@@ -157,7 +157,7 @@ class Pool:
             self._workers.remove(worker)
 
     def close(self) -> None:
-        """End the processes and give the arena back; the pool is of no use afterwards."""
+        """End the processes and free the arena. The pool can't be used afterwards."""
         for worker in self._workers:
             worker.end()
         self._workers.clear()
@@ -165,7 +165,7 @@ class Pool:
         self.arena.close()
 
     def _replaced(self, dead: "_Worker") -> "_Worker":
-        """Start another worker with what `dead` left undone."""
+        """Start another worker with the unfinished tasks of `dead`."""
         status = dead.end()
         left = [task for task in dead.tasks if task.id > self._called_off]
         if left:
@@ -176,7 +176,7 @@ class Pool:
         return worker
 
     def _blame(self, task: ReadTask, status: int) -> None:
-        """Count a death against the task that was being done, and give up on one that always kills."""
+        """Count a death for the task in progress, and fail for a task that keeps killing its worker."""
         self._deaths[task.id] += 1
         if self._deaths[task.id] < _DEATHS_BY_ONE_TASK:
             return

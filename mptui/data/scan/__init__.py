@@ -1,1 +1,1 @@
-"""Looks at every file of a set before the first epoch, and caches what it finds."""
+"""Checks every file of a set before the first epoch, and caches the result."""

@@ -1,7 +1,7 @@
-"""Try to read samples, in a process of its own: what the scan's child processes run.
+"""Checks that samples can be read: the code of the child processes of the scan.
 
-Decoders are C code. Some write to the terminal past Python, and a hostile file may bring one down; neither
-reaches the program from here. Imports no torch: a child starts in a fraction of a second.
+Decoders are C code: some write to the terminal past Python, and a hostile file may crash one. A child process
+isolates both. Imports no torch: a child starts in a fraction of a second.
 """
 
 import json
@@ -27,7 +27,7 @@ _END_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class SampleCheck:
-    """What a look at a sample told: which file can't be used and why, or its sides in pixels."""
+    """The check of a sample: which file can't be used and why, or its sides in pixels."""
 
     path: str = ""
     reason: str = ""
@@ -36,7 +36,7 @@ class SampleCheck:
     longer: int = 0
     mask: MaskSurvey | None = None
     finite: bool = True
-    """False: some pixels are NaN or infinite; the sample can be used all the same."""
+    """False: some pixels are NaN or infinite; the sample is still usable."""
 
     def to_json(self) -> list[Any]:
         """The fields in order, ready for JSON."""
@@ -51,13 +51,13 @@ class SampleCheck:
 
 
 def survey_from_json(values: Sequence[Any]) -> MaskSurvey:
-    """Turn the fields of a survey, as JSON has them, into one."""
+    """Make a survey from its fields in JSON."""
     kind, codes, counts, colours, lossy = values
     return MaskSurvey(kind, tuple(codes), tuple(counts), tuple(colours), bool(lossy))
 
 
 def check(sample: Sample, whole: bool) -> SampleCheck:
-    """Look whether a sample can be read.
+    """Check whether a sample can be read.
 
     Args:
         sample: The image, and its mask.

@@ -1,8 +1,8 @@
-"""Look at every file of a set before the first epoch, so that none of them ends the run hours later.
+"""Checks every file of a set before the first epoch, so that none of them ends the run hours later.
 
-Each file is decoded whole, in child processes. Above `DECODE_WHOLE` files that would take too long: then
-the headers are read, and where a file is truncated is seen from its end; pixels damaged in its middle are
-met in training, and counted there. What was found of a file is kept until the file changes.
+Each file is decoded whole, in child processes. Above `DECODE_WHOLE` files that would take too long: then only
+headers and file ends are read, which finds truncated files; damage in the middle of a file is found and
+counted during training. The result is cached until the file changes.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ _CHUNK_WHOLE = 8
 _CHUNK_HEADERS = 256
 _MOST_PROCESSES = 16
 _REMEMBER_EVERY = 100_000
-"""Files after which what was found is written down, in a scan that may take hours."""
+"""Files after which the cache is written, in a scan that may take hours."""
 
 OnProgress = Callable[[int, int], None]
 ShouldStop = Callable[[], bool]
@@ -36,24 +36,24 @@ ShouldStop = Callable[[], bool]
 
 @dataclass(slots=True)
 class ScanReport:
-    """What the scan found, sample by sample."""
+    """The result of a scan, sample by sample."""
 
     sides: Sides
     """0: the sample can't be used."""
     keys: Keys
-    """A number for each sample, which changes when its files do."""
+    """A key for each sample, which changes when its files do."""
     surveys: dict[int, MaskSurvey] = field(default_factory=dict)
-    """What each usable mask holds, by sample."""
+    """The survey of each usable mask, by sample."""
     problems: dict[int, Problem] = field(default_factory=dict)
     """The unusable samples."""
     not_finite: list[int] = field(default_factory=list)
     """Usable ones with pixels that are NaN or infinite."""
 
     def add(self, index: int, finding: SampleCheck) -> None:
-        """Note what was found of a sample.
+        """Add the check of a sample.
 
         Raises:
-            DataError: The machine is at fault that it can't be read, and not the sample.
+            DataError: It can't be read because of the machine, not the sample.
         """
         if (fault := machine_fault(finding.path, finding.reason)) is not None:
             raise fault
@@ -70,7 +70,7 @@ class ScanReport:
 def scan(
     images: Sequence[str], masks: Sequence[str] | None, on_progress: OnProgress, should_stop: ShouldStop
 ) -> ScanReport:
-    """Look at every sample that has changed since an earlier scan; of the others take what that found.
+    """Check every sample that has changed since the last scan; take the others from the cache.
 
     Args:
         images: The image files.
@@ -87,7 +87,7 @@ def scan(
     keys = file_keys(images, masks, should_stop)
     sides, surveys = recall(kept, keys, masked=masks is not None)
     report = ScanReport(sides, keys, surveys)
-    # Unusable files are never kept: a permission given, or a disk back, is seen at once.
+    # Unusable files are never cached, so that a repaired file or a mounted disk is seen at once.
     todo = np.flatnonzero(report.sides[:, 0] == 0)
     for start in range(0, len(todo), _REMEMBER_EVERY):
         try:
@@ -96,7 +96,7 @@ def scan(
             _look(report, part, done, images, masks, whole, on_progress, should_stop)
         finally:
             known = report.sides.copy()
-            known[report.not_finite] = 0  # looked at again the next time, to be named again
+            known[report.not_finite] = 0  # checked again the next time, to be named again
             remember(kept, keys, known, report.surveys)
     on_progress(len(images), len(images))
     return report
@@ -130,12 +130,12 @@ def _look(
 
 
 def _place(images: Sequence[str], masks: Sequence[str] | None, whole: bool) -> Path:
-    """Where what is found of these files is kept: by the folder that they have in common."""
+    """The cache file of these files, by the folder that they have in common."""
     common = os.path.commonpath([images[0], images[len(images) - 1]]) if len(images) else ""
     digest = hashlib.sha256(os.fsencode(f"{common}\0{masks is not None}\0{whole}")).hexdigest()
     return cache_folder() / "scans" / f"{digest[:32]}.npz"
 
 
 def processors() -> int:
-    """How many children may work at the same time."""
+    """The number of processors of this process: how many children may work at a time."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""What a scan found of files, kept until they change: a key a file, made of its path, size and time."""
+"""On-disk cache of scans, keyed by path, size and modification time of each file."""
 
 import hashlib
 import json
@@ -21,11 +21,11 @@ Keys = npt.NDArray[np.uint64]
 
 _AT_ONCE = 2048
 _THREADS = 8
-"""A file system far away answers many at the same time; one that is near loses little."""
+"""A network file system answers many requests at a time; a local one loses little."""
 
 
 def file_keys(images: Sequence[str], masks: Sequence[str] | None, should_stop: Callable[[], bool]) -> Keys:
-    """A number for each sample that changes with the path, size or time of its files; nothing is read.
+    """A key for each sample that changes with the path, size or time of its files. Reads no content.
 
     Raises:
         ScanCancelledError: `should_stop` said so.
@@ -46,7 +46,7 @@ def file_keys(images: Sequence[str], masks: Sequence[str] | None, should_stop: C
 
 
 def recall(path: Path, keys: Keys, *, masked: bool) -> tuple[Sides, dict[int, MaskSurvey]]:
-    """What was found earlier of the samples with `keys`: sides, 0 where nothing is known, and surveys."""
+    """Load the cached sides (0: not cached) and surveys of the samples with `keys`."""
     sides = np.zeros((len(keys), 2), np.uint16)
     surveys: dict[int, MaskSurvey] = {}
     kept = load_arrays(path)
@@ -67,7 +67,7 @@ def recall(path: Path, keys: Keys, *, masked: bool) -> tuple[Sides, dict[int, Ma
 
 
 def remember(path: Path, keys: Keys, sides: Sides, surveys: Mapping[int, MaskSurvey]) -> None:
-    """Keep what was found of the usable samples."""
+    """Save the sides and surveys of the usable samples."""
     usable = np.flatnonzero(sides[:, 0])
     texts = [(place, astuple(surveys[row])) for place, row in enumerate(usable.tolist()) if row in surveys]
     save_arrays(

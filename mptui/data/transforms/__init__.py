@@ -1,1 +1,1 @@
-"""Arrays to what the network sees: crops, resizing, color, noise."""
+"""Views of arrays: crops, resizing, color, noise."""

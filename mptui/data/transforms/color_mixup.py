@@ -1,4 +1,4 @@
-"""uint8 pixels to what the network sees, on the device, in as few passes over memory as can be.
+"""Color jitter, normalisation, mixup and cutmix of uint8 batches on the device, in few passes over memory.
 
 Brightness, contrast, saturation and normalisation are all linear in a pixel's RGB, so one 3x3 matrix and one
 offset a sample do them together.
@@ -26,9 +26,9 @@ _MID_GREY = float(_LUMA @ _MEAN)
 
 
 class Finish:
-    """The last step to the network: float32, normalised, in the memory format asked for.
+    """Converts uint8 batches to normalised float32 in a memory format.
 
-    Colours are normalised by ImageNet's figures, whatever `mean` and `std` are.
+    Jittered batches are normalised by the statistics of ImageNet, whatever `mean` and `std` are.
     """
 
     def __init__(

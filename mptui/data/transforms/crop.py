@@ -1,4 +1,4 @@
-"""Which part of an image the network sees, and how it is turned: the same for an image and its mask.
+"""Views: crop boxes and flips, the same for an image and its mask.
 
 A view is a box in fractions of the image and three flips, so that it fits an image, its mask, and a copy of
 either at another size. No torch here: workers import this.
@@ -17,7 +17,7 @@ from mptui.data.transforms.resample import flipped, resampled
 from mptui.registry.samples import SampleKind
 
 DRAWS = 7
-"""Random numbers that a view takes: share, ratio, two for the place, three flips."""
+"""Random numbers of a view: area, aspect ratio, two for the position, three flips."""
 
 CROP_RATIO = (3 / 4, 4 / 3)
 
@@ -29,7 +29,7 @@ Flips = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How samples become squares of `side` pixels.
+    """How square views of `side` pixels are cut from samples.
 
     An image is first resized to a shorter side of `resize` pixels (`mptui.data.transforms.resize`), in every
     cache mode and by every decoder, and views are cut from the result: so they do not depend on where images

@@ -1,8 +1,8 @@
-"""Images made noisy for a diffusion model to learn from (Ho, Jain and Abbeel 2020), on the device in float32.
+"""The forward process of a diffusion model (Ho, Jain and Abbeel 2020), on the device in float32.
 
-At timestep t an image has become sqrt(a_t) x image + sqrt(1 - a_t) x noise; `a` falls from nearly 1 to nearly
-0. Which timestep and which noise a sample gets depends on the seed, the epoch and its index alone: a batch
-cut in pieces, a step taken again and a run that goes on see the same noise, on any device up to rounding.
+At timestep t an image is sqrt(a_t) x image + sqrt(1 - a_t) x noise; `a` falls from nearly 1 to nearly
+0. The timestep and the noise of a sample depend only on the seed, the epoch and its index: micro-batches, a
+repeated step and a resumed run see the same noise, on any device up to rounding.
 
 Shapes: B samples, H and W pixels, C channels, T timesteps.
 """
@@ -39,14 +39,14 @@ def kept_shares() -> npt.NDArray[np.float64]:
 
 
 class Noiser:
-    """Makes batches of a split noisy.
+    """Adds noise to the batches of a split.
 
     Args:
-        seed: Of everything random.
-        device: Where the images are.
-        channels_last: The noise lies in memory as NHWC.
-        train: Random timesteps; else each sample always has the same one, and all together spread evenly.
-        mirror: Turn every other image over, left to right, before.
+        seed: Seed of the noise and the timesteps.
+        device: The device of the images.
+        channels_last: The noise is NHWC in memory.
+        train: Random timesteps; otherwise each sample has a fixed one, and they are spread evenly.
+        mirror: Mirror every other image left to right before.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Images to another size, fast, and as smooth as Pillow's bilinear filter makes them. No torch here.
+"""Fast resampling of images, as smooth as the bilinear filter of Pillow. No torch here.
 
 Pillow's filter is a triangle as wide as the scale s, so that what the smaller image can't hold is smoothed
 away and does not flicker. Here it is put together from what OpenCV does with vector instructions, at a third

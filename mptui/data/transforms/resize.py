@@ -1,8 +1,8 @@
-"""The size that images are brought to before views are cut from them.
+"""The resize of whole images, before views are cut from them.
 
-Every image is resized so that its shorter side has `data.resize` pixels, its proportions kept; smaller ones
-stay as they are. This comes before any cache and in every decoder, and `mptui prepare` stores its result, so
-that views do not depend on where images are kept. No torch here: workers import this.
+Every image is resized so that its shorter side has `data.resize` pixels and its proportions stay; smaller
+ones are not enlarged. This happens before any cache, and `mptui prepare` stores the result, so that views do
+not depend on where images are cached. No torch here: workers import this.
 """
 
 from math import sqrt

@@ -23,7 +23,7 @@ class SpeedAdvice(Hook):
         self._aligned = aligned_share(context.model)
         self._advised_on_plateau = False
         context.reporter.layers = computing_layers(context.model)
-        context.reporter.reading = lambda: context.job.train_loader.alone
+        context.reporter.reading = lambda: context.job.train_loader.unthrottled_rate
 
     def report_due(self) -> None:
         """Advise where something new holds the run back."""
