@@ -6,6 +6,8 @@ import pytest
 
 from tests.program import run_to_end
 
+pytestmark = pytest.mark.slow
+
 TINY = {
     "MPTUI_DATA_SAMPLES": "16",
     "MPTUI_DATA_IMAGE_SIZE": "32",

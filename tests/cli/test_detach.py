@@ -16,6 +16,8 @@ from mptui.runs.store.lock import owner_of
 from tests.cli.test_run import TINY
 from tests.program import DEADLINE_S, Program, run_to_end
 
+pytestmark = pytest.mark.slow
+
 SMALL = {
     **TINY,
     "MPTUI_MODEL_NAME": "unet",

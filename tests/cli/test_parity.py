@@ -17,6 +17,8 @@ from mptui.runs.store.directory import write_json
 from mptui.runs.store.lock import owner_of
 from tests.program import DEADLINE_S, Program, run_to_end
 
+pytestmark = pytest.mark.slow
+
 TINY = {
     "MPTUI_DATA_SAMPLES": "16",
     "MPTUI_DATA_IMAGE_SIZE": "16",

@@ -13,6 +13,8 @@ from mptui.errors import DataError
 from tests.data.images import class_folders, photo
 from tests.program import run_to_end
 
+pytestmark = pytest.mark.slow
+
 # The command in a process of its own, with small shards, and `{fault}` set up beforehand.
 _CALL = """
 import os, resource, signal, sys
@@ -127,7 +129,7 @@ def test_a_full_disk_is_told_and_gone_on_from(prepare, data, tmp_path):
     assert ended.returncode == 7
     assert "cannot write" in ended.stderr
     assert "bytes are free" in ended.stderr
-    assert "continues from here" in ended.stderr
+    assert "repeat the command to continue" in ended.stderr
     assert prepare(data, "--image-size", 32, "--out", "out").returncode == 0
     short = "convert.shutil.disk_usage = lambda path: os.sys.modules['types'].SimpleNamespace(free=5000)"
     ended = prepare(data, "--image-size", 32, "--out", "other", fault=short)

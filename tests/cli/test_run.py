@@ -13,6 +13,8 @@ from PIL import Image
 from tests.data.images import class_folders
 from tests.program import DEADLINE_S, Program, run_to_end
 
+pytestmark = pytest.mark.slow
+
 TINY = {
     "MPTUI_DATA_SAMPLES": "24",
     "MPTUI_DATA_IMAGE_SIZE": "32",

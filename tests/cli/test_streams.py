@@ -20,6 +20,8 @@ from mptui.runs.store.lock import owner_of
 from tests.cli.test_detach import ENDLESS, SMALL, look_until
 from tests.program import DEADLINE_S, server
 
+pytestmark = pytest.mark.slow
+
 MPTUI = f"{sys.executable} -m mptui"
 RUN = f"{MPTUI} run --runs-dir . --name run"
 SHORT = {**SMALL, "MPTUI_TRAINING_MAX_STEPS": "2"}

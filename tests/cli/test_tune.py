@@ -13,6 +13,8 @@ from mptui.errors import ConfigError, MemoryExhaustedError
 from mptui.lab.bench.measure import MeasureError, Measurer, ShortRunResult, StoppedError
 from tests.program import Program
 
+pytestmark = pytest.mark.slow
+
 DEADLINE_S = 300
 FLAGS = ["--model", "unet", "--data", "shapes", "--batch-size", "2", "--device", "cpu"]
 SETS = ["model.width=4", "model.depth=1", "data.image_size=16", "data.samples=8", "speed.compile=off"]

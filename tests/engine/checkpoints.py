@@ -27,3 +27,7 @@ def bits(snapshot):
 def same(one, other):
     assert one.step == other.step
     assert bits(one) == bits(other)
+
+
+def names_of(path):
+    return sorted(p.name for p in path.iterdir())

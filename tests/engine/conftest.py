@@ -3,6 +3,9 @@
 import pytest
 import torch
 
+from mptui.engine.checkpoint.files import write_checkpoint
+from tests.engine.checkpoints import snapshot
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread():
@@ -25,3 +28,9 @@ def with_compiler(tmp_path, monkeypatch):
 def own_cache(tmp_path, monkeypatch):
     """What compiling cost in another test is not known."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def two(tmp_path):
+    """An older and a newer checkpoint."""
+    return [write_checkpoint(tmp_path, snapshot(step)) for step in (1, 2)]

@@ -13,6 +13,8 @@ from mptui.lab.bench.bench import NO_TIME, AblationRun
 from mptui.lab.bench.measure import Effort, MeasureError, ShortRunResult
 from mptui.runs.planning.plan import Request
 
+pytestmark = pytest.mark.slow
+
 MIXING = RunConfig.model_validate({"data": {"mixup_alpha": 0.2, "cutmix_alpha": 1.0}})
 
 

@@ -17,6 +17,8 @@ from mptui.lab.bench.unsaved import UnsavedSession
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.store.directory import create_run
 
+pytestmark = pytest.mark.slow
+
 DEADLINE_S = 300
 SMALL = {
     "model.name": ("test", "unet"),
