@@ -93,14 +93,14 @@ def test_a_command_is_one_line_that_grows():
     view = RunView()
     for state, step in (("asked", 90), ("taken", 100), ("done", 100)):
         view.handle(CommandAnswered(step=step, command="checkpoint", state=state))
-    assert [line.text for line in view.log] == ["checkpoint asked … taken at step 100 done"]
+    assert [line.text for line in view.log] == ["checkpoint requested … accepted at step 100 done"]
 
 
 def test_a_refused_command_says_why():
     view = RunView()
     view.handle(CommandAnswered(command="preset", state="asked", detail="fast"))
     view.handle(CommandAnswered(command="preset", state="refused", detail="another model"))
-    assert view.log[-1].text == "preset fast asked … refused (another model)"
+    assert view.log[-1].text == "preset fast requested … refused (another model)"
     assert view.log[-1].tone == "warn"
 
 

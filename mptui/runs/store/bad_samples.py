@@ -1,4 +1,4 @@
-"""bad_samples.json: the files that a run goes on without, and why."""
+"""bad_samples.json: the files that a run leaves out, with reasons."""
 
 import contextlib
 import json
@@ -17,11 +17,11 @@ VERSION = 1
 
 
 class BadSampleList:
-    """What the scan and the training set aside, each file once; over resumes of the run, too.
+    """The files left out by scan and training, each once, also over resumes.
 
     Args:
         run: The run's directory.
-        guard: Entered around each change of the file.
+        guard: Context around each change of the file.
     """
 
     def __init__(self, run: Path, guard: Guard = contextlib.nullcontext) -> None:
@@ -31,14 +31,14 @@ class BadSampleList:
         self._written = True
 
     def add(self, problems: Iterable[Problem]) -> None:
-        """Note some files; cheap, and safe from any thread."""
+        """Add files; cheap and thread-safe."""
         with self._lock:
             fresh = {problem.path: problem.reason for problem in problems}
             self._written &= fresh.items() <= self._reasons.items()
             self._reasons |= fresh
 
     def write(self) -> None:
-        """Write the list if there is anything new; what can't be written now is tried the next time."""
+        """Write the list if it has changed; a failed write is repeated the next time."""
         with self._lock:
             if self._written:
                 return

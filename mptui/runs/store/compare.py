@@ -1,4 +1,4 @@
-"""Runs beside one another: how each stands, and of two of them the values that differ and what came of it."""
+"""Lists the summaries of runs, and compares two runs."""
 
 import os
 import time
@@ -17,7 +17,7 @@ from mptui.runs.view.view_state import EPOCHS_KEPT
 from mptui.text import clean
 
 SILENT_S = 60.0
-"""A run that lives writes an event each second; after so many without one it may hang."""
+"""Seconds without an event after which a running run is listed as silent; one per second is normal."""
 
 _FIGURES = {
     "status": ("status",),
@@ -40,9 +40,9 @@ _FIGURES = {
 
 
 def summaries(folder: Path, on_error: Callable[[OSError], None] = lambda _: None) -> list[dict[str, Any]]:
-    """The summary of each run, the last one started at the end.
+    """Return the summary of each run, in the order of their start.
 
-    `silent_s` is there where a run that is running has long said nothing.
+    `silent_s` is set for a running run without recent events.
 
     Args:
         folder: The folder of all runs.
@@ -58,10 +58,10 @@ def summaries(folder: Path, on_error: Callable[[OSError], None] = lambda _: None
 
 
 def compare(first: Path, second: Path) -> dict[str, Any]:
-    """Put two runs beside each other: each entry is a list of two.
+    """Compare two runs; each entry is a list of two values.
 
-    `settings` has the values of run.toml that differ, None where one run has none; `figures` what
-    summary.json says of either; `curves` the losses and metrics of each epoch, by name.
+    `settings`: differing values of run.toml, None if one run has none; `figures`: values of summary.json;
+    `curves`: losses and metrics by epoch, by name.
 
     Raises:
         RunDirectoryError: The configuration of one can't be read, or it is of a later version.
@@ -91,7 +91,7 @@ def _silence(run: Path) -> float:
 
 
 def _settings(run: Path) -> dict[str, Any]:
-    """run.toml as table.key -> value."""
+    """Return run.toml as table.key -> value."""
     try:
         document = tomli.loads(read_regular(run / CONFIG, LARGEST).decode())
         for name in ("version", "description"):
@@ -111,7 +111,7 @@ def _flat(prefix: str, table: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _figures(summary: dict[str, Any]) -> dict[str, Any]:
-    """What the summary says: the final loss and metrics, then the rest."""
+    """Return the values of the summary: final loss and metrics, then the others."""
     final = summary.get("final")
     figures = (
         {f"final_{clean(name)}": value for name, value in final.items()} if isinstance(final, dict) else {}
@@ -125,7 +125,7 @@ def _figures(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def _curves(run: Path) -> dict[str, list[float]]:
-    """The losses and metrics by epoch; of a run of very many epochs, means of neighbours."""
+    """Return losses and metrics by epoch; for very many epochs, means of neighbouring ones."""
     try:
         by_epoch = read_run(run).by_epoch
     except OSError:

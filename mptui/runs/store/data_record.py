@@ -1,6 +1,6 @@
-"""data.json: what the set of a run consisted of when it was last trained on.
+"""data.json: a fingerprint of the data set of a run when it was last trained.
 
-A resume compares it with the set as it is then, and says what has changed.
+A resume compares it with the current data and reports changes.
 """
 
 from collections.abc import Callable
@@ -16,12 +16,12 @@ NAME = "data.json"
 
 
 def note_data(run: Path, dataset: Dataset, warn: Callable[[str, str], None]) -> None:
-    """Keep what the set consists of, and warn where that is not what was kept before.
+    """Save the fingerprint of the data set, and warn if it differs from the saved one.
 
     Args:
-        run: The run's directory; one without the file is of an older version, or new.
-        dataset: The set, opened.
-        warn: Called with the code and the text of a warning.
+        run: The run directory; without the file, the run is new or of an older version.
+        dataset: The opened data set.
+        warn: Called with code and text of a warning.
 
     Raises:
         DiskError: The file can't be written.
@@ -35,7 +35,7 @@ def note_data(run: Path, dataset: Dataset, warn: Callable[[str, str], None]) -> 
 
 
 def _read(path: Path) -> Fingerprint | None:
-    """What was kept; None where nothing was, or it can't be read."""
+    """Return the saved fingerprint; None if it is missing or unreadable."""
     document = directory.read_json(path)
     values: dict[str, Any] = {name: document.get(name) for name in Fingerprint.__dataclass_fields__}
     kinds = {

@@ -1,4 +1,4 @@
-"""A run's directory: its name, and its files.
+"""The run directory: its name and its files.
 
 runs/20261120-101500-fast-resnet50/
   run.toml  environment.json  data.json  events.jsonl  index.json  summary.json  lock.json  checkpoints/
@@ -27,19 +27,19 @@ from mptui.runs.store.lock import Claim, is_held
 from mptui.text import clean
 
 VERSION = 1
-"""Of `summary.json`, `environment.json` and `choices.json`; run.toml and the journal tell their own."""
+"""Version of `summary.json`, `environment.json` and `choices.json`; run.toml and journal have their own."""
 
 SUMMARY = "summary.json"
 CONFIG = "run.toml"
 CHOICES = "choices.json"
-"""What the run left to its card, and how that was decided."""
+"""The values chosen for `auto` settings, with reasons."""
 ENVIRONMENT = "environment.json"
 CHECKPOINTS = "checkpoints"
 LARGEST = 64 << 20
-"""A larger file is none of a run's, but for its journal."""
+"""Largest size of a file of a run, except for its journal."""
 _SUFFIXES = frozenset({".json", ".jsonl", ".toml", ".txt", ".log"})
 CRASHED = "crashed"
-"""The status of a run that nobody trains, though it never said how it ended."""
+"""Status of a run that no process trains and that has no recorded end."""
 
 _TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("run", "directory", "status", "profile"), str),
@@ -62,10 +62,10 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}")
 
 
 def create_run(folder: Path, profile: str, model: str, name: str | None) -> Path:
-    """Make the directory of a new run, for its owner alone.
+    """Create the directory of a new run, accessible only for its owner.
 
     Raises:
-        ConfigError: `name` can't name a folder, or is taken.
+        ConfigError: `name` is not a valid name, or is in use.
         DiskError: The folder can't be written.
     """
     chosen = name or time.strftime("%Y%m%d-%H%M%S-") + re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{profile}-{model}")
@@ -92,10 +92,10 @@ def create_run(folder: Path, profile: str, model: str, name: str | None) -> Path
 
 
 def check_name(name: str) -> None:
-    """Refuse what can't name a run: it stays a folder inside that of the runs.
+    """Check that a name is valid and stays inside the folder of the runs.
 
     Raises:
-        ConfigError: It can't.
+        ConfigError: It is invalid.
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(
@@ -111,10 +111,10 @@ def _not_made(path: Path, error: OSError) -> DiskError:
 
 
 def find_run(folder: Path, run: str) -> Path:
-    """The directory of a run given by its path, its name, or an unambiguous start of its name.
+    """Find the directory of a run by its path, its name, or an unambiguous start of its name.
 
     Raises:
-        RunDirectoryError: There is none, or more than one.
+        RunDirectoryError: No run or several runs match.
     """
     direct = Path(run)
     for path in (direct, folder / run) if os.sep not in run else (direct,):
@@ -130,11 +130,11 @@ def find_run(folder: Path, run: str) -> Path:
 
 
 def list_runs(folder: Path, on_error: Callable[[OSError], None] = lambda _: None) -> list[Path]:
-    """The directories of all runs in `folder`, by name.
+    """Return the directories of all runs in `folder`, by name.
 
     Args:
-        folder: The folder of all runs; one that is missing has no runs.
-        on_error: Called for each folder that can't be read; the others are listed all the same.
+        folder: The folder of all runs, which may be missing.
+        on_error: Called for each unreadable folder; the others are listed.
     """
     found = []
     try:
@@ -154,11 +154,11 @@ def list_runs(folder: Path, on_error: Callable[[OSError], None] = lambda _: None
 
 
 def started_of(run: Path, summary: dict[str, Any]) -> float:
-    """When the run was last started or resumed, in seconds since the epoch.
+    """Return when the run was last started or resumed, in seconds since the epoch.
 
     Args:
-        run: Its directory, whose own time counts where the summary says nothing.
-        summary: As `read_summary` returns it.
+        run: The run directory, whose time is used if the summary has none.
+        summary: The summary from `read_summary`.
     """
     started = summary.get("started")
     if isinstance(started, int | float) and math.isfinite(started):
@@ -170,16 +170,16 @@ def started_of(run: Path, summary: dict[str, Any]) -> float:
 
 
 def write_text(path: Path, text: str, guard: Guard = contextlib.nullcontext) -> None:
-    """Replace a file whole, for its owner alone: readers see the old or the new.
+    """Replace a file atomically, accessible only for its owner.
 
     Args:
         path: The file.
-        text: What will be in it.
-        guard: Entered around the change.
+        text: The new content.
+        guard: Context around the change.
 
     Raises:
-        DiskError: The disk is full or not writable; the old file is untouched.
-        RunDirectoryError: From `guard`: the run is another process's; the old file is untouched.
+        DiskError: The disk is full or not writable; the old file is unchanged.
+        RunDirectoryError: From `guard`: another process owns the run; the old file is unchanged.
     """
     try:
         replace_file(path, text.encode(errors="backslashreplace"), guard)
@@ -190,17 +190,17 @@ def write_text(path: Path, text: str, guard: Guard = contextlib.nullcontext) -> 
 
 
 def write_json(path: Path, document: dict[str, Any], guard: Guard = contextlib.nullcontext) -> None:
-    """Replace a JSON file whole, as `write_text` does."""
+    """Replace a JSON file atomically, as `write_text` does."""
     write_text(path, json_text(document), guard)
 
 
 def json_text(document: dict[str, Any]) -> str:
-    """The text of a JSON file."""
+    """Return the text of a JSON file."""
     return json.dumps(finite_json(document), indent=2, allow_nan=False) + "\n"
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file of a run; empty where there is none that can be read."""
+    """Read a JSON file of a run; empty if it is missing or unreadable."""
     try:
         document = json.loads(read_regular(path, LARGEST))
     except (OSError, ValueError, RecursionError):
@@ -209,7 +209,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_summary(run: Path) -> dict[str, Any]:
-    """The run's summary.json, made safe to show: no value of a wrong type; empty where it can't be read."""
+    """Read summary.json with values of valid types, safe to show; empty if it is unreadable."""
     cleaned = {key: _cleaned(value) for key, value in read_json(run / SUMMARY).items()}
     known: dict[str, Any] = {k: v for k, v in cleaned.items() if isinstance(v, _TYPES.get(k, object))}
     if "best" in known and not isinstance(known["best"].get("metric"), str):
@@ -218,7 +218,7 @@ def read_summary(run: Path) -> dict[str, Any]:
 
 
 def _cleaned(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - any JSON value
-    """Make a value safe to show and to write again; None for what no run writes."""
+    """Make a value safe to show and to write again; None for values that no run writes."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, int) and value.bit_length() > _LARGEST_BITS:
@@ -233,7 +233,7 @@ def _cleaned(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - any JSON valu
 
 
 def check_version(run: Path) -> None:
-    """Refuse what a later mptui wrote, which this one might misread.
+    """Refuse a run of a later version of mptui, which this one could misread.
 
     Raises:
         RunDirectoryError: A file of the run is of a later version.
@@ -256,7 +256,7 @@ def check_version(run: Path) -> None:
 
 
 def _version(path: Path, loads: Callable[[str], object]) -> int | None:
-    """The version that a file tells; None where it tells none."""
+    """Return the version in a file; None if it has none."""
     try:
         document = loads(read_regular(path, LARGEST).decode())
     except (OSError, ValueError, RecursionError):
@@ -266,7 +266,7 @@ def _version(path: Path, loads: Callable[[str], object]) -> int | None:
 
 
 def status_of(run: Path) -> dict[str, Any]:
-    """The run's summary, told apart: `running` only while a process trains it, else `crashed`."""
+    """Read the summary with the actual status: `running` only while a process trains it, else `crashed`."""
     summary = {"run": run.name, **read_summary(run), "directory": str(run)}
     if summary.get("status") in {None, "running"}:
         summary["status"] = "running" if is_held(run) else CRASHED
@@ -274,11 +274,11 @@ def status_of(run: Path) -> dict[str, Any]:
 
 
 def claim(run: Path) -> Claim:
-    """Make this process the run's owner: of any number that ask in the same instant, one is.
+    """Make this process the owner of the run; of several concurrent calls, one succeeds.
 
     Raises:
-        RunDirectoryError: Another living process is, the run is a later mptui's, or one of its files is a
-            link or a special file.
+        RunDirectoryError: Another living process owns the run, it is of a later version, or one of its files
+            is a link or a special file.
         DiskError: The run's directory can't be written.
     """
     _check_kinds(run)
@@ -287,7 +287,7 @@ def claim(run: Path) -> Claim:
 
 
 def _check_kinds(run: Path) -> None:
-    """Refuse a run whose files are links: what is written to them would be written elsewhere.
+    """Refuse a run with links or special files, which would redirect writes.
 
     Raises:
         RunDirectoryError: One is a link, a FIFO, a device.

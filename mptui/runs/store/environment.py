@@ -1,4 +1,4 @@
-"""environment.json: with what a run was made, for whoever must repeat it."""
+"""environment.json: the software and hardware of a run, to reproduce it."""
 
 import os
 import platform
@@ -21,11 +21,11 @@ _NAMED = re.compile(
 )
 _IN_ADDRESS = re.compile(r"(\w://[^\s/:@]*:)[^\s/@]+@")
 _SHORTEST = 8
-"""A value of fewer characters is a word that may stand anywhere."""
+"""Length below which a value is too common to be treated as a secret."""
 
 
 def describe_environment(device: Device, driver: str | None) -> dict[str, Any]:
-    """Versions, device, git commit and command line; values that look like secrets are left out."""
+    """Return versions, device, git commit and command line, without values that look like secrets."""
     import torch
 
     return {
@@ -51,7 +51,7 @@ def describe_environment(device: Device, driver: str | None) -> dict[str, Any]:
 
 
 def redact(text: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Leave out secrets: what is named like one, the password of an address, values of such variables."""
+    """Remove secrets: values named like one, passwords in URLs, values of such variables."""
     for name, value in environ.items():
         if len(value) >= _SHORTEST and _SECRET_NAME.search(name):
             text = text.replace(value, "…")

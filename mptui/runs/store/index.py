@@ -1,7 +1,7 @@
-"""index.json: what the journal has come to, so that nobody has to read the whole of it.
+"""index.json: the view of a run at a position of its journal, so that readers don't need all of it.
 
-Two lines of JSON. The first says for how many bytes of the journal the second stands, with the sha256 of the
-last of them and of the second line; the second is all that a screen knows of the run by then, of constant
+Two lines of JSON. The first has the number of journal bytes that the second covers, with the sha256 of the
+last of these bytes and of the second line; the second is the view of the run at that position, of constant
 size however long the run is. Who wants to know how a run stands reads these and the rest of the journal.
 
 It can be thrown away at any time: one that is missing, damaged, of another version or of another journal
@@ -29,21 +29,21 @@ NAME = "index.json"
 VERSION = 1
 
 LARGEST = 64 << 20
-"""A larger file is no index of ours."""
+"""Largest size of an index."""
 
 CHECKED = 1 << 12
-"""Bytes of the journal, up to where the index stands for it, by which it is known again."""
+"""Last bytes of the covered journal, whose hash identifies it."""
 
 
 class Index:
     """Keeps the index of the run that this process owns.
 
-    It folds what is in the journal, not what is on its way there: so it stands for a number of bytes,
-    whatever becomes of the disk. Any of the process's threads may ask it to be renewed.
+    It handles only events that are in the journal, so it matches a number of bytes, whatever happens to the
+    disk. Any thread may call `renew`.
 
     Args:
         run: The run's directory.
-        guard: Entered around each change of the file.
+        guard: Context around each change of the file.
     """
 
     def __init__(self, run: Path, guard: Guard = contextlib.nullcontext) -> None:
@@ -53,7 +53,7 @@ class Index:
         self._position = self._written = 0
 
     def renew(self) -> None:
-        """Read the journal on, and write the index anew if there was anything; what fails is for later."""
+        """Read new events of the journal and write the index if there are any; failures are retried later."""
         with self._lock, contextlib.suppress(OSError, RunDirectoryError):
             if self._view is None:
                 self._view, self._position = read_index(self._run)
@@ -66,9 +66,9 @@ class Index:
 
 
 def read_index(run: Path) -> tuple[RunView, int]:
-    """What a run had come to when its index was written, and the byte of the journal to go on from.
+    """Return the view in the index of a run, and the position in the journal to continue from.
 
-    A new view and 0 where there is no index that can be used.
+    A new view and 0 if there is no usable index.
     """
     try:
         header, body = _lines(run)
@@ -85,10 +85,10 @@ def read_index(run: Path) -> tuple[RunView, int]:
 
 
 def read_run(run: Path) -> RunView:
-    """What a run has come to by now: its index, and what the journal says beyond it.
+    """Return the current view of a run, from its index and the rest of the journal.
 
     Raises:
-        OSError: There is no journal that can be read.
+        OSError: There is no readable journal.
     """
     view, position = read_index(run)
     for _ in _fold_on(run, view, position):
@@ -97,7 +97,7 @@ def read_run(run: Path) -> RunView:
 
 
 def _fold_on(run: Path, view: RunView, position: int) -> Iterator[int]:
-    """Fold what the journal says from byte `position` on, some at a time; yields the position after it.
+    """Handle the events of the journal from byte `position`, some at a time; yield the position after them.
 
     Raises:
         OSError: The journal can't be read.
@@ -109,10 +109,10 @@ def _fold_on(run: Path, view: RunView, position: int) -> Iterator[int]:
 
 
 def _lines(run: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Header and body of the index.
+    """Read header and body of the index.
 
     Raises:
-        OSError: There is none.
+        OSError: It is missing.
         ValueError: It is damaged.
     """
     first, _, second = read_regular(run / NAME, LARGEST).partition(b"\n")
@@ -134,11 +134,11 @@ def _write(run: Path, view: RunView, position: int, guard: Guard) -> None:
 
 
 def _check(run: Path, position: int) -> str:
-    """The sha256 of the bytes of the journal before `position`.
+    """Return the sha256 of the last journal bytes before `position`.
 
     Raises:
         OSError: The journal can't be read.
-        ValueError: It has not so many bytes.
+        ValueError: It is shorter.
     """
     size = min(position, CHECKED)
     file = open_regular(run / journal.NAME)

@@ -1,12 +1,12 @@
-"""events.jsonl: what happened, one event a line, append only.
+"""events.jsonl: the events of a run, one per line, append-only.
 
-Each event is one `write()` of one line. A process that dies in the middle of one leaves a torn last line:
-readers take it for the end of the file, and the next writer removes it.
+Each event is one `write()` of one line. A process that dies during a write leaves a torn last line: readers
+treat it as the end of the file, and the next writer removes it.
 
-While the disk is full or gone, events wait in memory, and are written in order once it is back.
+While the disk is full or missing, events are kept in memory and written in order later.
 
-A process that takes a run over replaces the file by a copy: an earlier owner that was stopped in the middle
-of a write appends to the old one, which has no name any more.
+A process that takes a run over replaces the file by a copy, so that a former owner that was suspended during
+a write appends to the old, now unnamed file.
 """
 
 import contextlib
@@ -31,13 +31,13 @@ NAME = "events.jsonl"
 
 
 HEADER = "journal"
-"""The `event` of the first line, which is none: it tells the version of the others."""
+"""The `event` of the first line, which isn't an event but has the version of the journal."""
 
 _LONGEST_HEADER = 4096
 _BLOCK = 1 << 20
 
 MOST_WAITING = 100_000
-"""Events that wait in memory for a disk: some 30 MB, or hours of a run; beyond it the oldest go."""
+"""Largest number of events kept in memory: some 30 MB, or hours of a run; older ones are dropped."""
 
 
 class Journal:
@@ -45,12 +45,12 @@ class Journal:
 
     Args:
         directory: The run's directory.
-        is_owner: Whether this process still owns the run. Called without the journal's lock, before events
-            go to a file that is not as this process has left it.
+        is_owner: Returns whether this process still owns the run. Called without the journal's lock, before
+            events are written to a file that was changed by others.
 
     Attributes:
-        trouble: Why events wait in memory; None while all is on its way to the disk.
-        lost: How many events had to go, since too many waited.
+        trouble: The error while events are kept in memory; None if there is none.
+        lost: Number of events dropped from memory.
 
     Raises:
         DiskError: It can't be opened or repaired.
@@ -72,7 +72,7 @@ class Journal:
             self._append(_header())
 
     def write(self, event: Event) -> None:
-        """Append one event, or keep it until the disk takes it; after `close` it is dropped."""
+        """Append an event, or keep it until the disk is writable; after `close` it is dropped."""
         self._append(_line(to_record(event)))
 
     def _append(self, line: bytes) -> None:
@@ -87,9 +87,10 @@ class Journal:
                 self._write_waiting()
 
     def retry(self) -> bool:
-        """Write what waits, if the disk is back; whether nothing waits any more.
+        """Write kept events if the disk is writable; return whether none are left.
 
-        A file that another program has replaced or changed is opened anew, and the events are appended there.
+        A file that another program has replaced or changed is opened again, and the events are appended to
+        it.
         """
         with self._lock:
             if self.trouble is None or self._closed:
@@ -100,23 +101,23 @@ class Journal:
         return self._open_again()
 
     def untouched(self) -> bool:
-        """Whether it ends where this process has left it: nobody else has written to it."""
+        """Whether it ends where this process left it, so that no other has written to it."""
         with self._lock:
             return not self._closed and self._can_go_on()
 
     def abandon(self) -> None:
-        """Drop what waits: the file is another process's by now."""
+        """Drop kept events, as another process owns the file."""
         with self._lock:
             self._waiting.clear()
             self.trouble = None
 
     @property
     def waiting(self) -> int:
-        """How many events wait for the disk."""
+        """Number of kept events."""
         return len(self._waiting)
 
     def close(self) -> None:
-        """End; what was written is on its way to the disk."""
+        """Close the file."""
         self.retry()
         with self._lock:
             if not self._closed:
@@ -124,16 +125,16 @@ class Journal:
                 os.close(self._file)
 
     def _is_as_left(self) -> bool:
-        """Whether the file of the name is the one that is open, and as long as this process has left it.
+        """Whether the file of this name is the open one, with the length that this process left.
 
         Raises:
-            OSError: There is none, or the disk is gone.
+            OSError: It is missing, or the disk is.
         """
         mine, named = os.fstat(self._file), os.stat(self._path)  # noqa: PTH116 - for each event, and faster
         return os.path.samestat(mine, named) and mine.st_size == self._end
 
     def _can_go_on(self) -> bool:
-        """The same; False too where there is no file of the name."""
+        """Like `_is_as_left`; also False if the file is missing."""
         try:
             return self._is_as_left()
         except OSError:
@@ -141,7 +142,7 @@ class Journal:
 
     def _write_waiting(self) -> None:
         try:
-            if self._torn:  # whatever a failed write left there
+            if self._torn:  # a failed write left part of a line
                 os.ftruncate(self._file, self._end)
                 self._torn = False
             if not self._is_as_left():
@@ -164,10 +165,10 @@ class Journal:
                     self._torn = False
 
     def _open_again(self) -> bool:
-        """Go on in the file that has the name now; whether nothing waits any more.
+        """Continue in the file that has the name now; return whether no events are left.
 
-        The file is opened first and the owner looked at then: who takes the run over after that replaces the
-        file that was opened here.
+        The file is opened before the owner is checked: a process that takes the run over later replaces the
+        opened file.
         """
         try:
             file = open_regular(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)
@@ -193,7 +194,7 @@ class Journal:
 
 
 def read_journal(directory: Path) -> Iterator[Event]:
-    """The events of a run, oldest first. Never raises for what a line holds; a torn line is the end."""
+    """Yield the events of a run, oldest first. Invalid lines are skipped; a torn line is the end."""
     try:
         file = os.fdopen(open_regular(directory / NAME), "rb")
     except OSError:
@@ -208,7 +209,7 @@ def read_journal(directory: Path) -> Iterator[Event]:
 
 
 def parsed(line: bytes) -> Event | None:
-    """The event of a line of a journal; None for what is none."""
+    """Return the event of a line of a journal; None if it isn't one."""
     try:
         record = json.loads(line)
         return event_of(record) if isinstance(record, dict) else None
@@ -217,7 +218,7 @@ def parsed(line: bytes) -> Event | None:
 
 
 def version_of(directory: Path) -> int | None:
-    """The version of a run's journal; None where it does not tell."""
+    """Return the version of a run's journal; None if it has none."""
     try:
         with os.fdopen(open_regular(directory / NAME), "rb") as file:
             header = json.loads(file.readline(_LONGEST_HEADER))
@@ -227,9 +228,9 @@ def version_of(directory: Path) -> int | None:
 
 
 def _open_copy(path: Path) -> int:
-    """Open the journal for appending, replaced by a copy of itself if there is one.
+    """Open the journal for appending, after replacing an existing one by a copy.
 
-    Where there is no room for the copy, the file itself is opened.
+    If there is no space for the copy, the file itself is opened.
 
     Raises:
         OSError: It can't be opened.
@@ -253,7 +254,7 @@ def _open_copy(path: Path) -> int:
 
 
 def _cut_torn_line(file: int) -> int:
-    """Remove what lies after the last line break, looking only at the file's end; returns the size left."""
+    """Remove the part after the last line break, reading only the file's end; return the remaining size."""
     size = os.lseek(file, 0, os.SEEK_END)
     end = size
     while end > 0:

@@ -1,4 +1,4 @@
-"""Reads a journal of any length in about a second: all that is rare, and the steps in a thousand pieces.
+"""Reads a journal of any length in about a second: all rare events, and steps in about a thousand blocks.
 
 A screen has room for some hundred points, and a week of training has a million events. So a long stretch is
 cut into blocks; of each block the steps become one `Step` with the smallest and the largest loss among them.
@@ -28,20 +28,20 @@ WHOLE = 1 << 19
 
 BLOCKS = 1024
 LONGEST_LINE = 8 << 20
-"""A longer line is no event of ours, and is passed over."""
+"""Longer lines aren't events and are skipped."""
 
 RARE = 64
-"""So many events of any other kind are kept from the beginning on, and after them `OFTEN` in each block."""
+"""Number of events of any other kind kept from the start; after these, `OFTEN` in each block."""
 
 OFTEN = 1
 
 SAMPLED = 8
-"""Steps whose losses make the mean of a block."""
+"""Number of steps whose losses give the mean of a block."""
 
 _CHUNK = 1 << 16
 _SMALLEST_BLOCK = 1 << 12
 _PAD = 512
-"""Bytes after a block, so that a look at the end of its last line stays inside."""
+"""Padding after a block in bytes, so that reads at the end of its last line stay inside."""
 
 _HEAD = len('{"event":"')
 _ROW, _VALUE = 256, 32
@@ -52,7 +52,7 @@ Places = NDArray[np.intp]
 
 
 def _word(text: str) -> np.uint64:
-    """Eight characters as one number."""
+    """Return eight characters as one number."""
     return np.uint64(int.from_bytes(text.encode(), "little"))
 
 

@@ -1,9 +1,9 @@
-"""lock.json: which process trains a run. Of all that want to, on any machine of a shared disk, one does.
+"""lock.json: names the process that trains a run, the only one on all machines of a shared disk.
 
-A process of this machine is looked for. One of another machine can't be, nor one of another container (PID
-namespace) of this machine: it touches its lock while it lives, and is taken for gone when it has not for
-minutes. It may only have stood still (a lid that was closed, a machine that was frozen): so it looks at its
-lock before it writes, and locks the run's directory for as long as it changes a name in it.
+Processes of this machine are looked up by PID. A process of another machine, or of another container (PID
+namespace), touches its lock regularly and counts as gone when it has not done so for minutes. It may only
+have been suspended (a closed lid, a frozen machine): so each process checks its lock before it writes, and
+locks the run directory while it changes a name in it.
 """
 
 import contextlib
@@ -27,17 +27,17 @@ NAME = "lock.json"
 VERSION = 2
 
 BEAT_S = 10.0
-"""How often the owner of a run touches its lock."""
+"""Seconds between two touches of the lock by its owner."""
 
 LOST_AFTER_S = 300.0
-"""An owner on another machine that has not touched its lock for so long is gone; clocks may differ some."""
+"""Seconds without a touch after which an owner on another machine counts as gone; clocks may differ."""
 
 READ_S = 0.9
-"""A lock that looks the same is read all the same when that was longer ago, by the clock of the calendar,
-which goes on while a machine sleeps."""
+"""Seconds after which an apparently unchanged lock is read again, by wall-clock time, which continues while a
+machine sleeps."""
 
 DIRECTORY_WAIT_S = 10.0
-"""How long to wait for the lock of a run's directory, which is held for one change of a name."""
+"""Time limit in seconds for locking a run directory, which others lock only for one rename."""
 
 _POLL_S = 0.005
 _LARGEST = 1 << 16
@@ -48,9 +48,9 @@ _Look = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who trains a run: a process of this machine, or of `host`, seen `age_s` seconds ago.
+    """The process that trains a run: of this machine, or of `host`, seen `age_s` seconds ago.
 
-    `host` is not None, too, for a process of another PID namespace of this machine.
+    `host` is also set for a process of another PID namespace of this machine.
     """
 
     pid: int
@@ -59,12 +59,12 @@ class Holder:
 
     @property
     def is_this_process(self) -> bool:
-        """Whether it is who asks."""
+        """Whether it is the calling process."""
         return self.host is None and self.pid == os.getpid()
 
 
 class Claim:
-    """This process's right to write to a run, from now on until it gives it up or loses it.
+    """This process's right to write to a run, until it releases or loses it.
 
     Args:
         run: The run's directory.
@@ -106,15 +106,16 @@ class Claim:
         self._touched = time.monotonic()
 
     def keep(self, untouched: Callable[[], bool]) -> None:
-        """Make sure that the run is this process's still, and tell other machines that its owner lives.
+        """Check that this process still owns the run, and touch the lock for other machines.
 
-        To be asked before each write, which is cheap, and about once a second.
+        Call it before each write and about once per second; it is cheap.
 
         Args:
-            untouched: Whether nobody else has written to the run: a lock that was only removed is made again.
+            untouched: Returns whether no other process has written to the run: then a removed lock is
+            restored.
 
         Raises:
-            RunDirectoryError: Another process has taken the run over, as this one stood still for long.
+            RunDirectoryError: Another process has taken the run over while this one was suspended.
         """
         if self._released:
             return
@@ -135,9 +136,9 @@ class Claim:
     def change(self, untouched: Callable[[], bool]) -> Iterator[None]:
         """Change a name in the run's directory, or append to a file in it, as its owner.
 
-        Nobody can take the run over while the body lasts, be this process stopped in it: so the body is one
-        rename, removal or write, and waits for nothing else. It must not be entered in itself, nor while a
-        lock is held that `untouched` takes.
+        No other process can take the run over during the body, even if this process is suspended in it: so
+        the body is one rename, removal or write, and waits for nothing else. Don't nest it, and don't hold a
+        lock that `untouched` acquires.
 
         Args:
             untouched: As in `keep`.
@@ -192,7 +193,7 @@ class Claim:
         )
 
     def release(self) -> None:
-        """Give the run up. Where the disk can't be written, the lock is stale once this process ends."""
+        """Release the run. If the disk can't be written, the lock becomes stale when this process ends."""
         self._released = True
         with contextlib.suppress(OSError), _alone_with(self._run):
             if read_regular(self._path, _LARGEST) == self._content:
@@ -200,7 +201,7 @@ class Claim:
 
 
 def _look(status: os.stat_result) -> _Look:
-    """What another file has another of; its time too, as one that is gone leaves its number to the next."""
+    """Return the identity of a file, with its time, as inode numbers are reused."""
     return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
@@ -227,7 +228,7 @@ def _busy(run: Path) -> RunDirectoryError:
 
 @contextlib.contextmanager
 def _alone_with(run: Path) -> Iterator[None]:
-    """Keep others from looking at the lock and writing it at once; the kernel ends it with the process.
+    """Lock the run directory for lock.json; the kernel releases it when the process ends.
 
     Raises:
         TimeoutError: Another process keeps the directory.
@@ -238,7 +239,7 @@ def _alone_with(run: Path) -> Iterator[None]:
         _lock_directory(folder)
         try:
             yield
-        finally:  # closing it is not enough: a child that was forked meanwhile has it open, too
+        finally:  # closing is not enough: a forked child has it open, too
             with contextlib.suppress(OSError):
                 fcntl.flock(folder, fcntl.LOCK_UN)
     finally:
@@ -254,12 +255,12 @@ def _lock_directory(folder: int) -> None:
             if time.monotonic() > until:
                 raise TimeoutError(errno.ETIMEDOUT, "another process keeps the directory locked") from None
             time.sleep(_POLL_S)
-        except OSError:  # a file system without locks: the file must do
+        except OSError:  # a file system without locks: rely on the file
             return None
 
 
 def owner_of(run: Path) -> int | None:
-    """The living process of this machine that trains the run; None where there is none.
+    """Return the PID of the living process of this machine that trains the run; None if there is none.
 
     Raises:
         DiskError: As `holder_of`.
@@ -269,7 +270,7 @@ def owner_of(run: Path) -> int | None:
 
 
 def is_held(run: Path) -> bool:
-    """Whether somebody trains the run, or may: its lock is there and can't be read."""
+    """Whether a process trains the run, or may do so because its lock is unreadable."""
     try:
         return holder_of(run) is not None
     except DiskError:
@@ -277,10 +278,10 @@ def is_held(run: Path) -> bool:
 
 
 def holder_of(run: Path) -> Holder | None:
-    """Who trains the run; None where nobody does, or the lock is stale.
+    """Return the process that trains the run; None if there is none, or the lock is stale.
 
     Raises:
-        DiskError: There is a lock, or may be, that can't be read.
+        DiskError: The lock can't be read.
     """
     path = run / NAME
     try:
@@ -295,7 +296,7 @@ def holder_of(run: Path) -> Holder | None:
     try:
         lock = json.loads(content)
         pid, started, boot = int(lock["pid"]), lock["started"], lock["boot"]
-        namespace = lock.get("namespace", _namespace())  # older locks don't tell theirs
+        namespace = lock.get("namespace", _namespace())  # missing in older locks
         host = lock.get("host", platform.node())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         return None
@@ -306,15 +307,15 @@ def holder_of(run: Path) -> Holder | None:
             return Holder(pid, None, age_s) if started == _start_time(pid) else None
         host = f"{host} (another container)"
     elif is_here and touched < _boot_time():
-        return None  # this machine, before it was started again
+        return None  # this machine before its last boot
     return Holder(pid, clean(str(host), 100), age_s) if age_s < LOST_AFTER_S else None
 
 
 def _start_time(pid: int) -> float | None:
-    """When `pid` began, so that a new process with an old number is not taken for its owner.
+    """Return the start time of `pid`, to distinguish a new process that reuses the PID of an owner.
 
-    None where it has ended, be it that nobody has asked how: it trains nothing. On Linux in ticks since the
-    boot: seconds of the calendar would be others once the clock is set.
+    None if it has ended, even as a zombie. On Linux in ticks since boot, as wall-clock times change when the
+    clock is set.
     """
     if _HAS_PROC:
         try:
@@ -340,7 +341,7 @@ def _boot_id() -> str:
 
 
 def _namespace() -> str:
-    """The PID namespace, in which alone the number of a process means it; "" where there are none."""
+    """Return the PID namespace, within which PIDs are unique; "" if the system has none."""
     try:
         return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - no file
     except OSError:

@@ -1,4 +1,4 @@
-"""Whether a run is still this process's, as all of a session's threads ask before they write."""
+"""Ownership of a run, which all threads of a session check before they write."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -13,10 +13,10 @@ class Ownership:
 
     Args:
         run: The run's directory.
-        on_loss: Called once the run is found to be another process's.
+        on_loss: Called once when another process owns the run.
 
     Attributes:
-        untouched: Whether nobody else has written to the run's journal.
+        untouched: Returns whether no other process has written to the run's journal.
 
     Raises:
         RunDirectoryError: Another living process has the run.
@@ -30,7 +30,7 @@ class Ownership:
         self._lost: RunDirectoryError | None = None
 
     def lost(self) -> RunDirectoryError | None:
-        """Why nothing more may be written to the run; None while it is this process's."""
+        """Return the error if another process owns the run; None while this one does."""
         if self._lost is None:
             try:
                 self._claim.keep(self.untouched)
@@ -40,7 +40,7 @@ class Ownership:
 
     @contextlib.contextmanager
     def change(self) -> Iterator[None]:
-        """Change a name in the run's directory, which nobody can take over meanwhile; see `Claim.change`.
+        """Change a name in the run directory while no other process can take it over; see `Claim.change`.
 
         Raises:
             RunDirectoryError: Another process has taken the run over.
@@ -57,7 +57,7 @@ class Ownership:
             yield
 
     def release(self) -> None:
-        """Give the run up."""
+        """Release the run."""
         self._claim.release()
 
     def _lose(self, error: RunDirectoryError) -> None:

@@ -1,7 +1,7 @@
-"""The files that the owner of a run keeps up to date: journal, index, summary, bad samples.
+"""Keeps the files of a run up to date: journal, index, summary, bad samples.
 
-What happens is in the journal at once. The rest is derived from it, and written at a rate that no number of
-steps a second changes; what the disk does not take is written the next time.
+Events are written to the journal at once. The other files are derived from it and written at a fixed rate;
+failed writes are repeated the next time.
 """
 
 import contextlib
@@ -20,15 +20,15 @@ from mptui.runs.store.journal import Journal
 from mptui.runs.store.summary import Summary
 
 WRITTEN_EVERY_S = 30.0
-"""How often index and summary are renewed: how much of the journal a reader may have to read."""
+"""Seconds between two updates of index and summary; limits how much of the journal a reader has to read."""
 
 
 class Records:
-    """The files of one run. Any thread may give it events; one beats.
+    """The files of one run. Any thread may call `handle`, one thread `beat`.
 
     Args:
-        run: Its directory, which this process has claimed.
-        guard: Entered around each change of a name in it.
+        run: The run directory, locked by this process.
+        guard: Context around each change of a name in it.
         is_owner: Whether this process still owns the run.
 
     Raises:
@@ -51,28 +51,28 @@ class Records:
         self.bad_samples = BadSampleList(run, guard)
 
     def handle(self, event: Event) -> None:
-        """Write an event to journal and summary, in the order of the calls; never waits for a full disk."""
+        """Write an event to journal and summary, in order; never waits for a full disk."""
         with self._lock:
             if not self._given_up:
                 self._journal.write(event)
             self.summary.handle(event)
 
     def untouched(self) -> bool:
-        """Whether nobody else has written to the run's journal."""
+        """Whether no other process has written to the run's journal."""
         return self._journal.untouched()
 
     def give_up(self) -> None:
-        """Write nothing more: the run is another process's."""
+        """Stop writing, as another process owns the run."""
         with self._lock:
             self._given_up = True
             self._journal.abandon()
 
     def beat(self, emit: Callable[[Event], None], step: int) -> None:
-        """Do what is due; to be called about once a second.
+        """Write the files that are due; call it about once per second.
 
         Args:
-            emit: Where trouble with the disk, and its end, is told.
-            step: The run's step.
+            emit: Receives events about disk errors and their end.
+            step: Current step of the run.
         """
         if self._given_up:
             return
@@ -88,8 +88,8 @@ class Records:
         """Write summary.json.
 
         Raises:
-            DiskError: The disk does not take it.
-            RunDirectoryError: The run is another process's.
+            DiskError: The disk is full or not writable.
+            RunDirectoryError: Another process owns the run.
         """
         self.summary.measure(None)
         if self._given_up:
@@ -99,13 +99,13 @@ class Records:
         directory.write_text(self._run / directory.SUMMARY, text, self._guard)
 
     def close(self) -> None:
-        """Let go of the journal, and leave an index that stands for all of it."""
+        """Close the journal, and write an index for all of it."""
         self._journal.close()
         if not self._given_up:
             self._index.renew()
 
     def _look_after_journal(self, emit: Callable[[Event], None], step: int) -> None:
-        """Say once that the journal can't be written, and once that it is."""
+        """Report once that the journal can't be written, and once that it can again."""
         trouble, waiting = self._journal.trouble, self._journal.waiting
         if trouble is not None and not self._journal.retry():
             if not self._journal_waits:

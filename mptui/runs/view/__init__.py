@@ -1,1 +1,1 @@
-"""What a screen or a console knows of a run, folded from its events."""
+"""The view of a run for screens and consoles, computed from its events."""

@@ -1,4 +1,4 @@
-"""Events whose texts are safe to show: names and messages come from files, libraries and people."""
+"""Makes the texts of events safe to show, as they come from files, libraries and users."""
 
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -8,7 +8,7 @@ from mptui.text import clean, clean_lines
 
 
 def cleaned(event: Event) -> Event:
-    """The event with each text in it made safe to show."""
+    """Return the event with all texts made safe to show."""
     if isinstance(event, Step) and _is_plain(event):
         return event
     made: Event = _cleaned(event)
@@ -30,5 +30,5 @@ def _cleaned(value: Any) -> Any:  # noqa: ANN401 - whatever a field of an event 
 
 
 def _is_plain(event: Step) -> bool:
-    """Whether a step has only texts that need no cleaning, as each of ours; most events are steps."""
+    """Whether a step's texts need no cleaning, which is usual; most events are steps."""
     return all(map(str.isidentifier, (event.bound_by or "x", *event.split, *event.ceilings, *event.metrics)))

@@ -1,4 +1,4 @@
-"""The last line of a run in the shell: where it is, its best result, and how to go on."""
+"""The last line of a run in the shell: directory, best result, next command."""
 
 from pathlib import Path
 from typing import Any
@@ -7,11 +7,11 @@ from mptui.text import clean, shell_word
 
 
 def closing_line(run: Path, summary: dict[str, Any]) -> str:
-    """Say how a run ended, in one line that a person can copy the next command from.
+    """Describe the end of a run in one line, with the next command.
 
     Args:
-        run: Its directory.
-        summary: As `mptui.runs.store.directory.status_of` returns it.
+        run: The run directory.
+        summary: The summary from `mptui.runs.store.directory.status_of`.
     """
     status, steps = str(summary["status"]), summary.get("optimizer_steps")
     after = f" after step {steps:,}" if isinstance(steps, int) else ""

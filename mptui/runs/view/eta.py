@@ -1,4 +1,4 @@
-"""How fast the run goes and when it ends, validation counted."""
+"""Estimates the speed of a run and its end, including validation."""
 
 import math
 from dataclasses import dataclass
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from mptui.events import Step
 
 HALF_LIFE_S = 30.0
-"""A step taken so long ago counts half: the estimate follows a change of pace, and does not jump."""
+"""Age in seconds at which a step counts half, so that the estimate adapts without jumps."""
 
 FORWARD_SHARE = 1 / 3
-"""A forward is about a third of a training step: the guess for a validation batch not yet measured."""
+"""Assumed fraction of a training step for a validation batch that is not measured yet."""
 
 
 @dataclass(slots=True)
 class Pace:
-    """Seconds a step and seconds a validation, learnt from the events as they come."""
+    """Estimates the seconds per step and per validation from events."""
 
     _seconds: float = 0.0
     _steps: float = 0.0
@@ -22,7 +22,7 @@ class Pace:
     validation_s: float | None = None
 
     def stepped(self, event: Step) -> None:
-        """Count the steps of `event`, timed since the previous one if nothing came between."""
+        """Count the steps of `event`, timed since the previous one without an interruption."""
         if self._previous is not None and event.time > self._previous:
             self._add(event.time - self._previous, event.steps)
         elif event.step_time_s is not None and not self._steps:
@@ -30,15 +30,15 @@ class Pace:
         self._previous = event.time
 
     def interrupted(self) -> None:
-        """Something other than steps took time: the next interval is not theirs."""
+        """Exclude the next interval, in which other work took time."""
         self._previous = None
 
     def step_s(self) -> float | None:
-        """Return the seconds a step takes now; None while that is unknown."""
+        """Return the current seconds per step; None while unknown."""
         return self._seconds / self._steps if self._steps else None
 
     def remaining(self, steps: int, steps_per_epoch: int, val_batches: int) -> float | None:
-        """Return the seconds until `steps` more are taken, with a validation at the end of each epoch."""
+        """Return the seconds for `steps` more steps, with a validation at the end of each epoch."""
         step_s = self.step_s()
         if step_s is None:
             return None

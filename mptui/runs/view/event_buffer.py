@@ -1,4 +1,4 @@
-"""Events on their way to a reader that may be slow: bounded, and never in the way of the run."""
+"""A bounded buffer of events between the run and a reader, which may be slow."""
 
 import threading
 from collections import deque
@@ -9,9 +9,9 @@ CAPACITY = 10_000
 
 
 class EventBuffer:
-    """A ring that one side fills and another drains; when it is full the oldest event goes.
+    """A ring buffer of events; when it is full, the oldest event is dropped.
 
-    The writer never waits: a stalled terminal costs the run nothing. What was lost is in the journal.
+    The writer never waits, so a stalled terminal doesn't delay the run. Dropped events are in the journal.
     """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
@@ -24,7 +24,7 @@ class EventBuffer:
         self._arrived.set()
 
     def drain(self) -> list[Event]:
-        """All events that wait, oldest first."""
+        """Remove and return all events, oldest first."""
         self._arrived.clear()
         events: list[Event] = []
         while self._events:
@@ -32,5 +32,5 @@ class EventBuffer:
         return events
 
     def wait(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for an event; whether there is one."""
+        """Wait up to `timeout` seconds for an event; return whether there is one."""
         return self._arrived.wait(timeout)

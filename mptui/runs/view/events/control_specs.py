@@ -24,7 +24,7 @@ def _advice_lines(event: Advice) -> list[str]:
 
 
 def _answer(view: ViewState, event: CommandAnswered) -> None:
-    """Log a command in one line that grows: asked … taken at step N, done."""
+    """Log a command in one line that grows: requested … accepted at step N, done."""
     words = {"asked": "requested …", "taken": f"accepted at step {event.step:,}"}.get(
         event.state, event.state
     )
