@@ -1,1 +1,1 @@
-"""What is learnt: how outputs and targets of a batch become a loss and metrics."""
+"""Tasks: the loss and the metrics of a network's outputs and a batch's targets."""

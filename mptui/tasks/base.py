@@ -1,4 +1,4 @@
-"""What the trainer asks of a task: a loss that adds up over a window, and metrics that stay on the device."""
+"""Interface of a task: a loss that adds up over an accumulation window, and metrics kept on the device."""
 
 from typing import Protocol
 
@@ -8,37 +8,37 @@ from mptui.data.core.batch import Batch
 
 
 class Metrics(Protocol):
-    """Sums over many batches, kept on the device; nothing syncs before `compute`."""
+    """Metrics accumulated over many batches on the device; only `compute` and `per_class` sync."""
 
     def update(self, outputs: torch.Tensor, batch: Batch) -> None:
-        """Add a batch, all of it or, where an error is raised, nothing of it. Never syncs.
+        """Add a batch; if an error is raised, nothing of it is added. Never syncs.
 
-        `outputs`, detached, are kept for a while and must not be written to.
+        `outputs` are detached. They may be kept until `compute`, so the caller must not write to them.
         """
 
     def compute(self) -> dict[str, float]:
-        """The metrics so far, as fractions of 1; syncs. NaN where nothing was added."""
+        """The metrics of all batches so far, as fractions of 1; NaN if there were none. Syncs."""
 
     def per_class(self) -> dict[str, dict[str, float | None]]:
-        """Metric -> class name -> value (None: absent); empty where a task has no such thing."""
+        """Metric -> class name -> value (None: absent); empty if the task has no metrics by class."""
 
     def reset(self) -> None:
-        """Forget all batches."""
+        """Start again without batches."""
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """The sums, for a checkpoint."""
+        """The accumulated sums, for a checkpoint."""
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Go on from `state`."""
+        """Restore the sums from `state`."""
 
 
 class Task(Protocol):
-    """What is learnt."""
+    """A task: its loss and its metrics."""
 
     primary: str
     """The metric that decides which epoch is best; larger is better."""
     chance: float
-    """About the loss of a network that knows nothing."""
+    """Approximate loss of an untrained network."""
 
     def loss(self, outputs: torch.Tensor, batch: Batch, window_valid: int, window_size: int) -> torch.Tensor:
         """This micro-batch's share of the loss of its accumulation window.
@@ -56,10 +56,10 @@ class Task(Protocol):
         """
 
     def loss_sums(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """What the loss is made of, so that it can be told of a set whose size is known only at its end.
+        """The sums that the loss is made of, for a set whose size is known only at its end.
 
-        The loss of any number of batches is the sum of the first, by all of their `valid`, and the sum of the
-        second, by all of their `size`: it does not depend on how the set is cut into them.
+        The loss of any number of batches is the total of the first sum divided by the total of `valid`, plus
+        the total of the second divided by the total of `size`. It does not depend on how the set is batched.
 
         Args:
             outputs: What the network returned, in any floating dtype.
@@ -70,11 +70,11 @@ class Task(Protocol):
         """
 
     def made_up_batch(self, images_BCHW: torch.Tensor) -> Batch:
-        """A batch of these images with made-up targets, to time a step or to count its memory with."""
+        """Return a batch of these images with made-up targets, to time a step or to estimate its memory."""
 
     def metrics(self, device: torch.device, *, training: bool = False) -> Metrics:
-        """Fresh sums on `device`.
+        """Create metrics on `device`.
 
-        With `training`, a batch whose figures are not finite adds nothing: its step is refused, and must not
-        cost the figures of the others. A validation shows that it is not finite.
+        With `training`, a batch whose metrics are not finite adds nothing: its step is skipped, and the
+        metrics of the other steps stay valid. In a validation the result is not finite then.
         """

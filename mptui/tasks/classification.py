@@ -1,4 +1,4 @@
-"""One class an image: cross-entropy, and how often the right class is among the first.
+"""Classification of images: cross-entropy, top-1 and top-5 accuracy.
 
 Shapes: B samples, K classes.
 """
@@ -17,13 +17,13 @@ _MOST_WAITING_NUMBERS = 1 << 20
 
 
 class Classification:
-    """Learn one class an image.
+    """Learn the class of each image.
 
-    The loss of a window is the mean cross-entropy of its samples. Where two images were mixed, it is that of
-    both labels, by their shares.
+    The loss of a window is the mean cross-entropy of its samples. For two mixed images it is the mean of both
+    labels' cross-entropies, weighted by their shares.
 
     Args:
-        num_classes: K.
+        num_classes: Number of classes, K.
         label_smoothing: Share of each target that is spread over all classes.
     """
 
@@ -70,22 +70,21 @@ def _real_rows(tensor: torch.Tensor, size: int) -> torch.Tensor:
 
 
 class Accuracy:
-    """`acc1` and `acc5`: the share of samples whose class has the highest, or one of the 5 highest logits.
+    """Top-1 and top-5 accuracy, as `acc1` and `acc5`.
 
-    With fewer than 5 classes the right one is always among them, and `acc5` is 1. Of a mixed sample, the
-    class with the larger share is the right one.
+    With fewer than 5 classes `acc5` is 1. The class of a mixed sample is the one with the larger share.
 
     Args:
-        num_classes: K.
-        device: Where the sums are kept.
+        num_classes: Number of classes, K.
+        device: Device of the sums.
     """
 
     def __init__(self, num_classes: int, device: torch.device) -> None:
-        # How often the target had the highest, second highest, … logit.
+        # number of samples whose target had the highest, second highest, … logit
         self._ranks = min(_TOP, num_classes)
         self._hits_at_rank = torch.zeros(self._ranks, dtype=torch.int64, device=device)
         self._count = 0
-        # Batches are ranked together now and then: for small ones the calls cost more than the work.
+        # several batches are ranked together: for small ones the calls cost more than the work
         self._waiting: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._waiting_numbers = 0
 
@@ -107,7 +106,7 @@ class Accuracy:
         self._count += batch.size
 
     def _rank(self) -> None:
-        """Count the hits of the batches that wait."""
+        """Rank the waiting batches and count their hits."""
         if self._waiting:
             outputs, targets = zip(*self._waiting, strict=True)
             ranked = torch.cat(outputs).topk(self._ranks).indices
@@ -123,7 +122,7 @@ class Accuracy:
         return {"acc1": hits[0] / count, "acc5": sum(hits) / count}
 
     def per_class(self) -> dict[str, dict[str, float | None]]:
-        """Empty: accuracy is told for all classes together."""
+        """Empty: accuracy is over all classes together."""
         return {}
 
     def reset(self) -> None:

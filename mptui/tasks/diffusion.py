@@ -1,4 +1,4 @@
-"""What is noise in a noisy image: the mean squared error, and how much of the noise was found.
+"""Denoising diffusion: mean squared error of the predicted noise, and its coefficient of determination.
 
 Shapes: B images, C channels, H and W pixels.
 """
@@ -13,9 +13,9 @@ from mptui.data.core.batch import Batch
 
 
 class Diffusion:
-    """Learn to tell the noise in images: a denoising diffusion model (Ho, Jain and Abbeel 2020).
+    """Learn to predict the noise in noisy images: a denoising diffusion model (Ho, Jain and Abbeel 2020).
 
-    The loss of a window is the mean squared error of all values of the noise; it is 1 where none is found.
+    The loss of a window is the mean squared error of the predicted noise; predicting zeros gives about 1.
     """
 
     primary = "r2"
@@ -45,17 +45,17 @@ class Diffusion:
 
 
 class Explained:
-    """`r2`: the share of the noise's variance that was found, 1 - squared error / squared noise.
+    """`r2`: the share of the noise's variance that is explained, 1 - squared error / squared noise.
 
-    1 is all of it, 0 none; below 0 the answers are worse than no answer.
+    1 is a perfect prediction, 0 is as good as predicting zeros, and below 0 is worse.
 
     Args:
-        device: Where the sums are kept.
-        finite_only: A batch whose sums are not finite adds nothing.
+        device: Device of the sums.
+        finite_only: Leave out batches whose sums are not finite.
     """
 
     def __init__(self, device: torch.device, *, finite_only: bool = False) -> None:
-        # of the errors' squares, and of the noise's
+        # squared errors, squared noise
         self._sums = torch.zeros(2, device=device)
         self._finite_only = finite_only
 
@@ -74,7 +74,7 @@ class Explained:
         return {"r2": 1 - errors / noise if noise else math.nan}
 
     def per_class(self) -> dict[str, dict[str, float | None]]:
-        """Empty: images are of no class here."""
+        """Empty: images have no classes here."""
         return {}
 
     def reset(self) -> None:

@@ -1,4 +1,4 @@
-"""One class a pixel: cross-entropy with Dice, and how well the regions overlap.
+"""Segmentation of images: cross-entropy and Dice loss, IoU, Dice score and pixel accuracy.
 
 A class is foreground unless it is the first one and called `background`.
 
@@ -20,11 +20,11 @@ _SMOOTH = 1.0
 
 
 class Segmentation:
-    """Learn one class a pixel.
+    """Learn the class of each pixel.
 
     The loss of a window is the mean cross-entropy of its valid pixels, plus the mean soft Dice loss of its
     images. An image's Dice loss is the mean over the foreground classes in its mask; an image with none of
-    them adds 0, and is left to the cross-entropy.
+    them adds 0.
 
     Args:
         classes: The names of the K classes.
@@ -46,16 +46,16 @@ class Segmentation:
         return torch.stack(self._sums(outputs, batch))
 
     def _sums(self, outputs: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """The cross-entropy over the valid pixels, and the Dice loss over the images; 0-dim both."""
-        # float32 before any sum: the pixels of one image overflow float16. And plane by plane, in which a CPU
-        # takes four fifths of the time: a softmax of a channels_last network's goes pixel by pixel.
+        """Sum of the cross-entropy over valid pixels, and of the Dice loss over images; both 0-dim."""
+        # float32 before any sum: the pixels of one image overflow float16. Contiguous, since a CPU computes
+        # the softmax of channels_last logits pixel by pixel, which takes a quarter longer.
         planes_BKHW = outputs[: batch.size].to(torch.float32, memory_format=torch.contiguous_format)
         log_p_BKHW = planes_BKHW.log_softmax(dim=1)
         targets_BHW = batch.targets[: batch.size]
-        # As numbers once, and not anew in each product with it.
+        # converted once, and not in each product
         truth_BKHW = _one_hot(targets_BHW, num_classes=log_p_BKHW.shape[1]).float()
         valid_B1HW = (targets_BHW != IGNORE).unsqueeze(1).float()
-        # A product with the one-hot targets, as CUDA's nll_loss is not deterministic on images.
+        # not nll_loss, which is not deterministic for images on CUDA
         cross_entropy = -(log_p_BKHW * truth_BKHW).sum()
         first = _first_foreground(self.classes)
         return cross_entropy, _dice_losses(log_p_BKHW.exp(), truth_BKHW, valid_B1HW, first).sum()
@@ -76,7 +76,7 @@ def _first_foreground(classes: Sequence[str]) -> int:
 
 
 def _one_hot(targets_BHW: torch.Tensor, num_classes: int) -> torch.Tensor:
-    """Tell each class's pixels as bool_BKHW; an ignored pixel is of no class."""
+    """One-hot targets as bool_BKHW; an ignored pixel has no class."""
     classes_K11 = torch.arange(num_classes, device=targets_BHW.device)[:, None, None]
     return targets_BHW.unsqueeze(1) == classes_K11
 
@@ -84,8 +84,8 @@ def _one_hot(targets_BHW: torch.Tensor, num_classes: int) -> torch.Tensor:
 def _place_of_highest(logits_BKHW: torch.Tensor, places_K11: torch.Tensor) -> torch.Tensor:
     """The place of the class with the highest logit, as BHW of the places' dtype.
 
-    Places fall by one from K to 1: of equals the first class is taken, and where a logit is NaN the last. Not
-    argmax: on a CPU that goes pixel by pixel, and takes four times as long.
+    `places_K11` falls from K to 1, so that the first of equal classes is taken; where a logit is NaN, the
+    last. argmax would take four times as long on a CPU, since it computes pixel by pixel.
     """
     planes_BKHW = logits_BKHW.contiguous()
     is_highest_BKHW = planes_BKHW == planes_BKHW.amax(dim=1, keepdim=True)
