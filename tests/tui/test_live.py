@@ -180,7 +180,7 @@ async def test_fp32_has_its_own_icon(chance):
         text = frame(app)
     assert "mp: 📊 fp32" in text
     assert "TF32 off" in text
-    assert "fp32 needs none" in text
+    assert "not needed in fp32" in text
 
 
 async def test_log_takes_the_room_of_the_charts():
