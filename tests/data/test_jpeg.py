@@ -163,7 +163,7 @@ def same_end(data: bytes, hint: int | None) -> None:
         refused = isinstance(outcome(lambda: pillow_alone(path, geometry.side)), str)
         with Pool(0) as pool:
             pool.arena.reserve(SIDE * SIDE * 3)
-            task = ReadTask(1, (FileRequest(path, 0),), (0,), 0, 0, geometry, classes=1, pixels_at=0)
+            task = ReadTask(1, (FileRequest(path, 0),), (0,), 0, 0, geometry, classes=1, pixels_offset=0)
             assert len(perform(task, pool.arena.fd, lambda: False).failures) == refused
 
 

@@ -37,7 +37,7 @@ def read(pool: Pool, requests: list[SampleRequest]) -> dict[str, Answer]:
 
 def task(pool: Pool, request: SampleRequest, row: int) -> ReadTask:
     geometry = Geometry.for_validation(SampleKind.CLASS, SIDE)
-    return ReadTask(pool.next_id(), (request,), (row,), 0, 0, geometry, classes=10, pixels_at=row * BYTES)
+    return ReadTask(pool.next_id(), (request,), (row,), 0, 0, geometry, classes=10, pixels_offset=row * BYTES)
 
 
 def test_workers_write_what_the_caller_would() -> None:

@@ -15,7 +15,7 @@ from mptui.data.core.batch import Batch
 from mptui.data.core.types import Decoded, SampleRequest
 from mptui.data.decode.image import FileRequest
 from mptui.data.loading.loader import Loader
-from mptui.data.loading.ram_cache import Shelf, StoredSplit, stored_bytes
+from mptui.data.loading.ram_cache import CachedSplit, SampleCache, cache_bytes
 from mptui.data.transforms.crop import Geometry, cut_image, views
 from mptui.data.transforms.resize import resized
 from mptui.registry.samples import SampleKind
@@ -194,7 +194,7 @@ def test_memory_is_given_back() -> None:
 
 
 def test_a_half_written_sample_is_read_again() -> None:
-    split = StoredSplit(
+    split = CachedSplit(
         Samples(3),
         Geometry.for_training(SampleKind.CLASS, SIDE),
         masks=False,
@@ -202,12 +202,12 @@ def test_a_half_written_sample_is_read_again() -> None:
         on_full=lambda kept, count: None,
     )
     whole = split.request(1).read()
-    shelf: Shelf = split.shelf
-    assert shelf.find(1) is not None
-    assert shelf.find(0) is None
-    assert shelf.find(2) is None
-    os.pwrite(shelf.fd, bytes(8), shelf.place)  # a head that was not written
-    assert shelf.find(1) is None
+    cache: SampleCache = split.cache
+    assert cache.find(1) is not None
+    assert cache.find(0) is None
+    assert cache.find(2) is None
+    os.pwrite(cache.fd, bytes(8), cache.slot_bytes)  # a head that was not written
+    assert cache.find(1) is None
     assert np.array_equal(split.request(1).read().image_HW3, whole.image_HW3)
     split.close()
 
@@ -257,12 +257,12 @@ def test_the_bytes_told_are_those_taken(files: list[Path], augment: bool) -> Non
     geometry = make(SampleKind.CLASS, SIDE)
     requests: list[SampleRequest] = [FileRequest(str(path), 0) for path in files]
     sizes = [sorted(request.read().image_HW3.shape[:2]) for request in requests]
-    split = StoredSplit(
+    split = CachedSplit(
         of_files(files), geometry, masks=False, room=lambda taken: 1 << 30, on_full=lambda kept, count: None
     )
     for index in range(len(files)):
         split.request(index).read()
-    taken = os.fstat(split.shelf.fd).st_blocks * 512
+    taken = os.fstat(split.cache.fd).st_blocks * 512
     split.close()
-    told = stored_bytes(geometry, False, len(files), np.array(sizes, np.uint16))
+    told = cache_bytes(geometry, False, len(files), np.array(sizes, np.uint16))
     assert told * 0.8 <= taken <= told * 1.2

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from mptui.data.core.types import Dataset, Sides
-from mptui.data.loading.ram_cache import stored_bytes
+from mptui.data.loading.ram_cache import cache_bytes
 from mptui.data.loading.whole_images import device_bytes
 from mptui.data.transforms.crop import Geometry
 from mptui.hardware.host import host_memory
@@ -73,7 +73,7 @@ def choose_cache(
         warning = f"data.cache = device: {on_device}; images are cached in memory (data.cache = ram)"
         return CacheChoice("ram", on_device, warning)
     needed = sum(
-        stored_bytes(geometry, dataset.kind is SampleKind.MASK, len(split), sides_of(dataset, half))
+        cache_bytes(geometry, dataset.kind is SampleKind.MASK, len(split), sides_of(dataset, half))
         for half, (geometry, split) in enumerate(zip(halves, (dataset.train, dataset.val), strict=True))
     )
     budget = memory_room(_SHARE_ASKED if asked == "ram" else _SHARE)(0)

@@ -22,7 +22,7 @@ from mptui.data.loading.cache_policy import CacheMode, memory_room
 from mptui.data.loading.device_cache import Pass, Resident, load
 from mptui.data.loading.device_copy import Transfer
 from mptui.data.loading.prefetcher import BadSamples, HostBatch, Prefetcher, SampleSource
-from mptui.data.loading.ram_cache import StoredSplit
+from mptui.data.loading.ram_cache import CachedSplit
 from mptui.data.loading.sampler import EpochOrder
 from mptui.data.loading.whole_images import WholeImages, WholePass, load_whole
 from mptui.data.loading.worker_pool import Pool
@@ -111,10 +111,10 @@ class Loader:
         random = Geometry.for_training(kind, side, resize, crop_scale, crop_ratio)
         self._geometry = random if self._augment else Geometry.for_validation(kind, side, resize)
         self._sizes, self._check_stop, self._channels_last = sizes, check_stop, channels_last
-        self._shelf: StoredSplit | None = None
+        self._cached_split: CachedSplit | None = None
         if cache == "ram":
             room = cache_room or memory_room()
-            split = self._shelf = StoredSplit(
+            split = self._cached_split = CachedSplit(
                 split, self._geometry, masks=masks, room=room, on_full=on_cache_full
             )
         self._pool = self._new_pool(workers)
@@ -217,7 +217,7 @@ class Loader:
         """
         self.prepare()  # by the workers, once: the device cache is shared
         aside = copy.copy(self)
-        aside._pool, aside._ahead, aside._stream, aside._shelf = Pool(0), 0, None, None
+        aside._pool, aside._ahead, aside._stream, aside._cached_split = Pool(0), 0, None, None
         aside._source = replace(self._source, pool=aside._pool)
         aside._transfer = Transfer(self._device, aside._pool.arena)
         windows = aside.windows(epoch, accumulate, start_sample)
@@ -247,14 +247,14 @@ class Loader:
         """End the workers and free all memory, even where releasing the device fails."""
         self._resident = None
         with contextlib.ExitStack() as last_first:
-            if self._shelf is not None:
-                last_first.callback(self._shelf.close)
+            if self._cached_split is not None:
+                last_first.callback(self._cached_split.close)
             last_first.callback(self._pool.close)
             last_first.callback(self._transfer.close)
             self._abandon()
 
     def _new_pool(self, workers: int) -> Pool:
-        shared = () if self._shelf is None else (self._shelf.shelf.fd,)
+        shared = () if self._cached_split is None else (self._cached_split.cache.fd,)
         return Pool(workers, self._check_stop, shared)
 
     def _streamed_windows(self, epoch: int, accumulate: int, start: int) -> Iterator[Window]:

@@ -120,18 +120,18 @@ class SampleSource:
     """Read whole resized images instead of views."""
 
     @property
-    def place(self) -> int:
+    def slot_bytes(self) -> int:
         """Bytes from one image of a batch to the next."""
         if self.whole:
             return 3 * most_pixels(self.geometry.resize)
         return self.geometry.side**2 * 3
 
     @property
-    def mask_place(self) -> int:
+    def mask_slot_bytes(self) -> int:
         """Bytes from one mask of a batch to the next."""
         if not self.masks:
             return 0
-        return whole_mask_bytes(self.place) if self.whole else self.geometry.side**2 * 2
+        return whole_mask_bytes(self.slot_bytes) if self.whole else self.geometry.side**2 * 2
 
 
 class Prefetcher:
@@ -161,8 +161,8 @@ class Prefetcher:
         self._source, self._epoch = source, epoch
         self._indices, self._first, self._batch_size = indices, first, batch_size
         self._cursor = 0
-        self._masks_at = _aligned(batch_size * source.place, 64)
-        self._slot_size = _aligned(self._masks_at + batch_size * source.mask_place, _PAGE)
+        self._masks_offset = _aligned(batch_size * source.slot_bytes, 64)
+        self._slot_size = _aligned(self._masks_offset + batch_size * source.mask_slot_bytes, _PAGE)
         slots = held + max(1, min(ahead, _READ_AHEAD_BYTES // self._slot_size))
         source.pool.arena.reserve(slots * self._slot_size)
         self._free = deque(range(slots))
@@ -217,7 +217,7 @@ class Prefetcher:
             indices=indices,
             slot=slot,
             pixels_BHW3=arena.pixels(at, count, side),
-            masks_BHW=arena.masks(at + self._masks_at, count, side) if self._source.masks else None,
+            masks_BHW=arena.masks(at + self._masks_offset, count, side) if self._source.masks else None,
             labels=np.zeros(count, np.int64),
             valid_counts=np.zeros(count, np.int64),
             missing=count,
@@ -232,9 +232,11 @@ class Prefetcher:
 
     def _whole_rows(self, at: int, count: int) -> WholeRows:
         source, arena = self._source, self._source.pool.arena
-        masks_BX = arena.places(at + self._masks_at, count, source.mask_place) if source.masks else None
+        masks_BX = (
+            arena.slots(at + self._masks_offset, count, source.mask_slot_bytes) if source.masks else None
+        )
         sizes_B2 = np.zeros((count, 2), np.int64)
-        return WholeRows(arena.places(at, count, source.place), masks_BX, sizes_B2)
+        return WholeRows(arena.slots(at, count, source.slot_bytes), masks_BX, sizes_B2)
 
     def _read(self, batch: HostBatch, row: int, indices: list[int], attempt: int) -> None:
         source, at = self._source, batch.slot * self._slot_size
@@ -246,9 +248,9 @@ class Prefetcher:
             epoch=self._epoch,
             geometry=source.geometry,
             classes=source.classes,
-            pixels_at=at + row * source.place,
-            masks_at=at + self._masks_at + row * source.mask_place if source.masks else None,
-            whole_bytes=source.place if source.whole else 0,
+            pixels_offset=at + row * source.slot_bytes,
+            masks_offset=at + self._masks_offset + row * source.mask_slot_bytes if source.masks else None,
+            whole_bytes=source.slot_bytes if source.whole else 0,
         )
         self._parts[task.id] = (batch, row, attempt)
         source.pool.submit(task)

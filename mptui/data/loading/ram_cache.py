@@ -32,7 +32,7 @@ _LOOK_EVERY = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class SampleCache:
     """The cache file of a split and the form of its entries; `fd` is the same in all processes."""
 
     fd: int
@@ -40,14 +40,14 @@ class Shelf:
     masks: bool
 
     @property
-    def place(self) -> int:
+    def slot_bytes(self) -> int:
         """Bytes of an entry."""
         pixels = _most_pixels(self.geometry)
         return _aligned(_HEAD.size + pixels * (5 if self.masks else 3))
 
     def find(self, index: int) -> Decoded | None:
         """The entry of sample `index`, if there is one; the arrays are views of the memory."""
-        memory, at = _mapped(self.fd), index * self.place
+        memory, at = _mapped(self.fd), index * self.slot_bytes
         whole, label, height, width = _HEAD.unpack_from(memory, at)
         if whole != _WHOLE:
             return None
@@ -61,7 +61,7 @@ class Shelf:
 
     def put(self, index: int, sample: Decoded) -> None:
         """Write the entry of sample `index`, as `form` made it. The head is written last."""
-        at, (height, width) = index * self.place, sample.image_HW3.shape[:2]
+        at, (height, width) = index * self.slot_bytes, sample.image_HW3.shape[:2]
         mask = b"" if sample.mask_HW is None else np.ascontiguousarray(sample.mask_HW).tobytes()
         content = mask + np.ascontiguousarray(sample.image_HW3).tobytes()
         with suppress(OSError):  # the disk is full, where the system has no anonymous memory
@@ -88,11 +88,11 @@ class Shelf:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredRequest:
+class CachedRequest:
     """A sample that is taken from the cache, or read and cached."""
 
     request: SampleRequest
-    shelf: Shelf
+    cache: SampleCache
     index: int
     keep: bool
     """Whether to write the entry."""
@@ -104,15 +104,15 @@ class StoredRequest:
 
     def read(self, side_hint: int | None = None) -> Decoded:
         """The entry of the sample; see `SampleRequest.read`."""
-        found = self.shelf.find(self.index)
+        found = self.cache.find(self.index)
         if found is None:
-            found = self.shelf.form(self.request)
+            found = self.cache.form(self.request)
             if self.keep:
-                self.shelf.put(self.index, found)
+                self.cache.put(self.index, found)
         return found
 
 
-class StoredSplit:
+class CachedSplit:
     """A split whose samples are decoded once, as far as memory allows.
 
     Args:
@@ -133,42 +133,42 @@ class StoredSplit:
         room: Callable[[int], int],
         on_full: Callable[[int, int], None],
     ) -> None:
-        self.shelf = Shelf(anonymous_file(), geometry, masks)
+        self.cache = SampleCache(anonymous_file(), geometry, masks)
         self._split, self._room, self._on_full = split, room, on_full
         self._asked = np.zeros(len(split), np.bool_)
         self._kept = 0
         self._full = self._closed = False
-        extend(self.shelf.fd, len(split) * self.shelf.place)
+        extend(self.cache.fd, len(split) * self.cache.slot_bytes)
 
     def __len__(self) -> int:
         return len(self._split)
 
-    def request(self, index: int) -> StoredRequest:
+    def request(self, index: int) -> CachedRequest:
         """How to read sample `index`."""
         if not self._asked[index] and not self._full:
             if self._kept % _LOOK_EVERY == 0:
                 self._look()
             self._asked[index] = not self._full
             self._kept += not self._full
-        return StoredRequest(self._split.request(index), self.shelf, index, bool(self._asked[index]))
+        return CachedRequest(self._split.request(index), self.cache, index, bool(self._asked[index]))
 
     def close(self) -> None:
         """Free the memory."""
         if not self._closed:
             self._closed = True
-            _MAPS.pop(self.shelf.fd, None)  # the next file may have the same descriptor
-            os.close(self.shelf.fd)
+            _MAPS.pop(self.cache.fd, None)  # the next file may have the same descriptor
+            os.close(self.cache.fd)
 
     def _look(self) -> None:
         """Check whether the next few samples fit."""
-        taken = os.fstat(self.shelf.fd).st_blocks * 512
-        few = _LOOK_EVERY * self.shelf.place
+        taken = os.fstat(self.cache.fd).st_blocks * 512
+        few = _LOOK_EVERY * self.cache.slot_bytes
         if self._room(taken) < few:
             self._full = True
             self._on_full(self._kept, len(self))
 
 
-def stored_bytes(geometry: Geometry, masks: bool, count: int, sides_N2: Sides | None) -> int:
+def cache_bytes(geometry: Geometry, masks: bool, count: int, sides_N2: Sides | None) -> int:
     """Bytes that the entries of a whole split take.
 
     Args:

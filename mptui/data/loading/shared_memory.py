@@ -38,9 +38,9 @@ class Arena:
         """View `count` square images that begin at byte `at`."""
         return self._view(np.dtype(np.uint8), at, (count, side, side, 3))
 
-    def places(self, at: int, count: int, room: int) -> npt.NDArray[np.uint8]:
-        """View `count` slots of `room` bytes that begin at byte `at`."""
-        return self._view(np.dtype(np.uint8), at, (count, room))
+    def slots(self, at: int, count: int, slot_bytes: int) -> npt.NDArray[np.uint8]:
+        """View `count` slots of `slot_bytes` bytes that begin at byte `at`."""
+        return self._view(np.dtype(np.uint8), at, (count, slot_bytes))
 
     def masks(self, at: int, count: int, side: int) -> Mask:
         """View `count` square masks that begin at byte `at`."""

@@ -92,7 +92,7 @@ def load_whole(
         epoch=0,
         indices=np.arange(count),
         first=0,
-        batch_size=load_batch(source.pool.size, source.place),
+        batch_size=load_batch(source.pool.size, source.slot_bytes),
         ahead=LOAD_AHEAD,
         held=1,
     )

@@ -39,9 +39,9 @@ class ReadTask:
     epoch: int
     geometry: Geometry
     classes: int
-    pixels_at: int
+    pixels_offset: int
     """Byte of the arena at which the first image begins; the others follow it."""
-    masks_at: int | None = None
+    masks_offset: int | None = None
     """The same for masks; None: the samples have labels."""
     whole_bytes: int = 0
     """Bytes reserved for each image, to write the whole resized one; 0: a view is written."""
@@ -82,9 +82,9 @@ def perform(task: ReadTask, fd: int, called_off: Callable[[], bool]) -> Answer:
         try:
             draws_1D = draws_BD[row : row + 1]
             if task.whole_bytes:
-                label, valid, size = tried_again(partial(_place_whole, task, row, request, fd))
+                label, valid, size = tried_again(partial(_write_whole, task, row, request, fd))
             else:
-                label, valid = tried_again(partial(_place, task, row, request, draws_1D, fd))
+                label, valid = tried_again(partial(_write_view, task, row, request, draws_1D, fd))
         except BadSampleError as error:
             answer.failures.append(ReadFailure(row, error.name, error.reason))
             label, valid = 0, 0
@@ -96,7 +96,7 @@ def perform(task: ReadTask, fd: int, called_off: Callable[[], bool]) -> Answer:
     return answer
 
 
-def _place(
+def _write_view(
     task: ReadTask, row: int, request: SampleRequest, draws_1D: npt.NDArray[np.float64], fd: int
 ) -> tuple[int, int]:
     """Read one sample and write its view; returns the label and the number of valid items."""
@@ -105,23 +105,23 @@ def _place(
     height, width = sample.image_HW3.shape[:2]
     boxes_14, flips_13 = views(geometry, draws_1D, np.array([float(width)]), np.array([float(height)]))
     pixels = cut_image(sample.image_HW3, boxes_14[0], flips_13[0], geometry.side)
-    write_at(fd, pixels, task.pixels_at + row * pixels.nbytes)
-    return _place_target(task, row, request, sample, boxes_14[0], flips_13[0], fd)
+    write_at(fd, pixels, task.pixels_offset + row * pixels.nbytes)
+    return _write_target(task, row, request, sample, boxes_14[0], flips_13[0], fd)
 
 
-def _place_whole(
+def _write_whole(
     task: ReadTask, row: int, request: SampleRequest, fd: int
 ) -> tuple[int, int, tuple[int, int]]:
     """Read one sample and write all of it; returns also its width and height."""
     sample = resized(request.read(task.geometry.resize), task.geometry.resize)
     height, width = sample.image_HW3.shape[:2]
-    write_at(fd, np.ascontiguousarray(sample.image_HW3), task.pixels_at + row * task.whole_bytes)
-    if task.masks_at is None:
+    write_at(fd, np.ascontiguousarray(sample.image_HW3), task.pixels_offset + row * task.whole_bytes)
+    if task.masks_offset is None:
         _check_class(request, sample.label, "label", task.classes)
         return sample.label, 1, (width, height)
     assert sample.mask_HW is not None, "a segmentation sample has a mask"
-    mask_at = task.masks_at + row * whole_mask_bytes(task.whole_bytes)
-    valid = _place_mask(task, request, sample.mask_HW, mask_at, fd)
+    mask_at = task.masks_offset + row * whole_mask_bytes(task.whole_bytes)
+    valid = _write_mask(task, request, sample.mask_HW, mask_at, fd)
     return 0, valid, (width, height)
 
 
@@ -130,7 +130,7 @@ def whole_mask_bytes(image_bytes: int) -> int:
     return image_bytes // 3 * 2
 
 
-def _place_target(
+def _write_target(
     task: ReadTask,
     row: int,
     request: SampleRequest,
@@ -140,15 +140,15 @@ def _place_target(
     fd: int,
 ) -> tuple[int, int]:
     """Check the label of a sample, or write the view of its mask."""
-    if task.masks_at is None:
+    if task.masks_offset is None:
         _check_class(request, sample.label, "label", task.classes)
         return sample.label, 1
     assert sample.mask_HW is not None, "a segmentation sample has a mask"
     mask = cut_mask(sample.mask_HW, box, flips, task.geometry.side)
-    return 0, _place_mask(task, request, mask, task.masks_at + row * mask.nbytes, fd)
+    return 0, _write_mask(task, request, mask, task.masks_offset + row * mask.nbytes, fd)
 
 
-def _place_mask(task: ReadTask, request: SampleRequest, mask_HW: Mask, at: int, fd: int) -> int:
+def _write_mask(task: ReadTask, request: SampleRequest, mask_HW: Mask, at: int, fd: int) -> int:
     """Write a mask; returns the number of its valid pixels."""
     _check_class(request, int(mask_HW.max()), "mask value", task.classes)
     write_at(fd, np.ascontiguousarray(mask_HW), at)
