@@ -52,8 +52,10 @@ def test_each_network_is_measured_in_each_format_with_the_claim_beside_it(made_u
 
 
 def test_a_person_reads_sizes_claims_and_what_did_not_fit(made_up):
-    shown = table("--rounds", "2", "--markdown").stdout
+    ended = table("--rounds", "2", "--markdown")
+    shown = ended.stdout
 
+    assert "the guides: Mixed Precision Training (A100" in ended.stderr
     assert "| ResNet-50 | 64 px, batch 16 | 100.0 | FP16 | 1.80 | 1.80 to 1.80 | 56% | 1.80 |" in shown
     assert "| ViT-L/16 | 32 px, batch 4 | 100.0 | FP16 | – | out of memory | – | 2.10 |" in shown
     assert "| U-Net for masks |" in shown
