@@ -4,7 +4,7 @@ from typing import get_args
 
 from mptui.config.schema import NumericsMode
 from mptui.engine.context import TrainContext
-from mptui.engine.epoch_end import validate
+from mptui.engine.epochs import validate
 from mptui.engine.mailbox import Command
 from mptui.engine.numerics.monitor import NumericsMonitor
 from mptui.engine.switching import switch

@@ -29,6 +29,7 @@ def switch(context: TrainContext, command: Command) -> str | None:
         return error.message
     before, precision = context.parts.standing(), context.job.precision
     if wanted.changes and wanted.back_to is None:
+        context.saver.write_waiting_best(force=True)  # a best of before is one that the undo returns to
         context.save("switch", {"switch": wanted.before})
     try:
         wanted.accept()

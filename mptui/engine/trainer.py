@@ -12,25 +12,25 @@ from collections.abc import Callable, Iterator
 import torch
 
 from mptui.data.core.batch import Window
-from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.async_saver import Saver
+from mptui.engine.checkpoint.saving import save_before_error, save_if_due
 from mptui.engine.commands import obey
 from mptui.engine.compile import phase
 from mptui.engine.compile.policy import Stopwatch
 from mptui.engine.context import Emit, Rebuild, TrainContext
-from mptui.engine.epoch_end import enough_steps, finish_epoch, has_more
+from mptui.engine.epochs import begin_epoch, enough_steps, finish_epoch, has_more
 from mptui.engine.guards.batch_checks import check_batch, check_loss
 from mptui.engine.guards.divergence import NanGuard
 from mptui.engine.guards.oom import MemoryGuard, read_windows
-from mptui.engine.guards.oom_errors import is_host_full, is_out_of_memory
+from mptui.engine.guards.oom_errors import is_memory_full
 from mptui.engine.hooks import Hook
 from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox, Stopped
 from mptui.engine.numerics.monitor import NumericsMonitor
 from mptui.engine.progress import Outcome
 from mptui.engine.reporting.speed_advice import SpeedAdvice
-from mptui.errors import DataError, DiskError, MemoryExhaustedError
-from mptui.events import EpochStarted, Recovered
+from mptui.errors import DataError, MemoryExhaustedError
+from mptui.events import Recovered
 
 HOOKS: dict[str, Callable[[TrainContext], Hook]] = {
     "numerics": NumericsMonitor,
@@ -94,9 +94,8 @@ class Trainer:
             context.save("stop")
             raise
         except Exception as error:
-            full = is_out_of_memory(error) or is_host_full(error)
-            if full or isinstance(error, (DataError, MemoryExhaustedError)):
-                self._save_before_error()
+            if is_memory_full(error) or isinstance(error, (DataError, MemoryExhaustedError)):
+                save_before_error(context)
             raise
         for run_ends in context.hooks.run_ends:
             run_ends()
@@ -106,16 +105,7 @@ class Trainer:
 
     def _train_epoch(self) -> None:
         context, state = self.context, self.state
-        context.emit(
-            EpochStarted(
-                step=state.step,
-                epoch=state.cursor.epoch + 1,
-                epochs=context.job.config.training.epochs,
-                steps=context.parts.steps_per_epoch,
-                first_step=state.cursor.epoch_step,
-            )
-        )
-        context.left_epoch = False
+        begin_epoch(context)
         phase.enter_training(context)
         for window in read_windows(context, self._windows):
             watch = Stopwatch(context.device) if context.parts.compiler.timing else None
@@ -249,36 +239,13 @@ class Trainer:
         if context.reporter.due(time.perf_counter()):
             context.reporter.flush()
             if not context.act_on_report():
-                self._save_if_due()
+                save_if_due(context)
         for step_ends in context.hooks.step_ends:
             step_ends()
         if context.mailbox:
             while (command := context.mailbox.take()) is not None:
                 obey(context, command)
             context.mailbox.check_stop()
-
-    def _save_if_due(self) -> None:
-        context = self.context
-        if context.saver.tend():
-            context.reporter.restart_clock()
-        reason = context.saver.reason_now(self.state.step)
-        if reason is not None and not context.settle():
-            with context.reporter.saving():
-                context.saver.save(snapshots.take(self.state), reason)
-
-    def _save_before_error(self) -> None:
-        """Save the steps since the last checkpoint before an error ends the run, if the weights are whole."""
-        context = self.context
-        if context.parts.updater.applying or context.saver.has(self.state.step):
-            return
-        context.mailbox.way_out.close()
-        context.parts.updater.forget()
-        try:
-            context.save("error")
-        except Exception as failed:
-            if not (isinstance(failed, DiskError) or is_out_of_memory(failed) or is_host_full(failed)):
-                raise
-            context.warn("not_saved", f"the last steps could not be saved: {failed}")
 
     def _abandon_step(self) -> None:
         for step_abandoned in self.context.hooks.step_abandoned:

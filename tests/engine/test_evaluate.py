@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mptui.engine.epoch_end import validate
+from mptui.engine.epochs import validate
 from tests.engine.blots import Blot, Scene, Unseen
 from tests.engine.small import build_trainer, config, end
 

@@ -8,7 +8,7 @@ from torch.overrides import TorchFunctionMode
 
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import read_newest
-from mptui.engine.epoch_end import validate
+from mptui.engine.epochs import validate
 from mptui.engine.mailbox import Stopped
 from mptui.events import EpochFinished
 from tests.engine.blots import Blot, Scene

@@ -140,6 +140,25 @@ def test_a_best_that_had_to_wait_does_not_become_the_last(tmp_path):
     assert leads == {"last": "step-000000003", "best": "step-000000002"}
 
 
+@pytest.mark.parametrize("best_before", [None, 4])
+def test_an_undone_switch_gives_the_best_of_before_it_back(tmp_path, best_before):
+    around = Around(tmp_path)
+    if best_before is not None:
+        around.saver.offer_best(snapshot(best_before))
+    around.saver.save(snapshot(10), "switch")
+    around.saver.settle()
+    around.saver._last_cost = 0.0
+    around.saver.offer_best(snapshot(20))
+    for step in range(21, 26):  # more than are kept without a name
+        around.saver.save(snapshot(step), "time")
+    around.saver.went_back(10)
+    around.saver.save(snapshot(10), "undo", wait=True)
+    best = target_of(tmp_path, "best")
+    assert (best and read_checkpoint(best).step) == best_before
+    assert target_of(tmp_path, "undo") is target_of(tmp_path, "undo-best") is None
+    around.saver.close()
+
+
 def test_after_going_back_the_run_is_resumed_from_what_was_saved_since(tmp_path):
     around = Around(tmp_path)
     for step in (10, 20):

@@ -106,8 +106,8 @@ def no_mapping(*_, **__):
     [
         "mptui.runs.planning.build.open_dataset",
         "mptui.runs.planning.build.build",
-        "mptui.engine.epoch_end.snapshots.take",
-        "mptui.engine.epoch_end.evaluate",
+        "mptui.engine.epochs.snapshots.take",
+        "mptui.engine.epochs.evaluate",
     ],
 )
 def test_memory_of_the_host_that_runs_out_anywhere_has_its_exit_code(trained, place, fail, monkeypatch):
@@ -127,7 +127,7 @@ def test_memory_that_runs_out_while_a_checkpoint_is_written_has_its_exit_code(tr
 
 def test_memory_that_runs_out_in_a_validation_leaves_the_epoch_saved(trained, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr("mptui.engine.epoch_end.evaluate", full_host)
+        patched.setattr("mptui.engine.epochs.evaluate", full_host)
         result, run = trained()
     assert result.exit_code == 5
     assert read_newest(run / CHECKPOINTS)[0].step == 4
@@ -151,6 +151,6 @@ def test_a_bug_is_a_bug(trained, monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("a fault of the program")
 
-    monkeypatch.setattr("mptui.engine.epoch_end.evaluate", broken)
+    monkeypatch.setattr("mptui.engine.epochs.evaluate", broken)
     result, _ = trained()
     assert (result.exit_code, str(result.bug)) == (1, "a fault of the program")

@@ -18,7 +18,17 @@ from pathlib import Path
 from types import TracebackType
 
 from mptui.config.schema import CheckpointConfig
-from mptui.engine.checkpoint.files import UNDO, Snapshot, keep_only, point, unpoint, write_checkpoint
+from mptui.engine.checkpoint.files import (
+    UNDO,
+    UNDO_BEST,
+    Snapshot,
+    is_after,
+    keep_only,
+    point,
+    point_as,
+    unpoint,
+    write_checkpoint,
+)
 from mptui.errors import DiskError
 from mptui.events import CheckpointSaved, Event, Warned
 from mptui.io.atomic import Guard
@@ -83,9 +93,17 @@ class Saver:
         self._last_step = step
 
     def went_back(self, step: int) -> None:
-        """A switch was taken back: the run stands at `step` again, and there is nothing more to take back."""
+        """A switch was undone: the run stands at `step` again with the best of then, and undoes no more.
+
+        Raises:
+            DiskError: A save is under way that can't be written, and the run was asked to stop.
+        """
+        self.settle()
         self._last_step = step
         self._waiting_best = None
+        if is_after(self._folder, "best", step):
+            point_as(self._folder, "best", UNDO_BEST, self._guard)
+        unpoint(self._folder, UNDO_BEST, self._guard)
         unpoint(self._folder, UNDO, self._guard)
 
     def reason_now(self, step: int) -> str | None:
@@ -226,6 +244,7 @@ class Saver:
             point(self._folder, "best", save.path, self._guard)
         if save.reason == "switch":
             point(self._folder, UNDO, save.path, self._guard)
+            point_as(self._folder, UNDO_BEST, "best", self._guard)
         if save.number > self._newest_written:  # a best may have waited for its turn
             point(self._folder, "last", save.path, self._guard)
             self._newest_written = save.number

@@ -38,6 +38,8 @@ FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 UNDO = "undo"
 """The name of the checkpoint before the last switch to other settings, which can be taken back."""
+UNDO_BEST = "undo-best"
+"""The name of the best checkpoint at that time, if there was one."""
 _STATE = "state.json"
 _TENSORS = ".safetensors"
 _LARGEST_JSON = 64 << 20
@@ -144,6 +146,27 @@ def unpoint(folder: Path, name: str, guard: Guard = contextlib.nullcontext) -> N
     """Let `folder/name` lead nowhere."""
     with guard():
         _unlink(folder / name)
+
+
+def point_as(folder: Path, name: str, other: str, guard: Guard = contextlib.nullcontext) -> None:
+    """Let `folder/name` lead where `folder/other` leads, or nowhere; raises as `point`."""
+    if (target := _target(folder, other)) is None:
+        unpoint(folder, name, guard)
+    else:
+        point(folder, name, target, guard)
+
+
+def is_after(folder: Path, name: str, step: int) -> bool:
+    """Whether `folder/name` leads to a checkpoint of a later step than `step`."""
+    target = _target(folder, name)
+    return target is not None and _place(target.name)[0] > step
+
+
+def _target(folder: Path, name: str) -> Path | None:
+    try:
+        return target_of(folder, name)
+    except OSError as error:
+        raise cant_save(folder, 0, error) from error
 
 
 def keep_only(folder: Path, count: int, guard: Guard = contextlib.nullcontext) -> None:

@@ -1,4 +1,4 @@
-"""Which errors say that memory is full, and how to have it back."""
+"""Detects out-of-memory errors and releases cached memory."""
 
 import errno
 import gc
@@ -31,6 +31,11 @@ def is_host_full(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     return isinstance(error, MemoryError) or "MemoryError" in str(error)
+
+
+def is_memory_full(error: BaseException) -> bool:
+    """Whether the memory of the device or of the host is full."""
+    return is_out_of_memory(error) or is_host_full(error)
 
 
 def release(device: torch.device) -> None:

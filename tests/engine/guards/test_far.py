@@ -176,6 +176,17 @@ def test_a_validation_whose_loss_is_not_finite_is_never_the_best(tmp_path, value
     assert trainer.state.best.epoch == 0
 
 
+def test_a_validation_whose_loss_is_finite_and_huge_is_never_the_best(tmp_path):
+    trainer, events = build_trainer(config(training={"epochs": 1}), tmp_path)
+    poison(trainer.context.job.val_loader, {(0, 0), (0, 8)}, -1e12)
+    trainer.train()
+    end(trainer)
+    (validated,) = of(events, Validated)
+    assert 1e3 < validated.loss < math.inf
+    assert not validated.best
+    assert trainer.state.best.epoch == 0
+
+
 def test_a_run_that_skipped_most_of_its_steps_ends_with_a_warning(tmp_path):
     run = config(training={"epochs": 3, "max_steps": 14}, precision={"grad_scaler": {"init_scale": 2.0**60}})
     trainer, events = build_trainer(run, tmp_path, precision="fp16")

@@ -1,4 +1,4 @@
-"""The end of an epoch: validate, keep the best, report, save."""
+"""The beginning and the end of an epoch: validate, keep the best, report, save."""
 
 import contextlib
 import math
@@ -10,10 +10,25 @@ from mptui.engine.context import TrainContext
 from mptui.engine.evaluate import ValidationResult, evaluate
 from mptui.engine.guards.oom import compute_in_pieces
 from mptui.engine.reporting.reporter import EpochSums
-from mptui.events import EpochFinished
+from mptui.events import EpochFinished, EpochStarted
 
 MEANINGFUL = 100.0
 """A validation loss of more than this many times that of a network that knows nothing is no best one."""
+
+
+def begin_epoch(context: TrainContext) -> None:
+    """Report that a pass over the data begins, or goes on."""
+    context.left_epoch = False
+    cursor = context.state.cursor
+    context.emit(
+        EpochStarted(
+            step=context.state.step,
+            epoch=cursor.epoch + 1,
+            epochs=context.job.config.training.epochs,
+            steps=context.parts.steps_per_epoch,
+            first_step=cursor.epoch_step,
+        )
+    )
 
 
 def validate(context: TrainContext) -> ValidationResult:

@@ -1,0 +1,30 @@
+"""When the loop saves: between two steps if a checkpoint is due, and before an error ends the run."""
+
+from mptui.engine.checkpoint import snapshots
+from mptui.engine.context import TrainContext
+from mptui.engine.guards.oom_errors import is_memory_full
+from mptui.errors import DiskError
+
+
+def save_if_due(context: TrainContext) -> None:
+    """Save between two steps if steps or minutes say so; hold the run while the disk can't be written."""
+    if context.saver.tend():
+        context.reporter.restart_clock()
+    reason = context.saver.reason_now(context.state.step)
+    if reason is not None and not context.settle():
+        with context.reporter.saving():
+            context.saver.save(snapshots.take(context.state), reason)
+
+
+def save_before_error(context: TrainContext) -> None:
+    """Save the steps since the last checkpoint before an error ends the run, if the weights are whole."""
+    if context.parts.updater.applying or context.saver.has(context.state.step):
+        return
+    context.mailbox.way_out.close()
+    context.parts.updater.forget()
+    try:
+        context.save("error")
+    except Exception as failed:
+        if not (isinstance(failed, DiskError) or is_memory_full(failed)):
+            raise
+        context.warn("not_saved", f"the last steps could not be saved: {failed}")
