@@ -17,7 +17,7 @@ MEANINGFUL = 100.0
 
 
 def begin_epoch(context: TrainContext) -> None:
-    """Report that a pass over the data begins, or goes on."""
+    """Report that a pass over the data begins or continues."""
     context.left_epoch = False
     cursor = context.state.cursor
     context.emit(
@@ -56,7 +56,7 @@ def finish_epoch(context: TrainContext, started: float) -> None:
     """Validate, keep the best, report, and save if it is time.
 
     Where `training.max_steps` ends the run in the middle of an epoch, the cursor and the training metrics
-    stay where they are: a resume with more steps goes on with the rest of the epoch.
+    stay where they are: a resume with more steps continues with the rest of the epoch.
 
     Args:
         context: Of a run between two steps.

@@ -1,4 +1,4 @@
-"""The validation set, measured whole."""
+"""Measures a network on the whole validation set."""
 
 import time
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class ValidationResult:
     seconds: float
 
     def event(self, step: int, epoch: int, *, best: bool) -> Validated:
-        """The event that tells of it."""
+        """The event that reports it."""
         return Validated(
             step=step,
             epoch=epoch,

@@ -1,4 +1,4 @@
-"""The moving parts of a run, as its configuration makes them; another preset makes them anew."""
+"""Builds precision, optimizer, EMA, update and compiler from a configuration, and again for another one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ Warn = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a trainer is given: everything in it is ready, and on the device."""
+    """What is trained, how, on what: everything in it is ready, and on the device."""
 
     config: RunConfig
     model: torch.nn.Module
@@ -45,7 +45,7 @@ class Job:
     train_loader: Loader
     val_loader: Loader
     fallbacks: tuple[str, ...] = ("fp32",)
-    """What the device computes in natively, beside fp16, where fp16 can't go on."""
+    """What the device computes in natively, beside fp16, where fp16 fails."""
     force_compile: bool = False
     device_name: str = ""
     """The name that people know it by: figures are kept by it."""
@@ -128,7 +128,7 @@ def build_parts(job: Job, warn: Warn, kept: Parts | None = None, left: int | Non
 
     Args:
         job: What is trained.
-        warn: Told (code, message) what the parts can't have.
+        warn: Called with (code, message) for what the parts can't have.
         kept: The parts of the job before it, whose optimizer and average stay.
         left: Optimizer steps that lie ahead; None: all.
     """

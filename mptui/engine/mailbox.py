@@ -1,4 +1,4 @@
-"""What the outside asks of a running trainer: a mailbox that is looked at between two steps."""
+"""Commands for a running trainer: a mailbox that it polls between two steps."""
 
 import threading
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from queue import Empty, SimpleQueue
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A wish from a key, a signal or a socket: one of COMMANDS, with an argument for some."""
+    """A command from a key, a signal or a socket: one of COMMANDS, with an argument for some."""
 
     name: str
     argument: str | None = None
@@ -25,11 +25,11 @@ class Stopped(Exception):  # noqa: N818 - an outcome, not an error
 
 
 class Left(BaseException):
-    """The run has ended without the thread that trained it: nothing that it did since is kept."""
+    """The run has ended without the thread that trained it: what it did since is discarded."""
 
 
 class WayOut:
-    """How a run ends in the middle of a compile, which looks at no mailbox for a minute or more.
+    """Ends a run in the middle of a compile, which polls no mailbox for a minute or more.
 
     The worker opens it while all that was trained is on the disk; whoever sees a stop meanwhile takes it,
     and ends the run without the worker. One of the two is first, and the other learns of it.
@@ -84,7 +84,7 @@ class Mailbox:
             self._commands.put(command)
 
     def stop(self, signal: int | None) -> None:
-        """Ask the run to save and end; every phase looks at this."""
+        """Ask the run to save and end; every phase checks this."""
         self.stop_signal = signal if signal is not None else self.stop_signal
         self.stop_asked = True
         self._commands.put(None)  # wakes a `take` that waits

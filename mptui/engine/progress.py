@@ -13,7 +13,7 @@ class Cursor:
     """Position between two optimizer steps. `epoch` counts from 0; `sample` is in the epoch's own order.
 
     `measured_at` is the step (of all tried) at which the run ended and was validated in this epoch's middle;
-    -1: it was not. With more steps it goes on from there.
+    -1: it was not. With more steps it continues from there.
     """
 
     epoch: int = 0
@@ -64,14 +64,14 @@ class Best:
         return asdict(self)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on with the best validation of `state_dict`."""
+        """Continue with the best validation of `state_dict`."""
         self.metric, self.value = state_dict["metric"], float(state_dict["value"])
         self.epoch, self.epochs_since = state_dict["epoch"], state_dict["epochs_since"]
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run found: the summary's figures that only the trainer knows."""
+    """Figures of the summary that only the loop knows."""
 
     epochs: int = 0
     final: dict[str, float] = field(default_factory=dict)

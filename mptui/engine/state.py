@@ -50,7 +50,7 @@ class TrainState:
         best: The best validation.
         report: Sends what the steps did to the screens, and counts steps and samples.
         optimizer: Its tensors by the names of their parameters.
-        average: The EMA of the weights, if one is kept.
+        average: The EMA of the weights, if there is one.
         scaler: The loss scale.
         schedule: Position in the learning-rate schedule.
         compiler: Whether the run is compiled.
@@ -115,7 +115,7 @@ class SchedulePosition:
         parts.updater.lr.fill_(state_dict["lr"])
         if "standing" in state_dict:
             standing = Standing(**state_dict["standing"])
-        else:  # of mptui before 0.1.0: its position and last rate say it
+        else:  # an older checkpoint: its position and last rate say it
             position, total = state_dict["schedule"]
             now = parts.schedule.state()
             standing = Standing(position, {**now, "total": total, "asked": None}, None, state_dict["lr"])

@@ -1,7 +1,7 @@
 """A switch to another profile or setting between two optimizer steps, and its undo.
 
-A checkpoint is kept before each switch, under a name of its own. Undoing the switch restores the run from it:
-weights, optimizer, schedule and position in the data.
+A checkpoint is saved before each switch, under a name of its own. Undoing the switch restores the run from
+it: weights, optimizer, schedule and position in the data.
 """
 
 from mptui.engine.checkpoint import snapshots

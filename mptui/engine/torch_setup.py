@@ -1,4 +1,4 @@
-"""The device made ready: one place owns torch's global switches, and sets them before the first model."""
+"""Sets torch's global switches, before the first model is built: nothing else does."""
 
 import os
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def prepare_torch(config: RunConfig, device: torch.device) -> None:
 
 
 def set_switches(config: RunConfig) -> None:
-    """Set what another preset may change in the middle of a run: TF32 and autograd's anomaly mode.
+    """Set what another profile may change in the middle of a run: TF32 and autograd's anomaly mode.
 
     TF32 goes through the older setters: mixed with the `fp32_precision` ones of torch 2.9 they clash.
     """

@@ -43,9 +43,7 @@ HOOKS: dict[str, Callable[[TrainContext], Hook]] = {
 
 
 class Trainer:
-    """Trains one model.
-
-    Args: as `TrainContext`.
+    """Trains one model; its arguments are those of `TrainContext`.
 
     Attributes:
         context: What the hooks share.
@@ -184,19 +182,10 @@ class Trainer:
         Returns:
             The window's loss, 0-dim, on the device.
         """
-        context, state, hooks, mark = (
-            self.context,
-            self.state,
-            self.context.hooks,
-            self.context.reporter.clock.mark,
-        )
-        model, task, precision, updater = (
-            state.model,
-            context.task,
-            context.parts.precision,
-            context.parts.updater,
-        )
+        context, state, hooks, task = self.context, self.state, self.context.hooks, self.context.task
+        model, precision, updater = state.model, context.parts.precision, context.parts.updater
         check, overwritten = context.job.config.guards.check_batches, context.parts.compiler.static_shapes
+        mark = context.reporter.clock.mark
         context.seeds.set(state.cursor.epoch, state.cursor.sample)
         state.once.begin()
         losses = []
@@ -225,10 +214,10 @@ class Trainer:
             gradients_ready()
         loss = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
         updater.set_rate()
-        updater.unscale()
+        updater.unscale()  # notes on the device whether one is not finite: then the rest moves nothing
         updater.clip()
-        updater.apply()
-        updater.commit(loss)
+        updater.apply()  # the optimizer's step
+        updater.commit(loss)  # loss scale, BatchNorm's statistics, EMA and schedule follow the weights
         state.once.end()
         mark("optimizer")
         return loss

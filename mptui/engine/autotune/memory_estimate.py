@@ -167,7 +167,7 @@ def _forward(
 
 
 class _NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Lets code that looks at a value (whether a random weight is out of range) find a zero."""
+    """Lets code that reads a value (whether a random weight is out of range) find a zero."""
 
     def __torch_dispatch__(  # type: ignore[no-untyped-def] # its types are torch's own
         self,

@@ -39,7 +39,7 @@ RETRY_S = (0.5, 30.0)
 """Seconds between two tries on a disk that can't be written: the first, and the longest."""
 
 LOOK_S = 0.1
-"""Seconds between two looks, meanwhile, whether the run was asked to stop."""
+"""Seconds between two checks, meanwhile, whether the run was asked to stop."""
 
 Hold = Callable[[DiskError], contextlib.AbstractContextManager[None]]
 
@@ -60,7 +60,7 @@ class Saver:
     Args:
         folder: The run's `checkpoints` folder.
         config: When to save, how many to keep.
-        emit: Told of each checkpoint, from the writing thread.
+        emit: Called with an event for each checkpoint, from the writing thread.
         hold: The context in which a disk that can't be written is waited for, given why it can't.
         should_stop: Asked meanwhile; True: wait no longer. Without it there is no waiting at all.
         guard: Entered around each change of a name in `folder`; what it raises ends the run.

@@ -330,7 +330,7 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def never_saved(folder: Path) -> bool:
-    """Whether a run was never saved, so that it goes on from its start; a damaged checkpoint is one, too.
+    """Whether a run was never saved, so that it begins anew; a damaged checkpoint is one, too.
 
     Raises:
         DiskError: The folder can't be read now.
@@ -368,14 +368,14 @@ def need_space(folder: Path, size: int) -> None:
     """Raise ENOSPC where `size` bytes and a little more are not free.
 
     Raises:
-        OSError: They are not, or the folder can't be looked at.
+        OSError: They are not, or the folder can't be read.
     """
     if shutil.disk_usage(folder).free < size * 1.05 + (1 << 20):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def cant_save(folder: Path, size: int, error: OSError) -> DiskError:
-    """What to tell of a save of `size` bytes that failed: the cause, the room needed, the room there is."""
+    """The error of a save of `size` bytes that failed: its cause, the space needed, the space free."""
     room = f"; {size:,} bytes are needed" if size else ""
     with contextlib.suppress(OSError):
         room += f"{' and' if size else ';'} {shutil.disk_usage(folder).free:,} are free"

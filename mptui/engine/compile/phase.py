@@ -24,7 +24,7 @@ class CompileFallback(Hook):
 
 
 def enter_training(context: TrainContext) -> None:
-    """Training begins or goes on; where its next step compiles, prepare for that."""
+    """Begin or continue training; where its next step compiles, prepare for that."""
     compiler = context.parts.compiler
     if compiler.active and not compiler.proven:
         _open_way_out(context)

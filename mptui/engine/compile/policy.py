@@ -1,4 +1,4 @@
-"""torch.compile where it repays itself in this run, and a run that goes on without it where it fails.
+"""torch.compile where it repays itself in this run; a run continues without it where it fails.
 
 Compiling costs a minute or more before it saves its first second. How long the run would last without it is
 measured on its own first steps; what compiling costs and gains is known from the last time that this model
@@ -47,7 +47,7 @@ class Compiler:
         device: What it runs on.
         forced: Compile at once, whatever the run's length.
         steps: Optimizer steps that lie ahead.
-        warn: Told (code, message) what was decided and what failed.
+        warn: Called with (code, message) for what was decided and what failed.
         kept: What compiling this model cost and gained here before; None: nobody knows, nor will.
         repeatable: Nothing may be decided by the clock.
 
@@ -121,7 +121,7 @@ class Compiler:
         return {"compiled": None if self.undecided or self._mode == "off" else self.active}
 
     def go_on(self, steps: int) -> None:
-        """The run goes on with the same code under other settings, and `steps` steps lie ahead."""
+        """Continue with the same code under other settings and `steps` steps ahead."""
         self._steps = steps + len(self._eager)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

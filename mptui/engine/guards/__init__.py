@@ -1,5 +1,5 @@
-"""What watches over a run and mends it: numbers that are not finite, memory that runs out, the loss scale.
+"""Guards: they watch a run for numbers that are not finite, memory that runs out and a sinking loss scale.
 
-Nothing in here runs in a healthy step but the comparison of a step count: what there is to see comes with the
-figures that are read late anyway.
+Nothing of them runs in a healthy step but the comparison of a step count: they act on figures that are read
+late anyway.
 """

@@ -22,7 +22,7 @@ class DivergenceAlert:
         self._advised = self._on = False
 
     def news(self, step: int, lr: float) -> Iterator[Event]:
-        """What to tell since the last time; `lr` is the learning rate in force."""
+        """Events since the last call; `lr` is the learning rate in force."""
         if self._on and not self._far.streak:
             self._on = False
             yield Alert(step=step, code=CODE, message="the loss is normal again", over=True)

@@ -1,4 +1,4 @@
-"""Looks at every batch and loss, for bug hunts (`guards.check_batches`). Each look syncs the device."""
+"""Checks every batch and loss, for bug hunts (`guards.check_batches`). Each check syncs the device."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Divergence, told from what is normal by the rows that are read late: no step waits for a look.
+"""Detects divergence in the figures of steps that are read late: no step waits for it.
 
 In fp16 a step with a finite loss and a gradient beyond the range is the scaler's to skip: it backs off, and
 that is normal. A loss that is not finite, or a gradient that is not without any scaling, is a fault. A fault
@@ -44,15 +44,15 @@ class Alarm:
 
 
 class DivergenceDetector:
-    """Looks at all rows once, in order.
+    """Handles the row of each step once, in order.
 
     Args:
         max_streak: Refused steps in a row that are a divergence whatever their cause.
         floor: The loss scale's; None where the loss is not scaled.
-        chance: The loss of a network that knows nothing; by default no finite loss is looked at.
+        chance: The loss of a network that knows nothing; by default finite losses are not judged.
 
     Attributes:
-        far: Looks at finite losses.
+        far: Judges finite losses.
         last_good: The last step that was applied, and whose loss was not far too high.
         alarm: Set at a divergence, until it is answered by `reset` or `absolve`; what comes after it waits.
         left_out: Faults that were their batch's alone, until somebody takes them.
@@ -73,14 +73,14 @@ class DivergenceDetector:
         return len(self._refused)
 
     def reset(self) -> None:
-        """Forget what is under way: the run went back."""
+        """Forget the faults under way: the run went back."""
         self._absolved()
         self.far.forget()
         self._refused: list[WindowPosition] = []
         self._waiting: list[StepRow] = []
 
     def absolve(self) -> None:
-        """The faults under way were their batches' alone: go on with the rows that have come since."""
+        """The faults under way were their batches' alone: continue with the rows that have come since."""
         self.left_out += self._faults
         self._absolved()
         waiting, self._waiting = self._waiting, []
@@ -93,7 +93,7 @@ class DivergenceDetector:
         self._recent: list[int] = []
 
     def see(self, rows: Sequence[StepRow]) -> None:
-        """Take in the rows of the next steps."""
+        """Handle the rows of the next steps."""
         if not rows:
             return
         if self.alarm is None and not any(row.refused for row in rows) and self.far.none_in(rows):
@@ -102,7 +102,7 @@ class DivergenceDetector:
             self._see(row)
 
     def see_losses(self, rows: Sequence[StepRow]) -> None:
-        """Take in no more of the rows than how high the losses are."""
+        """Handle no more of the rows than how high the losses are."""
         applied = [row for row in rows if not row.refused]
         if applied and not self.far.none_in(applied):
             for row in applied:

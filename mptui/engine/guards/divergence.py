@@ -186,7 +186,7 @@ class NanGuard(Hook):
             context.parts.precision.set_scale(lowered(scale, self._floor() or 0.0))
 
     def _raise_islands(self) -> None:
-        """Let the layers that the ladder names compute in fp32, and no others."""
+        """Let the layers that fell back to fp32 compute in it, and no others."""
         for name in [name for name in self._islands if name not in self._fallbacks.islands]:
             self._islands.pop(name).remove()
         for name in self._fallbacks.islands:

@@ -1,4 +1,4 @@
-"""The gentler settings that a run takes after a divergence, one at a time, the cheapest that can help first.
+"""Fallbacks: safer settings that a run takes after a divergence, one at a time, the cheapest first.
 
 1. A lower loss scale, down to its floor: where fp16's gradients overflowed and the loss was finite.
 2. bf16 instead of fp16, where the hardware computes in it: as fast, with the range of fp32.
@@ -45,7 +45,7 @@ class Fallbacks:
 
         Args:
             finding: Where the numbers stopped being finite.
-            job: The one under way, with what was climbed so far.
+            job: The one under way, with the fallbacks so far.
             scale: The loss scale; None where the loss is not scaled.
             floor: What the scale may not fall below.
         """
@@ -81,7 +81,7 @@ class Fallbacks:
         return "fp32"
 
     def onto(self, job: Job) -> Job:
-        """`job` with the gentler settings in force."""
+        """`job` with the fallbacks in force."""
         training = job.config.training
         gentler = training.model_copy(update={"lr": training.lr * self.lr_factor})
         return replace(

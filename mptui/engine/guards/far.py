@@ -1,6 +1,6 @@
 """A loss that is finite and yet diverged: far above the run's own best, and above chance.
 
-Read from the rows that are read late, as all of the guards: no step waits for a look.
+Detected in the figures that are read late, as by all guards: no step waits for it.
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import Any
 from mptui.engine.reporting.device_buffer import StepRow
 
 FAR = 3.0
-"""A loss is far above another from so many times that on."""
+"""A loss is far above another at more than so many times that."""
 ALERT_AFTER = 5
 """Applied steps in a row with such a loss that make an alert."""
 DIVERGED_AFTER = 20

@@ -30,7 +30,7 @@ def part(batch: Batch, first: int, last: int) -> Batch:
     """Rows `first` to `last` of a batch.
 
     Its `valid` is exact for labels. For masks it stays that of the whole batch: only the device knows more,
-    and a loss is told its window's.
+    and a loss gets its window's.
     """
     size = max(0, min(last, batch.size) - first)
     piece = batch.rows(

@@ -1,4 +1,4 @@
-"""Where a batch's numbers stop being finite: the layer and the operation, by one look at it again.
+"""Finds the layer and the operation where a batch's numbers stop being finite, by computing it again.
 
 The batch goes through the network once more, forward and backward, eagerly and in the run's own precision,
 with every operation watched. The first one that makes a non-finite value out of finite ones is it. Nothing of
@@ -26,7 +26,7 @@ _MEANT = ("empty", "new_empty", "full", "fill", "masked_fill", "where", "zeros",
 
 @dataclass(frozen=True, slots=True)
 class NanLocation:
-    """What a look at a batch found.
+    """Where a batch stops being finite.
 
     `where` is input, weights, forward, loss, backward, or empty where all was finite this time.
     """
@@ -68,7 +68,7 @@ class NanLocation:
 
 
 def locate(context: TrainContext, place: WindowPosition) -> NanLocation:
-    """Look at the window of `place` again.
+    """Compute the window of `place` again, and find the first value that is not finite.
 
     Raises:
         DataError: It can't be read any more.

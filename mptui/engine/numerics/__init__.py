@@ -1,1 +1,1 @@
-"""What 16 bits do to the numbers of a network: counted on the device, read late, told layer by layer."""
+"""What 16 bits do to the numbers of a network: counted on the device, read late, reported layer by layer."""

@@ -18,7 +18,7 @@ _INFINITE = 4 * 255
 _SIZES = np.exp2(np.arange(_INFINITE) // 4 - float(_BIAS))
 _SIZES[0] = 0.0
 LOWEST_SCALE, HIGHEST_SCALE = 2.0**0, 2.0**32
-"""Loss scales that are looked at for the best."""
+"""Candidates for the best loss scale."""
 HEADROOM = 2
 """Doublings that the best scale leaves for larger gradients of other steps."""
 

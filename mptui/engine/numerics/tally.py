@@ -40,7 +40,7 @@ def add(row: torch.Tensor, values: torch.Tensor, *, most: int | None = None) -> 
     Args:
         row: Shape (COLUMNS,).
         values: What is counted; left as it is.
-        most: Look at no more than about so many values, evenly spread; None: at all.
+        most: Count about so many values at most, evenly spread; None: all.
     """
     flat = _flat(values.detach())
     if most is not None and len(flat) > most:

@@ -85,7 +85,7 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
 class FusedSGD(FusedOptimizer):
     """Momentum as torch.optim.SGD has it (no dampening, no Nesterov), from buffers that begin at zero."""
 
-    # made without momentum too: another preset may bring it in the middle of a run
+    # made without momentum too: another profile may bring it in the middle of a run
     state_names = ("momentum_buffer",)
     _kernel = staticmethod(torch._fused_sgd_)
 

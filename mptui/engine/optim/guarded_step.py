@@ -29,7 +29,7 @@ class Updater:
         lr: 0-dim float32 tensor on the device, the rate of the next step.
         lr_table: Rate of each applied step, float32, shape (steps,).
         clip_grad_norm: L2 norm that the gradients are scaled down to; None leaves them.
-        average: The EMA that follows the weights, if one is kept.
+        average: The EMA of the weights, if there is one.
 
     Attributes:
         applying: Weights are being moved: an error now leaves a step that is neither taken nor refused.
@@ -165,7 +165,7 @@ class HeldBuffers:
     The accepted values lie in two flat tensors, so that a step costs a few kernels and not a few a layer.
 
     Args:
-        model: Its BatchNorm layers are looked at once.
+        model: Its BatchNorm layers are collected once.
         ask: Read whether a step was good, and put nothing back if it was. For a CPU, where the answer is
             there already: a device would have to be waited for.
     """

@@ -156,7 +156,7 @@ def standing(schedule: Schedule, position: int) -> Standing:
 
 @dataclass(frozen=True, slots=True)
 class GoingOn:
-    """How a run goes on in a schedule: from `position` applied steps; `gain` is new rate over old."""
+    """How a run continues in a schedule: from `position` applied steps; `gain` is new rate over old."""
 
     schedule: Schedule
     position: int
@@ -221,7 +221,7 @@ class RateChange:
 
 
 def rate_change(before: Standing, going: GoingOn) -> RateChange:
-    """What becomes of the rate and the batch where a run goes on so."""
+    """How the rate and the batch change where a run continues so."""
     schedule, ramp = going.schedule, going.schedule.ramp
     return RateChange(
         lr=(before.rate, schedule.target_at(going.position)),

@@ -1,4 +1,4 @@
-"""How fp16's loss scaling is doing: what it did, and advice where it can't do its work."""
+"""Statistics of fp16's loss scaling, and advice where it can't do its work."""
 
 import math
 from collections import deque
@@ -12,7 +12,7 @@ from mptui.events import Advice, LossScale
 FALLS = 8
 """Backoffs without a growth between them, after the search at the start, that make a sinking scale."""
 SEARCH_STEPS = 100
-"""At the start the scale looks for its place from far above: falling is its work there."""
+"""Steps at the start in which the scale comes down from far above to where it belongs."""
 MOVES_KEPT = 32
 _FIGURES = ("growths", "backoffs", "skipped", "streak", "longest_streak", "falls", "seen")
 
@@ -67,7 +67,7 @@ class ScalerHealth:
         self._news = True
 
     def news(self, step: int) -> LossScale | None:
-        """What to tell since the last time, if anything happened."""
+        """What changed since the last report; None: nothing."""
         if not self._news:
             return None
         self._news = False

@@ -55,7 +55,7 @@ class Verdict:
         self._told = ""
 
     def restart(self) -> None:
-        """The run goes on under other settings: measure again."""
+        """Measure again, under other settings."""
         self._splits.clear()
         self._steps.clear()
         self._starved.clear()
@@ -100,7 +100,7 @@ class Verdict:
         return "launch" if starved else "compute"
 
     def advice(self, now: Circumstances, step: int) -> Advice | None:
-        """What would help, told once for each thing that binds the run; None while that is unsure."""
+        """Advice, once for each thing that binds the run; None while that is unsure."""
         if len(self._splits) < _SURE:
             return None
         bound = self.bound_by(now.layers)

@@ -63,7 +63,7 @@ class _Interval:
 
 
 class Reporter:
-    """Writes rows, reads them late, and tells what they say.
+    """Records a row for each step, reads the rows late, and reports them as events.
 
     Args:
         emit: Where events go.
@@ -78,7 +78,7 @@ class Reporter:
         clock: Measures one step in each interval.
         verdict: Judges where the steps' time goes.
         layers: Modules of the network that compute something themselves.
-        reading: Tells how many samples a second the loader alone can read.
+        reading: Returns how many samples a second the loader alone can read.
     """
 
     def __init__(
@@ -112,11 +112,11 @@ class Reporter:
         self._untold_refused = 0
 
     def restart_clock(self) -> None:
-        """Training goes on after something else (validation, a pause): that time is no step's."""
+        """Training continues after something else (validation, a pause), whose time is no step's."""
         self._interval = _Interval()
 
     def note(self, values: tuple[torch.Tensor, ...], about: About, waited: float) -> None:
-        """Note the step that just ended; cheap, never syncs."""
+        """Record the step that just ended; cheap, never syncs."""
         self._meter.write(values, about)
         interval = self._interval
         interval.samples += about[3]
@@ -128,14 +128,14 @@ class Reporter:
         return now - self._interval.started >= self._interval_s or self._meter.full
 
     def flush(self, *, wait: bool = False) -> None:
-        """Send the new rows off, and tell of those that have arrived; with `wait`, of all."""
+        """Start copying the new rows to the host, and report those that have arrived; with `wait`, all."""
         started = time.perf_counter()
         self._meter.send(self._metrics.state_dict())
         self._tell(self._meter.read(wait=wait or self._interval_s == 0))
         self._interval.logging += time.perf_counter() - started
 
     def catch_up(self) -> None:
-        """Read all rows, waiting for the device, and count them; they are told when the next ones are."""
+        """Read all rows, waiting for the device, and count them; they are reported with the next ones."""
         if self._interval_s == 0:  # each step has an event of its own, with the counts as they were then
             self.flush(wait=True)
             return
@@ -201,7 +201,7 @@ class Reporter:
         return {what: round(rate, 1) for what, rate in found.items() if rate is not None}
 
     def _tell_counted(self, interval: _Interval, elapsed: float, metrics: dict[str, float]) -> None:
-        """Tell of the rows that were counted since the last time."""
+        """Report the rows counted since the last report."""
         rows, self._untold = self._untold, []
         refused, self._untold_refused = self._untold_refused, 0
         finite = [row.loss for row in rows if math.isfinite(row.loss)]
