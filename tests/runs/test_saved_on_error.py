@@ -116,7 +116,7 @@ def test_memory_of_the_host_that_runs_out_anywhere_has_its_exit_code(trained, pl
     assert (result.status, result.exit_code) == ("out_of_memory", 5)
     assert result.bug is None
     assert "workers" in result.error.hint
-    assert read_summary(run)["error"]["message"].startswith("the host's memory is full")
+    assert read_summary(run)["error"]["message"].startswith("out of host memory")
 
 
 def test_memory_that_runs_out_while_a_checkpoint_is_written_has_its_exit_code(trained, monkeypatch):

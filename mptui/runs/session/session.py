@@ -279,10 +279,8 @@ class Session:
 
     def _rebuild(self, prepared: PreparedRun, command: Command) -> ProfileSwitch:
         assert self._trainer is not None, "it asks for this"
-        folder = self.run / directory.CHECKPOINTS
-        plan, switch = build_switch(
-            self.plan, prepared, self._trainer.context.job, command, folder, self._emit
-        )
+        job, folder = self._trainer.context.job, self.run / directory.CHECKPOINTS
+        plan, switch = build_switch(self.plan, prepared, job, command, folder, self._emit)
         return replace(switch, accept=partial(self._accept, plan))
 
     def _accept(self, plan: Plan) -> None:
@@ -359,11 +357,7 @@ class Session:
         self._emit(Warned(step=self._step, code=code, message=clean(redact(message))))
 
     def _beat(self, sample: DeviceSample | None) -> bool:
-        """Do the work of each second: device sample, due files, a stop that the worker can't handle.
-
-        Returns:
-            Whether the run continues.
-        """
+        """Sample the device, write what is due, end a run that missed a stop; whether the run continues."""
         taken_over = self._taken_over()
         if sample is not None:
             self._emit(replace(sample, step=self._step))
