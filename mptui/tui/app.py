@@ -53,7 +53,7 @@ class MptuiApp(App[str], inherit_bindings=False):
         self._ascii_filter = AsciiFilter() if ascii_only else None
 
     def on_mount(self) -> None:
-        """Take the keys, say what is wrong with them, and open the first screen."""
+        """Apply the keymap, report its faults, and open the first screen."""
         self.set_keymap(self.keymap.bindings())
         for warning in self.keymap.warnings:
             self.notify(warning, title="keys.toml", severity="warning", markup=False)
@@ -71,7 +71,7 @@ class MptuiApp(App[str], inherit_bindings=False):
         self._typed.heard()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Return what each line passes through on its way to the terminal."""
+        """Return the filters for each line of output."""
         filters = super().get_line_filters()
         return filters if self._ascii_filter is None else [*filters, self._ascii_filter]
 
@@ -89,17 +89,17 @@ class MptuiApp(App[str], inherit_bindings=False):
         self.push_screen(HelpScreen(where, self.keymap.keys))
 
     def action_next_theme(self) -> None:
-        """Go on to the next theme."""
+        """Switch to the next theme."""
         names = [theme.name for theme in THEMES]
         self.theme = names[(names.index(self.theme) + 1) % len(names)]
 
     async def action_back(self) -> None:
-        """Go back, as the screen sees it."""
+        """Let the screen go back."""
         if isinstance(self.screen, Page):
             self.screen.back()
 
     def action_leave(self) -> None:
-        """Leave, as the screen sees it."""
+        """Let the screen leave."""
         if isinstance(self.screen, Page):
             self.screen.leave()
         else:
@@ -107,5 +107,5 @@ class MptuiApp(App[str], inherit_bindings=False):
 
 
 def person_keymap() -> Keymap:
-    """Read the person's own keys from the configuration folder."""
+    """Read the user's keymap from the configuration folder."""
     return load_keymap(user_folder().parent)

@@ -14,11 +14,11 @@ from mptui.tui.terminal.stdio import Terminal
 from mptui.tui.terminal_app import TerminalApp, catch_signals
 
 ENDING_S = 5.0
-"""How long a run that has said how it ended may take to let its directory go."""
+"""Seconds that an ended run may take to release its directory."""
 
 
 def open_attached(source: AttachedRun) -> int:
-    """Show a run on this terminal until it is left; return its exit code if it ended meanwhile, else 0.
+    """Show a run on this terminal; return its exit code if it ended meanwhile, else 0.
 
     A signal that ended the screen is 128 + its number.
     """

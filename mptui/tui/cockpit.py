@@ -1,4 +1,4 @@
-"""The whole program on the terminal: devices, then the picker, then the live screen, and back."""
+"""The program on the terminal: the device screen, the picker and the live screen."""
 
 import os
 import signal
@@ -40,16 +40,16 @@ class Run(RunSource, Protocol):
 
     @property
     def alone(self) -> bool:
-        """Whether it has a process of its own, and needs none of this one."""
+        """Whether it has a process of its own, independent of this one."""
 
     def stop(self, signal: int) -> None:
-        """Ask it to save and end; safe in a signal handler."""
+        """Ask the run to save and stop; safe in a signal handler."""
 
     def save(self) -> None:
-        """Ask it to save and go on; safe in a signal handler."""
+        """Ask the run to save and continue; safe in a signal handler."""
 
     def wait(self) -> None:
-        """Wait for its end."""
+        """Wait for the end of the run."""
 
 
 class Cockpit(TerminalApp):
@@ -95,7 +95,7 @@ class Cockpit(TerminalApp):
         self.push_screen(PickerScreen(event.device, profile=profile, keymap=keys, environ=self._environ))
 
     def on_picker_screen_started(self, event: "PickerScreen.Started") -> None:
-        """Start the run, and show it."""
+        """Start the run and show it."""
         from mptui.tui.screens.live import LiveScreen
 
         self.run_now = self._starter(event.request, None)
@@ -117,7 +117,7 @@ class Cockpit(TerminalApp):
             self.exit()
 
     def take_signal(self, number: int) -> None:
-        """Note a signal; the run hears of it at once, the screens at their next look."""
+        """Record a signal: the run handles it at once, the screens at their next update."""
         super().take_signal(number)
         if self.run_now is not None and number != signal.SIGHUP:
             self.run_now.stop(number)
@@ -128,11 +128,11 @@ class Cockpit(TerminalApp):
             self.run_now.save()
 
     def may_leave(self) -> bool:
-        """Whether no run has to be saved first."""
+        """Whether no run has to save first."""
         return self.run_now is None or self.run_now.finished
 
     def run_left(self) -> Run | None:
-        """The run that goes on now that the screen is gone; one that has told its end is waited for."""
+        """The run that continues after the screen is closed; one that has just ended is waited for."""
         run = self.run_now
         if run is not None and self._live is not None and self._live.view.finished is not None:
             run.wait()
@@ -141,7 +141,7 @@ class Cockpit(TerminalApp):
 
     @property
     def exit_code_of_run(self) -> int:
-        """How the last run ended, or which signal ended the program before one began."""
+        """The exit code of the last run, or of the signal that ended the program before any."""
         stopped = self.signalled is not None and self.signalled != signal.SIGHUP
         if stopped and (self.run_now is None or self.run_now.exit_code == 0):
             return 128 + (self.signalled or 0)
@@ -151,7 +151,7 @@ class Cockpit(TerminalApp):
 def open_cockpit(part: Part, *, isolate: bool = False) -> int:
     """Show the program on this terminal until it is left; return the exit code of its last run.
 
-    A run of this process that still goes when the screen ends goes on to its end, without the terminal.
+    A run of this process that is still training when the screen ends continues without the terminal.
 
     Args:
         part: Lets the parent, and with it the shell, go on.
@@ -238,7 +238,7 @@ def _farewell(run: Path | None) -> str:
 
 
 def _tell_end(run: Run) -> None:
-    """Leave in the log what ended a run that nobody watches: it may have failed before it had a directory."""
+    """Print the error of a detached run to the log: it may have failed before it had a directory."""
     for event in run.poll():
         if isinstance(event, RunFinished) and event.message:
             print(f"mptui: {event.message}\n  {event.hint}", file=sys.stderr)  # noqa: T201 - the log

@@ -1,11 +1,11 @@
-"""What a screen may take of the processor while a run goes on beside it in the same interpreter."""
+"""Limits the CPU time of drawing while a run trains in the same interpreter."""
 
 import time
 from collections.abc import Callable
 
 
 class Budget:
-    """Allows a drawing once the thread has worked for no more than its share of the time since the last one.
+    """Allows a drawing when the thread has used no more than its share of the time since the last one.
 
     A drawing that costs more, in a larger terminal or with more curves, comes less often by itself, but never
     less often than each `slowest` seconds, whatever else the thread is busy with.
@@ -28,7 +28,7 @@ class Budget:
         self._since: tuple[float, float] | None = None
 
     def allows(self) -> bool:
-        """Whether to draw now; if so, the time counts from here."""
+        """Whether to draw now; if so, the time is counted from here."""
         worked, now = self._worked(), self._clock()
         if self._since is not None:
             had, passed = worked - self._since[0], now - self._since[1]

@@ -1,4 +1,4 @@
-"""The app on a real terminal: what libraries print goes to a log, and signals are heeded."""
+"""The app on a real terminal: output of libraries goes to a log, and signals are handled."""
 
 import contextlib
 import os
@@ -14,33 +14,33 @@ SIGNALS_A_SECOND = 4
 
 
 class TerminalApp(MptuiApp):
-    """An app that leaves for a signal, in order."""
+    """An app that exits cleanly on a signal."""
 
     signalled: int | None = None
 
     def on_mount(self) -> None:
-        """Begin to look for signals."""
+        """Start checking for signals."""
         self.begin_capture_print(self)
         self.set_interval(1 / SIGNALS_A_SECOND, self._heed_signals)
 
     def on_print(self, event: Print) -> None:
-        """Send what libraries print to the log, since the terminal is the screen's."""
+        """Redirect output of libraries to the log."""
         with contextlib.suppress(OSError):  # no room for the log is no reason to end the screen
             os.write(2 if event.stderr else 1, event.text.encode(errors="replace"))
 
     def take_signal(self, number: int) -> None:
-        """Note a signal that ends the screen; safe in its handler."""
+        """Record a signal that ends the screen; safe in a signal handler."""
         self.signalled = number
 
     def take_save(self) -> None:
-        """Note that SIGUSR2 asked for a checkpoint; safe in its handler."""
+        """Record that SIGUSR2 asked for a checkpoint; safe in a signal handler."""
 
     def may_leave(self) -> bool:
-        """Whether nothing is left to do before a signal ends the screen."""
+        """Whether the screen can be closed for a signal now."""
         return True
 
     def _heed_signals(self) -> None:
-        """Leave at once for a closed terminal, and for the others as soon as that may be."""
+        """Exit at once for a closed terminal, and for other signals once `may_leave` allows it."""
         if self.signalled == signal.SIGHUP or (self.signalled is not None and self.may_leave()):
             self.exit()
 

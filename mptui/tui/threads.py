@@ -1,4 +1,4 @@
-"""Work that a screen starts and never waits for: a driver or a disk may not answer at all.
+"""Background work that no screen waits for: a driver or a disk may never answer.
 
 The threads are daemons and none of asyncio's, which the end of an event loop would wait for.
 """
@@ -44,12 +44,12 @@ def in_background(work: Callable[[], _T]) -> "asyncio.Future[_T]":
 
 
 def busy() -> bool:
-    """Whether some work has not come back yet."""
+    """Whether some work has not finished yet."""
     return any(thread.is_alive() for thread in _threads)
 
 
 def wait(timeout: float) -> bool:
-    """Wait for all of it; whether it came back in time."""
+    """Wait for all work; return whether it finished in time."""
     deadline = time.monotonic() + timeout
     for thread in _threads:
         thread.join(max(0.0, deadline - time.monotonic()))

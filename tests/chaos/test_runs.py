@@ -111,7 +111,7 @@ def workers_of(child):
 
 
 def is_hang(event):
-    return isinstance(event, Warned) and event.code == "hang" and "being read: " in event.message
+    return isinstance(event, Warned) and event.code == "hang" and "reading: " in event.message
 
 
 def waits_for_data(run):

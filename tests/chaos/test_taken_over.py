@@ -79,7 +79,7 @@ def test_a_process_that_wakes_leaves_the_run_to_who_took_it(fork_server, tmp_pat
     assert sleeper.wait(LIMIT_S) == 6, sleeper.said()
     assert everything_in(run) == before
     said = sleeper.said()
-    assert said.count("has taken this run over, and has ended, while this one stood still") == 1
+    assert said.count("has taken this run over, and has ended, while this one was suspended") == 1
     assert "Traceback" not in said
 
 

@@ -1,4 +1,4 @@
-"""What metrics and phases are called on a screen."""
+"""Names of metrics and phases on screens."""
 
 from mptui.registry.tasks import TASKS, MetricSpec
 
@@ -11,11 +11,11 @@ PHASE_WORDS = {
 }
 
 BUSY_PHASES = frozenset({"starting", "scanning", "preparing", "warming_up", "compiling", "saving"})
-"""Phases in which no figure moves, so that the screen counts their seconds instead."""
+"""Phases without figures, whose seconds the screen counts instead."""
 
 
 def shown(metric: str) -> MetricSpec:
-    """How `metric` is shown; one that no task knows has a chart of its own."""
+    """Return how `metric` is shown; one that no task knows has a chart of its own."""
     known = (spec.metrics[metric] for spec in TASKS.values() if metric in spec.metrics)
     return next(known, MetricSpec(metric))
 

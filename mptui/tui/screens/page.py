@@ -1,4 +1,4 @@
-"""What every full screen answers to: back, leave, and which keys it has."""
+"""The base of full screens: back, leave, and the keys of each."""
 
 from typing import ClassVar
 
@@ -6,7 +6,7 @@ from textual.screen import Screen
 
 WIDTHS = [(0, "-tiny"), (60, "-narrow"), (100, "-wide")]
 HEIGHTS = [(0, "-flat"), (16, "-short"), (20, "-tall"), (31, "-high")]
-"""The classes that a page has from so many cells on."""
+"""Breakpoints in cells, with the class from each on."""
 
 
 class Page(Screen[str]):

@@ -1,1 +1,1 @@
-"""What the first two screens know: devices, data, models, memory."""
+"""The state of the first two screens: devices, data, models, memory."""

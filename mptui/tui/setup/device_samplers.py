@@ -1,4 +1,4 @@
-"""The samplers of a screen: one a device, none of which is ever waited for."""
+"""One sampler per device of a screen, which never waits for them."""
 
 import threading
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class DeviceSamplers:
         self._samplers: dict[str, DeviceSampler] = {}
 
     def follow(self, devices: Sequence["Device"]) -> None:
-        """Sample these devices, and no others.
+        """Sample exactly these devices.
 
         Of another maker's accelerator nothing is told: what the host does is no figure of its card.
         """
@@ -36,7 +36,7 @@ class DeviceSamplers:
         return (sampler.latest(), sampler.problem()) if sampler else (None, None)
 
     def stop(self) -> None:
-        """End all samplers; one that hangs in its driver ends by itself, or never."""
+        """Stop all samplers, without waiting for one that hangs in its driver."""
         samplers, self._samplers = list(self._samplers.values()), {}
 
         def stop_all() -> None:

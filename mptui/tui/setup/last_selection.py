@@ -1,4 +1,4 @@
-"""What was picked last time, kept in the state folder; a file that can't be read is as good as none."""
+"""The last selection, saved in the state folder; an unreadable file is ignored."""
 
 import contextlib
 import json
@@ -17,12 +17,12 @@ _LARGEST = 1 << 16
 
 
 def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the program keeps what is no setting; it need not exist."""
+    """The folder for state other than settings; it need not exist."""
     return base_folder("XDG_STATE_HOME", ".local/state", environ) / "mptui"
 
 
 def load_last(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The texts picked last time, by name; those that are missing or no text are empty."""
+    """Read the last selection by name; missing or invalid entries are empty."""
     try:
         document = json.loads(read_regular(state_folder(environ) / "last.json", _LARGEST))
     except (OSError, ValueError, RecursionError):
@@ -32,7 +32,7 @@ def load_last(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def save_last(texts: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> None:
-    """Remember; a state folder that can't be written costs only the memory."""
+    """Save the selection; a failed write is ignored."""
     folder = state_folder(environ)
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)

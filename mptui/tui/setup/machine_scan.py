@@ -1,4 +1,4 @@
-"""What the screen of devices looks at: this machine, and what suits each of its devices."""
+"""Scans this machine for the device screen: devices and recommendations."""
 
 import time
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MachineScan:
-    """A machine, and for each of its devices what to begin with."""
+    """A machine, with a recommendation for each of its devices."""
 
     machine: "Machine"
     advice: "list[Recommendation]"
     time: float
-    """When: seconds since the epoch."""
+    """Time of the scan, in seconds since the epoch."""
 
     @property
     def devices(self) -> "list[Device]":
@@ -25,9 +25,9 @@ class MachineScan:
 
 
 def look(with_torch: bool) -> MachineScan:
-    """Look at this machine; seconds with torch, and as long as the driver takes without.
+    """Scan this machine; takes seconds with torch, and the time of the driver without.
 
-    What it takes is imported here, behind the first frame.
+    Its modules are imported here, after the first frame.
     """
     from mptui.hardware.advice import recommend
     from mptui.hardware.devices import find_machine

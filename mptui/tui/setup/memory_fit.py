@@ -1,4 +1,4 @@
-"""Whether a run fits: what it will take at its peak beside what its device has free.
+"""Whether a run fits: its estimated peak memory against the free memory of its device.
 
 What is counted needs torch, and is counted in a thread that no screen waits for.
 """
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from mptui.engine.autotune.memory_estimate import Footprint
 
 TIGHT = 0.9
-"""Beyond this share of the free memory a count that is off by a tenth, or a cached data set, decides."""
+"""Share of the free memory above which the error of the estimate, or a cached data set, matters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What was counted for a run, and what its device has free (bytes; None: not known)."""
+    """The memory estimate of a run, and the free memory of its device (bytes; None: unknown)."""
 
     network: str
     side: int
@@ -34,17 +34,17 @@ class Fit:
 
     @property
     def parameters(self) -> int:
-        """How many numbers the network learns; they are float32."""
+        """Number of parameters of the network, which are float32."""
         return self.footprint.gradients // 4
 
     @property
     def fits(self) -> bool:
-        """Whether the peak is within what is free."""
+        """Whether the peak is within the free memory."""
         return self.free is None or self.footprint.total <= self.free
 
     @property
     def words(self) -> str:
-        """Whether it fits, and up to which batch."""
+        """Describe whether it fits, and up to which batch."""
         if self.free is None:
             return "free memory unknown"
         best = self.footprint.largest_batch(self.batch_size, int(self.free * TIGHT))
@@ -56,13 +56,13 @@ class Fit:
 
     @property
     def figure(self) -> str:
-        """How much of how much: `1.8 of 22.9 GiB`."""
+        """Describe peak and free memory: `1.8 of 22.9 GiB`."""
         free = fmt.UNKNOWN if self.free is None else f"{self.free / (1 << 30):.1f}"
         return f"{self.footprint.total / (1 << 30):.1f} of {free} GiB"
 
     @property
     def parts(self) -> list[tuple[str, int]]:
-        """What takes it, part by part, in the order of a step."""
+        """The parts of the peak, in the order of a step."""
         counted = self.footprint
         parts = [
             ("weights", counted.weights),
@@ -76,7 +76,7 @@ class Fit:
 
 
 def fits(resolutions: Mapping[str, Resolved], device: Device) -> dict[str, "Fit | str"]:
-    """Count each of these runs on `device`, by its name, or say why it can't be had. Imports torch."""
+    """Estimate each of these runs on `device`, by name, or say why it is impossible. Imports torch."""
     return dict(_counted(resolutions.items(), device))
 
 

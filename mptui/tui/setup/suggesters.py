@@ -1,4 +1,4 @@
-"""What may be meant while a network or a place of data is typed. Nothing here waits for a disk."""
+"""Completes names of networks and data while they are typed, without waiting for a disk."""
 
 import os
 
@@ -27,7 +27,7 @@ class DataSuggester(Suggester):
         super().__init__(use_cache=False, case_sensitive=True)
 
     async def get_suggestion(self, value: str) -> str | None:
-        """Return the first set or folder that begins so."""
+        """Return the first set or folder with this prefix."""
         return await in_background(lambda: _completed(value)) if value else None
 
 
@@ -40,7 +40,7 @@ def _completed(value: str) -> str | None:
 
 
 def _folders(value: str) -> list[str]:
-    """The folders whose path begins with `value`, hidden ones only where that is written."""
+    """Folders whose path begins with `value`; hidden ones only if the dot is typed."""
     head, tail = os.path.split(value)  # keeps the text as it was typed
     try:
         with os.scandir(expanded(head or ".")) as entries:

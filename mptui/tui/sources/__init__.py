@@ -1,1 +1,1 @@
-"""Where the live screen gets its events from, and where its commands go."""
+"""Sources of the live screen: they deliver events and receive commands."""

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 class SessionSource:
-    """Plans and runs what was asked for, and tells of it from the first moment on.
+    """Plans and runs a request, with events from the beginning.
 
     Args:
-        request: What was asked for.
+        request: The request.
         runs: The folder of all runs.
-        on_directory: Called with the run's directory, from the source's thread, before anything is trained.
+        on_directory: Called with the run directory, from the source's thread, before training.
         resume: The directory of the run to resume; None: a new run.
     """
 
@@ -68,7 +68,7 @@ class SessionSource:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has ended and everything is written."""
+        """Whether the run has ended and all its files are written."""
         return self._ended.is_set()
 
     def wait(self) -> None:
@@ -77,12 +77,12 @@ class SessionSource:
             pass
 
     def poll(self) -> list[Event]:
-        """Take the events that came since the last call."""
+        """Return the events since the last call."""
         events = [self._early.popleft() for _ in range(len(self._early))]
         return events + (self._buffer.drain() if self._buffer else [])
 
     def send(self, command: str, argument: str | None = None) -> None:
-        """Ask the run for something, or note it for as soon as there is a run.
+        """Send a command, or keep it until the run has started.
 
         A command is written to the journal, whose disk may not answer: another thread does that.
         """
@@ -96,13 +96,13 @@ class SessionSource:
         self._commands.put((command, argument))
 
     def stop(self, signal: int) -> None:
-        """Ask the run to save and end, for a signal; safe in its handler."""
+        """Ask the run to save and stop; safe in a signal handler."""
         self._stop = (signal,)
         if self._session is not None:
             self._session.mailbox.stop(signal)
 
     def save(self) -> None:
-        """Ask the run to save and go on, for a signal; safe in its handler."""
+        """Ask the run to save and continue; safe in a signal handler."""
         if self._session is not None:
             self._session.mailbox.save()
 
@@ -148,7 +148,7 @@ class SessionSource:
             self.run = path if path.exists() else None
 
     def _hand_over(self, session: "Session") -> None:
-        """From now on commands go to the session; those that came before it go first."""
+        """Pass commands to the session from now on, earlier ones first."""
         self._session = session
         if self._stop is not None:
             session.mailbox.stop(self._stop[0])
@@ -165,7 +165,7 @@ class SessionSource:
         self._early.append(RunFinished(status="stopped", exit_code=self.exit_code))
 
     def _refused(self, message: str, hint: str, code: int, started: float) -> None:
-        """The run never began: say why, as the end of it."""
+        """Emit the end of a run that never began, with the reason."""
         self.exit_code = code
         seconds = time.monotonic() - started
         self._early.append(
@@ -174,7 +174,7 @@ class SessionSource:
 
 
 def _view_of(run: Path) -> RunView:
-    """What a run that is resumed had come to."""
+    """The earlier state of a run that is resumed."""
     try:
         view = read_run(run)
     except OSError:

@@ -1,4 +1,4 @@
-"""Where the live screen gets its run from, and where its commands go."""
+"""The interface of a run to the live screen."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,38 +12,38 @@ if TYPE_CHECKING:
 
 
 class RunSource(Protocol):
-    """A run of this process, of another one, or a journal. No method may wait for anything."""
+    """A run of this process, of another one, or a journal. No method may block."""
 
     @property
     def view(self) -> "RunView":
-        """What the run had come to before the first event; who folds the events goes on with it."""
+        """The state of the run before the first event; the screen handles the events with it."""
 
     @property
     def profiles(self) -> Sequence[str]:
-        """The presets, in the order of the digits that switch to them."""
+        """The profiles, in the order of the digits that switch to them."""
 
     @property
     def run(self) -> Path | None:
-        """The run's directory, once it has one; None too where no preset can be switched to."""
+        """The run directory, once there is one; None also if no profile can be switched to."""
 
     @property
     def request(self) -> "Request | None":
-        """What the run was asked with, where that is known."""
+        """The request of the run, if it is known."""
 
     @property
     def finished(self) -> bool:
-        """Whether no further event will come."""
+        """Whether all events have been delivered."""
 
     @property
     def hosted(self) -> bool:
-        """Whether the run is one of this process, so that leaving the screen must ask what becomes of it."""
+        """Whether the run belongs to this process, so that leaving the screen must ask about it."""
 
     @property
     def can_detach(self) -> bool:
-        """Whether a run of this process can go on without this screen."""
+        """Whether a run of this process can continue without this screen."""
 
     def poll(self) -> list[Event]:
-        """Take the events that came since the last call."""
+        """Return the events since the last call."""
 
     def send(self, command: str, argument: str | None = None) -> None:
-        """Ask the run for pause, resume, checkpoint, validate, stop, or preset NAME."""
+        """Send a command: pause, resume, checkpoint, validate, stop, or preset NAME."""

@@ -1,4 +1,4 @@
-"""The bottom line: the keys of this screen, as they are after a remap; each can be clicked."""
+"""The bottom line: the keys of this screen after the keymap; each can be clicked."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ _GAP = 2
 
 
 class KeyBar(Static):
-    """Keys with their words, as many as fit; those of everywhere (help, leave) always do."""
+    """Keys with their words, as many as fit; the global ones (help, leave) are always shown."""
 
     DEFAULT_CSS = "KeyBar { height: 1; padding: 0 1; text-wrap: nowrap; }"
 
@@ -24,12 +24,12 @@ class KeyBar(Static):
         self._when = {"always", "going"}
 
     def offer(self, *when: str) -> None:
-        """Offer the keys of these parts of a run's life, and those of everywhere."""
+        """Show the keys of these states of a run, and the global ones."""
         self._when = set(when)
         self.on_resize()
 
     def on_resize(self) -> None:
-        """Choose anew what fits."""
+        """Choose the keys that fit."""
         own = [item for item in self._items if item[0].where != "app" and item[0].when in self._when]
         always = [item for item in self._items if item[0].where == "app"]
         while own and sum(content.cell_length + _GAP for _, content in own + always) > self.size.width:
@@ -38,7 +38,7 @@ class KeyBar(Static):
         self.update(Content(" " * _GAP).join(content for _, content in self._shown), layout=False)
 
     async def on_click(self, event: Click) -> None:
-        """Do what the key under the mouse does."""
+        """Run the action of the key under the mouse."""
         end = 1
         for key, content in self._shown:
             start, end = end, end + content.cell_length + _GAP

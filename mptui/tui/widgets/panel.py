@@ -1,4 +1,4 @@
-"""What all panels of figures have in common: a frame, a title, and no painting while nothing changed."""
+"""The base of panels: a frame, a title, and no repaint without a change."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ _GAP = "   "
 
 
 class Panel(Static):
-    """A framed block of lines made from the view. Subclasses say `lines`."""
+    """A framed block of lines made from the view. Subclasses implement `lines`."""
 
     DEFAULT_CSS = """
     Panel {
@@ -36,7 +36,7 @@ class Panel(Static):
 
     @abstractmethod
     def lines(self, view: RunView, width: int) -> Lines:
-        """Return what the panel says of `view` in `width` cells."""
+        """Return the content for `view` in `width` cells."""
 
     def retitle(self, title: str) -> None:
         """Change the title, if it is another."""
@@ -46,7 +46,7 @@ class Panel(Static):
             self.border_title = Content(title)
 
     def show(self, view: RunView) -> None:
-        """Show `view`; the same content again costs a comparison."""
+        """Show `view`; unchanged content is not repainted."""
         self._view = view
         width = self.content_size.width
         if width <= 0:
@@ -57,13 +57,13 @@ class Panel(Static):
             self.update(content, layout=False)
 
     def on_resize(self) -> None:
-        """Say it again in the new width."""
+        """Redraw at the new width."""
         if self._view is not None:
             self.show(self._view)
 
 
 def joined(parts: Iterable[Content], width: int) -> Content:
-    """As many of `parts`, from the first on, as have room in a line of `width` cells; none is cut."""
+    """Join as many of `parts`, from the first on, as fit into a line of `width` cells."""
     line = Content("")
     for part in parts:
         longer = Content.assemble(line, _GAP if line else "", part)
@@ -76,7 +76,7 @@ def joined(parts: Iterable[Content], width: int) -> Content:
 def row(
     label: str, value: str, rest: str | Content = "", *, label_width: int = 12, width: int = 8
 ) -> Content:
-    """Return a line with a quiet label, a figure aligned right in `width` cells, and what belongs to it."""
+    """Return a line with a quiet label, a value right-aligned in `width` cells, and an addition."""
     return Content.assemble(
         (label.ljust(label_width), "$quiet"), value.rjust(width), "  " if str(rest) else "", rest
     )

@@ -1,4 +1,4 @@
-"""What is shown in place of a page that the terminal has no room for."""
+"""Shown in place of a page if the terminal is too small."""
 
 from textual.content import Content
 from textual.events import Resize
@@ -6,7 +6,7 @@ from textual.widgets import Static
 
 
 class TooSmall(Static):
-    """Says what size is needed; seen only on a screen with the class -tiny or -flat."""
+    """Names the needed size; visible only on a screen with the class -tiny or -flat."""
 
     DEFAULT_CSS = """
     TooSmall { display: none; width: 1fr; height: 1fr; content-align: center middle; text-align: center; }

@@ -1,11 +1,11 @@
-"""The first line of the pages before a run: the program's name, and what the page is about."""
+"""The first line of the pages before a run: the program's name and a message."""
 
 from textual.content import Content
 from textual.widgets import Static
 
 
 class TopLine(Static):
-    """One line: the name on the left, what is said on the right."""
+    """One line: the name on the left, a message on the right."""
 
     DEFAULT_CSS = "TopLine { height: 1; padding: 0 1; text-wrap: nowrap; }"
 
@@ -14,7 +14,7 @@ class TopLine(Static):
         self._said = Content("")
 
     def say(self, words: Content) -> None:
-        """Say something else."""
+        """Show another message."""
         self._said = words
         self.on_resize()
 

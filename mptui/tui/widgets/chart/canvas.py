@@ -49,7 +49,7 @@ DOTS: dict[Mode, Dots] = {
 }
 
 ASCII_MARKERS = "*o+x#%"
-"""In ASCII a series is told by its letter, since one dot a cell has no shape."""
+"""In ASCII each series has a letter, since one dot per cell has no shape."""
 
 
 def trace(top: NDArray[np.intp], bottom: NDArray[np.intp], drawn: Mask, rows: int) -> Mask:

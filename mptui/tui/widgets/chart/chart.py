@@ -1,4 +1,4 @@
-"""The chart of a live run: drawn only when what it shows changed, and then only the lines that differ."""
+"""The chart of a live run, redrawn only where its content has changed."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -56,10 +56,10 @@ class Chart(Widget, can_focus=True):
         self._rows: list[list[Run]] = []
         self._strips: dict[int, Strip] = {}
         self.drawn = 0
-        """Frames drawn so far: it stands still while nothing changes."""
+        """Number of frames drawn so far."""
 
     def entitle(self, name: str) -> None:
-        """Name the chart, if it has another name so far."""
+        """Set the title, if it is another."""
         if name != self._title:
             self._title = name
             self.border_title = Content(name)
@@ -107,7 +107,7 @@ class Chart(Widget, can_focus=True):
         self._adopt(Drawing(plot, self.size.width, self.size.height).rows())
 
     def _adopt(self, rows: list[list[Run]]) -> None:
-        """Keep the new rows, and have only those painted again that differ."""
+        """Store the new rows, and repaint only those that differ."""
         before, self._rows = self._rows, rows
         if len(rows) != len(before):
             self._strips.clear()
@@ -133,7 +133,7 @@ class Chart(Widget, can_focus=True):
         return self.get_component_rich_style(f"chart--{part}")
 
     def notify_style_update(self) -> None:
-        """Take the colours of another theme."""
+        """Apply the colours of another theme."""
         super().notify_style_update()
         self._strips.clear()
 
@@ -148,11 +148,11 @@ class Chart(Widget, can_focus=True):
         self._change(cursor=nearest(self._plot.series, cell, self._cells) if cell >= 0 else None)
 
     def on_leave(self) -> None:
-        """Take the cursor away with the mouse."""
+        """Remove the cursor when the mouse leaves."""
         self.remove_cursor()
 
     def on_blur(self) -> None:
-        """Take the cursor away with the focus."""
+        """Remove the cursor when the focus is lost."""
         self.remove_cursor()
 
     def action_cursor(self, columns: int) -> None:
@@ -160,7 +160,7 @@ class Chart(Widget, can_focus=True):
         self._change(cursor=moved(self._plot.series, self._plot.cursor, columns, self._cells))
 
     def remove_cursor(self) -> bool:
-        """Take the cursor away; whether there was one."""
+        """Remove the cursor; return whether there was one."""
         shown = self._plot.cursor is not None
         self._change(cursor=None)
         return shown

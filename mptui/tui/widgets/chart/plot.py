@@ -39,7 +39,7 @@ GUTTER = 7
 
 _BRAILLE = 0x2800
 _LARGEST = 1e100
-"""What an axis reaches to: beyond it, differences and powers of ten leave the range of floats."""
+"""Limit of an axis, beyond which differences and powers of ten leave the range of floats."""
 
 Floats = NDArray[np.float64]
 Run = tuple[str, str]
@@ -56,7 +56,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """All that a drawing depends on, beside its size. `cursor` is a step of the run."""
+    """All inputs of a drawing except its size. `cursor` is a step of the run."""
 
     series: Sequence[Series]
     marks: Sequence[Mark] = ()

@@ -1,4 +1,4 @@
-"""The first line: what runs, what it is busy with, how far it is, and when it ends."""
+"""The first line: names, phase, progress and time left."""
 
 from textual.content import Content
 from textual.widgets import Static
@@ -22,11 +22,11 @@ _FITS: tuple[tuple[int, int, frozenset[str]], ...] = (
     (2, _WIDE, frozenset({"bar", "end", "epoch", "left"})),
     (2, _WIDE, frozenset({"bar", "end", "epoch", "left", "step"})),
 )
-"""From the fullest line to the barest: how many names are left out, the gap, and the parts left out."""
+"""From the longest line to the shortest: number of names left out, gap, and parts left out."""
 
 
 class Header(Static):
-    """One line that never jumps: each figure has its place, and the least needed leave first."""
+    """One line with values in fixed places; where it is too narrow, the least important are left out."""
 
     DEFAULT_CSS = "Header { height: 1; padding: 0 1; }"
 
@@ -36,7 +36,7 @@ class Header(Static):
         self._given: tuple[RunView, float] | None = None
 
     def show(self, view: RunView, now: float) -> None:
-        """Show `view`; `now` counts the seconds of phases in which nothing else moves."""
+        """Show `view`; `now` is for the elapsed seconds of phases without other figures."""
         self._given = view, now
         content = headline(view, now, self.content_size.width)
         if self._shown is None or not content.is_same(self._shown):
@@ -44,7 +44,7 @@ class Header(Static):
             self.update(content, layout=False)
 
     def on_resize(self) -> None:
-        """Say it again in the new width."""
+        """Redraw at the new width."""
         if self._given is not None:
             self.show(*self._given)
 

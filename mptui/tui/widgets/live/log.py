@@ -1,4 +1,4 @@
-"""The log panel: what happened, the newest at the bottom."""
+"""The log panel, with the newest lines at the bottom."""
 
 from textual.content import Content
 
@@ -19,7 +19,7 @@ _INDENT = 10
 
 
 class LogPanel(Panel, can_focus=True):
-    """The last lines that fit; only those are laid out. Scrolls back when focused."""
+    """The last lines that fit; scrolls when focused."""
 
     BINDINGS = bindings("log")
     DEFAULT_CSS = "LogPanel { height: 1fr; }"
@@ -41,7 +41,7 @@ class LogPanel(Panel, can_focus=True):
         return rows[max(0, end - height) : end]
 
     def action_scroll_log(self, lines: int) -> None:
-        """Go back by `lines`, or forth if negative."""
+        """Scroll up by `lines`, or down if negative."""
         self._back = max(0, self._back + lines)
         if self._view is not None:
             self.show(self._view)

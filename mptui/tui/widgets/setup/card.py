@@ -1,4 +1,4 @@
-"""A device as a card: what it is, what it does at this moment, what it can do, and what to use."""
+"""A device as a card: name, latest sample, precisions and recommendation."""
 
 from typing import TYPE_CHECKING
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 _GAP = "   "
 _LABEL, _FIGURE = 7, 18
 _TWO_COLUMNS = 60
-"""From so many cells on, two gauges share a line."""
+"""Width from which on two gauges share a line, in cells."""
 
 
 class DeviceCard(Static):
-    """One device. The chosen one tells everything, the others what decides between them."""
+    """One device; the chosen one with all details, the others in brief."""
 
     DEFAULT_CSS = """
     DeviceCard {
@@ -53,12 +53,12 @@ class DeviceCard(Static):
         self.border_title = Content(clean(f"{device.torch_name}  {device.name}", 60))
 
     def show(self, sample: DeviceSample | None, problem: str | None) -> None:
-        """Show what the device does now, or why that is not known."""
+        """Show the latest sample, or why there is none."""
         self._sample, self._problem = sample, problem
         self.redraw()
 
     def redraw(self) -> None:
-        """Say it all again, where something changed."""
+        """Redraw if something has changed."""
         content = self._content(self.content_size.width)
         if content.is_same(self._shown):
             return
@@ -71,7 +71,7 @@ class DeviceCard(Static):
         self.redraw()
 
     def on_click(self, _event: Click) -> None:
-        """Be chosen."""
+        """Choose this device."""
         self.post_message(self.Pressed(self))
 
     def _content(self, width: int) -> Content:
@@ -94,7 +94,7 @@ class DeviceCard(Static):
         return Content("\n").join(line for line in lines if line.plain)
 
     def _company(self, sample: DeviceSample) -> Content:
-        """What holds the clocks down, and who else is on the device."""
+        """Throttling, and other processes on the device."""
         from mptui.hardware.describe import others_on
 
         words = clean(others_on(self.device.gpu)) if self.device.gpu else ""
@@ -103,7 +103,7 @@ class DeviceCard(Static):
 
 
 def _live(sample: DeviceSample, width: int) -> list[Content]:
-    """Gauges of all that the device says of itself, two a line where there is room."""
+    """Gauges of all values that the device reports, two per line where there is room."""
     columns = 2 if width >= _TWO_COLUMNS else 1
     room = (width - (columns - 1) * len(_GAP)) // columns - _LABEL - _FIGURE
     memory = f"{_gib(sample.memory_used)} of {_gib(sample.memory_total)} GiB"
@@ -128,7 +128,7 @@ def _live(sample: DeviceSample, width: int) -> list[Content]:
 
 
 def _glance(sample: DeviceSample) -> Content:
-    """What decides between devices, in a line."""
+    """The most important values in one line."""
     words = [f"{_gib(sample.memory_used)} of {_gib(sample.memory_total)} GiB used"]
     if sample.power_w is not None:
         words = [f"busy {gauges.busy(sample)}", *words, gauges.power(sample), gauges.heat(sample)]

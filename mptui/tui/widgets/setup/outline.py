@@ -1,4 +1,4 @@
-"""The run of the picker in a few lines: what is trained, how, and whether it fits."""
+"""A few lines on the selected run: network, precision, batch and memory."""
 
 from collections.abc import Sequence
 
@@ -21,20 +21,20 @@ _WIDE = 90
 
 
 class Outline(Static):
-    """What a run will be, or why it can't be."""
+    """The main values of the selected run, or why it is impossible."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(markup=False, id=id)
 
     def show(self, run: Resolved, device: Device, fit: Fit | str | None) -> None:
-        """Tell of `run`; `fit` is what was counted of it, why it is impossible, or None while unknown."""
+        """Show `run`; `fit` is its estimate, why there is none, or None while unknown."""
         network = [("network", *_network(fit))] if isinstance(fit, Fit) else []
         lines = [Content.styled(clean(run.config.description), "$text-accent")]
         lines += [_line(*each) for each in (*network, *in_words(run, device))]
         self.update(Content("\n").join([*lines, *_memory(fit, self.content_size.width)]))
 
     def refuse(self, fault: str) -> None:
-        """Tell why there is no such run."""
+        """Show why there is no such run."""
         lines = [Content.styled(clean(line), "$text-error") for line in fault.splitlines()[:_FAULT_LINES]]
         self.update(Content("\n").join(lines))
 
@@ -67,7 +67,7 @@ def _memory(fit: Fit | str | None, width: int) -> list[Content]:
 
 
 def _parts(fit: Fit, room: int) -> str:
-    """All parts where there is room, else the two that decide and the rest."""
+    """All parts where there is room, else the two largest and the rest."""
     if len(told := _told(fit.parts)) <= room:
         return told
     first, second, *others = sorted(fit.parts, key=lambda part: -part[1])

@@ -1,4 +1,4 @@
-"""The two lists of the picker: profiles with their digits, and settings with where each came from."""
+"""The two lists of the picker: profiles with digits, settings with sources."""
 
 from collections.abc import Collection, Sequence
 
@@ -17,11 +17,11 @@ _NAMES = (28, 24, 22)
 
 _VALUE, _ORIGIN = 13, 24
 _LEAST_ORIGIN, _LEAST_MEANING = 7, 30
-"""Cells below which a column is left out, as a stub of it says nothing."""
+"""Cells below which a column is left out."""
 
 
 class KeyedList(OptionList, inherit_bindings=False):
-    """A list of lines that moves by the keys of the table, and leaves `enter` to the page."""
+    """A list with the keys of the table of keys; `enter` is left to the page."""
 
     BINDINGS = bindings("list")
     DEFAULT_CSS = """
@@ -47,7 +47,7 @@ class KeyedList(OptionList, inherit_bindings=False):
     """
 
     def replace(self, options: Sequence[Option]) -> None:
-        """Show other lines; where only their words are others, nothing moves."""
+        """Show other lines; if only their words differ, the cursor stays."""
         if [option.id for option in options] == [option.id for option in self.options]:
             for index, (old, new) in enumerate(zip(self.options, options, strict=True)):
                 # contents of the same text count as equal, whatever their styles
@@ -75,7 +75,7 @@ def _spans(option: Option) -> object:
 def profile_options(
     names: Sequence[str], impossible: Collection[str], edited: Collection[str] = ()
 ) -> list[Option]:
-    """One line a profile: its digit, its name, and a star where it was edited; greyed where impossible."""
+    """One line per profile: digit, name, and a star if edited; greyed out if impossible."""
     options = []
     for number, name in enumerate(names, 1):
         digit = str(number) if number <= DIGITS else " "
@@ -88,7 +88,7 @@ def profile_options(
 
 
 def value_options(values: Sequence[Value], room: int) -> list[Option]:
-    """One line a setting under a heading for each table; what is not the default stands out.
+    """One line per setting, under a heading for each table; values other than the default stand out.
 
     Each line has what finds a place in `room` cells: the value, where it comes from, what the setting means.
     """
@@ -125,7 +125,7 @@ def _line(value: Value, names: int, room: int) -> Content:
 
 
 def _origin(value: Value, room: int) -> str:
-    """Where a value comes from, with the default beside it where both have room."""
+    """The source of a value, with its default if there is room."""
     source = "" if value.default is None and value.source == "default" else clean(value.source, 40)
     both = source if value.default is None else clean(f"{source} ({value.default})", 80)
     return both if len(both) <= room else source
