@@ -17,11 +17,12 @@ from tests import hostile
 from tests.hardware.conftest import driver
 from tests.hardware.fake_nvml import h200
 from tests.tui.cockpits import cockpit, until
+from tests.tui.conftest import environ
 from tests.tui.events import START, MemorySource, step_event
 from tests.tui.frames import frame, live, put
+from tests.tui.pickers import picker
 from tests.tui.test_live import told_of
 from tests.tui.test_numerics import layer, looked
-from tests.tui.test_picker import environ, picker
 
 __all__ = ["driver", "environ"]
 

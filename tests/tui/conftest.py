@@ -15,3 +15,9 @@ def _no_thread_outlives_its_test():
     """What a screen began in the background (torch is loaded there) ends before the next test."""
     yield
     assert threads.wait(120)
+
+
+@pytest.fixture
+def environ(tmp_path):
+    """A person's own folders, empty."""
+    return {"XDG_STATE_HOME": str(tmp_path / "state"), "MPTUI_CONFIG_DIR": str(tmp_path / "config")}

@@ -1,55 +1,21 @@
 import json
 import os
-from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from textual.events import Key
 from textual.widgets import Input
 
 from mptui.config.profiles import list_profiles
-from mptui.config.validate import read_profile
 from mptui.engine.autotune.memory_estimate import Footprint
 from mptui.runs.planning.plan import Request
-from mptui.tui.app import MptuiApp
-from mptui.tui.screens.picker import PickerScreen
 from mptui.tui.setup.last_selection import load_last, save_last, state_folder
 from mptui.tui.setup.memory_fit import Fit
 from tests import hostile
-from tests.hardware.machines import GIB, H200, T4
+from tests.hardware.machines import GIB, T4
 from tests.tui.cockpits import cockpit, until
 from tests.tui.frames import frame
-
-
-@pytest.fixture
-def environ(tmp_path):
-    """A person's own folders, empty."""
-    return {"XDG_STATE_HOME": str(tmp_path / "state"), "MPTUI_CONFIG_DIR": str(tmp_path / "config")}
-
-
-@asynccontextmanager
-async def picker(environ, size=(80, 24), device=H200, ascii_only=False):
-    """The picker alone; yields (app, pilot, its screen)."""
-    screen = PickerScreen(device, environ=environ)
-    app = MptuiApp(screen, ascii_only=ascii_only)
-    async with app.run_test(size=size, notifications=True) as pilot:
-        await pilot.pause()
-        yield app, pilot, screen
-
-
-async def go_to(pilot, screen, key):
-    """Put the cursor of the values on `key`."""
-    values = screen.query_one("#values")
-    values.focus()
-    values.highlighted = [option.id for option in values.options].index(key)
-    await pilot.pause()
-
-
-async def write(pilot, text):
-    """Replace what stands in the line of text that has the focus."""
-    pilot.app.focused.value = text
-    await pilot.pause()
+from tests.tui.pickers import go_to, picker, write
 
 
 async def test_profiles_have_the_digits_of_the_design(environ):
@@ -97,71 +63,6 @@ async def test_all_that_is_needed_to_start_is_on_the_screen(environ, size):
 async def test_a_smaller_terminal_is_told_so(environ):
     async with picker(environ, (50, 10)) as (app, pilot, _):
         await until(app, pilot, "mptui needs 60x16 cells")
-
-
-async def test_an_edit_is_checked_while_it_is_typed_and_then_shown(environ):
-    async with picker(environ) as (app, pilot, screen):
-        await go_to(pilot, screen, "training.lr")
-        await pilot.press("e")
-        await pilot.pause()
-        await write(pilot, "-1")
-        await until(app, pilot, "must be greater than 0")
-        await pilot.press("enter")
-        await pilot.pause()
-        assert "must be greater than 0" in frame(app)
-        assert screen.picked.edits == {}
-        await write(pilot, "0.05")
-        await pilot.press("enter")
-        await until(app, pilot, "lr                      0.05         edited (0.1)")
-    assert screen.picked.edits == {"training.lr": 0.05}
-
-
-async def test_a_list_is_shown_and_edited_as_a_profile_has_it(environ):
-    async with picker(environ) as (app, pilot, screen):
-        await go_to(pilot, screen, "precision.fp32_layers")
-        await pilot.press("e")
-        await pilot.pause()
-        assert app.focused.value == "[]"
-        await write(pilot, '["fc", "layer4.*"]')
-        await pilot.press("enter")
-        await until(app, pilot, '["fc", "lay… edited ([])')
-    assert screen.picked.edits == {"precision.fp32_layers": ["fc", "layer4.*"]}
-
-
-async def test_an_edit_that_can_not_be_had_is_refused_with_the_reason(environ):
-    async with picker(environ) as (app, pilot, screen):
-        await go_to(pilot, screen, "training.deterministic")
-        await pilot.press("e")
-        await write(pilot, "true")
-        await pilot.press("enter")
-        await until(app, pilot, "autotuning is not repeatable")
-        await pilot.press("escape")
-        await pilot.pause()
-    assert screen.picked.edits == {}
-
-
-async def test_saving_makes_a_profile_of_how_to_train_and_not_on_what(environ):
-    async with picker(environ) as (app, pilot, screen):
-        screen.query_one("#model", Input).value = "resnet18"
-        await go_to(pilot, screen, "training.batch_size")
-        await pilot.press("e")
-        await write(pilot, "48")
-        await pilot.press("enter", "w")
-        await pilot.pause()
-        await write(pilot, "../mine")
-        await pilot.press("enter")
-        await until(app, pilot, "is not a valid profile name")
-        await write(pilot, "mine")
-        await pilot.press("enter")
-        await until(app, pilot, "mine")
-    path = Path(environ["MPTUI_CONFIG_DIR"]) / "profiles" / "mine.toml"
-    profile, faults = read_profile(path)
-    assert faults == []
-    assert profile.values["training.batch_size"] == 48
-    assert profile.values["speed.compile"] == "max-autotune"
-    assert not {"model.name", "data.name", "hardware.device"} & profile.values.keys()
-    assert screen.picked.profile == "mine"
-    assert screen.picked.edits == {}
 
 
 async def test_a_profile_that_can_not_be_had_is_greyed_and_says_why(environ, tmp_path, monkeypatch):
@@ -252,105 +153,6 @@ async def test_a_key_after_tab_in_one_go_goes_where_the_tab_leads(environ):
         await until(app, pilot, "precision  fp32  requested")
         assert screen.picked.profile == "debug"
         assert screen.picked.epochs == ""
-
-
-async def test_a_value_is_edited_by_keys_typed_in_one_go(environ):
-    async with picker(environ) as (app, pilot, screen):
-        await go_to(pilot, screen, "training.lr")
-        for key in ("e", "ctrl+u", *"0.05", "enter"):
-            app.post_message(Key(key, key if len(key) == 1 else None))
-        await until(app, pilot, "lr                      0.05         edited (0.1)")
-    assert screen.picked.edits == {"training.lr": 0.05}
-
-
-async def edit(pilot, screen, key, text):
-    """Give a setting another value, by its dialog."""
-    await go_to(pilot, screen, key)
-    await pilot.press("e")
-    await pilot.pause()
-    await write(pilot, text)
-    await pilot.press("enter")
-    await pilot.pause()
-
-
-async def test_edits_stay_with_their_profile_while_others_are_looked_at(environ):
-    async with picker(environ) as (app, pilot, screen):
-        await edit(pilot, screen, "training.lr", "0.05")
-        await until(app, pilot, "╭─ fast · edited")
-        await pilot.press("2")
-        await until(app, pilot, "╭─ stable")
-        assert screen.picked.edits == {}
-        assert "1 * fast" in frame(app)
-        await edit(pilot, screen, "training.lr", "0.07")
-        await pilot.press("1")
-        await until(app, pilot, "╭─ fast · edited")
-        assert screen.picked.edits == {"training.lr": 0.05}
-        await pilot.press("2")
-        await until(app, pilot, "╭─ stable · edited")
-        assert screen.picked.edits == {"training.lr": 0.07}
-
-
-async def test_epochs_are_those_of_their_profile(environ):
-    save_last({"profile": "gone", "model": "", "data": "", "epochs": "9"}, environ)
-    async with picker(environ) as (app, pilot, screen):
-        assert screen.picked.epochs == ""
-        screen.query_one("#epochs", Input).value = "3"
-        await until(app, pilot, "epochs     3")
-        await pilot.press("4")
-        await until(app, pilot, "epochs     5")
-        assert screen.picked.epochs == screen.query_one("#epochs", Input).value == ""
-        await pilot.press("1")
-        await until(app, pilot, "epochs     3")
-        assert screen.query_one("#epochs", Input).value == "3"
-
-
-@pytest.mark.parametrize("key", ["q", "escape"])
-async def test_edits_are_lost_only_after_a_question(environ, key):
-    async with cockpit(environ=environ) as (app, pilot, _runs):
-        await until(app, pilot, "use ")
-        await pilot.press("enter")
-        await until(app, pilot, "enter start")
-        screen = app.screen
-        await pilot.press("1")
-        await edit(pilot, screen, "training.lr", "0.05")
-        await pilot.press("2", key)
-        await until(app, pilot, "discard edits?")
-        assert "Unsaved edits (w: save): fast" in frame(app)
-        await pilot.press("escape")
-        await until(app, pilot, "enter start")
-        assert app.screen is screen
-        await pilot.press(key, "q")
-        await pilot.pause()
-        assert app.return_code == 0 if key == "q" else screen not in app.screen_stack
-
-
-async def test_edits_that_a_run_has_are_not_lost(environ):
-    from tests.tui.events import demo, finished
-
-    async with cockpit(environ=environ, events=[*demo(), finished()]) as (app, pilot, _runs):
-        await until(app, pilot, "use ")
-        await pilot.press("enter")
-        await until(app, pilot, "enter start")
-        picked = app.screen
-        await edit(pilot, picked, "training.lr", "0.05")
-        await pilot.press("enter")
-        await until(app, pilot, "✓ completed")
-        await pilot.press("escape")
-        await until(app, pilot, " · edited")
-        await pilot.press("escape")
-        await pilot.pause()
-        assert picked not in app.screen_stack
-
-
-@pytest.mark.parametrize("name", ["fast", "Fast"])
-async def test_no_profile_of_ones_own_has_the_name_of_a_built_in_one(environ, name):
-    async with picker(environ) as (app, pilot, _screen):
-        await pilot.press("w")
-        await pilot.pause()
-        await write(pilot, name)
-        await pilot.press("enter")
-        await until(app, pilot, "is a built-in profile")
-    assert not Path(environ["MPTUI_CONFIG_DIR"]).exists()
 
 
 @pytest.mark.parametrize(

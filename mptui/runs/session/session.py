@@ -128,9 +128,7 @@ class Session:
         try:
             self._control.open()
         except OSError as error:
-            self._warn(
-                "control", f"no control socket, so other processes can only watch and send signals: {error}"
-            )
+            self._warn("control", f"no control socket: others can only watch and send signals: {error}")
         self._thread.start()
 
     def send(self, command: str, argument: str | None = None) -> None:

@@ -1,0 +1,85 @@
+"""A run as far as its control socket is concerned, and a client of it."""
+
+import json
+import stat
+import time
+
+from mptui.errors import ConfigError
+from mptui.events import Warned
+from mptui.runs.remote import control_socket
+from mptui.runs.remote.control_server import ControlServer
+from mptui.runs.store.journal import Journal
+
+DEADLINE_S = 60
+
+
+class Run:
+    """A run as far as its socket is concerned: a journal, and a note of each command."""
+
+    def __init__(self, path):
+        self.path, self.sent = path, []
+        path.mkdir(parents=True, exist_ok=True)
+        self.journal: Journal | None = Journal(path)
+        self.now = 0.0
+        self.server = ControlServer(
+            path,
+            presets=["fast", "stable"],
+            profile=lambda: "fast",
+            send=self.send,
+            clock=lambda: self.now,
+        )
+
+    def send(self, command, argument):
+        if command == "validate":
+            raise ConfigError("not now", hint="later")
+        self.sent.append((command, argument))
+
+    def tell(self, step, text="x"):
+        event = Warned(time=0.0, step=step, code="told", message=text)
+        assert self.journal is not None
+        self.journal.write(event)
+        self.server.put(event)
+
+    def end(self):
+        self.server.close()
+        if self.journal is not None:
+            self.journal.close()
+            self.journal = None
+
+
+class Client:
+    def __init__(self, run):
+        self.socket = control_socket.connect(run.path, DEADLINE_S)
+        self.file = self.socket.makefile("rb")
+
+    def line(self):
+        """The next document; None at the end."""
+        line = self.file.readline()
+        return json.loads(line) if line else None
+
+    def say(self, data):
+        self.socket.sendall(data if isinstance(data, bytes) else json.dumps(data).encode() + b"\n")
+
+    def is_dropped(self):
+        """Read to the end, which must come."""
+        try:
+            while self.file.readline():
+                pass
+        except ConnectionError:
+            pass
+        return True
+
+    def close(self):
+        self.file.close()
+        self.socket.close()
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def mode(path):
+    return stat.S_IMODE(path.lstat().st_mode)

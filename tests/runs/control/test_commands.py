@@ -1,0 +1,147 @@
+"""The control socket: commands reach the session, and nothing else that a client sends does harm."""
+
+import contextlib
+import socket
+
+import pytest
+
+from mptui.runs.remote import control_server
+from mptui.runs.remote.control_server import COMMANDS_A_SECOND
+from tests.runs.control.clients import wait_for
+
+
+def test_commands_go_to_the_session(run, connect):
+    client = connect(run)
+    client.line()
+    client.say({"command": "pause"})
+    client.say(b'{"command":"preset","argument":"stable"}\n{"command":"stop","argument":7}\n')
+    client.say({"command": "undo"})
+    wait_for(lambda: len(run.sent) == 4)
+    assert run.sent == [("pause", None), ("preset", "stable"), ("stop", None), ("undo", None)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"\0\xff",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"command":"rm"}',
+        b'{"command":["stop"]}',
+        b'{"command":"preset"}',
+        b'{"command":"preset","argument":"/etc/passwd"}',
+        b'{"command":"preset","argument":{"a":1}}',
+        b"[" * 4000,
+        b'{"command":"validate"}',
+        b'{"command":' + b"9" * 4000 + b"}",
+    ],
+    ids=lambda line: line[:24],
+)
+def test_what_is_no_command_is_answered_and_harms_nothing(run, connect, line):
+    client = connect(run)
+    client.line()
+    client.say(line + b"\n")
+    assert set(client.line()) == {"error"}
+    client.say({"command": "pause"})
+    wait_for(lambda: run.sent)
+    assert run.sent == [("pause", None)]
+
+
+@pytest.mark.parametrize("data", [b"x" * 100_000, b"\n" * 1000, b'{"command":"rm"}\n' * 1000])
+def test_who_says_too_much_is_dropped_and_the_others_stay(run, connect, data):
+    client, other = connect(run), connect(run)
+    other.line()
+    with contextlib.suppress(ConnectionError):
+        client.say(data)
+    assert client.is_dropped()
+    run.tell(1)
+    assert other.line()["event"]["step"] == 1
+    assert run.sent == []
+
+
+def test_a_flood_of_commands_is_stemmed(run, connect):
+    client = connect(run)
+    client.say(b'{"command":"checkpoint"}\n' * 500)
+    assert client.is_dropped()
+    assert len(run.sent) < 200
+
+
+def test_the_commands_of_a_second_are_limited_for_all_clients_together_and_for_that_second(run, connect):
+    first, second = connect(run), connect(run)
+    for client in (first, second):
+        client.line()
+        client.say(b'{"command":"pause"}\n' * (COMMANDS_A_SECOND // 2))
+    wait_for(lambda: len(run.sent) == COMMANDS_A_SECOND)
+    for client in (first, second, connect(run)):
+        client.say({"command": "checkpoint"})
+        told = client.line()
+        assert "too many commands" in (told if "error" in told else client.line())["error"]
+    assert len(run.sent) == COMMANDS_A_SECOND
+    run.now = 1.0
+    first.say(b'{"command":"resume"}\n' * COMMANDS_A_SECOND)
+    wait_for(lambda: len(run.sent) == 2 * COMMANDS_A_SECOND)
+    second.say({"command": "resume"})
+    assert "too many commands" in second.line()["error"]
+
+
+def test_a_setting_reaches_the_session_as_it_was_written(run, connect):
+    client = connect(run)
+    client.line()
+    client.say({"command": "set", "argument": "training.lr=1e-3"})
+    client.say({"command": "set", "argument": "data.name=a b=c"})
+    wait_for(lambda: len(run.sent) == 2)
+    assert run.sent == [("set", "training.lr=1e-3"), ("set", "data.name=a b=c")]
+
+
+@pytest.mark.parametrize(
+    "argument", [None, 7, "", "training.lr", "Training.lr=1", "a=", "a=b\nc", "a=\x1b[2J", "a=" + "x" * 201]
+)
+def test_what_is_no_setting_reaches_no_session(run, connect, argument):
+    client = connect(run)
+    client.line()
+    client.say({"command": "set", "argument": argument})
+    assert "table.key=value" in client.line()["error"]
+    assert run.sent == []
+
+
+def test_any_number_may_watch_up_to_a_limit(run, connect, monkeypatch):
+    monkeypatch.setattr(control_server, "CLIENTS_LIMIT", 40)
+    clients = [connect(run) for _ in range(40)]
+    for client in clients:
+        assert client.line()["hello"]
+    assert connect(run).is_dropped()
+    run.tell(1)
+    for client in clients:
+        assert client.line()["event"]["step"] == 1
+    clients[0].close()
+    run.tell(2)
+    wait_for(lambda: len(run.server._clients) == 39)
+    assert connect(run).line()["hello"]
+
+
+def test_a_process_without_files_left_takes_clients_later(run, connect, monkeypatch):
+    monkeypatch.setattr(control_server, "DEAF_S", 0.05)
+    real: socket.socket = run.server._listener
+    refusals: list[int] = []
+
+    class Full:
+        def accept(self):
+            if len(refusals) < 3:
+                refusals.append(1)
+                raise OSError(24, "Too many open files")
+            return real.accept()
+
+        def fileno(self):
+            return real.fileno()
+
+    full = Full()
+    run.server._selector.unregister(real)
+    run.server._listener = full
+    run.server._selector.register(full, 1)
+    client = connect(run)
+    assert client.line()["hello"] == 1
+    assert len(refusals) == 3
+    run.tell(1)
+    assert client.line()["event"]["step"] == 1
