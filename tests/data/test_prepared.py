@@ -201,7 +201,7 @@ def test_a_folder_of_other_things_is_left_alone(ready, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     (other / "preparing.json").write_text('{"key": "x"}')
-    with pytest.raises(ConfigError, match="the beginning of a set from other files"):
+    with pytest.raises(ConfigError, match="an incomplete set from other files"):
         prepared(data, other)
     with pytest.raises(DataError, match="an incomplete prepared set"):
         opened(other)
