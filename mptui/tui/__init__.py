@@ -1,1 +1,1 @@
-"""What the terminal sees: the app, one file a screen, one small file a panel. Imports no torch."""
+"""The terminal UI: the app, its screens, dialogs and panels. Imports no torch."""

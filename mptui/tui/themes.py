@@ -1,7 +1,7 @@
 """The three themes: dark, light, and the terminal's own sixteen colours.
 
-The series colours are Okabe and Ito's, told apart by people with any colour vision. One accent marks what is
-chosen; green, amber and red are for states alone.
+The colours of curves are Okabe and Ito's, distinguishable with any colour vision. One accent marks the
+selection; green, amber and red are only for states.
 """
 
 from textual.theme import BUILTIN_THEMES, Theme

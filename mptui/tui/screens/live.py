@@ -1,4 +1,4 @@
-"""The live screen: what the run does now, what it did, and the keys that steer it."""
+"""The live screen: state, charts and log of a run, and the keys that control it."""
 
 import time
 from contextlib import suppress
@@ -41,13 +41,13 @@ from mptui.tui.widgets.panel import Panel
 from mptui.tui.widgets.small import TooSmall
 
 LOOKS_PER_SECOND = 4
-"""How often the screen asks its source what is new; the run never waits for it."""
+"""How often the screen polls its source; the run never waits for it."""
 
 SHARE = 0.02
-"""What drawing may take of a processor: a loop that Python bounds runs under the same interpreter lock."""
+"""Fraction of a CPU for drawing, as a training loop in this process shares the GIL."""
 
 SLOWEST_S = 2.0
-"""How old a figure gets at most, however busy the processor is."""
+"""Largest age of a figure in seconds, however busy the CPU is."""
 
 PAGES = 3
 """A small screen shows the first chart, the second, or the panels; these in two where they have no room."""
@@ -118,7 +118,7 @@ class LiveScreen(Page):
         self.query_one("#right").can_focus = event.size.height < ALL_PANELS
 
     def look(self, *, at_once: bool = True) -> None:
-        """Take what is new from the source, and show it; what only moves figures may wait for its turn."""
+        """Show new events; those that only change figures can wait for the next drawing."""
         events = self.source.poll()
         for event in events:
             self.view.handle(event)
@@ -133,7 +133,7 @@ class LiveScreen(Page):
             self._close_questions()
 
     def _close_questions(self) -> None:
-        """Close a question that the end of the run has answered; who was leaving leaves."""
+        """Close questions that the end of the run has answered; quit if the user was quitting."""
         question = self.app.screen
         if isinstance(question, LeaveDialog | StopDialog):
             self._leaving |= isinstance(question, LeaveDialog)
@@ -182,14 +182,14 @@ class LiveScreen(Page):
         self.action_command("resume" if self.view.paused else "pause")
 
     def action_command(self, command: str, argument: str | None = None) -> None:
-        """Ask the run for something; its answers come back as events, into the log."""
+        """Send a command to the run; its answers arrive as events in the log."""
         if self._has_ended():
             self.notify("the run has ended", severity="warning", markup=False)
         else:
             self.source.send(command, argument)
 
     def action_stop(self) -> None:
-        """Ask whether to stop the run, which one key beside others must not do."""
+        """Ask whether to stop the run, as a single key must not stop it."""
         if self._has_ended():
             self.action_command("stop")
         elif not self._leaving:
@@ -201,7 +201,7 @@ class LiveScreen(Page):
         return self.source.finished or self.view.finished is not None
 
     def _cant_resume(self) -> str:
-        """Why the run can't be resumed from here; empty where it can."""
+        """Return why the run can't be resumed from here; "" if it can."""
         ended = self.view.finished
         if ended is None:
             return "the run has not ended"
@@ -230,7 +230,7 @@ class LiveScreen(Page):
         self.look()
 
     def action_preset(self, digit: int) -> None:
-        """Switch to the preset at this digit; where some of it can't change in a run, say so first."""
+        """Switch to the profile of this digit; ask first if some settings can't change during a run."""
         profiles = self.source.profiles
         if digit <= len(profiles):
             self._foresee(digit, profiles[digit - 1])
@@ -254,14 +254,14 @@ class LiveScreen(Page):
             )
 
     def _chosen(self, shown: int, digit: int | None) -> None:
-        """Switch to the preset that was told of, or tell of another one."""
+        """Switch to the profile that was shown, or show another one."""
         if digit == shown:
             self.action_command("preset", self.source.profiles[digit - 1])
         elif digit:
             self.action_preset(digit)
 
     def action_take_advice(self) -> None:
-        """Change the setting that the last advice names."""
+        """Apply the setting of the last advice."""
         advice = self.view.advice
         if advice is None or advice.setting is None:
             self.notify("no advice to apply", markup=False)
@@ -299,7 +299,7 @@ class LiveScreen(Page):
         self.query_one("#chart-0").focus()
 
     def action_log(self) -> None:
-        """Give the log the room of the charts, or take it back."""
+        """Show the log in place of the charts, or the charts again."""
         self.toggle_class("-log")
         self.query_one("#log" if self.has_class("-log") else "#chart-0").focus()
 
@@ -314,7 +314,7 @@ class LiveScreen(Page):
             chart.toggle_smoothing()
 
     def action_detach(self) -> None:
-        """Leave the run to itself, and give the terminal back."""
+        """Detach the run, and release the terminal."""
         if not self.source.hosted or self._has_ended():
             self.leave()
         elif self.source.can_detach:
@@ -323,7 +323,7 @@ class LiveScreen(Page):
             self.notify("can't detach under SLURM or torchrun", severity="warning", markup=False)
 
     def back(self) -> None:
-        """Close what is open: the filter, the log, the cursor of a chart, then a run that has ended."""
+        """Close the filter, the log, the cursor of a chart, or a run that has ended."""
         if self.has_class("-filtering"):
             self.query_one("#filter", Input).value = ""
             self._filter_chosen()
@@ -335,7 +335,7 @@ class LiveScreen(Page):
             self.dismiss("back")
 
     def leave(self) -> None:
-        """Leave; while the run goes, ask what becomes of it."""
+        """Quit; while the run is training, ask first."""
         if self._has_ended() or not self.source.hosted:
             self.dismiss("left")
         else:
@@ -352,7 +352,7 @@ class LiveScreen(Page):
 
 
 def place_of(view: RunView) -> Place | None:
-    """Tell where a run stands; None before its first step."""
+    """Return the position of a run; None before its first step."""
     if view.started is None or view.latest is None:
         return None
     last = view.latest
@@ -366,7 +366,7 @@ def failed_to_start(view: RunView) -> bool:
 
 
 def chosen_charts(view: RunView, wanted: str) -> list[str]:
-    """Choose the charts to draw: what `wanted` names by a part of a word, else loss and the task's metric."""
+    """Choose the charts to draw: those that `wanted` names in part, else loss and the task's metric."""
     words = wanted.lower().split()
     if words:
         return [name for name in view.histories if any(word in name.lower() for word in words)]

@@ -1,4 +1,4 @@
-"""What the picker learns of data; it waits for a disk, so in a thread."""
+"""Inspects data for the picker; it reads the disk, so it runs in a thread."""
 
 from mptui.config.given import data_flags
 from mptui.config.schema import DataConfig
@@ -7,11 +7,11 @@ from mptui.text import clean
 
 
 def about_data(where: str) -> tuple[str | None, str]:
-    """Tell the task that the data is for (None: either), and words about it.
+    """Return the task of the data (None: any), and a description.
 
     Raises:
-        ConfigError: There is no set of that name.
-        DataError: There is no such folder, or not with data.
+        ConfigError: The set doesn't exist.
+        DataError: The folder doesn't exist or has no data.
     """
     from mptui.data.formats.open import kind_of
 

@@ -1,4 +1,4 @@
-"""What was picked before a run: a profile, what it is for, and changes by hand. Imports no torch."""
+"""The selection before a run: profile, model, data and edits. Imports no torch."""
 
 import json
 import os
@@ -25,14 +25,14 @@ from mptui.text import clean
 EDITED = "edited"
 PICKED = "picked"
 _WHAT_ON = ("model.name", "data.name", "data.path", "hardware.device")
-"""What a run is about, and no part of how to train: a saved profile has none of it."""
+"""Settings that aren't saved in a profile: model, data and device."""
 
 _DEFAULTS = values_of(RunConfig())
 
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """All that a run is asked with. Empty texts leave a choice to the profile, the data and the device."""
+    """The selection for a run. Empty texts are chosen by the profile, the data and the device."""
 
     profile: str
     device: str = "auto"
@@ -42,7 +42,7 @@ class Picked:
     edits: Mapping[str, Any] = field(default_factory=dict)
 
     def flags(self) -> dict[str, tuple[str, Any]]:
-        """What is set above the profile: table.key -> (where it came from, the value)."""
+        """Return the settings on top of the profile: table.key -> (source, value)."""
         flags: dict[str, tuple[str, Any]] = {"hardware.device": (PICKED, self.device)}
         if self.model:
             flags["model.name"] = (PICKED, self.model)
@@ -55,20 +55,20 @@ class Picked:
 
     @property
     def description(self) -> str:
-        """What a profile that is saved from it is described as."""
+        """The description of a profile saved from the selection."""
         edits = ", ".join(f"{key} = {value}" for key, value in self.edits.items())
         return f"{self.profile} with {edits}" if edits else f"A copy of {self.profile}"
 
     def request(self, environ: Mapping[str, str] = os.environ) -> Request:
-        """What the run is asked with."""
+        """Return the request of the run."""
         return Request(self.profile, self.flags(), (), environ)
 
 
 class Picks:
-    """What is picked, and what was changed by hand for each profile while others are looked at.
+    """The selection, and the edits of each profile.
 
     Attributes:
-        now: What a run would be asked with at the moment.
+        now: The current selection.
     """
 
     def __init__(self, first: Picked) -> None:
@@ -77,14 +77,14 @@ class Picks:
         self._used: dict[str, Mapping[str, Any]] = {}
 
     def of(self, profile: str) -> Picked:
-        """What a run of `profile` would be asked with: its own epochs and edits, the same for the rest."""
+        """Return the selection with `profile`, its epochs and its edits."""
         if profile == self.now.profile:
             return self.now
         own = self._others.get(profile, Picked(profile))
         return replace(self.now, profile=profile, epochs=own.epochs, edits=own.edits)
 
     def choose(self, profile: str) -> None:
-        """Pick another profile, with what was changed for it before."""
+        """Select another profile, with its edits."""
         chosen = self.of(profile)
         self._others[self.now.profile] = self.now
         self._others.pop(profile, None)
@@ -99,20 +99,20 @@ class Picks:
         return [name for name in self.edited() if self._used.get(name) != self.of(name).edits]
 
     def use(self) -> None:
-        """Note that a run has the edits, and keeps them in its directory."""
+        """Mark the edits as used by a run, which saves them in its directory."""
         self._used[self.now.profile] = self.now.edits
 
     def saved_as(self, profile: str) -> None:
-        """Pick the profile that has just been saved; what it was made from has no changes any more."""
+        """Select the profile that was just saved; the original has no edits any more."""
         self.now = replace(self.now, epochs="", edits={})
         self.choose(profile)
 
 
 def resolved(picked: Picked, task: str | None, environ: Mapping[str, str] = os.environ) -> Resolved:
-    """Put the configuration together, as far as it is known before the data was opened.
+    """Merge the configuration, as far as it is known before the data is opened.
 
     Raises:
-        ConfigError: A value is wrong, or two can't be had together.
+        ConfigError: A value is invalid, or two exclude each other.
     """
     task = task_of_model(picked.model) if picked.model else task or DEFAULT_TASK
     return resolve(picked.profile, task=task, flags=picked.flags(), sets=(), environ=environ)
@@ -124,7 +124,7 @@ def every_profile(
     task: str | None,
     environ: Mapping[str, str] = os.environ,
 ) -> tuple[dict[str, Resolved], dict[str, str]]:
-    """Resolve each profile with what else was picked: those that can be had, and why the others can't."""
+    """Resolve each profile with the selection: the valid ones, and the faults of the others."""
     resolutions, faults = {}, {}
     for info in profiles:
         try:
@@ -136,7 +136,7 @@ def every_profile(
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A setting as it is shown: `default` only where the value is another."""
+    """A setting to show; `default` is set only if the value differs."""
 
     key: str
     value: str
@@ -156,17 +156,17 @@ class Value:
 
 
 def values(resolution: Resolved) -> list[Value]:
-    """Every setting that can be edited, in the order of the schema, what makes a step first."""
-    told = values_of(resolution.config)
+    """Return all editable settings in the order of the schema, those of a step first."""
+    current = values_of(resolution.config)
     keys = sorted(
         (key for key in SETTINGS if key not in _WHAT_ON), key=lambda key: _ORDER[key.partition(".")[0]]
     )
     return [
         Value(
             key=key,
-            value=_plain(told[key]),
+            value=_plain(current[key]),
             source="profile" if resolution.sources[key].startswith("profile ") else resolution.sources[key],
-            default=_plain(_DEFAULTS[key]) if told[key] != _DEFAULTS[key] else None,
+            default=_plain(_DEFAULTS[key]) if current[key] != _DEFAULTS[key] else None,
             edited=resolution.sources[key] == EDITED,
         )
         for key in keys
@@ -178,14 +178,14 @@ _ORDER = {table: n for n, table in enumerate(dict.fromkeys((*_FIRST, *TABLES)))}
 
 
 def _plain(value: object) -> str:
-    """A value as it can be typed: text without quotes, a list as TOML has it."""
+    """Format a value as it can be typed: text without quotes, lists as in TOML."""
     if isinstance(value, list):
         return clean(json.dumps(value, ensure_ascii=False))
     return shown(value).strip('"')
 
 
 def to_save(picked: Picked, task: str | None, environ: Mapping[str, str] = os.environ) -> RunConfig:
-    """The configuration to save as a profile: how to train, and not what on."""
+    """Return the configuration to save as a profile, without model, data and device."""
     how = resolved(picked, task, environ).config
     default = RunConfig()
     return how.model_copy(
@@ -198,7 +198,7 @@ def to_save(picked: Picked, task: str | None, environ: Mapping[str, str] = os.en
 
 
 def in_words(resolution: Resolved, device: Device) -> list[tuple[str, str, str]]:
-    """The run in a few lines: label, value, and why or what it means."""
+    """Describe the run in a few lines: label, value, reason or meaning."""
     config = resolution.config
     precision: PrecisionChoice = choose_precision(config.precision.mode, device)
     training = config.training
@@ -216,7 +216,7 @@ def in_words(resolution: Resolved, device: Device) -> list[tuple[str, str, str]]
 
 
 def _rate_words(training: TrainingConfig) -> str:
-    """What the effective rate, which stands beside it, comes from."""
+    """Describe the origin of the effective rate."""
     words: str = training.optimizer
     if scaled_lr(training) != training.lr:
         words += f", {training.lr:g} for a batch of {training.lr_batch_size}, scaled {training.lr_scaling}"

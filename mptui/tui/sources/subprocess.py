@@ -1,4 +1,4 @@
-"""A run in a process of its own as the source of the live screen that started it."""
+"""A source of the live screen: a run that it started in a separate process."""
 
 import contextlib
 import json
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class IsolatedSource:
-    """Starts `mptui run --detach` for what was asked for, and attaches to it.
+    """Starts `mptui run --detach` for a request, and attaches to it.
 
     Args:
-        request: What was asked for.
+        request: The request.
         runs: The folder of all runs.
     """
 
@@ -145,7 +145,7 @@ class IsolatedSource:
         self._failed(code, clean(message), clean(hint.strip()), started)
 
     def _failed(self, code: int, message: str, hint: str, started: float) -> None:
-        """There is no run: say why, as the end of it."""
+        """Emit the end of a run that never started, with the reason."""
         self.exit_code = code
         self._early.append(
             RunFinished(
@@ -159,7 +159,7 @@ class IsolatedSource:
 
 
 def command(request: "Request", runs: Path) -> list[str]:
-    """The command line that starts what `request` asks for."""
+    """Return the command line that starts `request`."""
     words = mptui_command("run", "--detach", "--json", "--runs-dir", str(runs))
     if request.profile is not None:
         words += ["--profile", request.profile]
