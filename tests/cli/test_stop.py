@@ -21,5 +21,5 @@ def test_a_process_of_another_user_is_told(tmp_path, monkeypatch):
         raise PermissionError
 
     monkeypatch.setattr(os, "kill", kill)
-    with pytest.raises(RunDirectoryError, match=r"process 7, which trains this run, is another user's"):
+    with pytest.raises(RunDirectoryError, match=r"process 7, which trains this run, belongs to another user"):
         _ask(tmp_path, 7)

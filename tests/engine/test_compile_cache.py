@@ -86,7 +86,7 @@ def test_a_folder_of_another_user_is_not_used(asks, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     folder, told = asks(tmp_path / "cache")
     assert folder != tmp_path / "cache"
-    assert "another user's" in told[0][1]
+    assert "belongs to another user" in told[0][1]
     folder.rmdir()
 
 

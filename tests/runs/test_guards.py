@@ -111,6 +111,6 @@ def test_out_of_memory_that_can_not_be_mended_has_its_code(ended, monkeypatch):
     monkeypatch.setattr("mptui.runs.planning.build.build", without_memory)
     result, run, _ = ended()
     assert (result.status, result.exit_code) == ("out_of_memory", 5)
-    assert "one sample at a time" in result.error.message
+    assert "micro-batch of one sample" in result.error.message
     kinds = {r["kind"] for r in json.loads((run / "summary.json").read_text())["recoveries"]}
     assert kinds == {"out of memory"}

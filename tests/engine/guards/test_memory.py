@@ -173,9 +173,9 @@ def test_the_cut_stays_and_a_resumed_run_begins_with_it(tmp_path):
     with pytest.raises(Stopped):
         finish(trainer)
     told = of(events, Recovered)
-    assert [e.action.partition(" samples")[0] for e in told] == [
-        *("training: 8 → 4", "training: 4 → 2"),
-        *("validating: 8 → 4", "validating: 4 → 2"),
+    assert [e.action.partition(",")[0] for e in told] == [
+        *("training: micro-batch 8 → 4", "training: micro-batch 4 → 2"),
+        *("validating: micro-batch 8 → 4", "validating: micro-batch 4 → 2"),
     ]
     resumed, events = build(tmp_path)
     limit_memory(resumed, lambda: 2)
@@ -219,7 +219,7 @@ def test_masks_are_cut_too_however_much_of_them_is_ignored(tmp_path):
 def test_where_not_even_one_sample_fits_it_ends(tmp_path):
     trainer, _ = build(tmp_path)
     limit_memory(trainer, lambda: 0)
-    with pytest.raises(MemoryExhaustedError, match="one sample at a time") as caught:
+    with pytest.raises(MemoryExhaustedError, match="micro-batch of one sample") as caught:
         finish(trainer)
     assert caught.value.exit_code == 5
     assert "--precision" in caught.value.hint
@@ -228,7 +228,7 @@ def test_where_not_even_one_sample_fits_it_ends(tmp_path):
 def test_asked_to_stop_it_stops(tmp_path):
     trainer, events = build(tmp_path, guards={"on_oom": "stop"})
     limit_memory(trainer, lambda: 4)
-    with pytest.raises(MemoryExhaustedError, match="8 samples at once") as caught:
+    with pytest.raises(MemoryExhaustedError, match="micro-batch of 8 samples") as caught:
         finish(trainer)
     assert "guards.on_oom=split" in caught.value.hint
     assert of(events, Recovered) == []
@@ -340,4 +340,4 @@ def test_a_limit_is_halved_and_rounded_up(tmp_path, size, cuts):
     limit_memory(trainer, lambda: {5: 3, 7: 2, 3: 1}[size])
     finish(trainer)
     actions = [e.action for e in of(events, Recovered) if e.action.startswith("training")]
-    assert [action.split(": ")[1].split(" samples")[0] for action in actions] == cuts
+    assert [action.partition("micro-batch ")[2].partition(",")[0] for action in actions] == cuts
