@@ -40,7 +40,7 @@ async def test_a_profile_is_told_in_words_and_in_values(environ):
         debug = frame(app)
     assert "Quick results" in first
     assert "precision  bf16  native here, without loss scaling" in first
-    assert "batch      64  64 an optimizer step" in first
+    assert "batch      64  64 per optimizer step" in first
     assert "precision  fp32  requested" in debug
     assert "anomaly detection: names the operation" in debug
 
