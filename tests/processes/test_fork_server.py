@@ -145,11 +145,21 @@ def test_a_server_that_has_ended_is_told():
     assert psutil.wait_procs([process], LIMIT_S)[1] == []
 
 
-def test_a_fresh_interpreter_has_this_one_s_modules_and_neither_terminal_nor_streams():
-    code = "import os, sys, tests; print(os.getsid(0) == os.getpid(), sys.stdin.read())"
-    with start(CODE, code, stdout=subprocess.PIPE, text=True) as child:
+def test_a_fresh_interpreter_has_this_one_s_modules_and_neither_terminal_nor_streams(tmp_path, monkeypatch):
+    code = "import os, sys\ndef main(): print(os.getsid(0) == os.getpid(), sys.stdin.read(), sys.argv[1:])"
+    (tmp_path / "only_here.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    with start("only_here:main", "a b", stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
-        assert child.stdout.read() == "True \n"
+        assert child.stdout.read() == "True  ['a b']\n"
+
+
+def test_where_a_fork_is_not_safe_each_child_is_a_fresh_interpreter(monkeypatch):
+    monkeypatch.setattr("mptui.processes.fork_server._FORKS", False)
+    with ForkServer(()) as server:
+        assert said(server, "print(2)") == ("2\n", 0)
+        sleeper = server.start("signal:pause")
+    assert sleeper.poll() == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(
