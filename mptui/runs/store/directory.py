@@ -22,7 +22,6 @@ from mptui.errors import ConfigError, DiskError, RunDirectoryError
 from mptui.events import SCHEMA_VERSION
 from mptui.io.atomic import Guard, replace_file
 from mptui.regular import read_regular
-from mptui.runs.store import journal
 from mptui.runs.store.lock import Claim, is_held
 from mptui.text import clean
 
@@ -239,6 +238,7 @@ def check_version(run: Path) -> None:
         RunDirectoryError: A file of the run is of a later version.
     """
     from mptui.config.validate import VERSION as OF_PROFILES
+    from mptui.runs.store import journal  # imports numpy, which the first screen does without
 
     known = {
         CONFIG: (_version(run / CONFIG, tomli.loads), OF_PROFILES),
