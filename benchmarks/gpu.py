@@ -23,12 +23,12 @@ import numpy as np
 import torch
 from PIL import Image
 
-from benchmarks.asked import GPU, GPU_MEMORY, GPU_PHOTOS, OnGpu
 from benchmarks.common import alternate, parser_of, ratios, save
 from benchmarks.floors import ceilings
 from benchmarks.peers import floor
 from benchmarks.sides import SIDES, figures, missing
 from benchmarks.subjects import ON_GPU, Case
+from benchmarks.targets import GPU, GPU_MEMORY, GPU_PHOTOS, OnGpu
 
 Figures = Callable[..., Mapping[str, Any]]
 
@@ -45,7 +45,7 @@ SMOKE = {
 
 
 def speed(
-    case: Case, asked: OnGpu, *, rounds: int, peers: Sequence[str], get: Figures = figures
+    case: Case, target: OnGpu, *, rounds: int, peers: Sequence[str], get: Figures = figures
 ) -> dict[str, Any]:
     """Images a second of `mptui run` in each precision and of the peers, and the ratios asked for."""
     strict = replace(case, precision="fp32", tf32=False)
@@ -67,15 +67,15 @@ def speed(
     found: dict[str, Any] = {
         "floor_share": {
             **ratios(rates[amp], [lowest["images_per_second"]] * rounds),
-            "asked": asked.floor_share,
+            "asked": target.floor_share,
         },
-        "amp_over_tf32": {**ratios(rates[amp], rates["mptui tf32"]), "asked": asked.over_tf32},
-        "amp_over_fp32": {**ratios(rates[amp], rates["mptui fp32"]), "asked": asked.over_fp32},
+        "amp_over_tf32": {**ratios(rates[amp], rates["mptui tf32"]), "asked": target.over_tf32},
+        "amp_over_fp32": {**ratios(rates[amp], rates["mptui fp32"]), "asked": target.over_fp32},
     }
     if theirs:
         best = max(theirs, key=lambda name: statistics.median(rates[name]))
         found["best_peer"] = best
-        found["over_best_peer"] = {**ratios(rates[amp], rates[best]), "asked": asked.over_peer}
+        found["over_best_peer"] = {**ratios(rates[amp], rates[best]), "asked": target.over_peer}
     return {"images_per_second": rates, "amp": amp, "ceilings": reached, "floor": lowest, **found}
 
 
@@ -150,11 +150,11 @@ def main() -> None:
     rounds, peers = (1, ["recipe"]) if arguments.smoke else (arguments.rounds, peers)
     chosen = {} if arguments.smoke else {"device": "cuda", "compile": arguments.compile}
     document: dict[str, Any] = {"rounds": rounds, "compile": arguments.compile}
-    for name, asked in GPU.items():
+    for name, target in GPU.items():
         if arguments.only in {None, name}:
             case = replace(cases[name], **chosen)
-            beside = peers if asked.over_peer is not None else []
-            document[name] = {**speed(case, asked, rounds=rounds, peers=beside), "memory": memory(case)}
+            beside = peers if target.over_peer is not None else []
+            document[name] = {**speed(case, target, rounds=rounds, peers=beside), "memory": memory(case)}
     if arguments.only in {None, "photos"}:
         case = replace(cases["resnet50"], **chosen)
         document["photos"] = photos(case, rounds=rounds, side=64 if arguments.smoke else 360)

@@ -22,7 +22,7 @@ from unittest import mock
 
 import torch
 
-from benchmarks import asked
+from benchmarks import targets
 from benchmarks.common import parser_of, save, turn
 from benchmarks.subjects import CASES as SUBJECTS
 from benchmarks.subjects import TINY, Case, make_trainer
@@ -108,7 +108,7 @@ def measure(timed: Blocks) -> dict[str, Any]:
         "snapshot_ms": statistics.median(snapshots) / 1e3,
         "snapshot_every": snapshot_every,
         "share": share,
-        "asked_at_most": asked.GUARDS,
+        "asked_at_most": targets.GUARDS,
     }
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from benchmarks import asked
+from benchmarks import targets
 from benchmarks.common import parser_of, save, turn
 from benchmarks.subjects import CASES, TINY, Batches, Stamps, make_trainer, tiny_network
 from mptui.data.core.batch import Window
@@ -101,7 +101,7 @@ def measure() -> dict[str, Any]:
 def main() -> None:
     """Measure, and write results/loop.json."""
     parser_of(__doc__).parse_args()
-    save("loop", {"asked_at_most_us": asked.LOOP_TINY_US, **measure()})
+    save("loop", {"asked_at_most_us": targets.LOOP_TINY_US, **measure()})
 
 
 if __name__ == "__main__":

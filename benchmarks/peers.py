@@ -23,12 +23,12 @@ from typing import Any
 
 import torch
 
-from benchmarks.asked import PEERS
 from benchmarks.common import alternate, parser_of, ratios, rotate, save
 from benchmarks.floors import ceilings, work_of
 from benchmarks.relay import relay
 from benchmarks.sides import DTYPES, SIDES, figures, missing
 from benchmarks.subjects import CASES, ON_GPU, TINY, Case
+from benchmarks.targets import PEERS
 
 TURNS = 4
 """Of each side in a round, on a CPU."""
@@ -51,9 +51,9 @@ def measure(
             return case.batch / float(figures(side, case, threads)[f"{clock}_s"])
 
         rates = alternate({side: lambda side=side: rate(side) for side in named}, rounds)  # type: ignore[misc]
-    asked = PEERS[TINY if case.model == TINY else case.device]
+    targets = PEERS[TINY if case.model == TINY else case.device]
     compared = {
-        side: {**ratios(rates["mptui"], rates[side]), **({"asked": asked[side]} if side in asked else {})}
+        side: {**ratios(rates["mptui"], rates[side]), **({"asked": targets[side]} if side in targets else {})}
         for side in sides
     }
     for side, ratio in compared.items():

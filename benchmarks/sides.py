@@ -317,7 +317,7 @@ def _photos(case: Case, stamps: Stamps) -> Iterator[tuple[torch.Tensor, torch.Te
     device, left = torch.device(case.device), case.steps
     while left:
         for images, targets in loader:
-            stamps.asked()
+            stamps.request()
             yield images.to(device, non_blocking=True), targets.to(device, non_blocking=True)
             left -= 1
             if not left:

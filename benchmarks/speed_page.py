@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import asked
+from benchmarks import targets
 from benchmarks.common import RESULTS
 
 HEAD = """# Speed
@@ -66,7 +66,7 @@ def figures() -> Iterator[Figure]:
 
 def _peers() -> Iterator[Figure]:
     for network in ("resnet18", "unet", "tiny"):
-        goals = asked.PEERS["tiny" if network == "tiny" else "cpu"]
+        goals = targets.PEERS["tiny" if network == "tiny" else "cpu"]
         for side, name in SIDES.items():
             what = f"{NETWORKS[network]}: `mptui run` over {name}, images/s"
             path = f"cases/{network}/ratios/{side}"
@@ -76,30 +76,30 @@ def _peers() -> Iterator[Figure]:
 
 def _loop() -> Iterator[Figure]:
     what = "Tiny network: a step of the trainer beyond a bare loop's, processor time"
-    yield Figure(what, "loop", "over_bare_us_quartiles", "benchmarks.loop", asked.LOOP_TINY_US, True, " µs")
+    yield Figure(what, "loop", "over_bare_us_quartiles", "benchmarks.loop", targets.LOOP_TINY_US, True, " µs")
     for network in ("resnet18", "tiny", "tiny-fp16"):
         what = f"{NETWORKS.get(network, 'Tiny network, FP16')}: the guards' share of a step"
-        yield Figure(what, "guards", f"{network}/share", "benchmarks.guards", asked.GUARDS, True, "%")
+        yield Figure(what, "guards", f"{network}/share", "benchmarks.guards", targets.GUARDS, True, "%")
     for look in ("summary", "full"):
         what = f"ResNet-18: share of a run with `guards.numerics = {look}`"
         yield Figure(what, "numerics", f"{look}/share_of_a_run", "benchmarks.numerics", unit="%")
     for loop, name in (("resnet18", "ResNet-18"), ("python", "Loop bound by Python")):
         what = f"{name}: `mptui` with its screen over `mptui run`, images/s"
-        yield Figure(what, f"ui-{loop}", f"{loop}/ratio", f"benchmarks.ui --only {loop}", asked.UI[loop])
+        yield Figure(what, f"ui-{loop}", f"{loop}/ratio", f"benchmarks.ui --only {loop}", targets.UI[loop])
 
 
 def _data() -> Iterator[Figure]:
     what = "Photos to batches at 224 px: `ImageFolder` over `mptui`, "
     path, command = "imagefolder_over_mptui", "benchmarks.input --only mixed"
-    yield Figure(f"{what}processor time", "input-mixed", f"mixed/cpu_ms/{path}", command, asked.INPUT)
+    yield Figure(f"{what}processor time", "input-mixed", f"mixed/cpu_ms/{path}", command, targets.INPUT)
     yield Figure(f"{what}wall time", "input-mixed", f"mixed/wall_ms/{path}", command)
     what = "ResNet-18 at 224 px from photos: share of time that waits for data"
     path, command = "wait/data_wait_fraction", "benchmarks.input --only wait"
-    yield Figure(what, "input-wait", path, command, asked.WAIT, True, "%")
+    yield Figure(what, "input-wait", path, command, targets.WAIT, True, "%")
     command = "benchmarks.cache --only epochs"
     for clock, name in (("cpu_ms", "processor time"), ("wall_ms", "wall time")):
         what = f"The first epoch over one from memory, {name}"
-        yield Figure(what, "cache-epochs", f"epochs/{clock}/first_over_cached", command, asked.CACHED)
+        yield Figure(what, "cache-epochs", f"epochs/{clock}/first_over_cached", command, targets.CACHED)
     what = "An epoch of the files over one of a set of `mptui prepare`, wall time"
     yield Figure(what, "cache-epochs", "epochs/wall_ms/off_over_prepared", command)
 
@@ -111,11 +111,11 @@ def _settings() -> Iterator[Figure]:
             what = f"{name}: right choices of `auto`, {kind}"
             yield Figure(what, "choices", f"{network}/right/{kind}", "benchmarks.choices")
         what, path = f"{name}: FP32 in NCHW over channels last, a step", f"{network}/last_over_first/fp32"
-        goal = asked.CHANNELS_LAST.get(network)
+        goal = targets.CHANNELS_LAST.get(network)
         yield Figure(what, "choices", path, "benchmarks.choices", goal)
     path, command = "resnet18/second_start", "benchmarks.compiling --case resnet18"
     what = "ResNet-18: a start with compiled code kept over the first start"
-    yield Figure(what, "compiling-resnet18", path, command, asked.SECOND_START, at_most=True)
+    yield Figure(what, "compiling-resnet18", path, command, targets.SECOND_START, at_most=True)
     for network in ("resnet18", "unet"):
         for variant, name in (("everything", "all speed settings"), ("+bf16", "bf16 alone")):
             what = f"{NETWORKS[network]}: {name} over the plain FP32 loop (`mptui bench`)"
@@ -129,15 +129,15 @@ def _long_runs() -> Iterator[Figure]:
     what = "`mptui attach` to a journal of 1,000,000 events without an index"
     yield Figure(what, "attach", "median_s", "benchmarks.attach", unit=" s")
     what, command = "10,000,000 steps over 100,000: ", "benchmarks.long_run"
-    yield Figure(f"{what}memory", "long_run", "grown_mib", command, asked.GROWN_MIB, True, " MiB more")
+    yield Figure(f"{what}memory", "long_run", "grown_mib", command, targets.GROWN_MIB, True, " MiB more")
     for verb in ("attach", "resume"):
         path = f"ratios/{verb}"
-        yield Figure(f"{what}`mptui {verb}`", "long_run", path, command, asked.LONG, at_most=True)
+        yield Figure(f"{what}`mptui {verb}`", "long_run", path, command, targets.LONG, at_most=True)
 
 
 def _gpu() -> Iterator[Figure]:
     command = "benchmarks.gpu"
-    for network, wanted in asked.GPU.items():
+    for network, wanted in targets.GPU.items():
         name = f"GPU, {NETWORKS[network]}: "
         for what, path, goal in (
             ("AMP's share of the floor", "floor_share", wanted.floor_share),
@@ -146,11 +146,11 @@ def _gpu() -> Iterator[Figure]:
             ("AMP over the best peer", "over_best_peer", wanted.over_peer),
         ):
             yield Figure(f"{name}{what}", "gpu", f"{network}/{path}", command, goal)
-        for kind, most in asked.GPU_MEMORY.items():
+        for kind, most in targets.GPU_MEMORY.items():
             path = f"{network}/memory/{kind}/share"
             yield Figure(f"{name}peak memory of {kind} over FP32's", "gpu", path, command, most, True, "%")
     what = "GPU: from JPEG to weights, over a plain FP32 script"
-    yield Figure(what, "gpu", "photos/over_plain_script", command, asked.GPU_PHOTOS)
+    yield Figure(what, "gpu", "photos/over_plain_script", command, targets.GPU_PHOTOS)
 
 
 def page(folder: Path = RESULTS) -> str:

@@ -142,15 +142,15 @@ class Stamps:
 
     def __init__(self, case: Case) -> None:
         self._case = case
-        self._asked = 0
+        self._requests = 0
         self._wall = self._cpu = 0.0
         self._clock = Clock() if case.block else None
         self.figures: dict[str, Any] = {}
 
-    def asked(self) -> None:
+    def request(self) -> None:
         """Another batch is asked for."""
-        done, self._asked = self._asked - self._case.warm_up, self._asked + 1
-        last, block = self._asked == self._case.steps, self._case.block
+        done, self._requests = self._requests - self._case.warm_up, self._requests + 1
+        last, block = self._requests == self._case.steps, self._case.block
         if done < 0:
             return
         if not block:
@@ -200,7 +200,7 @@ class Batches(torch.utils.data.IterableDataset[tuple[torch.Tensor, torch.Tensor]
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         order = torch.randperm(self._case.samples, device=self._images.device) % self._kept
         for rows in torch.split(order, self._case.batch):
-            self._stamps.asked()
+            self._stamps.request()
             images = self._images.index_select(0, rows)
             if self._case.channels_last:
                 images = images.permute(0, 3, 1, 2)

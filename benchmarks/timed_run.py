@@ -28,7 +28,7 @@ def _stamp(stamps: Stamps) -> None:
 
 def _told(windows: Iterator[Window], stamps: Stamps) -> Iterator[Window]:
     while True:
-        stamps.asked()
+        stamps.request()
         window = next(windows, None)
         if window is None:
             return

@@ -26,8 +26,8 @@ from typing import Any
 
 import pyte
 
-from benchmarks.asked import UI
 from benchmarks.common import alternate, parser_of, ratios, save
+from benchmarks.targets import UI
 
 SIZE = 120, 36
 PROFILE, DIGIT = "stable", "2"
@@ -40,7 +40,7 @@ class Case:
     """What is trained, as the settings that differ from the profile, and the ratio that is asked for."""
 
     settings: dict[str, str]
-    asked: float
+    target: float
 
 
 _COMMON = {
@@ -60,7 +60,7 @@ CASES = {
             "training.batch_size": "32",
             "training.max_steps": "100",
         },
-        asked=UI["resnet18"],
+        target=UI["resnet18"],
     ),
     # two convolutions of two channels: nearly all of a step is the interpreter's
     "python": Case(
@@ -74,7 +74,7 @@ CASES = {
             "training.batch_size": "2",
             "training.max_steps": "8000",
         },
-        asked=UI["python"],
+        target=UI["python"],
     ),
 }
 
@@ -179,8 +179,8 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
     figures = alternate(sides, rounds)
     ratio = ratios(figures["mptui"], figures["mptui run"])
     told = f"{ratio['median']:.3f} ({ratio['min']:.3f} to {ratio['max']:.3f})"
-    print(f"  under the screen over without: {told}, asked {case.asked}")
-    return {**figures, "ratio": ratio, "asked": case.asked}
+    print(f"  under the screen over without: {told}, asked {case.target}")
+    return {**figures, "ratio": ratio, "asked": case.target}
 
 
 def main() -> None:

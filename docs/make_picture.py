@@ -19,7 +19,7 @@ from textual.pilot import Pilot
 
 from mptui.runs.planning.plan import Request
 from mptui.tui.cockpit import Cockpit
-from mptui.tui.dialogs.switch_profile import PresetDialog
+from mptui.tui.dialogs.switch_profile import SwitchProfileDialog
 from mptui.tui.screens.live import LiveScreen
 from mptui.tui.sources.in_process import SessionSource
 
@@ -74,7 +74,7 @@ async def _switch(app: Cockpit, screen: LiveScreen, pilot: Pilot[Any]) -> None:
     """Switch to the profile `fast`, through the dialog that says what of it can't change."""
     await pilot.press("1")
     while screen.view.profile != "fast":
-        if isinstance(app.screen, PresetDialog):
+        if isinstance(app.screen, SwitchProfileDialog):
             await pilot.press("enter")
         await pilot.pause(0.2)
 

@@ -32,10 +32,10 @@ def save_profile(
         ConfigError: The name is not a valid file name, is that of a built-in profile, or is in use.
         DiskError: The folder can't be written.
     """
-    return write_profile(_place_of_name(name, environ), profile_text(config, description))
+    return write_profile(_path_of_name(name, environ), profile_text(config, description))
 
 
-def place_of(where: str, environ: Mapping[str, str] = os.environ) -> Path:
+def profile_path(where: str, environ: Mapping[str, str] = os.environ) -> Path:
     """Return the file to save a profile in: a path, or a name in the user's folder.
 
     Raises:
@@ -43,7 +43,7 @@ def place_of(where: str, environ: Mapping[str, str] = os.environ) -> Path:
     """
     if os.sep in where or where.endswith(".toml"):
         return expanded(where)
-    return _place_of_name(where, environ)
+    return _path_of_name(where, environ)
 
 
 def check_free(path: Path, *, hint: str = "choose another name, or edit that file") -> None:
@@ -80,7 +80,7 @@ def copy_profile(name: str, origin: str, environ: Mapping[str, str] = os.environ
     if not _says(edited, document):
         edited = f"{line}\n{text}"
     text = edited if _says(edited, document) else tomli_w.dumps(document)
-    return write_profile(_place_of_name(name, environ), text)
+    return write_profile(_path_of_name(name, environ), text)
 
 
 def _says(text: str, document: dict[str, Any]) -> bool:
@@ -108,7 +108,7 @@ def write_profile(path: Path, text: str, *, replace: bool = False) -> Path:
     return path
 
 
-def _place_of_name(name: str, environ: Mapping[str, str]) -> Path:
+def _path_of_name(name: str, environ: Mapping[str, str]) -> Path:
     if not _NAME.fullmatch(name) or name.endswith(".toml"):
         raise ConfigError(
             f'"{clean(name, limit=80)}" is not a valid profile name',

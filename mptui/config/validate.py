@@ -148,11 +148,11 @@ class _Reader:
             if inner and isinstance(value, dict):
                 flat |= self.table(value, inner, keys)
             elif inner:
-                self.faults.append((keys, f"{_place(keys)} = {shown(value)}: must be a table"))
+                self.faults.append((keys, f"{_location(keys)} = {shown(value)}: must be a table"))
             elif dotted in SETTINGS:
                 flat[dotted], wrong = check_value(SETTINGS[dotted], value)
                 if wrong:
-                    self.faults.append((keys, f"{_place(keys)} = {shown(value)}: {wrong}"))
+                    self.faults.append((keys, f"{_location(keys)} = {shown(value)}: {wrong}"))
             elif dotted in RETIRED:
                 self.retired.append(dotted)
             else:
@@ -160,7 +160,7 @@ class _Reader:
         return flat
 
 
-def _place(keys: Keys) -> str:
+def _location(keys: Keys) -> str:
     *tables, name = keys
     return clean(f"[{'.'.join(tables)}] {name}" if tables else name, limit=100)
 
@@ -171,7 +171,7 @@ def _unknown(keys: Keys, dotted: str, value: object) -> str:
         what = f"[{clean('.'.join(keys), limit=100)}]: unknown table"
     else:
         near = [key] if (key := nearest_setting(dotted)) else []
-        what = f"{_place(keys)}: unknown key"
+        what = f"{_location(keys)}: unknown key"
     return f"{what}; nearest: {near[0]}" if near else what
 
 

@@ -54,7 +54,7 @@ def _pause(context: TrainContext) -> None:
     before = context.phase
     context.enter("paused")
     context.emit(Paused(step=context.state.step))
-    while not context.mailbox.stop_asked:
+    while not context.mailbox.stop_requested:
         command = context.mailbox.take(timeout_s=PAUSE_POLL_S)
         if command is not None and command.name in {"resume", "pause"}:
             _answer(context, command.name, "done")

@@ -16,16 +16,16 @@ from mptui.engine.optim.guarded_step import Updater
 from mptui.engine.optim.lr_schedule import (
     RAMP_FACTOR,
     Schedule,
-    Standing,
-    going_on,
+    ScheduleProgress,
+    continue_schedule,
     schedule_of,
-    standing,
+    schedule_progress,
     steps_ahead,
 )
 from mptui.engine.optim.optimizer import build_optimizer, shrink_momentum, supports_fused, take_over
 from mptui.engine.precision.amp import Precision, build_precision
-from mptui.engine.precision.fp32_layers import raise_islands
-from mptui.engine.precision.fp32_region import Island
+from mptui.engine.precision.fp32_layers import apply_fp32_layers
+from mptui.engine.precision.fp32_region import Fp32Region
 from mptui.engine.progress import Cursor
 from mptui.tasks.base import Task
 
@@ -85,7 +85,7 @@ class Parts:
     average: WeightAverage | None
     updater: Updater
     compiler: Compiler
-    islands: list[Island]
+    fp32_regions: list[Fp32Region]
 
     @property
     def steps_per_epoch(self) -> int:
@@ -97,18 +97,18 @@ class Parts:
         """Optimizer steps of the whole run."""
         return self.schedule.total_steps
 
-    def standing(self) -> Standing:
+    def schedule_progress(self) -> ScheduleProgress:
         """Where the run stands in its schedule. Waits for the device."""
-        return standing(self.schedule, self.updater.position())
+        return schedule_progress(self.schedule, self.updater.position())
 
-    def go_on(self, before: Standing, left: int) -> None:
+    def go_on(self, before: ScheduleProgress, left: int) -> None:
         """Continue in the schedule of this configuration where the run stood `before`, `left` steps to go.
 
         Momentum is a sum of gradients, which the rate multiplies: a rate that rises by much would multiply
         those of the past, too, and throw the weights off. What they move the weights by stays as it was (the
         momentum correction of Goyal et al. 2017, section 3).
         """
-        going = going_on(self.schedule, left, before)
+        going = continue_schedule(self.schedule, left, before)
         self.schedule = going.schedule
         self.updater.take_table(going.schedule.table())
         self.updater.seek(going.position)
@@ -145,7 +145,7 @@ def build_parts(job: Job, warn: Warn, kept: Parts | None = None, left: int | Non
         take_over(optimizer, training)
         kept.updater.close()
     precision = _precision(job, kept)
-    islands = _islands(job, kept)
+    fp32_regions = _fp32_regions(job, kept)
     updater = Updater(
         job.model,
         optimizer,
@@ -156,10 +156,10 @@ def build_parts(job: Job, warn: Warn, kept: Parts | None = None, left: int | Non
         average=average,
     )
     parts = Parts(
-        job, schedule, precision, optimizer, average, updater, _compiler(job, kept, left, warn), islands
+        job, schedule, precision, optimizer, average, updater, _compiler(job, kept, left, warn), fp32_regions
     )
     if kept is not None:
-        parts.go_on(kept.standing(), left)
+        parts.go_on(kept.schedule_progress(), left)
     return parts
 
 
@@ -174,14 +174,14 @@ def _precision(job: Job, kept: Parts | None) -> Precision:
     return build_precision(job.precision, job.device, scaler)
 
 
-def _islands(job: Job, kept: Parts | None) -> list[Island]:
+def _fp32_regions(job: Job, kept: Parts | None) -> list[Fp32Region]:
     layers = job.config.precision.fp32_layers
     if kept is not None:
         if kept.job.config.precision.fp32_layers == layers:
-            return kept.islands
-        for island in kept.islands:
-            island.remove()
-    return raise_islands(job.model, layers, job.device)
+            return kept.fp32_regions
+        for region in kept.fp32_regions:
+            region.remove()
+    return apply_fp32_layers(job.model, layers, job.device)
 
 
 def _compiler(job: Job, kept: Parts | None, left: int, warn: Warn) -> Compiler:

@@ -24,11 +24,11 @@ class Stopped(Exception):  # noqa: N818 - an outcome, not an error
         self.signal = signal
 
 
-class Left(BaseException):
+class RunAbandoned(BaseException):
     """The run has ended without the thread that trained it: what it did since is discarded."""
 
 
-class WayOut:
+class EarlyExit:
     """Ends a run in the middle of a compile, which polls no mailbox for a minute or more.
 
     The worker opens it while all that was trained is on the disk; whoever sees a stop meanwhile takes it,
@@ -49,12 +49,12 @@ class WayOut:
         """The worker goes on.
 
         Raises:
-            Left: The run has ended without it.
+            RunAbandoned: The run has ended without it.
         """
         with self._lock:
             self._open = False
             if self.taken:
-                raise Left
+                raise RunAbandoned
 
     def take(self) -> bool:
         """End the run without the worker, if it can be spared; whether it can."""
@@ -72,9 +72,9 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._commands: SimpleQueue[Command | None] = SimpleQueue()
-        self.stop_asked = False
+        self.stop_requested = False
         self.stop_signal: int | None = None
-        self.way_out = WayOut()
+        self.early_exit = EarlyExit()
 
     def post(self, command: Command) -> None:
         """Leave a command; safe from any thread and from a signal handler."""
@@ -86,7 +86,7 @@ class Mailbox:
     def stop(self, signal: int | None) -> None:
         """Ask the run to save and end; every phase checks this."""
         self.stop_signal = signal if signal is not None else self.stop_signal
-        self.stop_asked = True
+        self.stop_requested = True
         self._commands.put(None)  # wakes a `take` that waits
 
     def save(self) -> None:
@@ -101,9 +101,9 @@ class Mailbox:
             return None
 
     def __bool__(self) -> bool:
-        return self.stop_asked or not self._commands.empty()
+        return self.stop_requested or not self._commands.empty()
 
     def check_stop(self) -> None:
         """Raise Stopped where a phase that has nothing to save can end at once."""
-        if self.stop_asked:
+        if self.stop_requested:
             raise Stopped(self.stop_signal)

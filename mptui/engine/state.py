@@ -12,7 +12,7 @@ import torch
 
 from mptui.engine.hooks import Hooks
 from mptui.engine.job import Job, Parts, steps_left
-from mptui.engine.optim.lr_schedule import Standing
+from mptui.engine.optim.lr_schedule import ScheduleProgress
 from mptui.engine.optim.optimizer_state import OptimizerState
 from mptui.engine.progress import Best, Cursor
 from mptui.engine.reporting.exactly_once_metrics import ExactlyOnceMetrics
@@ -106,7 +106,7 @@ class SchedulePosition:
         return {
             "lr": float(parts.updater.lr),
             "schedule": [parts.updater.position(), parts.schedule_steps],
-            "standing": asdict(parts.standing()),
+            "standing": asdict(parts.schedule_progress()),
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -114,9 +114,11 @@ class SchedulePosition:
         parts = self._state.parts
         parts.updater.lr.fill_(state_dict["lr"])
         if "standing" in state_dict:
-            standing = Standing(**state_dict["standing"])
+            schedule_progress = ScheduleProgress(**state_dict["standing"])
         else:  # an older checkpoint: its position and last rate say it
             position, total = state_dict["schedule"]
             now = parts.schedule.state()
-            standing = Standing(position, {**now, "total": total, "asked": None}, None, state_dict["lr"])
-        parts.go_on(standing, self._state.steps_left())
+            schedule_progress = ScheduleProgress(
+                position, {**now, "total": total, "asked": None}, None, state_dict["lr"]
+            )
+        parts.go_on(schedule_progress, self._state.steps_left())

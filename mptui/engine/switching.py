@@ -8,7 +8,7 @@ from mptui.engine.checkpoint import snapshots
 from mptui.engine.context import TrainContext
 from mptui.engine.job import Job, ProfileSwitch
 from mptui.engine.mailbox import Command
-from mptui.engine.optim.lr_schedule import GoingOn, Standing, rate_change
+from mptui.engine.optim.lr_schedule import ScheduleContinuation, ScheduleProgress, rate_change
 from mptui.engine.torch_setup import set_switches
 from mptui.errors import ConfigError, DiskError
 from mptui.events import PrecisionChanged, PresetSwitched
@@ -27,7 +27,7 @@ def switch(context: TrainContext, command: Command) -> str | None:
         wanted = context.rebuild(command)
     except (ConfigError, DiskError) as error:
         return error.message
-    before, precision = context.parts.standing(), context.job.precision
+    before, precision = context.parts.schedule_progress(), context.job.precision
     if wanted.changes and wanted.back_to is None:
         context.saver.write_waiting_best(force=True)  # a best of before is one that the undo returns to
         context.save("switch", {"switch": wanted.before})
@@ -68,7 +68,7 @@ def _close_loaders(job: Job, *, but_of: Job) -> None:
 
 
 def _report(
-    context: TrainContext, wanted: ProfileSwitch, command: Command, before: Standing, precision: str
+    context: TrainContext, wanted: ProfileSwitch, command: Command, before: ScheduleProgress, precision: str
 ) -> None:
     if context.job.precision != precision:
         context.emit(
@@ -80,7 +80,7 @@ def _report(
             )
         )
     parts = context.parts
-    rate = rate_change(before, GoingOn(parts.schedule, parts.updater.position(), 1.0))
+    rate = rate_change(before, ScheduleContinuation(parts.schedule, parts.updater.position(), 1.0))
     context.emit(
         PresetSwitched(
             step=context.state.step,

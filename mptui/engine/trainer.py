@@ -87,7 +87,7 @@ class Trainer:
                 if not context.left_epoch:  # else it goes on from the cursor, with other settings
                     finish_epoch(context, started)
         except Stopped:
-            context.mailbox.way_out.close()
+            context.mailbox.early_exit.close()
             context.settle()
             context.save("stop")
             raise
@@ -140,7 +140,7 @@ class Trainer:
         cursor.epoch_step += 1
         cursor.sample = window.next_sample
         updater, scale = context.parts.updater, context.parts.precision.loss_scale()
-        context.reporter.note(
+        context.reporter.record(
             (loss, updater.norm, updater.found_inf, self._unscaled if scale is None else scale, updater.lr),
             (state.step, cursor.epoch + 1, cursor.epoch_step, window.size, sample),
             window.wait_s,

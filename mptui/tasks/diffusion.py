@@ -39,12 +39,12 @@ class Diffusion:
         noise_BCHW = torch.zeros_like(images_BCHW)
         return Batch(images_BCHW, noise_BCHW, rows, rows, np.arange(rows), timesteps=timesteps_B)
 
-    def metrics(self, device: torch.device, *, training: bool = False) -> "Explained":
+    def metrics(self, device: torch.device, *, training: bool = False) -> "ExplainedVariance":
         """See `Task.metrics`."""
-        return Explained(device, finite_only=training)
+        return ExplainedVariance(device, finite_only=training)
 
 
-class Explained:
+class ExplainedVariance:
     """`r2`: the share of the noise's variance that is explained, 1 - squared error / squared noise.
 
     1 is a perfect prediction, 0 is as good as predicting zeros, and below 0 is worse.

@@ -12,7 +12,7 @@ from mptui.config.profiles import user_folder
 from mptui.tui.dialogs.help import HelpScreen
 from mptui.tui.keys.bindings import bindings, heard_on
 from mptui.tui.keys.keymap import Keymap, load_keymap
-from mptui.tui.keys.typed import Heard, Typed
+from mptui.tui.keys.typed import KeyHandled, KeyQueue
 from mptui.tui.screens.page import Page
 from mptui.tui.terminal.ascii import AsciiFilter
 from mptui.tui.terminal.driver import SteadyDriver
@@ -49,7 +49,7 @@ class MptuiApp(App[str], inherit_bindings=False):
         self.theme = theme
         self.keymap = keymap or Keymap()
         self._first = first
-        self._typed = Typed(self, super().on_event)
+        self._key_queue = KeyQueue(self, super().on_event)
         self._ascii_filter = AsciiFilter() if ascii_only else None
 
     def on_mount(self) -> None:
@@ -62,13 +62,13 @@ class MptuiApp(App[str], inherit_bindings=False):
     async def on_event(self, event: Event) -> None:
         """Hand out keys one at a time."""
         if isinstance(event, Key | Paste) and not event.is_forwarded:
-            await self._typed.take(event)
+            await self._key_queue.handle(event)
         else:
             await super().on_event(event)
 
-    @on(Heard)
+    @on(KeyHandled)
     def _key_heard(self) -> None:
-        self._typed.heard()
+        self._key_queue.key_handled()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return the filters for each line of output."""

@@ -39,7 +39,7 @@ class Run(RunSource, Protocol):
     exit_code: int
 
     @property
-    def alone(self) -> bool:
+    def isolated(self) -> bool:
         """Whether it has a process of its own, independent of this one."""
 
     def stop(self, signal: int) -> None:
@@ -102,7 +102,7 @@ class Cockpit(TerminalApp):
         self._live = LiveScreen(self.run_now, keymap=self.keymap.keys, ascii_only=self._ascii_only)
         self.push_screen(self._live, self._run_left)
 
-    def on_live_screen_resume_asked(self, event: "LiveScreen.ResumeAsked") -> None:
+    def on_live_screen_resume_requested(self, event: "LiveScreen.ResumeRequested") -> None:
         """Resume the run as it was configured, on the same screen."""
         from mptui.runs.planning.plan import Request
         from mptui.runs.store.directory import CONFIG
@@ -204,9 +204,9 @@ def _show(app: Cockpit, terminal: Terminal, part: Part) -> int:
     with terminal:
         app.run()
         run = app.run_left()
-        if run is not None and not run.alone:
+        if run is not None and not run.isolated:
             terminal.hang_up()
-    if run is not None and run.alone:
+    if run is not None and run.isolated:
         print(_farewell(run.run), end="", file=sys.stderr)  # noqa: T201 - the screen is gone
     elif run is not None:
         if launcher() is None:

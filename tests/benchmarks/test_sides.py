@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from benchmarks import gpu, peers
-from benchmarks.asked import OnGpu
 from benchmarks.common import rotate
 from benchmarks.relay import relay
 from benchmarks.sides import NEEDS, SIDES, command, figures, missing, train
 from benchmarks.subjects import CASES, Case, Stamps
+from benchmarks.targets import OnGpu
 
 SMALL = Case("unet", side=16, batch=2, classes=3, steps=4, warm_up=1, width=2)
 TINY = replace(CASES["tiny"], steps=4, warm_up=1)
@@ -47,7 +47,7 @@ def test_the_time_is_that_of_the_steps_after_the_warm_up(monkeypatch):
     monkeypatch.setattr("benchmarks.subjects.time.perf_counter", lambda: float(next(clock)))
     stamps = Stamps(replace(TINY, steps=10, warm_up=3))
     for _ in range(10):
-        stamps.asked()
+        stamps.request()
     assert stamps.figures["wall_s"] == 1 / 6
 
 
@@ -74,8 +74,8 @@ def test_the_ratios_of_a_gpu_are_of_the_better_half_precision_and_the_best_peer(
             ("recipe", "fp16"): 5.0,
         }
     )
-    asked = OnGpu(floor_share=0.5, over_tf32=1.6, over_fp32=3.5, over_peer=1.15)
-    found = gpu.speed(gpu.SMOKE["unet"], asked, rounds=2, peers=["recipe"], get=get)
+    target = OnGpu(floor_share=0.5, over_tf32=1.6, over_fp32=3.5, over_peer=1.15)
+    found = gpu.speed(gpu.SMOKE["unet"], target, rounds=2, peers=["recipe"], get=get)
     assert found["amp"] == "mptui fp16"
     assert (found["amp_over_tf32"]["median"], found["amp_over_fp32"]["median"]) == (2.0, 4.0)
     assert (found["best_peer"], found["over_best_peer"]["median"]) == ("recipe bf16", 1.5)

@@ -85,7 +85,7 @@ def started(
 def finished(server: RunServer, case: Case, folder: Path, name: str) -> Path:
     """Go on with a run to its end."""
     child = started(server, case, folder, name)
-    assert child.wait(LIMIT_S) == 0, child.said()
+    assert child.wait(LIMIT_S) == 0, child.output()
     return folder / name
 
 
@@ -102,7 +102,7 @@ def wait_for(child: Child, run: Path, seen: Callable[[list[Event]], bool]) -> li
         if seen(events):
             return events
         ended = child.poll()
-        assert ended is None, f"ended ({ended}) before it was seen\n{child.said()}"
+        assert ended is None, f"ended ({ended}) before it was seen\n{child.output()}"
         assert time.monotonic() < until, "never seen"
         time.sleep(LOOK_S)
 

@@ -29,7 +29,7 @@ CHAOS = [pytest.param(error, marks=pytest.mark.chaos) for error in (errno.EIO, e
 def test_a_run_waits_for_its_disk_and_loses_no_step(fork_server, tmp_path, undisturbed, error):
     fault = {"at": 50, "when": "half", "error": error, "count": 2, "only": ["write"]}
     child = started(fork_server, UNET, tmp_path, "run", fault)
-    assert child.wait(LIMIT_S) == 0, child.said()
+    assert child.wait(LIMIT_S) == 0, child.output()
     run = tmp_path / "run"
     assert outcome_of(run) == undisturbed
     assert kinds(run, Paused)
@@ -47,9 +47,9 @@ def test_a_stop_while_it_waits_ends_with_seven_and_the_older_checkpoint_whole(
     child = started(fork_server, UNET, tmp_path, "run", fault)
     wait_for(child, tmp_path / "run", in_phase("paused"))
     child.send(signal.SIGTERM)
-    assert child.wait(LIMIT_S) == 7, child.said()
-    assert "no space left" in child.said()
-    assert "Traceback" not in child.said()
+    assert child.wait(LIMIT_S) == 7, child.output()
+    assert "no space left" in child.output()
+    assert "Traceback" not in child.output()
     snapshot, complaints = read_newest(tmp_path / "run" / "checkpoints")
     assert snapshot.step > 0
     assert complaints == []
@@ -64,15 +64,15 @@ def test_a_run_s_directory_that_is_gone_for_a_while_is_waited_for(fork_server, t
     wait_for(child, run, stepped(3))
     run.rename(away)
     until = time.monotonic() + LIMIT_S
-    while "the run waits" not in child.said():
-        assert child.poll() is None, child.said()
-        assert time.monotonic() < until, child.said()
+    while "the run waits" not in child.output():
+        assert child.poll() is None, child.output()
+        assert time.monotonic() < until, child.output()
         time.sleep(LOOK_S)
     assert list(run.parent.iterdir()) == []
     away.rename(run)
     wait_for(child, run, lambda events: any(isinstance(event, Recovered) for event in events))
     child.send(signal.SIGTERM)
-    assert child.wait(LIMIT_S) == 143, child.said()
+    assert child.wait(LIMIT_S) == 143, child.output()
     steps = [event.step for event in kinds(run, Step)]
     assert steps == list(range(1, len(steps) + 1))
     assert read_newest(run / "checkpoints")[0].step == steps[-1]
@@ -107,13 +107,13 @@ def test_a_real_disk_that_is_full_for_a_while(fork_server, tmp_path, small_disk)
     wait_for(child, runs / "run", lambda events: len(events) > 20)
     fill(small_disk)
     until = time.monotonic() + LIMIT_S
-    while "the run waits" not in child.said():
-        assert child.poll() is None, child.said()
-        assert time.monotonic() < until, child.said()
+    while "the run waits" not in child.output():
+        assert child.poll() is None, child.output()
+        assert time.monotonic() < until, child.output()
         time.sleep(LOOK_S)
     for filler in small_disk.glob("filler*"):
         filler.unlink()
-    assert child.wait(LIMIT_S) == 0, child.said()
+    assert child.wait(LIMIT_S) == 0, child.output()
     assert outcome_of(runs / "run") == expected
     assert read_summary(runs / "run")["status"] == "completed"
 
@@ -123,6 +123,6 @@ def test_too_small_a_disk_is_told_before_the_start(fork_server, tmp_path, small_
     case = Case("large", ("--model", "resnet18"), {"data.image_size": 32, "data.samples": 16})
     child = started(fork_server, case, small_disk, "run", output=tmp_path / "said")
     assert child.wait(LIMIT_S) == 7
-    assert "bytes are needed" in child.said()
-    assert "are free" in child.said()
-    assert "Traceback" not in child.said()
+    assert "bytes are needed" in child.output()
+    assert "are free" in child.output()
+    assert "Traceback" not in child.output()

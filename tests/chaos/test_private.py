@@ -11,7 +11,7 @@ def test_all_of_a_run_is_for_its_owner_and_holds_no_secret(fork_server, tmp_path
     arguments = UNET.arguments(tmp_path, "run")
     environ = {"WANDB_API_KEY": SECRET}
     child = fork_server.run(arguments, tmp_path / "said", environ=environ)
-    assert child.wait(LIMIT_S) == 0, child.said()
+    assert child.wait(LIMIT_S) == 0, child.output()
     run = tmp_path / "run"
     for path in [run, *run.rglob("*")]:
         if not path.is_symlink():
@@ -27,8 +27,8 @@ def test_a_name_stays_inside_the_folder_of_the_runs(fork_server, tmp_path):
         arguments = UNET.arguments(tmp_path / "runs", "x")
         arguments[arguments.index("x")] = name
         child = fork_server.run(arguments, tmp_path / "said")
-        assert child.wait(LIMIT_S) == 2, (name, child.said())
-        assert "Traceback" not in child.said()
+        assert child.wait(LIMIT_S) == 2, (name, child.output())
+        assert "Traceback" not in child.output()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["said"]
 
 
@@ -46,8 +46,8 @@ def test_a_run_that_was_received_with_links_in_it_is_refused(fork_server, tmp_pa
             (run / name).rename(tmp_path / f"away-{name}")
         (run / name).symlink_to(target)
         child = started(fork_server, UNET, tmp_path, run.name)
-        assert child.wait(LIMIT_S) == 6, child.said()
-        assert "a link or a special file" in child.said()
-        assert "Traceback" not in child.said()
+        assert child.wait(LIMIT_S) == 6, child.output()
+        assert "a link or a special file" in child.output()
+        assert "Traceback" not in child.output()
     assert sorted(path.name for path in mine.iterdir()) == ["step-000000001", "torn line"]
     assert (mine / "torn line").read_text() == "no line break"

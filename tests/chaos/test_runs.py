@@ -23,8 +23,8 @@ def test_a_run_has_one_owner_and_another_is_refused_with_six(fork_server, tmp_pa
     wait_for(first, tmp_path / "run", stepped(1))
     second = started(fork_server, LONG, tmp_path, "run", output=tmp_path / "second")
     assert second.wait(LIMIT_S) == 6
-    assert f"process {first.pid} is training this run" in second.said()
-    assert "Traceback" not in second.said()
+    assert f"process {first.pid} is training this run" in second.output()
+    assert "Traceback" not in second.output()
     first.send(signal.SIGTERM)
     assert first.wait(LIMIT_S) == 143
 
@@ -60,7 +60,7 @@ def test_a_run_of_a_newer_mptui_is_refused_with_six(fork_server, tmp_path):
     (run / "summary.json").write_text(json.dumps({**summary, "version": 99}))
     child = fork_server.run(["resume", "run", "--runs-dir", tmp_path], tmp_path / "said")
     assert child.wait(LIMIT_S) == 6
-    assert "newer mptui" in child.said()
+    assert "newer mptui" in child.output()
 
 
 def test_a_damaged_checkpoint_is_set_aside_and_told_and_the_run_ends_the_same(
@@ -93,7 +93,7 @@ def test_a_hung_loader_is_told_with_its_stacks_and_the_run_goes_on(fork_server, 
     wait_for(child, run, stepped(steps + 2))
     worker.suspend()  # and a stop is seen while it hangs
     child.send(signal.SIGTERM)
-    assert child.wait(LIMIT_S) == 143, child.said()
+    assert child.wait(LIMIT_S) == 143, child.output()
     until = time.monotonic() + LIMIT_S
     while not gone(worker):
         assert time.monotonic() < until
@@ -132,7 +132,7 @@ def test_a_killed_loader_worker_is_replaced_and_the_run_ends_the_same(fork_serve
         assert child.poll() is None
         time.sleep(LOOK_S)
     os.kill(workers[0].pid, signal.SIGKILL)
-    assert child.wait(LIMIT_S) == 0, child.said()
+    assert child.wait(LIMIT_S) == 0, child.output()
     assert len([e for e in read_journal(run) if isinstance(e, Step)]) == 8
     assert {e.step for e in read_journal(run) if isinstance(e, Step)} == set(undisturbed.steps)
 
@@ -151,7 +151,7 @@ def test_files_that_turn_bad_after_the_scan_are_listed_and_the_result_is_the_sam
     def trained(name, workers):
         arguments = case.but(data__workers=workers).arguments(tmp_path, name)
         child = fork_server.run(arguments, tmp_path / "said", environ=environ)
-        assert child.wait(LIMIT_S) == 0, child.said()
+        assert child.wait(LIMIT_S) == 0, child.output()
         return tmp_path / name
 
     trained("scanned", 0)

@@ -28,8 +28,8 @@ def catches(child, number):
 def ends(child, run, number, code):
     """Send a signal, and look how the run ends: saved where it stood, with its exit code."""
     child.send(number)
-    assert child.wait(LIMIT_S) == code, child.said()
-    assert "Traceback" not in child.said()
+    assert child.wait(LIMIT_S) == code, child.output()
+    assert "Traceback" not in child.output()
     if not run.is_dir():
         return
     summary = read_summary(run)
@@ -122,7 +122,7 @@ def test_usr2_saves_and_hup_does_nothing_and_the_run_is_the_same(fork_server, tm
     wait_for(child, tmp_path / "run", stepped(1))
     child.send(signal.SIGHUP)
     child.send(signal.SIGUSR2)
-    assert child.wait(LIMIT_S) == 0, child.said()
+    assert child.wait(LIMIT_S) == 0, child.output()
     outcome = outcome_of(tmp_path / "run")
     assert outcome == undisturbed
     events = list(read_journal(tmp_path / "run"))

@@ -76,9 +76,9 @@ def test_a_process_that_wakes_leaves_the_run_to_who_took_it(fork_server, tmp_pat
     by_another(fork_server, tmp_path)
     before = everything_in(run)
     sleeper.send(signal.SIGCONT)
-    assert sleeper.wait(LIMIT_S) == 6, sleeper.said()
+    assert sleeper.wait(LIMIT_S) == 6, sleeper.output()
     assert everything_in(run) == before
-    said = sleeper.said()
+    said = sleeper.output()
     assert said.count("has taken this run over, and has ended, while this one was suspended") == 1
     assert "Traceback" not in said
 
@@ -107,6 +107,6 @@ def test_a_process_that_was_stopped_in_a_write_changes_nothing_more(fork_server,
     by_another(fork_server, tmp_path)
     before = everything_in(run)
     sleeper.send(signal.SIGCONT)
-    assert sleeper.wait(LIMIT_S) == code, sleeper.said()
+    assert sleeper.wait(LIMIT_S) == code, sleeper.output()
     assert everything_in(run) == before
-    assert "Traceback" not in sleeper.said()
+    assert "Traceback" not in sleeper.output()

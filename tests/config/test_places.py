@@ -4,7 +4,7 @@ import pytest
 
 from mptui.config.given import data_flags
 from mptui.config.profiles import find_profile
-from mptui.config.save import place_of, write_profile
+from mptui.config.save import profile_path, write_profile
 from mptui.errors import ConfigError, DiskError
 from mptui.io.places import base_folder, expanded
 
@@ -32,4 +32,4 @@ def test_a_folder_of_nobody_is_one_that_is_not_there():
     with pytest.raises(ConfigError, match="no such file"):
         find_profile("~no-such-user/my.toml")
     with pytest.raises(DiskError):
-        write_profile(Path("/dev/null") / place_of("~no-such-user/my.toml"), "")
+        write_profile(Path("/dev/null") / profile_path("~no-such-user/my.toml"), "")

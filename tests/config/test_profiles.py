@@ -5,7 +5,7 @@ import pytest
 
 from mptui.config.merge import check_profile, resolve
 from mptui.config.profiles import ORDER, find_profile, list_profiles
-from mptui.config.save import copy_profile, place_of, profile_text, save_profile, write_profile
+from mptui.config.save import copy_profile, profile_path, profile_text, save_profile, write_profile
 from mptui.config.schema import CheckpointConfig, RunConfig, TrainingConfig
 from mptui.errors import ConfigError, DiskError
 from mptui.registry.tasks import TASKS
@@ -175,7 +175,7 @@ def test_a_folder_that_cannot_be_made_is_a_disk_error(places):
 
 
 def test_a_profile_is_replaced_whole_or_not_at_all(places, monkeypatch):
-    path = write_profile(place_of("mine", places), 'description = "old"\n')
+    path = write_profile(profile_path("mine", places), 'description = "old"\n')
     assert write_profile(path, 'description = "new"\n', replace=True).read_text() == 'description = "new"\n'
 
     def full(descriptor):
@@ -190,7 +190,7 @@ def test_a_profile_is_replaced_whole_or_not_at_all(places, monkeypatch):
 
 def test_comments_stand_above_a_profile_and_hide_nothing(places):
     text = profile_text(RunConfig(), "Mine", ["measured\nepochs = 7", "twice"])
-    write_profile(place_of("mine", places), text)
+    write_profile(profile_path("mine", places), text)
 
     assert [line[0] for line in text.splitlines()[:2]] == ["#", "#"]
     assert config_of("mine", places) == RunConfig(description="Mine")

@@ -8,7 +8,7 @@ import torch
 
 from mptui.data.core.batch import Batch
 from mptui.data.loading.loader import Loader
-from mptui.data.transforms.diffusion_noise import TIMESTEPS, Noiser, kept_shares, normals
+from mptui.data.transforms.diffusion_noise import TIMESTEPS, Noiser, alphas_cumprod, normals
 from mptui.engine.guards.microbatch import part
 from mptui.registry.samples import SampleKind
 from tests.data.samples import Samples
@@ -45,13 +45,13 @@ def by_sample(of: Loader, epoch: int = 0) -> dict[int, tuple[bytes, bytes, int]]
 
 
 def test_the_schedule_falls_from_an_image_to_noise_as_a_cosine():
-    kept = kept_shares()
-    assert kept.shape == (TIMESTEPS,)
-    assert (np.diff(kept) < 0).all()
-    assert kept[0] > 0.9999
-    assert 0 < kept[-1] < 1e-4
+    alpha_bar = alphas_cumprod()
+    assert alpha_bar.shape == (TIMESTEPS,)
+    assert (np.diff(alpha_bar) < 0).all()
+    assert alpha_bar[0] > 0.9999
+    assert 0 < alpha_bar[-1] < 1e-4
     middle = np.cos((0.5 + 0.008) / 1.008 * np.pi / 2) ** 2 / np.cos(0.008 / 1.008 * np.pi / 2) ** 2
-    assert kept[TIMESTEPS // 2 - 1] == pytest.approx(middle, rel=1e-6)
+    assert alpha_bar[TIMESTEPS // 2 - 1] == pytest.approx(middle, rel=1e-6)
 
 
 def test_the_noise_is_normal_and_of_each_sample_its_own():
@@ -68,9 +68,9 @@ def test_the_noise_is_normal_and_of_each_sample_its_own():
 def test_a_noisy_image_is_the_image_and_its_noise_by_the_schedule():
     images = torch.rand(40, 3, SIDE, SIDE) * 2 - 1
     noisy, noise, timesteps = noiser().noised(images, np.arange(40), 2)
-    kept = torch.from_numpy(kept_shares())[timesteps].view(-1, 1, 1, 1)
+    alpha_bar = torch.from_numpy(alphas_cumprod())[timesteps].view(-1, 1, 1, 1)
     torch.testing.assert_close(
-        noisy.double(), kept.sqrt() * images + (1 - kept).sqrt() * noise, atol=1e-6, rtol=0
+        noisy.double(), alpha_bar.sqrt() * images + (1 - alpha_bar).sqrt() * noise, atol=1e-6, rtol=0
     )
 
 
@@ -103,11 +103,13 @@ def test_every_other_image_is_turned_over_in_training():
     images = torch.rand(200, 3, SIDE, SIDE) * 2 - 1
     plain, _, _ = noiser().noised(images, np.arange(200), 0)
     turned, noise, steps = noiser(mirror=True).noised(images, np.arange(200), 0)
-    kept = torch.from_numpy(kept_shares()).float()[steps].view(-1, 1, 1, 1)
+    alpha_bar = torch.from_numpy(alphas_cumprod()).float()[steps].view(-1, 1, 1, 1)
     mirrored = [
         bool(
             torch.allclose(
-                turned[n], (kept[n].sqrt() * images[n].flip(2) + (1 - kept[n]).sqrt() * noise[n]), atol=1e-5
+                turned[n],
+                (alpha_bar[n].sqrt() * images[n].flip(2) + (1 - alpha_bar[n]).sqrt() * noise[n]),
+                atol=1e-5,
             )
         )
         for n in range(200)
@@ -139,9 +141,9 @@ def test_every_validation_sees_the_same_noise_and_pads_it_with_its_own():
 def test_images_are_scaled_from_minus_one_to_one():
     with loader(train=False) as val:
         batch = next(b for window in val.windows(0, 1) for b in window)
-    kept = torch.from_numpy(kept_shares()).float()[batch.timesteps].view(-1, 1, 1, 1)
-    clean = (batch.images_BCHW - (1 - kept).sqrt() * batch.targets) / kept.sqrt()
-    least_noisy = clean[kept.flatten() > 0.01]
+    alpha_bar = torch.from_numpy(alphas_cumprod()).float()[batch.timesteps].view(-1, 1, 1, 1)
+    clean = (batch.images_BCHW - (1 - alpha_bar).sqrt() * batch.targets) / alpha_bar.sqrt()
+    least_noisy = clean[alpha_bar.flatten() > 0.01]
     assert -1.001 < float(least_noisy.min()) < -0.5
     assert 0.5 < float(least_noisy.max()) < 1.001
 

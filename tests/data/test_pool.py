@@ -122,24 +122,24 @@ def test_workers_live_through_the_signals_that_stop_a_run() -> None:
         assert pool.pids == pids
 
 
-def test_tasks_called_off_are_neither_answered_nor_written() -> None:
+def test_cancelled_tasks_are_neither_answered_nor_written() -> None:
     with Pool(2) as pool:
         pool.arena.reserve(500 * BYTES)
         for row in range(500):
             pool.submit(task(pool, Drawn(row), row))
-        pool.call_off()
+        pool.cancel()
         pool.arena.pixels(0, 500, SIDE)[:] = 77
         answers = read(pool, [Drawn(0)])
         assert list(answers) == ["drawn-0.png"]
         assert (pool.arena.pixels(BYTES, 499, SIDE) == 77).all()
 
 
-def test_tasks_called_off_are_not_read(tmp_path: Path) -> None:
+def test_cancelled_tasks_are_not_read(tmp_path: Path) -> None:
     with Pool(1) as pool:
         pool.arena.reserve(200 * BYTES)
         for row in range(200):
             pool.submit(task(pool, Slow(row, tmp_path), row))
-        pool.call_off()
+        pool.cancel()
     assert len(list(tmp_path.iterdir())) < 200
 
 
@@ -189,7 +189,7 @@ def test_a_read_that_never_ends_is_named_and_can_be_left(
         with pytest.raises(KeyboardInterrupt):
             pool.collect(block=True)
         assert pool.reading == ["hanging-7.png"]
-        pool.call_off()
+        pool.cancel()
         assert pool.pids == []
         assert not psutil.pid_exists(hung[0])
         marker.unlink()

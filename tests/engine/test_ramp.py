@@ -11,7 +11,14 @@ from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import read_newest
 from mptui.engine.job import ProfileSwitch
 from mptui.engine.mailbox import Command, Stopped
-from mptui.engine.optim.lr_schedule import RAMP_STEPS, Ramp, Schedule, going_on, schedule_of, standing
+from mptui.engine.optim.lr_schedule import (
+    RAMP_STEPS,
+    Ramp,
+    Schedule,
+    continue_schedule,
+    schedule_of,
+    schedule_progress,
+)
 from mptui.events import Event, PresetSwitched, Step
 from tests.engine.small import build_trainer, config, end, of
 from tests.engine.test_resume import assert_the_same, each_step
@@ -45,8 +52,8 @@ def test_a_ramp_leads_linearly_from_the_rate_before_to_the_schedule():
 )
 def test_a_large_change_of_rate_or_batch_is_approached_by_a_ramp(new, ramped, start):
     flat = {"schedule": "constant", "epochs": 20}
-    before = standing(schedule(**flat), 40)
-    going = going_on(schedule(**flat, **new), 160, before)
+    before = schedule_progress(schedule(**flat), 40)
+    going = continue_schedule(schedule(**flat, **new), 160, before)
     ramp = going.schedule.ramp
     assert (ramp is not None) == ramped
     if ramp is not None:
@@ -55,15 +62,15 @@ def test_a_large_change_of_rate_or_batch_is_approached_by_a_ramp(new, ramped, st
 
 
 def test_a_ramp_takes_a_quarter_of_what_is_left_at_most():
-    going = going_on(schedule(lr=0.8), 20, standing(schedule(), 80))
+    going = continue_schedule(schedule(lr=0.8), 20, schedule_progress(schedule(), 80))
     assert going.schedule.ramp == Ramp(80, 5, schedule().rate_at(80))
 
 
 def test_other_epochs_go_on_from_the_rate_and_have_no_second_warm_up():
     short = schedule(epochs=10, warmup_epochs=5.0)
     assert short.warmup_steps == SPE  # a tenth of the run
-    before = standing(short, 60)
-    going = going_on(schedule(epochs=100, warmup_epochs=5.0), 940, before)
+    before = schedule_progress(short, 60)
+    going = continue_schedule(schedule(epochs=100, warmup_epochs=5.0), 940, before)
     assert going.position == 60
     assert going.schedule.warmup_steps == SPE
     rates = going.schedule.table()[60:]
@@ -73,14 +80,14 @@ def test_other_epochs_go_on_from_the_rate_and_have_no_second_warm_up():
 
 def test_the_warm_up_under_way_ends_at_the_epoch_it_was_to_end_at():
     one, other = schedule(warmup_epochs=1.0), schedule_of(TrainingConfig(epochs=10, warmup_epochs=1.0), 40)
-    going = going_on(other, 380, standing(one, 5))
+    going = continue_schedule(other, 380, schedule_progress(one, 5))
     assert going.position == 20
     assert going.schedule.warmup_steps == 40
 
 
 def test_a_state_is_restored_with_its_ramp():
     ramped = replace(schedule(), ramp=Ramp(first=20, steps=8, rate=0.001))
-    going = going_on(schedule(), 77, standing(ramped, 23))
+    going = continue_schedule(schedule(), 77, schedule_progress(ramped, 23))
     assert going.schedule == replace(ramped, warmup=0)
     assert going.gain == 1.0
 
@@ -219,7 +226,7 @@ def test_a_checkpoint_that_says_nothing_of_rates_is_resumed(tmp_path):
     del snapshot.state["standing"]
     snapshots.restore(trainer.state, snapshot)
     assert isinstance(trainer.context.parts.schedule, Schedule)
-    assert trainer.context.parts.standing().rate == pytest.approx(0.05)
+    assert trainer.context.parts.schedule_progress().rate == pytest.approx(0.05)
     end(trainer)
 
 

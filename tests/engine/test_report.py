@@ -26,7 +26,7 @@ def reporter_with(interval_s):
 
 def note(reporter, step, loss, *, refused=False, samples=8, waited=0.0, scale=1.0, norm=2.0, lr=0.1):
     values = tuple(torch.tensor(float(v)) for v in (loss, norm, refused, scale, lr))
-    reporter.note(values, (step, 1, step, samples, 0), waited)
+    reporter.record(values, (step, 1, step, samples, 0), waited)
 
 
 def test_many_steps_are_one_event_with_their_mean_and_spikes():

@@ -12,7 +12,7 @@ from mptui.engine.checkpoint import async_saver
 from mptui.engine.checkpoint.files import checkpoints, read_checkpoint
 from mptui.engine.mailbox import Command, Stopped
 from mptui.engine.optim import guarded_step
-from mptui.engine.optim.guarded_step import HeldBuffers
+from mptui.engine.optim.guarded_step import RevertibleBuffers
 from mptui.engine.progress import Best
 from mptui.errors import DataError, DivergedError
 from mptui.events import (
@@ -94,7 +94,9 @@ def test_max_steps_ends_it_in_the_middle_of_an_epoch_with_a_validation(tmp_path)
 
 def test_a_step_never_waits_for_the_device(tmp_path, monkeypatch):
     # as where an answer would have to be waited for
-    monkeypatch.setattr(guarded_step, "HeldBuffers", lambda model, ask: HeldBuffers(model, ask=False))
+    monkeypatch.setattr(
+        guarded_step, "RevertibleBuffers", lambda model, sync: RevertibleBuffers(model, sync=False)
+    )
 
     def reads(samples):
         with HostReads() as counted:

@@ -110,8 +110,8 @@ def test_a_refused_step_leaves_no_trace(tmp_path, optimizer, fused, precision, a
 
 def test_buffers_are_held_the_same_where_nobody_asks_whether_the_step_was_good(tmp_path):
     asked, unasked = (build(tmp_path) for _ in range(2))
-    assert asked.context.parts.updater.buffers.ask  # on a CPU, where nobody has to be waited for
-    unasked.context.parts.updater.buffers.ask = False
+    assert asked.context.parts.updater.buffers.sync  # on a CPU, where nobody has to be waited for
+    unasked.context.parts.updater.buffers.sync = False
     for number, bad in enumerate([None, "nan image", None, None, "overflowing loss", "nan image", None]):
         take_step(asked, number, bad)
         take_step(unasked, number, bad)
@@ -317,7 +317,7 @@ class HostReads(TorchDispatchMode):
 )
 def test_a_fused_step_never_asks_the_device(tmp_path, optimizer, precision):
     trainer = build(tmp_path, optimizer, precision=precision, training={"clip_grad_norm": 1.0})
-    trainer.context.parts.updater.buffers.ask = False  # as where it would have to be waited for
+    trainer.context.parts.updater.buffers.sync = False  # as where it would have to be waited for
     for number, bad in enumerate([None, "nan image", None]):
         backward(trainer, number, bad=bad)
         with HostReads() as reads:

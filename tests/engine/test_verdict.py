@@ -3,11 +3,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mptui.engine.reporting.bottleneck import Circumstances, Verdict
+from mptui.engine.reporting.bottleneck import AdviceContext, Verdict
 from mptui.engine.reporting.speed_advice import aligned_share
 from mptui.engine.reporting.step_clock import PARTS, StepClock
 
-HERE = Circumstances(layers=60, workers=2, cpus=16, cached=False, compiled=False, batch_size=32)
+HERE = AdviceContext(layers=60, workers=2, cpus=16, cached=False, compiled=False, batch_size=32)
 COMPUTING = {"data": 1.0, "copy": 2.0, "forward": 40.0, "backward": 80.0, "optimizer": 4.0, "other": 1.0}
 
 
@@ -19,7 +19,7 @@ def split(**milliseconds):
 def judged(*splits, starved=None):
     verdict = Verdict()
     for seconds in splits:
-        verdict.note(seconds, starved)
+        verdict.record(seconds, starved)
     return verdict
 
 
@@ -56,7 +56,7 @@ def test_advice_waits_until_it_is_sure_and_comes_once():
     verdict = judged(*[split(data=60.0)] * 4)
     assert verdict.advice(HERE, 7) is None
 
-    verdict.note(split(data=60.0), None)
+    verdict.record(split(data=60.0), None)
     advice = verdict.advice(HERE, 8)
 
     assert (advice.code, advice.setting, advice.step) == ("data_bound", "data.workers=4", 8)
@@ -72,7 +72,7 @@ def test_after_a_change_it_is_measured_again():
     assert verdict.split() == {}
     assert verdict.bound_by(HERE.layers) == ""
     for _ in range(5):
-        verdict.note(split(data=60.0), None)
+        verdict.record(split(data=60.0), None)
     assert verdict.advice(HERE, 20) is not None
 
 

@@ -85,7 +85,7 @@ def test_a_layer_out_of_range_is_named_and_mended_by_fp32_layers(tmp_path, gain,
     assert checker.check("bf16").safe
 
 
-def test_what_no_island_can_mend_is_not_safe(tmp_path):
+def test_what_no_fp32_layer_can_fix_is_not_safe(tmp_path):
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1),

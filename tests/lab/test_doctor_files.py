@@ -48,7 +48,7 @@ def test_each_kind_of_file_says_the_same(file, name):
 def test_a_value_is_told_with_its_line_as_it_is_written_and_as_it_would_be(file, name, written, mended):
     settings = read_config_file(file(name, SAME[name]))
     setting = next(s for s in settings.values if s.keys[-1] == "amp")
-    assert settings.place(setting) == f"{settings.path}:2"
+    assert settings.location(setting) == f"{settings.path}:2"
     assert settings.written(setting) == written
     assert settings.corrected(setting, "True") == mended
 

@@ -81,11 +81,11 @@ def test_a_run_whose_first_step_takes_too_long_is_given_up(lab):
 
 def test_warm_up_and_the_start_of_an_epoch_are_not_measured():
     watch = RunListener(seconds=1.0, loss_at=0)
-    watch.note(step_event(5, rate=1.0))
-    watch.note(step_event(10, rate=100.0))
-    watch.note(EpochStarted(epoch=2, epochs=3, steps=10))
-    watch.note(step_event(15, rate=1.0))
-    watch.note(step_event(20, rate=100.0))
+    watch.handle(step_event(5, rate=1.0))
+    watch.handle(step_event(10, rate=100.0))
+    watch.handle(EpochStarted(epoch=2, epochs=3, steps=10))
+    watch.handle(step_event(15, rate=1.0))
+    watch.handle(step_event(20, rate=100.0))
 
     assert watch.rate == 100.0
     assert watch.wait == 0.5
@@ -96,8 +96,8 @@ def test_warm_up_and_the_start_of_an_epoch_are_not_measured():
 def test_epochs_of_one_step_are_measured_all_the_same():
     watch = RunListener(seconds=1.0, loss_at=0)
     for step in range(1, 20):
-        watch.note(EpochStarted(epoch=step, epochs=100, steps=1))
-        watch.note(step_event(step, steps=1))
+        watch.handle(EpochStarted(epoch=step, epochs=100, steps=1))
+        watch.handle(step_event(step, steps=1))
 
     assert watch.enough
 
@@ -105,7 +105,7 @@ def test_epochs_of_one_step_are_measured_all_the_same():
 def test_slow_steps_are_warm_after_some_seconds():
     watch = RunListener(seconds=1.0, loss_at=0)
     for step, rate in enumerate((1.0, 2.0, 3.0, 100.0), 1):
-        watch.note(step_event(step, rate=rate, steps=1, seconds=1.5))
+        watch.handle(step_event(step, rate=rate, steps=1, seconds=1.5))
 
     assert watch.rate == 100.0
     assert watch.enough
@@ -114,10 +114,10 @@ def test_slow_steps_are_warm_after_some_seconds():
 def test_it_is_not_enough_before_the_losses_can_be_compared():
     watch = RunListener(seconds=0.0)
     for step in range(1, LOSS_AT):
-        watch.note(step_event(step, steps=1, loss=float(step)))
+        watch.handle(step_event(step, steps=1, loss=float(step)))
     before = watch.enough
-    watch.note(step_event(LOSS_AT, steps=1, loss=float(LOSS_AT)))
-    watch.note(step_event(LOSS_AT + 1, steps=1, loss=100.0))
+    watch.handle(step_event(LOSS_AT, steps=1, loss=float(LOSS_AT)))
+    watch.handle(step_event(LOSS_AT + 1, steps=1, loss=100.0))
 
     assert (before, watch.enough) == (False, True)
     assert watch.loss == 8.0  # the mean of 6 to 10

@@ -47,7 +47,7 @@ class Owner:
     def write(self, event):
         self.journal.write(event)
         if self.server is not None:
-            self.server.put(event)
+            self.server.handle(event)
 
     def hang_up(self):
         if self.server is not None:

@@ -11,7 +11,7 @@ DEADLINE_S = 30.0
 def test_they_come_out_in_order_each_once():
     buffer = EventBuffer()
     for step in range(5):
-        buffer.put(Paused(step=step))
+        buffer.handle(Paused(step=step))
     assert [event.step for event in buffer.drain()] == [0, 1, 2, 3, 4]
     assert buffer.drain() == []
 
@@ -19,14 +19,14 @@ def test_they_come_out_in_order_each_once():
 def test_when_it_is_full_the_oldest_goes():
     buffer = EventBuffer(capacity=3)
     for step in range(10):
-        buffer.put(Paused(step=step))
+        buffer.handle(Paused(step=step))
     assert [event.step for event in buffer.drain()] == [7, 8, 9]
 
 
 def test_waiting_ends_when_an_event_comes():
     buffer = EventBuffer()
     assert not buffer.wait(0)
-    thread = threading.Thread(target=lambda: buffer.put(Paused()))
+    thread = threading.Thread(target=lambda: buffer.handle(Paused()))
     thread.start()
     assert buffer.wait(DEADLINE_S)
     thread.join()
@@ -40,7 +40,7 @@ def test_a_reader_beside_a_writer_loses_nothing():
 
     def write():
         for step in range(count):
-            buffer.put(Paused(step=step))
+            buffer.handle(Paused(step=step))
 
     thread = threading.Thread(target=write)
     thread.start()

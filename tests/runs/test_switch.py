@@ -12,7 +12,7 @@ from mptui.engine.mailbox import Command, Mailbox
 from mptui.events import CommandAnswered, EpochFinished, Paused, PresetSwitched, Step, Warned
 from mptui.runs.planning.build import prepare
 from mptui.runs.planning.plan import Request, plan_run
-from mptui.runs.planning.profile_diff import Place, foresee
+from mptui.runs.planning.profile_diff import RunPosition, predict_switch
 from mptui.runs.planning.switch_job import build_switch
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run
@@ -131,12 +131,12 @@ def test_what_is_told_before_a_switch_is_what_it_does(asked, tmp_path):
     (tmp_path / "before" / "run.toml").write_text(to_toml(plan_of().config))
     flags = {key: ("test", value) for key, value in SETTINGS.items()}
     request = Request("stable", flags, ("training.batch_size=2",), os.environ)
-    place = Place(first.step, first.epoch - 1, first.epoch_step, 32, switch.lr[0])
-    foreseen = foresee(tmp_path / "before", "stable", request, place)
-    assert foreseen.rate is not None
-    assert list(foreseen.rate.lr) == switch.lr
-    assert list(foreseen.rate.batch) == switch.batch == [8, 2]
-    assert foreseen.rate.ramp_steps == switch.ramp_steps > 0
+    position = RunPosition(first.step, first.epoch - 1, first.epoch_step, 32, switch.lr[0])
+    prediction = predict_switch(tmp_path / "before", "stable", request, position)
+    assert prediction.rate is not None
+    assert list(prediction.rate.lr) == switch.lr
+    assert list(prediction.rate.batch) == switch.batch == [8, 2]
+    assert prediction.rate.ramp_steps == switch.ramp_steps > 0
     after = [e for e in events if isinstance(e, Step)][1]
     assert after.lr < switch.lr[1]  # at the foot of the ramp
 

@@ -40,7 +40,7 @@ def test_one_that_fails_ends_no_run(tmp_path, monkeypatch, call):
     monkeypatch.setitem(TRACKERS, "broken", TrackerSpec(open=lambda *_: broken, package="broken"))
     config = RunConfig(logging=LoggingConfig(trackers=["broken"]))
     with follow(config, tmp_path, lambda: buffer, lambda *warning: told.append(warning)):
-        buffer.put(STEP)
+        buffer.handle(STEP)
     assert broken.logged == [(3, 0.5)]
     ((code, message),) = told
     assert code == "tracker_failed"

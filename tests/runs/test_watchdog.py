@@ -37,7 +37,7 @@ def warned():
 def dog(tmp_path, clock, warned):
     dog = Watchdog(tmp_path, 60.0, lambda code, message: warned.append((code, message)))
     dog.handle(PhaseChanged(phase="training"))
-    dog.look(0)
+    dog.check(0)
     return dog
 
 
@@ -59,7 +59,7 @@ def step(number, seconds=0.1):
 def passes(dog, clock, seconds, position=0):
     for _ in range(seconds):
         clock.now += 1
-        dog.look(position)
+        dog.check(position)
 
 
 def wait_in_a_function_with_a_name_of_its_own(event):

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mptui.tasks.diffusion import Diffusion, Explained
+from mptui.tasks.diffusion import Diffusion, ExplainedVariance
 from tests.tasks.batches import loss_and_gradient
 
 CPU = torch.device("cpu")
@@ -37,7 +37,7 @@ def test_padding_counts_for_nothing():
     padded = noisy(noise)
     padded.size = 3
     answers[3:] = math.nan
-    plain, metrics = Explained(CPU), Explained(CPU)
+    plain, metrics = ExplainedVariance(CPU), ExplainedVariance(CPU)
     plain.update(answers[:3], noisy(noise[:3]))
     metrics.update(answers, padded)
     assert torch.equal(TASK.loss(answers, padded, 3, 3), F.mse_loss(answers[:3], noise[:3]))

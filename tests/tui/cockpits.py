@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mptui.tui.cockpit import Cockpit
 from mptui.tui.screens.detection import DetectionScreen
-from mptui.tui.setup.machine_scan import look
+from mptui.tui.setup.machine_scan import scan_machine
 from tests.tui.events import MemorySource
 from tests.tui.frames import frame
 
@@ -31,13 +31,13 @@ class FakeRun(MemorySource):
         pass
 
 
-def quick_look(_with_torch):
+def quick_scan(_with_torch):
     """What NVML and the host tell; torch would only say that this machine has no GPU."""
-    return look(False)
+    return scan_machine(False)
 
 
 @asynccontextmanager
-async def cockpit(size=(80, 24), *, look=quick_look, events=(), environ=None):
+async def cockpit(size=(80, 24), *, scan=quick_scan, events=(), environ=None):
     """The program at its first screen; yields (app, pilot, the runs that were started)."""
     runs = []
 
@@ -46,7 +46,7 @@ async def cockpit(size=(80, 24), *, look=quick_look, events=(), environ=None):
         runs[-1].resumed = resume
         return runs[-1]
 
-    app = Cockpit(start, first=DetectionScreen(look=look), environ=environ or {})
+    app = Cockpit(start, first=DetectionScreen(scan=scan), environ=environ or {})
     async with app.run_test(size=size, notifications=True) as pilot:
         yield app, pilot, runs
 

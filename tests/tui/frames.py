@@ -35,5 +35,5 @@ async def seen(app, pilot, words) -> bool:
 async def put(app, pilot, *events):
     """Let the source give these events, and the screen look."""
     app.screen.source.waiting += events
-    app.screen.look()
+    app.screen.poll()
     await pilot.pause()

@@ -55,7 +55,7 @@ async def test_a_journal_is_played_back(tmp_path):
     assert source.wait(60)
     async with live(source) as (app, pilot):
         while not source.finished:
-            app.screen.look()
+            app.screen.poll()
         await pilot.pause()
         assert "✓ completed" in frame(app)
         assert "best 1.22" in frame(app)

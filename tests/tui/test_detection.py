@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from mptui.tui.setup.device_samplers import DeviceSamplers
-from mptui.tui.setup.machine_scan import look
+from mptui.tui.setup.machine_scan import scan_machine
 from tests.hardware.conftest import driver
 from tests.hardware.fake_nvml import GIB, h200, t4
 from tests.hardware.machines import MPS, XPU, amd, cpu
@@ -116,9 +116,9 @@ async def test_torch_fills_in_its_line_when_it_has_loaded():
     def slow_with_torch(with_torch):
         if with_torch:
             answered.wait(60)
-        return look(with_torch)
+        return scan_machine(with_torch)
 
-    async with cockpit(look=slow_with_torch) as (app, pilot, _):
+    async with cockpit(scan=slow_with_torch) as (app, pilot, _):
         await until(app, pilot, "importing torch …")
         assert "use " in frame(app)
         answered.set()
@@ -181,12 +181,12 @@ def test_the_host_is_not_told_as_the_card_of_another_maker():
 async def test_enter_while_it_still_looks_goes_on_when_it_has_looked(tmp_path):
     go = threading.Event()
 
-    def slow_look(_with_torch):
+    def slow_scan(_with_torch):
         go.wait(DEADLINE_S)
-        return look(False)
+        return scan_machine(False)
 
     environ = {"XDG_STATE_HOME": str(tmp_path), "MPTUI_CONFIG_DIR": str(tmp_path)}
-    async with cockpit(look=slow_look, environ=environ) as (app, pilot, _runs):
+    async with cockpit(scan=slow_scan, environ=environ) as (app, pilot, _runs):
         await pilot.press("enter")
         await until(app, pilot, "then the profiles")
         go.set()

@@ -10,7 +10,7 @@ from mptui.tui.app import MptuiApp
 from mptui.tui.dialogs.choices import DiscardDialog, LeaveDialog, StopDialog
 from mptui.tui.dialogs.help import HelpScreen
 from mptui.tui.dialogs.input import AskDialog
-from mptui.tui.dialogs.switch_profile import PresetDialog
+from mptui.tui.dialogs.switch_profile import SwitchProfileDialog
 from mptui.tui.keys.bindings import KEYS, bindings, display
 from mptui.tui.keys.keymap import FILE_NAME, load_keymap
 from mptui.tui.screens.detection import DetectionScreen
@@ -32,7 +32,7 @@ OWNERS = {
     "leave": LeaveDialog,
     "stop": StopDialog,
     "discard": DiscardDialog,
-    "switch": PresetDialog,
+    "switch": SwitchProfileDialog,
     "help": HelpScreen,
     "detection": DetectionScreen,
     "picker": PickerScreen,

@@ -297,7 +297,7 @@ async def test_nothing_is_drawn_while_nothing_changes(chance):
         charts = app.screen.query(Chart)
         await pilot.pause()
         before = [chart.drawn for chart in charts]
-        app.screen.look()
+        app.screen.poll()
         await put(app, pilot, device_sample(START + 4000, 14_297, chance))
         assert [chart.drawn for chart in charts] == before
         await put(app, pilot, step_event(14_400, START + 4000, chance))

@@ -217,7 +217,7 @@ async def test_a_question_closes_with_the_run_that_it_is_about(key, left):
         source.waiting.append(finished())
         for _ in range(2):
             if screen.is_attached:  # its own timer may have been first
-                screen.look()
+                screen.poll()
             await pilot.pause()
         assert (app.return_value == "left") == left
         assert app.screen is screen or left

@@ -78,7 +78,7 @@ async def test_an_hour_of_events_leaves_memory_flat_and_frames_as_cheap(events, 
         source = Endless(chance)
         async with live(source) as (app, pilot):
             while source.given < given:
-                app.screen.look()
+                app.screen.poll()
                 await pilot.pause()
                 if grown is not None and source.given >= EARLY and not tracemalloc.is_tracing():
                     gc.collect()

@@ -141,8 +141,8 @@ async def put_below(app, pilot, *events):
     """Let the live screen below take these events."""
     below = app.screen_stack[-2]
     below.source.waiting += events
-    below.look()
-    app.screen.look()
+    below.poll()
+    app.screen.poll()
     await pilot.pause()
 
 

@@ -140,6 +140,6 @@ def test_a_disk_that_does_not_answer_keeps_no_screen_waiting(folder):
             asked.start()
             asked.join(DEADLINE_S / 4)
             assert not asked.is_alive()
-        assert session.mailbox.stop_asked
+        assert session.mailbox.stop_requested
     assert events_until(source, RunFinished)[-1].status == "stopped"
     source.wait()

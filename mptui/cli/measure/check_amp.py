@@ -70,7 +70,7 @@ def check_amp(
 
 
 def _save(where: str, report: "AmpReport", plan: "Plan") -> str:
-    from mptui.config.save import place_of, profile_text, write_profile
+    from mptui.config.save import profile_path, profile_text, write_profile
 
     used = report.checked[report.use]
     fp32_layers = f", {len(used.fp32_layers)} layers in fp32" if used.fp32_layers else ""
@@ -78,7 +78,7 @@ def _save(where: str, report: "AmpReport", plan: "Plan") -> str:
     # a profile doesn't name model and data; the layers are those of this network
     data = type(plan.config.data)(image_size=plan.config.data.image_size)
     config = report.config(plan.config).model_copy(update={"data": data})
-    return str(write_profile(place_of(where), profile_text(config, description)))
+    return str(write_profile(profile_path(where), profile_text(config, description)))
 
 
 def _document(report: "AmpReport", path: str | None) -> dict[str, Any]:

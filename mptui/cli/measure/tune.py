@@ -66,9 +66,9 @@ def tune(
     saves the best so far. Only settings that were measured to be better are saved.
     """
     signals = Signals()
-    from mptui.config.save import check_free, place_of
+    from mptui.config.save import check_free, profile_path
 
-    path = None if save is None else place_of(save)
+    path = None if save is None else profile_path(save)
     if path is not None and not force:
         check_free(path, hint="choose another name, or replace it with --force")
 
@@ -79,7 +79,7 @@ def tune(
 
     plan = plan_run(o.request_of(ctx, profile or _PROFILE))
     cpus = usable_cpus()
-    with Measurer(os.environ, lambda: signals.stop_asked) as measurer:
+    with Measurer(os.environ, lambda: signals.stop_requested) as measurer:
         tuning = Tuning(
             plan, measurer, seconds=60 * minutes, cpus=cpus, tell=lambda line: _progress(line, tuning, quiet)
         )

@@ -35,7 +35,7 @@ class Signals:
         self._suspend = False
         for number in _STOPS:
             signal.signal(number, self._stopped)
-        signal.signal(signal.SIGUSR2, self._asked_to_save)
+        signal.signal(signal.SIGUSR2, self._save_requested)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def attach(self, mailbox: "Mailbox") -> None:
@@ -44,18 +44,18 @@ class Signals:
         self._pass_on()
 
     @property
-    def stop_asked(self) -> bool:
+    def stop_requested(self) -> bool:
         """Whether a signal asked to stop."""
         return self._stop is not None
 
     def catch_suspend(self) -> None:
         """Record SIGTSTP (ctrl+z) from now on instead of stopping, so that a display can close first."""
-        signal.signal(signal.SIGTSTP, self._asked_to_suspend)
+        signal.signal(signal.SIGTSTP, self._suspend_requested)
 
     def take_suspend(self) -> bool:
         """Whether ctrl+z was pressed since the last call."""
-        asked, self._suspend = self._suspend, False
-        return asked
+        requested, self._suspend = self._suspend, False
+        return requested
 
     def leave_if_stopped(self) -> None:
         """Exit if a stop was asked for before the run began: there is nothing to save."""
@@ -68,11 +68,11 @@ class Signals:
         self._stop = _STOPS[signal.Signals(number)]
         self._pass_on()
 
-    def _asked_to_save(self, _number: int, _frame: FrameType | None) -> None:
+    def _save_requested(self, _number: int, _frame: FrameType | None) -> None:
         self._save = True
         self._pass_on()
 
-    def _asked_to_suspend(self, _number: int, _frame: FrameType | None) -> None:
+    def _suspend_requested(self, _number: int, _frame: FrameType | None) -> None:
         self._suspend = True
 
     def _pass_on(self) -> None:

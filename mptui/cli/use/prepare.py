@@ -114,7 +114,7 @@ def prepare(
     began = time.monotonic()
     try:
         asked = None if model is None else TASKS[task_of_model(model)].sample
-        name, kind, found = files_of(config, asked, lambda: signals.stop_asked)
+        name, kind, found = files_of(config, asked, lambda: signals.stop_requested)
         task = task_for(kind)
         side = image_size or TASKS[task].side.accelerator
         order = ConversionRequest(
@@ -128,7 +128,7 @@ def prepare(
             data=config,
         )
         with file_progress("", _Lines()) as on_progress:
-            prepared = prepare_set(order, _print, on_progress, lambda: signals.stop_asked)
+            prepared = prepare_set(order, _print, on_progress, lambda: signals.stop_requested)
     except ScanCancelledError:
         typer.echo("stopped; the same command continues from here", err=True)
         signals.leave_if_stopped()

@@ -195,7 +195,7 @@ class Prefetcher:
 
     def close(self) -> None:
         """Cancel what is being read ahead."""
-        self._source.pool.call_off()
+        self._source.pool.cancel()
         self._coming.clear()
 
     def _fill(self) -> bool:

@@ -71,12 +71,12 @@ class Answer:
     """The traceback of an unexpected exception."""
 
 
-def perform(task: ReadTask, fd: int, called_off: Callable[[], bool]) -> Answer:
-    """Read the samples of `task` and write them to the file `fd` of the arena, until `called_off`."""
+def perform(task: ReadTask, fd: int, is_cancelled: Callable[[], bool]) -> Answer:
+    """Read the samples of `task` and write them to the file `fd` of the arena, until `is_cancelled`."""
     answer, started = Answer(), time.perf_counter()
     draws_BD = uniforms(RandomStream.GEOMETRY, task.seed, task.epoch, np.array(task.indices), DRAWS)
     for row, request in enumerate(task.requests):
-        if called_off():
+        if is_cancelled():
             break
         size = (0, 0)
         try:
@@ -161,7 +161,7 @@ def _check_class(request: SampleRequest, value: int, what: str, classes: int) ->
         raise BadSampleError(request.name, f"{what} {value}, but there are {classes} classes")
 
 
-class _Inbox:
+class _TaskReceiver:
     """Receives the messages of the trainer in a thread, so that a send never waits for a decode.
 
     A message is a pickled `ReadTask`; an empty one cancels all tasks sent before it. When the pipe closes the
@@ -171,7 +171,7 @@ class _Inbox:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._messages: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
-        self._called_off = 0
+        self._cancelled = 0
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
@@ -185,12 +185,12 @@ class _Inbox:
                 number += 1
                 self._messages.put((number, message))
             else:
-                self._called_off = number
+                self._cancelled = number
 
     def answer_next(self, fd: int) -> Answer:
         number, message = self._messages.get()
         try:
-            return perform(pickle.loads(message), fd, lambda: number <= self._called_off)  # noqa: S301 - own parent
+            return perform(pickle.loads(message), fd, lambda: number <= self._cancelled)  # noqa: S301 - own parent
         except Exception:  # noqa: BLE001 - told to the trainer, which raises it
             return Answer(error=traceback.format_exc())
 
@@ -201,9 +201,9 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     connection, fd = Connection(int(sys.argv[1])), int(sys.argv[2])
-    inbox = _Inbox(connection)
+    receiver = _TaskReceiver(connection)
     while True:
-        answer = inbox.answer_next(fd)
+        answer = receiver.answer_next(fd)
         try:
             connection.send(answer)
         except OSError:

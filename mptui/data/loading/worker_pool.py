@@ -54,7 +54,7 @@ class Pool:
         self._check_stop = check_stop
         self._workers: list[_Worker] = []
         self._inline: deque[ReadTask] = deque()
-        self._last_id = self._called_off = 0
+        self._last_id = self._cancelled = 0
         self._deaths: Counter[int] = Counter()
         self._read = self._read_s = 0.0
 
@@ -126,7 +126,7 @@ class Pool:
                     answers.append(worker.receive())
                 except (EOFError, OSError):
                     self._workers[place] = self._replaced(worker)
-        wanted = [(task, answer) for task, answer in answers if task.id > self._called_off]
+        wanted = [(task, answer) for task, answer in answers if task.id > self._cancelled]
         for _, answer in wanted:
             if answer.error is not None:
                 raise RuntimeError(f"a data worker failed\n{answer.error}")
@@ -139,15 +139,15 @@ class Pool:
             self._check_stop()
         return set(ready)
 
-    def call_off(self) -> None:
+    def cancel(self) -> None:
         """Cancel all tasks; when this returns, no worker writes to the arena any more.
 
         A worker that hangs in a read is ended, and another is started with the next task.
         """
         self._inline.clear()
-        self._called_off = self._last_id
+        self._cancelled = self._last_id
         for worker in self._workers:
-            worker.call_off()
+            worker.cancel()
         until = time.monotonic() + _PATIENCE_S
         while (busy := [worker for worker in self._workers if worker.load]) and time.monotonic() < until:
             if wait([worker.connection for worker in busy], timeout=_LOOK_S):
@@ -167,7 +167,7 @@ class Pool:
     def _replaced(self, dead: "_Worker") -> "_Worker":
         """Start another worker with the unfinished tasks of `dead`."""
         status = dead.end()
-        left = [task for task in dead.tasks if task.id > self._called_off]
+        left = [task for task in dead.tasks if task.id > self._cancelled]
         if left:
             self._blame(left[0], status)
         worker = _Worker(self.arena.fd, self._shared)
@@ -212,7 +212,7 @@ class _Worker:
         self.tasks.append(task)
         self._send_bytes(pickle.dumps(task))
 
-    def call_off(self) -> None:
+    def cancel(self) -> None:
         if self.tasks:
             self._send_bytes(b"")
 

@@ -29,13 +29,13 @@ _FIRST, _SECOND = (
 _LOW_32 = 0xFFFFFFFF
 
 
-def kept_shares() -> npt.NDArray[np.float64]:
+def alphas_cumprod() -> npt.NDArray[np.float64]:
     """The cosine schedule of Nichol and Dhariwal (2021): `a` by timestep, shape (T,), falling."""
     angles = (np.arange(TIMESTEPS + 1) / TIMESTEPS + _OFFSET) / (1 + _OFFSET) * np.pi / 2
     shares = np.cos(angles) ** 2
     betas = np.minimum(1 - shares[1:] / shares[:-1], _LARGEST_BETA)
-    kept: npt.NDArray[np.float64] = np.cumprod(1 - betas)
-    return kept
+    alpha_bar: npt.NDArray[np.float64] = np.cumprod(1 - betas)
+    return alpha_bar
 
 
 class Noiser:
@@ -54,9 +54,9 @@ class Noiser:
     ) -> None:
         self._seed, self._channels_last = seed, channels_last
         self._train, self._mirror = train, mirror
-        kept = kept_shares()
-        self._image_T = torch.tensor(np.sqrt(kept), dtype=torch.float32, device=device)
-        self._noise_T = torch.tensor(np.sqrt(1 - kept), dtype=torch.float32, device=device)
+        alpha_bar = alphas_cumprod()
+        self._image_T = torch.tensor(np.sqrt(alpha_bar), dtype=torch.float32, device=device)
+        self._noise_T = torch.tensor(np.sqrt(1 - alpha_bar), dtype=torch.float32, device=device)
 
     def noised(
         self, images_BCHW: torch.Tensor, indices: npt.NDArray[np.int64], epoch: int

@@ -13,7 +13,7 @@ from mptui.engine.guards.oom_errors import forget_peak, release
 from mptui.engine.optim.guarded_step import Updater
 from mptui.engine.optim.optimizer import build_optimizer, supports_fused
 from mptui.engine.precision.amp import Precision, build_precision
-from mptui.engine.precision.fp32_layers import raise_islands
+from mptui.engine.precision.fp32_layers import apply_fp32_layers
 from mptui.tasks.base import Task
 
 UPDATES = 5
@@ -85,7 +85,7 @@ class StepTimer:
     def _network(self, channels_last: bool) -> torch.nn.Module:
         if channels_last not in self._networks:
             network = copy.deepcopy(self._model).to(self._device)
-            raise_islands(network, self._config.precision.fp32_layers, self._device)
+            apply_fp32_layers(network, self._config.precision.fp32_layers, self._device)
             self._networks[channels_last] = network.to(memory_format=_FORMATS[channels_last]).train()
         return self._networks[channels_last]
 

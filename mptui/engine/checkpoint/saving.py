@@ -20,7 +20,7 @@ def save_before_error(context: TrainContext) -> None:
     """Save the steps since the last checkpoint before an error ends the run, if the weights are whole."""
     if context.parts.updater.applying or context.saver.has(context.state.step):
         return
-    context.mailbox.way_out.close()
+    context.mailbox.early_exit.close()
     context.parts.updater.forget()
     try:
         context.save("error")

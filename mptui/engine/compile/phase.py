@@ -27,7 +27,7 @@ def enter_training(context: TrainContext) -> None:
     """Begin or continue training; where its next step compiles, prepare for that."""
     compiler = context.parts.compiler
     if compiler.active and not compiler.proven:
-        _open_way_out(context)
+        _open_early_exit(context)
         mode = context.job.config.speed.compile
         context.enter("compiling", detail=mode, expected_s=compiler.expected_s)
         compiler.begin()
@@ -47,7 +47,7 @@ def end_timed_step(context: TrainContext, window: Window, seconds: float) -> Non
 
 def end_first_step(context: TrainContext) -> None:
     """The first step of the run, or of its compiled code, is through."""
-    context.mailbox.way_out.close()
+    context.mailbox.early_exit.close()
     context.parts.compiler.end()
     context.enter("training")
     context.reporter.restart_clock()
@@ -57,7 +57,7 @@ def begin_validation(context: TrainContext) -> Iterator[None]:
     """Report what a validation does first; advance the result before each of its batches."""
     compiler = context.parts.compiler
     if compiler.active and not compiler.proven_in_validation:
-        _open_way_out(context)
+        _open_early_exit(context)
         context.enter("compiling", detail="for validation")
     else:
         context.enter("validating", total=context.job.val_loader.batches)
@@ -76,13 +76,13 @@ def begin_validation(context: TrainContext) -> Iterator[None]:
 def end_validation(context: TrainContext) -> None:
     """A batch of the validation is through, and with it what it compiled."""
     if context.phase == "compiling":
-        context.mailbox.way_out.close()
+        context.mailbox.early_exit.close()
         context.parts.compiler.proven_in_validation = True
         context.enter("validating", total=context.job.val_loader.batches)
 
 
-def _open_way_out(context: TrainContext) -> None:
+def _open_early_exit(context: TrainContext) -> None:
     context.saver.write_waiting_best(force=True)
     context.saver.save(snapshots.take(context.state), "compile", wait=True)
     context.mailbox.check_stop()
-    context.mailbox.way_out.open()
+    context.mailbox.early_exit.open()

@@ -84,7 +84,7 @@ class DivergenceDetector:
         self.left_out += self._faults
         self._absolved()
         waiting, self._waiting = self._waiting, []
-        self.see(waiting)
+        self.update(waiting)
 
     def _absolved(self) -> None:
         self.alarm = None
@@ -92,28 +92,28 @@ class DivergenceDetector:
         self._skips_at_floor = 0
         self._recent: list[int] = []
 
-    def see(self, rows: Sequence[StepRow]) -> None:
+    def update(self, rows: Sequence[StepRow]) -> None:
         """Handle the rows of the next steps."""
         if not rows:
             return
         if self.alarm is None and not any(row.refused for row in rows) and self.far.none_in(rows):
             rows = rows[-1:]  # of good steps the last says all
         for row in rows:
-            self._see(row)
+            self._update(row)
 
-    def see_losses(self, rows: Sequence[StepRow]) -> None:
+    def update_losses(self, rows: Sequence[StepRow]) -> None:
         """Handle no more of the rows than how high the losses are."""
         applied = [row for row in rows if not row.refused]
         if applied and not self.far.none_in(applied):
             for row in applied:
-                self.far.see(row)
+                self.far.update(row)
 
-    def _see(self, row: StepRow) -> None:
+    def _update(self, row: StepRow) -> None:
         if self.alarm is not None:
             self._waiting.append(row)
             return
         if not row.refused:
-            self._see_applied(row)
+            self._update_applied(row)
             return
         place = WindowPosition(row.step, row.epoch - 1, row.sample)
         self._refused.append(place)
@@ -124,10 +124,10 @@ class DivergenceDetector:
             self._recent = [step for step in self._recent if step > row.step - WITHIN] + [row.step]
         self.alarm = self._judged(row)
 
-    def _see_applied(self, row: StepRow) -> None:
+    def _update_applied(self, row: StepRow) -> None:
         self.left_out += self._faults
         self._faults, self._refused, self._skips_at_floor = [], [], 0
-        if not self.far.see(row):
+        if not self.far.update(row):
             self.last_good = row.step
         elif self.far.streak >= DIVERGED_AFTER:
             words = f"the loss was far too high for {DIVERGED_AFTER} steps in a row ({self.far.words()})"

@@ -16,7 +16,7 @@ from mptui.engine.guards.fallbacks import Fallbacks, Kind, lowered
 from mptui.engine.guards.nan_localizer import LOSS, NanLocation, locate
 from mptui.engine.hooks import Hook
 from mptui.engine.job import Job
-from mptui.engine.precision.fp32_region import Island
+from mptui.engine.precision.fp32_region import Fp32Region
 from mptui.engine.precision.loss_scale_monitor import ScalerHealth
 from mptui.engine.reporting.device_buffer import StepRow
 from mptui.errors import DataError, DivergedError
@@ -41,7 +41,7 @@ class NanGuard(Hook):
         self._fallbacks = Fallbacks(guards.max_recoveries)
         self._detector = DivergenceDetector(guards.max_skipped_streak, self._floor(), context.task.chance)
         self._alert = DivergenceAlert(self._detector.far)
-        self._islands: dict[str, Island] = {}
+        self._fp32_regions: dict[str, Fp32Region] = {}
         self._diagnosed = 0
         self._snapshot_at = self._began_at = 0
         self.health = ScalerHealth(context.job.config.precision.grad_scaler)
@@ -58,12 +58,12 @@ class NanGuard(Hook):
     def rows_read(self, rows: Sequence[StepRow]) -> None:
         """Watch the losses, the refused steps and the loss scale."""
         if self._context.parts.precision.scaled:
-            self.health.see(rows)
+            self.health.update(rows)
         if self._mode != "ignore":
-            self._detector.see(rows)
+            self._detector.update(rows)
             self._context.rollback.last_good = self._detector.last_good
         else:
-            self._detector.see_losses(rows)
+            self._detector.update_losses(rows)
 
     def step_ends(self) -> None:
         """Keep a snapshot if it is time, unless all is not well."""
@@ -117,10 +117,10 @@ class NanGuard(Hook):
         self._fallbacks.budget = guards.max_recoveries
         if self._mode != "rollback":
             self._context.rollback.forget()
-        for island in self._islands.values():  # the configuration's own were put up anew, or taken down
-            island.remove()
-        self._islands.clear()
-        self._raise_islands()
+        for region in self._fp32_regions.values():  # the configuration's own were put up anew, or taken down
+            region.remove()
+        self._fp32_regions.clear()
+        self._apply_fp32_layers()
         self._plan_snapshot()
 
     def went_back(self) -> None:
@@ -178,20 +178,20 @@ class NanGuard(Hook):
         if not alarm.finite:
             context.left_out.add((alarm.place.epoch, alarm.place.sample))
         if kind == "island":
-            self._raise_islands()
+            self._apply_fp32_layers()
         elif kind != "scale":
             context.take_job(context.state.given)
         context.go_back()
         if kind == "scale" and scale is not None:
             context.parts.precision.set_scale(lowered(scale, self._floor() or 0.0))
 
-    def _raise_islands(self) -> None:
+    def _apply_fp32_layers(self) -> None:
         """Let the layers that fell back to fp32 compute in it, and no others."""
-        for name in [name for name in self._islands if name not in self._fallbacks.islands]:
-            self._islands.pop(name).remove()
-        for name in self._fallbacks.islands:
-            if name not in self._islands:
-                self._islands[name] = Island(self._context.model, name, self._context.device)
+        for name in [name for name in self._fp32_regions if name not in self._fallbacks.fp32_layers]:
+            self._fp32_regions.pop(name).remove()
+        for name in self._fallbacks.fp32_layers:
+            if name not in self._fp32_regions:
+                self._fp32_regions[name] = Fp32Region(self._context.model, name, self._context.device)
 
     def _locate(self, place: WindowPosition) -> NanLocation:
         try:
@@ -271,7 +271,7 @@ class NanGuard(Hook):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from `state_dict`, with the fallbacks that the run had come to."""
         self._fallbacks.load_state_dict(state_dict["ladder"])
-        self._raise_islands()
+        self._apply_fp32_layers()
         if self._fallbacks.moves:
             self._context.take_job(self._context.state.given)
         self._detector.reset()

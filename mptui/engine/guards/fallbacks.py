@@ -19,7 +19,7 @@ Kind = Literal["scale", "bf16", "island", "fp32", "lr"]
 
 _GENTLENESS = ("fp16", "bf16", "fp32")
 SCALE_DROP = 2.0**-4
-MOST_ISLANDS = 4
+MAX_FP32_LAYERS = 4
 
 
 @dataclass(slots=True)
@@ -30,14 +30,14 @@ class Fallbacks:
         budget: Moves in all, over the whole run.
         moves: What was done so far, in words, in order.
         precision: The one in use instead of the job's; None: the job's.
-        islands: Layers that compute in fp32 by themselves.
+        fp32_layers: Layers that compute in fp32 by themselves.
         lr_factor: What the learning rate is multiplied by.
     """
 
     budget: int
     moves: list[str] = field(default_factory=list)
     precision: str | None = None
-    islands: list[str] = field(default_factory=list)
+    fp32_layers: list[str] = field(default_factory=list)
     lr_factor: float = 1.0
 
     def next(self, finding: NanLocation, job: Job, *, scale: float | None, floor: float) -> Kind | None:
@@ -63,7 +63,7 @@ class Fallbacks:
         if kind in {"bf16", "fp32"}:
             self.precision = kind
         elif kind == "island":
-            self.islands.append(finding.layer)
+            self.fp32_layers.append(finding.layer)
         elif kind == "lr":
             self.lr_factor /= 2
         return kind
@@ -76,7 +76,11 @@ class Fallbacks:
                 return "scale"
             if "bf16" in job.fallbacks:
                 return "bf16"
-            if finding.is_layer and finding.layer not in self.islands and len(self.islands) < MOST_ISLANDS:
+            if (
+                finding.is_layer
+                and finding.layer not in self.fp32_layers
+                and len(self.fp32_layers) < MAX_FP32_LAYERS
+            ):
                 return "island"
         return "fp32"
 
@@ -95,7 +99,7 @@ class Fallbacks:
         return {
             "moves": self.moves,
             "precision": self.precision,
-            "islands": self.islands,
+            "islands": self.fp32_layers,
             "lr_factor": self.lr_factor,
         }
 
@@ -103,7 +107,7 @@ class Fallbacks:
         """Go on from `state_dict`; what it leaves out stays as configured."""
         self.moves = [str(move) for move in state_dict["moves"]]
         self.precision = state_dict.get("precision")
-        self.islands = [str(name) for name in state_dict.get("islands", ())]
+        self.fp32_layers = [str(name) for name in state_dict.get("islands", ())]
         self.lr_factor = float(state_dict.get("lr_factor", 1.0))
 
 

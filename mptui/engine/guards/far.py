@@ -43,7 +43,7 @@ class FarLoss:
         self.best, self.streak = best, 0
         return True
 
-    def see(self, row: StepRow) -> bool:
+    def update(self, row: StepRow) -> bool:
         """Take in the row of an applied step; whether its loss is far above."""
         far = row.loss > FAR * max(self.best, self.chance)
         self.best = min(self.best, row.loss)

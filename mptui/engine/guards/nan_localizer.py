@@ -200,7 +200,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
         if sound and not name.startswith(_MEANT) and not _finite(result):
-            self.origin = _Origin(self.where, self.layer, name, _told(result, largest))
+            self.origin = _Origin(self.where, self.layer, name, _describe(result, largest))
         return result
 
 
@@ -217,7 +217,7 @@ def _largest(values: Any) -> float:  # noqa: ANN401 - a tree of tensors
     return max((float(t.abs().max()) for t in _floats(values)), default=0.0)
 
 
-def _told(result: Any, largest: float) -> str:  # noqa: ANN401 - a tree of tensors
+def _describe(result: Any, largest: float) -> str:  # noqa: ANN401 - a tree of tensors
     outputs = _floats(result)
     kind = "NaN" if any(bool(torch.isnan(t).any()) for t in outputs) else "infinity"
     dtype = str(outputs[0].dtype).removeprefix("torch.")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mptui.engine.numerics.spectrum import BestScale, Spectrum, Together, best_scale
+from mptui.engine.numerics.spectrum import BestScale, LayerGradients, Spectrum, best_scale
 from mptui.events import NumericsLayer
 
 Part = Literal["forward", "gradient", "weights"]
@@ -59,10 +59,10 @@ def rank(seen: Sequence[PartStatistics], scale: float | None) -> Ranking:
         size = 1.0 if each.part == "forward" or scale is None else scale
         # the scaler will skip this step: it says nothing of the layer
         judged = each.part == "forward" or not overflowed
-        layers.append(_told(each, *shifts, size=size, judged=judged))
+        layers.append(_layer_report(each, *shifts, size=size, judged=judged))
     order = {id(layer): number for number, layer in enumerate(layers)}
     layers.sort(key=lambda layer: (not layer.fault, 0 if layer.fault else -layer.lost, order[id(layer)]))
-    return Ranking(layers, None if scale is None else Together(gradients).lost(), best)
+    return Ranking(layers, None if scale is None else LayerGradients(gradients).lost(), best)
 
 
 def _below(seen: PartStatistics, doublings: int) -> float:
@@ -73,7 +73,9 @@ def _below(seen: PartStatistics, doublings: int) -> float:
     return shares.zeroed + shares.subnormal
 
 
-def _told(seen: PartStatistics, in_use: int, unscaled: int, *, size: float, judged: bool) -> NumericsLayer:
+def _layer_report(
+    seen: PartStatistics, in_use: int, unscaled: int, *, size: float, judged: bool
+) -> NumericsLayer:
     spectrum = seen.spectrum
     shares, bare = spectrum.shares(in_use), spectrum.shares(unscaled)
     fault = ""

@@ -116,7 +116,7 @@ def _edges(doublings: int) -> tuple[int, int, int]:
     return kept, whole, infinite
 
 
-class Together:
+class LayerGradients:
     """The gradients of all layers: what is lost of them under one loss scale."""
 
     def __init__(self, spectra: Iterable[Spectrum]) -> None:
@@ -148,16 +148,16 @@ def best_scale(spectra: Sequence[Spectrum], scale: float = 1.0) -> BestScale | N
     Returns:
         None where there are no gradients, or some overflow without any scaling.
     """
-    together = Together(spectra)
-    if not together.layers:
+    gradients = LayerGradients(spectra)
+    if not gradients.layers:
         return None
     for headroom in range(HEADROOM, -1, -1):
         fitting = [
             k
             for k in range(-64, 65)
-            if LOWEST_SCALE <= scale * 2.0**k <= HIGHEST_SCALE and together.lost(k + headroom) < 1.0
+            if LOWEST_SCALE <= scale * 2.0**k <= HIGHEST_SCALE and gradients.lost(k + headroom) < 1.0
         ]
         if fitting:
-            lost, k = min((together.lost(k), k) for k in fitting)
+            lost, k = min((gradients.lost(k), k) for k in fitting)
             return BestScale(scale * 2.0**k, lost)
     return None

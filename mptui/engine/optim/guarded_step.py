@@ -62,7 +62,7 @@ class Updater:
         self._applied = torch.zeros(1, dtype=torch.int64, device=device)
         self.found_inf = torch.zeros((), device=device)
         self.norm = self._zero_or_nan = torch.zeros((), device=device)
-        self.buffers = HeldBuffers(model, ask=device.type == "cpu")
+        self.buffers = RevertibleBuffers(model, sync=device.type == "cpu")
         self.seek(0)
 
     def take_table(self, lr_table: np.ndarray) -> None:
@@ -159,23 +159,23 @@ class Updater:
             torch._foreach_zero_([p.grad for p in self._parameters if p.grad is not None])
 
 
-class HeldBuffers:
+class RevertibleBuffers:
     """The buffers that a forward pass moves (BatchNorm's statistics), put back when the step is refused.
 
     The accepted values lie in two flat tensors, so that a step costs a few kernels and not a few a layer.
 
     Args:
         model: Its BatchNorm layers are collected once.
-        ask: Read whether a step was good, and put nothing back if it was. For a CPU, where the answer is
+        sync: Read whether a step was good, and put nothing back if it was. For a CPU, where the answer is
             there already: a device would have to be waited for.
     """
 
-    def __init__(self, model: torch.nn.Module, *, ask: bool) -> None:
+    def __init__(self, model: torch.nn.Module, *, sync: bool) -> None:
         norms = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._NormBase)]
         self._statistics = [b for m in norms for b in (m.running_mean, m.running_var) if b is not None]
         self._counters = [m.num_batches_tracked for m in norms if m.num_batches_tracked is not None]
         self._sizes = [len(b) for b in self._statistics]
-        self.ask = ask
+        self.sync = sync
         self.refresh()
 
     def refresh(self) -> None:
@@ -189,14 +189,14 @@ class HeldBuffers:
         """Accept what the window's forwards did to the buffers if `good` (0-dim bool), else undo it."""
         if not self._sizes and not self._counters:
             return
-        if self.ask and good:
+        if self.sync and good:
             self.refresh()
             return
         if self._statistics:
-            if not self.ask:
+            if not self.sync:
                 self._accepted = torch.where(good, torch.cat(self._statistics), self._accepted)
             torch._foreach_copy_(self._statistics, torch.split(self._accepted, self._sizes))
         if self._counters:
-            if not self.ask:
+            if not self.sync:
                 self._accepted_counts = torch.where(good, torch.stack(self._counters), self._accepted_counts)
             torch._foreach_copy_(self._counters, self._accepted_counts.unbind())

@@ -132,7 +132,7 @@ def schedule_of(training: TrainingConfig, steps_per_epoch: int) -> Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ScheduleProgress:
     """Where a run stands in its schedule between two steps, JSON-ready by `asdict`.
 
     Attributes:
@@ -148,14 +148,14 @@ class Standing:
     rate: float
 
 
-def standing(schedule: Schedule, position: int) -> Standing:
+def schedule_progress(schedule: Schedule, position: int) -> ScheduleProgress:
     """Where a run stands after `position` applied steps of `schedule`."""
     ramp = None if schedule.ramp is None else asdict(schedule.ramp)
-    return Standing(position, schedule.state(), ramp, schedule.rate_at(position))
+    return ScheduleProgress(position, schedule.state(), ramp, schedule.rate_at(position))
 
 
 @dataclass(frozen=True, slots=True)
-class GoingOn:
+class ScheduleContinuation:
     """How a run continues in a schedule: from `position` applied steps; `gain` is new rate over old."""
 
     schedule: Schedule
@@ -163,7 +163,7 @@ class GoingOn:
     gain: float
 
 
-def going_on(schedule: Schedule, left: int, before: Standing) -> GoingOn:
+def continue_schedule(schedule: Schedule, left: int, before: ScheduleProgress) -> ScheduleContinuation:
     """Continue a run in another schedule, or in the same one.
 
     In a schedule as long as the one before it the run goes on after the steps applied there. In one of
@@ -186,7 +186,7 @@ def going_on(schedule: Schedule, left: int, before: Standing) -> GoingOn:
     position = before.position if had["total"] == new["total"] else schedule.total_steps - left
     if had == new:
         kept = None if before.ramp is None else Ramp(**before.ramp)
-        return GoingOn(replace(schedule, ramp=kept), position, 1.0)
+        return ScheduleContinuation(replace(schedule, ramp=kept), position, 1.0)
     rate = schedule.rate_at(position)
     gain = rate / before.rate if before.rate > 0 else math.inf
     other_batch = max(had["batch"] / new["batch"], new["batch"] / had["batch"])
@@ -197,7 +197,7 @@ def going_on(schedule: Schedule, left: int, before: Standing) -> GoingOn:
         start = before.rate
     steps = min(RAMP_STEPS, math.floor(RAMP_SHARE * left))
     ramp = None if start is None or not steps else Ramp(position, steps, start)
-    return GoingOn(replace(schedule, ramp=ramp), position, gain)
+    return ScheduleContinuation(replace(schedule, ramp=ramp), position, gain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ class RateChange:
         return any(max(pair) >= RAMP_FACTOR * min(pair) for pair in (self.lr, self.batch))
 
 
-def rate_change(before: Standing, going: GoingOn) -> RateChange:
+def rate_change(before: ScheduleProgress, going: ScheduleContinuation) -> RateChange:
     """How the rate and the batch change where a run continues so."""
     schedule, ramp = going.schedule, going.schedule.ramp
     return RateChange(

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 
 import torch
 
-from mptui.engine.precision.fp32_region import Island
+from mptui.engine.precision.fp32_region import Fp32Region
 from mptui.errors import ConfigError
 
 
@@ -36,10 +36,12 @@ def layers_named(model: torch.nn.Module, patterns: Sequence[str]) -> list[str]:
     return chosen
 
 
-def raise_islands(model: torch.nn.Module, patterns: Sequence[str], device: torch.device) -> list[Island]:
+def apply_fp32_layers(
+    model: torch.nn.Module, patterns: Sequence[str], device: torch.device
+) -> list[Fp32Region]:
     """Let the layers that `patterns` name compute in fp32, whatever the network does, until they are removed.
 
     Raises:
         ConfigError: A pattern names no module.
     """
-    return [Island(model, name, device) for name in layers_named(model, patterns)]
+    return [Fp32Region(model, name, device) for name in layers_named(model, patterns)]

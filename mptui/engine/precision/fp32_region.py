@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 
-class Island:
+class Fp32Region:
     """Runs one module outside autocast, on float32 inputs; its state_dict stays as it is."""
 
     def __init__(self, model: torch.nn.Module, name: str, device: torch.device) -> None:
@@ -23,7 +23,7 @@ class Island:
 
     def remove(self) -> None:
         """Let the module compute as the network does."""
-        # what is left is the class's; a layer can be an island twice, by the settings and by a repair
+        # what is left is the class's; a layer can be a region twice, by the settings and by a repair
         vars(self._module).pop("forward", None)
 
 

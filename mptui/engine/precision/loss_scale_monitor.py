@@ -33,16 +33,16 @@ class ScalerHealth:
         self._advised: set[str] = set()
         self._news = False
 
-    def see(self, rows: Sequence[StepRow]) -> None:
+    def update(self, rows: Sequence[StepRow]) -> None:
         """Take in the rows of the next steps."""
         if any(row.refused or row.loss_scale != self.scale for row in rows):
             for row in rows:
-                self._see(row)
+                self._update(row)
         elif rows:
             self.seen += len(rows)
             self.streak = 0
 
-    def _see(self, row: StepRow) -> None:
+    def _update(self, row: StepRow) -> None:
         self.seen += 1
         if row.refused and math.isfinite(row.loss):
             self.skipped += 1
@@ -86,7 +86,7 @@ class ScalerHealth:
 
     def advice(self, step: int, *, bf16: bool) -> Advice | None:
         """Advice that applies now, each kind once a run; `bf16`: whether the hardware computes in it."""
-        way_out = "precision.mode=bf16" if bf16 else "training.clip_grad_norm=1.0"
+        remedy = "precision.mode=bf16" if bf16 else "training.clip_grad_norm=1.0"
         interval = self._scaler.growth_interval
         if self.falls >= FALLS:
             return self._advise(
@@ -94,7 +94,7 @@ class ScalerHealth:
                 "loss_scale_falls",
                 f"the loss scale keeps falling: {self.falls} times since it last grew, now {self.scale:g}; "
                 "small gradients are lost",
-                way_out,
+                remedy,
             )
         if self.seen >= 2 * interval and not self.growths and self.skipped > 2:
             between = max(1, self.seen // self.skipped)

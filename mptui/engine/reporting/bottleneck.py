@@ -21,7 +21,7 @@ _SURE = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
+class AdviceContext:
     """What the advice depends on.
 
     Attributes:
@@ -52,16 +52,16 @@ class Verdict:
         self._splits: deque[Mapping[str, float]] = deque(maxlen=_KEPT)
         self._steps: deque[int] = deque(maxlen=_KEPT)
         self._starved: deque[bool] = deque(maxlen=_KEPT)
-        self._told = ""
+        self._advised = ""
 
     def restart(self) -> None:
         """Measure again, under other settings."""
         self._splits.clear()
         self._steps.clear()
         self._starved.clear()
-        self._told = ""
+        self._advised = ""
 
-    def note(self, seconds: Mapping[str, float], starved: bool | None, steps: int = 1) -> None:
+    def record(self, seconds: Mapping[str, float], starved: bool | None, steps: int = 1) -> None:
         """Take in where `steps` steps went: the seconds of each part, on average, of all of a step's time."""
         self._splits.append(seconds)
         self._steps.append(steps)
@@ -72,8 +72,10 @@ class Verdict:
         """Mean seconds of each part of a step, lately: together they are the step's mean time."""
         if not self._splits:
             return {}
-        steps, noted = sum(self._steps), list(zip(self._splits, self._steps, strict=True))
-        return {part: sum(split[part] * count for split, count in noted) / steps for part in self._splits[-1]}
+        steps, recorded = sum(self._steps), list(zip(self._splits, self._steps, strict=True))
+        return {
+            part: sum(split[part] * count for split, count in recorded) / steps for part in self._splits[-1]
+        }
 
     def usual(self) -> dict[str, float]:
         """Median seconds of each part of a step, lately: what comes seldom does not show."""
@@ -99,22 +101,22 @@ class Verdict:
         starved = sum(self._starved) * 2 > len(self._starved) if self._starved else issuing < LAUNCH_S
         return "launch" if starved else "compute"
 
-    def advice(self, now: Circumstances, step: int) -> Advice | None:
+    def advice(self, now: AdviceContext, step: int) -> Advice | None:
         """Advice, once for each thing that binds the run; None while that is unsure."""
         if len(self._splits) < _SURE:
             return None
         bound = self.bound_by(now.layers)
-        if bound == self._told:
+        if bound == self._advised:
             return None
-        self._told = bound
-        told = _ADVICE[bound](now)
-        if told is None:
+        self._advised = bound
+        advice = _ADVICE[bound](now)
+        if advice is None:
             return None
-        message, setting = told
+        message, setting = advice
         return Advice(step=step, code=f"{bound}_bound", message=message, setting=setting)
 
 
-def _data(now: Circumstances) -> tuple[str, str | None]:
+def _data(now: AdviceContext) -> tuple[str, str | None]:
     more = min(now.cpus, max(2 * now.workers, 2))
     if more > now.workers:
         return f"steps wait for data: {more} workers would help", f"data.workers={more}"
@@ -123,17 +125,17 @@ def _data(now: Circumstances) -> tuple[str, str | None]:
     return "steps wait for data although images are cached: other processes may load the host", None
 
 
-def _copy(_now: Circumstances) -> tuple[str, str | None]:
+def _copy(_now: AdviceContext) -> tuple[str, str | None]:
     return "steps wait for batches to be copied and augmented: compare without augmentation", (
         "data.augment=none"
     )
 
 
-def _saving(_now: Circumstances) -> tuple[str, str | None]:
+def _saving(_now: AdviceContext) -> tuple[str, str | None]:
     return "saving delays steps: save less often, or to a faster disk", "checkpoint.every_minutes=30"
 
 
-def _launch(now: Circumstances) -> tuple[str, str | None]:
+def _launch(now: AdviceContext) -> tuple[str, str | None]:
     what = "the device waits for the host, which launches many small operations"
     if now.tensor_cores:
         what = f"{what}, too small to gain from Tensor Cores"
@@ -141,7 +143,7 @@ def _launch(now: Circumstances) -> tuple[str, str | None]:
     return f"{what}: a larger batch{compiling} would help", f"training.batch_size={2 * now.batch_size}"
 
 
-def _compute(now: Circumstances) -> tuple[str, str | None] | None:
+def _compute(now: AdviceContext) -> tuple[str, str | None] | None:
     if now.tensor_cores and now.aligned < ALIGNED:
         return (
             f"{1 - now.aligned:.0%} of the weights are in layers whose channels aren't a multiple of 8, "

@@ -35,7 +35,7 @@ class StepRow:
 
 
 @dataclass(slots=True)
-class Arrived:
+class ReceivedRows:
     """Rows that have reached the host, and the metrics' sums as they were after the last of them."""
 
     rows: list[StepRow]
@@ -79,9 +79,9 @@ class Meter:
         # the ring starts over once it is full: the stream orders those writes after the copies
         self._start = 0 if end >= CAPACITY else end
 
-    def read(self, *, wait: bool = False) -> list[Arrived]:
+    def read(self, *, wait: bool = False) -> list[ReceivedRows]:
         """What has arrived; with `wait`, all that was sent."""
-        arrived: list[Arrived] = []
+        arrived: list[ReceivedRows] = []
         while self._pending:
             about, names, copy = self._pending[0]
             if not copy.arrived:
@@ -94,5 +94,5 @@ class Meter:
                 StepRow(*of, loss, norm, refused > 0, scale, lr)
                 for of, (loss, norm, refused, scale, lr) in zip(about, rows.tolist(), strict=True)
             ]
-            arrived.append(Arrived(steps, dict(zip(names, sums, strict=True))))
+            arrived.append(ReceivedRows(steps, dict(zip(names, sums, strict=True))))
         return arrived

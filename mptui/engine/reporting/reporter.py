@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from mptui.engine.reporting.bottleneck import Verdict
-from mptui.engine.reporting.device_buffer import About, Arrived, Meter, StepRow
+from mptui.engine.reporting.device_buffer import About, Meter, ReceivedRows, StepRow
 from mptui.engine.reporting.step_clock import StepClock
 from mptui.events import Event, Step, StepSkipped
 from mptui.tasks.base import Metrics
@@ -108,14 +108,14 @@ class Reporter:
         self.layers = 0
         self.reading: Callable[[], float | None] = lambda: None
         self._ceilings: dict[str, float] = {}
-        self._untold: list[StepRow] = []
-        self._untold_refused = 0
+        self._unreported: list[StepRow] = []
+        self._unreported_refused = 0
 
     def restart_clock(self) -> None:
         """Training continues after something else (validation, a pause), whose time is no step's."""
         self._interval = _Interval()
 
-    def note(self, values: tuple[torch.Tensor, ...], about: About, waited: float) -> None:
+    def record(self, values: tuple[torch.Tensor, ...], about: About, waited: float) -> None:
         """Record the step that just ended; cheap, never syncs."""
         self._meter.write(values, about)
         interval = self._interval
@@ -131,7 +131,7 @@ class Reporter:
         """Start copying the new rows to the host, and report those that have arrived; with `wait`, all."""
         started = time.perf_counter()
         self._meter.send(self._metrics.state_dict())
-        self._tell(self._meter.read(wait=wait or self._interval_s == 0))
+        self._report(self._meter.read(wait=wait or self._interval_s == 0))
         self._interval.logging += time.perf_counter() - started
 
     def catch_up(self) -> None:
@@ -161,7 +161,7 @@ class Reporter:
         """Share of the training time that was spent waiting for data."""
         return self.waited / self.trained if self.trained else 0.0
 
-    def _tell(self, arrived: list[Arrived]) -> None:
+    def _report(self, received: list[ReceivedRows]) -> None:
         now = time.perf_counter()
         interval, self._interval = self._interval, _Interval(now)
         elapsed = max(now - interval.started, 1e-9)
@@ -169,18 +169,18 @@ class Reporter:
         self.waited += interval.waited
         if interval.steps:
             self._rates.append(interval.samples / elapsed)
-            self._judge(interval, elapsed)
-        rows = [row for part in arrived for row in part.rows]
-        if not rows and not self._untold:
+            self._record_split(interval, elapsed)
+        rows = [row for part in received for row in part.rows]
+        if not rows and not self._unreported:
             return
-        if arrived:
-            self._host_metrics.load_state_dict(arrived[-1].sums)
+        if received:
+            self._host_metrics.load_state_dict(received[-1].sums)
         metrics = self._host_metrics.compute()
         for group in [[row] for row in rows] if self._interval_s == 0 else [rows]:
             self._count(group)
-            self._tell_counted(interval, elapsed, metrics)
+            self._emit_step(interval, elapsed, metrics)
 
-    def _judge(self, interval: _Interval, elapsed: float) -> None:
+    def _record_split(self, interval: _Interval, elapsed: float) -> None:
         """Note where the steps of an interval went: the parts of the step measured stand for all of them."""
         measured = self.clock.read()
         if measured is not None:
@@ -189,7 +189,7 @@ class Reporter:
             rest = max(0.0, elapsed / interval.steps - sum(each.values()))
             scale = rest / (sum(measured.seconds.values()) or 1.0)
             parts = {part: seconds * scale for part, seconds in measured.seconds.items()}
-            self.verdict.note({**each, **parts}, measured.starved, interval.steps)
+            self.verdict.record({**each, **parts}, measured.starved, interval.steps)
             self._ceilings = self._ceilings_of(interval.samples / interval.steps)
         self.clock.arm()
 
@@ -200,10 +200,10 @@ class Reporter:
         found = {"steps": samples / working if working else None, "data": self.reading()}
         return {what: round(rate, 1) for what, rate in found.items() if rate is not None}
 
-    def _tell_counted(self, interval: _Interval, elapsed: float, metrics: dict[str, float]) -> None:
+    def _emit_step(self, interval: _Interval, elapsed: float, metrics: dict[str, float]) -> None:
         """Report the rows counted since the last report."""
-        rows, self._untold = self._untold, []
-        refused, self._untold_refused = self._untold_refused, 0
+        rows, self._unreported = self._unreported, []
+        refused, self._unreported_refused = self._unreported_refused, 0
         finite = [row.loss for row in rows if math.isfinite(row.loss)]
         last = rows[-1]
         self._emit(
@@ -254,8 +254,8 @@ class Reporter:
                 self.epoch.loss += row.loss * row.samples
                 self.epoch.samples += row.samples
         self.totals.skipped += refused
-        self._untold += rows
-        self._untold_refused += refused
+        self._unreported += rows
+        self._unreported_refused += refused
         if self.watcher is not None:
             self.watcher(rows)
 

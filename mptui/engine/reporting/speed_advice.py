@@ -4,7 +4,7 @@ import torch
 
 from mptui.engine.context import TrainContext
 from mptui.engine.hooks import Hook
-from mptui.engine.reporting.bottleneck import Circumstances
+from mptui.engine.reporting.bottleneck import AdviceContext
 from mptui.events import Advice
 from mptui.hardware.host import usable_cpus
 
@@ -28,7 +28,7 @@ class SpeedAdvice(Hook):
     def report_due(self) -> None:
         """Advise where something new holds the run back."""
         context = self._context
-        advice = context.reporter.verdict.advice(self._circumstances(), context.state.step)
+        advice = context.reporter.verdict.advice(self._advice_context(), context.state.step)
         if advice is not None:
             context.emit(advice)
 
@@ -54,9 +54,9 @@ class SpeedAdvice(Hook):
         """Measure again."""
         self._context.reporter.verdict.restart()
 
-    def _circumstances(self) -> Circumstances:
+    def _advice_context(self) -> AdviceContext:
         job = self._context.job
-        return Circumstances(
+        return AdviceContext(
             layers=self._context.reporter.layers,
             workers=job.train_loader.workers,
             cpus=self._cpus,

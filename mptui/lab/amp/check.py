@@ -32,7 +32,7 @@ TIMES_CONTROL = 5.0
 _SLACK = (1 - AS_FP32) / 2
 LOSS_OFF = 0.02
 """Allowed relative error of the loss; or `TIMES_CONTROL` times the control's."""
-MOST_ISLANDS = 12
+MAX_FP32_LAYERS = 12
 ROUNDS = 24
 
 
@@ -170,36 +170,36 @@ class PrecisionChecker:
         plain = self._tried(precision, [])
         if plain.safe:
             return plain
-        islands = self._islands(precision)
-        if not islands:
+        fp32_layers = self._find_fp32_layers(precision)
+        if not fp32_layers:
             return plain
-        improved = self._tried(precision, islands)
+        improved = self._tried(precision, fp32_layers)
         if not improved.safe:
             return plain
-        for name in reversed(islands):  # keep the layers most likely at fault
+        for name in reversed(fp32_layers):  # keep the layers most likely at fault
             fewer = [other for other in improved.fp32_layers if other != name]
             without = self._tried(precision, fewer) if fewer else plain
             improved = without if without.safe else improved
         improved.why = f"safe with {len(improved.fp32_layers)} of its layers in fp32; without: {plain.why}"
         return improved
 
-    def _islands(self, precision: str) -> list[str]:
+    def _find_fp32_layers(self, precision: str) -> list[str]:
         """Return the layers whose values overflow, and the layers after them, as far as necessary."""
-        islands: list[str] = []
+        fp32_layers: list[str] = []
         if precision == "fp16":
             for layer in self.ranking.layers:
-                if layer.fault and len(islands) < MOST_ISLANDS:
-                    islands += [n for n in self._with_next(layer.name) if n not in islands]
+                if layer.fault and len(fp32_layers) < MAX_FP32_LAYERS:
+                    fp32_layers += [n for n in self._with_next(layer.name) if n not in fp32_layers]
         for _ in range(ROUNDS):
-            trial = self._run(precision, islands)
+            trial = self._run(precision, fp32_layers)
             bad = trial.first_bad
-            if bad in {"", LOSS} or bad in islands or len(islands) >= MOST_ISLANDS:
+            if bad in {"", LOSS} or bad in fp32_layers or len(fp32_layers) >= MAX_FP32_LAYERS:
                 break
-            islands.append(bad)
-        worst = self._judged(self._run(precision, islands), islands)
+            fp32_layers.append(bad)
+        worst = self._judged(self._run(precision, fp32_layers), fp32_layers)
         if not worst.safe and math.isfinite(worst.cosine):
-            islands += [name for name in self._turned(worst.layers) if name not in islands]
-        return [name for name in islands if name][:MOST_ISLANDS]
+            fp32_layers += [name for name in self._turned(worst.layers) if name not in fp32_layers]
+        return [name for name in fp32_layers if name][:MAX_FP32_LAYERS]
 
     def _with_next(self, name: str) -> list[str]:
         """Return a layer and the next one, which would round its output again."""
@@ -208,14 +208,14 @@ class PrecisionChecker:
         place = self._order.index(name)
         return self._order[place : place + 2]
 
-    def _tried(self, precision: str, islands: list[str]) -> Checked:
-        return self._judged(self._run(precision, islands), islands)
+    def _tried(self, precision: str, fp32_layers: list[str]) -> Checked:
+        return self._judged(self._run(precision, fp32_layers), fp32_layers)
 
-    def _run(self, precision: str, islands: Sequence[str]) -> PrecisionTrial:
+    def _run(self, precision: str, fp32_layers: Sequence[str]) -> PrecisionTrial:
         """Run a trial; in fp16 with the loss scale that a scaler would reach."""
         self._mailbox.check_stop()
         if precision != "fp16":
-            return self._bench.run(precision, fp32_layers=islands)
+            return self._bench.run(precision, fp32_layers=fp32_layers)
         best = self.ranking.best
         scale = (
             self._scaler.init_scale
@@ -223,14 +223,14 @@ class PrecisionChecker:
             else min(self._scaler.init_scale, best.scale * 2.0**HEADROOM)
         )
         while True:
-            trial = self._bench.run("fp16", scale=scale, fp32_layers=islands)
+            trial = self._bench.run("fp16", scale=scale, fp32_layers=fp32_layers)
             lower = scale * self._scaler.backoff_factor
             if trial.finite or trial.first_bad or lower < self._scaler.min_scale:
                 return trial
             scale = lower
             self._mailbox.check_stop()
 
-    def _judged(self, trial: PrecisionTrial, islands: list[str]) -> Checked:
+    def _judged(self, trial: PrecisionTrial, fp32_layers: list[str]) -> Checked:
         reference = self._reference
         cosines = {name: cosine(g, trial.gradients[name]) for name, g in reference.gradients.items()}
         order = sorted(cosines, key=lambda name: cosines[name] if math.isfinite(cosines[name]) else -2.0)
@@ -243,7 +243,7 @@ class PrecisionChecker:
             control=_whole(reference, self._control),
             loss_scale=trial.scale,
             layers={name: cosines[name] for name in order},
-            fp32_layers=islands,
+            fp32_layers=fp32_layers,
         )
         checked.verdict, checked.why = self._verdict(trial, checked)
         return checked

@@ -17,7 +17,7 @@ from mptui.engine.job import Job
 from mptui.engine.numerics.probe import Probe
 from mptui.engine.numerics.ranking import PartStatistics
 from mptui.engine.precision.amp import DTYPES
-from mptui.engine.precision.fp32_layers import raise_islands
+from mptui.engine.precision.fp32_layers import apply_fp32_layers
 from mptui.engine.torch_setup import StepSeeds
 
 
@@ -72,7 +72,7 @@ class TrialSetup:
             fp32_layers: Layers that compute in fp32.
             look: Also record the numerics of each layer.
         """
-        islands = raise_islands(self.model, fp32_layers, self.job.device)
+        regions = apply_fp32_layers(self.model, fp32_layers, self.job.device)
         self.model.train()
         counter = Probe(self.model, self.job.device)
         try:
@@ -86,8 +86,8 @@ class TrialSetup:
             trial.gradients = self._gradients(scale or 1.0)
             return trial
         finally:
-            for island in islands:
-                island.remove()
+            for region in regions:
+                region.remove()
             self.model.zero_grad(set_to_none=True)
             self._put_back()
 

@@ -220,7 +220,7 @@ def _run(
     while not session.finished:
         events.wait(_INTERVAL_S)
         for event in events.drain():
-            watch.note(event)
+            watch.handle(event)
         if first_step_limit_s is not None and watch.is_slow(first_step_limit_s):
             # a running step can't be stopped: the process ends with this answer
             return {"error": f"its first step took more than {first_step_limit_s:.1f} s", "code": 1}

@@ -32,7 +32,7 @@ class RunListener:
         self._stepped = False
         self.epoch_steps = 0
 
-    def note(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         """Handle an event of the run."""
         if isinstance(event, RunStarted):
             self._training_since = time.monotonic()

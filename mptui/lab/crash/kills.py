@@ -198,7 +198,7 @@ def _check(child: Child) -> None:
     """Raise the error of a run that failed."""
     if child.code == 0:
         return
-    lines = [line for line in child.said().splitlines() if line.strip()]
+    lines = [line for line in child.output().splitlines() if line.strip()]
     message = "\n".join(lines[-4:]) or f"exit code {child.code}"
     raise _ERRORS.get(child.code or 0, MptuiError)(message, hint="run it again with --debug")
 

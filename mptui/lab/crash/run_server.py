@@ -76,9 +76,9 @@ class Child:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.send(signal.SIGKILL)
-            raise TimeoutError(f"no end after {timeout_s:g} s\n{self.said()}") from None
+            raise TimeoutError(f"no end after {timeout_s:g} s\n{self.output()}") from None
 
-    def said(self) -> str:
+    def output(self) -> str:
         """What it has written on stdout and stderr so far."""
         return self._output.read_text(errors="replace") if self._output.exists() else ""
 

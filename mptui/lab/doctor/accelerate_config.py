@@ -82,7 +82,7 @@ def _unsuited(accelerate: Accelerate, devices: list[Device]) -> list[Finding]:
     if choice.warning is None:
         return []
     settings, suits = accelerate.settings, choose_precision("auto", devices[0]).used
-    what = f"{settings.place(setting)}: {settings.written(setting)}: {choice.reason} ({devices[0].name})"
+    what = f"{settings.location(setting)}: {settings.written(setting)}: {choice.reason} ({devices[0].name})"
     fix = settings.corrected(setting, "'no'" if suits == "fp32" else suits)
     return [advice(AREA, "mixed_precision", what, f"write `{fix}`")]
 
@@ -98,7 +98,7 @@ def _unquoted(accelerate: Accelerate) -> list[Finding]:
                 error(
                     AREA,
                     name,
-                    f"{settings.place(setting)}: {settings.written(setting)} is read as false",
+                    f"{settings.location(setting)}: {settings.written(setting)} is read as false",
                     f"write it in quotes: `{settings.corrected(setting, value)}`",
                 )
             )
@@ -121,7 +121,7 @@ def _distributed(accelerate: Accelerate) -> list[Finding]:
             error(
                 AREA,
                 "distributed_type",
-                f"{settings.place(setting)}: {settings.written(setting)} is not known to Accelerate",
+                f"{settings.location(setting)}: {settings.written(setting)} is not known to Accelerate",
                 f"write `{settings.corrected(setting, 'MULTI_GPU')}` for several GPUs, else `'NO'`",
             )
         ]
@@ -131,7 +131,7 @@ def _distributed(accelerate: Accelerate) -> list[Finding]:
             error(
                 AREA,
                 "distributed_type",
-                f"{settings.place(setting)}: {settings.written(setting)}, with several processes or GPUs",
+                f"{settings.location(setting)}: {settings.written(setting)}, with several processes or GPUs",
                 f"write `{settings.corrected(setting, 'MULTI_GPU')}`, or num_processes: 1 and one of gpu_ids",
             )
         ]
@@ -143,7 +143,7 @@ def _gpus(accelerate: Accelerate, gpus: int) -> list[Finding]:
     if setting is None or named is None:
         return []
     settings = accelerate.settings
-    place = f"{settings.place(setting)}: {settings.written(setting)}"
+    place = f"{settings.location(setting)}: {settings.written(setting)}"
     if not named:
         return [error(AREA, "gpu_ids", f"{place}: names no GPU", "write numbers with commas, or all")]
     found = []

@@ -43,7 +43,8 @@ def _faults(training: Training) -> Iterator[Finding]:
                 yield error(
                     AREA,
                     topic,
-                    f"{settings.place(setting)}: {settings.written(setting)} is text, which counts as true",
+                    f"{settings.location(setting)}: {settings.written(setting)} is text, "
+                    "which counts as true",
                     f"write `{settings.corrected(setting, str(meant))}`",
                 )
     for setting in training.topics.get("dtype", []):
@@ -51,7 +52,7 @@ def _faults(training: Training) -> Iterator[Finding]:
             yield error(
                 AREA,
                 "precision",
-                f"{settings.place(setting)}: {settings.written(setting)}: unknown number format",
+                f"{settings.location(setting)}: {settings.written(setting)}: unknown number format",
                 "write bf16, fp16 or no",
             )
 
@@ -81,12 +82,12 @@ def _contradictions(training: Training) -> list[Finding]:
 
 
 def _twice(settings: ConfigFile, first: ConfigValue, second: ConfigValue, fix: str | None = None) -> Finding:
-    do = f"write `{fix}` in {settings.place(first)}" if fix else "keep only the intended one"
+    do = f"write `{fix}` in {settings.location(first)}" if fix else "keep only the intended one"
     return error(
         AREA,
         "precision",
-        f"conflicting precision settings: {settings.place(first)} has {settings.written(first)}, "
-        f"{settings.place(second)} has {settings.written(second)}",
+        f"conflicting precision settings: {settings.location(first)} has {settings.written(first)}, "
+        f"{settings.location(second)} has {settings.written(second)}",
         do,
     )
 
@@ -100,7 +101,7 @@ def _precision(training: Training, accelerate: Accelerate) -> Iterator[Finding]:
         yield error(
             AREA,
             "precision",
-            f"{file.place(setting)}: {file.written(setting)}: unknown number format",
+            f"{file.location(setting)}: {file.written(setting)}: unknown number format",
             f"write `{file.corrected(setting, 'bf16')}`, or fp16, or 'no'",
         )
     elif ours is None or ours == "auto":
@@ -127,9 +128,9 @@ def _conflict(training: Training, accelerate: Accelerate, ours: Said, theirs: Sa
     file, setting = accelerate.settings, accelerate.setting("mixed_precision")
     found = [s for topic in (*_SWITCHES, "dtype") for s in training.topics.get(topic, [])]
     written = ", ".join(training.settings.written(s) for s in found)
-    place = training.settings.place(found[0])
+    place = training.settings.location(found[0])
     other = (
-        f"{file.place(setting)} has {file.written(setting)}"
+        f"{file.location(setting)} has {file.written(setting)}"
         if setting
         else f"{file.path} has no mixed_precision"
     )
@@ -139,7 +140,7 @@ def _conflict(training: Training, accelerate: Accelerate, ours: Said, theirs: Sa
         f"conflicting precision settings, which can cause NaN: {place} has {written} "
         f"({_NAMES.get(ours, ours)}), {other} ({_NAMES.get(theirs, theirs)})",
         f"{'; '.join(_fixes(training, theirs))}; or for {_NAMES.get(ours, ours)} "
-        f"write `{_accelerate_fix(accelerate, ours)}` in {file.place(setting) if setting else file.path}",
+        f"write `{_accelerate_fix(accelerate, ours)}` in {file.location(setting) if setting else file.path}",
     )
 
 
@@ -167,7 +168,7 @@ def _fixes(training: Training, wanted: Said) -> Iterator[str]:
 
 
 def _line(settings: ConfigFile, setting: ConfigValue, value: str) -> str:
-    return f"write `{settings.corrected(setting, value)}` in {settings.place(setting)}"
+    return f"write `{settings.corrected(setting, value)}` in {settings.location(setting)}"
 
 
 def _accelerate_fix(accelerate: Accelerate, ours: Said) -> str:
@@ -197,7 +198,7 @@ def _rate(training: Training) -> Iterator[Finding]:
     if setting is None:
         return
     settings = training.settings
-    place = f"{settings.place(setting)}: {settings.written(setting)}"
+    place = f"{settings.location(setting)}: {settings.written(setting)}"
     if rate is None or not 0 < rate < float("inf"):
         yield error(AREA, "lr", f"{place} is not a learning rate", "write a number above 0")
         return
@@ -260,8 +261,8 @@ def _differing(
         return []
     settings, file = training.settings, accelerate.settings
     what = (
-        f"conflicting settings: {settings.place(ours)} has {settings.written(ours)}, "
-        f"{file.place(theirs)} has {file.written(theirs)}"
+        f"conflicting settings: {settings.location(ours)} has {settings.written(ours)}, "
+        f"{file.location(theirs)} has {file.written(theirs)}"
     )
     return [error(AREA, topic, what, _line(settings, ours, str(theirs.value)))]
 
@@ -274,6 +275,6 @@ def _compile(training: Training, accelerate: Accelerate) -> Iterator[Finding]:
     yield advice(
         AREA,
         "compile",
-        f"compiled twice: {training.settings.place(setting)} and {accelerate.settings.place(backend)}",
+        f"compiled twice: {training.settings.location(setting)} and {accelerate.settings.location(backend)}",
         _line(training.settings, setting, _like(training.settings, setting, on=False)),
     )

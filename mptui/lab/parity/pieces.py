@@ -89,7 +89,7 @@ class Stop:
         self.signal: int | None = None
         self._child: subprocess.Popen[bytes] | None = None
 
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         """Whether a stop was requested."""
         return self.signal is not None
 
@@ -187,11 +187,11 @@ def train(piece: Piece, environ: Mapping[str, str], stop: Stop, *, quiet: bool) 
     summary = directory.read_summary(piece.run)
     if is_done(piece, summary):
         return summary
-    if stop.asked():
+    if stop.requested():
         return None
     code = _run(piece, environ, stop, quiet=quiet)
     summary = directory.read_summary(piece.run)
-    if stop.asked() and not is_done(piece, summary):
+    if stop.requested() and not is_done(piece, summary):
         return None
     if not is_done(piece, summary):
         raise _failure(piece, code, summary)

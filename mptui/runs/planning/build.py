@@ -153,7 +153,7 @@ def _scanned(plan: Plan, side: int, emit: Emit, mailbox: Mailbox) -> Dataset:
         side=side,
         seed=plan.config.training.seed,
         on_progress=PacedProgress(emit, "scanning"),
-        should_stop=lambda: mailbox.stop_asked,
+        should_stop=lambda: mailbox.stop_requested,
         on_warning=lambda message: emit(Warned(code="data", message=message)),
     )
 

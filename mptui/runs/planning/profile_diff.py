@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RunPosition:
     """The position of a run, from its events.
 
     Attributes:
@@ -37,7 +37,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class SwitchPrediction:
     """The effect of a switch: `table.key` -> values of the run and of the profile, as text.
 
     `changes` apply with the switch; `kept` can't change during a run. `rate` is the change of the effective
@@ -49,16 +49,16 @@ class Foreseen:
     rate: "RateChange | None" = None
 
 
-def foresee(
-    run: Path, profile: str, request: "Request | None" = None, place: Place | None = None
-) -> Foreseen:
+def predict_switch(
+    run: Path, profile: str, request: "Request | None" = None, position: RunPosition | None = None
+) -> SwitchPrediction:
     """Compare the run in the directory `run` with `profile`; reads the disk.
 
     Args:
         run: The run directory, whose `run.toml` has the current settings.
         profile: Name of the profile.
         request: The request of the run, which takes precedence over profiles; None: unknown.
-        place: Position of the run; None: unknown.
+        position: Position of the run; None: unknown.
 
     Raises:
         ConfigError: The profile doesn't exist, or the run can't switch to it.
@@ -81,30 +81,36 @@ def foresee(
     switch = switched(now, preset)
     had, wanted = values_of(now), values_of(preset)
     kept = {key: [str(had[key]), str(wanted[key])] for key in switch.kept}
-    rate = _rate_change(now, switch.config, place) if place is not None else None
-    return Foreseen(switch.changes, kept, rate)
+    rate = _rate_change(now, switch.config, position) if position is not None else None
+    return SwitchPrediction(switch.changes, kept, rate)
 
 
-def _rate_change(now: "RunConfig", then: "RunConfig", place: Place) -> "RateChange":
+def _rate_change(now: "RunConfig", then: "RunConfig", position: RunPosition) -> "RateChange":
     """Return the change of rate and batch, computed by the engine's function."""
-    from mptui.engine.optim.lr_schedule import going_on, rate_change, schedule_of, standing, steps_ahead
+    from mptui.engine.optim.lr_schedule import (
+        continue_schedule,
+        rate_change,
+        schedule_of,
+        schedule_progress,
+        steps_ahead,
+    )
 
-    had, new = (schedule_of(each.training, _steps(each, place)) for each in (now, then))
-    sample = place.epoch_step * now.training.batch_size * now.training.accumulate
+    had, new = (schedule_of(each.training, _steps(each, position)) for each in (now, then))
+    sample = position.epoch_step * now.training.batch_size * now.training.accumulate
 
     def left(config: "RunConfig") -> int:
-        return steps_ahead(config.training, _steps(config, place), (place.epoch, sample), place.step)
+        return steps_ahead(config.training, _steps(config, position), (position.epoch, sample), position.step)
 
-    before = standing(had, max(0, had.total_steps - left(now)))
-    before = replace(before, rate=place.lr)
-    return rate_change(before, going_on(new, left(then), before))
+    before = schedule_progress(had, max(0, had.total_steps - left(now)))
+    before = replace(before, rate=position.lr)
+    return rate_change(before, continue_schedule(new, left(then), before))
 
 
-def _steps(config: "RunConfig", place: Place) -> int:
+def _steps(config: "RunConfig", position: RunPosition) -> int:
     """Return the optimizer steps per epoch."""
     from mptui.data.loading.lengths import samples_used
 
     training = config.training
-    drop_last = config.speed.compile != "off" and place.train_samples >= training.batch_size
-    used = samples_used(place.train_samples, training.batch_size, train=True, drop_last=drop_last)
+    drop_last = config.speed.compile != "off" and position.train_samples >= training.batch_size
+    used = samples_used(position.train_samples, training.batch_size, train=True, drop_last=drop_last)
     return -(-used // (training.batch_size * training.accumulate))

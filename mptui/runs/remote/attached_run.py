@@ -234,7 +234,7 @@ class AttachedRun:
             self._read(end if isinstance(end, int) else None)
             while not self._closing.is_set():
                 for document in self._connection.documents():
-                    self._take(document)
+                    self._handle(document)
         except OSError:
             pass
         finally:
@@ -243,7 +243,7 @@ class AttachedRun:
                 self._connection = None
                 self._patient_until = time.monotonic() + PATIENCE_S
 
-    def _take(self, document: dict[str, Any]) -> None:
+    def _handle(self, document: dict[str, Any]) -> None:
         if "error" in document:
             self._refuse(self._asked, clean(str(document["error"]), 200))
         record, at = document.get("event"), document.get("at")
@@ -251,18 +251,18 @@ class AttachedRun:
         if isinstance(at, int):
             self._position = max(self._position, at)
         if event is not None:
-            self._put([event])
+            self._append([event])
 
     def _read(self, end: int | None) -> None:
         """Read the journal further, up to byte `end`; an unreadable one has no new events."""
         with contextlib.suppress(OSError):
             for position, events in read_events(self.run / journal.NAME, self._position, end):
                 self._position = position
-                self._put(events)
+                self._append(events)
                 if self._closing.is_set():
                     return
 
-    def _put(self, events: list[Event]) -> None:
+    def _append(self, events: list[Event]) -> None:
         while len(self._events) > WAITING_LIMIT and not self._closing.is_set():
             self._closing.wait(LOOK_S)
         if events:
@@ -276,7 +276,7 @@ class AttachedRun:
         finished = self._finished
         if finished is None:
             finished = _how_it_ended(self.run, self._step, self._time or time.time())
-            self._put([finished])
+            self._append([finished])
         self.exit_code = finished.exit_code if self._lived else 0
 
     def _refuse(self, command: str, why: str) -> None:

@@ -32,7 +32,7 @@ from mptui.config.schema import NumericsMode
 from mptui.engine.mailbox import COMMANDS
 from mptui.errors import MptuiError
 from mptui.events import Event
-from mptui.runs.remote.control_socket import SocketPlace, is_own, listen
+from mptui.runs.remote.control_socket import ControlSocket, is_own, listen
 from mptui.runs.store import journal
 from mptui.text import clean
 
@@ -76,7 +76,7 @@ class _Client:
 
     def __init__(self, connection: socket.socket, since: int) -> None:
         self.connection, self.since = connection, since
-        self.said, self.waiting = bytearray(), bytearray()
+        self.received, self.waiting = bytearray(), bytearray()
         self.faults = 0
 
 
@@ -108,7 +108,7 @@ class ControlServer:
         self._lost = False
         self._count = self._at = 0
         self._clients: list[_Client] = []
-        self._place: SocketPlace | None = None
+        self._socket: ControlSocket | None = None
         self._deaf_until = 0.0
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="mptui-control", daemon=True)
@@ -119,8 +119,8 @@ class ControlServer:
         Raises:
             OSError: It can't be created.
         """
-        self._place = listen(self._run)
-        self._listener = self._place.listener
+        self._socket = listen(self._run)
+        self._listener = self._socket.listener
         self._at = _size(self._run)
         self._selector = selectors.DefaultSelector()
         self._bell, self._button = socket.socketpair()
@@ -130,7 +130,7 @@ class ControlServer:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._thread.start()
 
-    def put(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         """Send an event that was just written to the journal; one thread at a time. Never blocks."""
         at = _size(self._run)
         with self._lock:
@@ -146,16 +146,16 @@ class ControlServer:
 
     def close(self, *, remove: bool = True) -> None:
         """Send remaining data, and remove the socket unless another process owns it now."""
-        if self._place is None:
+        if self._socket is None:
             return
         self._closing.set()
         self._ring()
         self._thread.join(2 * ENDING_S)
         if remove:
-            self._place.remove()
+            self._socket.remove()
         else:
             self._listener.close()
-        self._place = None
+        self._socket = None
 
     def _ring(self) -> None:
         with contextlib.suppress(OSError):  # it rings already
@@ -224,9 +224,9 @@ class ControlServer:
         if not data:
             self._drop(client)
             return
-        client.said += data
-        *lines, rest = client.said.split(b"\n")
-        client.said = rest
+        client.received += data
+        *lines, rest = client.received.split(b"\n")
+        client.received = rest
         for line in lines:
             if client.faults < FAULTS_LIMIT:
                 self._obey(client, bytes(line))

@@ -26,7 +26,7 @@ _YOUNG_S = 60.0
 _CREDENTIALS = struct.Struct("3i")
 
 
-class SocketPlace:
+class ControlSocket:
     """A listening socket and its files."""
 
     def __init__(self, listener: socket.socket, path: Path, folder: Path | None, link: Path | None) -> None:
@@ -45,7 +45,7 @@ class SocketPlace:
                 self._folder.rmdir()
 
 
-def listen(run: Path) -> SocketPlace:
+def listen(run: Path) -> ControlSocket:
     """Make the socket of `run`, whose owner this process is: what an earlier owner left is replaced.
 
     Raises:
@@ -56,20 +56,20 @@ def listen(run: Path) -> SocketPlace:
         link.unlink()
     _remove_abandoned()
     with contextlib.suppress(OSError):
-        return SocketPlace(_listener(link), link, None, None)
+        return ControlSocket(_listener(link), link, None, None)
     folder = _private_folder()
     try:
         path = folder / NAME
-        place = SocketPlace(_listener(path), path, folder, link)
+        control = ControlSocket(_listener(path), path, folder, link)
     except OSError:
         folder.rmdir()
         raise
     try:
         link.symlink_to(path)
     except OSError:
-        place.remove()
+        control.remove()
         raise
-    return place
+    return control
 
 
 def connect(run: Path, timeout: float) -> socket.socket:

@@ -20,7 +20,7 @@ from mptui.engine.checkpoint.async_saver import Saver
 from mptui.engine.checkpoint.files import never_saved
 from mptui.engine.guards.divergence import REPORT
 from mptui.engine.job import ProfileSwitch
-from mptui.engine.mailbox import Command, Left, Mailbox, Stopped
+from mptui.engine.mailbox import Command, Mailbox, RunAbandoned, Stopped
 from mptui.engine.trainer import Trainer
 from mptui.errors import DiskError, MptuiError, RunDirectoryError
 from mptui.events import (
@@ -155,7 +155,7 @@ class Session:
     # -- the worker
 
     def _work(self) -> None:
-        with contextlib.suppress(Left):  # the run has ended without this thread
+        with contextlib.suppress(RunAbandoned):  # the run has ended without this thread
             self._work_to_the_end()
 
     def _work_to_the_end(self) -> None:
@@ -166,7 +166,7 @@ class Session:
             self._train()
         except Stopped as stop:
             status, code = "stopped", exit_code(stop.signal)
-        except Left:
+        except RunAbandoned:
             raise
         except MptuiError as caught:
             error = caught
@@ -176,7 +176,7 @@ class Session:
                 bug, status, code = caught, "failed", 1
         if error is not None:
             status, code = status_of_error(error), error.exit_code
-        self.mailbox.way_out.close()
+        self.mailbox.early_exit.close()
         self._end(status, code, error, bug)
 
     def _end_without_worker(self) -> None:
@@ -252,7 +252,7 @@ class Session:
             self.plan.config.checkpoint,
             self._emit,
             hold=self._held,
-            should_stop=lambda: self.mailbox.stop_asked,
+            should_stop=lambda: self.mailbox.stop_requested,
             guard=self._ownership.change,
         )
 
@@ -322,8 +322,8 @@ class Session:
                 self._records.bad_samples.write()
                 self._records.handle(finished)
             for listener in self._listeners:
-                listener.put(finished)
-            self._control.put(finished)
+                listener.handle(finished)
+            self._control.handle(finished)
 
     def _close_control(self) -> None:
         """Close the socket, without the session's lock: its thread may wait for that in a command."""
@@ -344,8 +344,8 @@ class Session:
             self._records.handle(event)
             self._watchdog.handle(event)
             for listener in self._listeners:
-                listener.put(event)
-            self._control.put(event)
+                listener.handle(event)
+            self._control.handle(event)
         if isinstance(event, Diagnosed) and event.problem == "divergence" and not self._taken_over():
             with contextlib.suppress(DiskError, RunDirectoryError):  # the journal has it too
                 report = {"version": SCHEMA_VERSION, **to_record(event)}
@@ -359,14 +359,14 @@ class Session:
         taken_over = self._taken_over()
         if sample is not None:
             self._emit(replace(sample, step=self._step))
-        if self.mailbox.stop_asked and self.mailbox.way_out.take():
+        if self.mailbox.stop_requested and self.mailbox.early_exit.take():
             self._end_without_worker()
             return False
         if taken_over:
             return True
         self._records.beat(self._emit, self._step)
         trainer = self._trainer
-        self._watchdog.look(trainer and (trainer.state.step, trainer.state.cursor.sample))
+        self._watchdog.check(trainer and (trainer.state.step, trainer.state.cursor.sample))
         return True
 
     def _taken_over(self) -> RunDirectoryError | None:

@@ -64,7 +64,7 @@ class Watchdog:
         self._step = event.step
         self._progressed()
 
-    def look(self, position: object) -> None:
+    def check(self, position: object) -> None:
         """Check whether the run hangs.
 
         Args:

@@ -18,7 +18,7 @@ class EventBuffer:
         self._events: deque[Event] = deque(maxlen=capacity)
         self._arrived = threading.Event()
 
-    def put(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         """Add an event; safe from any thread."""
         self._events.append(event)
         self._arrived.set()

@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from mptui.runs.planning.profile_diff import Foreseen
+from mptui.runs.planning.profile_diff import SwitchPrediction
 from mptui.text import clean
 from mptui.tui.keys.bindings import KEYS, Key, bindings, display
 
@@ -41,19 +41,19 @@ def _digits() -> list[BindingType]:
     ]
 
 
-class PresetDialog(ModalScreen[int]):
+class SwitchProfileDialog(ModalScreen[int]):
     """Shows one profile; closes with the digit of the profile to switch to or to show next, 0 for none.
 
     Args:
         digit: Digit of the profile.
         name: Name of the profile.
-        foreseen: Predicted effect of the switch.
+        prediction: Predicted effect of the switch.
         keymap: The user's keys.
     """
 
     BINDINGS = bindings("switch") + _digits()
     DEFAULT_CSS = """
-    PresetDialog {
+    SwitchProfileDialog {
         align: center bottom;
         background: $background 40%;
         VerticalScroll {
@@ -71,10 +71,12 @@ class PresetDialog(ModalScreen[int]):
     }
     """
 
-    def __init__(self, digit: int, name: str, foreseen: Foreseen, keymap: Mapping[str, str]) -> None:
+    def __init__(
+        self, digit: int, name: str, prediction: SwitchPrediction, keymap: Mapping[str, str]
+    ) -> None:
         super().__init__()
         self.digit = digit
-        self._preset, self._foreseen, self._keymap = name, foreseen, keymap
+        self._preset, self._prediction, self._keymap = name, prediction, keymap
 
     def compose(self) -> ComposeResult:
         """Lay out the settings that change, those that don't, and the keys."""
@@ -83,11 +85,11 @@ class PresetDialog(ModalScreen[int]):
             yield Static(Content("\n").join(self._lines()), markup=False)
 
     def _lines(self) -> list[Content]:
-        kept, changes = self._foreseen.kept, self._foreseen.changes
+        kept, changes = self._prediction.kept, self._prediction.changes
         name = clean(self._preset, 24)
         lines = [Content.styled("can't change during a run; unchanged", "$text-warning")] if kept else []
         lines += _settings(kept, lambda had, wanted: f"{had}  ({name} has {wanted})")
-        if (rate := self._foreseen.rate) is not None:
+        if (rate := self._prediction.rate) is not None:
             changes = {key: values for key, values in changes.items() if key not in _OF_THE_RATE}
             changes = {**_effective(rate), **changes}
         lines.append(Content.styled("at the next step" if changes else "nothing changes", "$text-accent"))

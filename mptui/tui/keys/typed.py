@@ -18,15 +18,15 @@ PATIENCE_S = 1.0
 """Seconds after which an unhandled key, whose widget is gone, no longer delays others."""
 
 
-class Heard(Message):
+class KeyHandled(Message):
     """The key before this message has passed all its widgets."""
 
 
-class Typed:
+class KeyQueue:
     """Passes keys and pasted text to an app one at a time.
 
     Args:
-        app: The app, which calls `heard` for each `Heard` that it receives.
+        app: The app, which calls `key_handled` for each `KeyHandled` that it receives.
         hand_over: Passes an event to the app.
     """
 
@@ -36,13 +36,13 @@ class Typed:
         self._busy_since: float | None = None
         self._writes = False
 
-    async def take(self, event: Key | Paste) -> None:
+    async def handle(self, event: Key | Paste) -> None:
         """Pass `event` on, or queue it until the previous ones are handled."""
         self._waiting.append(event)
         if self._busy_since is None or time.monotonic() - self._busy_since > PATIENCE_S:
             await self._next()
 
-    def heard(self) -> None:
+    def key_handled(self) -> None:
         """Pass the next event on, after the effect of the last one."""
         if self._writes and isinstance(self._app.focused, Input):
             self._app.call_later(self._next)
@@ -58,5 +58,5 @@ class Typed:
         self._writes = isinstance(event, Paste) or event.is_printable
         await self._hand_over(event)
         # it follows the key through the same widgets
-        if not target.post_message(Heard()):
+        if not target.post_message(KeyHandled()):
             await self._next()

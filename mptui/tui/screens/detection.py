@@ -15,7 +15,7 @@ from mptui.text import clean
 from mptui.tui.keys.bindings import bindings
 from mptui.tui.screens.page import Page
 from mptui.tui.setup.device_samplers import DeviceSamplers
-from mptui.tui.setup.machine_scan import MachineScan, look
+from mptui.tui.setup.machine_scan import MachineScan, scan_machine
 from mptui.tui.threads import in_background
 from mptui.tui.widgets.keybar import KeyBar
 from mptui.tui.widgets.setup.card import DeviceCard
@@ -33,7 +33,7 @@ class DetectionScreen(Page):
 
     Args:
         keymap: The user's keys.
-        look: Detects the devices, with or without torch; can take seconds.
+        scan: Detects the devices, with or without torch; can take seconds.
     """
 
     where = "detection"
@@ -49,11 +49,11 @@ class DetectionScreen(Page):
             self.device, self.advice = seen.devices[index], seen.advice[index]
 
     def __init__(
-        self, *, keymap: Mapping[str, str] | None = None, look: Callable[[bool], MachineScan] = look
+        self, *, keymap: Mapping[str, str] | None = None, scan: Callable[[bool], MachineScan] = scan_machine
     ) -> None:
         super().__init__()
         self._keymap = keymap or {}
-        self._look = look
+        self._scan = scan
         self._seen: MachineScan | None = None
         self._chosen = 0
         self._goes_on = False
@@ -80,9 +80,9 @@ class DetectionScreen(Page):
 
     @work(exclusive=True)
     async def _look_at_all(self) -> None:
-        await self._take(await in_background(lambda: self._look(False)))
+        await self._take(await in_background(lambda: self._scan(False)))
         self._torch.update(Content.styled("importing torch …", "$quiet"))
-        seen = await in_background(lambda: self._look(True))
+        seen = await in_background(lambda: self._scan(True))
         await self._take(seen)
         self._torch.update(_torch_words(seen))
 

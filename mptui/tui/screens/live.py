@@ -14,13 +14,13 @@ from textual.widgets import Input
 
 from mptui.errors import MptuiError
 from mptui.registry.tasks import DEFAULT_TASK, TASKS
-from mptui.runs.planning.profile_diff import Foreseen, Place, foresee
+from mptui.runs.planning.profile_diff import RunPosition, SwitchPrediction, predict_switch
 from mptui.runs.view.events.event_registry import EVENTS
 from mptui.runs.view.labels import TRAIN, VALIDATION, is_percent
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean
 from mptui.tui.dialogs.choices import Answer, LeaveDialog, StopDialog
-from mptui.tui.dialogs.switch_profile import PresetDialog
+from mptui.tui.dialogs.switch_profile import SwitchProfileDialog
 from mptui.tui.frame_budget import Budget
 from mptui.tui.keys.bindings import bindings
 from mptui.tui.screens.numerics import NumericsScreen
@@ -40,7 +40,7 @@ from mptui.tui.widgets.live.log import LogPanel
 from mptui.tui.widgets.panel import Panel
 from mptui.tui.widgets.small import TooSmall
 
-LOOKS_PER_SECOND = 4
+POLLS_PER_SECOND = 4
 """How often the screen polls its source; the run never waits for it."""
 
 SHARE = 0.02
@@ -69,7 +69,7 @@ class LiveScreen(Page):
     BINDINGS = bindings("live")
     CSS_PATH = "live.tcss"
 
-    class ResumeAsked(Message):
+    class ResumeRequested(Message):
         """The ended run in this directory is to be resumed."""
 
         def __init__(self, run: Path) -> None:
@@ -108,8 +108,8 @@ class LiveScreen(Page):
 
     def on_mount(self) -> None:
         """Begin to look."""
-        self.look()
-        self.set_interval(1 / LOOKS_PER_SECOND, lambda: self.look(at_once=False))
+        self.poll()
+        self.set_interval(1 / POLLS_PER_SECOND, lambda: self.poll(at_once=False))
 
     def on_resize(self, event: Resize) -> None:
         """Show the panels in as many pages as they need."""
@@ -117,7 +117,7 @@ class LiveScreen(Page):
         # where not all of the column can be seen, it scrolls by keys, too
         self.query_one("#right").can_focus = event.size.height < ALL_PANELS
 
-    def look(self, *, at_once: bool = True) -> None:
+    def poll(self, *, at_once: bool = True) -> None:
         """Show new events; those that only change figures can wait for the next drawing."""
         events = self.source.poll()
         for event in events:
@@ -218,7 +218,7 @@ class LiveScreen(Page):
         elif not self.source.finished:
             self.notify("the run is still writing its files", markup=False)
         else:
-            self.post_message(self.ResumeAsked(run))
+            self.post_message(self.ResumeRequested(run))
 
     def follow(self, source: RunSource) -> None:
         """Show another process of the run: the one that resumes it."""
@@ -227,30 +227,30 @@ class LiveScreen(Page):
         self.remove_class("-failed")
         self.query_one(KeyBar).offer("always", "going")
         self._undrawn = True
-        self.look()
+        self.poll()
 
     def action_preset(self, digit: int) -> None:
         """Switch to the profile of this digit; ask first if some settings can't change during a run."""
         profiles = self.source.profiles
         if digit <= len(profiles):
-            self._foresee(digit, profiles[digit - 1])
+            self._predict_switch(digit, profiles[digit - 1])
         else:
             known = ", ".join(f"{n} {name}" for n, name in enumerate(profiles, 1)) or "none"
             self.notify(clean(f"no profile {digit}; available: {known}"), severity="warning", markup=False)
 
     @work(exclusive=True, group="preset")
-    async def _foresee(self, digit: int, name: str) -> None:
+    async def _predict_switch(self, digit: int, name: str) -> None:
         source = self.source
         run, request = source.run, source.request
-        foreseen, place = Foreseen(), place_of(self.view)
+        prediction, position = SwitchPrediction(), position_of(self.view)
         if run is not None and not self.source.finished:
             with suppress(MptuiError):  # the run refuses it in these words
-                foreseen = await in_background(lambda: foresee(run, name, request, place))
-        if not foreseen.kept and not (foreseen.rate is not None and foreseen.rate.is_large):
+                prediction = await in_background(lambda: predict_switch(run, name, request, position))
+        if not prediction.kept and not (prediction.rate is not None and prediction.rate.is_large):
             self.action_command("preset", name)
         elif self.is_current:
             self.app.push_screen(
-                PresetDialog(digit, name, foreseen, self._keymap), partial(self._chosen, digit)
+                SwitchProfileDialog(digit, name, prediction, self._keymap), partial(self._chosen, digit)
             )
 
     def _chosen(self, shown: int, digit: int | None) -> None:
@@ -351,12 +351,12 @@ class LiveScreen(Page):
             self.dismiss("detached")
 
 
-def place_of(view: RunView) -> Place | None:
+def position_of(view: RunView) -> RunPosition | None:
     """Return the position of a run; None before its first step."""
     if view.started is None or view.latest is None:
         return None
     last = view.latest
-    return Place(last.step, last.epoch - 1, last.epoch_step, view.started.train_samples, last.lr)
+    return RunPosition(last.step, last.epoch - 1, last.epoch_step, view.started.train_samples, last.lr)
 
 
 def failed_to_start(view: RunView) -> bool:

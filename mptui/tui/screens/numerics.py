@@ -14,7 +14,7 @@ from mptui.tui.widgets.live.layer_table import ExponentPanel, NumericsWords, Ris
 from mptui.tui.widgets.panel import Panel
 from mptui.tui.widgets.small import TooSmall
 
-LOOKS_PER_SECOND = 4
+POLLS_PER_SECOND = 4
 
 
 class NumericsScreen(Page):
@@ -69,10 +69,10 @@ class NumericsScreen(Page):
 
     def on_mount(self) -> None:
         """Start updating."""
-        self.look()
-        self.set_interval(1 / LOOKS_PER_SECOND, self.look)
+        self.poll()
+        self.set_interval(1 / POLLS_PER_SECOND, self.poll)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Show changes."""
         ended = self._view.finished is not None
         self.query_one(Header).show(self._view, self._view.time if ended else time.time())

@@ -24,7 +24,7 @@ class MachineScan:
         return self.machine.devices
 
 
-def look(with_torch: bool) -> MachineScan:
+def scan_machine(with_torch: bool) -> MachineScan:
     """Scan this machine; takes seconds with torch, and the time of the driver without.
 
     Its modules are imported here, after the first frame.

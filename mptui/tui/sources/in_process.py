@@ -46,7 +46,7 @@ class SessionSource:
     ) -> None:
         self.profiles: Sequence[str] = preset_names(request.environ)
         self.hosted = True
-        self.alone = False
+        self.isolated = False
         self.can_detach = launcher() is None
         self.exit_code = 0
         self.view = RunView() if resume is None else _view_of(resume)

@@ -36,7 +36,7 @@ class IsolatedSource:
     """
 
     hosted = True
-    alone = True
+    isolated = True
     can_detach = True
 
     def __init__(self, request: "Request", runs: Path) -> None:

@@ -81,7 +81,7 @@ def test_without_bf16_the_layer_gets_fp32_for_itself(tmp_path):
 def test_the_ladder_is_climbed_in_order_as_one_layer_after_another_overflows(tmp_path):
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, padding=1), Gain(1e5), Gain(3.0), *gain_net()[2:])
     trainer, events = trained(tmp_path, model, fallbacks=("fp32",), training={"epochs": 6, "lr": 0.01})
-    # the second multiplies in the number format of what the first hands it, so one island is enough
+    # the second multiplies in the number format of what the first hands it, so one fp32 layer is enough
     assert moves(events) == ['layer "1" in fp32']
     model = torch.nn.Sequential(
         torch.nn.Conv2d(3, 8, 1), Gain(1e5), torch.nn.Conv2d(8, 8, 1), *gain_net()[2:]
@@ -281,7 +281,7 @@ def test_a_snapshot_of_a_state_that_never_made_a_good_step_is_not_gone_back_to(t
     assert of(events, Recovered)[0].step == 0
 
 
-def test_islands_and_precision_are_there_again_after_a_resume(tmp_path):
+def test_fp32_layers_and_precision_are_there_again_after_a_resume(tmp_path):
     trained(tmp_path, gain_net(), fallbacks=("fp32",), training={"epochs": 2, "lr": 0.01})
     run = config(training={"epochs": 3, "lr": 0.01})
     resumed, events = build_trainer(run, tmp_path, precision="fp16", model=gain_net(), fallbacks=("fp32",))

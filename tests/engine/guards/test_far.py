@@ -41,7 +41,7 @@ def watched(losses, at_once=1):
     watch = DivergenceDetector(50, None, CHANCE)
     each = rows(losses)
     for first in range(0, len(each), at_once):
-        watch.see(each[first : first + at_once])
+        watch.update(each[first : first + at_once])
     return watch
 
 
@@ -75,7 +75,7 @@ def test_the_stretch_goes_on_after_a_resume():
     first = watched([1.0] * 10 + [HIGH] * 5)
     second = DivergenceDetector(50, None, CHANCE)
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    second.see(rows([HIGH] * (DIVERGED_AFTER - 5)))
+    second.update(rows([HIGH] * (DIVERGED_AFTER - 5)))
     assert second.alarm is not None
 
 

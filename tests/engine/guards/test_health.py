@@ -65,7 +65,7 @@ def rows(kinds, scales):
 def seen(kinds, scales, **numbers):
     health = ScalerHealth(GradScalerConfig(**numbers))
     for row in rows(kinds, scales):
-        health.see([row])
+        health.update([row])
     return health
 
 
@@ -87,7 +87,7 @@ def test_it_makes_no_difference_how_many_rows_are_read_at_once(size):
     scales = [1024.0, 512.0, 256.0, 256.0, 256.0, 128.0, 128.0, 128.0, 256.0]
     health, read = ScalerHealth(GradScalerConfig(init_scale=1024.0)), list(rows(kinds, scales))
     for first in range(0, len(read), size):
-        health.see(read[first : first + size])
+        health.update(read[first : first + size])
     assert health.state_dict() == seen(kinds, scales, init_scale=1024.0).state_dict()
 
 
@@ -133,7 +133,7 @@ def test_it_goes_on_from_a_state_as_a_checkpoint_keeps_it():
     other = ScalerHealth(GradScalerConfig())
     other.load_state_dict(json.loads(json.dumps(first.state_dict())))
     for row in list(rows(kinds, scales))[2:]:
-        other.see([row])
+        other.update([row])
     assert other.state_dict() == whole.state_dict()
 
 

@@ -28,7 +28,7 @@ def row(step, kind, scale=1024.0):
 def watched(kinds, *, floor=1.0, max_streak=50, scale=1024.0):
     watch = DivergenceDetector(max_streak, floor)
     for step, kind in enumerate(kinds, 1):
-        watch.see([row(step, kind, scale)])
+        watch.update([row(step, kind, scale)])
     return watch
 
 
@@ -77,7 +77,7 @@ def test_rows_after_an_alarm_wait_and_are_seen_when_it_was_a_false_one():
     late.absolve()
     soon = DivergenceDetector(50, 1.0)
     for step, kind in enumerate(kinds, 1):
-        soon.see([row(step, kind)])
+        soon.update([row(step, kind)])
         if soon.alarm is not None:
             soon.absolve()
     assert left_out(late) == left_out(soon) == [2, 3, 4, 6]
@@ -90,7 +90,7 @@ def test_it_makes_no_difference_how_many_rows_are_read_at_once(size):
     rows = [row(step, kind, 2.0) for step, kind in enumerate(kinds, 1)]
     watch = DivergenceDetector(50, 1.0)
     for first in range(0, len(rows), size):
-        watch.see(rows[first : first + size])
+        watch.update(rows[first : first + size])
     one_by_one = watched(kinds, scale=2.0)
     assert (watch.alarm, watch.state_dict()) == (one_by_one.alarm, one_by_one.state_dict())
     watch.absolve()
@@ -114,7 +114,7 @@ def test_a_watch_goes_on_from_a_state():
         second = DivergenceDetector(50, 1.0)
         second.load_state_dict(first.state_dict())
         for step, kind in enumerate(kinds[cut:], cut + 1):
-            second.see([row(step, kind)])
+            second.update([row(step, kind)])
         assert second.alarm == watched(kinds).alarm
 
 

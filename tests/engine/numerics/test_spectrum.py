@@ -9,8 +9,8 @@ from mptui.engine.numerics.spectrum import (
     HEADROOM,
     HIGHEST_SCALE,
     LOWEST_SCALE,
+    LayerGradients,
     Spectrum,
-    Together,
     best_scale,
 )
 from tests.engine.numerics.test_tally import counted, row_of
@@ -73,7 +73,7 @@ def test_the_weight_below_the_range_is_of_the_sum_and_not_of_the_values():
 def test_no_gradients_need_no_scale():
     assert best_scale([]) is None
     assert best_scale([counted(torch.zeros(5))]) is None
-    assert Together([]).lost() == 0.0
+    assert LayerGradients([]).lost() == 0.0
 
 
 def test_zeros_of_a_softmax_were_not_zero():

@@ -38,7 +38,7 @@ class Run:
         event = Warned(time=0.0, step=step, code="told", message=text)
         assert self.journal is not None
         self.journal.write(event)
-        self.server.put(event)
+        self.server.handle(event)
 
     def end(self):
         self.server.close()

@@ -36,7 +36,7 @@ class ConfigFile:
     lines: tuple[str, ...]
     values: tuple[ConfigValue, ...]
 
-    def place(self, setting: ConfigValue) -> str:
+    def location(self, setting: ConfigValue) -> str:
         """Return the position: `train.yaml:3`."""
         return f"{self.path}:{setting.line}" if setting.line else str(self.path)
 

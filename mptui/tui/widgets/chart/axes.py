@@ -28,7 +28,7 @@ class Axis:
     log: bool = False
     percent: bool = False
 
-    def place(self, values: Floats, rows: int) -> NDArray[np.intp]:
+    def rows(self, values: Floats, rows: int) -> NDArray[np.intp]:
         """Return the dot row of each value, 0 on top; what has no place (NaN) lands on row 0."""
         with np.errstate(divide="ignore", invalid="ignore"):
             position = np.log10(values) if self.log else values
@@ -38,7 +38,7 @@ class Axis:
 
     def row(self, value: float, rows: int) -> int:
         """Return the row of one value."""
-        return int(self.place(np.array([value]), rows)[0])
+        return int(self.rows(np.array([value]), rows)[0])
 
     def label(self, tick: float) -> str:
         """Say a tick: `1.5`, `3k`, `1e-05`, `80 %`."""

@@ -148,7 +148,7 @@ class Drawing:
     def _draw_line(self, low: Floats, high: Floats, part: str, number: int) -> None:
         rows = self._height * self._dots.down
         drawn = np.isfinite(low) & np.isfinite(high)
-        mask = trace(self._y.place(high, rows), self._y.place(low, rows), drawn, rows)
+        mask = trace(self._y.rows(high, rows), self._y.rows(low, rows), drawn, rows)
         cells = self._dots.cells(mask)
         hit = cells > 0
         area = slice(1, 1 + self._height), slice(GUTTER, GUTTER + self._width)

@@ -68,11 +68,11 @@ def _memory(fit: Fit | str | None, width: int) -> list[Content]:
 
 def _parts(fit: Fit, room: int) -> str:
     """All parts where there is room, else the two largest and the rest."""
-    if len(told := _told(fit.parts)) <= room:
-        return told
+    if len(text := _parts_text(fit.parts)) <= room:
+        return text
     first, second, *others = sorted(fit.parts, key=lambda part: -part[1])
-    return _told([first, second, ("rest", sum(size for _, size in others))])
+    return _parts_text([first, second, ("rest", sum(size for _, size in others))])
 
 
-def _told(parts: Sequence[tuple[str, int]]) -> str:
+def _parts_text(parts: Sequence[tuple[str, int]]) -> str:
     return ", ".join(f"{word} {size / (1 << 30):.2g}" for word, size in parts)

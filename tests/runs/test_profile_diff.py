@@ -4,7 +4,7 @@ from mptui.config.dump import to_toml
 from mptui.config.merge import resolve
 from mptui.errors import ConfigError
 from mptui.runs.planning.plan import Request
-from mptui.runs.planning.profile_diff import foresee
+from mptui.runs.planning.profile_diff import predict_switch
 
 
 @pytest.fixture
@@ -17,25 +17,25 @@ def run(tmp_path):
 
 
 def test_what_can_not_change_is_told_with_both_values(run):
-    foreseen = foresee(run, "debug", Request(environ={}))
-    assert foreseen.kept["training.epochs"] == ["50", "5"]
-    assert foreseen.kept["training.deterministic"] == ["False", "True"]
-    assert foreseen.changes["training.batch_size"] == ["64", "2"]
-    assert not foreseen.kept.keys() & foreseen.changes.keys()
+    prediction = predict_switch(run, "debug", Request(environ={}))
+    assert prediction.kept["training.epochs"] == ["50", "5"]
+    assert prediction.kept["training.deterministic"] == ["False", "True"]
+    assert prediction.changes["training.batch_size"] == ["64", "2"]
+    assert not prediction.kept.keys() & prediction.changes.keys()
 
 
 def test_what_the_run_was_asked_with_stays_above_the_preset(run):
     request = Request(flags={"training.epochs": ("--epochs", 50)}, sets=("training.batch_size=64",))
-    foreseen = foresee(run, "debug", request)
-    assert "training.epochs" not in foreseen.kept
-    assert "training.batch_size" not in foreseen.changes
+    prediction = predict_switch(run, "debug", request)
+    assert "training.epochs" not in prediction.kept
+    assert "training.batch_size" not in prediction.changes
 
 
 def test_the_same_preset_changes_nothing(run):
-    foreseen = foresee(run, "fast", Request(environ={}))
-    assert (foreseen.changes, foreseen.kept) == ({}, {})
+    prediction = predict_switch(run, "fast", Request(environ={}))
+    assert (prediction.changes, prediction.kept) == ({}, {})
 
 
 def test_a_preset_that_is_not_there_is_an_error(run):
     with pytest.raises(ConfigError, match="nosuch"):
-        foresee(run, "nosuch", Request(environ={}))
+        predict_switch(run, "nosuch", Request(environ={}))

@@ -36,7 +36,7 @@ def test_the_layers_named_compute_in_fp32_and_the_others_do_not(tmp_path, precis
     end(trainer)
 
 
-def test_another_preset_takes_its_own_islands(tmp_path):
+def test_another_profile_takes_its_own_fp32_layers(tmp_path):
     trainer, _ = build_trainer(config(precision={"fp32_layers": ["3"]}), tmp_path, precision="bf16")
     other, _ = build_trainer(config(precision={"fp32_layers": ["7"]}), tmp_path, precision="bf16")
     trainer.context.take_job(replace(trainer.context.job, config=other.context.job.config))
@@ -51,8 +51,8 @@ def test_a_layer_that_a_repair_put_in_fp32_stays_so_when_another_preset_no_longe
     trainer, _ = build_trainer(config(precision={"fp32_layers": ["3"]}), tmp_path, precision="bf16")
     guard = trainer.context.hooks["nan"]
     assert isinstance(guard, NanGuard)
-    guard._fallbacks.islands.append("3")
-    guard._raise_islands()
+    guard._fallbacks.fp32_layers.append("3")
+    guard._apply_fp32_layers()
     for _ in range(2):
         trainer.context.take_job(replace(trainer.context.job, config=config()))
         assert dtypes(trainer)["3"] == torch.float32
