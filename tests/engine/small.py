@@ -74,7 +74,7 @@ class Recorder(list[Event]):
         super().__init__()
         self.then: Callable[[Event], None] | None = None
 
-    def put(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         self.append(event)
         if self.then is not None:
             self.then(event)
@@ -136,8 +136,8 @@ def build_trainer(
     )
     events = Recorder()
     folder.parent.mkdir(parents=True, exist_ok=True)  # the run's directory, which a saver does not make
-    saver = Saver(folder, run.checkpoint, events.put)
-    return Trainer(job, emit=events.put, mailbox=Mailbox(), saver=saver), events
+    saver = Saver(folder, run.checkpoint, events.handle)
+    return Trainer(job, emit=events.handle, mailbox=Mailbox(), saver=saver), events
 
 
 def end(trainer: Trainer) -> None:

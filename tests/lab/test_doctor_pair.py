@@ -65,8 +65,8 @@ def test_the_pair_after_the_mend_is_aligned_as_the_status_check_shows_it(told):
 
 def test_the_mend_that_is_told_makes_the_pair_aligned(told):
     (conflict,) = errors(told(BEFORE))
-    mend = conflict.do.split("`")[1]
-    assert not errors(told(BEFORE.replace("amp: False", mend)))
+    fix = conflict.do.split("`")[1]
+    assert not errors(told(BEFORE.replace("amp: False", fix)))
     other = conflict.do.split("`")[3]
     assert not errors(told(BEFORE, ACCELERATE.replace("mixed_precision: bf16", other)))
 

@@ -87,11 +87,11 @@ class Fallbacks:
     def onto(self, job: Job) -> Job:
         """`job` with the fallbacks in force."""
         training = job.config.training
-        gentler = training.model_copy(update={"lr": training.lr * self.lr_factor})
+        safer = training.model_copy(update={"lr": training.lr * self.lr_factor})
         return replace(
             job,
             precision=max(job.precision, self.precision or "fp16", key=_GENTLENESS.index),
-            config=job.config.model_copy(update={"training": gentler}),
+            config=job.config.model_copy(update={"training": safer}),
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def probing(trainer):
 
 
 def forbidden(*_arguments, **_named):
-    raise AssertionError("the lens is off")
+    raise AssertionError("the numerics monitor is off")
 
 
 @pytest.mark.usefixtures("_every_step")
