@@ -312,8 +312,7 @@ class ControlServer:
         except BlockingIOError:
             pass
         except OSError:
-            self._drop(client)
-            return
+            client.waiting.clear()  # it has left; its last command may still have to be read
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.waiting else 0)
         if self._selector.get_key(client.connection).events != wanted:
             self._selector.modify(client.connection, wanted, client)
