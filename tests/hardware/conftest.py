@@ -1,4 +1,6 @@
+import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -24,4 +26,12 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FakeNvml]]
     # a thread that outlived its test would go on to ask, and to shut down, the next test's driver
     for thread in threading.enumerate():
         if thread.name in {"device-sampler", "nvml-report"}:
+            _join(thread)
+
+
+def _join(thread: threading.Thread) -> None:
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        with contextlib.suppress(RuntimeError):  # it is listed a moment before it can be joined
             thread.join(10)
+            return

@@ -58,7 +58,7 @@ def test_faults_that_go_on_are_a_divergence_that_began_with_the_first(kind, floo
 
 def test_skips_are_one_at_the_floor_or_when_there_are_too_many():
     assert watched([OVERFLOW] * 3, scale=2.0).alarm is None
-    assert "floor" in str(watched([OVERFLOW] * 3, scale=1.0).alarm)
+    assert "lowest loss scale" in str(watched([OVERFLOW] * 3, scale=1.0).alarm)
     assert watched([OVERFLOW] * 5, max_streak=6).alarm is None
     assert watched([OVERFLOW] * 6, max_streak=6).alarm is not None
     assert watched([OVERFLOW] * 5 + [GOOD] + [OVERFLOW] * 5, max_streak=6).alarm is None
