@@ -16,9 +16,9 @@ import torch
 class Batch:
     """A micro-batch, ready for the network.
 
-    `valid` is known to the host without a sync: the pixels of masks that are not ignored, otherwise the
-    samples. `size` is the number of real samples: a validation batch may be padded to keep shapes static, and
-    rows beyond `size` are ignored.
+    `valid` is the number of mask pixels that are not ignored, or of samples without masks; the host knows it
+    without a sync. `size` is the number of real samples: a validation batch may be padded to keep shapes
+    static, and rows beyond `size` are ignored.
     """
 
     images_BCHW: torch.Tensor
@@ -43,7 +43,7 @@ class Batch:
         return (self.images_BCHW,) if self.timesteps is None else (self.images_BCHW, self.timesteps)
 
     def rows(self, rows: slice | torch.Tensor, *, size: int, valid: int) -> "Batch":
-        """A batch of some of the rows; `sample_indices` stay those of all."""
+        """Return a batch of the selected rows; `sample_indices` is unchanged."""
         mixed, timesteps = self.mixed_targets, self.timesteps
         return replace(
             self,
@@ -76,7 +76,7 @@ class Window:
     index: int
     """Number of the window in the epoch, from 0."""
     size: int
-    """Samples in it."""
+    """Number of samples."""
     valid: int
     """Sum of `valid` of its batches; 0 where every pixel is ignored."""
     wait_s: float
