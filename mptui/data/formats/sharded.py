@@ -3,7 +3,7 @@
 The folder of a set holds
 
     prepared.json            description of the set, size and sha256 of every other file; written last
-    samples.npy              position, size and label of each sample: an array of `RECORD`, training half first
+    samples.npy              position, size, label of each sample: an array of `RECORD`, training half first
     pixels.npy               masks only: pixels of each class per mask, and last the ignored ones
     samples-00000.tar, …     the samples: WebDataset shards, which `tar -x` unpacks
 

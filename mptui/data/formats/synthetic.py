@@ -152,7 +152,7 @@ class _Canvas:
         return np.array(rgb) * 255
 
     def _colour_unlike(self, other: Colour) -> Colour:
-        """Return a random colour far enough from `other`; the colour cube always has one."""
+        """Return a random colour far from `other`; the colour cube always has one."""
         while True:
             colour = self._rng.uniform(0, 255, 3)
             if np.linalg.norm(colour - other) >= _LEAST_CONTRAST:
@@ -160,7 +160,7 @@ class _Canvas:
 
 
 def _cover(outlines: list[Points], angle: float, size: int) -> Cover:
-    """Rasterise outlines, rotated by `angle`, to `size` x `size` pixels; the second is a hole in the first."""
+    """Rasterise outlines, rotated by `angle`, to `size` x `size` pixels; the second one is a hole."""
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     fine = size * _OVERSAMPLED
     stencil = Image.new("L", (fine, fine))
