@@ -186,7 +186,7 @@ class ControlServer:
             connection, _ = self._listener.accept()
         except BlockingIOError:
             return
-        except OSError:  # no more files can be opened: a caller that waits must not keep this thread busy
+        except OSError:  # no more files can be opened: a waiting client must not keep this thread busy
             self._selector.unregister(self._listener)
             self._deaf_until = time.monotonic() + DEAF_S
             return

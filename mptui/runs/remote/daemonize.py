@@ -55,5 +55,5 @@ def leave_session() -> None:
     """Start a new session without a terminal."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGCONT, signal.SIG_IGN)
-    with contextlib.suppress(OSError):  # leads a session of its own already
+    with contextlib.suppress(OSError):  # it is a session leader already
         os.setsid()
