@@ -25,9 +25,9 @@ class MachineScan:
 
 
 def look(with_torch: bool) -> MachineScan:
-    """Scan this machine; takes seconds with torch, and the time of the driver without.
+    """Scan this machine; takes seconds with torch, otherwise only as long as the driver.
 
-    Its modules are imported here, after the first frame.
+    The modules are imported here, after the first frame.
     """
     from mptui.hardware.advice import recommend
     from mptui.hardware.devices import find_machine

@@ -1,4 +1,4 @@
-"""A few lines on the selected run: network, precision, batch and memory."""
+"""Summary of the selected run: network, precision, batch and memory."""
 
 from collections.abc import Sequence
 
@@ -34,7 +34,7 @@ class Outline(Static):
         self.update(Content("\n").join([*lines, *_memory(fit, self.content_size.width)]))
 
     def refuse(self, fault: str) -> None:
-        """Show why there is no such run."""
+        """Show why the run is impossible."""
         lines = [Content.styled(clean(line), "$text-error") for line in fault.splitlines()[:_FAULT_LINES]]
         self.update(Content("\n").join(lines))
 
@@ -67,7 +67,7 @@ def _memory(fit: Fit | str | None, width: int) -> list[Content]:
 
 
 def _parts(fit: Fit, room: int) -> str:
-    """All parts where there is room, else the two largest and the rest."""
+    """Format all parts if they fit, else the two largest and the rest."""
     if len(told := _told(fit.parts)) <= room:
         return told
     first, second, *others = sorted(fit.parts, key=lambda part: -part[1])
