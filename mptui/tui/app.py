@@ -94,12 +94,12 @@ class MptuiApp(App[str], inherit_bindings=False):
         self.theme = names[(names.index(self.theme) + 1) % len(names)]
 
     async def action_back(self) -> None:
-        """Let the screen go back."""
+        """Call `back` of the screen."""
         if isinstance(self.screen, Page):
             self.screen.back()
 
     def action_leave(self) -> None:
-        """Let the screen leave."""
+        """Call `leave` of the screen, or exit."""
         if isinstance(self.screen, Page):
             self.screen.leave()
         else:

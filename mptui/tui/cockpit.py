@@ -238,7 +238,7 @@ def _farewell(run: Path | None) -> str:
 
 
 def _tell_end(run: Run) -> None:
-    """Print the error of a detached run to the log: it may have failed before it had a directory."""
+    """Print the error of a detached run to the log, as it may have failed before it had a directory."""
     for event in run.poll():
         if isinstance(event, RunFinished) and event.message:
             print(f"mptui: {event.message}\n  {event.hint}", file=sys.stderr)  # noqa: T201 - the log

@@ -33,7 +33,7 @@ class TerminalApp(MptuiApp):
         self.signalled = number
 
     def take_save(self) -> None:
-        """Record that SIGUSR2 asked for a checkpoint; safe in a signal handler."""
+        """Record a checkpoint request (SIGUSR2); safe in a signal handler."""
 
     def may_leave(self) -> bool:
         """Whether the screen can be closed for a signal now."""

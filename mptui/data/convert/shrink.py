@@ -1,6 +1,6 @@
 """Resizes and encodes samples in the child processes of `mptui prepare`.
 
-Imports no torch. A sample is returned as it is stored in the prepared set: an image file and a mask file.
+Imports no torch. A sample is returned in the form of the prepared set: an image file and a mask file.
 """
 
 import json
@@ -40,14 +40,14 @@ class Settings:
     """Coding of the masks, if there are masks."""
 
     def to_json(self) -> list[Any]:
-        """The fields in order, ready for JSON."""
+        """Return the fields in order, ready for JSON."""
         coding = self.coding
         parts = None if coding is None else [coding.classes, coding.codes, coding.indices, coding.by_colour]
         return [self.side, self.quality, parts]
 
     @staticmethod
     def from_json(values: list[Any]) -> "Settings":
-        """The reverse of `to_json`."""
+        """Create settings from the result of `to_json`."""
         side, quality, parts = values
         if parts is None:
             return Settings(side, quality, None)
@@ -71,13 +71,13 @@ class Small:
     """With masks: pixels of each class, and last the ignored ones."""
 
     def to_json(self) -> list[Any]:
-        """The fields in order, ready for JSON."""
+        """Return the fields in order, ready for JSON."""
         image, mask = (b64encode(content).decode() for content in (self.image, self.mask))
         return [self.path, self.reason, self.kind, image, mask, self.shorter, self.longer, self.pixels]
 
     @staticmethod
     def from_json(values: list[Any]) -> "Small":
-        """The reverse of `to_json`."""
+        """Create a sample from the result of `to_json`."""
         path, reason, kind, image, mask, shorter, longer, pixels = values
         return Small(path, reason, kind, b64decode(image), b64decode(mask), shorter, longer, tuple(pixels))
 

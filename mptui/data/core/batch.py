@@ -22,7 +22,7 @@ class Batch:
     """
 
     images_BCHW: torch.Tensor
-    """float32, normalised; NHWC in memory where channels_last is on."""
+    """float32, normalised; NHWC in memory if channels_last is on."""
     targets: torch.Tensor
     """int64: labels_B, or masks_BHW with `IGNORE` (-1) for ignored pixels. For noisy images the noise_BCHW,
     float32."""
@@ -78,11 +78,11 @@ class Window:
     size: int
     """Number of samples."""
     valid: int
-    """Sum of `valid` of its batches; 0 where every pixel is ignored."""
+    """Sum of `valid` of its batches; 0 if all pixels are ignored."""
     wait_s: float
-    """Seconds that the caller waited for the data."""
+    """Time in seconds that the caller waited for the data."""
     next_sample: int
-    """Position in the order of the epoch where the next window starts: `start_sample` of a resume."""
+    """Start of the next window in the order of the epoch: `start_sample` of a resume."""
     batches: int
     load: Callable[[int], Batch] = field(repr=False)
     """Loads batch i of the window."""

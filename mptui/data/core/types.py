@@ -41,8 +41,8 @@ class SampleRequest(Protocol):
         """Read the sample.
 
         Args:
-            side_hint: The shorter side may be decoded down to about this many pixels (never below), where
-                the format makes that cheaper; None: full size.
+            side_hint: The shorter side may be decoded down to about this many pixels (never below) if the
+                format makes that cheaper; None: full size.
 
         Raises:
             BadSampleError: The file is missing, truncated, not an image, too large, or has no valid mask.
@@ -50,7 +50,7 @@ class SampleRequest(Protocol):
 
 
 class BadSampleError(Exception):
-    """A sample that can't be used; `reason` says why in a few words."""
+    """A sample that can't be used; `reason` is a short explanation."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name}: {reason}")

@@ -218,7 +218,7 @@ def _by_own_range(values_HW: npt.NDArray[np.float64]) -> Pixels:
 
 
 def _orientation(image: Image.Image) -> int:
-    """Read the EXIF orientation; 1 where there is none, or where the EXIF block is damaged."""
+    """Read the EXIF orientation; 1 if there is none, or the EXIF block is damaged."""
     try:
         orientation = image.getexif().get(_ORIENTATION_TAG, 1)
     except Exception:  # noqa: BLE001 - only the metadata is damaged, not the pixels

@@ -104,7 +104,7 @@ def files_of(
         DataError: It is missing or incomplete.
     """
     if data.name is None and data.path is not None:
-        folder = os.path.abspath(expanded(data.path))  # noqa: PTH100 - links stay what they are
+        folder = os.path.abspath(expanded(data.path))  # noqa: PTH100 - don't resolve links
         chosen, found = _find(data.path, folder, kind)
         if isinstance(found, ShardIndex):
             raise ConfigError(f"{data.path} is a prepared set already", hint=f"mptui run --data {data.path}")

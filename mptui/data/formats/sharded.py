@@ -1,6 +1,6 @@
 """A prepared set on disk: every image resized once and stored in a few large files.
 
-The folder of a set holds
+The folder of a set contains
 
     prepared.json            description of the set, size and sha256 of every other file; written last
     samples.npy              position, size, label of each sample: an array of `RECORD`, training half first

@@ -65,7 +65,7 @@ class Loader:
         bad_budget: Share of samples that may be bad and are replaced by others.
         on_bad: Called once for each bad sample.
         on_progress: Called with (done, total) of samples while `prepare` works.
-        check_stop: Called several times a second while waiting for data; may raise.
+        check_stop: Called several times per second while waiting for data; may raise.
     """
 
     def __init__(

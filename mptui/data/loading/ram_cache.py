@@ -64,7 +64,7 @@ class SampleCache:
         at, (height, width) = index * self.slot_bytes, sample.image_HW3.shape[:2]
         mask = b"" if sample.mask_HW is None else np.ascontiguousarray(sample.mask_HW).tobytes()
         content = mask + np.ascontiguousarray(sample.image_HW3).tobytes()
-        with suppress(OSError):  # the disk is full, where the system has no anonymous memory
+        with suppress(OSError):  # the disk is full, if the system has no anonymous memory
             if os.pwrite(self.fd, content, at + _HEAD.size) == len(content):
                 os.pwrite(self.fd, _HEAD.pack(_WHOLE, sample.label, height, width), at)
 

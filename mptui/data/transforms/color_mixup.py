@@ -28,7 +28,7 @@ _MID_GREY = float(_LUMA @ _MEAN)
 class Finish:
     """Converts uint8 batches to normalised float32 in a memory format.
 
-    Jittered batches are normalised by the statistics of ImageNet, whatever `mean` and `std` are.
+    Jittered batches are always normalised by the statistics of ImageNet, not by `mean` and `std`.
     """
 
     def __init__(

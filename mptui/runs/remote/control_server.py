@@ -5,7 +5,7 @@ The protocol is lines of JSON. A client first receives
     {"hello": 1, "run": "…", "profile": "fast", "presets": ["fast", …], "journal": 81920}
 
 and then every event that is not in the first `journal` bytes of the journal, each with the length of the
-journal after it, so that a client always knows how far it has come:
+journal after it, so that a client always knows its position in the journal:
 
     {"at": 82310, "event": {"event": "step", …}}
 

@@ -35,7 +35,7 @@ def check_detach(environ: Mapping[str, str] = os.environ) -> None:
 
 
 def leave_terminal(log: Path) -> None:
-    """Detach from the terminal: output goes to `log`, and SIGHUP no longer comes.
+    """Detach from the terminal: redirect output to `log`, and ignore SIGHUP.
 
     Raises:
         OSError: The log can't be written.

@@ -142,7 +142,7 @@ class Session:
         return self._ended.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the end; return whether it has come."""
+        """Wait up to `timeout` seconds for the end of the run; return whether it has ended."""
         return self._ended.wait(timeout)
 
     @property

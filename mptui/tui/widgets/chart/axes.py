@@ -50,7 +50,7 @@ class Axis:
 
 
 def linear_axis(low: float, high: float, rows: int, percent: bool = False) -> Axis:
-    """Return an axis over `low` to `high`, widened to quarters of a tick, with a tick per two rows or more."""
+    """Return an axis over `low` to `high`, widened to quarters of a tick, with about 2 to 6 ticks."""
     if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
         margin = abs(high) / 2 if abs(high) > 1e-100 else 1.0
         low, high = low - margin, high + margin

@@ -17,7 +17,7 @@ _NAMES = (28, 24, 22)
 
 _VALUE, _ORIGIN = 13, 24
 _LEAST_ORIGIN, _LEAST_MEANING = 7, 30
-"""Cells below which a column is left out."""
+"""Width in cells below which a column is omitted."""
 
 
 class KeyedList(OptionList, inherit_bindings=False):
@@ -50,7 +50,7 @@ class KeyedList(OptionList, inherit_bindings=False):
         """Replace the lines; if their ids are the same, the cursor stays."""
         if [option.id for option in options] == [option.id for option in self.options]:
             for index, (old, new) in enumerate(zip(self.options, options, strict=True)):
-                # contents of the same text count as equal, whatever their styles
+                # contents with the same text compare equal even if their styles differ
                 if (old.prompt, _spans(old)) != (new.prompt, _spans(new)):
                     self.replace_option_prompt_at_index(index, new.prompt)
             return
@@ -125,7 +125,7 @@ def _line(value: Value, names: int, room: int) -> Content:
 
 
 def _origin(value: Value, room: int) -> str:
-    """The source of a value, with its default if there is room."""
+    """Format the source of a value, with its default if that fits."""
     source = "" if value.default is None and value.source == "default" else clean(value.source, 40)
     both = source if value.default is None else clean(f"{source} ({value.default})", 80)
     return both if len(both) <= room else source
