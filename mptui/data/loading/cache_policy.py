@@ -21,8 +21,9 @@ from mptui.registry.samples import SampleKind
 CacheMode = Literal["off", "ram", "device"]
 
 _SHARE = 0.5
-"""Share of the free memory for a cache chosen by `auto`; below, for a requested one."""
+"""Share of the free memory for a cache chosen by `auto`."""
 _SHARE_ASKED = 0.8
+"""Share of the free memory for a requested cache."""
 _LEFT_FREE = 0.08
 """Share of the total memory that always stays free."""
 _DEVICE_SHARE = 0.2
