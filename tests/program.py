@@ -48,7 +48,7 @@ class Program:
         return self._process.returncode
 
     def communicate(self, timeout=DEADLINE_S):
-        """What it writes until nobody can write any more; then wait for its end."""
+        """Read its output until all its writers have closed it; then wait for its end."""
         reads = [_Read(stream) for stream in (self.stdout, self.stderr)]
         try:
             out, err = (read.result(timeout) for read in reads)

@@ -1,4 +1,4 @@
-"""A loader whose workers die, whose samples are bad, and which is left or closed in the middle."""
+"""Loaders with dead workers or bad samples, and loaders abandoned or closed in the middle of an epoch."""
 
 import os
 import signal

@@ -234,7 +234,7 @@ def test_nothing_named_means_shapes():
 
 
 def test_a_real_set_names_each_broken_file(tmp_path):
-    """The awkward set beside the repository, or a small one like it."""
+    """The set of difficult files next to the repository, or a small one like it."""
     root = SHARED / "awkward-basic"
     if not root.exists():
         root = class_folders(tmp_path, {"formats": 6})

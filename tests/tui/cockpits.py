@@ -1,4 +1,4 @@
-"""The whole program on a terminal in memory, with runs that only note what they are asked."""
+"""The whole program on a terminal in memory, with fake runs that record their commands."""
 
 import time
 from contextlib import asynccontextmanager
@@ -15,7 +15,7 @@ DEADLINE_S = 120
 
 
 class FakeRun(MemorySource):
-    """A run that was asked for with `request`."""
+    """A fake run, started with `request`."""
 
     def __init__(self, request, events=()):
         super().__init__(events)
@@ -32,13 +32,13 @@ class FakeRun(MemorySource):
 
 
 def quick_look(_with_torch):
-    """What NVML and the host tell; torch would only say that this machine has no GPU."""
+    """Return the results of NVML and the host; torch would find no GPU on this machine."""
     return look(False)
 
 
 @asynccontextmanager
 async def cockpit(size=(80, 24), *, look=quick_look, events=(), environ=None):
-    """The program at its first screen; yields (app, pilot, the runs that were started)."""
+    """Start the program at its first screen; yields (app, pilot, list of started runs)."""
     runs = []
 
     def start(request, resume):
@@ -52,7 +52,7 @@ async def cockpit(size=(80, 24), *, look=quick_look, events=(), environ=None):
 
 
 async def until(app, pilot, words):
-    """Wait until `words` are shown; what takes time happens in threads."""
+    """Wait until `words` are shown; slow work happens in threads."""
     deadline = time.monotonic() + DEADLINE_S
     while words not in frame(app):
         assert time.monotonic() < deadline, f"never shown: {words}\n{frame(app)}"

@@ -1,4 +1,4 @@
-"""The keys of the live screen: what reaches the run, presets, leaving, help."""
+"""Keys of the live screen: commands to the run, profiles, quitting, help."""
 
 from dataclasses import replace
 
@@ -216,7 +216,7 @@ async def test_a_question_closes_with_the_run_that_it_is_about(key, left):
         screen = app.screen_stack[-2]
         source.waiting.append(finished())
         for _ in range(2):
-            if screen.is_attached:  # its own timer may have been first
+            if screen.is_attached:  # its own timer may have run first
                 screen.look()
             await pilot.pause()
         assert (app.return_value == "left") == left

@@ -1,4 +1,4 @@
-"""What the rows of steps say: a scaler's skip, a bad batch, a divergence."""
+"""Detection in rows of steps: a scaler's skip, a bad batch, a divergence."""
 
 import math
 
@@ -120,7 +120,7 @@ def test_a_watch_goes_on_from_a_state():
 
 @pytest.mark.parametrize(("last", "diverged"), [(WITHIN, True), (WITHIN + 1, False)])
 def test_the_window_of_many_faults_is_so_many_steps_wide(last, diverged):
-    """The first fault is at step 1, the others but the last soon after it."""
+    """The first fault is at step 1; all others except the last follow soon."""
     faults = {*range(1, 2 * MANY - 2, 2), last}
     assert len(faults) == MANY
     kinds = [NAN if step in faults else GOOD for step in range(1, last + 1)]

@@ -1,4 +1,4 @@
-"""The control socket: commands reach the session, and nothing else that a client sends does harm."""
+"""The control socket: commands reach the session, and other input does no harm."""
 
 import contextlib
 import socket
