@@ -10,7 +10,7 @@ from mptui.cli.main import main
 
 
 def compile_slowly(model: torch.nn.Module, **_: object) -> None:
-    """Return a function that waits in its first forward as a compilation does, then runs the model."""
+    """Make each forward of the model wait while the file exists, and run it uncompiled."""
     waits = Path(os.environ["SLOW_COMPILE"])
 
     def compiled(*inputs: torch.Tensor) -> torch.Tensor:

@@ -77,7 +77,7 @@ def test_a_lock_from_before_the_last_boot_is_stale(tmp_path):
 def test_whether_a_lock_is_from_before_the_last_boot_tells_its_time(
     tmp_path, monkeypatch, touched_s, is_stale
 ):
-    """Both locks are too young for a machine that counts as silent."""
+    """Both locks are too recent for a machine that counts as silent."""
     claim(tmp_path)
     lock, now = tmp_path / "lock.json", time.time()
     lock.write_text(json.dumps({**json.loads(lock.read_text()), "boot": "another"}))
