@@ -1,1 +1,1 @@
-"""Side-by-side measurements; each script prints its table and writes JSON with the machine it ran on."""
+"""Side-by-side benchmarks; each script prints a table and writes JSON that includes the machine."""

@@ -1,15 +1,15 @@
-"""What each switch is worth, and what tuning finds: `mptui bench` and `mptui tune`, with the machine beside.
+"""Ablation and tuning: runs `mptui bench` and `mptui tune`, and saves their results with the machine.
 
     python -m benchmarks.ablation bench resnet18                # results/bench-resnet18.json
-    python -m benchmarks.ablation bench unet --rounds 2         # two rounds more than the file has
-    python -m benchmarks.ablation bench unet --only bf16,fp16   # of these switches alone
+    python -m benchmarks.ablation bench unet --rounds 2         # add two rounds to the file
+    python -m benchmarks.ablation bench unet --only bf16,fp16   # only these switches
     python -m benchmarks.ablation tune resnet18 --minutes 10    # results/tune-resnet18.json
 
-The commands are those that a person types; what they print with --json is kept. Six rounds of all switches
-take a quarter of an hour, so that a bench can be measured in parts: each call adds its rounds to the rows of
-the file (`--anew` begins it again), and `--minutes` ends one with what it has. A ratio is taken within a
-round of one part. A part of some switches adds nothing to `everything` and to what is left out of it: those
-are of all switches.
+Runs the same commands as a user and saves their --json output. Six rounds of all switches take a quarter of
+an hour, so a benchmark can be measured in parts: each call adds its rounds to the rows of the file (`--anew`
+starts over), and `--minutes` ends a call with the rounds measured so far. Ratios are taken within a round of
+one part. A part with only some switches adds nothing to `everything` and to the leave-one-out rows, which
+refer to all switches.
 """
 
 import json
@@ -38,12 +38,12 @@ Document = dict[str, Any]
 
 
 def document_of(words: Sequence[str], limit_s: float | None = None) -> Document:
-    """What `mptui` prints with --json; after `limit_s` it is asked to end, as by ctrl+c, with what it has.
+    """Returns the --json output of `mptui`; after `limit_s`, interrupts it as ctrl+c does.
 
     Raises:
-        SystemExit: It failed; why, it has said itself.
+        SystemExit: The command failed and printed the reason.
     """
-    # what a shell starts in the background ignores ctrl+c, and its children would too
+    # a shell starts background jobs with SIGINT ignored, and their children inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)
     command = [sys.executable, "-m", "mptui", *words, "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
@@ -59,7 +59,7 @@ def document_of(words: Sequence[str], limit_s: float | None = None) -> Document:
 
 
 def merged(parts: Sequence[Document]) -> Document:
-    """The parts of a bench as one document of the form that `mptui bench --json` has, and the parts."""
+    """Merges the parts of a benchmark into a document of the form of `mptui bench --json`, plus the parts."""
     names = dict.fromkeys(row["name"] for part in parts for row in _counted(part))
     rows = [_merged(name, parts) for name in names]
     shared = {key: parts[-1][key] for key in ("model", "device", "device_name", "seconds")}
@@ -67,7 +67,7 @@ def merged(parts: Sequence[Document]) -> Document:
 
 
 def _counted(part: Document) -> Iterator[Document]:
-    """The rows of a part that mean the same in every part."""
+    """Yields the rows of a part that are comparable between parts."""
     for row in part["variants"]:
         alone = row["name"] == BASELINE or (row["against"] == BASELINE and row["name"] != EVERYTHING)
         if part["only"] is None or alone:
@@ -75,7 +75,7 @@ def _counted(part: Document) -> Iterator[Document]:
 
 
 def _merged(name: str, parts: Sequence[Document]) -> Document:
-    """One row of all parts that have it."""
+    """Merges one row from all parts that contain it."""
     found = [(part, row) for part in parts for row in _counted(part) if row["name"] == name]
     first, last = found[0][1], found[-1][1]
     ours: list[float] = []
@@ -105,7 +105,7 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 def bench(subject: str, *, rounds: int, seconds: float, only: str | None, minutes: float | None) -> Document:
-    """One part: what `mptui bench` measures in one go."""
+    """Runs `mptui bench` once and returns its document as one part."""
     words = ["bench", *SUBJECTS[subject], "--against", "guides"]
     words += ["--rounds", str(rounds), "--seconds", str(seconds), *(["--only", only] if only else [])]
     return {"only": only, **document_of(words, None if minutes is None else 60 * minutes)}
@@ -118,7 +118,7 @@ def _kept_parts(name: str) -> list[Document]:
 
 
 def main() -> None:
-    """Measure, and write results/bench-SUBJECT.json or results/tune-SUBJECT.json."""
+    """Measures and writes results/bench-SUBJECT.json or results/tune-SUBJECT.json."""
     parser = common.parser_of(__doc__)
     parser.add_argument("command", choices=["bench", "tune"])
     parser.add_argument("subject", choices=list(SUBJECTS))

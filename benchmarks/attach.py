@@ -1,11 +1,11 @@
-"""How long `mptui attach` takes to its first full frame, on the journal of a long run.
+"""Time until the first full frame of `mptui attach` on the journal of a long run.
 
     python -m benchmarks.attach                 # a million events
     python -m benchmarks.attach --events 10000
 
-Each figure is a fresh process on a pseudo-terminal of 120x36 cells, from its start until the frame shows the
-last step of the journal and how the run ended. The journal lies in the page cache, as it does while a run
-writes it; it has no index, as that of a run of an older version. With one, see `benchmarks.long_run`.
+Each figure is a fresh process on a pseudo-terminal of 120x36 cells, timed from its start until the frame
+shows the last step of the journal and how the run ended. The journal is in the page cache, as it is while a
+run writes it, and has no index, as in runs of older versions. For runs with one see `benchmarks.long_run`.
 """
 
 import itertools
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def write(path: Path, count: int) -> int:
-    """Write a run of `count` events and about 120 epochs; return its last step."""
+    """Writes a run of `count` events and about 120 epochs; returns its last step."""
     run.STEPS_PER_EPOCH = max(run.PER_EVENT, count * run.PER_EVENT // (2 * EPOCHS))
     step = 0
     with path.open("w", encoding="utf-8") as file:
@@ -63,7 +63,7 @@ def line(event: Event) -> str:
 
 
 def seconds(folder: Path, last: str) -> float:
-    """From the start of the process to the frame that shows everything."""
+    """Returns the seconds from the start of the process to the complete frame."""
     began = time.monotonic()
     terminal = Terminal(folder.parent, size=(120, 36), arguments=("attach", str(folder)))
     try:

@@ -1,17 +1,17 @@
-"""Decoded images kept: an epoch from memory beside the first, a prepared set beside its files, and the scan.
+"""Caching: cached epochs against the first, a prepared set against its files, and scan times.
 
-    python -m benchmarks.cache                   # 1,000 photos of mixed size, made of installed photographs
-    python -m benchmarks.cache --photos FOLDER   # photos of your own, FOLDER/CLASS/*.jpg; made there if none
+    python -m benchmarks.cache                   # 1,000 photos of mixed size, from installed photographs
+    python -m benchmarks.cache --photos FOLDER   # your own photos, FOLDER/CLASS/*.jpg; created if empty
     python -m benchmarks.cache --only scan --files 1200000
 
-The first part: `data.cache = "ram"` at 224 px, each figure a fresh process whose workers have started, on
-photos that the disk holds in memory. Its first epoch decodes and keeps, the later ones (`EPOCHS`) cut their
-views from what is kept; beside it the same with `off`, and with `off` on the set that `mptui prepare` made of
-the photos. Freed memory stays with the process, as in every run. CPU time of the process and its workers, and
-wall time, an image. torch has one thread.
+The first part measures `data.cache = "ram"` at 224 px; each figure is a fresh process whose workers have
+started, with the photos in the page cache. Its first epoch decodes and caches, later ones (`EPOCHS`) crop
+from the cache; for comparison, the same with `off`, and with `off` on the set that `mptui prepare` made of
+the photos. Freed memory stays with the process, as in every run. Figures are CPU time of the process and its
+workers, and wall time, per image. torch uses one thread.
 
-The second part: a set of many files (hard links to a few small JPEGs), opened by a process of its own that
-has never seen it, and by another that has: seconds, CPU seconds, and what the process grew by, a file.
+The second part opens a set of many files (hard links to a few JPEGs) in a process without a scan cache, then
+in another with one: seconds, CPU seconds, and memory growth of the process per file.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def opened(root: Path) -> Dataset:
 
 
 def epochs(root: Path, cache: CacheMode) -> dict[str, float]:
-    """Milliseconds an image, of the first epoch and of those after it."""
+    """Returns milliseconds per image of the first epoch and of later ones."""
     torch.set_num_threads(1)
     keep_freed_memory()
     dataset = opened(root)
@@ -87,7 +87,7 @@ def epochs(root: Path, cache: CacheMode) -> dict[str, float]:
         cache=cache,
     ) as loader:
         samples = len(dataset.train)
-        # The last batch of the first epoch alone, then the epoch up to it: the workers have started by then.
+        # The last batch of the first epoch first, then the epoch up to it: the workers have started by then.
         _timed(loader, [0], start=samples - BATCH)
         first = _timed(loader, [0], batches=(samples - BATCH) // BATCH)
         later = _timed(loader, range(1, 1 + EPOCHS))
@@ -102,7 +102,7 @@ def epochs(root: Path, cache: CacheMode) -> dict[str, float]:
 def _timed(
     loader: Loader, numbers: Iterable[int], start: int = 0, batches: int | None = None
 ) -> tuple[float, float]:
-    """CPU and wall milliseconds an image."""
+    """Returns CPU and wall milliseconds per image."""
     images, cpu, wall = 0, cpu_s(), time.perf_counter()
     for number in numbers:
         windows = islice(loader.windows(number, 1, start), batches)
@@ -111,7 +111,7 @@ def _timed(
 
 
 def in_a_process(*arguments: str) -> dict[str, float]:
-    """What `main` prints when called with `arguments`, by a fresh interpreter."""
+    """Runs `main` with `arguments` in a fresh interpreter; returns what it prints."""
     command = [sys.executable, "-m", "benchmarks.cache", *arguments]
     answer = subprocess.run(command, capture_output=True, text=True, check=True)
     figures: dict[str, float] = json.loads(answer.stdout)
@@ -119,7 +119,7 @@ def in_a_process(*arguments: str) -> dict[str, float]:
 
 
 def compare(root: Path, ready: Path, rounds: int) -> dict[str, Any]:
-    """All sides in rounds that alternate."""
+    """Compares all sides in alternating rounds."""
     figures: dict[str, list[dict[str, float]]] = {}
 
     def side(name: str, folder: Path, cache: str) -> Callable[[], float]:
@@ -158,7 +158,7 @@ def compare(root: Path, ready: Path, rounds: int) -> dict[str, Any]:
 
 
 def prepare(root: Path, out: Path) -> dict[str, Any]:
-    """Prepare the photos for `SIDE`, and tell how large they are then."""
+    """Prepares the photos for `SIDE`; returns their prepared size."""
     data = DataConfig(path=str(root))
     name, kind, found = files_of(data, None, lambda: False)
     order = ConversionRequest(name, str(task_for(kind)), found, out, SIDE, default_resize(SIDE), 90, data)
@@ -172,7 +172,7 @@ def prepare(root: Path, out: Path) -> dict[str, Any]:
 
 
 def many_files(root: Path, count: int) -> None:
-    """A set of `count` files, each a hard link to one of `LINKED`."""
+    """Creates a set of `count` files, each a hard link to one of `LINKED`."""
     (root / "originals").mkdir(parents=True)
     chance = np.random.default_rng(0)
     originals = [root / "originals" / f"{number}.jpg" for number in range(LINKED)]
@@ -186,7 +186,7 @@ def many_files(root: Path, count: int) -> None:
 
 
 def scan(root: Path) -> dict[str, float]:
-    """Open a set, and tell what that took."""
+    """Opens a set; returns the time and memory used."""
     process = psutil.Process()
     before, started = process.memory_info().rss, time.perf_counter()
     dataset = opened(root)
@@ -204,7 +204,7 @@ def scan(root: Path) -> dict[str, float]:
 
 
 def scans(files: int) -> dict[str, Any]:
-    """A set seen for the first time, and again."""
+    """Scans a set without a scan cache, then with one."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         many_files(root, files)
@@ -216,7 +216,7 @@ def scans(files: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, and write results/cache.json."""
+    """Measures and writes results/cache.json."""
     parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--photos", type=Path)

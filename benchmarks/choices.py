@@ -1,11 +1,11 @@
-"""Does `auto` choose right here? Its choice, made anew each time, beside longer timings of all candidates.
+"""Accuracy of `auto` on this machine: repeated fresh choices against longer timings of all candidates.
 
     python -m benchmarks.choices            # results/choices.json
     python -m benchmarks.choices --case resnet18 --trials 10
 
-A trial is a choice with an empty cache folder, as a long run makes it before it begins. Between the trials
-every candidate takes steps of its own, alternated: their medians over all trials are the truth. A choice is
-right where no candidate is faster by more than the margin that `auto` asks of it.
+A trial is a choice with an empty cache folder, as a long run makes it before training. After each trial all
+candidates are timed in alternating steps; their medians over all trials are the ground truth. A choice is
+right if no candidate is faster by more than the margin of `auto`.
 """
 
 import os
@@ -33,11 +33,11 @@ STEPS = 3
 
 
 CASES = {"resnet18": RESNET18, "resnet50": Network("resnet50", 224, 8), "unet": Network("unet", 128, 2)}
-"""Small images, where layouts are level, the network and size that channels last is made for, and masks."""
+"""Small images, where layouts tie; the network and size where channels last pays off; and masks."""
 
 
 class Setting:
-    """One case, ready to be decided and timed."""
+    """One case, ready for choosing and timing."""
 
     def __init__(self, case: Network) -> None:
         values = {
@@ -65,14 +65,14 @@ class Setting:
         self.trial = StepTimer(self.model, task, config, device)
 
     def decided(self) -> Plan:
-        """The choice of a run that nobody has made before."""
+        """Makes the choice of a run with an empty cache."""
         with tempfile.TemporaryDirectory() as folder:
             os.environ["XDG_CACHE_HOME"] = folder
             decider = Decider(Path(folder), False, lambda event: None, lambda: None)
             return decider.decide(self.plan, self.model, self.dataset)
 
     def timers(self) -> dict[str, Callable[[], float]]:
-        """All candidates: each precision, in both layouts, and both updates."""
+        """Returns a timer for each candidate: each precision in both layouts, and both updates."""
         found = {}
         for precision in measurable_precisions(self.plan.device):
             for last in (True, False):
@@ -85,11 +85,11 @@ class Setting:
 
 
 def measure(case: Network, trials: int) -> dict[str, Any]:
-    """Choices beside the truth."""
+    """Compares choices with the ground truth."""
     setting = Setting(case)
     timers = setting.timers()
     for timer in timers.values():
-        timer()  # warms up
+        timer()  # warm-up
     figures: dict[str, list[float]] = {name: [] for name in timers}
     chosen = []
     for number in range(trials):
@@ -121,7 +121,7 @@ def measure(case: Network, trials: int) -> dict[str, Any]:
 
 
 def _right(kind: str, choice: dict[str, str], seconds: dict[str, float]) -> bool:
-    """Whether nothing that could have been chosen instead is faster by its margin."""
+    """Whether no alternative is faster by more than its margin."""
     if kind == "precision":
         candidates: Candidates = precisions(["fp32", "bf16", "fp16"], "fp32")
         times = {n.split()[0]: s for n, s in seconds.items() if n.endswith(" last") and "update" not in n}
@@ -137,7 +137,7 @@ def _right(kind: str, choice: dict[str, str], seconds: dict[str, float]) -> bool
 
 
 def main() -> None:
-    """Measure, and write results/choices.json."""
+    """Measures and writes results/choices.json."""
     parser = parser_of(__doc__)
     parser.add_argument("--trials", type=int, default=5)
     parser.add_argument("--case", choices=list(CASES))

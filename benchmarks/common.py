@@ -1,4 +1,4 @@
-"""What the benchmarks share: networks, the machine, rounds in ABBA order, medians, the JSON they leave."""
+"""Shared parts of the benchmarks: networks, machine, rounds in ABBA order, medians, JSON output."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Network:
-    """A network at the side of its images and its batch."""
+    """A network with its image side and batch size."""
 
     model: str
     side: int
@@ -26,16 +26,16 @@ class Network:
 
 
 RESNET18, RESNET50 = Network("resnet18", 64, 32), Network("resnet50", 64, 16)
-"""Those that a run is asked to choose and to compile for."""
+"""Networks for automatic choices and for compilation."""
 
 
 def parser_of(manual: str | None) -> argparse.ArgumentParser:
-    """A parser of the arguments of a benchmark, whose module's docstring is its manual."""
+    """Returns an argument parser whose help text is the benchmark's module docstring."""
     return argparse.ArgumentParser(description=manual, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Describes the machine and its software."""
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -52,22 +52,22 @@ def machine() -> dict[str, Any]:
 
 
 def turn(sides: Iterable[str], number: int) -> list[str]:
-    """The sides in the order of a round: A B, B A, A B and so on, so that a machine's drift favours none."""
+    """Orders the sides of a round as A B, B A, A B and so on, which cancels a machine's drift."""
     return list(sides)[:: 1 if number % 2 == 0 else -1]
 
 
 def rotate(sides: Sequence[str], number: int) -> list[str]:
-    """The sides in the order of a round where a place in it counts, and being the first one most.
+    """Orders the sides of a round if the position in it matters, the first one most.
 
-    Each round begins with the next side, and every other one goes backwards from there: after as many rounds
-    as there are sides, each was the first once.
+    Each round begins with the next side, and every other round runs backwards: after as many rounds as there
+    are sides, each was first once.
     """
     step = 1 if number % 2 == 0 else -1
     return [sides[(number + step * place) % len(sides)] for place in range(len(sides))]
 
 
 def alternate(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Measure each side once a round, in the order A B, B A, A B and so on."""
+    """Measures each side once per round, in the order A B, B A, A B and so on."""
     figures: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds):
         for name in turn(sides, number):
@@ -77,24 +77,24 @@ def alternate(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median, lowest and highest."""
+    """Returns median, minimum and maximum."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
-    """Median, lowest and highest of ours/theirs, round by round."""
+    """Returns median, minimum and maximum of ours/theirs per round."""
     return spread([a / b for a, b in zip(ours, theirs, strict=True)])
 
 
 def cpu_s() -> float:
-    """CPU seconds of this process and its children, all alive."""
+    """Returns CPU seconds of this process and its live children."""
     process = psutil.Process()
     times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
     return float(sum(each.user + each.system for each in times))
 
 
 def save(name: str, document: dict[str, Any]) -> None:
-    """Write `results/NAME.json`."""
+    """Writes `results/NAME.json`."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps({"machine": machine(), **document}, indent=2) + "\n")

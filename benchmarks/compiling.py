@@ -1,17 +1,17 @@
-"""What torch.compile costs before the first step, the first time and every time after, and what it gains.
+"""Cost of torch.compile before the first step, with an empty and a warm cache, and its speedup.
 
     python -m benchmarks.compiling                      # results/compiling.json
     python -m benchmarks.compiling --case resnet50 --rounds 3
-    python -m benchmarks.compiling --blocks             # repeated blocks as one against the whole network
+    python -m benchmarks.compiling --blocks             # regional compilation against the whole network
 
-A round is four fresh processes of `mptui run`: compiled with an empty cache folder, compiled again with what
-that one kept, and, alternated with the second, uncompiled. A start counts from the beginning of training to
-the end of its first step; the validation compiles once more.
+A round is four fresh processes of `mptui run`: compiled with an empty cache folder, compiled again with
+that cache, and, alternating with the second, uncompiled. Start time is from the beginning of training to
+the end of its first step; validation adds another compilation.
 
-With `--blocks`: a bare loop compiles a ViT whole, or by its blocks, which share the code of the first: the
-recipe of torch (https://docs.pytorch.org/tutorials/recipes/regional_compilation.html). Starts are those of
-fresh processes, and steps are alternated within one. Of `torch.compiler.nested_compile_region` only the
-gradients count: on a CPU and with torch 2.15 those of Inductor's code for it are wrong, and nothing says so.
+With `--blocks`, a bare loop compiles a ViT whole, or block by block with shared code: torch's recipe
+(https://docs.pytorch.org/tutorials/recipes/regional_compilation.html). Starts are measured in fresh
+processes, steps alternate within one. Of `torch.compiler.nested_compile_region` only the gradients are
+checked: on a CPU with torch 2.15 Inductor's gradients for it are wrong, without any warning.
 """
 
 import argparse
@@ -46,7 +46,7 @@ CASES = {"resnet18": RESNET18, "resnet50": RESNET50, "vit": Network("vit_b_16", 
 
 
 def one_run(case: Network, cache: Path, *, compiled: bool) -> dict[str, float]:
-    """A run in a process of its own; its seconds to the first step, in validation compiles, and a step."""
+    """Trains in a fresh process; returns seconds to the first step, of validation compiles, and per step."""
     with tempfile.TemporaryDirectory() as runs:
         flags = ["--model", case.model, "--batch-size", str(case.batch), "--max-steps", str(STEPS)]
         settings = {
@@ -85,7 +85,7 @@ def one_run(case: Network, cache: Path, *, compiled: bool) -> dict[str, float]:
 
 
 def measure(case: Network, rounds: int) -> dict[str, Any]:
-    """Starts with an empty and with a kept cache, and steps compiled and not, in the order A B B A."""
+    """Measures starts with an empty and a warm cache, and steps compiled and not, in the order A B B A."""
     figures: dict[str, list[dict[str, float]]] = {"first": [], "again": [], "eager": []}
     for number in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
@@ -106,7 +106,7 @@ def _ratios(ours: list[dict[str, float]], theirs: list[dict[str, float]], name: 
 
 
 class Bare:
-    """A bare loop around a ViT, compiled in one of the ways, or not."""
+    """A bare training loop for a ViT, with one way of compilation or none."""
 
     def __init__(self, how: str) -> None:
         import torch
@@ -115,7 +115,7 @@ class Bare:
         case = CASES["vit"]
         torch.manual_seed(0)
         self.model = torchvision.models.vit_b_16(num_classes=10, image_size=case.side)
-        torch.nn.init.normal_(self.model.heads.head.weight, std=0.02)  # zero at first, and so were gradients
+        torch.nn.init.normal_(self.model.heads.head.weight, std=0.02)  # initially zero, with zero gradients
         self._images = torch.randn(case.batch, 3, case.side, case.side)
         self._labels = torch.randint(10, (case.batch,))
         blocks = list(self.model.encoder.layers)
@@ -131,7 +131,7 @@ class Bare:
             self.model.compile()
 
     def step(self) -> float:
-        """Seconds of a forward and a backward pass."""
+        """Returns the seconds of a forward and a backward pass."""
         import torch
         from torch.nn import functional as F
 
@@ -141,7 +141,7 @@ class Bare:
         return time.perf_counter() - started
 
     def gradients(self) -> "torch.Tensor":
-        """All of the last step, one after another."""
+        """Returns all gradients of the last step, concatenated."""
         import torch
 
         weights = self.model.parameters()
@@ -149,14 +149,14 @@ class Bare:
 
 
 def _in_one_layout(compiled: Any) -> Any:  # noqa: ANN401 - what a block is called with
-    """The first block's input comes out of a permuted image, and would have code of its own."""
+    """Makes the first block's input contiguous; permuted, it would be compiled separately."""
     return lambda tokens: compiled(tokens.contiguous())
 
 
 def bare_start(how: str) -> dict[str, float]:
-    """In this process: seconds of the first compiled step and of one after it, peak memory, gradients.
+    """Measures seconds of the first compiled step and of a later one, peak memory, gradients.
 
-    `gradient_error` is the distance of the gradients from eager ones, over the length of those.
+    `gradient_error` is the L2 distance from the eager gradients, relative to their norm.
     """
     loop = Bare(how)
     told = {"start_s": loop.step(), "step_s": statistics.median(loop.step() for _ in range(BARE_STEPS))}
@@ -168,7 +168,7 @@ def bare_start(how: str) -> dict[str, float]:
 
 
 def bare_steps() -> dict[str, float]:
-    """In this process: a step of each way over one of the whole network, alternated."""
+    """Measures in this process: step time of each way relative to the whole network, alternating."""
     loops = {how: Bare(how) for how in ("whole", "blocks", "eager")}
     for loop in loops.values():
         loop.step()
@@ -185,7 +185,7 @@ def bare_steps() -> dict[str, float]:
 
 
 def measure_blocks(rounds: int) -> dict[str, Any]:
-    """Whole against blocks: starts with empty and with kept caches, and steps; nested regions once."""
+    """Compares whole and blocks: starts with empty and warm caches, and steps; nested regions once."""
     starts: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as kept:
         for number in range(rounds):
@@ -214,7 +214,7 @@ def _bare(what: str, cache: str) -> dict[str, float]:
 def told_of_blocks(
     starts: Mapping[str, list[dict[str, float]]], steps: Sequence[Mapping[str, float]]
 ) -> dict[str, Any]:
-    """Figures with the ratios that the page tells."""
+    """Returns the figures with the ratios that the page shows."""
     return {
         **starts,
         "steps_over_whole": steps,
@@ -233,7 +233,7 @@ def told_of_blocks(
 
 
 def main() -> None:
-    """Measure, and write results/compiling.json."""
+    """Measures and writes results/compiling.json."""
     parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--case", choices=list(CASES))

@@ -1,16 +1,15 @@
-"""The physical floor of a training step: its operations and its bytes, at what the machine reaches on each.
+"""Physical lower bound of step time, from its operations, its bytes and the machine's measured ceilings.
 
-A network can't be trained faster than its layers, one after the other, can be computed and their values
-moved: each takes the longer of its operations at the ceiling of a large product or convolution, whichever is
-faster there (on some processors they come from libraries of different makers), and its bytes at the ceiling
-of a large copy. Both ceilings are measured in the same run as what is held against them.
+Layers run one after the other. Each takes at least the longer of two times: its operations at the ceiling of
+a large product or convolution, whichever is faster (on some processors they come from different libraries),
+and its bytes at the ceiling of a large copy. Both ceilings are measured in the same run as the figures
+compared with them.
 
-What a step must move, at least: a convolution or product reads two operands and writes one, three times
-(forward, the input's gradient, the weights' gradient; the first layer has no input's gradient). A
-normalisation over the batch, with the activation behind it in the same pass, reads its values twice, for
-their statistics and to use them, and writes once; backward it reads them and their gradient twice and writes
-once. A pooling or resizing moves what goes in and out, twice. Additions and concatenations are taken to be
-parts of their neighbours. One multiply-add is two operations.
+Bytes that a step must move: a convolution or product reads two operands and writes one, three times
+(forward, input gradient, weight gradient; the first layer has no input gradient). A batch normalization,
+fused with its activation, reads its values twice, for statistics and use, and writes once; backward it reads
+them and their gradient twice and writes once. Pooling and resizing move input and output, twice. Additions
+and concatenations count as fused with their neighbours. One multiply-add is two operations.
 """
 
 import statistics
@@ -29,12 +28,12 @@ REPEATS = 5
 PRODUCT_SIDE = {"cpu": 2048, "cuda": 8192}
 COPY_BYTES = {"cpu": 1 << 28, "cuda": 1 << 31}
 CONVOLUTION = {"cpu": (8, 256, 28), "cuda": (64, 512, 56)}
-"""Images, channels in and out, and side in pixels, of a convolution of 3x3."""
+"""Batch size, channels in and out, and side in pixels, of a 3x3 convolution."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """What one pass of one layer does for one image: multiply-adds and values moved."""
+    """Multiply-adds and values moved by one pass of one layer, per image."""
 
     name: str
     multiply_adds: int
@@ -43,27 +42,27 @@ class Layer:
 
 @dataclass(frozen=True)
 class Work:
-    """What a training step does for one image, pass by pass."""
+    """Work of a training step per image, pass by pass."""
 
     passes: tuple[Layer, ...]
 
     @property
     def operations(self) -> int:
-        """Of one image's step."""
+        """Operations of a step, per image."""
         return sum(2 * each.multiply_adds for each in self.passes)
 
     @property
     def values(self) -> int:
-        """Numbers read and written for one image's step."""
+        """Values read and written in a step, per image."""
         return sum(each.values for each in self.passes)
 
     def images_per_second(self, operations_s: float, bytes_s: float, value_bytes: int) -> float:
-        """The floor as a rate.
+        """Returns the bound as throughput.
 
         Args:
-            operations_s: Operations a second of a large product or convolution in the same precision.
-            bytes_s: Bytes a second that a large copy reads and writes, together.
-            value_bytes: Of an activation.
+            operations_s: Operations per second of a large product or convolution in the same precision.
+            bytes_s: Bytes per second that a large copy reads and writes, together.
+            value_bytes: Bytes of an activation.
         """
         seconds = (
             max(2 * each.multiply_adds / operations_s, each.values * value_bytes / bytes_s)
@@ -73,9 +72,9 @@ class Work:
 
 
 def work_of(model: nn.Module, side: int, batch: int) -> Work:
-    """The work of a training step of `model` on images of `side` pixels, weights shared by `batch` images.
+    """Computes the work of a training step of `model` on images of `side` pixels, weights shared by `batch`.
 
-    The model is run once on the meta device, and stays there.
+    Runs the model once on the meta device and leaves it there.
     """
     passes: list[Layer] = []
 
@@ -107,16 +106,16 @@ def _multiply_adds(module: nn.Module, given: torch.Tensor, output: torch.Tensor)
     weight = module.weight
     assert isinstance(weight, torch.Tensor)
     if isinstance(module, nn.modules.conv._ConvTransposeNd):
-        return given.numel() * weight[0].numel()  # each input pixel meets the weights of its channel
+        return given.numel() * weight[0].numel()  # each input pixel meets all weights of its channel
     return output.numel() * weight[0].numel()
 
 
 def ceilings(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
-    """What this machine reaches.
+    """Measures the ceilings of this machine.
 
     Returns:
-        Operations a second of a large product or convolution, whichever is faster, and bytes a second of a
-        large copy, read and written.
+        Operations per second of a large product or convolution, whichever is faster, and bytes per second of
+        a large copy, read and written.
     """
     side, size = PRODUCT_SIDE[device.type], COPY_BYTES[device.type]
     left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
@@ -128,7 +127,7 @@ def ceilings(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
 
 
 def _convolution(device: torch.device, dtype: torch.dtype) -> float:
-    """Operations a second of a large convolution, channels last."""
+    """Returns operations per second of a large convolution, channels last."""
     count, channels, side = CONVOLUTION[device.type]
     with torch.device(device), torch.no_grad():
         layer = nn.Conv2d(channels, channels, 3, padding=1, bias=False).to(dtype)
@@ -140,7 +139,7 @@ def _convolution(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def _seconds(work: Callable[[], object], device: torch.device) -> float:
-    """Median seconds of `work`, the device's included, once it is warm."""
+    """Returns median seconds of `work` after warm-up, device time included."""
     work()
     took = []
     for _ in range(REPEATS):
@@ -153,6 +152,6 @@ def _seconds(work: Callable[[], object], device: torch.device) -> float:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until all that was asked of `device` is done."""
+    """Waits until `device` has finished all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -1,13 +1,13 @@
-"""What a GPU is asked for: ratios of one run, alternated, with the card's own ceilings beside them.
+"""GPU goals: ratios from alternating measurements, with the device's own ceilings.
 
     python -m benchmarks.gpu                                # ResNet-50 at 224, U-Net at 512, photos: hours
     python -m benchmarks.gpu --only resnet50 --rounds 5
-    python -m benchmarks.gpu --smoke                        # on a CPU with tiny networks: that it runs
+    python -m benchmarks.gpu --smoke                        # check the script on a CPU, with tiny networks
 
-For each network: `mptui run` in FP32-strict, FP32 (TF32) and AMP (bf16 and fp16, the better counts), all else
-equal and compiled; its share of the floor; the best peer at its best settings; the peak memory of each. For
-photos on the disk: `mptui run` with everything on beside a plain FP32 script. `peers.py` measures the peers
-by themselves; that no step waits for the device is a test (pytest -m gpu).
+For each network: `mptui run` in FP32-strict, FP32 (TF32) and AMP (the better of bf16 and fp16), all else
+equal and compiled; its fraction of the physical bound; the best peer at its best settings; the peak memory
+of each. For photos on disk: `mptui run` with everything on against a plain FP32 script. `peers.py` measures
+the peers alone; pytest -m gpu checks that no step waits for the device.
 """
 
 import random
@@ -34,7 +34,7 @@ Figures = Callable[..., Mapping[str, Any]]
 
 AMP = ("bf16", "fp16")
 MICRO_BATCHES = 4
-"""Of memory-limited: the same batch, a quarter at a time."""
+"""Micro-batches per step of memory-limited, for the same batch."""
 MEMORY_STEPS = 12
 
 
@@ -47,7 +47,7 @@ SMOKE = {
 def speed(
     case: Case, target: OnGpu, *, rounds: int, peers: Sequence[str], get: Figures = figures
 ) -> dict[str, Any]:
-    """Images a second of `mptui run` in each precision and of the peers, and the ratios asked for."""
+    """Measures the throughput of `mptui run` in each precision and of the peers, and the goals' ratios."""
     strict = replace(case, precision="fp32", tf32=False)
     cases = {
         "fp32": strict,
@@ -80,7 +80,7 @@ def speed(
 
 
 def memory(case: Case, get: Figures = figures) -> dict[str, Any]:
-    """Peak bytes on the device of a few steps, as shares of FP32's."""
+    """Measures peak device memory of a few steps, as fractions of FP32's."""
     few = replace(case, steps=MEMORY_STEPS, warm_up=2, resident=False, precision="fp32", compile="off")
     amp = replace(few, precision=AMP[0])
     part = replace(amp, batch=max(1, case.batch // MICRO_BATCHES))
@@ -92,13 +92,13 @@ def memory(case: Case, get: Figures = figures) -> dict[str, Any]:
     }
     found: dict[str, Any] = {"peak_bytes": peaks}
     for name, share in GPU_MEMORY.items():
-        if peaks["fp32"]:  # a CPU has no such figure
+        if peaks["fp32"]:  # not measured on a CPU
             found[name] = {"share": peaks[name] / peaks["fp32"], "asked_at_most": share}
     return found
 
 
 def photos(case: Case, *, rounds: int, side: int, get: Figures = figures) -> dict[str, Any]:
-    """From JPEG to weights: `mptui run` with everything on, and a plain FP32 script of the tutorials."""
+    """Compares `mptui run` with everything on to a tutorial's plain FP32 script, from JPEG to weights."""
     with _folder(case, side) as folder:
         everything = replace(case, precision=AMP[0], folder=folder)
         plain = replace(everything, precision="fp32", compile="off", channels_last=False)
@@ -115,7 +115,7 @@ def photos(case: Case, *, rounds: int, side: int, get: Figures = figures) -> dic
 
 @contextmanager
 def _folder(case: Case, side: int) -> Iterator[str]:
-    """Class folders of as many JPEGs as an epoch takes; of a few hundred pictures, each under many names."""
+    """Creates class folders with an epoch of JPEGs: a few hundred pictures, each under many names."""
     rng, count = np.random.default_rng(0), int(case.samples / 0.8) + case.batch
     with tempfile.TemporaryDirectory() as folder:
         for number in range(case.classes):
@@ -134,7 +134,7 @@ def _folder(case: Case, side: int) -> Iterator[str]:
 
 
 def main() -> None:
-    """Measure, and write results/gpu.json."""
+    """Measures and writes results/gpu.json."""
     parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=[*GPU, "photos"])

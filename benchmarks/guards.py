@@ -1,12 +1,11 @@
-"""What the guards cost a healthy run: the same trainer with them and with nothing in their place.
+"""Cost of the guards in a healthy run: the same trainer with and without them.
 
-    python -m benchmarks.guards                # a ResNet-18 at 64 px, and the tiny network in fp32 and fp16
-    python -m benchmarks.guards --only tiny    # one of them
+    python -m benchmarks.guards                # ResNet-18 at 64 px, and the tiny network in fp32 and fp16
+    python -m benchmarks.guards --only tiny    # only one of them
 
-Both trainers live in one process and take the same steps, in blocks that alternate, timed by the CPU time of
-their thread, on one thread. The one without guards has the other hooks alone. A snapshot comes once in
-`guards.snapshot_every` steps, which would be in few blocks or none: it is timed by itself and added as its
-share of a step.
+Both trainers take the same steps in one process, in alternating blocks, measured as CPU time of their thread,
+on one thread. The one without guards has only the other hooks. Few blocks would contain a snapshot, which is
+taken once in `guards.snapshot_every` steps: it is timed separately and added pro rata.
 """
 
 import statistics
@@ -35,7 +34,7 @@ NEVER = 1 << 60
 
 @dataclass(frozen=True)
 class Blocks:
-    """What is trained, and how its steps are timed."""
+    """A training setup and the timing of its steps."""
 
     case: Case
     blocks: int
@@ -53,7 +52,7 @@ Stepper = Callable[[int], None]
 
 
 def stepper(trainer: Trainer) -> Stepper:
-    """Turns of the training loop, as `Trainer._train_epoch` takes them, always over the same window."""
+    """Returns a function that takes steps as `Trainer._train_epoch` does, always over the same window."""
     trainer.context.model.train()
     trainer.context.enter("training")
     window = next(iter(trainer.context.job.train_loader.windows(0, 1)))
@@ -67,14 +66,14 @@ def stepper(trainer: Trainer) -> Stepper:
 
 
 def microseconds(step: Stepper, steps: int) -> float:
-    """CPU time of this thread, a step."""
+    """Returns CPU time of this thread per step."""
     started = time.thread_time()
     step(steps)
     return (time.thread_time() - started) / steps * 1e6
 
 
 def measure(timed: Blocks) -> dict[str, Any]:
-    """The guards' work a step, and its share of the step."""
+    """Measures the guards' time per step, and its fraction of the step."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         guarded = make_trainer(timed.case, Path(folder, "on"), stack)
         with mock.patch.dict(HOOKS):
@@ -83,7 +82,7 @@ def measure(timed: Blocks) -> dict[str, Any]:
         bare.context.reporter.watcher = None
         snapshot_every = guarded.context.job.config.guards.snapshot_every
         guarded.context.begin()
-        # none falls due in the blocks: they are timed by themselves
+        # no snapshot is due in the blocks: snapshots are timed separately
         nan_guard(guarded)._snapshot_at = NEVER
         sides = {"with": stepper(guarded), "without": stepper(bare)}
         for step in sides.values():
@@ -113,7 +112,7 @@ def measure(timed: Blocks) -> dict[str, Any]:
 
 
 def _snapshot(trainer: Trainer, step: Stepper) -> float:
-    """Microseconds of a snapshot in memory that is used again, all rows read first."""
+    """Returns microseconds of a snapshot into reused memory, after all pending rows are read."""
     step(1)
     guard = nan_guard(trainer)
     guard._snapshot_at = trainer.state.step
@@ -123,14 +122,14 @@ def _snapshot(trainer: Trainer, step: Stepper) -> float:
 
 
 def nan_guard(trainer: Trainer) -> NanGuard:
-    """The guard that keeps snapshots."""
+    """Returns the guard that keeps snapshots."""
     guard = trainer.context.hooks["nan"]
     assert isinstance(guard, NanGuard)
     return guard
 
 
 def main() -> None:
-    """Measure, and write results/guards.json."""
+    """Measures and writes results/guards.json."""
     parser = parser_of(__doc__)
     parser.add_argument("--only", choices=list(BLOCKS))
     arguments = parser.parse_args()

@@ -1,19 +1,19 @@
-"""The input alone: photos on disk to batches at 224 px, beside `ImageFolder` in a `DataLoader`.
+"""Input pipeline: photos on disk to batches at 224 px, against `ImageFolder` in a `DataLoader`.
 
-    python -m benchmarks.input                   # 1,000 photos of mixed size, made of installed photographs
-    python -m benchmarks.input --photos FOLDER   # photos of your own, FOLDER/CLASS/*.jpg; made there if none
-    python -m benchmarks.input --only wait       # what a ResNet-18 at 224 px waits for its batches
+    python -m benchmarks.input                   # 1,000 photos of mixed size, from installed photographs
+    python -m benchmarks.input --photos FOLDER   # your own photos, FOLDER/CLASS/*.jpg; created if empty
+    python -m benchmarks.input --only wait       # data wait of a ResNet-18 at 224 px
 
-Each figure is a fresh process that goes through the photos once to start its workers and to warm the disk's
-cache, and then `PASSES` times: CPU time of the process and its workers, and wall time, an image. Both sides
-give normalised float32 batches of 64; ImageFolder by the recipe of torchvision (RandomResizedCrop,
-RandomHorizontalFlip, ToTensor, Normalize) with workers that persist, at every count of workers from
-0 to the number of cores: its CPU time is taken where that is lowest, its wall time where that is. mptui cuts
-the same kind of views and jitters the colours besides, with one worker a core. torch has one thread on both
-sides. The floor is nothing but the decoding, with libjpeg-turbo: of whole photos, and at the size needed.
-Beside it stands how far the pixels are from those that Pillow makes of the whole photo.
+Each figure is a fresh process that reads the photos once to start its workers and to warm the page cache, and
+then `PASSES` times: CPU time of the process and its workers, and wall time, per image. Both sides produce
+normalized float32 batches of 64; ImageFolder by torchvision's recipe (RandomResizedCrop,
+RandomHorizontalFlip, ToTensor, Normalize) with persistent workers, for each number of workers from 0 to the
+number of cores: its lowest CPU time and its lowest wall time count. mptui makes the same kind of crops and
+also jitters colours, with one worker per core. torch uses one thread on both sides. The floor is
+libjpeg-turbo decoding alone: of whole photos, and at the size needed. The difference of the pixels from those
+that Pillow makes of the whole photo is reported too.
 
-The second part is `mptui run` itself: a ResNet-18 at 224 px that trains on this machine from these photos.
+The second part is `mptui run`: a ResNet-18 at 224 px, trained on this machine from these photos.
 """
 
 import argparse
@@ -55,7 +55,7 @@ STEP_BATCH = 32
 
 @dataclass(frozen=True)
 class Photos:
-    """A split of files; one class."""
+    """A split of files in one class."""
 
     paths: list[str]
 
@@ -67,7 +67,7 @@ class Photos:
 
 
 def mptui_pass(root: Path, workers: int) -> Callable[[int], int]:
-    """A pass of the loader; returns how many images it gave."""
+    """Returns a pass of mptui's loader, which returns its number of images."""
     loader = Loader(
         Photos([str(path) for path in photos_of(root)]),
         kind=SampleKind.CLASS,
@@ -84,7 +84,7 @@ def mptui_pass(root: Path, workers: int) -> Callable[[int], int]:
 
 
 def imagefolder_pass(root: Path, workers: int) -> Callable[[int], int]:
-    """A pass of torchvision's recipe; returns how many images it gave."""
+    """Returns a pass of torchvision's recipe, which returns its number of images."""
     from torch.utils.data import DataLoader
 
     loader = DataLoader(
@@ -98,9 +98,9 @@ def imagefolder_pass(root: Path, workers: int) -> Callable[[int], int]:
 
 
 def measured(passing: Callable[[int], int]) -> dict[str, float]:
-    """Milliseconds an image, of CPU and of wall time, after a pass to warm up."""
+    """Returns CPU and wall milliseconds per image, after a warm-up pass."""
     torch.set_num_threads(1)
-    keep_freed_memory()  # as in `mptui run`; ImageFolder's workers, forked from here, have it too
+    keep_freed_memory()  # as in `mptui run`; ImageFolder's workers inherit it by fork
     started = time.perf_counter()
     passing(0)
     first_s, before, started = time.perf_counter() - started, cpu_s(), time.perf_counter()
@@ -114,7 +114,7 @@ def measured(passing: Callable[[int], int]) -> dict[str, float]:
 
 
 def in_a_process(side: str, root: Path, workers: int) -> dict[str, float]:
-    """`measured` of one side, by a fresh interpreter."""
+    """Runs `measured` for one side in a fresh interpreter."""
     command = [sys.executable, "-m", "benchmarks.input", "--side", side, "--workers", str(workers)]
     answer = subprocess.run([*command, "--photos", str(root)], capture_output=True, text=True, check=True)
     figures: dict[str, float] = json.loads(answer.stdout)
@@ -122,7 +122,7 @@ def in_a_process(side: str, root: Path, workers: int) -> dict[str, float]:
 
 
 def decode_floor(root: Path) -> dict[str, float]:
-    """Milliseconds of CPU an image that the decoding alone takes: whole, and at the size a view needs."""
+    """Returns CPU milliseconds per image of decoding alone: whole, and at the size that a crop needs."""
     geometry = Geometry.for_training(SampleKind.CLASS, SIDE)
     files = [path.read_bytes() for path in photos_of(root)]
     started = time.process_time()
@@ -139,7 +139,7 @@ def decode_floor(root: Path) -> dict[str, float]:
 
 
 def difference_from_pillow(root: Path) -> dict[str, dict[str, float]]:
-    """How far the views' pixels, of 255, are from those that Pillow cuts out of the whole photo."""
+    """Returns the difference of crops' pixels, of 255, from Pillow's crops of the whole photo."""
     geometry = Geometry.for_training(SampleKind.CLASS, SIDE)
     paths = photos_of(root)
     draws_BD = uniforms(RandomStream.GEOMETRY, 0, 1, np.arange(len(paths)), DRAWS)
@@ -173,7 +173,7 @@ def difference_from_pillow(root: Path) -> dict[str, dict[str, float]]:
 
 
 def compare(root: Path, rounds: int) -> dict[str, Any]:
-    """Both sides in rounds that alternate, and the floor."""
+    """Compares both sides in alternating rounds, and measures the floor."""
     figures: dict[str, list[dict[str, float]]] = {}
 
     def side(name: str, kind: str, workers: int) -> Callable[[], float]:
@@ -206,7 +206,7 @@ def compare(root: Path, rounds: int) -> dict[str, Any]:
 
 
 def wait_of_a_run(root: Path) -> dict[str, Any]:
-    """What a real run waits for its data: a ResNet-18 at 224 px, trained on this machine from the photos."""
+    """Measures the data wait of a real run: a ResNet-18 at 224 px, trained on the photos."""
     with tempfile.TemporaryDirectory() as folder:
         answer = subprocess.run(
             [
@@ -230,7 +230,7 @@ def wait_of_a_run(root: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, and write results/input.json."""
+    """Measures and writes results/input.json."""
     parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--photos", type=Path)

@@ -1,19 +1,18 @@
-"""What a run of ten million steps costs, beside one of a hundred thousand: memory, time, attach and resume.
+"""Memory, time, attach and resume of a run of ten million steps against one of a hundred thousand.
 
     python -m benchmarks.long_run                                # some minutes, and 0.8 GB of disk
     python -m benchmarks.long_run --each-step --steps 1000000    # as under logging.step_interval_s=0
 
-A run is played in fast forward, by a clock that nobody waits for: what it tells goes into a real journal and
-into the view of a live screen, and its index is renewed every 30 s of that clock, as the pulse of a run does.
-It tells as much as a run does in that time, a step event and a device sample a second and what happens at the
-end of an epoch, or an event for each step. Memory is what the process has resident. Time a step is processor
-time of journal and view, of the last hundred thousand steps before each of the two points; time to renew the
-index, once in 30 s, stands beside it: it levels off when log and curves are full, after a million steps.
+A run is simulated in fast forward, with a simulated clock: its events go into a real journal and into the
+view of a live screen, and its index is rewritten every 30 s of that clock, as by a run's heartbeat. It emits
+as many events as a real run: a step event and a device sample per second and those at the end of an epoch,
+or an event for each step. Memory is the resident set. Time per step is CPU time of journal and view, over
+the last hundred thousand steps before each of the two points; the time to rewrite the index, once in 30 s,
+is listed with it: it levels off when log and curves are full, after a million steps.
 
-`attach` is the processor time of a fresh process until a view holds all of the run, `screen` the time on the
-clock of `mptui attach` until its first full frame, `resume` that of `mptui resume` on a small real run whose
-journal is the long one. Both journals end a while after their index, as that of a killed run does. The two
-sides alternate.
+`attach` is the CPU time of a fresh process until a view holds the whole run, `screen` the wall time of
+`mptui attach` until its first full frame, `resume` that of `mptui resume` on a small real run with the long
+journal. Both journals end some time after their index, as those of a killed run do. The two sides alternate.
 """
 
 import gc
@@ -41,10 +40,10 @@ from mptui.runs.view.run_view import RunView
 from tests.tui import events as story
 
 SHORT = 100_000
-"""Steps of the run that the long one is measured against."""
+"""Steps of the reference run."""
 
 TAIL_S = 20.0
-"""How long before the end of a journal its index was written last."""
+"""Seconds between the last write of the index and the end of the journal."""
 
 SMALL = {
     "model.name": "unet",
@@ -56,7 +55,7 @@ SMALL = {
     "training.batch_size": 4,
     "training.max_steps": 2,
 }
-"""The real run that is resumed: it has nothing left to do."""
+"""Settings of the real run that is resumed; it has no steps left."""
 
 ATTACH = """
 import sys, time
@@ -75,7 +74,7 @@ print(time.process_time())
 
 @dataclass
 class Point:
-    """Where a run stood when it had taken so many steps."""
+    """Figures of a run after a number of steps."""
 
     steps: int
     events: int
@@ -88,7 +87,7 @@ class Point:
 
 @dataclass
 class Player:
-    """Plays a run into a journal, its index and a view."""
+    """Plays a simulated run into a journal, its index and a view."""
 
     run: Path
     view: RunView = field(default_factory=RunView)
@@ -101,7 +100,7 @@ class Player:
         self.journal, self.index = Journal(self.run), Index(self.run)
 
     def take(self, event: Event) -> None:
-        """One event of the run."""
+        """Handles one event of the run."""
         self.journal.write(event)
         self.view.handle(event)
         self.events += 1
@@ -113,7 +112,7 @@ class Player:
             self.renewals += 1
 
     def point(self, steps: int, seconds: float) -> Point:
-        """How it stands; `seconds` of processor time were the last hundred thousand steps."""
+        """Measures the run; `seconds` is the CPU time of the last hundred thousand steps."""
         gc.collect()
         resident = psutil.Process().memory_info().rss / (1 << 20)
         sizes = [(self.run / name).stat().st_size for name in (JOURNAL, INDEX)]
@@ -123,7 +122,7 @@ class Player:
 
 
 def played(folder: Path, steps: int) -> tuple[list[Point], list[int]]:
-    """Play a run; keep its directory as `short` and as `long`. Returns both points, and both last steps."""
+    """Plays a run and saves its directory as `short` and `long`; returns both points and both last steps."""
     (folder / "played").mkdir()
     player = Player(folder / "played")
     events = _endless()
@@ -151,7 +150,7 @@ def _play(player: Player, events: Iterator[Event], until: int) -> None:
 
 
 def _keep(player: Player, events: Iterator[Event], place: Path) -> int:
-    """Copy the run as it stands, with some seconds after its index; returns its last step."""
+    """Copies the run, with some seconds of events after its index; returns its last step."""
     index = player.run / INDEX
     kept = index.read_bytes()
     until = player.view.time + TAIL_S
@@ -171,13 +170,13 @@ def _keep(player: Player, events: Iterator[Event], place: Path) -> int:
 
 
 def attached(run: Path, last: int) -> float:
-    """Processor seconds of a fresh process until a view holds all of the run."""
+    """Returns CPU seconds of a fresh process until a view holds the whole run."""
     words = [sys.executable, "-c", ATTACH, str(run), str(last)]
     return float(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
 
 
 def small_run(folder: Path) -> Path:
-    """A real run with nothing left to do."""
+    """Trains a small real run to its end."""
     sets = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
     words = ["run", "--name", "small", "--runs-dir", str(folder), "--device", "cpu", "-q", *sets]
     subprocess.run([sys.executable, "-m", "mptui", *words], check=True)
@@ -185,7 +184,7 @@ def small_run(folder: Path) -> Path:
 
 
 def resumable(small: Path, journal: Path) -> Path:
-    """The small run with another's journal and index."""
+    """Copies the small run with the journal and index of another."""
     run = small.with_name(f"resumed-{journal.name}")
     shutil.copytree(small, run, symlinks=True)
     for name in (JOURNAL, INDEX):
@@ -194,7 +193,7 @@ def resumable(small: Path, journal: Path) -> Path:
 
 
 def resumed(run: Path) -> float:
-    """Seconds of `mptui resume`."""
+    """Returns the seconds of `mptui resume`."""
     words = ["resume", str(run), "--device", "cpu", "-q"]
     before = time.perf_counter()
     subprocess.run([sys.executable, "-m", "mptui", *words], check=True)
@@ -202,7 +201,7 @@ def resumed(run: Path) -> float:
 
 
 def main() -> None:
-    """Measure, and write results/long_run.json."""
+    """Measures and writes results/long_run.json."""
     parser = parser_of(__doc__)
     parser.add_argument("--steps", type=int, default=10_000_000)
     parser.add_argument("--each-step", action="store_true")

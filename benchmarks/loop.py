@@ -1,11 +1,10 @@
-"""The host's work for a step, beyond a bare loop's: on a tiny network, all of whose step is that.
+"""Host overhead per step over a bare loop, on a tiny network whose step is nothing but host work.
 
     python -m benchmarks.loop                # results/loop.json
 
-A turn of the trainer's loop as an epoch takes it, with a batch of its loader, default logging, guards and
-journal, beside a turn of a bare loop that gathers its batch itself: in one process, on one thread, in blocks
-of turns that alternate, by the thread's processor time. Both have their data in memory. `peers.py` has whole
-runs beside each other.
+Compares an iteration of the trainer's loop, with its loader, default logging, guards and journal, to one of a
+bare loop that gathers its own batch: in one process, on one thread, in alternating blocks, by the thread's
+CPU time. Both have their data in memory. `peers.py` compares whole runs.
 """
 
 import statistics
@@ -36,7 +35,7 @@ Stepper = Callable[[], None]
 
 
 def ours(trainer: Trainer) -> Stepper:
-    """A turn of `Trainer._train_epoch`, over one epoch after the other."""
+    """Returns an iteration of `Trainer._train_epoch`, over one epoch after the other."""
     trainer.context.model.train()
     trainer.context.enter("training")
 
@@ -56,7 +55,7 @@ def ours(trainer: Trainer) -> Stepper:
 
 
 def bare() -> Stepper:
-    """The lines of a tutorial, tuned by hand."""
+    """Returns an iteration of a hand-tuned tutorial loop."""
     model, data = tiny_network(), Batches(CASE, Stamps(CASE))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, fused=True)
     batches = (batch for _ in count() for batch in data)
@@ -71,7 +70,7 @@ def bare() -> Stepper:
 
 
 def microseconds(step: Stepper) -> float:
-    """CPU time of this thread, a step."""
+    """Returns CPU time of this thread per step."""
     started = time.thread_time()
     for _ in range(STEPS):
         step()
@@ -79,14 +78,14 @@ def microseconds(step: Stepper) -> float:
 
 
 def measure() -> dict[str, Any]:
-    """Microseconds a step of both, and what ours takes more in each block."""
+    """Measures microseconds per step of both, and the overhead of ours in each block."""
     torch.set_num_threads(1)  # nothing here is large enough for a second one
     keep_freed_memory()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         trainer = make_trainer(CASE, Path(folder, "run"), stack, batches=CASE.steps)
         sides = {"mptui": ours(trainer), "bare": bare()}
         for step in sides.values():
-            microseconds(step)  # warms up
+            microseconds(step)  # warm-up
         figures: dict[str, list[float]] = {name: [] for name in sides}
         for number in range(BLOCKS):
             for name in turn(sides, number):
@@ -99,7 +98,7 @@ def measure() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, and write results/loop.json."""
+    """Measures and writes results/loop.json."""
     parser_of(__doc__).parse_args()
     save("loop", {"asked_at_most_us": targets.LOOP_TINY_US, **measure()})
 

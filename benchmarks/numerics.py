@@ -1,10 +1,10 @@
-"""What a look of the numerics lens costs: steps that are looked at beside steps that are not, in one process.
+"""Cost of the numerics monitor: probed steps against others, in one process.
 
     python -m benchmarks.numerics
 
-The same trainer takes blocks of steps in turn: off, a summary at every step, every value at every step. A run
-looks at one step in a while only, so its own cost is that of a look times how often one comes, and is kept to
-`NUMERICS_BUDGET` by the lens itself.
+The same trainer takes alternating blocks of steps: off, a summary at every step, every value at every step. A
+run probes only some steps, so its cost is that of a probe times their rate, which the monitor itself limits
+to `NUMERICS_BUDGET`.
 """
 
 import statistics
@@ -29,7 +29,7 @@ SIDES = {"off": None, "summary": SAMPLED, "full": 0}
 
 
 class Steps:
-    """Forward and backward passes of a network on one batch, looked at or not."""
+    """Forward and backward passes of a network on one batch, probed or not."""
 
     def __init__(self, name: str, side: int, batch: int, device: torch.device) -> None:
         torch.manual_seed(0)
@@ -39,7 +39,7 @@ class Steps:
         self.labels_B = torch.randint(CLASSES, (batch,), device=device)
 
     def seconds(self, most: int | None, steps: int) -> float:
-        """Seconds a step; `most` as SIDES has it."""
+        """Returns seconds per step; `most` as in SIDES."""
         self._synchronize()
         started = time.perf_counter()
         for _ in range(steps):

@@ -1,19 +1,18 @@
-"""`mptui run` beside a bare loop and its peers: Lightning, Accelerate, timm, and torchvision's recipe.
+"""`mptui run` against a bare loop and its peers: Lightning, Accelerate, timm, and torchvision's recipe.
 
     pip install 'mptui[peers]'
     python -m benchmarks.peers                 # ResNet-18 at 64 px, a narrow U-Net at 128, the tiny network
     python -m benchmarks.peers --only tiny
     python -m benchmarks.peers --device cuda --precision bf16 --compile default     # ResNet-50, U-Net at 512
 
-Every side is a process of its own, started anew in each round, and a ratio is taken within its round. On a
-CPU the processes of a round all live, and one works at a time, for a second, forwards and backwards
-(`benchmarks.relay`): the median of these turns is the figure of the round. Two processes that do the same
-differ by some percent, by the pages of memory that each of them got, and the one that is started first is 2 %
-slower: so there are many rounds of a few turns, and each starts with another side. A GPU holds one
-at a time: there they alternate, each timed from the warm-up to the last step between two waits for the
-device. `--clock cpu` takes the processors' time instead of the wall's, which other work on the machine
-disturbs less. What the machine reaches on a large product and a large copy is measured in the same run, and
-gives the floor that physics sets.
+Every side is a separate process, started anew in each round; ratios are taken within a round. On a CPU all
+processes of a round are alive, and one runs at a time, for a second, in forward and backward order
+(`benchmarks.relay`): the median of these turns is the round's figure. Two processes with the same code differ
+by some percent, depending on their memory pages, and the one started first is 2 % slower: so there are many
+rounds of a few turns, each starting with another side. A GPU holds one process at a time: there they
+alternate, each timed from warm-up to the last step between two synchronizations. `--clock cpu` measures CPU
+time instead of wall time, which other work on the machine disturbs less. The machine's ceilings for a large
+product and a large copy are measured in the same run and give the physical bound.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,15 +30,15 @@ from benchmarks.subjects import CASES, ON_GPU, TINY, Case
 from benchmarks.targets import PEERS
 
 TURNS = 4
-"""Of each side in a round, on a CPU."""
+"""Turns of each side in a round, on a CPU."""
 BLOCKS = {"resnet18": 10, "unet": 14, TINY: 2_000}
-"""Timed steps of a turn: about a second of them."""
+"""Timed steps per turn: about a second."""
 
 
 def measure(
     case: Case, sides: Sequence[str], *, rounds: int, clock: str, threads: int, reached: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Images a second of `mptui run` and of `sides`, their ratios, and the floor."""
+    """Measures throughput of `mptui run` and `sides`, their ratios, and the physical bound."""
     named = ("mptui", *sides)
     if case.device == "cpu":
         take_turns = partial(relay, turns=TURNS, block=BLOCKS[case.model], threads=threads, clock=clock)
@@ -69,7 +68,7 @@ def measure(
 
 
 def floor(case: Case, reached: Mapping[str, float]) -> dict[str, float]:
-    """What physics allows of a step: operations and values moved for an image, and the images a second."""
+    """Computes the bound of a step: operations and values moved per image, and throughput."""
     with torch.device("meta"):
         network = case.network()
     work = work_of(network, case.side, case.batch)
@@ -83,7 +82,7 @@ def floor(case: Case, reached: Mapping[str, float]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure, and write results/peers.json; on a GPU results/peers-cuda.json."""
+    """Measures and writes results/peers.json; on a GPU results/peers-cuda.json."""
     parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=14)
     parser.add_argument("--only", choices=sorted({*CASES, *ON_GPU}))

@@ -1,8 +1,8 @@
-"""A thousand photos of mixed size, cut out of photographs that are installed on this machine.
+"""Makes a thousand photos of mixed size from photographs installed on this machine.
 
-What matters to a decoder is size, detail and encoding: the photos are crops of real photographs, brought to
-the sizes below, so that they have the detail of a photo taken at that size, and written by Pillow at a
-quality of 75 to 95, a quarter of them without chroma subsampling.
+Decoding time depends on size, detail and encoding: the photos are crops of real photographs, scaled to the
+sizes below with the detail of a photo taken at that size, and written by Pillow at a quality of 75 to 95, a
+quarter of them without chroma subsampling.
 """
 
 import json
@@ -25,16 +25,16 @@ SHARES: dict[str, tuple[float, tuple[tuple[int, int], ...]]] = {
     "large": (0.15, ((1024, 768), (1200, 1600), (1600, 900))),
     "camera": (0.05, ((3264, 2448), (2448, 3264), (3000, 2000))),
 }
-"""What share of the photos each class is, and the sizes in it; ImageNet's are 500x375 for the most part."""
+"""Fraction of the photos in each class, and its sizes; most of ImageNet's are 500x375."""
 MADE = "made.json"
 _BYTES_A_PIXEL = 0.08
-"""Drawings and gradients compress to less."""
+"""Minimum bytes per pixel of a photograph; drawings and gradients compress better."""
 _LEAST_PIXELS = 250_000
 _SAMPLES = {"skimage": "data", "sklearn": "datasets/images", "matplotlib": "mpl-data/sample_data"}
 
 
 def prepared(folder: Path, originals: Path | None) -> dict[str, Any]:
-    """Make the photos in `folder`, unless it holds some; returns how they were made."""
+    """Makes the photos in `folder` if it has none; returns how they were made."""
     note = folder / MADE
     if note.exists():
         told: dict[str, Any] = json.loads(note.read_text())
@@ -47,12 +47,12 @@ def prepared(folder: Path, originals: Path | None) -> dict[str, Any]:
 
 
 def photos_of(root: Path) -> list[Path]:
-    """The photos of an image folder, in order."""
+    """Returns the photos of an image folder, in order."""
     return sorted(path for path in root.glob("*/*") if path.suffix.lower() in {".jpg", ".jpeg"})
 
 
 def imagefolder(root: Path, side: int) -> Any:  # noqa: ANN401 - torchvision is not typed
-    """An image folder as torchvision's recipe reads it: `ImageFolder`, with the transforms for training."""
+    """Returns torchvision's `ImageFolder` with the training transforms of its recipe."""
     from torchvision import transforms
     from torchvision.datasets import ImageFolder
 
@@ -68,7 +68,7 @@ def imagefolder(root: Path, side: int) -> Any:  # noqa: ANN401 - torchvision is 
 
 
 def found() -> list[Path]:
-    """Photographs that come with desktops and with scientific packages."""
+    """Finds photographs installed with desktops and scientific packages."""
     shares = os.environ.get("XDG_DATA_DIRS") or "/usr/local/share:/usr/share"
     folders = [Path(share) / kind for share in shares.split(":") for kind in ("backgrounds", "wallpapers")]
     for name, inside in _SAMPLES.items():
@@ -79,7 +79,7 @@ def found() -> list[Path]:
 
 
 def make(folder: Path, candidates: list[Path]) -> dict[str, Any]:
-    """Cut the photos out of those of `candidates` that are photographs."""
+    """Crops photos from those of `candidates` that are photographs."""
     originals = [path for path in candidates if _is_photograph(path)]
     if not originals:
         raise SystemExit(
@@ -120,7 +120,7 @@ def _is_photograph(path: Path) -> bool:
 
 
 def _crop(picture: Image.Image, size: tuple[int, int], choice: random.Random) -> Image.Image:
-    """Some part of the picture, as large as it can be or smaller, at `size`."""
+    """Crops a random part of the picture, at most as large as it, and scales it to `size`."""
     width, height = size
     largest = min(picture.width / width, picture.height / height)
     zoom = choice.uniform(min(1.0, largest), largest)

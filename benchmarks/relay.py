@@ -1,8 +1,8 @@
-"""Sides that stand still while another one works, each in a process of its own.
+"""Runs sides in turn, each in a separate process that is suspended while another runs.
 
-A machine's speed drifts by more, within seconds, than the sides differ by. So all of them are started, and
-then go on in turn for some steps each, forwards and backwards: what is compared is a second apart. A process
-that has done its steps stops itself (SIGSTOP), with all its threads and clocks (`benchmarks.subjects.Clock`).
+A machine's speed drifts within seconds by more than the sides differ. So all are started, and then run in
+turn for some steps each, in forward and backward order: compared turns are a second apart. A process that has
+finished its steps stops itself (SIGSTOP), with all its threads and clocks (`benchmarks.subjects.Clock`).
 """
 
 import contextlib
@@ -29,15 +29,15 @@ class Runner:
 
     Args:
         side: `mptui`, or one of SIDES.
-        case: What is trained; after a block of its steps the process stands still.
-        threads: That compute on the CPU.
-        folder: An empty one, for its files.
+        case: The training case; the process stops itself after each block of steps.
+        threads: Compute threads on the CPU.
+        folder: An empty folder for its files.
     """
 
     def __init__(self, side: str, case: Case, threads: int, folder: Path) -> None:
         self.side = side
         self._told, self._said = folder / "figures.json", folder / "said"
-        with self._said.open("wb") as said:  # no pipe, which would be full once
+        with self._said.open("wb") as said:  # a file, since a pipe could fill up
             self._process = subprocess.Popen(
                 command(side, case, self._told, folder),
                 env=environment(threads),
@@ -48,10 +48,10 @@ class Runner:
             )
 
     def wait(self) -> None:
-        """Until it stands still, or has ended.
+        """Waits until the process is stopped or has ended.
 
         Raises:
-            RuntimeError: It failed; with the end of what it wrote.
+            RuntimeError: It failed; the message has the end of its output.
         """
         _, status = os.waitpid(self._process.pid, os.WUNTRACED)
         if os.WIFSTOPPED(status):
@@ -61,17 +61,17 @@ class Runner:
             raise RuntimeError(f"{self.side} failed:\n{self._said.read_text(errors='replace')[-3000:]}")
 
     def go_on(self) -> None:
-        """Let it work until it stands still again, or has ended."""
+        """Resumes the process until it stops or ends."""
         self._process.send_signal(signal.SIGCONT)
         self.wait()
 
     def figures(self) -> dict[str, Any]:
-        """What it told at its end."""
+        """Returns the figures that the process wrote at its end."""
         told: dict[str, Any] = json.loads(self._told.read_text())
         return told
 
     def close(self) -> None:
-        """End it, wherever it stands."""
+        """Kills the process in any state."""
         if self._process.returncode is None:
             self._process.kill()
             self._process.wait()
@@ -80,15 +80,15 @@ class Runner:
 def relay(
     case: Case, sides: Sequence[str], *, turns: int, block: int, threads: int, clock: str
 ) -> dict[str, float]:
-    """Images a second of each side, by the median of its turns.
+    """Returns the throughput of each side, as the median of its turns.
 
     Args:
-        case: What is trained, for as many steps as the turns take.
-        sides: `mptui`, or of SIDES; all are started anew.
-        turns: Of each side.
-        block: Timed steps of a turn.
-        threads: That compute on the CPU.
-        clock: wall, or cpu for the processors' time.
+        case: The training case, for as many steps as the turns take.
+        sides: `mptui` or names of SIDES; all are started anew.
+        turns: Turns of each side.
+        block: Timed steps per turn.
+        threads: Compute threads on the CPU.
+        clock: `wall`, or `cpu` for CPU time.
 
     Raises:
         RuntimeError: A side failed.

@@ -1,12 +1,12 @@
-"""What saving costs the training: steps while a checkpoint is written, beside steps while none is.
+"""Cost of saving: steps while a checkpoint is written, against steps without.
 
     python -m benchmarks.saving                                   # ResNet-50 at 224 px; minutes on a CPU
     python -m benchmarks.saving --batch-size 256 --rounds 10      # on a GPU
 
-Blocks of steps alternate in one process. A block with a save lasts until the save is on the disk; what it
-takes longer than as many steps without one is what the save cost. The share is for one save a minute.
-`processor_s` is the same in processor time, all threads together: what a save takes from other work of a
-machine whose processors the training keeps busy, and it says so on a busy machine too.
+Blocks of steps alternate in one process. A block with a save lasts until the save is on disk; its time beyond
+that of as many steps without one is the cost of the save. The fraction is for one save per minute.
+`processor_s` is the same in CPU time of all threads: what a save takes from other work on a machine whose
+cores the training keeps busy; it is also reliable on a busy machine.
 """
 
 import os
@@ -35,7 +35,7 @@ LEAST_STEPS = 5
 
 
 class Bench:
-    """A trainer that takes blocks of steps, and saves in every other one."""
+    """A trainer that takes blocks of steps, every other one with a save."""
 
     def __init__(self, request: Request, folder: Path) -> None:
         self.plan = plan_run(request)
@@ -61,7 +61,7 @@ class Bench:
             yield from self.trainer.context.job.train_loader.windows(epoch, 1)
 
     def steps(self, count: int) -> float:
-        """Take steps; returns the seconds they took, the device's work included."""
+        """Takes steps; returns their seconds, device time included."""
         started = time.perf_counter()
         for _ in range(count):
             self._one()
@@ -69,7 +69,7 @@ class Bench:
         return time.perf_counter() - started
 
     def steps_beside_a_save(self) -> tuple[int, float]:
-        """Save, and take steps until it is on the disk; returns how many and their seconds."""
+        """Saves and takes steps until the save is on disk; returns their number and seconds."""
         started, count, before = time.perf_counter(), 0, len(self.saved)
         self.saver.save(snapshots.take(self.trainer.state), "time")
         while len(self.saved) == before or count < LEAST_STEPS:
@@ -88,13 +88,13 @@ class Bench:
             torch.get_device_module(self.trainer.context.device).synchronize()
 
     def close(self) -> None:
-        """End threads and workers."""
+        """Ends threads and workers."""
         self.saver.close()
         self.trainer.close()
 
 
 def measure(bench: Bench, rounds: int) -> dict[str, Any]:
-    """The cost of a save in seconds, round by round, and its share at one a minute."""
+    """Measures the cost of a save in seconds per round, and its fraction at one save per minute."""
     bench.steps(WARM_UP)
     costs, processor, step_s = [], [], []
     for number in range(rounds):
@@ -127,7 +127,7 @@ def measure(bench: Bench, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, and write results/saving-MODEL.json."""
+    """Measures and writes results/saving-MODEL.json."""
     parser = parser_of(__doc__)
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--device", default="auto")

@@ -1,8 +1,8 @@
-"""The ways to train that are compared, each in a process of its own: `mptui run`, a bare loop, and its peers.
+"""Training loops to compare, each in a separate process: `mptui run`, a bare loop, and peers.
 
-Each is written in the manner that its own documents show, with what they advise for speed: one fused
-optimizer, channels last, data on the device, no validation. All train the same network on as many images of
-the same size, in the same precision, with the same threads.
+Each follows its own documentation, with what that advises for speed: one fused optimizer, channels last, data
+on the device, no validation. All train the same network on as many images of the same size, in the same
+precision, with as many threads.
 """
 
 import argparse
@@ -39,16 +39,16 @@ Loop = Callable[[Case, torch.nn.Module, Data], None]
 
 
 def figures(side: str, case: Case, threads: int = 0, flags: Sequence[str] = ()) -> dict[str, Any]:
-    """Train by `side` in a fresh process; `wall_s` and `cpu_s` of a step, and what else it tells.
+    """Trains with `side` in a fresh process; returns `wall_s` and `cpu_s` of a step, and its other figures.
 
     Args:
         side: `mptui`, or one of SIDES.
-        case: What is trained.
-        threads: That compute on the CPU; 0: as torch has it.
-        flags: More of them for `mptui run`.
+        case: The training case.
+        threads: Compute threads on the CPU; 0: torch's default.
+        flags: Additional flags for `mptui run`.
 
     Raises:
-        RuntimeError: It failed; with the end of what it wrote.
+        RuntimeError: It failed; the message has the end of its output.
     """
     with tempfile.TemporaryDirectory() as folder:
         told = Path(folder, "figures.json")
@@ -70,13 +70,13 @@ def figures(side: str, case: Case, threads: int = 0, flags: Sequence[str] = ()) 
 
 
 def command(side: str, case: Case, told: Path, folder: Path) -> list[str]:
-    """What starts the process of a side.
+    """Returns the command line that starts the process of a side.
 
     Args:
         side: `mptui`, or one of SIDES.
-        case: What is trained.
-        told: Where the process writes its figures.
-        folder: Where `mptui run` has its directory.
+        case: The training case.
+        told: File for the figures of the process.
+        folder: Directory of `mptui run`.
     """
     subject = json.dumps(asdict(case))
     if side != "mptui":
@@ -86,19 +86,19 @@ def command(side: str, case: Case, told: Path, folder: Path) -> list[str]:
 
 
 def environment(threads: int) -> dict[str, str]:
-    """That of the process of a side; with 0 threads, as many compute as torch takes."""
+    """Returns the environment of a side's process; with 0 threads, torch's default."""
     return {**os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
 
 
 def missing(sides: Sequence[str]) -> str:
-    """One line that says what to install for `sides`; empty where all is there."""
+    """Returns one line that names the packages to install for `sides`; empty if none is missing."""
     needed = dict.fromkeys(NEEDS[side] for side in sides if side in NEEDS)
     absent = [name for name in needed if importlib.util.find_spec(name) is None]
     return f"not installed: {', '.join(absent)}; pip install 'mptui[peers]'" if absent else ""
 
 
 def _flags(case: Case) -> list[str]:
-    """What `mptui run` is told of a case; its logging, guards and lens stay as they are by default."""
+    """Returns the flags of `mptui run` for a case; logging, guards and numerics keep their defaults."""
     sets: dict[str, object] = {
         "data.image_size": case.side,
         "model.width": case.width,
@@ -123,7 +123,7 @@ def _flags(case: Case) -> list[str]:
 
 
 def bare(case: Case, model: torch.nn.Module, batches: Data) -> None:
-    """The ten lines of a tutorial, tuned by hand: nothing is counted, told or waited for."""
+    """A hand-tuned tutorial loop without metrics, logging or synchronization."""
     keep_freed_memory()
     optimizer, criterion, autocast = _sgd(model), case.criterion(), _autocast(case)
     update = _updater(case, optimizer)
@@ -135,7 +135,7 @@ def bare(case: Case, model: torch.nn.Module, batches: Data) -> None:
 
 
 def recipe(case: Case, model: torch.nn.Module, batches: Data) -> None:
-    """As torchvision's reference scripts train: metrics of each step at once, a line each ten steps."""
+    """Loop of torchvision's reference scripts: metrics read at each step, a line every ten steps."""
     optimizer, criterion, autocast = _sgd(model), case.criterion(), _autocast(case)
     update = _updater(case, optimizer)
     kept: dict[str, deque[float]] = {
@@ -184,7 +184,7 @@ def accelerate(case: Case, model: torch.nn.Module, batches: Data) -> None:
 
 
 def timm(case: Case, model: torch.nn.Module, batches: Data) -> None:
-    """As timm's training script trains: its optimizers, its scaler and its meters; a line each 50 steps."""
+    """Loop of timm's training script: its optimizers, scaler and meters; a line every 50 steps."""
     from timm.optim import create_optimizer_v2
     from timm.scheduler import CosineLRScheduler
     from timm.utils import AverageMeter, NativeScaler
@@ -223,7 +223,7 @@ def timm(case: Case, model: torch.nn.Module, batches: Data) -> None:
 
 
 def lightning(case: Case, model: torch.nn.Module, batches: Data, *, barebones: bool) -> None:
-    """Lightning's trainer: stripped as its documents show for measuring, or with its bar and its logger."""
+    """Lightning's trainer: barebones, or with progress bar and logger."""
     import lightning as pl
 
     criterion = case.criterion()
@@ -279,7 +279,7 @@ def _sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
 
 
 def _updater(case: Case, optimizer: torch.optim.Optimizer) -> Callable[[torch.Tensor], None]:
-    """Backward and the optimizer's step, with a scaler where it is fp16."""
+    """Returns a function for backward and the optimizer step, with a gradient scaler for fp16."""
 
     def plain(loss: torch.Tensor) -> None:
         torch.autograd.backward(loss)
@@ -304,7 +304,7 @@ def _autocast(case: Case) -> Callable[[], contextlib.AbstractContextManager[Any]
 
 
 def _photos(case: Case, stamps: Stamps) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Batches of photos as the tutorials read them: ImageFolder, its usual transforms, worker processes."""
+    """Yields batches of photos as in tutorials: ImageFolder, its usual transforms, worker processes."""
     loader = torch.utils.data.DataLoader(
         imagefolder(Path(case.folder), case.side),
         batch_size=case.batch,
@@ -325,7 +325,7 @@ def _photos(case: Case, stamps: Stamps) -> Iterator[tuple[torch.Tensor, torch.Te
 
 
 def train(side: str, case: Case) -> dict[str, Any]:
-    """Train by `side` in this process, as `figures` tells of."""
+    """Trains with `side` in this process; returns the figures of `figures`."""
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high" if case.tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = case.tf32
@@ -341,7 +341,7 @@ def train(side: str, case: Case) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Be the process of one side."""
+    """Runs as the process of one side."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("side", choices=list(SIDES))
     parser.add_argument("case", help="a Case as JSON")

@@ -1,4 +1,4 @@
-"""`docs/speed.md`: one table of the figures in `benchmarks/results/`, each beside its goal.
+"""Writes `docs/speed.md`: one table of the figures in `benchmarks/results/`, each with its goal.
 
 python -m benchmarks.speed_page > docs/speed.md
 """
@@ -34,15 +34,15 @@ SIDES = {
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure, and where it is found.
+    """A figure and its location.
 
     Attributes:
-        what: What was measured.
-        result: Name of the result file, without its ending.
+        what: Description of the figure.
+        result: Name of the result file, without its suffix.
         path: Keys down to the figure, separated by `/`; an item of a list is found by its `name`.
-        command: What measures it.
-        goal: The least that is asked for, or the most where `at_most`; None: nothing is.
-        unit: `%` for a share of 1, or what follows the number.
+        command: Command that measures it.
+        goal: Minimum, or maximum if `at_most`; None: no goal.
+        unit: `%` for a fraction of 1, or the text after the number.
     """
 
     what: str
@@ -55,7 +55,7 @@ class Figure:
 
 
 def figures() -> Iterator[Figure]:
-    """All figures, in the order of the page."""
+    """Yields all figures, in the order of the page."""
     yield from _peers()
     yield from _loop()
     yield from _data()
@@ -154,7 +154,7 @@ def _gpu() -> Iterator[Figure]:
 
 
 def page(folder: Path = RESULTS) -> str:
-    """The page of the results in `folder`."""
+    """Returns the page for the results in `folder`."""
     rows = [(figure, *_measured(figure, folder)) for figure in figures()]
     goals = [(figure, reached) for figure, _, reached, _ in rows if reached]
     missed = [figure.what for figure, reached in goals if reached == "no"]
@@ -177,7 +177,7 @@ def page(folder: Path = RESULTS) -> str:
 
 
 def _measured(figure: Figure, folder: Path) -> tuple[str, str, str]:
-    """The figure, whether it reaches its goal, and the machine."""
+    """Returns the figure, whether it reaches its goal, and the machine."""
     documents = (
         json.loads(path.read_text(encoding="utf-8"))
         for stem in (figure.result, figure.result.partition("-")[0])
@@ -204,7 +204,7 @@ def _at(document: Any, path: str) -> Any:  # noqa: ANN401 - JSON
 
 
 def _told(value: Any, unit: str) -> tuple[str, float | None]:  # noqa: ANN401 - JSON
-    """A figure in words, and its middle."""
+    """Formats a figure; returns the text and its median."""
     if isinstance(value, str):
         return value, None
     if isinstance(value, int | float):
@@ -219,7 +219,7 @@ def _told(value: Any, unit: str) -> tuple[str, float | None]:  # noqa: ANN401 - 
 
 
 def _number(value: float, unit: str) -> str:
-    """Three significant digits and the unit."""
+    """Formats a number with three significant digits and the unit."""
     return f"{100 * value:.3g} %" if unit == "%" else f"{value:.3g}{unit}"
 
 

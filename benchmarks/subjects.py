@@ -1,4 +1,4 @@
-"""What the benchmarks train: networks, and data that stays on the device."""
+"""Training cases of the benchmarks: networks, and data resident on the device."""
 
 import signal
 import threading
@@ -29,16 +29,17 @@ from mptui.tasks.build_task import build_task
 CPU = torch.device("cpu")
 TINY = "tiny"
 WAKING = 12
-"""Steps that are not timed once a process stood still, which one that trains never does.
+"""Untimed steps after a process was stopped.
 
-Its memory is cold, and its other threads catch up: for so many steps they scatter more than the later ones.
+Its memory is cold and its other threads catch up, so these steps scatter more than later ones; a process that
+trains without interruption has no such steps.
 """
 TINY_SIDE, TINY_BATCH, TINY_CLASSES = 8, 32, 10
 
 
 @dataclass(frozen=True)
 class Case:
-    """One network, what it is trained on, and how: the same for every side that is compared."""
+    """A network, its data and its settings: the same for every side that is compared."""
 
     model: str
     side: int
@@ -47,18 +48,18 @@ class Case:
     steps: int
     warm_up: int = 5
     width: int = 16
-    """Of a U-Net."""
+    """Width of a U-Net."""
     device: str = "cpu"
     precision: str = "fp32"
     tf32: bool = True
     channels_last: bool = True
     compile: str = "off"
     resident: bool = True
-    """Whether `mptui run` keeps its data on the device; else it is in the processes that read."""
+    """Whether `mptui run` keeps its data on the device, or in its loader processes."""
     folder: str = ""
-    """Class folders of photos to read instead, decoded and augmented on the way."""
+    """Folder of photos by class to read instead, decoded and augmented by the loader."""
     block: int = 0
-    """Timed steps after which the process stands still, for `benchmarks.relay` to wake it; 0: never."""
+    """Timed steps until the process stops itself for `benchmarks.relay`; 0: never."""
 
     @property
     def task(self) -> str:
@@ -66,18 +67,18 @@ class Case:
 
     @property
     def samples(self) -> int:
-        # one epoch: no checkpoint is written beside the steps that are timed
+        # one epoch: no checkpoint is written during the timed steps
         return self.steps * self.batch
 
     def network(self) -> torch.nn.Module:
-        """With random weights, on torch's default device."""
+        """Builds the network with random weights, on torch's default device."""
         if self.model == TINY:
             return tiny_network()
         config = ModelConfig(name=self.model, width=self.width)
         return build(config, num_classes=self.classes, task=self.task, side=self.side)
 
     def criterion(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-        """The loss of the recipe, as one writes it by hand."""
+        """Returns the loss of the recipe, as in a hand-written loop."""
         if self.task == "classification":
             return F.cross_entropy
         return lambda outputs, targets: F.cross_entropy(outputs, targets) + _dice_loss(outputs, targets)
@@ -103,7 +104,7 @@ ON_GPU = {
 
 
 def _dice_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The soft Dice loss of the U-Net recipe, over the foreground classes."""
+    """Computes the soft Dice loss of the U-Net recipe over the foreground classes."""
     p = outputs.float().softmax(1)[:, 1:]
     truth = F.one_hot(targets, outputs.shape[1]).permute(0, 3, 1, 2)[:, 1:].float()
     overlap = 2 * (p * truth).sum((2, 3)) + 1
@@ -111,10 +112,10 @@ def _dice_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 class Clock:
-    """Lets `time.perf_counter` and `time.monotonic` stand still for as long as the process does.
+    """Stops `time.perf_counter` and `time.monotonic` while the process is stopped.
 
-    What is done by time (`mptui run` looks at its numerics each half a minute) would else come many times as
-    often as in a run that works all the time.
+    Otherwise periodic work (`mptui run` probes its numerics every half minute) would come many times as
+    often as in a run that is never stopped.
     """
 
     def __init__(self) -> None:
@@ -127,17 +128,17 @@ class Clock:
         return lambda: clock() - self._left_out
 
     def stop(self) -> None:
-        """Stop this process, until it gets SIGCONT."""
+        """Stops this process until it gets SIGCONT."""
         since = self._now()
-        # to this very thread, which would else go on until another one has met the signal
+        # to this very thread, which would otherwise continue until another one has met the signal
         signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         self._left_out += self._now() - since
 
 
 class Stamps:
-    """The time between the first step after the warm-up and the last one, taken where batches are asked for.
+    """Measures the time from the first step after warm-up to the last, at the requests for batches.
 
-    A framework that asks for some batches ahead does so at both ends: the span holds as many steps.
+    A framework that requests some batches ahead does so at both ends: the span has as many steps.
     """
 
     def __init__(self, case: Case) -> None:
@@ -148,7 +149,7 @@ class Stamps:
         self.figures: dict[str, Any] = {}
 
     def request(self) -> None:
-        """Another batch is asked for."""
+        """Records that another batch is requested."""
         done, self._requests = self._requests - self._case.warm_up, self._requests + 1
         last, block = self._requests == self._case.steps, self._case.block
         if done < 0:
@@ -181,14 +182,14 @@ class Stamps:
 
 
 class Batches(torch.utils.data.IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
-    """An epoch of random images on the device, normalised already: a batch is a gather."""
+    """An epoch of random images on the device, already normalized: a batch is a gather."""
 
     def __init__(self, case: Case, stamps: Stamps) -> None:
         self._case, self._stamps = case, stamps
         device, side = torch.device(case.device), case.side
-        # no more than a device holds beside the training: an epoch goes through them several times
+        # limited to what fits on the device with the training: an epoch repeats them
         self._kept = min(case.samples, max(case.batch, (1 << 30) // (12 * side**2)))
-        # rows of plain memory, which gather faster than a view in another layout
+        # contiguous rows, which gather faster than a view in another layout
         shape = (side, side, 3) if case.channels_last else (3, side, side)
         self._images = torch.randn(self._kept, *shape, device=device)
         mask = (side, side) if case.task == "segmentation" else ()
@@ -232,7 +233,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class Noises:
-    """A split of them."""
+    """A split of `Noise` samples."""
 
     count: int
     side: int
@@ -247,7 +248,7 @@ class Noises:
 
 
 def dataset(case: Case) -> Dataset:
-    """The set that `mptui run` is given: as large as the other sides' one."""
+    """Returns the data set for `mptui run`, as large as that of the other sides."""
     masked = case.task == "segmentation"
     train, val = (
         Noises(count, case.side, case.classes, masked)
@@ -258,7 +259,7 @@ def dataset(case: Case) -> Dataset:
 
 
 def tiny_network() -> torch.nn.Module:
-    """Two layers: all of its step is the host's work."""
+    """Builds two layers whose step is nothing but host work."""
     torch.manual_seed(0)
     return torch.nn.Sequential(
         torch.nn.Flatten(), torch.nn.Linear(192, 32), torch.nn.ReLU(), torch.nn.Linear(32, TINY_CLASSES)
@@ -266,7 +267,7 @@ def tiny_network() -> torch.nn.Module:
 
 
 def make_trainer(case: Case, folder: Path, stack: ExitStack, *, batches: int = 2) -> Trainer:
-    """A trainer with journal and default logging over `batches` batches on the device, in this process."""
+    """Builds a trainer with journal and default logging, over `batches` batches on the device."""
     config = RunConfig.model_validate(
         {"training": {"epochs": 10_000, "lr": 0.001, "batch_size": case.batch}, "speed": {"fused": True}}
     )

@@ -1,46 +1,46 @@
-"""What the benchmarks are to show, at least or at most: what `docs/speed.md` holds their figures against."""
+"""Goals of the benchmarks, lower or upper bounds, as shown in `docs/speed.md`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 LOOP = 0.99
-"""Of a bare loop's images a second."""
+"""Minimum throughput, as a fraction of a bare loop's."""
 LOOP_TINY_US = 40
-"""More than a bare loop takes for a step of the tiny network, at most."""
+"""Maximum overhead per step of the tiny network over a bare loop, in µs."""
 
 PEERS: Mapping[str, Mapping[str, float]] = {
     "cpu": {"bare": LOOP, "lightning": 1.0, "lightning-logging": 1.0, "accelerate": 1.0, "timm": 1.0},
     "cuda": {"lightning": 1.15, "lightning-logging": 1.15, "accelerate": 1.15, "timm": 1.15, "recipe": 1.15},
     "tiny": {"accelerate": 1.25, "lightning-logging": 2.5},
 }
-"""As a multiple of a side's images a second, by device and for the tiny network."""
+"""Minimum throughput as a multiple of each peer's, by device and for the tiny network."""
 
 GUARDS = 0.01
-"""Of a step's time, at most."""
+"""Maximum overhead, as a fraction of step time."""
 UI = {"resnet18": 0.97, "python": 0.90}
-"""Of the samples a second without a screen."""
+"""Minimum throughput, as a fraction of that without a screen."""
 
 INPUT = 1.5
-"""Times as little processor time an image as ImageFolder at its best."""
+"""Minimum ratio of CPU time per image, ImageFolder at its best over mptui."""
 WAIT = 0.02
-"""Of a run's time that it waits for its data, at most."""
+"""Maximum data wait, as a fraction of run time."""
 CACHED = 4.0
-"""Times as fast an epoch from memory as the first."""
+"""Minimum speedup of a cached epoch over the first."""
 
 CHANNELS_LAST = {"resnet50": 1.10}
-"""Times as fast a step of FP32 in channels last as without, at 224 px."""
+"""Minimum speedup of an FP32 step by channels last, at 224 px."""
 SECOND_START = 0.15
-"""Of the first start's time with compiled code kept, at most."""
+"""Maximum start time with a warm compile cache, as a fraction of that with an empty one."""
 
 GROWN_MIB = 5.0
-"""More memory after ten million steps than after a hundred thousand, at most."""
+"""Maximum memory growth from a hundred thousand to ten million steps, in MiB."""
 LONG = 1.2
-"""Of what a run of a hundred thousand steps takes to attach to or to resume, at most."""
+"""Maximum time to attach or resume, as a multiple of that of a run of a hundred thousand steps."""
 
 
 @dataclass(frozen=True)
 class OnGpu:
-    """What is to be reached on one network."""
+    """Goals for one network on a GPU."""
 
     floor_share: float
     over_tf32: float
@@ -53,6 +53,6 @@ GPU = {
     "unet": OnGpu(floor_share=0.55, over_tf32=1.7, over_fp32=5.0),
 }
 GPU_MEMORY = {"amp": 0.55, "amp compiled": 0.50, "memory-limited": 0.30}
-"""Of FP32's peak, at most."""
+"""Maximum peak memory, as a fraction of FP32's."""
 GPU_PHOTOS = 3.5
-"""Times as fast as a plain script, from JPEG to weights."""
+"""Minimum speedup over a plain script, from JPEG to weights."""

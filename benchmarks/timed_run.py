@@ -1,4 +1,4 @@
-"""`mptui run` over noise, with a stamp where batches are asked for: a child of `benchmarks.sides`.
+"""`mptui run` over noise, with a time stamp at each request for a batch: a child of `benchmarks.sides`.
 
 python -m benchmarks.timed_run CASE FIGURES run --json …   # the rest is mptui's own command line
 """
@@ -16,7 +16,7 @@ from mptui.runs.planning import build
 
 
 def _stamp(stamps: Stamps) -> None:
-    """Let every training loader tell when a batch is asked for."""
+    """Patches training loaders to record each request for a batch."""
     windows = Loader.windows
 
     def stamped(loader: Loader, epoch: int, accumulate: int, start_sample: int = 0) -> Iterator[Window]:
@@ -36,7 +36,7 @@ def _told(windows: Iterator[Window], stamps: Stamps) -> Iterator[Window]:
 
 
 def main() -> None:
-    """Train, and write the figures of the stamps."""
+    """Trains and writes the figures of the stamps."""
     case, figures = Case(**json.loads(sys.argv[1])), Path(sys.argv[2])
     del sys.argv[1:3]
     stamps = Stamps(case)

@@ -1,11 +1,11 @@
-"""Training under the terminal UI beside the same run without one.
+"""Training under the terminal UI against the same run without it.
 
-    python -m benchmarks.ui                 # ResNet-18 at 64 px, and a loop that Python bounds
-    python -m benchmarks.ui --only python   # thousands of tiny steps alone
+    python -m benchmarks.ui                 # ResNet-18 at 64 px, and a loop bound by Python
+    python -m benchmarks.ui --only python   # only thousands of tiny steps
 
 Each figure is a fresh process and the run's own `samples_per_second`. One side is `mptui` on a real
-pseudo-terminal of 120x36 cells, driven by keys and read all the time, at its default refresh; the other is
-`mptui run`. The settings come from the same variables, and the sides alternate.
+pseudo-terminal of 120x36 cells, driven by keys and read continuously, at its default refresh rate; the other
+is `mptui run`. The settings come from the same environment variables, and the sides alternate.
 """
 
 import fcntl
@@ -37,7 +37,7 @@ LOOK_S = 0.2
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained, as the settings that differ from the profile, and the ratio that is asked for."""
+    """Training settings that differ from the profile, and the goal of the ratio."""
 
     settings: dict[str, str]
     target: float
@@ -62,7 +62,7 @@ CASES = {
         },
         target=UI["resnet18"],
     ),
-    # two convolutions of two channels: nearly all of a step is the interpreter's
+    # two convolutions of two channels: nearly all step time is the interpreter's
     "python": Case(
         {
             **_COMMON,
@@ -80,7 +80,7 @@ CASES = {
 
 
 def environment(case: Case, folder: Path) -> dict[str, str]:
-    """The settings as variables, and nobody's own files."""
+    """Returns the settings as environment variables, isolated from the user's files."""
     settings = {f"MPTUI_{key.replace('.', '_').upper()}": value for key, value in case.settings.items()}
     places = {
         "MPTUI_RUNS_DIR": str(folder / "runs"),
@@ -91,7 +91,7 @@ def environment(case: Case, folder: Path) -> dict[str, str]:
 
 
 def headless_rate(case: Case) -> float:
-    """Samples a second of `mptui run`."""
+    """Returns the throughput of `mptui run`."""
     with tempfile.TemporaryDirectory() as folder:
         answer = subprocess.run(
             [sys.executable, "-m", "mptui", "run", "--json", "--profile", PROFILE],
@@ -104,7 +104,7 @@ def headless_rate(case: Case) -> float:
 
 
 def ui_rate(case: Case) -> float:
-    """Samples a second of the same run under the screen."""
+    """Returns the throughput of the same run under the terminal UI."""
     with tempfile.TemporaryDirectory() as folder:
         terminal = Terminal(environment(case, Path(folder)))
         terminal.shows("workers")
@@ -125,7 +125,7 @@ def _completed(folder: Path) -> bool:
 
 
 class Terminal:
-    """`mptui` on a terminal of its own, and someone who reads it."""
+    """`mptui` on a pseudo-terminal, with a reader."""
 
     def __init__(self, environ: dict[str, str]) -> None:
         self._screen = pyte.Screen(*SIZE)
@@ -136,32 +136,32 @@ class Terminal:
             os.execve(sys.executable, [sys.executable, "-m", "mptui"], environ)
 
     def shows(self, words: str) -> None:
-        """Read until `words` are on the screen."""
+        """Reads until `words` are on the screen."""
         deadline = time.monotonic() + DEADLINE_S
         while not any(words in line for line in self._screen.display):
             if time.monotonic() > deadline or not self._read():
                 raise SystemExit(f"the screen never showed: {words}\n" + "\n".join(self._screen.display))
 
     def press(self, key: str) -> None:
-        """Type a key."""
+        """Types a key."""
         os.write(self._fd, key.encode())
 
     def watch(self, over: Callable[[], bool]) -> None:
-        """Read until it is over, and interpret nothing: a terminal at the end of SSH costs nothing here."""
+        """Reads until `over` returns True, without terminal emulation, which would cost CPU time here."""
         deadline = time.monotonic() + DEADLINE_S
         while not over():
             if time.monotonic() > deadline or not self._read(interpret=False):
                 raise SystemExit("the run never ended")
 
     def wait(self) -> None:
-        """Read to the end."""
+        """Reads to the end."""
         while self._read(interpret=False):
             pass
         os.waitpid(self._pid, 0)
         os.close(self._fd)
 
     def _read(self, *, interpret: bool = True) -> bool:
-        """Take what was written; whether more may come."""
+        """Reads available output; returns whether more may come."""
         time.sleep(LOOK_S)
         while select.select([self._fd], [], [], 0)[0]:
             try:
@@ -174,7 +174,7 @@ class Terminal:
 
 
 def measure(case: Case, rounds: int) -> dict[str, Any]:
-    """The ratio of samples a second, under the screen over without it."""
+    """Measures the ratio of throughput under the screen to that without it."""
     sides = {"mptui": lambda: ui_rate(case), "mptui run": lambda: headless_rate(case)}
     figures = alternate(sides, rounds)
     ratio = ratios(figures["mptui"], figures["mptui run"])
@@ -184,7 +184,7 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, and write results/ui.json."""
+    """Measures and writes results/ui.json."""
     parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=list(CASES))

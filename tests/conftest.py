@@ -1,4 +1,4 @@
-"""What all tests share: none of them sees the settings of the person who runs them."""
+"""Fixtures of all tests: isolation from the user's settings."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ import pytest
 from tests.program import close_server
 
 _LONG_S = 3600
-"""Limit of a long form, in seconds; `timeout` in pyproject.toml is the limit of all others."""
+"""Timeout of long tests, in seconds; all others have `timeout` of pyproject.toml."""
 
 
 def pytest_collection_modifyitems(items):
@@ -31,7 +31,7 @@ def _no_settings_from_outside(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _no_switches_from_before():
-    """What a run of this process sets for all of torch ends with its test."""
+    """Restores torch's global switches after each test."""
     yield
     torch = sys.modules.get("torch")
     if torch is not None:

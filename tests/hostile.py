@@ -1,4 +1,4 @@
-"""Names that would act on a terminal or a toolkit, or break a line, if they were shown as they are."""
+"""Names that would control a terminal or a toolkit, or break a line, if they were shown unescaped."""
 
 import random
 import unicodedata
@@ -95,7 +95,7 @@ _PARTS = [
 
 
 def generated(count: int, seed: int = 0) -> list[str]:
-    """As many more, each of some parts that would act by themselves, or do together."""
+    """As many more, each composed of parts that are active alone or in combination."""
     chance = random.Random(seed)
     return [
         "".join(chance.choice(_PARTS) for _ in range(chance.choice((1, 2, 3, 5, 9, 40))))
@@ -104,7 +104,7 @@ def generated(count: int, seed: int = 0) -> list[str]:
 
 
 def acts(text: str) -> set[str]:
-    """What of `text` a terminal would obey, or show as something else than it is."""
+    """Return the parts of `text` that a terminal would obey, or show as something else."""
     return {c for c in text if unicodedata.category(c) in {"Cc", "Cs", "Zl", "Zp"} or c in _UNSEEN} - {"\n"}
 
 
@@ -114,5 +114,5 @@ _UNSEEN = (
 
 
 def overflows(frame: str, width: int) -> list[str]:
-    """The lines that are not `width` cells wide."""
+    """Return the lines that are not `width` cells wide."""
     return [line for line in frame.split("\n") if cell_len(line) != width]

@@ -1,4 +1,4 @@
-"""What may lie in place of a file in a directory that was received from somebody."""
+"""Special files in place of a regular one, in a directory from an untrusted source."""
 
 import os
 from pathlib import Path

@@ -6,8 +6,8 @@ itself starts an interpreter.
 
 import os
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from threading import Thread
 
 from mptui.lab.crash.run_server import MAIN, RunServer
 
@@ -48,14 +48,35 @@ class Program:
         return self._process.returncode
 
     def communicate(self, timeout=DEADLINE_S):
-        """What it writes until nobody can write any more; then wait for its end."""
-        with ThreadPoolExecutor(2) as threads:
-            reads = [threads.submit(stream.read) for stream in (self.stdout, self.stderr)]
+        """Read its output until all its writers have closed it; then wait for its end."""
+        reads = [_Read(stream) for stream in (self.stdout, self.stderr)]
+        try:
             out, err = (read.result(timeout) for read in reads)
+        except TimeoutError:
+            self.kill()
+            raise
         self.stdout.close()
         self.stderr.close()
         self.wait(timeout)
         return out, err
+
+
+class _Read(Thread):
+    """Reads a stream to its end. A daemon: a stream that never ends doesn't hold up who waits for it."""
+
+    def __init__(self, stream):
+        super().__init__(daemon=True)
+        self._stream = stream
+        self.start()
+
+    def run(self):
+        self._text = self._stream.read()
+
+    def result(self, timeout):
+        self.join(timeout)
+        if self.is_alive():
+            raise TimeoutError(f"a stream has not ended after {timeout} s")
+        return self._text
 
 
 def run_to_end(*arguments, **options):

@@ -1,4 +1,4 @@
-"""Every event survives the way to JSON and back, NaN included."""
+"""Every event survives the round trip through JSON, NaN included."""
 
 import json
 import math
@@ -21,7 +21,7 @@ texts = st.text() | st.sampled_from(["nan", "inf", "-inf", "NaN"])
 
 
 def values_of(kind: Any) -> st.SearchStrategy[object]:
-    """Values of a field's type."""
+    """Return a strategy for values of a field's type."""
     if isinstance(kind, UnionType):
         return st.one_of([st.none() if part is NoneType else values_of(part) for part in get_args(kind)])
     if get_origin(kind) is list:
@@ -53,7 +53,7 @@ any_event = st.one_of([of_kind(spec.event) for spec in EVENTS.values()])
 @given(any_event)
 def test_an_event_comes_back_as_it_was(event):
     line = json.dumps(to_record(event), allow_nan=False)
-    # repr, since NaN is not equal to itself; it tells a number from a text too
+    # repr, since NaN doesn't equal itself; it also distinguishes a number from a text
     assert repr(event_of(json.loads(line))) == repr(event)
 
 

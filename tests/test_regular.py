@@ -1,4 +1,4 @@
-"""A file is opened only where there is one: nothing waits for a FIFO or reads a device without end."""
+"""Only regular files are opened: nothing waits for a FIFO or reads an endless device."""
 
 import os
 import socket
@@ -62,7 +62,7 @@ def test_a_refused_file_leaves_no_descriptor(tmp_path):
     assert len(list(os.scandir("/proc/self/fd"))) == before
 
 
-# -- who reads
+# -- readers
 
 
 @pytest.mark.parametrize("kind", ENDLESS)

@@ -1,4 +1,4 @@
-"""What a terminal is shown of text from outside."""
+"""External text as it is shown on a terminal."""
 
 import shlex
 import unicodedata

@@ -1,4 +1,4 @@
-"""The commands of a person or another process, obeyed between two optimizer steps."""
+"""Executes commands of a user or another process between two optimizer steps."""
 
 from typing import get_args
 
@@ -11,13 +11,13 @@ from mptui.engine.switching import switch
 from mptui.events import CommandAnswered, Paused, Resumed
 
 PAUSE_POLL_S = 1.0
-"""While paused, the mailbox wakes the thread; it polls this often too."""
+"""Timeout of a wait for a command while paused; a command or a stop request ends the wait at once."""
 
 _NUMERICS: dict[str, NumericsMode] = {mode: mode for mode in get_args(NumericsMode)}
 
 
 def obey(context: TrainContext, command: Command) -> None:
-    """Do what `command` says, and answer it."""
+    """Execute `command`, and report its result."""
     name = command.name
     _answer(context, name, "taken")
     if name == "pause":
@@ -49,7 +49,7 @@ def _validate(context: TrainContext) -> None:
 
 
 def _pause(context: TrainContext) -> None:
-    """Take no step until asked to go on or to stop."""
+    """Block until a command resumes or stops the run."""
     context.reporter.flush(wait=True)
     before = context.phase
     context.enter("paused")

@@ -1,4 +1,4 @@
-"""What the loop and its hooks share: the state of a run, and the ways to report, save, recover and switch."""
+"""Context shared by the loop and its hooks: the state of a run; reporting, saving, recovery, switches."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,23 +27,23 @@ class TrainContext:
     """A run as its hooks see it.
 
     Args:
-        job: What is trained, how, on what.
-        emit: Where events go; called from the thread that trains, and from the saver's.
-        mailbox: Commands and the request to stop; asked between two steps and two batches of a validation.
+        job: The job to train.
+        emit: Called with each event, from the training thread and the saver's.
+        mailbox: Commands and stop requests; polled between two steps and two validation batches.
         saver: Writes the checkpoints.
-        rebuild: Makes the job that a command for another profile or setting asks for, around the same model.
+        rebuild: Builds the job for a command that switches profile or settings, around the same model.
 
     Attributes:
         state: Everything that a checkpoint holds.
-        hooks: What acts at the moments of the run.
-        reporter: Reads the figures of the steps late, and reports them.
-        seeds: Set the random numbers of a step from its position.
-        micro_batches: Samples that pass through the network at once.
-        left_out: Windows that are left out of the order, as (epoch from 0, first sample).
-        rollback: The last good states, in host memory.
+        hooks: The hooks of the run.
+        reporter: Reads step figures asynchronously, and reports them.
+        seeds: Seeds the random numbers of a step from its position.
+        micro_batches: Limits on the size of a micro-batch.
+        left_out: Windows left out of the order, as (epoch from 0, first sample).
+        rollback: Snapshots of the last good states, in host memory.
         outcome: Figures for the summary.
-        phase: What the run is busy with.
-        left_epoch: The pass over the data under way ends; the next one begins at the cursor.
+        phase: Current phase of the run.
+        left_epoch: The current pass over the data ends; the next one begins at the cursor.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class TrainContext:
 
     @property
     def job(self) -> Job:
-        """What is trained, with the settings in force."""
+        """The job, with the settings in force."""
         return self.state.job
 
     @property
@@ -75,29 +75,29 @@ class TrainContext:
 
     @property
     def task(self) -> Task:
-        """What is learnt."""
+        """The task."""
         return self.state.job.task
 
     @property
     def parts(self) -> Parts:
-        """What the settings in force have built."""
+        """Objects built from the settings in force."""
         return self.state.parts
 
     def warn(self, code: str, message: str) -> None:
-        """Report something that a person should know."""
+        """Emit a warning."""
         self.emit(Warned(step=self.state.step, code=code, message=message))
 
     def enter(
         self, phase: str, *, detail: str = "", total: int | None = None, expected_s: float | None = None
     ) -> None:
-        """Report what the run is busy with from now on."""
+        """Enter a phase, and report it."""
         if phase != self.phase:
             self.phase = phase
             step = self.state.step
             self.emit(PhaseChanged(step=step, phase=phase, detail=detail, total=total, expected_s=expected_s))
 
     def leave_epoch(self) -> None:
-        """End the pass over the data under way; the next one begins at the cursor."""
+        """End the current pass over the data; the next one begins at the cursor."""
         self.left_epoch = True
 
     def _rows_read(self, rows: Sequence[StepRow]) -> None:
@@ -105,27 +105,27 @@ class TrainContext:
             rows_read(rows)
 
     def act_on_report(self) -> bool:
-        """Let the hooks act on what was read; whether the run went back to an earlier state.
+        """Let the hooks act on the rows read so far; returns whether the run was rolled back.
 
         Raises:
-            DivergedError: It diverged, and may not or can't recover.
+            DivergedError: The run diverged, and may not or can't recover.
         """
         for report_due in self.hooks.report_due:
             report_due()
         return self.left_epoch
 
     def begin(self) -> None:
-        """Let the hooks prepare for the steps that come next."""
+        """Let the hooks prepare for the next steps."""
         for run_begins in self.hooks.run_begins:
             run_begins()
 
     def settle(self) -> bool:
-        """Read the figures of all steps, waiting for the device; act on them. Whether the run went back."""
+        """Read the rows of all steps, waiting for the device, and act on them; as `act_on_report`."""
         self.reporter.flush(wait=True)
         return self.act_on_report()
 
     def save(self, reason: str, more: dict[str, Any] | None = None) -> None:
-        """Save now, with `more` (JSON-ready) in the checkpoint's state, and wait until it is on the disk."""
+        """Save now, with `more` (JSON-ready) in the checkpoint's state; wait until it is on disk."""
         before = self.phase
         self.enter("saving")
         snapshot = snapshots.take(self.state)
@@ -135,20 +135,20 @@ class TrainContext:
         self.reporter.restart_clock()
 
     def recovery_for(self, error: Exception, phase: str, rows: int) -> Recovery | None:
-        """What makes another try of a batch of `rows` samples work after `error`; None: nothing does."""
+        """Return a recovery from `error` for a retry of a batch of `rows` samples; None: there is none."""
         recoveries = (failed(error, phase, rows) for failed in self.hooks.failed)
         return next((recovery for recovery in recoveries if recovery is not None), None)
 
     def go_back(self) -> None:
-        """Set the run to its last good state; it continues from there with another pass over the data."""
-        self.reporter.flush(wait=True)  # no row of what is undone now may come in later
+        """Roll back to the last good state; the run continues there with another pass over the data."""
+        self.reporter.flush(wait=True)  # no row of the undone steps may arrive later
         self.rollback.go_back(self.state)
         self.leave_epoch()
         for went_back in self.hooks.went_back:
             went_back()
 
     def take_job(self, job: Job) -> None:
-        """Continue with other settings around the same model, optimizer and average, from now on."""
+        """Apply a job with other settings, with the same model, optimizer and average."""
         state = self.state
         state.given = job
         for adapt_job in self.hooks.adapt_job:

@@ -1,4 +1,4 @@
-"""The beginning and the end of an epoch: validate, keep the best, report, save."""
+"""Begin and end of an epoch: validation, best metric, events, checkpoints."""
 
 import contextlib
 import math
@@ -13,7 +13,7 @@ from mptui.engine.reporting.reporter import EpochSums
 from mptui.events import EpochFinished, EpochStarted
 
 MEANINGFUL = 100.0
-"""A validation loss of more than this many times that of a network that knows nothing is no best one."""
+"""A validation whose loss exceeds this multiple of chance level is never the best."""
 
 
 def begin_epoch(context: TrainContext) -> None:
@@ -32,7 +32,7 @@ def begin_epoch(context: TrainContext) -> None:
 
 
 def validate(context: TrainContext) -> ValidationResult:
-    """Measure the validation set, with the averaged weights where there are some."""
+    """Evaluate the validation set, with the averaged weights if EMA is on."""
     context.reporter.flush(wait=True)
     checks = phase.begin_validation(context)
     average, compiler = context.parts.average, context.parts.compiler
@@ -53,17 +53,17 @@ def validate(context: TrainContext) -> ValidationResult:
 
 
 def finish_epoch(context: TrainContext, started: float) -> None:
-    """Validate, keep the best, report, and save if it is time.
+    """Validate, record the best metric, report, and save if a checkpoint is due.
 
-    Where `training.max_steps` ends the run in the middle of an epoch, the cursor and the training metrics
-    stay where they are: a resume with more steps continues with the rest of the epoch.
+    If `training.max_steps` ends the run in mid-epoch, the cursor and the training metrics stay: a resume with
+    more steps continues with the rest of the epoch.
 
     Args:
-        context: Of a run between two steps.
-        started: When the pass over the data began, by `time.perf_counter`.
+        context: Context of a run between two steps.
+        started: Time at which the pass over the data began, by `time.perf_counter`.
     """
     if context.settle():
-        return  # the epoch is not over: the run is back in its middle, or in an earlier one
+        return  # the epoch is not over: the run was rolled back
     state, reporter, job = context.state, context.reporter, context.job
     train_loss, train_metrics = reporter.epoch.mean_loss(), state.metrics.compute()
     measured = validate(context)
@@ -104,7 +104,7 @@ def finish_epoch(context: TrainContext, started: float) -> None:
 
 
 def _score(context: TrainContext, measured: ValidationResult) -> float:
-    """The metric that decides which epoch is best; NaN where the loss shows that it means nothing.
+    """Return the metric that decides which epoch is best; NaN if the loss shows that it is meaningless.
 
     The metric of a network whose outputs are NaN or huge may be finite, and even good by chance.
     """
@@ -113,13 +113,13 @@ def _score(context: TrainContext, measured: ValidationResult) -> float:
 
 
 def enough_steps(context: TrainContext) -> bool:
-    """Whether the run has taken all the steps that `training.max_steps` leaves it."""
+    """Whether the run has reached `training.max_steps`."""
     limit = context.job.config.training.max_steps
     return limit is not None and context.state.step >= limit
 
 
 def has_more(context: TrainContext) -> bool:
-    """Whether steps are left, or an epoch whose validation was cut off."""
+    """Whether steps are left, or the validation of an epoch that was interrupted."""
     cursor = context.state.cursor
     if cursor.epoch >= context.job.config.training.epochs:
         return False
@@ -130,7 +130,7 @@ def has_more(context: TrainContext) -> bool:
 
 
 def _patience_is_out(context: TrainContext) -> bool:
-    """Whether the run is to stop early, which is then reported."""
+    """Whether the run stops early; warns if so."""
     patience, best = context.job.config.training.early_stopping_patience, context.state.best
     if patience is None or best.epochs_since < patience:
         return False

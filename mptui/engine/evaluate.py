@@ -1,4 +1,4 @@
-"""Measures a network on the whole validation set."""
+"""Evaluates a network on the whole validation set."""
 
 import time
 from collections.abc import Callable
@@ -19,7 +19,7 @@ InPieces = Callable[[Batch, Callable[[Batch], None]], None]
 
 @dataclass(frozen=True, slots=True)
 class ValidationResult:
-    """What a pass over the validation set found; metrics are fractions of 1."""
+    """Result of a pass over the validation set; metrics are fractions of 1."""
 
     loss: float
     metrics: dict[str, float]
@@ -27,7 +27,7 @@ class ValidationResult:
     seconds: float
 
     def event(self, step: int, epoch: int, *, best: bool) -> Validated:
-        """The event that reports it."""
+        """Build the event that reports the result."""
         return Validated(
             step=step,
             epoch=epoch,
@@ -52,13 +52,13 @@ def evaluate(
     in_pieces: InPieces,
     outputs_stay: bool,
 ) -> ValidationResult:
-    """Measure `model` on all of `loader`, in eval mode and in the training's precision.
+    """Evaluate `model` on all of `loader`, in eval mode and in the training precision.
 
-    `in_pieces` calls its second argument with the batch, or with its pieces where it does not fit.
-    `outputs_stay` is False where the next outputs are written over those before them, as CUDA graphs do.
+    `in_pieces` calls its second argument with the batch, or with its micro-batches if it does not fit.
+    `outputs_stay` is False if each forward pass overwrites the previous outputs, as with CUDA graphs.
 
     Raises:
-        Stopped: From `check_stop`, asked before each batch.
+        Stopped: From `check_stop`, called before each batch.
     """
     started = time.perf_counter()
     told = started

@@ -1,7 +1,7 @@
-"""Hooks: what acts at named moments of a run, beside the loop.
+"""Hooks: objects whose methods are called at named moments of a run.
 
-A hook is built with the run's `TrainContext` and overrides the moments that it needs. What it does not
-override is not called, and neither is a hook that is inactive.
+A hook is built with the run's `TrainContext` and overrides the moments that it needs. Moments that it does
+not override are not called, nor is an inactive hook.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,67 +11,67 @@ from mptui.engine.job import Job
 from mptui.engine.reporting.device_buffer import StepRow
 
 Recovery = Callable[[], None]
-"""Makes the next try of something that failed work; called once the `except` block is left."""
+"""Prepares a retry of a failed operation; called after the `except` block."""
 
 
 class Hook:
-    """Acts at the moments that it overrides; one that is `Stateful` is saved under its name."""
+    """Base class of hooks; a hook that is `Stateful` is saved under its name."""
 
     @property
     def active(self) -> bool:
-        """Whether the settings in force have it on; asked when a run begins and when settings change."""
+        """Whether the hook is on; read when hooks are added and when settings change."""
         return True
 
     def run_begins(self) -> None:
-        """The run begins, resumes, or was set to an earlier state; no step was taken since."""
+        """Called when the run begins, resumes, or returns to an earlier state, before its next step."""
 
     def step_begins(self) -> None:
-        """A forward pass comes next. Must not wait for the device."""
+        """Called before the first forward pass of a step. Must not wait for the device."""
 
     def gradients_ready(self) -> None:
-        """The window's last backward pass is issued, and the weights have not moved. Must not wait."""
+        """Called after the window's last backward pass is issued, before the update. Must not wait."""
 
     def step_abandoned(self) -> None:
-        """The step that began is given up: it was stopped, or failed."""
+        """Called when a step is abandoned, because it was stopped or failed."""
 
     def step_ends(self) -> None:
-        """An optimizer step was issued, and the cursor is behind it. Must not wait, unless it rarely does."""
+        """Called after an optimizer step is issued and the cursor is past it. May wait only rarely."""
 
     def rows_read(self, rows: Sequence[StepRow]) -> None:
-        """Figures of steps have reached the host: each step once, in order, some time after it was taken."""
+        """Called with step figures that have reached the host: each step once, in order, with a delay."""
 
     def report_due(self) -> None:
-        """All that has reached the host was reported: act on it, between two steps."""
+        """Called between two steps, after the figures that have reached the host were reported."""
 
     def epoch_ends(self) -> None:
-        """An epoch was trained and validated."""
+        """Called after an epoch was trained and validated."""
 
     def failed(self, error: Exception, phase: str, rows: int) -> Recovery | None:
-        """A batch failed; return what makes another try work, or None where this hook knows nothing.
+        """Called when a batch failed; returns a recovery, or None if this hook has none.
 
         Args:
-            error: What was raised.
+            error: The exception.
             phase: training or validating.
             rows: Samples of the batch.
         """
         return None
 
     def adapt_job(self, job: Job) -> Job:
-        """Other settings are about to come into force: return `job`, or a safer form of it."""
+        """Called before other settings take effect; returns `job`, or a safer form of it."""
         return job
 
     def settings_changed(self) -> None:
-        """Other settings are in force."""
+        """Called after other settings have taken effect."""
 
     def went_back(self) -> None:
-        """The run was set back to a snapshot."""
+        """Called after a rollback to a snapshot."""
 
     def run_ends(self) -> None:
-        """The last step was taken and validated."""
+        """Called after the last step was taken and validated."""
 
 
 class Hooks:
-    """The hooks of a run by name, and for each moment the methods of those that act at it."""
+    """The hooks of a run by name, and for each moment the methods to call."""
 
     run_begins: list[Callable[[], None]]
     step_begins: list[Callable[[], None]]
@@ -95,26 +95,26 @@ class Hooks:
         return self._by_name[name]
 
     def add(self, name: str, hook: Hook) -> None:
-        """Let `hook` act after those that are there."""
+        """Append `hook` under `name`."""
         self._by_name[name] = hook
         self.refresh()
 
     def refresh(self) -> None:
-        """Ask each hook whether it is active."""
+        """Rebuild the lists of methods from the active hooks."""
         acting = [hook for hook in self._by_name.values() if hook.active]
         for moment in Hooks.__annotations__:
             own = [hook for hook in acting if getattr(type(hook), moment) is not getattr(Hook, moment)]
             setattr(self, moment, [getattr(hook, moment) for hook in own])
 
     def state_dict(self) -> dict[str, Any]:
-        """The memory of the hooks that have one, under `guards`."""
+        """Return the state of all stateful hooks, under `guards`."""
         memory = {
             name: hook.state_dict() for name, hook in self._by_name.items() if hasattr(hook, "state_dict")
         }
         return {"guards": memory}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from `state_dict`; a hook that it does not know begins without memory."""
+        """Restore hooks from `state_dict`; those missing in it keep their initial state."""
         saved = state_dict.get("guards", {})
         for name, hook in self._by_name.items():
             if name in saved and hasattr(hook, "load_state_dict"):

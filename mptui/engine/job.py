@@ -1,4 +1,4 @@
-"""Builds precision, optimizer, EMA, update and compiler from a configuration, and again for another one."""
+"""Builds precision, optimizer, EMA, update and compiler from a configuration, and after a switch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ Warn = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is trained, how, on what: everything in it is ready, and on the device."""
+    """Everything that a run needs: configuration, model, task, loaders; the model is on the device."""
 
     config: RunConfig
     model: torch.nn.Module
@@ -45,24 +45,24 @@ class Job:
     train_loader: Loader
     val_loader: Loader
     fallbacks: tuple[str, ...] = ("fp32",)
-    """What the device computes in natively, beside fp16, where fp16 fails."""
+    """Precisions to fall back to from fp16, which the device supports natively."""
     force_compile: bool = False
     device_name: str = ""
-    """The name that people know it by: figures are kept by it."""
+    """Product name of the device; a key of cached results."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileSwitch:
-    """Other settings for a run in progress.
+    """A switch of a running run to other settings, or its undo.
 
     Attributes:
-        job: What is trained from now on.
-        profile: The profile in force then.
-        previous: The profile in force now.
-        changes: What changes (table.key -> old, new).
-        before: What is in force now, JSON-ready: kept with the checkpoint that a way back begins from.
-        accept: Called once nothing stands in the way, before the job is taken; may raise DiskError.
-        back_to: The state to restore, where this takes a switch back.
+        job: The job with the new settings.
+        profile: Name of the new profile.
+        previous: Name of the current profile.
+        changes: Changed settings (table.key -> old, new).
+        before: Current settings, JSON-ready; stored in the checkpoint for an undo.
+        accept: Called once the switch can be applied, before it is; may raise DiskError.
+        back_to: The state to restore, if this is an undo.
     """
 
     job: Job
@@ -76,7 +76,7 @@ class ProfileSwitch:
 
 @dataclass(slots=True)
 class Parts:
-    """The moving parts of a run under one configuration."""
+    """Objects of a run that are built from one configuration."""
 
     job: Job
     schedule: Schedule
@@ -89,7 +89,7 @@ class Parts:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps of an epoch."""
+        """Optimizer steps per epoch."""
         return self.schedule.steps_per_epoch
 
     @property
@@ -98,15 +98,15 @@ class Parts:
         return self.schedule.total_steps
 
     def schedule_progress(self) -> ScheduleProgress:
-        """Where the run stands in its schedule. Waits for the device."""
+        """Return the position of the run in its schedule. Waits for the device."""
         return schedule_progress(self.schedule, self.updater.position())
 
     def go_on(self, before: ScheduleProgress, left: int) -> None:
-        """Continue in the schedule of this configuration where the run stood `before`, `left` steps to go.
+        """Continue from the progress `before` in the schedule of this configuration, with `left` steps ahead.
 
-        Momentum is a sum of gradients, which the rate multiplies: a rate that rises by much would multiply
-        those of the past, too, and throw the weights off. What they move the weights by stays as it was (the
-        momentum correction of Goyal et al. 2017, section 3).
+        Momentum is a sum of past gradients, which the rate multiplies: a large rise of the rate would amplify
+        them, too. Momentum is therefore scaled down by the same factor (the momentum correction of Goyal et
+        al. 2017, section 3).
         """
         going = continue_schedule(self.schedule, left, before)
         self.schedule = going.schedule
@@ -117,20 +117,20 @@ class Parts:
 
 
 def steps_left(job: Job, cursor: Cursor, step: int) -> int:
-    """Optimizer steps of `job` beyond `cursor` and the `step` steps tried so far, if none is left out."""
+    """Return the optimizer steps of `job` after `cursor` and `step` steps tried, if none is left out."""
     training = job.config.training
     steps_per_epoch = job.train_loader.steps(training.accumulate)
     return steps_ahead(training, steps_per_epoch, (cursor.epoch, cursor.sample), step)
 
 
 def build_parts(job: Job, warn: Warn, kept: Parts | None = None, left: int | None = None) -> Parts:
-    """Make the parts of `job`.
+    """Build the parts of `job`.
 
     Args:
-        job: What is trained.
-        warn: Called with (code, message) for what the parts can't have.
-        kept: The parts of the job before it, whose optimizer and average stay.
-        left: Optimizer steps that lie ahead; None: all.
+        job: The job to train.
+        warn: Called with (code, message) for settings that can't be applied.
+        kept: Parts of the previous job, whose optimizer and average are reused.
+        left: Optimizer steps ahead; None: all.
     """
     config, training = job.config, job.config.training
     schedule = schedule_of(training, job.train_loader.steps(training.accumulate))
@@ -164,7 +164,7 @@ def build_parts(job: Job, warn: Warn, kept: Parts | None = None, left: int | Non
 
 
 def _precision(job: Job, kept: Parts | None) -> Precision:
-    """CachedResult with its loss scale where the settings of it are the same."""
+    """Return the previous precision, with its loss scale, if its settings are unchanged; else a new one."""
     scaler = job.config.precision.grad_scaler
     if kept is not None and (job.precision, scaler) == (
         kept.job.precision,
@@ -185,7 +185,7 @@ def _fp32_regions(job: Job, kept: Parts | None) -> list[Fp32Region]:
 
 
 def _compiler(job: Job, kept: Parts | None, left: int, warn: Warn) -> Compiler:
-    """CachedResult with the code that it has made, where that is the code of this job, too."""
+    """Return the previous compiler if its compiled code is valid for this job; else a new one."""
     if kept is not None:
         if _compiled_for(kept.job) == _compiled_for(job):
             kept.compiler.go_on(left)
@@ -204,7 +204,7 @@ def _compiler(job: Job, kept: Parts | None, left: int, warn: Warn) -> Compiler:
 
 
 def _compiled_for(job: Job) -> dict[str, object]:
-    """What compiled code, its cost and its gain depend on."""
+    """Return everything that compiled code, its cost and its gain depend on."""
     config = job.config
     facts = facts_of(config, job.device_name, job.num_classes)
     how = {

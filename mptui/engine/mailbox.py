@@ -1,4 +1,4 @@
-"""Commands for a running trainer: a mailbox that it polls between two steps."""
+"""Commands for a running trainer, which polls its mailbox between two steps."""
 
 import threading
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from queue import Empty, SimpleQueue
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command from a key, a signal or a socket: one of COMMANDS, with an argument for some."""
+    """A command from a key, a signal or a socket: one of COMMANDS, some with an argument."""
 
     name: str
     argument: str | None = None
@@ -17,7 +17,7 @@ COMMANDS = ("stop", "pause", "resume", "checkpoint", "validate", "preset", "set"
 
 
 class Stopped(Exception):  # noqa: N818 - an outcome, not an error
-    """The run was asked to end; everything is saved. `signal` is the one that asked, or None for a key."""
+    """The run ends on request, and is saved. `signal` is the signal that requested it; None for a key."""
 
     def __init__(self, signal: int | None = None) -> None:
         super().__init__("stopped")
@@ -25,14 +25,14 @@ class Stopped(Exception):  # noqa: N818 - an outcome, not an error
 
 
 class RunAbandoned(BaseException):
-    """The run has ended without the thread that trained it: what it did since is discarded."""
+    """The run has ended without the training thread; its work since then is discarded."""
 
 
 class EarlyExit:
-    """Ends a run in the middle of a compile, which polls no mailbox for a minute or more.
+    """Ends a run during a compilation, which does not poll the mailbox for a minute or more.
 
-    The worker opens it while all that was trained is on the disk; whoever sees a stop meanwhile takes it,
-    and ends the run without the worker. One of the two is first, and the other learns of it.
+    The training thread opens it after saving the state, and closes it after the compilation. In between,
+    another thread that sees a stop request may take it and end the run; `close` then raises.
     """
 
     def __init__(self) -> None:
@@ -41,15 +41,15 @@ class EarlyExit:
         self.taken = False
 
     def open(self) -> None:
-        """Nothing would be lost without the worker, from now on."""
+        """Allow other threads to end the run; call it once the state is saved."""
         with self._lock:
             self._open = True
 
     def close(self) -> None:
-        """The worker goes on.
+        """Continue in the training thread.
 
         Raises:
-            RunAbandoned: The run has ended without it.
+            RunAbandoned: The run has ended without this thread.
         """
         with self._lock:
             self._open = False
@@ -57,16 +57,16 @@ class EarlyExit:
                 raise RunAbandoned
 
     def take(self) -> bool:
-        """End the run without the worker, if it can be spared; whether it can."""
+        """Take the way out if it is open; returns whether the run may end without the training thread."""
         with self._lock:
             self.taken = self.taken or self._open
             return self.taken
 
 
 class Mailbox:
-    """Commands on their way to the worker thread.
+    """Queue of commands to the training thread.
 
-    A SimpleQueue, whose `put` is safe in a signal handler: a lock or a condition could be held by the very
+    It uses a SimpleQueue, whose `put` is safe in a signal handler: a lock or condition could be held by the
     thread that the signal interrupts.
     """
 
@@ -77,24 +77,24 @@ class Mailbox:
         self.early_exit = EarlyExit()
 
     def post(self, command: Command) -> None:
-        """Leave a command; safe from any thread and from a signal handler."""
+        """Queue a command; safe from any thread and in a signal handler."""
         if command.name == "stop":
             self.stop(None)
         else:
             self._commands.put(command)
 
     def stop(self, signal: int | None) -> None:
-        """Ask the run to save and end; every phase checks this."""
+        """Request that the run saves and ends; every phase checks this."""
         self.stop_signal = signal if signal is not None else self.stop_signal
         self.stop_requested = True
-        self._commands.put(None)  # wakes a `take` that waits
+        self._commands.put(None)  # wakes a blocked `take`
 
     def save(self) -> None:
-        """Ask for a checkpoint between two steps; safe in a signal handler."""
+        """Request a checkpoint between two steps; safe in a signal handler."""
         self.post(Command("checkpoint"))
 
     def take(self, timeout_s: float = 0.0) -> Command | None:
-        """The next command, if there is one or comes in time; a stop ends the waiting at once."""
+        """Return the next command, or None after `timeout_s` or a stop request."""
         try:
             return self._commands.get(block=timeout_s > 0, timeout=timeout_s)
         except Empty:
@@ -104,6 +104,6 @@ class Mailbox:
         return self.stop_requested or not self._commands.empty()
 
     def check_stop(self) -> None:
-        """Raise Stopped where a phase that has nothing to save can end at once."""
+        """Raise Stopped if a stop was requested."""
         if self.stop_requested:
             raise Stopped(self.stop_signal)

@@ -1,4 +1,4 @@
-"""Where a run stands: the cursor in the data, the best so far, the patience left."""
+"""Progress of a run: position in the data, best validation, figures for the summary."""
 
 import math
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from mptui.config.schema import TrainingConfig
 class Cursor:
     """Position between two optimizer steps. `epoch` counts from 0; `sample` is in the epoch's own order.
 
-    `measured_at` is the step (of all tried) at which the run ended and was validated in this epoch's middle;
-    -1: it was not. With more steps it continues from there.
+    `measured_at` is the step (of all tried) of a validation in mid-epoch, where `max_steps` ended the run;
+    -1: none. A resume with more steps continues from there.
     """
 
     epoch: int = 0
@@ -22,26 +22,26 @@ class Cursor:
     measured_at: int = -1
 
     def next_epoch(self) -> None:
-        """Stand at the beginning of the next epoch."""
+        """Move to the start of the next epoch."""
         self.epoch, self.sample, self.epoch_step, self.measured_at = self.epoch + 1, 0, 0, -1
 
     def recount(self, training: TrainingConfig) -> None:
-        """Count the steps of this epoch in windows of these settings."""
+        """Recompute the step in this epoch for the window size of these settings."""
         self.epoch_step = self.sample // (training.batch_size * training.accumulate)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position."""
+        """Return the position."""
         return asdict(self)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Stand where `state_dict` was taken."""
+        """Restore the position from `state_dict`."""
         self.epoch, self.sample = state_dict["epoch"], state_dict["sample"]
         self.epoch_step, self.measured_at = state_dict["epoch_step"], state_dict.get("measured_at", -1)
 
 
 @dataclass(slots=True)
 class Best:
-    """The best validation so far; larger is better, and what is not finite is never the best."""
+    """The best validation metric so far; larger is better, and non-finite values never count."""
 
     metric: str
     value: float = -math.inf
@@ -49,9 +49,9 @@ class Best:
     epochs_since: int = 0
 
     def offer(self, value: float, epoch: int, *, whole: bool = True) -> bool:
-        """Take `value` of `epoch` (from 1) if it is better; say whether it was.
+        """Record `value` of `epoch` (from 1) if it is better; returns whether it is.
 
-        `whole` is False in an epoch's middle, which tries no patience.
+        `whole` is False in mid-epoch, which does not count towards early stopping.
         """
         if math.isfinite(value) and value > self.value:
             self.value, self.epoch, self.epochs_since = value, epoch, 0
@@ -60,18 +60,18 @@ class Best:
         return False
 
     def state_dict(self) -> dict[str, Any]:
-        """The best validation."""
+        """Return the best validation."""
         return asdict(self)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue with the best validation of `state_dict`."""
+        """Restore the best validation from `state_dict`."""
         self.metric, self.value = state_dict["metric"], float(state_dict["value"])
         self.epoch, self.epochs_since = state_dict["epoch"], state_dict["epochs_since"]
 
 
 @dataclass(slots=True)
 class Outcome:
-    """Figures of the summary that only the loop knows."""
+    """Figures for the summary that only the loop has."""
 
     epochs: int = 0
     final: dict[str, float] = field(default_factory=dict)

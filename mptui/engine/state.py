@@ -1,7 +1,7 @@
-"""The state of a run: everything that a bit-identical continuation needs, and nothing that is a setting.
+"""The state of a run: everything that a bit-identical continuation needs, except settings.
 
-Settings come from the configuration, always. Random numbers need no saving: each derives from the position in
-the run (`StepSeeds`, `mptui.data.core.rng`).
+Settings always come from the configuration. Random state is not saved: random numbers derive from the
+position in the run (`StepSeeds`, `mptui.data.core.rng`).
 """
 
 from collections.abc import Callable, Mapping
@@ -22,34 +22,34 @@ from mptui.events import Event
 
 @runtime_checkable
 class Stateful(Protocol):
-    """A part of a checkpoint, as `torch.distributed.checkpoint.stateful.Stateful` has it."""
+    """A part of a checkpoint, as in `torch.distributed.checkpoint.stateful.Stateful`."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and JSON-ready values by name."""
+        """Return tensors and JSON-ready values by name."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> object:
-        """Continue from what `state_dict` returned; empty where a checkpoint knows nothing of this part."""
+        """Restore from a result of `state_dict`, which is empty if the checkpoint lacks this part."""
 
 
 class TrainState:
     """The parts of a run by name; every attribute that is `Stateful` is saved and restored under its name.
 
-    To save one more thing, make it Stateful and an attribute. Parts are restored in the order in which they
+    To save something else, make it Stateful and an attribute. Parts are restored in the order in which they
     were set: hooks first, since a guard may have chosen other settings.
 
     Attributes:
         step: Optimizer steps tried so far.
-        job: What is trained, with the settings in force.
-        given: The same as it was given, without the fallbacks that guards have chosen.
-        parts: What the settings in force have built.
-        hooks: The run's hooks; the guards among them have memory.
+        job: The job, with the settings in force.
+        given: The job without the fallbacks chosen by guards.
+        parts: Objects built from the settings in force.
+        hooks: The run's hooks, some of which are stateful.
         model: The network.
         metrics: Training metrics of the epoch so far, on the device.
-        once: Feeds them each sample once, however often its step is tried.
+        once: Updates the metrics with each sample once, also if a step is retried.
         cursor: Position in the data.
         best: The best validation.
-        report: Sends what the steps did to the screens, and counts steps and samples.
-        optimizer: Its tensors by the names of their parameters.
+        report: Reports steps as events, and counts steps and samples.
+        optimizer: Optimizer state by parameter name.
         average: The EMA of the weights, if there is one.
         scaler: The loss scale.
         schedule: Position in the learning-rate schedule.
@@ -73,7 +73,7 @@ class TrainState:
         )
 
     def use(self, parts: Parts) -> None:
-        """Take what the job's settings have built."""
+        """Set the parts built from the job's settings."""
         self.parts = parts
         self.optimizer = OptimizerState(self.job.config.training.optimizer, self.model, parts.optimizer)
         self.average, self.scaler = parts.average, parts.precision
@@ -82,26 +82,26 @@ class TrainState:
         self.report.scaled = parts.precision.scaled
 
     def stateful(self) -> list[str]:
-        """The names of the parts of a checkpoint."""
+        """Return the names of the parts of a checkpoint."""
         return [name for name, part in vars(self).items() if isinstance(part, Stateful)]
 
     def steps_left(self) -> int:
-        """Optimizer steps ahead, if none is left out."""
+        """Return the optimizer steps ahead, if none is left out."""
         return steps_left(self.job, self.cursor, self.step)
 
 
 class SchedulePosition:
-    """Where a run stands in its learning-rate schedule.
+    """Position of a run in its learning-rate schedule.
 
     Args:
-        state: Of the run: the steps that are left depend on its cursor.
+        state: State of the run; the number of steps left depends on its cursor.
     """
 
     def __init__(self, state: TrainState) -> None:
         self._state = state
 
     def state_dict(self) -> dict[str, Any]:
-        """The rate, the position, and the schedule that it is a position in. Waits for the device."""
+        """Return rate, position and schedule. Waits for the device."""
         parts = self._state.parts
         return {
             "lr": float(parts.updater.lr),
@@ -110,12 +110,12 @@ class SchedulePosition:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue in the schedule of the settings in force where the run stood."""
+        """Restore the position, in the schedule of the settings in force."""
         parts = self._state.parts
         parts.updater.lr.fill_(state_dict["lr"])
         if "standing" in state_dict:
             schedule_progress = ScheduleProgress(**state_dict["standing"])
-        else:  # an older checkpoint: its position and last rate say it
+        else:  # an older checkpoint, with position and last rate only
             position, total = state_dict["schedule"]
             now = parts.schedule.state()
             schedule_progress = ScheduleProgress(

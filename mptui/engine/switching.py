@@ -1,7 +1,7 @@
-"""A switch to another profile or setting between two optimizer steps, and its undo.
+"""Switches a run to another profile or setting between two optimizer steps, and undoes a switch.
 
-A checkpoint is saved before each switch, under a name of its own. Undoing the switch restores the run from
-it: weights, optimizer, schedule and position in the data.
+A checkpoint is saved before each switch, under the name `undo`. Undoing the switch restores the run from it:
+weights, optimizer, schedule and position in the data.
 """
 
 from mptui.engine.checkpoint import snapshots
@@ -18,7 +18,7 @@ def switch(context: TrainContext, command: Command) -> str | None:
     """Apply the command `preset`, `set` or `undo` from the next step on.
 
     Returns:
-        Why it is refused; None: it is in force. After a refusal nothing has changed.
+        The reason for a refusal, which changes nothing; None if the command was applied.
     """
     context.reporter.flush(wait=True)
     try:
@@ -29,7 +29,7 @@ def switch(context: TrainContext, command: Command) -> str | None:
         return error.message
     before, precision = context.parts.schedule_progress(), context.job.precision
     if wanted.changes and wanted.back_to is None:
-        context.saver.write_waiting_best(force=True)  # a best of before is one that the undo returns to
+        context.saver.write_waiting_best(force=True)  # an undo restores `best`, too
         context.save("switch", {"switch": wanted.before})
     try:
         wanted.accept()

@@ -1,9 +1,9 @@
-"""The training loop. Read `Trainer._step` first: it is one optimizer step, whole, as a textbook has it.
+"""The training loop. Read `Trainer._step` first: it is one complete optimizer step in textbook form.
 
-`_train_step` around it tries again after a failure that can be recovered from, `_train_epoch` goes over the
-windows of an epoch, `train` over the epochs. What persons, signals, guards and the disk want is done between
-two steps. `HOOKS` is everything that acts beside the loop: see `mptui.engine.hooks` for the moments, and
-`mptui.engine.state` for what a checkpoint holds.
+`_train_step` retries it after a recoverable failure, `_train_epoch` iterates over the windows of an epoch,
+`train` over the epochs. Commands, signals, guards and saves are handled between two steps. `HOOKS` lists
+everything that acts beside the loop: see `mptui.engine.hooks` for its moments, and `mptui.engine.state` for
+the contents of a checkpoint.
 """
 
 import time
@@ -39,15 +39,15 @@ HOOKS: dict[str, Callable[[TrainContext], Hook]] = {
     "nan": NanGuard,
     "memory": MemoryGuard,
 }
-"""What acts beside the loop, in the order in which it acts; a checkpoint keeps its memory by these names."""
+"""Hooks by name, in the order in which they act; a checkpoint stores their state by these names."""
 
 
 class Trainer:
     """Trains one model; its arguments are those of `TrainContext`.
 
     Attributes:
-        context: What the hooks share.
-        state: What a checkpoint holds.
+        context: Context shared with the hooks.
+        state: Everything that a checkpoint holds.
     """
 
     def __init__(
@@ -62,17 +62,17 @@ class Trainer:
         self._unscaled = torch.ones((), device=job.device)
 
     def close(self) -> None:
-        """End the workers of the loaders."""
+        """Stop the workers of the loaders."""
         self.context.job.train_loader.close()
         self.context.job.val_loader.close()
 
     def train(self) -> Outcome:
-        """Train to the end of the configured epochs or steps, from wherever the cursor stands.
+        """Train from the cursor to the end of the configured epochs or steps.
 
         Raises:
-            Stopped: It was asked to end, and the run is saved.
-            DivergedError: It diverged, and fallbacks did not help, or may not be taken.
-            MemoryExhaustedError: Not even one sample at a time fits.
+            Stopped: A stop was requested; the run is saved.
+            DivergedError: The run diverged, and fallbacks did not help or are not allowed.
+            MemoryExhaustedError: Not even a micro-batch of one sample fits.
             DataError: Data can't be read any more; the run is saved.
             DiskError: A checkpoint could not be written.
         """
@@ -84,7 +84,7 @@ class Trainer:
                 context.mailbox.check_stop()
                 started = time.perf_counter()
                 self._train_epoch()
-                if not context.left_epoch:  # else it goes on from the cursor, with other settings
+                if not context.left_epoch:  # else continue from the cursor
                     finish_epoch(context, started)
         except Stopped:
             context.mailbox.early_exit.close()
@@ -117,14 +117,14 @@ class Trainer:
                 break
 
     def _windows(self) -> Iterator[Window]:
-        """The rest of the epoch; nothing where only its validation was cut off."""
+        """Return the windows left in the epoch; none if only its validation was interrupted."""
         if enough_steps(self.context):
             return iter(())
         cursor, job = self.state.cursor, self.context.job
         return job.train_loader.windows(cursor.epoch, job.config.training.accumulate, cursor.sample)
 
     def _train_step(self, window: Window) -> None:
-        """Take one optimizer step, in as many tries as it needs, and note what it did."""
+        """Take one optimizer step, with retries, and record its figures."""
         context, state, cursor = self.context, self.state, self.state.cursor
         if window.valid == 0:
             self._warn_of_empty()
@@ -133,7 +133,7 @@ class Trainer:
             return
         context.reporter.clock.begin()
         while (loss := self._try_step(window)) is None:
-            if context.left_epoch:  # back at an earlier state
+            if context.left_epoch:  # rolled back
                 return
         sample = cursor.sample
         state.step += 1
@@ -152,11 +152,11 @@ class Trainer:
             phase.end_first_step(context)
 
     def _try_step(self, window: Window) -> torch.Tensor | None:
-        """Take the step; None where it failed, and is to be tried again unless the run went back."""
+        """Take the step; returns None if it failed and must be retried, unless the run was rolled back."""
         context = self.context
         try:
             return self._step(window)
-        except Stopped:  # between two micro-batches: as if the window had not begun
+        except Stopped:  # between two micro-batches: discard the window
             self._abandon_step()
             context.parts.updater.forget()
             raise
@@ -165,7 +165,7 @@ class Trainer:
             recover = context.recovery_for(error, "training", context.job.config.training.batch_size)
             if recover is None:
                 raise
-        # out of the except block: the traceback held the tensors of all frames
+        # outside the except block, since the traceback holds the tensors of all frames
         half_applied = context.parts.updater.applying
         context.parts.updater.forget()
         recover()
@@ -177,7 +177,7 @@ class Trainer:
         return None
 
     def _step(self, window: Window) -> torch.Tensor:
-        """One optimizer step over the micro-batches of `window`; nothing in it waits for the device.
+        """Take one optimizer step over the micro-batches of `window`, without a sync.
 
         Returns:
             The window's loss, 0-dim, on the device.
@@ -214,7 +214,7 @@ class Trainer:
             gradients_ready()
         loss = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
         updater.set_rate()
-        updater.unscale()  # notes on the device whether one is not finite: then the rest moves nothing
+        updater.unscale()  # sets found_inf if one is not finite: then the rest changes nothing
         updater.clip()
         updater.apply()  # the optimizer's step
         updater.commit(loss)  # loss scale, BatchNorm's statistics, EMA and schedule follow the weights
@@ -223,7 +223,7 @@ class Trainer:
         return loss
 
     def _between_steps(self) -> None:
-        """Report, save and obey, as far as something is due."""
+        """Report, save and execute commands, as far as due."""
         context = self.context
         if context.reporter.due(time.perf_counter()):
             context.reporter.flush()
@@ -241,7 +241,7 @@ class Trainer:
             step_abandoned()
 
     def _warn_of_empty(self) -> None:
-        """Warn of batches without a target, once an epoch."""
+        """Warn of batches without a target, once per epoch."""
         if self._warned_of_empty_in != self.state.cursor.epoch:
             self._warned_of_empty_in = self.state.cursor.epoch
             self.context.warn("empty_batch", "left out a batch with only ignored pixels")

@@ -97,9 +97,8 @@ def _classifiers() -> dict[str, ModelSpec]:
     }
 
 
-_TORCHVISION = _classifiers()
 MODELS: dict[str, ModelSpec] = {
-    **_TORCHVISION,
+    **_classifiers(),
     "unet": ModelSpec(task=SEGMENTATION, build=_unet, settings=("width", "depth", "up", "norm")),
     "diffusion_unet": ModelSpec(
         task=DIFFUSION,
@@ -116,11 +115,6 @@ MODELS: dict[str, ModelSpec] = {
 def example_models() -> list[str]:
     """The default network of each task."""
     return [spec.network.accelerator for spec in TASKS.values()]
-
-
-def own_models() -> list[str]:
-    """The names of the networks that are not torchvision's."""
-    return [name for name in MODELS if name not in _TORCHVISION]
 
 
 def task_of_model(name: str) -> str:

@@ -1,1 +1,1 @@
-"""The terminal UI: the app, its screens, dialogs and panels. Imports no torch."""
+"""The terminal UI: app, screens, dialogs and panels. Imports no torch."""

@@ -1,4 +1,4 @@
-"""The terminal app: themes, keys, and the screen it opens with. It imports no torch."""
+"""The terminal app: themes, keys, first screen. Imports no torch."""
 
 from collections.abc import Iterable, Sequence
 
@@ -23,10 +23,10 @@ class MptuiApp(App[str], inherit_bindings=False):
     """The cockpit.
 
     Args:
-        first: The screen to open with.
-        keymap: The person's own keys.
+        first: The first screen.
+        keymap: The user's keys.
         theme: dark, light or ansi.
-        ascii_only: Show nothing beyond ASCII.
+        ascii_only: Draw in ASCII.
     """
 
     TITLE = "mptui"
@@ -60,7 +60,7 @@ class MptuiApp(App[str], inherit_bindings=False):
         self.push_screen(self._first, self.exit)
 
     async def on_event(self, event: Event) -> None:
-        """Hand out keys one at a time."""
+        """Dispatch keys and pasted text one at a time."""
         if isinstance(event, Key | Paste) and not event.is_forwarded:
             await self._key_queue.handle(event)
         else:
@@ -76,7 +76,7 @@ class MptuiApp(App[str], inherit_bindings=False):
         return filters if self._ascii_filter is None else [*filters, self._ascii_filter]
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Fill the palette from the table of keys."""
+        """Yield the commands of the palette from the table of keys."""
         where = screen.where if isinstance(screen, Page) else "app"
         for key in heard_on(where):
             if key.palette:
@@ -94,12 +94,12 @@ class MptuiApp(App[str], inherit_bindings=False):
         self.theme = names[(names.index(self.theme) + 1) % len(names)]
 
     async def action_back(self) -> None:
-        """Let the screen go back."""
+        """Call `back` of the screen."""
         if isinstance(self.screen, Page):
             self.screen.back()
 
     def action_leave(self) -> None:
-        """Let the screen leave."""
+        """Call `leave` of the screen, or exit."""
         if isinstance(self.screen, Page):
             self.screen.leave()
         else:

@@ -1,4 +1,4 @@
-"""The live screen of a run of another process, or of one that has ended."""
+"""Opens the live screen of a run of another process, or of an ended run."""
 
 import sys
 
@@ -18,9 +18,9 @@ ENDING_S = 5.0
 
 
 def open_attached(source: AttachedRun) -> int:
-    """Show a run on this terminal; return its exit code if it ended meanwhile, else 0.
+    """Show a run on this terminal; return its exit code if it ended in the meantime, else 0.
 
-    A signal that ended the screen is 128 + its number.
+    If a signal ended the screen, return 128 + its number.
     """
     terminal = Terminal(state_folder() / LOG)
     keymap, ascii_only = person_keymap(), needs_ascii()

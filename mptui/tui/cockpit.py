@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Run(RunSource, Protocol):
-    """A run that was started here."""
+    """A run started by this program."""
 
     exit_code: int
 
@@ -56,12 +56,12 @@ class Cockpit(TerminalApp):
     """Devices, picker, live screen.
 
     Args:
-        starter: Begins the run that was asked for, or resumes the one in that directory.
-        first: The screen of devices.
-        run: A run to show from the beginning, in place of the screen of devices.
-        keymap: The person's own keys.
-        ascii_only: Show nothing beyond ASCII.
-        environ: Where settings and folders are looked up.
+        starter: Starts the run of a request, or resumes the run in a directory.
+        first: The device screen.
+        run: A run to show first, instead of the device screen.
+        keymap: The user's keys.
+        ascii_only: Draw in ASCII.
+        environ: Environment, for settings and folders.
     """
 
     def __init__(
@@ -123,16 +123,16 @@ class Cockpit(TerminalApp):
             self.run_now.stop(number)
 
     def take_save(self) -> None:
-        """Let the run save."""
+        """Ask the run to save and continue."""
         if self.run_now is not None:
             self.run_now.save()
 
     def may_leave(self) -> bool:
-        """Whether no run has to save first."""
+        """Whether the screen can be closed, as no run has to save first."""
         return self.run_now is None or self.run_now.finished
 
     def run_left(self) -> Run | None:
-        """The run that continues after the screen is closed; one that has just ended is waited for."""
+        """Return the run that continues after the screen is closed; wait for a run that has just ended."""
         run = self.run_now
         if run is not None and self._live is not None and self._live.view.finished is not None:
             run.wait()
@@ -141,7 +141,7 @@ class Cockpit(TerminalApp):
 
     @property
     def exit_code_of_run(self) -> int:
-        """The exit code of the last run, or of the signal that ended the program before any."""
+        """Exit code of the last run, or of a signal that ended the program before any run."""
         stopped = self.signalled is not None and self.signalled != signal.SIGHUP
         if stopped and (self.run_now is None or self.run_now.exit_code == 0):
             return 128 + (self.signalled or 0)
@@ -149,13 +149,13 @@ class Cockpit(TerminalApp):
 
 
 def open_cockpit(part: Part, *, isolate: bool = False) -> int:
-    """Show the program on this terminal until it is left; return the exit code of its last run.
+    """Show the program on this terminal until the user quits; return the exit code of its last run.
 
-    A run of this process that is still training when the screen ends continues without the terminal.
+    A run of this process that is still training when the screen closes continues without the terminal.
 
     Args:
-        part: Lets the parent, and with it the shell, go on.
-        isolate: Give each run a process of its own.
+        part: Ends the parent, so that the shell continues.
+        isolate: Train each run in a separate process.
     """
     keep_freed_memory()
     terminal = Terminal(state_folder() / LOG)
@@ -175,12 +175,12 @@ def open_cockpit(part: Part, *, isolate: bool = False) -> int:
 
 
 def open_resumed(part: Part, request: "Request", path: Path) -> int:
-    """Resume a run on the live screen of this terminal, as `open_cockpit` shows a new one.
+    """Resume a run on the live screen of this terminal; see `open_cockpit`.
 
     Args:
-        part: Lets the parent, and with it the shell, go on.
-        request: The run's own configuration, and what is asked for now.
-        path: The run's directory.
+        part: Ends the parent, so that the shell continues.
+        request: The run's configuration with the new settings.
+        path: The run directory.
     """
     from mptui.tui.sources.in_process import SessionSource
 
@@ -199,7 +199,7 @@ def open_resumed(part: Part, request: "Request", path: Path) -> int:
 
 
 def _show(app: Cockpit, terminal: Terminal, part: Part) -> int:
-    """Show the program until it is left; see `open_cockpit`."""
+    """Show the program until the user quits; see `open_cockpit`."""
     catch_signals(app, terminal)
     with terminal:
         app.run()
@@ -218,7 +218,7 @@ def _show(app: Cockpit, terminal: Terminal, part: Part) -> int:
         print(closing_line(ended, status_of(ended)), file=sys.stderr)  # noqa: T201 - the screen is gone
     code = app.return_code or app.exit_code_of_run
     if threads.busy():
-        # A thread that imports torch or waits for a driver can't be ended in order.
+        # A thread that imports torch or waits for a driver can't be ended cleanly.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -238,7 +238,7 @@ def _farewell(run: Path | None) -> str:
 
 
 def _tell_end(run: Run) -> None:
-    """Print the error of a detached run to the log: it may have failed before it had a directory."""
+    """Print the error of a detached run to the log, as it may have failed before it had a directory."""
     for event in run.poll():
         if isinstance(event, RunFinished) and event.message:
             print(f"mptui: {event.message}\n  {event.hint}", file=sys.stderr)  # noqa: T201 - the log

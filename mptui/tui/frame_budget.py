@@ -5,16 +5,16 @@ from collections.abc import Callable
 
 
 class Budget:
-    """Allows a drawing when the thread has used no more than its share of the time since the last one.
+    """Allows a drawing if the thread has used at most its share of the time since the last one.
 
-    A drawing that costs more, in a larger terminal or with more curves, comes less often by itself, but never
-    less often than each `slowest` seconds, whatever else the thread is busy with.
+    Expensive drawings (large terminals, many curves) are therefore less frequent, but at least one is allowed
+    every `slowest` seconds.
 
     Args:
-        share: Of the time, between 0 and 1.
-        slowest: Seconds after which a drawing is allowed in any case.
-        worked: Seconds of processor time that this thread has had.
-        clock: Seconds.
+        share: Fraction of the time, between 0 and 1.
+        slowest: Seconds after which a drawing is always allowed.
+        worked: Returns the CPU time of this thread in seconds.
+        clock: Returns the time in seconds.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Budget:
         self._since: tuple[float, float] | None = None
 
     def allows(self) -> bool:
-        """Whether to draw now; if so, the time is counted from here."""
+        """Whether to draw now; if so, restart the measurement."""
         worked, now = self._worked(), self._clock()
         if self._since is not None:
             had, passed = worked - self._since[0], now - self._since[1]

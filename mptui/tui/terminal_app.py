@@ -1,4 +1,4 @@
-"""The app on a real terminal: output of libraries goes to a log, and signals are handled."""
+"""The app on a terminal: redirects output of libraries to a log, and handles signals."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ class TerminalApp(MptuiApp):
 
     def on_print(self, event: Print) -> None:
         """Redirect output of libraries to the log."""
-        with contextlib.suppress(OSError):  # no room for the log is no reason to end the screen
+        with contextlib.suppress(OSError):  # a full disk must not end the screen
             os.write(2 if event.stderr else 1, event.text.encode(errors="replace"))
 
     def take_signal(self, number: int) -> None:
@@ -33,7 +33,7 @@ class TerminalApp(MptuiApp):
         self.signalled = number
 
     def take_save(self) -> None:
-        """Record that SIGUSR2 asked for a checkpoint; safe in a signal handler."""
+        """Record a checkpoint request (SIGUSR2); safe in a signal handler."""
 
     def may_leave(self) -> bool:
         """Whether the screen can be closed for a signal now."""
@@ -46,9 +46,9 @@ class TerminalApp(MptuiApp):
 
 
 def catch_signals(app: TerminalApp, terminal: Terminal) -> None:
-    """Tell `app` of SIGTERM, SIGUSR1 and SIGINT, and of SIGUSR2; turn away from the terminal for SIGHUP.
+    """Forward SIGTERM, SIGUSR1, SIGINT and SIGUSR2 to `app`; release the terminal for SIGHUP.
 
-    The handlers set flags: they are called even while a stalled terminal keeps the event loop waiting.
+    The handlers only set flags, so that they work even while a stalled terminal blocks the event loop.
     """
 
     def take(number: int, _frame: FrameType | None) -> None:

@@ -1,7 +1,7 @@
-"""The three themes: dark, light, and the terminal's own sixteen colours.
+"""The three themes: dark, light, and the sixteen colours of the terminal.
 
-The colours of curves are Okabe and Ito's, distinguishable with any colour vision. One accent marks the
-selection; green, amber and red are only for states.
+The colours of curves are those of Okabe and Ito, distinguishable with any colour vision. An accent colour
+marks the selection; green, amber and red are only for states.
 """
 
 from textual.theme import BUILTIN_THEMES, Theme

@@ -1,6 +1,6 @@
-"""Background work that no screen waits for: a driver or a disk may never answer.
+"""Background work that no screen waits for, as a driver or a disk may hang.
 
-The threads are daemons and none of asyncio's, which the end of an event loop would wait for.
+The threads are daemons outside asyncio's executor, for which the end of an event loop would wait.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ _threads: list[threading.Thread] = []
 
 
 def in_background(work: Callable[[], _T]) -> "asyncio.Future[_T]":
-    """Call `work` in a thread of its own; await its result on the event loop."""
+    """Call `work` in a new thread; return a future of its result for the event loop."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[_T] = loop.create_future()
 
@@ -25,7 +25,7 @@ def in_background(work: Callable[[], _T]) -> "asyncio.Future[_T]":
             if not future.done():
                 put(value)
 
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody is interested
+        with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(now)
 
     def run() -> None:
@@ -44,7 +44,7 @@ def in_background(work: Callable[[], _T]) -> "asyncio.Future[_T]":
 
 
 def busy() -> bool:
-    """Whether some work has not finished yet."""
+    """Whether any work has not finished yet."""
     return any(thread.is_alive() for thread in _threads)
 
 

@@ -1,4 +1,4 @@
-"""A bench that is measured in parts is one table."""
+"""A benchmark measured in parts is one table."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The floor of a training step, from the network alone."""
+"""The physical bound of a training step, computed from the network alone."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The sides that are compared, and what is made of their figures, on networks that train in a moment."""
+"""The compared training loops and the evaluation of their figures, on networks that train in a moment."""
 
 import os
 import signal
@@ -52,7 +52,7 @@ def test_the_time_is_that_of_the_steps_after_the_warm_up(monkeypatch):
 
 
 def told_by(seconds):
-    """Figures as children would tell them, by side and precision."""
+    """Return figures as child processes would, by side and precision."""
 
     def get(side, case, threads=0, flags=()):
         kind = case.precision if case.precision != "fp32" or case.tf32 else "strict"
@@ -165,7 +165,7 @@ def test_a_side_that_fails_is_told_with_what_it_said_and_none_is_left(monkeypatc
 
 @pytest.fixture(autouse=True)
 def _torch_as_it_was():
-    """The sides set torch's switches, as their processes are to end."""
+    """The sides set torch's global switches, since their processes end with them."""
     before = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
     precision = torch.get_float32_matmul_precision()
     yield

@@ -1,4 +1,4 @@
-"""`docs/speed.md`: made of the results there are, each figure beside its goal."""
+"""`docs/speed.md`: generated from the available results, with each figure next to its goal."""
 
 import json
 from pathlib import Path

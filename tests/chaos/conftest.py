@@ -1,4 +1,4 @@
-"""One fork server for all: torch is imported once."""
+"""One fork server for all tests: torch is imported once."""
 
 import pytest
 
@@ -17,5 +17,5 @@ def fork_server():
 
 @pytest.fixture(scope="session")
 def undisturbed(fork_server, tmp_path_factory):
-    """What comes out of the small U-Net run when nobody disturbs it."""
+    """Result of the undisturbed small U-Net run."""
     return outcome_of(finished(fork_server, UNET, tmp_path_factory.mktemp("undisturbed"), "run"))

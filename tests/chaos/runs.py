@@ -10,27 +10,27 @@ from mptui.lab.crash.run_server import Child, RunServer
 from mptui.runs.store.journal import read_journal
 
 LIMIT_S = 300.0
-"""Far beyond what any of these runs takes, on a machine that is busy with something else."""
+"""Timeout well above the time of any of these runs on a busy machine, in seconds."""
 
 LOOK_S = 0.005
 
 
 @dataclass(frozen=True)
 class Case:
-    """A run: its flags, and the settings that keep it small."""
+    """A run: its flags, and settings that keep it small."""
 
     name: str
     flags: tuple[str, ...]
     sets: dict[str, object] = field(default_factory=dict)
 
     def but(self, **sets: object) -> "Case":
-        """The same with other settings, by their keys with `__` for the dot."""
+        """Return a copy with other settings; keys have `__` for the dot."""
         return Case(
             self.name, self.flags, {**self.sets, **{k.replace("__", "."): v for k, v in sets.items()}}
         )
 
     def arguments(self, runs: Path, name: str) -> list[str]:
-        """The command line that begins this run, or goes on with it."""
+        """Return the command line that starts or resumes this run."""
         common: dict[str, object] = {
             "training.deterministic": "true",
             "training.epochs": 2,
@@ -62,7 +62,7 @@ UNET = Case(
 
 
 LONG = UNET.but(training__epochs=100_000, checkpoint__every_steps=1_000_000)
-"""A run that ends by a signal alone, and saves only then and at a new best."""
+"""A run that only a signal ends, and that saves only then and at a new best."""
 
 
 def started(
@@ -73,7 +73,7 @@ def started(
     disk: dict[str, object] | None = None,
     output: Path | None = None,
 ) -> Child:
-    """Begin a run, or go on with it."""
+    """Start or resume a run."""
     folder.mkdir(exist_ok=True)
     return server.run(
         case.arguments(folder, name),
@@ -83,19 +83,19 @@ def started(
 
 
 def finished(server: RunServer, case: Case, folder: Path, name: str) -> Path:
-    """Go on with a run to its end."""
+    """Resume a run and let it finish."""
     child = started(server, case, folder, name)
     assert child.wait(LIMIT_S) == 0, child.output()
     return folder / name
 
 
 def stepped(count: int) -> Callable[[list[Event]], bool]:
-    """The run has told so many steps."""
+    """Return a condition: the run has emitted `count` step events."""
     return lambda events: sum(isinstance(event, Step) for event in events) >= count
 
 
 def wait_for(child: Child, run: Path, seen: Callable[[list[Event]], bool]) -> list[Event]:
-    """Wait until the journal of a run tells something; returns all that it tells."""
+    """Wait until the events in a run's journal meet a condition; return them."""
     until = time.monotonic() + LIMIT_S
     while True:
         events = list(read_journal(run))
@@ -108,5 +108,5 @@ def wait_for(child: Child, run: Path, seen: Callable[[list[Event]], bool]) -> li
 
 
 def in_phase(phase: str) -> Callable[[list[Event]], bool]:
-    """The run has entered a phase."""
+    """Return a condition: the run has entered a phase."""
     return lambda events: any(isinstance(event, PhaseChanged) and event.phase == phase for event in events)

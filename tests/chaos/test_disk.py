@@ -1,4 +1,4 @@
-"""A disk that fills up under a real run: it waits, says so, and goes on without a step lost."""
+"""A disk that fills up during a real run: the run waits, warns, and continues without losing a step."""
 
 import errno
 import math
@@ -57,7 +57,7 @@ def test_a_stop_while_it_waits_ends_with_seven_and_the_older_checkpoint_whole(
 
 
 def test_a_run_s_directory_that_is_gone_for_a_while_is_waited_for(fork_server, tmp_path):
-    """As with a disk that is unmounted and mounted again: nothing is made in its place."""
+    """As with a disk that is unmounted and mounted again: the directory isn't recreated."""
     run, away = tmp_path / "runs" / "run", tmp_path / "away"
     case = UNET.but(training__epochs=100_000)
     child = started(fork_server, case, run.parent, "run", output=tmp_path / "said")
@@ -81,7 +81,7 @@ def test_a_run_s_directory_that_is_gone_for_a_while_is_waited_for(fork_server, t
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A real file system of 16 MiB; only root may mount one."""
+    """A real file system of 16 MiB; only root can mount one."""
     place = tmp_path / "disk"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "mptui-test", str(place)]
@@ -91,7 +91,7 @@ def small_disk(tmp_path):
 
 
 def fill(place):
-    """Take all but a little of the room that is left."""
+    """Fill all but a little of the free space."""
     with (place / "filler").open("wb") as file:
         file.write(b"\0" * (shutil.disk_usage(place).free - 200_000))
     with (place / "filler 2").open("wb") as file:

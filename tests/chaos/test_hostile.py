@@ -1,6 +1,6 @@
-"""Five hundred names that would act, in every field that a screen, a table or a console shows.
+"""Five hundred hostile names, in every field that a screen, a table or the console shows.
 
-The fast forms, with some names each, stand beside the tests of those screens.
+Fast variants with a few names each are next to the tests of those screens.
 """
 
 import io
@@ -46,7 +46,7 @@ def test_there_are_five_hundred_and_most_act_by_themselves():
 
 
 def everywhere(name, chance) -> list[Event]:
-    """Events that tell the name in each of their fields."""
+    """Return events with the name in each of their fields."""
     return [
         *told_of(name),
         step_event(12, START, chance, metrics={name: 1.0}, bound_by=name, split={name: 0.1}),

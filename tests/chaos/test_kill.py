@@ -1,4 +1,4 @@
-"""kill -9 of real runs, at any moment and inside a save: what comes out is what comes out without it."""
+"""kill -9 of real runs, at any moment and inside a save: the result equals that of an undisturbed run."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ def killed_again_and_again(server, case, folder, kills, seed):
 def test_twenty_kills_change_nothing(fork_server, tmp_path):
     tally = killed_again_and_again(fork_server, UNET, tmp_path, kills=20, seed=0)
     assert tally.inside_a_save >= 5
-    # a killed run goes on where it was saved, and takes again only the steps since then
+    # a killed run resumes from its last save, and repeats only the steps since then
     run = tmp_path / "killed-0"
     resumed = [event for event in read_journal(run) if isinstance(event, RunStarted)]
     assert any((event.resumed_from_step or 0) > 0 for event in resumed)
@@ -40,7 +40,7 @@ def test_two_hundred_kills_change_nothing(fork_server, tmp_path, case, kills, ca
 
 @pytest.mark.chaos
 def test_a_file_saved_over_itself_does_not_live_through_the_same(tmp_path):
-    """The negative control: `torch.save` to one path, killed at 40 random moments."""
+    """Negative control: `torch.save` to one path, killed at 40 random moments."""
     code = """
         import os, pickle, random, signal, sys, time, torch
         torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Whatever flags, profiles, journals and run directories hold: no traceback, and the right exit code."""
+"""Malformed flags, profiles, journals and run directories: no traceback, and the right exit code."""
 
 import io
 import json
@@ -24,7 +24,7 @@ from tests.tui.events import demo
 
 PROFILES = sorted((Path(__file__).parents[2] / "profiles").glob("*.toml"))
 CODES = {0, 2, 3}
-"""Done; a configuration or the data is wrong."""
+"""Exit codes: success, or an invalid configuration or data."""
 
 FLAGS = [
     *("--profile", "--model", "--data", "--epochs", "--max-steps", "--batch-size", "--lr", "--precision"),
@@ -97,7 +97,7 @@ JSONS = [
 
 @pytest.fixture(autouse=True)
 def handlers_stay():
-    """The commands catch signals, as in a process of their own."""
+    """Commands install signal handlers, as in a process of their own."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
     before = {number: signal.getsignal(number) for number in numbers}
     yield
@@ -106,7 +106,7 @@ def handlers_stay():
 
 
 def assert_told(arguments, capfd, codes=CODES):
-    """The command ends by itself, with one of these codes; where it failed it says what and what to do."""
+    """Assert that the command ends with one of these codes and, if it failed, names problem and remedy."""
     code = _exit_code(arguments, debug=False)
     said = capfd.readouterr().err
     assert code in codes, (arguments, said)
@@ -119,7 +119,7 @@ def assert_told(arguments, capfd, codes=CODES):
 
 
 def mutated(content, chance):
-    """Some bytes changed, cut, doubled or put in."""
+    """Return the content with some bytes changed, cut, duplicated or inserted."""
     content = bytearray(content)
     for _ in range(chance.randint(1, 4)):
         place = chance.randrange(len(content) + 1)
@@ -171,7 +171,7 @@ def journals(count, seed, folder):
 
 
 def put_something(path, chance):
-    """A picture, half of one, no picture at all, or what is no file."""
+    """Write an image, half of one, a file that is no image, or something that is no file."""
     kind = chance.randrange(8)
     if path.exists() or path.is_symlink():
         return
@@ -191,7 +191,7 @@ def put_something(path, chance):
 
 
 def refusal(root, kind, budget):
-    """Open a folder as data; why that can't be, or None."""
+    """Open a folder as data; return the error message, or None."""
     try:
         open_dataset(
             DataConfig(path=str(root), bad_sample_budget=budget),

@@ -1,4 +1,4 @@
-"""A set of two hundred thousand files: what it costs to open, and that it is read once."""
+"""A set of two hundred thousand files: the cost of opening it, and that it is scanned once."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.chaos
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
-    """Hard links to a few JPEGs, and one that is cut off."""
+    """Hard links to a few JPEGs, and a truncated one."""
     root = tmp_path_factory.mktemp("many")
     chance = np.random.default_rng(0)
     originals = [root / f"{number}.jpg" for number in range(50)]
@@ -83,7 +83,7 @@ def noted(looked_at):
 
 
 def test_an_interrupted_scan_goes_on_where_it_was(many, tmp_path):
-    """Killed in its middle, with -9: what was found until the last note is not looked for again."""
+    """After kill -9 in the middle of a scan, files recorded in the scan cache aren't checked again."""
     code = """
 import os, sys
 from mptui.data.scan import scan

@@ -1,4 +1,4 @@
-"""A checkpoint with any damage is noticed, set aside, and the older one taken."""
+"""A checkpoint with any damage is detected and set aside, and the older one is used."""
 
 import random
 import shutil

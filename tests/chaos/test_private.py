@@ -1,4 +1,4 @@
-"""What a run leaves on the disk is for its owner alone, whatever the umask, and holds no secret."""
+"""Files of a run are readable by their owner only, whatever the umask, and contain no secrets."""
 
 import stat
 

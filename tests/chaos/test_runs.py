@@ -1,4 +1,4 @@
-"""Real runs whose surroundings fail: another process, a terminal, a worker, an older or a newer mptui."""
+"""Real runs with failing surroundings: another process, a terminal, a worker, an older or newer mptui."""
 
 import contextlib
 import json
@@ -85,13 +85,13 @@ def test_a_hung_loader_is_told_with_its_stacks_and_the_run_goes_on(fork_server, 
     child = started(fork_server, case, tmp_path, "run")
     run = tmp_path / "run"
     wait_for(child, run, stepped(2))
-    worker = workers_of(child)[0]  # of the training half: it is the first
+    worker = workers_of(child)[0]  # a training worker: these come first
     worker.suspend()
     told = wait_for(child, run, lambda events: any(map(is_hang, events)) and waits_for_data(run))
     steps = sum(isinstance(event, Step) for event in told)
     worker.resume()
     wait_for(child, run, stepped(steps + 2))
-    worker.suspend()  # and a stop is seen while it hangs
+    worker.suspend()  # and a stop request is handled while it hangs
     child.send(signal.SIGTERM)
     assert child.wait(LIMIT_S) == 143, child.output()
     until = time.monotonic() + LIMIT_S
@@ -101,10 +101,10 @@ def test_a_hung_loader_is_told_with_its_stacks_and_the_run_goes_on(fork_server, 
 
 
 def workers_of(child):
-    """The loader processes of a run, the oldest first."""
+    """Return the loader processes of a run, the oldest first."""
     found = []
     for process in psutil.Process(child.pid).children():
-        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+        with contextlib.suppress(psutil.Error):  # it has already ended
             if "mptui.data.loading.worker" in " ".join(process.cmdline()):
                 found.append(process)
     return sorted(found, key=lambda process: process.create_time())
@@ -156,7 +156,7 @@ def test_files_that_turn_bad_after_the_scan_are_listed_and_the_result_is_the_sam
 
     trained("scanned", 0)
     bad = [data / "images" / f"{number}.jpg" for number in (7, 13, 40)]
-    for path in bad:  # of the same size and time: the scan that was kept takes them for what they were
+    for path in bad:  # same size and time: the cached scan takes them for unchanged
         status = path.stat()
         path.write_bytes(b"\0" * status.st_size)
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))

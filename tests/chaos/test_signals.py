@@ -1,4 +1,4 @@
-"""Signals to real runs in each of their phases: the run is saved, and the exit code says what stopped it."""
+"""Signals to real runs in each phase: the run is saved, and the exit code names the signal."""
 
 import signal
 import time
@@ -19,14 +19,14 @@ FOLDER = ("--model", "resnet18", "--batch-size", "4", "--seed", "3")
 
 
 def catches(child, number):
-    """Whether the process has a handler for a signal yet."""
+    """Whether the process has installed a handler for a signal."""
     status = Path(f"/proc/{child.pid}/status").read_text()
     caught = int(next(line for line in status.splitlines() if line.startswith("SigCgt")).split()[1], 16)
     return bool(caught >> (number - 1) & 1)
 
 
 def ends(child, run, number, code):
-    """Send a signal, and look how the run ends: saved where it stood, with its exit code."""
+    """Send a signal and check how the run ends: saved at its current step, with the right exit code."""
     child.send(number)
     assert child.wait(LIMIT_S) == code, child.output()
     assert "Traceback" not in child.output()
@@ -41,7 +41,7 @@ def ends(child, run, number, code):
     assert not (run / "lock.json").exists()
 
 
-# what to run, and what the journal must tell before the signal is sent
+# what to run, and the condition on the journal at which the signal is sent
 PHASES = {
     "preparing": (
         LONG.but(data__samples=4000, data__image_size=64, training__epochs=9),
@@ -127,7 +127,7 @@ def test_usr2_saves_and_hup_does_nothing_and_the_run_is_the_same(fork_server, tm
     assert outcome == undisturbed
     events = list(read_journal(tmp_path / "run"))
     assert any(isinstance(event, EpochFinished) for event in events)
-    # the signal may come when the last step is over; mostly it does not
+    # the signal may come after the last step; usually it does not
     asked = [e for e in events if isinstance(e, CheckpointSaved) and e.reason == "asked"]
     assert all(event.step <= 8 for event in asked)
 

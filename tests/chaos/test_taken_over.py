@@ -1,4 +1,4 @@
-"""A process that stood still while another one took its run over, wakes: it ends, and leaves all as it is."""
+"""A suspended process wakes after another one took over its run: it ends and changes no files."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, finished, started, stepped, 
 
 
 def frozen(child):
-    """Stop a process as a lid that is closed does, and wait until it stands still."""
+    """Stop a process, as closing a laptop's lid does, and wait until it has stopped."""
     child.send(signal.SIGSTOP)
     stands_still(child)
 
@@ -26,16 +26,16 @@ def stands_still(child):
 
 
 def seems_gone(run):
-    """Let the lock be what a process of another machine sees of one that has long not touched it."""
+    """Make the lock look like a stale one of another machine."""
     lock = json.loads((run / "lock.json").read_text())
     (run / "lock.json").write_text(json.dumps({**lock, "boot": "another", "host": "elsewhere"}))
     os.utime(run / "lock.json", (1, 1))
 
 
 def everything_in(run):
-    """Each file with its bytes and its time; each link with what it leads to.
+    """Return each file with its bytes and time, and each link with its target.
 
-    Without what a process writes under names of its own, which it may remove.
+    Excludes the process's own temporary names, which it may remove.
     """
     found = {}
     for path in run.rglob("*"):
@@ -92,7 +92,7 @@ PLACES = {
     "summary.json at the end": ("*summary.json*", 1, 6),
     "index.json": ("*index.json*", 0, 0),  # the run has ended by then
 }
-"""In which `fsync` a process is stopped: of what, and which of these; the exit code it ends with."""
+"""The `fsync` in which a process is stopped: the file, which call, and the resulting exit code."""
 
 
 @pytest.mark.parametrize("by_another", [resumed_and_ended, resumed_and_killed])

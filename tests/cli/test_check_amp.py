@@ -1,4 +1,4 @@
-"""`mptui check-amp` as a person meets it: a table, one JSON document, a profile that `run` takes."""
+"""`mptui check-amp` from the command line: a table, one JSON document, a profile for `run`."""
 
 import json
 

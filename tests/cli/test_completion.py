@@ -1,4 +1,4 @@
-"""What the shell completes, asked of a real bash, and that it costs no torch."""
+"""Shell completion in a real bash, without importing torch."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from mptui.registry.tasks import DEFAULT_TASK
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory):
-    """A folder with `mptui` on the path of a shell, its bash script, and a run in its runs directory."""
+    """A folder with `mptui` on the PATH of a shell, its bash script, and a run in its runs directory."""
     tmp_path = tmp_path_factory.mktemp("shell")
     program = tmp_path / "bin" / "mptui"
     program.parent.mkdir()
@@ -28,7 +28,7 @@ def shell(tmp_path_factory):
 
 
 _NAMED_SHELL = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-"""The shell is the one that is named, and not the one that these tests were started from, if any."""
+"""Use the named shell, not the one that started these tests."""
 
 
 def in_shell(folder, *command, **environ):
@@ -95,6 +95,6 @@ def test_completing_loads_no_torch(shell, line):
 
 
 def test_the_classifiers_of_the_registry_are_all_that_torchvision_has():
-    # torchvision's networks for masks, boxes and video are in submodules, which are left out here
+    # torchvision's networks for masks, boxes and video are in submodules, which are excluded here
     own = {name for name in MODELS if task_of_model(name) == DEFAULT_TASK}
     assert own == set(torchvision.models.list_models(module=torchvision.models)), torchvision.__version__

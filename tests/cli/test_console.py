@@ -1,4 +1,4 @@
-"""What a console says while nothing moves."""
+"""Console lines while nothing changes."""
 
 import io
 
@@ -13,7 +13,7 @@ COMPILING = PhaseChanged(phase="compiling", detail="default", expected_s=110.0)
 
 
 def shown(renderer, *events):
-    """The lines that a console of 100 columns gets."""
+    """Return the lines on a console of 100 columns."""
     out = io.StringIO()
     view = renderer(Console(file=out, width=100, force_terminal=False), ICONS)
     for event in events:

@@ -1,4 +1,4 @@
-"""Runs without a terminal: started in the background, followed from elsewhere, stopped from anywhere."""
+"""Runs without a terminal: started in the background, followed and stopped from other processes."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def mptui(folder, *arguments, environ=None):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Where the runs are; none of them outlives the test."""
+    """The runs directory; none of its runs outlives the test."""
     yield tmp_path
     for run in tmp_path.iterdir():
         if (owner := owner_of(run)) is not None:
@@ -57,7 +57,7 @@ def summary(run):
 
 
 def test_a_detached_run_gives_the_shell_back_and_is_stopped_with_a_checkpoint(folder):
-    # a pipe, as in $(mptui run --detach): it must not stay open while the run goes on
+    # a pipe, as in $(mptui run --detach): it must be closed while the run continues
     started = mptui(folder, "run", "--detach", "--json", "--name", "away", environ=ENDLESS)
     assert started.returncode == 0, started.stderr
     told = json.loads(started.stdout)
@@ -106,7 +106,7 @@ def test_a_run_without_a_socket_is_stopped_by_a_signal(folder):
         in told[0]
     )
     assert "mptui attach mute" in told[1]
-    look_until(lambda: owner_of(run) is None)  # what it was asked it does, once it can
+    look_until(lambda: owner_of(run) is None)  # it executes the request as soon as it can
     assert "stopped after step" in mptui(folder, "stop", "mute").stdout
     assert summary(run)["exit_code"] == 143
 
@@ -155,7 +155,7 @@ def test_nothing_is_detached_under_a_launcher(folder, variable, name):
 
 
 def isolated(folder, *arguments):
-    """A run in a process of its own that has taken a step: this console's process, and the run's."""
+    """A run in a separate process that has taken a step: the console's process, and the run's."""
     words = ("run", "--isolate", "--name", "apart", "--runs-dir", folder, *arguments)
     process = Program(*words, environ=ENDLESS)
     run = folder / "apart"

@@ -13,7 +13,7 @@ from tests.hardware.fake_nvml import GIB, FakeNvml, FakeSlice, h200, t4
 
 @pytest.fixture
 def detect(monkeypatch):
-    """Run `mptui detect` on a machine with these cards."""
+    """Run `mptui detect` on a machine with these GPUs."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     app = typer.Typer()
     app.callback()(lambda: None)

@@ -1,4 +1,4 @@
-"""`mptui doctor` as a person meets it."""
+"""`mptui doctor` from the command line."""
 
 import json
 
@@ -12,7 +12,7 @@ ACCELERATE = "distributed_type: MULTI_GPU\ngpu_ids: all\nmixed_precision: bf16\n
 
 @pytest.fixture
 def doctor(tmp_path):
-    """Run it in an empty folder, with a home of its own."""
+    """Run it in an empty folder, with an empty home."""
 
     def run(*arguments, **environ):
         places = {"HF_HOME": str(tmp_path / "hf"), "XDG_CACHE_HOME": str(tmp_path / "cache")}

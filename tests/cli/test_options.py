@@ -1,4 +1,4 @@
-"""Flags that are numbers: what is none to go by is refused before anything is done."""
+"""Numeric flags: invalid values are refused before any work."""
 
 import pytest
 

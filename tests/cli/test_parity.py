@@ -1,4 +1,4 @@
-"""`mptui parity` as a person meets it: real runs on the CPU, stopped, gone on with, and made to disagree."""
+"""`mptui parity` from the command line: real CPU runs, interrupted, resumed, and made to disagree."""
 
 import json
 import os
@@ -28,7 +28,7 @@ TINY = {
     "MPTUI_TRAINING_BATCH_SIZE": "4",
     "MPTUI_TRAINING_OPTIMIZER": "adamw",
     "MPTUI_LOGGING_STEP_INTERVAL_S": "0",
-    # a loss scaled so low that all fp16 gradients are 0: it trains, and learns nothing
+    # a loss scale so low that all fp16 gradients are 0: it trains, and learns nothing
     "MPTUI_PRECISION_GRAD_SCALER_INIT_SCALE": "1e-9",
     "MPTUI_PRECISION_GRAD_SCALER_MIN_SCALE": "1e-9",
     "MPTUI_PRECISION_GRAD_SCALER_GROWTH_INTERVAL": "1000000",
@@ -44,7 +44,7 @@ def command(folder, precision, *arguments):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A comparison that ctrl+c stopped in its first training."""
+    """A comparison that ctrl+c interrupted in its first training."""
     runs = tmp_path_factory.mktemp("runs")
     process = Program(*command(runs, "bf16"), environ=TINY)
     journal = runs / "both/fp32-seed0/events.jsonl"
@@ -65,7 +65,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def fp16(folder):
-    """The same comparison, gone on with to its end in a precision that can't learn anything here."""
+    """The same comparison, continued to its end in a precision that can't learn here."""
     ended = run_to_end(*command(folder, "fp16", "--strict"), environ=TINY)
     assert "Traceback" not in ended.stderr
     return ended
@@ -124,7 +124,7 @@ def test_another_precision_takes_the_fp32_that_is_there_and_tells_all_of_both(
         "tf32 = false",
     ]
     losses = [first_loss(both / f"{name}-seed0") for name in ("fp32", "bf16")]
-    assert losses[0] != losses[1]  # the same weights and batches, other numbers
+    assert losses[0] != losses[1]  # the same weights and batches, other values
     assert losses[0] == pytest.approx(losses[1], rel=0.02)
 
 
@@ -154,7 +154,7 @@ def test_a_training_that_fails_ends_the_comparison_with_its_code(comparison, tmp
     with pytest.raises(DiskError, match="fp32, seed 0: no room"):
         raise _failure(piece, 7, json.loads((piece.run / "summary.json").read_text()))
     assert "SIGKILL" in str(_failure(piece, -9, {}))
-    assert not is_done(piece, {"status": "diverged"})  # without FP32 there is nothing to compare with
+    assert not is_done(piece, {"status": "diverged"})  # without FP32 there is no reference
     assert is_done(replace(piece, precision="bf16"), {"status": "diverged"})
 
 

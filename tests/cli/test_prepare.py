@@ -1,4 +1,4 @@
-"""`mptui prepare` as a person meets it: told what it does, stopped, killed, out of room, and gone on with."""
+"""`mptui prepare` from the command line: its output, and how it is interrupted, killed, and resumed."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from tests.program import run_to_end
 
 pytestmark = pytest.mark.slow
 
-# The command in a process of its own, with small shards, and `{fault}` set up beforehand.
+# The command in a separate process, with small shards, and `{fault}` set up beforehand.
 _CALL = """
 import os, resource, signal, sys
 from mptui.data.convert import convert
@@ -39,7 +39,7 @@ sys.argv[0] = "mptui"
 main()
 """
 _SHORT = {"in a shard", "before what is in a shard is noted", "in the index"}
-"""Those of the fast form."""
+"""Cases of the short form."""
 _DEATHS = {
     "in a shard": "at(20, die, shard_writer.ShardWriter, 'add')",
     "before a shard has its name": "at(3, die, shard_writer.os, 'fsync')",
@@ -73,7 +73,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def undisturbed(data, tmp_path_factory):
-    """What a call that nothing disturbs makes of it."""
+    """The result of an undisturbed call."""
     folder = tmp_path_factory.mktemp("undisturbed")
     ended = called(data, "--image-size", 32, within=folder)
     assert ended.returncode == 0, ended.stderr

@@ -12,7 +12,7 @@ from mptui.errors import ConfigError
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Call `mptui …` in an empty folder, with an own configuration folder."""
+    """Call `mptui …` in an empty folder, with a separate configuration folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPTUI_CONFIG_DIR", str(tmp_path / "own"))
     return lambda *arguments: CliRunner().invoke(app, ["profiles", *arguments])

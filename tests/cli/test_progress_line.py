@@ -14,7 +14,7 @@ WHOLE = "120/1200 loss=2.3456 198.6 img/s 3.12 it/s 0:09:00 left mp: on acc1=0.1
 
 
 def line_at(width: int, *events: Event) -> str:
-    """The last line that a terminal of `width` columns shows."""
+    """Return the last line on a terminal of `width` columns."""
     out = io.StringIO()
     view = Bars(Console(file=out, width=width, force_terminal=True, color_system=None), ("on", "fp32"))
     for event in events:
@@ -26,7 +26,7 @@ def line_at(width: int, *events: Event) -> str:
 
 
 def trained(*, epoch=1, steps=1200, at=(1, 120), second_s=0.5, rate=198.6, step_time_s=0.32, loss=2.3456):
-    """An epoch, with a step at each of these."""
+    """Return the events of an epoch, with a step at each of these times."""
     yield run_started()
     yield EpochStarted(epoch=epoch, epochs=epoch, steps=steps)
     for n in at:

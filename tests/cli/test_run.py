@@ -1,4 +1,4 @@
-"""`mptui run`, `resume` and `runs` as a person meets them: real processes, real files, real signals."""
+"""`mptui run`, `resume` and `runs` from the command line: real processes, real files, real signals."""
 
 import json
 import math
@@ -97,12 +97,12 @@ def test_dry_run_says_the_effective_rate_and_where_the_warm_up_is_cut(tmp_path):
 
 
 LONG = ["--profile", "stable", "--epochs", 8, "--seed", 3]
-"""Flags of a run that is not over before a signal reaches it."""
+"""Flags of a run that lasts until a signal reaches it."""
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The run that nobody disturbs."""
+    """The undisturbed run."""
     runs = tmp_path_factory.mktemp("runs")
     ended = mptui("run", *LONG, "--runs-dir", runs, "--name", "whole", "--quiet")
     assert ended.returncode == 0, ended.stderr
@@ -175,7 +175,7 @@ def test_a_mistake_gets_one_line_a_remedy_and_its_code(tmp_path, arguments, code
     assert any(line.startswith("mptui: ") for line in lines)
     assert lines[-1].startswith("  ")
     assert named in ended.stderr
-    assert [path.name for path in tmp_path.iterdir()] == []  # a mistake leaves no failed run behind
+    assert [path.name for path in tmp_path.iterdir()] == []  # an error leaves no failed run behind
 
 
 def test_a_run_directory_that_cant_be_written_is_a_disk_error(tmp_path):
@@ -234,7 +234,7 @@ def final(run):
 
 
 def wait_for(condition, process):
-    """Look until it holds; a process that has ended, or five minutes, are a failure."""
+    """Poll until it holds; fails if the process has ended, or after five minutes."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert process.poll() is None, process.stderr.read()

@@ -1,4 +1,4 @@
-"""`mptui runs`: running, finished and crashed told apart, and two runs beside each other."""
+"""`mptui runs`: the states running, finished and crashed, and a comparison of two runs."""
 
 import json
 import os

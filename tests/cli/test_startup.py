@@ -1,4 +1,4 @@
-"""What the command line promises before any command runs: a quick start, and how what goes wrong is told."""
+"""The command line before any command runs: a fast start, and messages for errors."""
 
 import os
 import subprocess

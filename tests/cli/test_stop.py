@@ -1,4 +1,4 @@
-"""`mptui stop` of a process that has no socket: what the signal meets is told in words."""
+"""`mptui stop` of a process without a socket: the result of the signal is reported."""
 
 import os
 import subprocess

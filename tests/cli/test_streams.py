@@ -28,7 +28,7 @@ SHORT = {**SMALL, "MPTUI_TRAINING_MAX_STEPS": "2"}
 
 
 def shell(script, folder, environ=SHORT):
-    """Start a script of bash in a process group of its own."""
+    """Start a bash script in a separate process group."""
     return subprocess.Popen(
         ["bash", "-c", script],
         cwd=folder,
@@ -41,21 +41,21 @@ def shell(script, folder, environ=SHORT):
 
 
 def ended(script, folder, environ=SHORT):
-    """Run a script to its end: its exit code, stdout and stderr."""
+    """Run a script to its end; return its exit code, stdout and stderr."""
     with shell(script, folder, environ) as process:
         told, complaint = process.communicate(timeout=DEADLINE_S)
     return process.returncode, told, complaint
 
 
 def started(folder, environ, *arguments, streams):
-    """Start a run in a session of its own."""
+    """Start a run in a separate session."""
     words = ("run", "--runs-dir", ".", "--name", "run", *arguments)
     environ = {**os.environ, **environ}
     return server().start(MAIN, *words, streams=streams, environ=environ, folder=str(folder))
 
 
 def on_a_full_disk(folder, *arguments, environ=SHORT):
-    """Run to the end where nothing can be written to stdout: the exit code and stderr."""
+    """Run to the end with an unwritable stdout; return the exit code and stderr."""
     with Path("/dev/full").open("wb") as full, (folder / "stderr").open("wb") as complaint:
         process = started(folder, environ, *arguments, streams=(None, full.fileno(), complaint.fileno()))
         return process.wait(DEADLINE_S), (folder / "stderr").read_text()
@@ -158,7 +158,7 @@ def test_a_second_interrupt_shows_the_cursor_again(tmp_path):
     assert process.wait(DEADLINE_S) == 130
     reader.join()
     os.close(leader)
-    assert read_summary(tmp_path / "run")["status"] == "running"  # it was not the first that ended it
+    assert read_summary(tmp_path / "run")["status"] == "running"  # the first SIGINT did not end it
     assert shown.rfind(b"\x1b[?25h") > shown.rfind(b"\x1b[?25l")
 
 

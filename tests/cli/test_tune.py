@@ -1,4 +1,4 @@
-"""`mptui tune` as a person meets it: real runs, a real signal, and a profile that trains."""
+"""`mptui tune` from the command line: real runs, a real signal, and a profile that trains."""
 
 import json
 import os
@@ -23,7 +23,7 @@ TINY = [*FLAGS, *(part for given in SETS for part in ("--set", given))]
 
 @pytest.fixture
 def places(tmp_path, monkeypatch):
-    """Where this test's profiles are; one thread leaves the other processor to the other tests."""
+    """This test's profile folder; one thread leaves the other core to other tests."""
     monkeypatch.setenv("MPTUI_CONFIG_DIR", str(tmp_path / "own"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.chdir(tmp_path)
@@ -52,7 +52,7 @@ def test_a_stop_before_anything_is_known_to_be_better_saves_nothing(places, tmp_
 
 
 def measured_until(monkeypatch, runs):
-    """Make up a machine on which NCHW is faster, and end the time after so many runs."""
+    """Simulate a machine on which NCHW is faster, and end the time after so many runs."""
     asked = []
 
     def measure(self, request, settings, effort):
@@ -126,7 +126,7 @@ def test_without_a_name_the_profile_is_printed_with_its_evidence(places, tmp_pat
     head = "".join(line for line in result.stdout.splitlines() if line.startswith("# "))
     assert head.startswith("# Measured by mptui tune")
     assert "speed.channels_last: false chosen; false 1.11 times (1.11 to 1.11, 4 rounds)" in head
-    assert "precision.mode" not in head  # it was asked for, and so it stays
+    assert "precision.mode" not in head  # explicitly requested, so it stays
     (tmp_path / "printed.toml").write_text(result.stdout)
     resolved = resolve("./printed.toml", task=None, flags={}, sets=(), environ=places)
     assert resolved.config.speed.channels_last is False

@@ -20,9 +20,9 @@ def test_a_variable_wins_over_the_home():
 
 
 def test_without_a_home_nothing_can_be_kept_and_nothing_breaks(monkeypatch):
-    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as it answers where there is none
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # its result without a home
     folder = base_folder("XDG_CACHE_HOME", ".cache", {})
-    assert folder.is_absolute()  # never a folder "~" beside the data
+    assert folder.is_absolute()  # never a folder "~" next to the data
     with pytest.raises(OSError):  # noqa: PT011 - any: who writes there is told
         folder.mkdir(parents=True)
 

@@ -13,7 +13,7 @@ from mptui.registry.tasks import TASKS
 
 @pytest.fixture
 def places(tmp_path, monkeypatch):
-    """An empty working folder and an own configuration folder."""
+    """An empty working folder and a separate configuration folder."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     return {"MPTUI_CONFIG_DIR": str(tmp_path / "own")}

@@ -1,4 +1,4 @@
-"""What a resume may be asked for: each setting is in force, or refused in a plain line."""
+"""Settings requested at a resume: each is applied, or refused with a plain message."""
 
 import pytest
 

@@ -20,7 +20,7 @@ def test_every_built_in_profile_switches_to_every_other(task):
     for one, other in permutations(configs, 2):
         switch = switched(configs[one], configs[other])
         assert switch.changes, f"{one} to {other}"
-        # what it then has can be switched back from
+        # a switch back is possible from these values
         switched(switch.config, configs[one])
 
 

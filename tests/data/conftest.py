@@ -8,7 +8,7 @@ from tests.data.prepared_sets import photos, prepared
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch):
-    """Tests neither read nor fill the cache of the person who runs them."""
+    """Isolate tests from the user's cache."""
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     return folder
@@ -31,7 +31,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def ready(made, tmp_path, small_shards):
-    """A folder and the set prepared from it."""
+    """A folder and the prepared set made from it."""
     for name in ("data", "out"):
         shutil.copytree(made / name, tmp_path / name)
     return tmp_path / "data", tmp_path / "out"

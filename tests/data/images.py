@@ -1,4 +1,4 @@
-"""Pictures for the tests: made here, and where the repository has them beside it, real ones."""
+"""Images for the tests: generated, or real ones if they lie next to the repository."""
 
 import struct
 import zlib
@@ -11,7 +11,7 @@ SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 
 def photo(width=48, height=32, seed=0):
-    """A smooth picture whose corners all differ, so that a wrong turn shows; RGB."""
+    """Return a smooth RGB image with four different corners, which reveals a wrong rotation."""
     rng = np.random.default_rng(seed)
     rough = rng.integers(0, 256, (4, 6, 3), np.uint8)
     rough[0, 0], rough[0, -1], rough[-1, 0], rough[-1, -1] = (
@@ -24,7 +24,7 @@ def photo(width=48, height=32, seed=0):
 
 
 def save_oriented(path, orientation, upright):
-    """Store `upright` as a camera held that way does: turned, with the EXIF note that turns it back."""
+    """Save `upright` as a rotated camera does: rotated, with the EXIF orientation that undoes it."""
     turn = {
         1: None,
         2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -43,7 +43,7 @@ def save_oriented(path, orientation, upright):
 
 
 def png_header(width, height):
-    """A PNG that claims a size and holds next to nothing."""
+    """Return a PNG header that claims a size, with almost no data."""
     size = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     data = b"IDAT" + zlib.compress(b"\0")
     chunks = (
@@ -53,7 +53,7 @@ def png_header(width, height):
 
 
 def class_folders(root, counts, extension=".png"):
-    """Write `counts[name]` pictures into each folder `root/name`; names may hold slashes."""
+    """Write `counts[name]` images into each folder `root/name`; names may contain slashes."""
     for name, count in counts.items():
         (root / name).mkdir(parents=True, exist_ok=True)
         for index in range(count):
@@ -73,6 +73,6 @@ def pairs(root, masks, size=(24, 16)):
 
 
 def stripes(*values, size=(24, 16), dtype=np.uint8):
-    """A mask with vertical stripes of these values."""
+    """Return a mask with vertical stripes of these values."""
     row = np.array(values, dtype)[np.arange(size[0]) * len(values) // size[0]]
     return np.repeat(row[None], size[1], axis=0)

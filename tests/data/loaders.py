@@ -1,4 +1,4 @@
-"""Loaders of small splits, and what comes out of them."""
+"""Loaders of small splits, and their batches."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Every way from files to views: cache modes, prepared sets, and what a GPU does."""
+"""All data paths from files to crops: cache modes, prepared sets, and the path of a GPU."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,13 +22,13 @@ from mptui.registry.samples import SampleKind
 from mptui.registry.tasks import task_for
 
 EXACT = {"ram": 0.0, "device": 0.0, "prepared, lossless": 0.0, "prepared, in ram": 0.0}
-"""Modes whose views have the bits of `off`."""
+"""Modes whose crops are bit-identical to `off`."""
 TOLERANCES = {
     **EXACT,
-    "device, as on a GPU": 1.0,  # Pillow's own weights where a CPU approximates them
-    "prepared": 3.0,  # JPEG once more, of quality 95
+    "device, as on a GPU": 1.0,  # Pillow's exact weights, which a CPU approximates
+    "prepared": 3.0,  # JPEG encoded again, at quality 95
 }
-"""How far the pixels of a view may be from those of `data.cache = off`, of 255 and on average."""
+"""Largest mean difference of a crop's pixels from those of `data.cache = off`, of 255."""
 
 
 def open_split(folder: Path, kind: SampleKind) -> Split:
@@ -55,7 +55,7 @@ def prepared(folder: Path, out: Path, side: int, quality: int) -> Path:
 
 @contextmanager
 def as_on_a_gpu() -> Iterator[None]:
-    """Views of whole images are cut by the products that a GPU takes."""
+    """Crop whole images by matrix products, as on a GPU."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(whole_images, "_cut_by_opencv", whole_images.cut_by_products)
         yield
@@ -64,7 +64,7 @@ def as_on_a_gpu() -> Iterator[None]:
 def batches_of(
     folder: Path, mode: str, tmp_path: Path, *, kind: SampleKind, side: int, epochs: int, **settings: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """All training images as RGB in 0..255 and in the order of the samples, and their labels or masks."""
+    """Return all training images as RGB in 0..255, in sample order, and their labels or masks."""
     if mode.startswith("prepared"):
         quality = 95 if mode == "prepared" else 0
         folder = prepared(folder, tmp_path / f"prepared-{quality}-{side}", side, quality)
@@ -85,7 +85,7 @@ def batches_of(
 
 
 def wide(width: int, height: int, seed: int) -> Pixels:
-    """Fine grey texture, which is red where a centre square would not reach."""
+    """Return fine grey texture that is red outside the centre square."""
     random = np.random.default_rng(seed)
     image = np.zeros((height, width, 3), np.uint8)
     rough = Image.fromarray(random.integers(0, 256, (height // 3, width // 3), np.uint8))
@@ -95,7 +95,7 @@ def wide(width: int, height: int, seed: int) -> Pixels:
 
 
 def outside_and_sharpness(images: torch.Tensor) -> tuple[float, float]:
-    """Share of views that show anything outside the middle half, and how much neighbouring pixels differ."""
+    """Return the fraction of crops that show anything outside the middle half, and their local contrast."""
     green = images[:, 1]
     outside = (images[:, 0] - green > 80).flatten(1).any(dim=1).float().mean()
     return outside.item(), (green[:, :, 1:] - green[:, :, :-1]).abs().mean().item()

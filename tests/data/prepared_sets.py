@@ -1,4 +1,4 @@
-"""Prepared sets to test with."""
+"""Prepared sets for tests."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tests.data.images import photo
 
 SIDE = 32
 RESIZE = 64
-"""The default at this side."""
+"""Default resize at this image size."""
 
 
 def prepared(data, out, *, size=SIDE, quality=95, told=lambda line: None, **settings):
@@ -40,7 +40,7 @@ def opened(path, *, kind=SampleKind.CLASS, side=SIDE, seed=0, **settings):
 
 
 def photos(root, counts):
-    """Photos large enough to be made small."""
+    """Photos large enough to be shrunk."""
     for name, count in counts.items():
         (root / name).mkdir(parents=True, exist_ok=True)
         for index in range(count):

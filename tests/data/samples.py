@@ -1,4 +1,4 @@
-"""Small splits for the tests of the pipeline; worker processes import this too, so no torch here."""
+"""Small splits for tests of the pipeline; worker processes import this too, so it must not import torch."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from mptui.data.core.types import IGNORE, BadSampleError, Decoded, Mask, SampleR
 
 @dataclass(frozen=True)
 class Drawn:
-    """A colourful picture that differs from index to index; its label is the index modulo 10."""
+    """A colourful image that differs by index; its label is the index modulo 10."""
 
     index: int
     width: int = 40
@@ -35,7 +35,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Masked:
-    """White shapes on black, without symmetry; the mask is 1 where the picture is white."""
+    """Asymmetric white shapes on black; the mask is 1 where the image is white."""
 
     index: int
     ignored_rows: int = 0
@@ -69,7 +69,7 @@ class Broken:
 
 @dataclass(frozen=True)
 class Deadly:
-    """Kills the process that reads it, as a fault in a C library would; once, where `marker` can be made."""
+    """Kills the process that reads it, like a fault in a C library; once, if `marker` can be created."""
 
     index: int
     marker: Path | None = None
@@ -88,7 +88,7 @@ class Deadly:
 
 @dataclass(frozen=True)
 class Slow:
-    """Takes a while to read, and leaves a file in `folder` when it is read."""
+    """Takes a while to read, and creates a file in `folder` when read."""
 
     index: int
     folder: Path
@@ -104,7 +104,7 @@ class Slow:
 
 @dataclass(frozen=True)
 class Hanging:
-    """Never comes back from a read, as on a disk that is gone; says by `marker` that it has begun."""
+    """Never returns from a read, as on a lost disk; creates `marker` when it begins."""
 
     index: int
     marker: Path
@@ -121,7 +121,7 @@ class Hanging:
 
 @dataclass(frozen=True)
 class Chatty:
-    """Says on both outputs what C libraries say, and tells by its label whether torch is imported."""
+    """Writes to both outputs as C libraries do; its label says whether torch is imported."""
 
     index: int
 

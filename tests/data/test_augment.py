@@ -122,7 +122,7 @@ def test_an_image_as_small_as_the_network_sees_is_shown_whole() -> None:
 def test_crops_have_the_shares_and_ratios_that_are_documented(
     kind: SampleKind, side: int, least: float, ratio: float
 ) -> None:
-    """The schema tells these ranges, and shares are even in them, as in torchvision's RandomResizedCrop."""
+    """Crops are uniform in these ranges of the schema, as in torchvision's RandomResizedCrop."""
     shares, ratios, flips = crops_of(Geometry.for_training(kind, side))
     assert shares.min() == pytest.approx(least, abs=0.01)
     assert shares.max() == pytest.approx(1.0, abs=0.02)
@@ -142,7 +142,7 @@ def test_crops_have_the_shares_and_ratios_that_are_asked_for() -> None:
 
 
 def crops_of(geometry: Geometry) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The shares of the area, the widths over heights, and the flips of many crops that nothing cuts off."""
+    """Return area fractions, aspect ratios and flips of many crops that no border limits."""
     assert geometry.crop_scale is not None
     squares, flips = boxes_of(replace(geometry, crop_ratio=(1.0, 1.0)))
     small, _ = boxes_of(replace(geometry, crop_scale=(geometry.crop_scale[0],) * 2))
@@ -150,7 +150,7 @@ def crops_of(geometry: Geometry) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def boxes_of(geometry: Geometry) -> tuple[np.ndarray, np.ndarray]:
-    """Width and height of many crops as fractions, and their flips."""
+    """Return widths and heights of many crops as fractions, and their flips."""
     draws = uniforms(RandomStream.GEOMETRY, 0, 0, np.arange(5000), DRAWS)
     boxes, flips = views(geometry, draws, np.full(5000, 500.0), np.full(5000, 500.0))
     assert boxes.min() >= 0

@@ -75,7 +75,7 @@ def spoil(path, content):
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory):
-    """Two classes of pictures, of which many are the same file; those that will be bad are whole as yet."""
+    """Two classes of images, many of them links to one file; those to be damaged are still whole."""
     root = tmp_path_factory.mktemp("good")
     for number in range(20):
         photo(20, 16, seed=number).save(root / f"{number}.png")
@@ -125,7 +125,7 @@ def test_the_scan_names_each_and_the_rest_is_used(folder):
 
 
 def epoch_of(split, workers):
-    """The bits of an epoch, and what was bad in it."""
+    """Return the tensors of an epoch as bytes, and its bad samples."""
     with Loader(
         split,
         kind=SampleKind.CLASS,

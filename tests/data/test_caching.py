@@ -1,4 +1,4 @@
-"""`data.cache = "auto"`: what is chosen from the sizes that the scan found, and what is said of it."""
+"""`data.cache = "auto"`: the mode chosen from the scanned sizes, and its explanation."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def chosen(of: Dataset, asked: str = "auto", **settings: Any) -> cache_policy.Ca
 
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Bytes in all and free, which a test may change."""
+    """Total and free bytes, which a test may change."""
     figures = [64 * GIB, 60 * GIB]
     monkeypatch.setattr(cache_policy, "host_memory", lambda: tuple(figures))
     return figures
@@ -75,7 +75,7 @@ def test_memory_that_was_asked_for_is_taken_as_far_as_it_goes(memory: list[int])
 
 
 def test_what_was_asked_for_on_the_device_and_does_not_fit_whole_is_kept_in_memory(memory: list[int]) -> None:
-    """Nothing smaller is kept in its place: that would change what is learnt."""
+    """Smaller images are not cached instead: that would change training."""
     assert chosen(dataset(40_000), "device") == cache_policy.CacheChoice("device", "requested")
     assert chosen(dataset(40_000), "device", resize=256).mode == "device"
     memory[1] = 32 * GIB
@@ -97,7 +97,7 @@ def test_there_is_room_until_the_share_is_taken_or_memory_is_short(memory: list[
     assert room(0) == 30 * GIB
     assert room(29 * GIB) == GIB
     assert room(31 * GIB) < 0
-    memory[1] = 5 * GIB  # others have taken it
+    memory[1] = 5 * GIB  # used by other processes
     assert room(0) < 0
 
 

@@ -1,4 +1,4 @@
-"""Errors of the system in reading: what passes is waited for, and the machine's faults are no file's."""
+"""System errors in reading: transient ones are retried, and machine faults aren't blamed on files."""
 
 import errno
 import os
@@ -33,7 +33,7 @@ def files(tmp_path: Path) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The seconds that were waited, without waiting."""
+    """Seconds of all waits, which are skipped."""
     seconds: list[float] = []
     monkeypatch.setattr("mptui.data.core.read_errors.sleep", seconds.append)
     monkeypatch.setattr(read_errors._Patience, "futile", 0)
@@ -42,7 +42,7 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """Make opening files fail: with `number`, the first `times` of each, or of those alone that are named."""
+    """Make opening files fail with `number`, for the first `times` of each file, or only of named files."""
 
     def fail(number: int, times: int = 1000, only: str = "") -> list[str]:
         opened: list[str] = []
@@ -113,7 +113,7 @@ def test_a_disk_that_is_gone_is_soon_not_waited_for(
 def test_a_machine_without_files_or_memory_is_at_fault_and_not_the_file(
     files: list[str], failing: Callable[..., list[str]], number: int, hint: str
 ) -> None:
-    """In training, in the scan and in `mptui prepare`: the budget of bad samples is not touched."""
+    """In training, in the scan and in `mptui prepare`: the budget of bad samples is unchanged."""
     failing(number)
     with loader(of_files(files), bad_budget=1.0) as it:
         with pytest.raises(DataError, match=f"cannot read: {os.strerror(number).lower()}") as error:
@@ -130,7 +130,7 @@ def test_a_machine_without_files_or_memory_is_at_fault_and_not_the_file(
 
 @pytest.fixture
 def small_files() -> Iterator[None]:
-    """`ulimit -f`: files of at most a MiB."""
+    """Limit files to 1 MiB, as `ulimit -f`."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
     yield

@@ -1,4 +1,4 @@
-"""The way of the data to a GPU: the same bits as on a host, and nothing in the loop waits for the device."""
+"""The data path to a GPU: bit-identical to the host's, and the loop never waits for the device."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ pytestmark = [
 @pytest.mark.parametrize("augment", [True, False])
 def test_no_batch_waits_for_the_device(cache, augment):
     with loader(Samples(300), device=GPU, cache=cache, augment=augment, workers=2) as data:
-        batches(data)  # what is kept, pinned and allocated the first time
+        batches(data)  # cached, pinned and allocated on first use
         torch.cuda.set_sync_debug_mode("error")
         try:
             for window in data.windows(1, 1):
@@ -37,7 +37,7 @@ def test_batches_are_those_of_a_host(cache):
             expected_images, expected_targets, expected_indices = joined(batches(there))
         assert indices == expected_indices
         assert torch.equal(targets.cpu(), expected_targets)
-        if cache == "device":  # by Pillow's own weights, where a host approximates them
+        if cache == "device":  # exact Pillow weights, which a host approximates
             # of 255: images are normalised by a deviation of about 0.225
             assert (images.cpu() - expected_images).abs().mean() * 0.225 * 255 < 1.0
         else:
@@ -52,7 +52,7 @@ def test_memory_that_can_not_be_pinned_breaks_no_kernel():
     assert cudart.cudaHostRegister(memory.ctypes.data, memory.nbytes, 0) == cudart.cudaError.success
     try:
         transfer = Transfer(GPU, arena)
-        transfer.pin()  # refused: it is pinned already
+        transfer.pin()  # refused: already pinned
         assert torch.ones(3, device=GPU).sum().item() == 3
         transfer.close()
     finally:

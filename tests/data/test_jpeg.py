@@ -1,4 +1,4 @@
-"""JPEGs come out as Pillow alone would have them: the same pixels, the same refusals, the same words."""
+"""JPEGs are decoded exactly as by Pillow alone: the same pixels, errors and messages."""
 
 import io
 import tempfile
@@ -32,7 +32,7 @@ def encoded(picture: Image.Image, form: str = "JPEG", **options: object) -> byte
 
 
 def ycck(picture: Image.Image) -> bytes:
-    """CMYK stored as luminance, two colours and black, as Photoshop does: Pillow's file, marked as such."""
+    """Return a JPEG of YCCK, as Photoshop writes it: Pillow's file with that marker."""
     data = encoded(picture.convert("CMYK"), quality=90)
     at = data.index(b"Adobe")
     return data[: at + 11] + b"\x02" + data[at + 12 :]
@@ -65,7 +65,7 @@ def pillow_alone(path: str, side_hint: int | None = None) -> Pixels:
 
 
 def outcome(read: Callable[[], Pixels]) -> Pixels | str:
-    """The pixels, or why there are none. Any other exception is for the test to fail by."""
+    """Return the pixels, or the reason why there are none; other exceptions propagate and fail the test."""
     try:
         return read()
     except BadSampleError as error:
@@ -81,7 +81,7 @@ def test_the_pixels_are_those_of_pillow_at_every_size(tmp_path: Path, kind: str,
         assert jpeg.decoded(image, hint) is not None
     mean, most = difference(read_rgb(str(path), hint), pillow_alone(str(path), hint))
     assert mean < 0.5
-    assert most <= 4  # of two builds of the same library
+    assert most <= 4  # from two builds of the same library
 
 
 @pytest.mark.parametrize("kind", PILLOWS)
@@ -95,7 +95,7 @@ def test_what_is_less_common_is_left_to_pillow(tmp_path: Path, kind: str, hint: 
 
 
 def test_a_size_that_only_libjpeg_reads_is_left_to_pillow(tmp_path: Path) -> None:
-    """What has been checked is the size that Pillow read."""
+    """The size that Pillow read is the one that was validated."""
     (tmp_path / "a.jpg").write_bytes(FAST["4:4:4"])
     with opened(str(tmp_path / "a.jpg")) as image:
         image._size = (image.width // 2, image.height)
@@ -130,7 +130,7 @@ def test_a_file_cut_at_any_byte_ends_as_with_pillow(tmp_path: Path, kind: str) -
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """A JPEG with some bytes changed, left out, doubled or put in, or cut off."""
+    """Draw a JPEG with some bytes changed, removed, duplicated or inserted, or truncated."""
     data = bytearray(FAST[draw(st.sampled_from(sorted(FAST)))])
     for _ in range(draw(st.integers(1, 4))):
         # Most of the structure is at the beginning.

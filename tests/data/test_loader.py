@@ -22,7 +22,7 @@ from tests.data.loaders import (
 )
 from tests.data.samples import Drawn, Masked, Samples
 
-# -- the same bits, however they are made ---------------------------------------------------------
+# -- bit-identical for any number of workers ------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [loader, segmentation])
@@ -193,7 +193,7 @@ def test_mixed_images_have_both_targets(cache: str) -> None:
         assert all(batch.mixed_targets is None and batch.lam == 1.0 for batch in batches(it))
 
 
-# -- kept on the device ---------------------------------------------------------------------------
+# -- device cache ---------------------------------------------------------------------------------
 
 
 def test_cached_pixels_are_those_of_the_uncached_way() -> None:
@@ -233,7 +233,7 @@ def test_a_cache_is_filled_in_messages_of_many_samples(monkeypatch: pytest.Monke
 def test_a_window_read_before_the_first_epoch_fills_the_cache_once_by_the_workers(
     augment: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `memory.micro_batch = "auto"` does: it looks at a batch before the training starts."""
+    """As with `memory.micro_batch = "auto"`, which reads a batch before training starts."""
     by: list[tuple[int, int]] = []
     submit = Pool.submit
 

@@ -1,4 +1,4 @@
-"""A loader whose workers die, whose samples are bad, and which is left or closed in the middle."""
+"""Loaders with dead workers or bad samples, and loaders abandoned or closed in the middle of an epoch."""
 
 import os
 import signal
@@ -81,7 +81,7 @@ def test_one_bad_sample_is_one_too_many_only_where_none_is_allowed() -> None:
 def test_a_class_that_the_network_does_not_have_makes_a_sample_bad() -> None:
     with loader(Samples(20), num_classes=9, bad_budget=0.1) as it:
         assert 9 not in joined(batches(it))[1]
-        assert {problem.reason for problem in it.bad} == {"label 9 where there are 9 classes"}
+        assert {problem.reason for problem in it.bad} == {"label 9, but there are 9 classes"}
 
 
 def test_a_bug_in_a_reader_is_raised_and_the_loader_can_be_closed() -> None:
@@ -100,7 +100,7 @@ def test_an_abandoned_pass_leaves_the_loader_as_it_was() -> None:
             kept = window
             break
         assert_same(batches(it, epoch=1), expected)
-        with pytest.raises(RuntimeError, match="over"):
+        with pytest.raises(RuntimeError, match="has ended"):
             list(cast(Window, kept))
 
 
@@ -109,7 +109,7 @@ def test_a_new_pass_ends_the_one_before() -> None:
         old = it.windows(0, 1)
         first = next(old)
         assert_same(batches(it, epoch=1), batches(it, epoch=1))
-        with pytest.raises(RuntimeError, match="over"):
+        with pytest.raises(RuntimeError, match="has ended"):
             list(first)
 
 

@@ -29,7 +29,7 @@ def opened(root, **settings):
 
 
 def masks_of(dataset):
-    """The classes along the middle row of each mask, by file name."""
+    """Return the classes along the middle row of each mask, by file name."""
     found = {}
     for split in (dataset.train, dataset.val):
         for index in range(len(split)):
@@ -41,7 +41,7 @@ def masks_of(dataset):
 
 
 def runs(row):
-    """A row without repetitions."""
+    """Return a row without repetitions."""
     return [value for index, value in enumerate(row) if index == 0 or row[index - 1] != value]
 
 
@@ -194,7 +194,7 @@ def test_a_smaller_mask_of_the_same_shape_is_enlarged_and_another_shape_is_bad(t
 
 @pytest.mark.parametrize("orientation", [1, 2, 3, 6, 8])
 def test_a_mask_is_turned_with_its_image(tmp_path, orientation):
-    """Drawn over the stored pixels it turns with them; drawn over the upright picture it stays."""
+    """A mask drawn over the stored pixels is rotated with them; one drawn over the upright image is not."""
     pairs(tmp_path, [stripes(0, 1)] * 2)
     upright = photo(24, 16)
     mask = Image.fromarray(stripes(0, 1, 2))
@@ -227,7 +227,7 @@ def test_a_mask_that_changed_after_the_scan_is_a_bad_sample(tmp_path):
 
 
 def test_real_masks(tmp_path):
-    """The nuclei beside the repository, or two made masks like them."""
+    """The nuclei next to the repository, or two generated masks like them."""
     root = SHARED / "nuclei-mini"
     dataset = opened(root if root.exists() else pairs(tmp_path, [stripes(0, 255)] * 2))
     assert dataset.classes == ("background", "foreground")

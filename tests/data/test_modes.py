@@ -1,4 +1,4 @@
-"""Where images are kept changes nothing of what is learnt."""
+"""The cache mode doesn't change training."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ SIZES = [(420, 210), (150, 300), (130, 97), (97, 130), (640, 100), (90, 90), (30
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Photos of many shapes, smaller and larger than they are resized to, and of all orientations."""
+    """Photos of many shapes, smaller and larger than their resized form, with all orientations."""
     root = tmp_path_factory.mktemp("mixed")
     for index in range(24):
         folder = root / "ab"[index % 2]
@@ -104,7 +104,7 @@ def test_fixed_views_are_the_same_in_every_mode(
 
 
 def test_crops_and_pixels_are_distributed_alike_in_every_mode(wide_photos: Path, tmp_path: Path) -> None:
-    """Of pictures twice as wide as high: what is shown beyond the middle half, and how sharp it is."""
+    """For images twice as wide as high: how often crops show the outer quarters, and their sharpness."""
     figures = {
         mode: outside_and_sharpness(
             views_of(wide_photos, mode, tmp_path, kind=SampleKind.CLASS, side=128, epochs=2)[0]
@@ -115,7 +115,7 @@ def test_crops_and_pixels_are_distributed_alike_in_every_mode(wide_photos: Path,
     assert outside > 0.85
     for mode, (share, sharp) in figures.items():
         assert share == pytest.approx(outside, abs=0.02), mode
-        assert sharp == pytest.approx(sharpness, rel=0.05), mode  # of the prepared JPEGs 3 % less
+        assert sharp == pytest.approx(sharpness, rel=0.05), mode  # prepared JPEGs are 3 % less sharp
 
 
 @pytest.mark.parametrize("mode", ["off", "ram", "device", "device, as on a GPU"])
@@ -128,11 +128,11 @@ def test_the_resolution_that_is_kept_is_a_setting_in_every_mode(
     assert small < 0.8 * whole
     tiny_crops = {"crop_scale": (0.02, 0.05), "crop_ratio": (1.0, 1.0)}
     narrow = outside_and_sharpness(views_of(wide_photos, mode, tmp_path, **tiny_crops, **settings)[0])[0]
-    assert 0.4 < narrow < 0.85  # most of them lie inside one half
+    assert 0.4 < narrow < 0.85  # most crops lie inside one half
 
 
 def test_what_lies_beyond_the_middle_is_learnt_in_every_mode(tmp_path: Path) -> None:
-    """Two classes of photos that differ at their ends alone: one accuracy, far from chance."""
+    """Two classes of photos that differ only at their ends: the same accuracy, well above chance."""
     root = tmp_path / "ends"
     for index in range(40):
         image = natural(300, 150, seed=index).astype(int)
@@ -150,11 +150,11 @@ def test_what_lies_beyond_the_middle_is_learnt_in_every_mode(tmp_path: Path) -> 
         assert share == pytest.approx(found["off"], abs=0.05), mode
     middle = [torch.from_numpy(natural(300, 150, seed=index)[:, 75:225].copy()) for index in range(40)]
     images = torch.stack(middle).permute(0, 3, 1, 2).float()
-    assert accuracy(images, torch.arange(40) % 2, 40) < 0.75  # the control
+    assert accuracy(images, torch.arange(40) % 2, 40) < 0.75  # negative control
 
 
 def accuracy(images: torch.Tensor, labels: torch.Tensor, photos: int) -> float:
-    """Of a linear network on the mean colours of areas, trained on two thirds of the photos, on the rest."""
+    """Train a linear network on area mean colours of two thirds of the photos; return test accuracy."""
     features = torch.nn.functional.adaptive_avg_pool2d(images, 4).flatten(1) / 128 - 1
     features = torch.cat([features, torch.ones(len(features), 1)], dim=1)
     seen = torch.arange(len(features)) % photos % 3 < 2
@@ -165,7 +165,7 @@ def accuracy(images: torch.Tensor, labels: torch.Tensor, photos: int) -> float:
 
 
 def test_a_centre_square_would_have_been_noticed(wide_photos: Path, tmp_path: Path) -> None:
-    """The control: the same figures of images of which only the middle is kept."""
+    """Negative control: the same figures for images cropped to their middle."""
 
     class Middle:
         def __init__(self, index: int) -> None:
@@ -180,7 +180,7 @@ def test_a_centre_square_would_have_been_noticed(wide_photos: Path, tmp_path: Pa
 
 
 def test_products_resize_as_pillow_does() -> None:
-    """Enlarged and made smaller, each by the weights of Pillow's bilinear filter."""
+    """Images are enlarged and reduced with the weights of Pillow's bilinear filter."""
     sizes = [(200, 130), (9, 300), (2, 2), (64, 64), (333, 40)]
     pictures = [natural(width, height, seed=width) for width, height in sizes]
     pixels = np.concatenate([picture.reshape(-1, 3) for picture in pictures])

@@ -125,9 +125,9 @@ def test_an_array_is_never_seen_half_written(tmp_path, own_cache, monkeypatch):
     (array,) = own_cache.rglob("train-images.npy")
     seen = array.stat().st_ino
     expected = first.train.request(3).read().image_HW3
-    (array.parent / "classes.json").unlink()  # as for another run that is about to write the same
+    (array.parent / "classes.json").unlink()  # as in another run that is about to write the same
     opened("mnist", tmp_path)
-    assert array.stat().st_ino != seen  # who has mapped the first one keeps it
+    assert array.stat().st_ino != seen  # processes that mapped the first one keep it
     assert np.array_equal(first.train.request(3).read().image_HW3, expected)
     assert {path.suffix for path in array.parent.iterdir()} == {".npy", ".json"}
 

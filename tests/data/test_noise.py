@@ -1,4 +1,4 @@
-"""Images made noisy: by the schedule, with the same numbers for a sample wherever it turns up."""
+"""Diffusion noise follows the schedule, and depends only on seed, epoch and sample."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def loader(count: int = 22, **settings: Any) -> Loader:
 
 
 def by_sample(of: Loader, epoch: int = 0) -> dict[int, tuple[bytes, bytes, int]]:
-    """Noisy image, noise and timestep of each sample."""
+    """Return noisy image, noise and timestep of each sample."""
     found = {}
     with of:
         for window in of.windows(epoch, 1):

@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -163,14 +164,15 @@ def test_a_file_that_ends_the_process_is_named_and_costs_no_other(tmp_path, monk
     killer = tmp_path / "cat" / "1.png"
     site = tmp_path / "site"
     site.mkdir()
-    (site / "sitecustomize.py").write_text(
+    (site / "deadly_check.py").write_text(
         "import os, PIL.Image\n"
+        "from mptui.data.scan.check_sample import main\n"
         "whole = PIL.Image.open\n"
         f"killer = {str(killer)!r}\n"
         "PIL.Image.open = lambda path, **k: os._exit(9) if str(path) == killer else whole(path, **k)\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(site))
-    checker = CheckProcess(looking(whole=True))
+    monkeypatch.syspath_prepend(site)
+    checker = CheckProcess(replace(looking(whole=True), module="deadly_check"))
     try:
         found = checker.check([(str(tmp_path / "cat" / f"{i}.png"), None) for i in range(3)])
     finally:
@@ -190,6 +192,7 @@ def test_decoders_that_complain_write_nothing_to_the_terminal(tmp_path):
     (tmp_path / "a" / "bad.tif").write_bytes(damaged)
     script = """
 import sys
+from dataclasses import replace
 from mptui.config.schema import DataConfig
 from mptui.registry.samples import SampleKind
 from mptui.data.formats.open import open_dataset
@@ -231,7 +234,7 @@ def test_nothing_named_means_shapes():
 
 
 def test_a_real_set_names_each_broken_file(tmp_path):
-    """The awkward set beside the repository, or a small one like it."""
+    """The set of difficult files next to the repository, or a small one like it."""
     root = SHARED / "awkward-basic"
     if not root.exists():
         root = class_folders(tmp_path, {"formats": 6})

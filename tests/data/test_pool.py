@@ -23,7 +23,7 @@ BYTES = SIDE * SIDE * 3
 
 
 def read(pool: Pool, requests: list[SampleRequest]) -> dict[str, Answer]:
-    """Read each request as a task of its own; returns the answers by the request's name."""
+    """Read each request as a separate task; return the answers by the requests' names."""
     pool.arena.reserve(len(requests) * BYTES)
     for row, request in enumerate(requests):
         pool.submit(task(pool, request, row))
@@ -193,7 +193,7 @@ def test_a_read_that_never_ends_is_named_and_can_be_left(
         assert pool.pids == []
         assert not psutil.pid_exists(hung[0])
         marker.unlink()
-        assert len(read(pool, [Drawn(0)])) == 1  # another process does the next task
+        assert len(read(pool, [Drawn(0)])) == 1  # another process handles the next task
 
 
 def test_pixels_that_find_no_room_are_an_error_and_never_zeros():

@@ -1,4 +1,4 @@
-"""A prepared set: what is in it, what is read from it, and what is refused."""
+"""Prepared sets: their contents, what is read from them, and what is refused."""
 
 import tarfile
 from pathlib import Path
@@ -76,7 +76,7 @@ def batches(dataset, *, train, epoch=0, kind=SampleKind.CLASS):
 
 
 def test_a_network_sees_and_says_the_same(ready):
-    """Of each validation image nearly the same pixels, and so of all the same loss, to a hundredth."""
+    """Validation images have almost the same pixels, and so the same total loss to a hundredth."""
     data, out = ready
     torch.manual_seed(0)
     network = torch.nn.Sequential(
@@ -179,7 +179,7 @@ def test_a_larger_view_than_it_was_prepared_for_is_told(ready):
     assert f"--resize {RESIZE * 2}, or set data.resize to {RESIZE}" in told
 
 
-# -- again ----------------------------------------------------------------------------------------
+# -- repeated preparation -------------------------------------------------------------------------
 
 
 def test_it_is_made_once(made, small_shards):

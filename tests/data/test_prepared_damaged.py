@@ -1,4 +1,4 @@
-"""A prepared set that is damaged, newer, or from a stranger: it is refused in a line, or harmless."""
+"""Prepared sets that are damaged, newer or hostile: refused in one line, or harmless."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def changed(out, **facts):
 
 
 def rewritten(out, change):
-    """The records changed, with a sha256 that fits."""
+    """Change the records, and update their sha256."""
     import hashlib
 
     records = np.load(out / SAMPLES)

@@ -48,7 +48,7 @@ MODES = {
 def test_every_mode_of_every_format_comes_out_as_the_same_picture(tmp_path, form, mode):
     picture = photo()
     stored = as_lab(picture) if mode == "LAB" else picture.convert(mode)
-    path = tmp_path / "picture.dat"  # the name says nothing; the content does
+    path = tmp_path / "picture.dat"  # the suffix is uninformative; the content decides
     stored.save(path, form)
     read_HW3 = FileRequest(str(path), 3).read().image_HW3
     expected = {"1": stored, "P": stored, "L": stored, "LA": stored}.get(mode, picture)
@@ -198,7 +198,7 @@ def test_a_request_and_its_failure_travel_between_processes(tmp_path):
 
 
 def test_real_awkward_files_are_read_or_refused(tmp_path):
-    """The awkward set beside the repository, or a file of each kind made here."""
+    """The set of difficult files next to the repository, or a generated file of each kind."""
     root = SHARED / "awkward-basic"
     if not root.exists():
         root = tmp_path

@@ -15,13 +15,13 @@ from mptui.registry.samples import SampleKind
 from .images import save_oriented
 
 MEAN_TOLERANCE, MAX_TOLERANCE = 2.0, 24
-"""Of 255, in an image against Pillow's bilinear resize; over many photos the mean is 0.3."""
+"""Tolerances, of 255, against Pillow's bilinear resize; over many photos the mean is 0.3."""
 WHOLE_TOLERANCE = 5.0
-"""The same where a JPEG was decoded smaller: libjpeg halves more sharply than Pillow's filter."""
+"""Tolerance for JPEGs decoded at reduced size: libjpeg halves more sharply than Pillow's filter."""
 
 
 def natural(width: int, height: int, seed: int = 0) -> Pixels:
-    """Smooth areas, edges and texture: amplitudes fall with the frequency, as in photos."""
+    """Return smooth areas, edges and texture with amplitudes that fall with frequency, as in photos."""
     rng = np.random.default_rng(seed)
     fy, fx = np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None]
     amplitude = np.maximum(np.hypot(fx, fy), 1 / max(width, height)) ** -1.2
@@ -56,7 +56,7 @@ def test_pixels_are_within_a_tolerance_of_pillows(scale: float, shape: float) ->
 
 @pytest.mark.parametrize("index", range(6))
 def test_a_view_of_a_jpeg_is_within_a_tolerance_of_pillows(tmp_path: Path, index: int) -> None:
-    """Decoded at a half or a quarter where the crop allows, which Pillow does too with `draft`."""
+    """JPEGs decoded at a half or a quarter if the crop allows, as Pillow does with `draft`."""
     path = str(tmp_path / "a.jpg")
     Image.fromarray(natural(1000, 752, seed=index)).save(path, quality=90, subsampling=index % 3)
     geometry = Geometry.for_training(SampleKind.CLASS, 128)
@@ -74,7 +74,7 @@ def test_a_view_of_a_jpeg_is_within_a_tolerance_of_pillows(tmp_path: Path, index
             small.draft(None, (hint, hint))
             pictures = [(small, MEAN_TOLERANCE)]
             if min((box[2] - box[0]) * width, (box[3] - box[1]) * height) >= 128:
-                pictures.append((whole, WHOLE_TOLERANCE))  # the smaller picture holds all of the view
+                pictures.append((whole, WHOLE_TOLERANCE))  # the smaller image contains the whole crop
                 compared_with_whole += 1
             for picture, tolerance in pictures:
                 cropped = picture.crop(tuple(np.rint(box * (picture.size * 2)).astype(int).tolist()))
@@ -98,7 +98,7 @@ def test_the_same_size_and_a_flat_image_stay_as_they_are() -> None:
 
 
 def test_what_the_smaller_image_cannot_hold_is_smoothed_away() -> None:
-    """A fine chequered pattern becomes grey, and no pattern that was not there."""
+    """A fine chequered pattern becomes grey, without aliasing."""
     chequered = (np.indices((300, 300)).sum(0) % 2 * 255).astype(np.uint8)
     image = np.repeat(chequered[..., None], 3, axis=2)
     for side in (150, 137, 100, 70, 50):
@@ -121,7 +121,7 @@ def test_the_narrowest_images_can_be_cut(size: tuple[int, int]) -> None:
 
 
 def quadrants(width: int, height: int) -> tuple[Pixels, Mask]:
-    """Four areas that differ, with edges off the middle, and the mask that says which is which."""
+    """Return an image of four different areas, with off-centre edges, and their mask."""
     mask = np.zeros((height, width), np.int16)
     mask[:, int(width * 0.42) :] += 1
     mask[int(height * 0.57) :] += 2
@@ -130,13 +130,13 @@ def quadrants(width: int, height: int) -> tuple[Pixels, Mask]:
 
 
 def read_back(image: Pixels) -> Mask:
-    """Which area each pixel of a cut shows."""
+    """Return the area that each pixel of a crop shows."""
     lit = image.astype(int).max(axis=2) > 125
     return np.where(lit, image.argmax(axis=2) + 1, 0).astype(np.int16)
 
 
 def off_edges(mask: Mask, reach: int) -> npt.NDArray[np.bool_]:
-    """Pixels whose neighbours within `reach` all have their class."""
+    """Return the pixels whose neighbours within `reach` all have the same class."""
     inner = np.ones(mask.shape, bool)
     for shift in range(1, reach + 1):
         for axis in (0, 1):
@@ -166,7 +166,7 @@ def test_a_jpeg_decoded_smaller_keeps_its_mask(tmp_path: Path, orientation: int,
     image, mask = quadrants(601, 450)
     save_oriented(tmp_path / "a.jpg", orientation, Image.fromarray(image))
     Image.fromarray(mask.astype(np.uint8)).save(tmp_path / "a.png")  # drawn over the upright image
-    if orientation in {2, 3, 4}:  # whose shape is the stored one's: then masks are drawn over that
+    if orientation in {2, 3, 4}:  # same shape as the stored image: masks are drawn over that
         save_oriented(tmp_path / "a.png", orientation, Image.fromarray(mask.astype(np.uint8)))
         Image.open(tmp_path / "a.png").convert("L").save(tmp_path / "b.png")
         stored = Image.fromarray(np.asarray(Image.open(tmp_path / "b.png")))

@@ -1,4 +1,4 @@
-"""`data.cache = "ram"`: read once, kept where all workers find it, and the same bits whatever happens."""
+"""`data.cache = "ram"`: images are read once, shared by all workers, and bit-identical in any case."""
 
 import gc
 import os
@@ -79,12 +79,12 @@ def no_room(taken: int) -> int:
 def test_the_same_bits_with_any_number_of_workers_and_from_any_sample(make: Callable[..., Loader]) -> None:
     with make() as it:
         expected = [epoch(it, number) for number in range(3)]
-        assert_same(epoch(it, 1), expected[1])  # long kept by now
+        assert_same(epoch(it, 1), expected[1])  # already cached
     for workers in (1, 3):
         with make(workers=workers) as it:
             for number in range(3):
                 assert_same(epoch(it, number), expected[number])
-    with make(workers=2) as resumed:  # nothing is kept yet, and then the half of it
+    with make(workers=2) as resumed:  # with an empty cache, then a half-full one
         assert_same(epoch(resumed, 1, start=24), expected[1][3:])
         assert_same(epoch(resumed, 2), expected[2])
     with make(workers=2, cache_room=no_room) as nothing_kept:
@@ -206,14 +206,14 @@ def test_a_half_written_sample_is_read_again() -> None:
     assert cache.find(1) is not None
     assert cache.find(0) is None
     assert cache.find(2) is None
-    os.pwrite(cache.fd, bytes(8), cache.slot_bytes)  # a head that was not written
+    os.pwrite(cache.fd, bytes(8), cache.slot_bytes)  # a header that was not written
     assert cache.find(1) is None
     assert np.array_equal(split.request(1).read().image_HW3, whole.image_HW3)
     split.close()
 
 
 def test_views_of_a_resized_image_are_those_of_the_file() -> None:
-    """It is smaller than a photo; in crops no smaller than the view that does not show."""
+    """A cached image smaller than the photo makes no difference in crops no smaller than the output."""
     side = 96
     geometry = Geometry.for_training(SampleKind.CLASS, side, crop_scale=(0.3, 1.0))
     for number in range(4):

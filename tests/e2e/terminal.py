@@ -1,4 +1,4 @@
-"""A real pseudo-terminal with the program in it: what it shows, what is typed, how it ends."""
+"""The program on a real pseudo-terminal: its screen, its input, its end."""
 
 import fcntl
 import os
@@ -24,18 +24,18 @@ DEADLINE_S = 180
 LOOK_S = 0.05
 _MODE = re.compile(rb"\x1b\[\?([\d;]+)([hl])")
 _OURS = {"LC_ALL", "LC_CTYPE", "COLORTERM", "NO_COLOR", "COLUMNS", "LINES"}
-"""What the terminal of whoever runs the tests says of itself."""
+"""Environment variables that describe the terminal in which the tests run."""
 
 _KEYS = {"enter": "\r", "escape": "\x1b", "tab": "\t", "space": " "}
 
 FINAL_MODES = {"1049": b"l", "25": b"h", "1000": b"l", "1003": b"l", "2004": b"l", "1004": b"l"}
-"""Left alternate screen, shown cursor, no mouse, no bracketed paste, no focus reports."""
+"""Alternate screen off, cursor shown, no mouse, no bracketed paste, no focus reports."""
 
 
 class Terminal:
-    """The program on a terminal of its own; the test is the terminal and whoever sits before it.
+    """The program on a pseudo-terminal; the test acts as the terminal and its user.
 
-    One that is not `forked` is an interpreter that starts: what it was started with can be read from /proc.
+    If not `forked`, it is started by a new interpreter: then /proc shows its initial environment.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Terminal:
         }
         kept = {name: value for name, value in os.environ.items() if name not in _OURS}
         self.fd, follower = pty.openpty()
-        # the terminal has its size before the program begins
+        # set the terminal's size before the program starts
         fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
         self.attributes = termios.tcgetattr(self.fd)
         start = server().start if forked else _fresh
@@ -65,7 +65,7 @@ class Terminal:
         self.pid = self._process.pid
 
     def read(self, timeout: float = LOOK_S) -> bool:
-        """Take what the program wrote; whether that was anything."""
+        """Read available output; return whether there was any."""
         ready, _, _ = select.select([self.fd], [], [], timeout)
         if not ready:
             return False
@@ -80,7 +80,7 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """What is on the screen."""
+        """Return the text on the screen."""
         return "\n".join(self.screen.display)
 
     def until(self, condition: Callable[[], object], what: str = "") -> None:
@@ -96,12 +96,12 @@ class Terminal:
         self.until(lambda: words in self.text, words)
 
     def press(self, *keys: str) -> None:
-        """Type."""
+        """Type keys."""
         for key in keys:
             os.write(self.fd, _KEYS.get(key, key).encode())
 
     def resize(self, columns: int, lines: int) -> None:
-        """Give the terminal another size."""
+        """Resize the terminal."""
         self.screen.resize(lines, columns)
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
@@ -119,12 +119,12 @@ class Terminal:
 
     @property
     def child(self) -> psutil.Process:
-        """The process with the screen and the run; the one that was started only waits for it."""
+        """Return the process with the screen and the run; the one that was started only waits for it."""
         (child,) = psutil.Process(self.pid).children()
         return child
 
     def modes(self) -> dict[str, bytes]:
-        """The private modes of the terminal as the program left them: `h` set, `l` reset."""
+        """Return the terminal's private modes as the program left them: `h` set, `l` reset."""
         left: dict[str, bytes] = {}
         for numbers, what in _MODE.findall(self.output):
             left |= dict.fromkeys(numbers.decode().split(";"), what)
@@ -137,12 +137,12 @@ class Terminal:
         return same and all(modes.get(number, state) == state for number, state in FINAL_MODES.items())
 
     def close(self) -> None:
-        """Hang up, as a lost connection does."""
+        """Close the terminal, as a lost connection does."""
         os.close(self.fd)
         self.fd = -1
 
     def end(self) -> None:
-        """Make sure that nothing is left of it."""
+        """End all its processes."""
         family = []
         if psutil.pid_exists(self.pid):
             parent = psutil.Process(self.pid)

@@ -1,4 +1,4 @@
-"""A run that outlives its terminal: left by a key or a closed terminal, watched and stopped from another."""
+"""A run that outlives its terminal: detached by a key or a closed terminal, watched and stopped elsewhere."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def goes_on(program, steps=5):
 
 
 def is_gone(pid):
-    """Whether a process has ended, though perhaps nobody has asked how."""
+    """Whether a process has ended, even if it is still a zombie."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -53,7 +53,7 @@ def threads_of(pid):
 
 
 def busy_share(pid, threads, seconds=WINDOW_S):
-    """The share of a processor that these threads of a process use, those that have ended left out."""
+    """Return the CPU share of these threads of a process; threads that have ended don't count."""
     ticks = os.sysconf("SC_CLK_TCK")
 
     def used():
@@ -108,7 +108,7 @@ def test_a_closed_terminal_leaves_a_run_that_is_no_busier_for_it(terminal):
     goes_on(program)
     assert busy_share(owner, screen) < 0.01
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as spinning:
-        assert busy_share(spinning.pid, {spinning.pid}, 1.0) > 0.05  # so a thread that spins would be seen
+        assert busy_share(spinning.pid, {spinning.pid}, 1.0) > 0.05  # so a spinning thread would be detected
         spinning.kill()
     goes_on(program)
 
@@ -132,7 +132,7 @@ def test_any_number_watches_one_only_watches_and_all_get_the_exit_code(terminal,
         each.shows("● training")
     reader.press("xx")
     reader.shows("this screen is read-only")
-    watcher.press("q")  # leaves the screen, and not the run
+    watcher.press("q")  # closes the screen; the run continues
     assert watcher.exit_code() == 0
     goes_on(reader)
     os.kill(owner, signal.SIGTERM)

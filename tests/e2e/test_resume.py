@@ -1,4 +1,4 @@
-"""`mptui resume` on a terminal: the live screen, or lines where these are asked for, and one last line."""
+"""`mptui resume` on a terminal: the live screen, or lines if requested, and one last line."""
 
 import pytest
 
@@ -22,7 +22,7 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with a run that has ended, whose name needs quotes in a shell."""
+    """A folder with a finished run, whose name needs quotes in a shell."""
     folder = tmp_path_factory.mktemp("my runs")
     ended = run_to_end("run", "--quiet", "--name", "one", "--runs-dir", folder / "a b", environ=TINY)
     assert ended.returncode == 0, ended.stderr

@@ -1,4 +1,4 @@
-"""A real terminal that nobody reads, that can show little, and names that would act on it."""
+"""Real terminals that nobody reads or that have few capabilities, and names with control sequences."""
 
 import os
 import re
@@ -20,7 +20,7 @@ MIB = 1 << 20
 def test_a_terminal_that_nobody_reads_costs_the_run_no_step(terminal):
     program = terminal(environ=ENDLESS, size=(140, 45))
     start_training(program)
-    # many whole frames: more than the terminal holds, so that the screen has to wait
+    # many full frames: more than the terminal's buffer holds, so that the screen has to wait
     program.press(*["\x14"] * 40)
     steps, samples = count(program, Step), count(program, DeviceSample)
     look_until(lambda: count(program, DeviceSample) >= samples + 2)
@@ -58,7 +58,7 @@ def test_a_stop_from_outside_is_nothing_but_a_pause(terminal, number):
 
 @pytest.fixture
 def hostile_data(tmp_path):
-    """Images in classes and a folder whose names would act."""
+    """Images whose class and folder names contain control sequences."""
     names = [name.replace("/", "").replace("\x00", "")[:80] for name in hostile.NAMES]
     folder = tmp_path / "".join(names)[:120]
     for number, name in enumerate(names):
@@ -88,12 +88,12 @@ def test_hostile_names_of_data_reach_no_terminal(terminal, hostile_data, tmp_pat
     start_training(program)
     program.shows("✓ completed")
     program.press("l")
-    program.shows("\\x1b[31mred")  # what stands above it depends on the length of the paths
+    program.shows("\\x1b[31mred")  # its line depends on the length of the paths
     program.press("q")
     assert program.exit_code() == 0
     assert program.is_restored()
     written = program.output.decode("utf-8", errors="replace")
-    # what Textual itself sends is escape sequences: what is left without them is text
+    # Textual itself sends escape sequences: without them only text remains
     text = re.sub(
         r"\x1b(\[[0-9;:<=>?]*[ -/]*[@-~]|[()][0-9A-B]|[=>PX^_]|\][^\x07\x1b]*(\x07|\x1b\\))", "", written
     )

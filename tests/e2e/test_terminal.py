@@ -1,4 +1,4 @@
-"""The program on a real terminal: runs from the first frame to the exit code, and everything that cuts in."""
+"""The program on a real terminal: from the first frame to the exit code, with all interruptions."""
 
 import os
 import signal
@@ -42,7 +42,7 @@ ENDLESS = TINY | {"MPTUI_TRAINING_EPOCHS": "100000"}
 
 
 def journal(terminal: Terminal) -> list[Event]:
-    """The events of the only run."""
+    """Return the events of the only run."""
     runs = list((terminal.folder / "runs").glob("*"))
     return list(read_journal(runs[0])) if runs else []
 
@@ -52,7 +52,7 @@ def count(terminal: Terminal, kind: type[Event]) -> int:
 
 
 def start_training(terminal: Terminal, digit: str = "4", words: str = "A first run, or debugging") -> None:
-    """From the first frame to the first step: the devices, a profile (4 is debug), and enter."""
+    """Go from the first frame to the first step: the devices, a profile (4 is debug), and enter."""
     terminal.shows("workers")
     terminal.press("enter")
     terminal.shows("enter start")
@@ -116,7 +116,7 @@ def test_presets_switched_in_the_middle_lose_and_repeat_no_sample(terminal):
 
 
 def switches(terminal: Terminal) -> list[str]:
-    """The presets that came into force."""
+    """Return the profiles that were applied."""
     events = journal(terminal)
     return [f"{each.previous} → {each.profile}" for each in events if isinstance(each, PresetSwitched)]
 
@@ -188,7 +188,7 @@ def test_a_stop_while_it_compiles_is_seen_at_once_and_the_program_can_be_left(te
     program.shows("stopped")
     program.press("q")
     assert program.exit_code() == 0
-    assert waits.exists()  # it would compile to this moment
+    assert waits.exists()  # it would still be compiling
     assert program.is_restored()
     last = journal(program)[-1]
     assert isinstance(last, RunFinished)
@@ -249,7 +249,7 @@ def test_ctrl_z_in_a_headless_run_shows_the_cursor_until_it_goes_on(terminal):
 
 
 def look_until(condition: Callable[[], object]) -> None:
-    """Wait for what no terminal shows any more."""
+    """Wait for a condition that no terminal shows any more."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""Samples made in memory, fast to learn. No torch here: worker processes import this."""
+"""Generated samples that are fast to learn. No torch here: worker processes import this."""
 
 from dataclasses import dataclass
 
@@ -33,7 +33,7 @@ class Blot:
 
 @dataclass(frozen=True)
 class Scene(Blot):
-    """A blot and the mask of its bright pixels; the larger its index modulo 4, the more of it is ignored."""
+    """A blot and the mask of its bright pixels; a larger index modulo 4 has more ignored pixels."""
 
     def read(self, side_hint: int | None = None) -> Decoded:
         blot = super().read(side_hint)

@@ -1,4 +1,4 @@
-"""Checkpoints to test with."""
+"""Checkpoints for tests."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Compilers of a network that notes how it is compiled."""
+"""Compilers around a network that records how it is compiled."""
 
 import torch
 
@@ -7,7 +7,7 @@ from tests.engine.small import small_net
 
 
 class Net(torch.nn.Linear):
-    """Notes how it is compiled."""
+    """Records how it is compiled."""
 
     def __init__(self):
         super().__init__(1, 1)
@@ -32,7 +32,7 @@ def compiler_for(device, steps, *, mode="default", forced=False, **how):
 
 
 def probe(compiler, seconds):
-    """Feed it the times of steps until it decides; how many it took."""
+    """Feed step times to the compiler until it decides; return the number of steps."""
     for count in range(1, 100):
         decided = compiler.note_step(seconds)
         if decided or not compiler.undecided:
@@ -41,7 +41,7 @@ def probe(compiler, seconds):
 
 
 def failing(error, after=0):
-    """A net whose compiled form runs `after` times, then raises."""
+    """Return a net whose compiled form runs `after` times, then raises."""
     net = small_net(dropout=0.3)
     calls: list[int] = []
 

@@ -1,4 +1,4 @@
-"""One thread for torch: small tensors, the same bits on any number of processors."""
+"""One thread for torch: tensors are small, and results bit-identical on any number of cores."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def _one_thread():
 
 @pytest.fixture
 def with_compiler(tmp_path, monkeypatch):
-    """A C++ compiler is there, as far as anyone can see without running it."""
+    """Make a C++ compiler appear to be installed."""
     program = tmp_path / "bin" / "c++"
     program.parent.mkdir()
     program.touch(mode=0o755)
@@ -26,7 +26,7 @@ def with_compiler(tmp_path, monkeypatch):
 
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch):
-    """What compiling cost in another test is not known."""
+    """Isolate the cache of compile costs between tests."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 

@@ -1,4 +1,4 @@
-"""Small real runs: a conv net with BatchNorm, and a trainer around it with all its parts real."""
+"""Small real runs: a conv net with BatchNorm, and a complete trainer around it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -41,7 +41,7 @@ def small_net(norm: bool = True, seed: int = 0, dropout: float = 0.0) -> torch.n
 
 
 def mask_net(seed: int = 0) -> torch.nn.Module:
-    """Logits of two classes for each pixel, without a norm."""
+    """Return a network of two-class logits per pixel, without normalization."""
     torch.manual_seed(seed)
     return torch.nn.Sequential(
         torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(8, 2, 3, padding=1)
@@ -49,7 +49,7 @@ def mask_net(seed: int = 0) -> torch.nn.Module:
 
 
 def diffusion_net(seed: int = 0) -> torch.nn.Module:
-    """What tells the noise in images, as small as it can be with all its parts."""
+    """Return a minimal but complete diffusion U-Net."""
     torch.manual_seed(seed)
     return DiffusionUNet(width=8, depth=1)
 
@@ -68,7 +68,7 @@ def config(**tables: dict[str, object]) -> RunConfig:
 
 
 class Recorder(list[Event]):
-    """Keeps every event, and calls `then` on each."""
+    """Stores every event, and calls `then` on each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ def build_trainer(
     device: torch.device = CPU,
     task: str | None = None,
 ) -> tuple[Trainer, Recorder]:
-    """A trainer over `train` samples of a kind (read by another, `reads_as`), with all its parts real."""
+    """Build a complete trainer over `train` samples of a kind (read as another kind with `reads_as`)."""
     task = task or ("classification" if kind is Blot else "segmentation")
     classes = CLASSES if kind is Blot else ("background", "bright")
 
@@ -141,7 +141,7 @@ def build_trainer(
 
 
 def end(trainer: Trainer) -> None:
-    """Write what waits, and end threads and workers."""
+    """Write pending data, and end threads and workers."""
     trainer.context.saver.close()
     trainer.close()
 

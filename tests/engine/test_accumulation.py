@@ -1,4 +1,4 @@
-"""Micro-batches of a window give the gradient of the window taken as one batch, the short last one too."""
+"""Gradients accumulated over a window equal those of one batch, also in the short last window."""
 
 import copy
 
@@ -33,7 +33,7 @@ def trained(folder, kind, samples, accumulate):
 
 
 def batches_of(folder, kind, samples):
-    """The batches of the first epoch, one by one, and the task."""
+    """Return the batches of the first epoch, and the task."""
     trainer, _ = build_trainer(run_config(1), folder, train=samples, kind=kind)
     found = [
         Batch(b.images_BCHW.clone(), b.targets.clone(), b.size, b.valid, b.sample_indices.copy())
@@ -55,7 +55,7 @@ def joined(batches):
 
 
 def by_hand(folder, kind, samples, accumulate, window_loss):
-    """A plain loop: each window's loss as `window_loss` has it, torch's own SGD with momentum."""
+    """Train a plain loop: loss per window from `window_loss`, torch's SGD with momentum."""
     batches, task = batches_of(folder, kind, samples)
     model = copy.deepcopy(net_for(kind))
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
@@ -109,4 +109,4 @@ def test_a_window_without_a_valid_pixel_is_left_out(tmp_path):
     model, events = trained(tmp_path, Unseen, 64, 1)
     assert distance(model, mask_net()) == 0.0
     assert not of(events, Step)
-    assert [w.code for w in of(events, Warned)] == ["empty_batch"]  # one an epoch
+    assert [w.code for w in of(events, Warned)] == ["empty_batch"]  # one per epoch

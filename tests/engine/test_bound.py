@@ -1,4 +1,4 @@
-"""What holds real runs back: slow data, many small kernels, or the computing itself."""
+"""Bottlenecks of real runs: slow data, many small kernels, or computation."""
 
 import time
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Sleeping(Blot):
 
 @dataclass(frozen=True)
 class Laborious(Blot):
-    """A sample whose transform takes the processor long."""
+    """A sample whose transform takes much CPU time."""
 
     def read(self, side_hint=None):
         noise = np.random.default_rng(0).random((150, 150))
@@ -58,7 +58,7 @@ def test_a_slow_disk_holds_the_steps_back(tmp_path):
     assert last.bound_by == "data"
     assert "wait for data" in advice[-1].message
     assert last.split["data"] > last.split["forward"]
-    # the loader alone is no faster than it is now; without waiting, the steps would be
+    # the loader alone is no faster than now; without data wait, the steps would be
     assert last.ceilings["data"] <= 250
     assert last.ceilings["steps"] > last.ceilings["data"]
 

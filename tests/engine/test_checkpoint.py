@@ -1,4 +1,4 @@
-"""A checkpoint is whole or not there, and every damage to one is noticed."""
+"""A checkpoint is complete or absent, and any damage to one is detected."""
 
 import hashlib
 import json
@@ -171,7 +171,7 @@ def test_a_newer_version_is_left_alone_and_says_so(tmp_path, two):
     assert two[1].is_dir()
 
 
-# -- the newest that is whole
+# -- the newest undamaged one
 
 
 def damage(path):
@@ -282,7 +282,7 @@ def test_a_file_in_the_way_of_the_folder_is_told(tmp_path):
         write_checkpoint(tmp_path / "checkpoints", snapshot())
 
 
-# -- what is kept
+# -- which ones are kept
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
@@ -297,7 +297,7 @@ def test_the_newest_and_those_that_are_led_to_are_kept(tmp_path, count):
 
 
 def test_what_lies_beyond_the_last_is_no_longer_the_runs(tmp_path):
-    """The run went back behind steps 4 and 5, to go on otherwise from there."""
+    """The run rolled back behind steps 4 and 5, and continued differently."""
     written = {step: write_checkpoint(tmp_path, snapshot(step)) for step in (1, 4, 5, 2, 3)}
     point(tmp_path, "best", written[5])
     point(tmp_path, "last", written[3])
@@ -305,7 +305,7 @@ def test_what_lies_beyond_the_last_is_no_longer_the_runs(tmp_path):
     keep_only(tmp_path, 2)
     assert checkpoints(tmp_path) == [written[5], written[2], written[3]]
     shutil.rmtree(written[3])
-    assert read_newest(tmp_path)[0].step == 2  # where it leads is gone, and still said
+    assert read_newest(tmp_path)[0].step == 2  # its target is gone, and it is still reported
     shutil.rmtree(written[2])
     assert read_newest(tmp_path)[0].step == 5  # better than none
 
@@ -331,7 +331,7 @@ def test_a_pointer_moves(tmp_path, two):
 def test_a_further_name_keeps_what_it_leads_to(tmp_path):
     written = [write_checkpoint(tmp_path, snapshot(step)) for step in range(1, 4)]
     point(tmp_path, "before-switch", written[0])
-    (tmp_path / ".last.1.partial").symlink_to(written[1].name)  # of a process that was killed
+    (tmp_path / ".last.1.partial").symlink_to(written[1].name)  # left by a killed process
     keep_only(tmp_path, 1)
     assert checkpoints(tmp_path) == [written[0], written[2]]
     assert names_of(tmp_path) == ["before-switch", written[0].name, written[2].name]

@@ -1,4 +1,4 @@
-"""A save that is killed or fails between any two operations leaves a whole checkpoint."""
+"""A save that is killed or fails between any two operations leaves an undamaged checkpoint."""
 
 import errno
 import io
@@ -23,7 +23,7 @@ from tests.engine.checkpoints import same, snapshot
 
 
 class Killed(BaseException):
-    """As a kill: nobody catches it to clean up, and whoever tries meets it again."""
+    """Acts as a kill: no handler cleans up, and further file operations raise it again."""
 
 
 def kill():
@@ -37,14 +37,14 @@ def save(folder, step):
 
 
 def calls_of_a_save(folder):
-    """The calls of a save, in order."""
+    """Return the calls of a save, in order."""
     with faulty_disk(folder) as calls:
         save(folder, 3)
     return calls
 
 
 def assert_sound(folder):
-    """A checkpoint is found, none is damaged, `last` leads to a whole one, and the next save tidies up."""
+    """Assert that no checkpoint is damaged, `last` is complete, and the next save cleans up."""
     read, complaints = read_newest(folder)
     assert complaints == []
     same(read, snapshot(read.step))
@@ -57,7 +57,7 @@ def assert_sound(folder):
 
 @pytest.fixture
 def ready(tmp_path, monkeypatch):
-    """Makes folders with two checkpoints; a kill loses nothing that was written, so nothing is synced."""
+    """Create folders with two checkpoints; skips fsync, since a killed process loses no written data."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
     for step in (1, 2):
         save(tmp_path / "ready", step)
@@ -92,12 +92,12 @@ def test_any_call_of_a_save_may_fail_and_the_older_one_is_whole(ready, when, err
                 messages.append(caught.message)
         assert_sound(folder)
     assert all(os.strerror(error).lower() in told and "are free" in told for told in messages)
-    # what only tidies up may fail without a word: it takes room, and the next save does it
+    # cleanup may fail silently: it leaves files behind, which the next save removes
     assert len(messages) >= calls.index("symlink")
 
 
 def test_saved_over_itself_a_kill_in_the_middle_leaves_nothing(tmp_path):
-    """The negative control: what most programs do, under the same kill."""
+    """Negative control: overwriting in place, under the same kill."""
 
     def save_over(path, step):
         content = io.BytesIO()

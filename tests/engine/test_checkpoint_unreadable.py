@@ -1,4 +1,4 @@
-"""A checkpoint that can't be read for a while is left as it is."""
+"""A checkpoint that is temporarily unreadable is left unchanged."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""What a card is best at: decided by measured seconds, kept, and never the end of a run."""
+"""Automatic choices: measured, cached, and never fatal to a run."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def kept(**facts):
 
 
 class Card:
-    """Takes the seconds it is told, and counts the steps."""
+    """A device with given step times, which counts the steps."""
 
     def __init__(self, **seconds):
         self.seconds, self.taken = seconds, []
@@ -152,7 +152,7 @@ def test_a_stop_is_seen_before_each_step():
 def test_a_hopeless_candidate_is_timed_twice_and_a_clear_case_is_short():
     card = Card(fp32=1.0, bf16=5.0)
     decided(card)
-    assert card.taken.count("bf16") == 3  # the one that warms up, and two
+    assert card.taken.count("bf16") == 3  # one warm-up step, and two
     assert card.taken.count("fp32") == ROUNDS[0] + 1
 
 

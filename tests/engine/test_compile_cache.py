@@ -1,4 +1,4 @@
-"""Compiled code is kept where only its owner can write, and in bounds."""
+"""The compile cache is limited in size, and in a folder that only its owner can write."""
 
 import os
 
@@ -11,7 +11,7 @@ from mptui.engine.compile.cache import VARIABLE, prune, use_compile_cache
 
 @pytest.fixture
 def asks(monkeypatch):
-    """Ask for the cache as a fresh process does; where it is, and what was warned of."""
+    """Request the cache as a fresh process does; returns its folder and the warnings."""
     for name in ("_HEADER_DIR", "_HEADER_LOCK_DIR"):
         monkeypatch.setattr(codecache, name, getattr(codecache, name))
 

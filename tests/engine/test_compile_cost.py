@@ -1,4 +1,4 @@
-"""Compiling: what it cost and gained is kept, and decides."""
+"""Compile costs and gains are cached, and decide later runs."""
 
 import time
 
@@ -39,7 +39,7 @@ def test_a_compile_is_estimated_by_what_it_cost_here_the_last_time(kept, clock):
         compiler.end()
         return expected
 
-    assert compiles_in(110.0) is None  # the first time nobody knows
+    assert compiles_in(110.0) is None  # unknown the first time
     assert compiles_in(9.0) == pytest.approx(AGAIN * 110.0)
     assert compiles_in(8.0) == 9.0
 

@@ -1,4 +1,4 @@
-"""Compiling: only where it repays itself, and never the end of a run."""
+"""Compilation happens only if it pays off, and never ends a run."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def test_a_short_run_is_not_compiled_and_told_why(device):
 @pytest.mark.usefixtures("with_compiler")
 @pytest.mark.parametrize(("device", "steps"), [(CPU, 9200), (CUDA, 2500)], ids=["cpu", "cuda"])
 def test_a_long_run_is_compiled(device, steps):
-    # steps of 0.1 s, a twentieth fewer and a twentieth more than repay the cost
+    # steps of 0.1 s, 5 % fewer and 5 % more than the break-even
     short, long = compiler_for(device, round(steps * 0.95)), compiler_for(device, round(steps * 1.05))
     probe(short[0], 0.1)
     probe(long[0], 0.1)
@@ -84,7 +84,7 @@ def test_graphs_need_gradients_that_stay_where_they_are(device, mode, static):
 
 
 def failing_backward(error):
-    """A net whose compiled form fails only once its forward pass has moved BatchNorm and drawn numbers."""
+    """Return a net whose compiled form fails after its forward pass has changed BatchNorm and the RNG."""
     net = small_net(dropout=0.3)
 
     def fail(_gradient):
@@ -130,7 +130,7 @@ def test_a_failing_compile_is_one_warning_and_the_same_run(tmp_path, fails_in, a
 
 
 def raised_in(module, error):
-    """A net whose compiled form raises an error of any kind, in code of a module of that name."""
+    """Return a net whose compiled form raises an error, from code in a module of that name."""
     net = small_net()
     code = {"__name__": module, "error": error}
     exec("def compiled(images): raise error", code)
@@ -168,7 +168,7 @@ def test_a_compile_that_fails_in_the_validation_is_one_warning_and_the_same_run(
 
 @pytest.mark.usefixtures("with_compiler")
 def test_outputs_that_the_next_ones_are_written_over_are_counted_as_they_were(tmp_path, monkeypatch):
-    """As CUDA graphs do: each replay writes to the same memory."""
+    """As with CUDA graphs: each replay writes to the same memory."""
     monkeypatch.setattr(Compiler, "static_shapes", property(lambda self: self.active))
     net = small_net()
     places: dict[object, torch.Tensor] = {}
@@ -228,7 +228,7 @@ def test_other_errors_are_raised_on(tmp_path, error, after):
 
 @pytest.fixture
 def graphs():
-    """Counts the graphs that Dynamo makes of a net, and runs them as they are."""
+    """Count the graphs that Dynamo makes of a net, and run them unchanged."""
     counted = []
 
     def net():
@@ -258,7 +258,7 @@ def test_short_batches_and_validations_make_one_graph_each(tmp_path, graphs, sam
     )
     trainer.train()
     end(trainer)
-    assert len(counted) == 2  # training and validation, whose last batch of 4 is filled up
+    assert len(counted) == 2  # training and validation, whose last batch of 4 is padded
 
 
 @pytest.mark.usefixtures("with_compiler")

@@ -1,4 +1,4 @@
-"""A diffusion U-Net in the trainer: it learns, and nothing but rounding depends on how a batch is cut."""
+"""A diffusion U-Net in the trainer: it learns, and the split of a batch changes only rounding."""
 
 import pytest
 import torch
@@ -32,11 +32,11 @@ def trained(folder, **settings):
 def test_it_learns_to_tell_the_noise(tmp_path, precision):
     _, events = trained(tmp_path, precision=precision, epochs=12, ema_decay=0.999, train=64)
     told = losses(events)
-    assert told[0] == pytest.approx(1, abs=0.1)  # what the answer of nothing costs
+    assert told[0] == pytest.approx(1, abs=0.1)  # loss of an all-zero output
     assert sum(told[-8:]) / 8 < 0.6
     last = of(events, EpochFinished)[-1]
     assert last.val_loss is not None
-    assert last.val_loss < 0.6  # with the averaged weights
+    assert last.val_loss < 0.6  # with EMA weights
     assert last.val_metrics["r2"] == pytest.approx(1 - last.val_loss, abs=0.05)
     assert last.best
 

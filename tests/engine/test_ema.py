@@ -1,4 +1,4 @@
-"""The average of the weights: slow in the long run, and quick at first."""
+"""EMA of the weights: slow in the long run, and fast at first."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from tests.engine.small import build_trainer, config, end, small_net
 
 
 def moved(averaged, values, good=1.0):
-    """Set the weights to each of `values` in turn, and let the average follow."""
+    """Set the weights to each of `values` in turn, and update the average."""
     average, model = averaged
     for applied, value in enumerate(values):
         with torch.no_grad():

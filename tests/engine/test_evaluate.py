@@ -1,4 +1,4 @@
-"""The loss of a validation set is the set's, however it is cut into batches."""
+"""The validation loss doesn't depend on the batch size."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ SAMPLES = 21
 
 
 def measured(folder, kind, batch_size, *, at_once=None, workers=0):
-    """What a validation of an untrained network finds."""
+    """Validate an untrained network."""
     trainer, _ = build_trainer(
         config(training={"batch_size": batch_size}), folder, kind=kind, val=SAMPLES, workers=workers
     )
@@ -22,7 +22,7 @@ def measured(folder, kind, batch_size, *, at_once=None, workers=0):
 
 
 def by_hand(folder, kind):
-    """The loss of the set as one batch."""
+    """Compute the loss of the set as one batch."""
     trainer, _ = build_trainer(config(training={"batch_size": SAMPLES}), folder, kind=kind, val=SAMPLES)
     windows = trainer.context.job.val_loader.windows(0, 1)
     (batch,) = next(windows)

@@ -20,7 +20,7 @@ def run_config(model, side, batch, **training):
 
 
 def really_kept(config, task, dtype):
-    """Bytes that autograd keeps of a real forward pass, beside weights and buffers."""
+    """Return the bytes that autograd saves in a real forward pass, without weights and buffers."""
     side, size = config.data.image_size, config.training.batch_size
     model = build(config.model, num_classes=10, task=task, side=side)
     learnt = build_task(task, [str(i) for i in range(10)], config.training)

@@ -1,4 +1,4 @@
-"""Layers that compute in fp32 inside a network that does not, by the configuration."""
+"""Configured fp32 layers inside a network of lower precision."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from tests.engine.small import build_trainer, config, end, small_net
 
 
 def dtypes(trainer) -> dict[str, torch.dtype]:
-    """What each layer's output is computed in, in the precision of the run."""
+    """Return the dtype of each layer's output, in the precision of the run."""
     found: dict[str, torch.dtype] = {}
     handles = [
         module.register_forward_hook(lambda _m, _i, output, name=name: found.__setitem__(name, output.dtype))

@@ -1,4 +1,4 @@
-"""The fused updates are those of torch's plain ones, in every layout."""
+"""Fused updates equal torch's plain ones, in every layout."""
 
 import pytest
 import torch
@@ -69,7 +69,7 @@ def test_they_leave_out_what_a_step_did_not_use(layout, optimizer):
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_no_gradient_is_copied_for_its_layout(optimizer):
-    """torch's own update of channels last weights copies each gradient, and that takes longer than itself."""
+    """Torch's fused update copies the gradient of each channels-last weight, which takes longer than it."""
     model = network("nhwc")
     backward(model, 0)
     fused = optimizer_of(model, TrainingConfig(optimizer=optimizer), fused=True)

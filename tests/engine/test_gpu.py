@@ -1,4 +1,4 @@
-"""The loop on a GPU: no step waits for the device."""
+"""The training loop on a GPU: no step waits for the device."""
 
 import itertools
 import threading
@@ -19,7 +19,7 @@ WARM_UP, STEPS, BATCH = 20, 200, 4
 
 
 def take(trainer, windows, count):
-    """Take steps as the loop does, with all that comes between two of them."""
+    """Take steps as the loop does, with everything that runs between two of them."""
     for window in itertools.islice(windows, count):
         trainer._train_step(window)
         if trainer.context.reporter.due(time.perf_counter()):
@@ -63,7 +63,7 @@ def test_two_hundred_steps_with_logging_guards_and_lens_wait_for_nothing(tmp_pat
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_cuda_graphs_train_as_eager_code_does(tmp_path, accumulate):
-    """In a thread of its own, as a session trains; over epochs, so that graphs are replayed and left."""
+    """In a separate thread, as in a session; over epochs, so that CUDA graphs are replayed and left."""
     found = {}
     for mode in ("off", "reduce-overhead"):
         run = config(

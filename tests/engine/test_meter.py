@@ -1,4 +1,4 @@
-"""Rows of the ring: in order, each once, whatever is sent and read when."""
+"""Rows of the ring buffer arrive in order, each once, for any pattern of writes and reads."""
 
 import math
 import random

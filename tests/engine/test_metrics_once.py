@@ -1,4 +1,4 @@
-"""Each sample counts once in the metrics, whatever a window or a validation went through."""
+"""Each sample counts once in the metrics, whatever happens in a window or a validation."""
 
 import math
 
@@ -23,7 +23,7 @@ def counted(trainer):
 
 
 def until_stopped(trainer, pieces):
-    """Train until the passes of that many pieces are through, then stop between two of them."""
+    """Train until that many pieces have passed, then stop between two of them."""
     seen = 0
     whole = trainer.context.parts.precision.backward
 
@@ -70,7 +70,7 @@ def test_stopped_between_two_pieces_of_a_batch_each_sample_counts_once(tmp_path,
 
 
 class _OutOfMemoryIn(TorchFunctionMode):
-    """Runs out of memory in one function of torch, the first time it is called."""
+    """Runs out of memory in one torch function, at its first call."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

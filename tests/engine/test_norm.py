@@ -1,4 +1,4 @@
-"""The norm of the gradients is that of what they are when it is asked for, whenever it was taken."""
+"""The gradient norm is that of the current gradients, whenever it was last computed."""
 
 import gc
 import math

@@ -1,4 +1,4 @@
-"""Another rate or batch in the middle of a run: how it is approached and resumed, and more epochs."""
+"""Changes of learning rate or batch during a run: the ramp, its resume, and additional epochs."""
 
 from dataclasses import replace
 
@@ -43,8 +43,8 @@ def test_a_ramp_leads_linearly_from_the_rate_before_to_the_schedule():
     ("new", "ramped", "start"),
     [
         ({"lr": 0.39}, False, None),
-        ({"lr": 0.4}, True, 0.1),  # from the rate before
-        ({"lr": 0.01}, False, None),  # a lower rate is in force at once
+        ({"lr": 0.4}, True, 0.1),  # from the previous rate
+        ({"lr": 0.01}, False, None),  # a lower rate applies at once
         ({"lr": 0.05, "batch_size": 2}, True, 0.0125),  # from a quarter of the new one
         ({"lr": 0.8, "batch_size": 64}, True, 0.1),
         ({"batch_size": 16}, False, None),
@@ -111,7 +111,7 @@ def trainer_of(folder, training):
 
 
 def switching(trainer, events, also=lambda event: None):
-    """Ask for the switch after step AT."""
+    """Request the switch after step AT."""
 
     def then(event):
         if (

@@ -1,4 +1,4 @@
-"""What the figures of many steps become: events, sums of the epoch, counts of the run."""
+"""Aggregation of step figures: events, epoch sums, and counts of the run."""
 
 import math
 import time
@@ -193,7 +193,7 @@ def test_counts_go_on_from_a_state():
 
 
 def test_the_parts_of_a_step_add_up_to_the_time_of_the_same_steps():
-    """Steps of which one in each interval is measured, and of which some wait much longer."""
+    """Return steps of which one per interval is measured, and some wait much longer."""
     reporter, events, _ = reporter_with(0.001)
     spent = taken = 0.0
     step = 0
@@ -204,7 +204,7 @@ def test_the_parts_of_a_step_add_up_to_the_time_of_the_same_steps():
             reporter.clock.begin()
             time.sleep(0.0005)
             reporter.clock.mark("forward")
-            if number:  # never in the step that is measured
+            if number:  # never in the measured step
                 time.sleep(0.002)
             reporter.clock.mark("backward")
             note(reporter, step, 1.0, waited=0.001 * (interval == 3))

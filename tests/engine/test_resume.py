@@ -1,4 +1,4 @@
-"""A run that was stopped and went on is bit for bit the run that was not."""
+"""A stopped and resumed run equals an uninterrupted one bit for bit."""
 
 import math
 from typing import Any
@@ -24,7 +24,7 @@ CASES: dict[str, dict[str, Any]] = {
     "warm-up and step": {
         "training": {"warmup_epochs": 0.5, "schedule": "step", "step_epochs": 1, "clip_grad_norm": 0.1}
     },
-    # grows every other step, so that it overflows, backs off and skips on the way
+    # grows every other step, so that it overflows, backs off and skips
     "fp16": {"precision": {"grad_scaler": {"init_scale": 2.0**22, "growth_interval": 2}}},
     "patience": {"training": {"epochs": 9, "lr": 1e-9, "early_stopping_patience": 2}},
     "max_steps": {"training": {"epochs": 9, "max_steps": 8}},
@@ -52,7 +52,7 @@ def undisturbed(folder, case, dropout=0.0):
 
 
 def stopped_again_and_again(folder, case, stop_at, workers=0, dropout=0.0):
-    """Stop wherever `stop_at` first says so of an event, make everything anew, go on from the disk."""
+    """Stop at the first event that satisfies `stop_at`, rebuild everything, resume from disk."""
     told: set[int] = set()
     history: list[Event] = []
     while True:
@@ -92,7 +92,7 @@ def bits(tensors):
 
 
 def figures(events):
-    """All that was measured, without what depends on the clock."""
+    """Return all measured values, without those that depend on the clock."""
     found: list[tuple[object, ...]] = []
     for event in events:
         if isinstance(event, Step):
@@ -102,7 +102,7 @@ def figures(events):
             found.append((event.epoch, event.loss, event.metrics, event.best))
         elif isinstance(event, EpochFinished):
             found.append((event.epoch, event.train_loss, event.train_metrics, event.val_loss, event.lr))
-    return [repr(figure) for figure in found]  # NaN is NaN here
+    return [repr(figure) for figure in found]  # NaN equals NaN here
 
 
 def assert_the_same(one, other):
@@ -208,7 +208,7 @@ def test_a_snapshot_does_not_follow_the_training(tmp_path):
 
 
 def test_stopped_between_two_micro_batches_the_window_is_as_if_it_had_not_begun(tmp_path):
-    """In windows of three micro-batches: with BatchNorm, metrics and gradients of a part of one."""
+    """Stops inside a window of three micro-batches: with partial BatchNorm, metrics and gradients."""
     trainer, events = undisturbed(tmp_path / "whole", "accumulate")
     seen = 0
 
@@ -246,7 +246,7 @@ def test_stopped_between_two_micro_batches_the_window_is_as_if_it_had_not_begun(
 
 
 def ended_at(folder, steps, epochs=3):
-    """A run of 5 steps an epoch that ends, or goes on and ends, after so many steps."""
+    """Run 5 steps per epoch to the end, or resume and end, after so many steps."""
     training = {"epochs": epochs, "max_steps": steps, "schedule": "constant"}
     trainer, events = build_trainer(config(training=training), folder, model=small_net(dropout=0.5))
     if not never_saved(folder):

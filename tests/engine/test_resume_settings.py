@@ -1,4 +1,4 @@
-"""At a resume state comes from the checkpoint, and settings from the configuration with what is asked now."""
+"""A resume takes state from the checkpoint, and settings from the configuration and the new request."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,7 +29,7 @@ def group(trainer: Trainer, name: str) -> Any:
     return trainer.context.parts.optimizer.param_groups[0][name]
 
 
-# setting, what the run had, what is asked for, and what a trainer then goes by
+# setting, value in the run, requested value, and value that the trainer then uses
 TAKEN: list[tuple[str, Any, Any, Callable[[Trainer], Any]]] = [
     ("training.lr", 0.05, 0.01, lambda t: pytest.approx(float(t.context.parts.updater._lr_table[0]))),
     ("training.momentum", 0.9, 0.5, lambda t: group(t, "momentum")),
@@ -73,7 +73,7 @@ def trainer_with(folder, settings, *, seed=0, device_name=""):
 
 
 def resumed(folder, before, now, **others):
-    """A run of 3 steps with some settings, and a trainer that goes on from it with others, not yet begun."""
+    """Run 3 steps with some settings; return a trainer that resumes it with others, before its start."""
     first, _ = trainer_with(folder, before, device_name="small card")
     first.train()
     end(first)
@@ -116,7 +116,7 @@ def test_a_loss_scale_that_nobody_asks_for_is_the_checkpoints(tmp_path):
 
 
 def with_a_limit(folder, now, **others):
-    """The trainer of a run that met the limit of its memory at 4 samples."""
+    """Return the trainer of a run that ran out of memory at 4 samples."""
     first, _ = trainer_with(folder, {}, device_name="small card")
     first.context.micro_batches.limits |= {"training": 4, "validating": 2}
     first.train()

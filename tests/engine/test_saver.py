@@ -1,4 +1,4 @@
-"""When a save fails: the run is held until it is written, and nothing of it is lost."""
+"""Failed saves: the run waits until the save is written, and loses nothing."""
 
 import contextlib
 import errno
@@ -41,7 +41,7 @@ def quick(monkeypatch):
 
 
 class Around:
-    """What a saver is given, and what it did with it."""
+    """Inputs of a saver, and a record of its actions."""
 
     def __init__(self, folder, stop_after=math.inf):
         self.events: list[Event] = []
@@ -121,7 +121,7 @@ def test_a_snapshot_that_is_written_gives_its_memory_back(tmp_path):
         pass
     around.saver.tend()
     until = time.monotonic() + 60
-    while weight() is not None:  # the thread lets go of it a moment after it is done
+    while weight() is not None:  # the thread releases it shortly after it is done
         gc.collect()
         assert time.monotonic() < until
     around.saver.close()
@@ -131,7 +131,7 @@ def test_a_best_that_had_to_wait_does_not_become_the_last(tmp_path):
     around = Around(tmp_path)
     around.saver.offer_best(snapshot(1))
     around.saver.settle()
-    assert (tmp_path / "last").resolve().name == "step-000000001"  # there is nothing newer
+    assert (tmp_path / "last").resolve().name == "step-000000001"  # there is no newer one
     around.saver._last_cost = 3600.0
     around.saver.offer_best(snapshot(2))
     around.saver.save(snapshot(3), "time")
@@ -149,7 +149,7 @@ def test_an_undone_switch_gives_the_best_of_before_it_back(tmp_path, best_before
     around.saver.settle()
     around.saver._last_cost = 0.0
     around.saver.offer_best(snapshot(20))
-    for step in range(21, 26):  # more than are kept without a name
+    for step in range(21, 26):  # more than the unnamed ones that are kept
         around.saver.save(snapshot(step), "time")
     around.saver.went_back(10)
     around.saver.save(snapshot(10), "undo", wait=True)
@@ -163,7 +163,7 @@ def test_after_going_back_the_run_is_resumed_from_what_was_saved_since(tmp_path)
     around = Around(tmp_path)
     for step in (10, 20):
         around.saver.save(snapshot(step), "time")
-    around.saver.save(snapshot(15), "time")  # the run went back to 10, and on from there
+    around.saver.save(snapshot(15), "time")  # the run rolled back to 10, and continued
     around.saver.close()
     assert read_newest(tmp_path)[0].step == 15
 
@@ -203,7 +203,7 @@ def test_a_run_that_is_another_process_s_by_now_gets_no_more_however_far_its_sav
 def test_older_checkpoints_are_left_to_a_process_that_has_taken_the_run_over(tmp_path):
     for step in (1, 2, 3):
         write_checkpoint(tmp_path, snapshot(step))
-    (tmp_path / ".step-000000004.7-abc.partial").mkdir()  # it is being written by that process
+    (tmp_path / ".step-000000004.7-abc.partial").mkdir()  # being written by that process
     before = sorted(tmp_path.iterdir())
 
     def guard():
@@ -234,7 +234,7 @@ def test_a_disk_without_links_gets_files_that_name_the_checkpoints(tmp_path, mon
     assert target_of(tmp_path, "last") == tmp_path / "step-000000005"
     assert read_checkpoint(tmp_path / "best").step == 1
     assert read_checkpoint(tmp_path / "last").step == 5
-    assert tmp_path / "step-000000001" in checkpoints(tmp_path)  # kept, though three newer ones are
+    assert tmp_path / "step-000000001" in checkpoints(tmp_path)  # kept, though three are newer
 
 
 def test_after_going_back_a_file_that_names_the_last_one_counts_as_a_link_does(tmp_path, monkeypatch):
@@ -263,7 +263,7 @@ def test_a_checkpoint_that_only_could_not_be_pointed_at_is_not_written_again(tmp
         around.saver.save(snapshot(3), "time", wait=True)
         around.saver.close()
     assert len(around.holds) == 1
-    assert calls.count("mkdir") == 2  # the folder of all, which is there, and the checkpoint's: one save
+    assert calls.count("mkdir") == 2  # the checkpoints' folder, which exists, and the checkpoint's: one save
     assert read_checkpoint(tmp_path / "last").step == 3
     assert [path.name for path in checkpoints(tmp_path)] == ["step-000000003"]
 
@@ -283,7 +283,7 @@ def test_a_checkpoint_that_went_with_its_disk_is_written_again(tmp_path):
     assert read_checkpoint(tmp_path / "last").step == 3
 
 
-# -- a disk that is gone
+# -- a lost disk
 
 
 def test_a_directory_that_is_gone_for_a_while_holds_the_run_and_none_is_made_in_its_place(tmp_path):

@@ -1,4 +1,4 @@
-"""The learning rate of every step, against its closed form."""
+"""The learning rate of each step, against its closed form."""
 
 import math
 import tracemalloc
@@ -45,7 +45,7 @@ def test_a_run_that_is_all_warm_up_never_passes_the_peak():
 
 
 def test_warm_up_takes_at_most_its_share_of_a_short_run():
-    rates = table(50, warmup_epochs=5.0)  # as long as the run, by itself
+    rates = table(50, warmup_epochs=5.0)  # as long as the run itself
     np.testing.assert_allclose(rates[:5], np.arange(1, 6) / 6, rtol=1e-6)
     assert rates[5] == 1.0
     assert rates[49] < 0.01

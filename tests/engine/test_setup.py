@@ -1,4 +1,4 @@
-"""Random numbers on the device come from the seed of the run and the position in its data alone."""
+"""Random numbers on the device depend only on the run's seed and its position in the data."""
 
 import torch
 

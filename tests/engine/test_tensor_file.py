@@ -1,4 +1,4 @@
-"""What is written is safetensors: the library itself reads it back, bit for bit."""
+"""Written files are safetensors: the library itself reads them back, bit for bit."""
 
 import hashlib
 

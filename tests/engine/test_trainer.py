@@ -1,4 +1,4 @@
-"""The flow of a run: when it ends, what it obeys, and what it tells in which order."""
+"""Control flow of a run: when it ends, which commands it handles, and the order of its events."""
 
 import math
 import signal
@@ -47,7 +47,7 @@ def trained(folder, *, then=None, model=None, train=40, precision="fp32", **tabl
 
 
 class Exploding(torch.nn.Module):
-    """A net whose outputs are NaN in the forward passes of training that `bad` names (from 0)."""
+    """A net whose outputs are NaN in the training forward passes with a number in `bad` (from 0)."""
 
     def __init__(self, bad):
         super().__init__()
@@ -238,7 +238,7 @@ def test_a_preset_is_refused_where_there_is_none(tmp_path):
 
 
 class Watched:
-    """A run in a thread of its own, whose events the test waits for."""
+    """A run in a separate thread, whose events the test waits for."""
 
     def __init__(self, folder, at_step):
         self.trainer, self.events = build_trainer(config(), folder)
@@ -271,7 +271,7 @@ class Watched:
         end(self.trainer)
 
     def wait_for(self, kind, matches=lambda event: True):
-        """Wait until such an event has come."""
+        """Wait for such an event."""
 
         def come():
             return any(isinstance(e, kind) and matches(e) for e in list(self.events))
@@ -280,14 +280,14 @@ class Watched:
             assert self._changed.wait_for(come, DEADLINE_S), f"no {kind.__name__} came"
 
     def do(self, command):
-        """Post a command, and wait until it is done."""
+        """Post a command, and wait until it is executed."""
         self.trainer.context.mailbox.post(Command(command))
         self.wait_for(CommandAnswered, lambda e: (e.command, e.state) == (command, "done"))
 
 
 def test_no_step_is_taken_while_it_is_paused(tmp_path):
     with Watched(tmp_path, at_step=3) as run:
-        # each answer shows that the loop came round once more
+        # each reply shows another iteration of the loop
         run.do("checkpoint")
         run.do("validate")
         run.do("checkpoint")

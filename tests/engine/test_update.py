@@ -1,4 +1,4 @@
-"""A step is a transaction: where its gradients are not finite, nothing at all has moved."""
+"""A step is a transaction: with non-finite gradients, no state changes."""
 
 import itertools
 from dataclasses import replace
@@ -21,12 +21,12 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 }
 BAD = ("nan image", "overflowing loss")
 FINITE = torch.zeros(())
-"""A loss that lets the scaler take the blame for the gradients."""
+"""A finite loss, so that the gradients may be the loss scale's fault."""
 
 
 @pytest.fixture(autouse=True)
 def _unwritten_memory_is_nan():
-    """With deterministic algorithms torch fills memory that nobody wrote with NaN."""
+    """With deterministic algorithms torch fills uninitialized memory with NaN."""
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
@@ -47,7 +47,7 @@ def micro_batch(number):
 
 
 def backward(trainer, number, share=1.0, bad=None):
-    """Leave the gradients of a micro-batch, as the trainer does; `bad` ruins them in one of two ways."""
+    """Compute the gradients of a micro-batch, as the trainer does; `bad` corrupts them in one of two ways."""
     images, targets = micro_batch(number)
     if bad == "nan image":
         images[0, 0, 0, 0] = torch.nan
@@ -57,7 +57,7 @@ def backward(trainer, number, share=1.0, bad=None):
 
 
 def take_step(trainer, number, bad=None):
-    """One window of as many micro-batches as configured; the first of them is the bad one."""
+    """Run one window with the configured number of micro-batches; the first of them is the bad one."""
     count = trainer.context.job.config.training.accumulate
     for micro in range(count):
         backward(trainer, number * 10 + micro, 1 / count, bad if micro == 0 else None)
@@ -65,7 +65,7 @@ def take_step(trainer, number, bad=None):
 
 
 def state_of(trainer):
-    """Every bit that a refused step must leave alone."""
+    """Return all state that a skipped step must not change."""
     named = {f"model {name}": t for name, t in trainer.context.model.state_dict().items()}
     names = {p: name for name, p in trainer.context.model.named_parameters()}
     for p, state in trainer.context.parts.optimizer.state.items():
@@ -76,7 +76,7 @@ def state_of(trainer):
 
 
 def moved(before, after):
-    """Names of what differs. State that an optimizer had not made yet is as good as zeros."""
+    """Return the names of differing entries. Missing optimizer state counts as zeros."""
     missing = {name for name in before.keys() ^ after.keys() if any((before | after)[name])}
     return missing | {name for name in before.keys() & after.keys() if before[name] != after[name]}
 
@@ -98,7 +98,7 @@ def test_a_refused_step_leaves_no_trace(tmp_path, optimizer, fused, precision, a
 
     assert float(trainer.context.parts.updater.found_inf) == 1.0
     assert moved(before, state_of(trainer)) == set()
-    # the scale has backed off, as it should; the twin never saw the bad batch and computes at that scale
+    # the scale has backed off, as it should; the twin never saw the bad batch and uses that scale
     twin.context.parts.precision.load_state_dict(trainer.context.parts.precision.state_dict())
     for number in range(10, 12):
         take_step(trainer, number)
@@ -171,7 +171,7 @@ def test_weight_decay_that_a_preset_brings_is_in_force_and_spares_norms_and_bias
 
 
 def test_gradients_that_are_kept_have_memory_of_their_own_from_the_first_step_on(tmp_path):
-    """A first gradient that a CUDA graph makes is in the graph's memory, which its next replay takes away."""
+    """A first gradient made by a CUDA graph is in the graph's memory, which its next replay overwrites."""
     trainer, twin = build(tmp_path), build(tmp_path)
     updater = trainer.context.parts.updater
     updater.keep_grads(True)
@@ -297,7 +297,7 @@ def flat_weights(trainer):
 
 
 class HostReads(TorchDispatchMode):
-    """Counts how often a value of a tensor is brought to the host."""
+    """Counts how often a tensor's value is copied to the host."""
 
     def __init__(self):
         super().__init__()

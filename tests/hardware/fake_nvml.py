@@ -1,7 +1,7 @@
-"""A stand-in for the NVIDIA driver: pynvml with its own structures and errors, and no driver below.
+"""A fake NVIDIA driver: pynvml with its own structures and errors, but no driver.
 
-Only the functions that talk to the driver's library are replaced, each with the real one's arguments, units
-and results, so the code under test runs whole.
+Only the functions that call the driver's library are replaced, with the real arguments, units and results, so
+the code under test runs completely.
 """
 
 import threading
@@ -25,7 +25,7 @@ class FakeSlice:
 
 @dataclass
 class FakeGpu:
-    """A card: `errors` maps a function's name to the NVML error code it fails with, `lost` to all of them."""
+    """A GPU: `errors` maps a function's name to the NVML error code it fails with, `lost` all functions."""
 
     name: str
     capability: tuple[int, int]
@@ -56,7 +56,7 @@ def t4(**changes: Any) -> FakeGpu:
 
 
 class FakeNvml:
-    """The driver, with its cards; `calls` counts by name, `hang_in` blocks one function until `release`."""
+    """The driver with its GPUs; `calls` counts by name, `hang_in` blocks one function until `release`."""
 
     def __init__(self, gpus: list[FakeGpu]) -> None:
         self.gpus = gpus

@@ -29,7 +29,7 @@ from tests.hardware.machines import (
     other,
 )
 
-# what each device trains in for: auto, bf16 asked, fp16 asked
+# the precision of each device for: auto, requested bf16, requested fp16
 TABLE = [
     pytest.param(card("GTX 750 Ti", (5, 0)), "fp32", "fp32", "fp32", id="sm_50"),
     pytest.param(card("GTX 980", (5, 2)), "fp32", "fp32", "fp32", id="sm_52"),

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-# The thread is what a run's worker is: one that begins late, after another one has ended.
+# The thread corresponds to a run's worker: it starts late, after another one has ended.
 FAULTS = """
 import resource, threading
 import torch
@@ -36,4 +36,4 @@ in_a_thread(faults)
 def test_a_step_pays_no_page_faults_for_the_memory_of_the_step_before():
     answer = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
 
-    assert int(answer.stdout) < 300  # as glibc comes, they are thousands: 30,000 pages are freed in a step
+    assert int(answer.stdout) < 300  # thousands by glibc's default: 30,000 pages are freed per step

@@ -24,7 +24,7 @@ class Clock:
 
 @pytest.fixture
 def sampled():
-    """Start a sampler, and return it once its thread has taken `samples` of them or has ended."""
+    """Start a sampler, and return it once its thread has taken `samples` samples or has ended."""
     samplers = []
 
     def start(nvml, device="cuda:0", samples=1, **options):

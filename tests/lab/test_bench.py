@@ -35,7 +35,7 @@ def test_each_switch_is_added_alone_and_left_out_alone():
     assert names[0] == "baseline"
     assert {f"+{switch.name}" for switch in found} < set(names)
     assert "-bf16" in names
-    assert "-fp16" not in names  # it is no part of everything: bf16 is
+    assert "-fp16" not in names  # not part of everything: bf16 is
 
 
 def test_a_variant_is_the_baseline_but_for_its_switch():
@@ -84,7 +84,7 @@ def test_every_other_round_is_in_the_opposite_order():
 
 
 def test_verdicts_under_noise_that_grows_and_falls_with_the_machine():
-    """The truth: fused is nothing, channels last 1.3 times, bf16 half. The machine drifts twofold."""
+    """True factors: fused 1, channels last 1.3, bf16 0.5. The machine drifts twofold."""
     truth = {"speed.fused": 1.0, "speed.channels_last": 1.3}
     found = [
         s
@@ -149,7 +149,7 @@ def test_a_variant_that_does_not_fit_is_told_and_the_others_go_on():
 
 
 class Machine:
-    """Takes the seconds that each variant is said to need, by its own clock."""
+    """Takes the given seconds for each variant, on a simulated clock."""
 
     def __init__(self, seconds, first_step_s=0.1):
         self.seconds, self.first_step_s, self.now = seconds, first_step_s, 0.0
@@ -193,8 +193,8 @@ def test_the_time_that_was_given_is_kept_and_what_it_was_too_short_for_is_told()
     for _ in range(20):
         lab.round(lambda row: None)
 
-    assert 40.0 <= machine.now <= 60.0  # what does not compile has it all
-    assert len({len(row.rounds) for row in lab.rows if not row.failed}) == 1  # and whole rounds of it
+    assert 40.0 <= machine.now <= 60.0  # uncompiled variants get all of it
+    assert len({len(row.rounds) for row in lab.rows if not row.failed}) == 1  # in whole rounds
     failed = {row.variant.name for row in lab.rows if row.failed}
     assert {"+compile", "everything"} <= failed
     assert all(row.failed == NO_TIME for row in lab.rows if row.failed)

@@ -1,4 +1,4 @@
-"""`check-amp`: what is safe is called safe, what is not is named, and what helps is what it writes."""
+"""`check-amp`: safe precisions pass, unsafe layers are named, and the written profile fixes them."""
 
 import math
 from dataclasses import replace
@@ -79,7 +79,7 @@ def test_a_layer_out_of_range_is_named_and_mended_by_fp32_layers(tmp_path, gain,
     fp16 = checker.check("fp16")
     assert fp16.safe
     assert 1 <= len(fp16.fp32_layers) <= 2
-    assert set(fp16.fp32_layers) <= {"1", "2", "3"}  # what the gain is given, it itself, what it gives to
+    assert set(fp16.fp32_layers) <= {"1", "2", "3"}  # the gain's input, the gain, and its output
     assert fp16.why.startswith("safe with ")
     assert fp16.cosine > 0.9
     assert checker.check("bf16").safe
@@ -105,7 +105,7 @@ def test_numbers_that_are_not_finite_in_fp32_end_it(tmp_path):
 
 
 def test_a_network_that_turns_at_any_rounding_is_not_blamed_on_bf16(tmp_path):
-    """Many layers on a tiny batch: rounding the images alone turns the gradients, in fp32 too."""
+    """Many layers on a tiny batch: rounding just the images turns the gradients, also in fp32."""
     torch.manual_seed(1)
     layers: list[nn.Module] = [nn.Conv2d(3, 8, 3, padding=1)]
     for _ in range(40):
@@ -130,7 +130,7 @@ def test_a_network_that_turns_at_any_rounding_is_not_blamed_on_bf16(tmp_path):
     ],
 )
 def test_the_words_follow_from_the_cosines(tmp_path, layer, control, verdict):
-    """Gradients of one layer that are turned by known angles, beside a network that is as in fp32."""
+    """Gradients of one layer rotated by known angles, with the network otherwise as in fp32."""
     torch.manual_seed(0)
     checker = PrecisionChecker(
         bench(tmp_path, nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), *head())), Mailbox()
@@ -157,7 +157,7 @@ def test_it_is_deterministic_and_what_it_advises_can_be_trained(tmp_path):
     assert (first.model, first.batches, first.use) == ("resnet18", 1, first.use)
     advised = first.config(plan().config)
     assert advised.precision.mode == first.use
-    assert resolve(None, task=None, flags={}, sets=(), environ={})  # the defaults stay what they are
+    assert resolve(None, task=None, flags={}, sets=(), environ={})  # the defaults stay unchanged
     assert not list(tmp_path.iterdir())
 
 

@@ -1,4 +1,4 @@
-"""A run's own configuration and data, as the doctor sees them on machines of several kinds."""
+"""The doctor's checks of a run's configuration and data, on machines of several kinds."""
 
 import sysconfig
 from dataclasses import replace
@@ -26,7 +26,7 @@ def machine(*devices):
 
 
 def look(*sets, on=None, with_torch=True):
-    """The plan, and by name the advice and the errors, of such settings on such a device."""
+    """Return the plan, and advice and errors by name, of such settings on such a device."""
     request = Request(None, {}, ("model.name=resnet18", *sets))
     devices = [on] if on else []
     plan, found = check_configuration(request, machine(*devices), with_torch=with_torch)

@@ -1,4 +1,4 @@
-"""Configuration files of others: plain values with their places; what is hostile is refused in one line."""
+"""Third-party configuration files: plain values with their positions; hostile files are refused in a line."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Each look at the machine, with the bad state put there: files, variables, limits, a broken torch."""
+"""Each check of the machine, with its faults simulated: files, variables, limits, a broken torch."""
 
 import os
 import shutil
@@ -70,7 +70,7 @@ def test_a_lost_gpu_and_one_that_the_driver_does_not_see(tmp_path, driver):
     found = device_checks.check_driver(read_gpus(), tmp_path)
     assert states(found) == ["ok", "error"]
     assert "is lost" in found[1].what
-    assert states(device_checks.check_devices(seen(None), read_gpus(), None)) == ["ok"]  # told once
+    assert states(device_checks.check_devices(seen(None), read_gpus(), None)) == ["ok"]  # reported once
     driver(h200())
     second = {
         f"sys/bus/pci/devices/1/{name}": text for name, text in (("vendor", "0x10de"), ("class", "0x030000"))
@@ -82,7 +82,7 @@ def test_a_lost_gpu_and_one_that_the_driver_does_not_see(tmp_path, driver):
 
 
 def seen(view):
-    """This machine with the cards of the fake driver and such a torch."""
+    """This machine with the GPUs of the fake driver and such a torch."""
     return describe_machine(read_gpus(), HOST, view, {})
 
 
@@ -160,7 +160,7 @@ def test_what_holds_a_gpu_back_is_advice(gpu, word, driver):
     assert [word in f.what for f in found] == ([True] if word else [])
 
 
-# -- torch in a process of its own
+# -- torch in a separate process
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_shared_memory_missing_small_or_full(tmp_path, monkeypatch):
 
 
 def under_limits(files, root):
-    """What a shell with limits of its own is told."""
+    """Return the findings of `check_limits` in a shell with these limits."""
     code = (
         "from pathlib import Path; from mptui.lab.doctor.host_checks import check_limits\n"
         f"print(*(f'{{f.name}} {{f.state}} {{f.do}}' for f in check_limits(Path({str(root)!r}))), sep='|')"

@@ -1,4 +1,4 @@
-"""Two configurations against each other: said twice and differently is an error with its mend."""
+"""Two configurations compared: a contradiction is an error with its fix."""
 
 import re
 from itertools import product
@@ -27,7 +27,7 @@ AFTER = BEFORE.replace("amp: False", "amp: True")
 
 @pytest.fixture
 def told(tmp_path):
-    """Compare a training file with an accelerate file: the findings, by name the worst."""
+    """Compare a training file with an accelerate file; return the findings, the worst for each name."""
 
     def look(training, accelerate=ACCELERATE, name="train.yaml"):
         (tmp_path / name).write_text(training)

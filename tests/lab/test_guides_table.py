@@ -19,7 +19,7 @@ def device(kind, **native):
 
 @pytest.fixture
 def made_up(monkeypatch):
-    """Runs that are not trained, but planned, and measured by formula: ViT-L does not fit in fp16."""
+    """Runs that are planned but not trained, and measured by formula: ViT-L does not fit in fp16."""
     asked = []
 
     def measure(self, request, settings, effort):

@@ -1,4 +1,4 @@
-"""Short runs in processes of their own: what is measured of one, and that none sees another."""
+"""Short runs in separate processes: their measurements, and their isolation."""
 
 import os
 import shutil
@@ -37,7 +37,7 @@ SHORT = Effort(0.1)
 
 
 class Hook:
-    """What is done while a run is measured."""
+    """Callbacks during a measured run."""
 
     def __init__(self):
         self.asked = lambda: False
@@ -170,8 +170,8 @@ def test_a_measured_run_writes_no_checkpoint_and_needs_no_room_for_one(tmp_path,
 
 
 def children_of(measurer):
-    """The processes of a run that is being measured; waits for them."""
-    if measurer._server is None:  # asked before the first run is begun
+    """Wait for the processes of a run that is being measured; return them."""
+    if measurer._server is None:  # called before the first run started
         return []
     server = psutil.Process(measurer._server.pid)
     return server.children() if server.is_running() else []

@@ -1,4 +1,4 @@
-"""Parity: what is said of two precisions, from the figures and journals of their runs."""
+"""Parity: the verdict on two precisions, from the metrics and journals of their runs."""
 
 import json
 from math import inf, nan, sqrt
@@ -38,7 +38,7 @@ def test_with_one_seed_the_noise_is_unknown():
     ],
 )
 def test_with_more_seeds_the_paired_interval_decides(each, verdict):
-    fp32 = [0.9 + 0.01 * n for n in range(len(each))]  # what all seeds share is no noise of the difference
+    fp32 = [0.9 + 0.01 * n for n in range(len(each))]  # a shift common to all seeds is no noise
     found = difference([value + points / 100 for value, points in zip(fp32, each, strict=True)], fp32)
     assert found.each == pytest.approx(each)
     assert found.verdict == verdict
@@ -68,7 +68,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says():
 
 @pytest.fixture
 def journal(tmp_path):
-    """Write a run's journal: step events of the sizes given, and an epoch after all of them."""
+    """Write a run's journal: step events of the given sizes, and then an epoch."""
 
     def write(name, loss, sizes, *, metrics=(0.5,), more=()):
         run = tmp_path / name
@@ -160,13 +160,13 @@ def test_steps_that_a_resumed_run_took_again_count_once(journal):
 
 
 def piece(precision: str, seed: int, run: Path) -> Piece:
-    plan: Any = None  # how a run ended is read from its directory
+    plan: Any = None  # the end of a run is read from its directory
     return Piece(precision, seed, plan, run)
 
 
 @pytest.fixture
 def result(journal, tmp_path):
-    """The result of runs with these final metrics; what else a summary says can be changed."""
+    """Return the result of runs with these final metrics; other entries of a summary can be changed."""
 
     def build(ours, fp32, images=5000, **changes):
         outcomes = []

@@ -1,4 +1,4 @@
-"""`mptui selftest` as a person meets it."""
+"""`mptui selftest` from the command line."""
 
 import json
 
@@ -33,7 +33,7 @@ def test_a_folder_that_can_not_be_written_is_told(tmp_path):
 
 
 def test_a_run_that_ends_otherwise_is_found(fork_server, tmp_path, monkeypatch):
-    """The negative control: a resume that changed one bit of the weights would be seen."""
+    """Negative control: a resume that changes one bit of the weights is detected."""
     whole, seen = kills.outcome_of, 0
 
     def garbled(run):

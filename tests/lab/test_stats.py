@@ -14,7 +14,7 @@ def quiet(chance, spread):
 
 
 def skewed(chance, spread):
-    """A busy machine's: only ever slower."""
+    """Noise of a busy machine: only slowdowns."""
     return -chance.expovariate(1 / spread)
 
 
@@ -24,18 +24,18 @@ def heavy(chance, spread):
 
 
 def astray(chance, spread):
-    """One measurement in twenty meets something else that runs, and is a third slower or more."""
+    """One measurement in twenty meets other work, and is slower by a third or more."""
     return chance.gauss(0, spread) - (chance.expovariate(3) if chance.random() < 0.05 else 0)
 
 
 def measured(truth, noise, number, count=ROUNDS, spread=0.015, drift=0.0):
-    """Rates of two sides, A B, B A and so on, on a machine that drifts by up to `drift` a measurement."""
+    """Return rates of two sides, A B, B A and so on, on a machine that drifts by up to `drift` each time."""
     chance = random.Random(number)
     sides: tuple[list[float], list[float]] = ([], [])
     level = 0.0
     for turn in range(count):
         for side in (0, 1) if turn % 2 == 0 else (1, 0):
-            level += chance.uniform(-drift, drift) - drift / 4  # and grows slower, as it grows hot
+            level += chance.uniform(-drift, drift) - drift / 4  # and slows down as it heats up
             sides[side].append(100 * math.exp(level + noise(chance, spread)) * (truth if side == 0 else 1))
     return ratio(*sides)
 

@@ -1,4 +1,4 @@
-"""What `mptui tune` tries on which machine, and what it leaves alone."""
+"""Settings that `mptui tune` tries on each machine, and those that it leaves unchanged."""
 
 from types import SimpleNamespace
 from typing import get_args
@@ -51,7 +51,7 @@ def test_the_values_are_those_of_the_schema():
 
     assert set(values(found["data.cache"])) == caches - {"auto"}
     assert set(values(found["speed.compile"])) == set(get_args(CompileMode)) - {"off"}
-    assert set(values(found["precision.mode"])) == {"fp32", "fp16"}  # bf16 is in force
+    assert set(values(found["precision.mode"])) == {"fp32", "fp16"}  # bf16 is the current value
     assert values(found["speed.channels_last"]) == ["false"]
 
 
@@ -68,8 +68,8 @@ def test_on_a_gpu_the_precision_is_worth_most_and_on_starving_data_the_input():
 def test_what_is_emulated_is_tried_last_and_what_is_not_there_never():
     found = axes_of(tunable(device("cpu", fp16="emulated", bf16="emulated", tf32="no")))
 
-    assert "precision.mode" not in found  # fp32 is in force, and nothing else is native
-    assert values(found["precision.mode, emulated"]) == ["bf16"]  # fp16 on a CPU is known to be hopeless
+    assert "precision.mode" not in found  # fp32 is the current value, and no other is native
+    assert values(found["precision.mode, emulated"]) == ["bf16"]  # fp16 is known to be slow on a CPU
     assert found["precision.mode, emulated"].worth <= min(axis.worth for axis in found.values())
     assert "precision.tf32" not in found
     assert values(found["speed.compile"]) == ["default"]
@@ -109,7 +109,7 @@ def test_a_larger_batch_is_tried_where_the_rate_follows_it_and_set_and_memory_ar
 
 
 def done():
-    """A search that has ended."""
+    """A finished search."""
     start = {"precision.mode": "bf16", "speed.compile": "off", "data.workers": 7, "data.cache": "auto"}
     over = ratio([12.0, 12.1, 12.2], [10.0, 10.0, 10.0])
     entry = Entry("fp16", {"precision.mode": "fp16"}, [PHOTOS] * 3, over=over)
@@ -131,8 +131,8 @@ def test_a_profile_has_what_was_measured_and_where_its_data_is():
     config = outcome.tuned(tuned.plan, chosen)
 
     assert chosen == {"precision.mode": "fp16"}
-    assert config.speed.compile == "max-autotune"  # as the profile has it: nobody has measured it
-    assert config.data.workers == "auto"  # nobody has measured it
+    assert config.speed.compile == "max-autotune"  # the profile's value: never measured
+    assert config.data.workers == "auto"  # never measured
     assert config.model.name == "resnet50"
     assert str(config.data.path).endswith("/photos")
     assert config.training == tuned.plan.config.training

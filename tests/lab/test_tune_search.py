@@ -1,4 +1,4 @@
-"""The search of `mptui tune` on made-up machines, whose best settings are known."""
+"""The search of `mptui tune` on simulated machines with known best settings."""
 
 import contextlib
 import math
@@ -32,7 +32,7 @@ GAINS = {
 
 
 class FakeMachine:
-    """Measures by formula, with the noise of a busy machine, and takes its time by its own clock."""
+    """Measures by formula, with the noise of a busy machine, on a simulated clock."""
 
     def __init__(self, seed, gains=GAINS, seconds=1e9, spread=0.015):
         self.chance = random.Random(seed)
@@ -139,7 +139,7 @@ def test_whenever_the_time_ends_what_is_in_force_has_won(seconds):
 
 
 def test_a_hopeless_rival_is_cut_after_a_step_and_leaves_the_time_to_the_others():
-    """Two minutes, and fp16 would take one and a half of them for a single run."""
+    """Two minutes, of which a single run of fp16 would take one and a half."""
     machine = FakeMachine(1, seconds=120.0)
     machine.slow = {("precision.mode", "fp16"): 96.0}
     search = best_of(machine)

@@ -1,4 +1,4 @@
-"""A convolution whose kernel reaches beyond a tiny image gets whole gradients in bf16 on a CPU."""
+"""A convolution whose kernel exceeds a tiny image gets correct gradients in bf16 on a CPU."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from mptui.models.zoo import build
 
 
 def taps_that_see_the_image(conv, sides):
-    """What `has_idle_taps` computes in closed form, by a convolution: the taps that ever count."""
+    """Compute `has_idle_taps` by a convolution, instead of in closed form: the taps that ever contribute."""
     images = torch.ones(1, 1, *sides)
     plain = nn.Conv2d(
         1, 1, conv.kernel_size, stride=conv.stride, padding=conv.padding, dilation=conv.dilation, bias=False

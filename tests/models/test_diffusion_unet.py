@@ -10,7 +10,7 @@ from mptui.models.zoo import build, check, parameter_count
 
 
 def awake(**settings):
-    """A small one whose layers that begin as zeros do not."""
+    """Return a small network whose zero-initialized layers are not zero."""
     torch.manual_seed(0)
     model = DiffusionUNet(**{"width": 8, "depth": 2, **settings})
     for parameter in model.parameters():
@@ -37,7 +37,7 @@ def test_it_answers_with_noise_of_the_size_of_the_images(width, depth, size):
     model = DiffusionUNet(width=width, depth=depth)
     answer = model(*noisy(*size))
     assert answer.shape == (2, 3, *size)
-    assert not answer.any()  # it begins with no answer at all
+    assert not answer.any()  # its initial output is zero
 
 
 def test_every_parameter_learns_and_the_timestep_is_heard():

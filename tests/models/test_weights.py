@@ -99,7 +99,7 @@ def test_weights_of_another_width_are_refused_with_the_shapes(tmp_path):
 
 
 class Trap:
-    """Runs code when it is unpickled without care."""
+    """Runs code if it is unpickled without restrictions."""
 
     def __init__(self, path):
         self.path = path
@@ -142,7 +142,7 @@ def test_a_path_that_cannot_be_weights_is_refused(tmp_path, name, reason):
 
 
 def odd(weight):
-    """What can stand in a file in place of a weight, and how it is told."""
+    """Invalid contents of a weights file, and their error messages."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return {

@@ -13,7 +13,7 @@ UNETS = {"unet", "diffusion_unet"}
 
 
 class WithoutMemory(TorchFunctionMode):
-    """Weights get a shape and no numbers; what a network computes about its own shape is left alone."""
+    """Makes weights without values; computations of a network on its own shape are unaffected."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})

@@ -1,4 +1,4 @@
-"""Children of a fork server: what they are given, how they end, and that they end with who asked for them."""
+"""Children of a fork server: their inputs, how they end, and that they end with their client."""
 
 import json
 import os
@@ -80,7 +80,7 @@ def server():
 
 
 def said(server, code, **options):
-    """What some code prints in a child, and the exit code."""
+    """Run code in a child; return its output and exit code."""
     read, write = os.pipe()
     with os.fdopen(read) as stream:
         child = server.start(CODE, code, streams=(None, write, write), **options)
@@ -120,7 +120,7 @@ def test_a_child_is_stopped_by_signals_and_a_limit_on_the_wait_leaves_it_running
     assert child.poll() is None
     child.send_signal(signal.SIGTERM)
     assert child.wait(LIMIT_S) == -signal.SIGTERM
-    child.kill()  # one that has ended is left alone
+    child.kill()  # no effect on one that has ended
 
 
 def test_a_terminal_as_stdin_is_the_child_s_own(server):
@@ -130,7 +130,7 @@ def test_a_terminal_as_stdin_is_the_child_s_own(server):
     os.close(follower)
     assert os.read(leader, 100) == b"True\r\n"
     os.write(leader, b"\x03")
-    assert child.wait(LIMIT_S) == 1  # its last words are the traceback of KeyboardInterrupt
+    assert child.wait(LIMIT_S) == 1  # its last output is the traceback of KeyboardInterrupt
     os.close(leader)
 
 

@@ -1,4 +1,4 @@
-"""`mptui` where torch.compile takes as long as the file that SLOW_COMPILE names is there."""
+"""`mptui` with a torch.compile that lasts as long as the file named by SLOW_COMPILE exists."""
 
 import os
 import time
@@ -10,7 +10,7 @@ from mptui.cli.main import main
 
 
 def compile_slowly(model: torch.nn.Module, **_: object) -> None:
-    """What compiles in its first forward, and then runs the model as it is."""
+    """Make each forward of the model wait while the file exists, and run it uncompiled."""
     waits = Path(os.environ["SLOW_COMPILE"])
 
     def compiled(*inputs: torch.Tensor) -> torch.Tensor:
@@ -23,6 +23,6 @@ def compile_slowly(model: torch.nn.Module, **_: object) -> None:
 
 
 def run() -> None:
-    """Be `mptui`."""
+    """Run `mptui`."""
     torch.nn.Module.compile = compile_slowly  # type: ignore[method-assign, assignment]
     main()

@@ -1,4 +1,4 @@
-"""A run followed from outside: nothing is missed or told twice, and how it ended is told apart."""
+"""Attached runs: each event arrives exactly once, and the kinds of end are distinguished."""
 
 import json
 import signal
@@ -24,7 +24,7 @@ DEADLINE_S = 60
 
 
 class Owner:
-    """A run of this process: a claim, a journal, a socket."""
+    """A run in this process: a lock, a journal, a socket."""
 
     def __init__(self, path):
         self.path, self.sent = path, []
@@ -89,7 +89,7 @@ def attach(path):
 
 
 def until(source, condition):
-    """Poll until `condition` holds of all events so far; return them."""
+    """Poll until `condition` holds for all events so far; return them."""
     events: list[Event] = []
     deadline = time.monotonic() + DEADLINE_S
     while not condition(events):
@@ -308,7 +308,7 @@ def test_nobody_who_polls_waits_and_what_waits_is_bounded(owner, attach, monkeyp
     while len(source._events) < 1000:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    time.sleep(0.3)  # it could read it all meanwhile
+    time.sleep(0.3)  # enough time to read it all
     assert len(source._events) < 4000
     first = source.poll()
     assert len(first) == 300

@@ -1,4 +1,4 @@
-"""Events on their way to a slow reader."""
+"""Event buffer for slow readers."""
 
 import threading
 

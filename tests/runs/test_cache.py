@@ -1,4 +1,4 @@
-"""Where decoded samples are kept: chosen once for a run, said, and kept when it goes on."""
+"""`data.cache` of a run: chosen once, reported, and kept at a resume."""
 
 import os
 
@@ -29,7 +29,7 @@ SETTINGS = {
 
 @pytest.fixture
 def memory(monkeypatch):
-    """Bytes of the machine in all and free, which a test may change."""
+    """Total and free bytes of the machine, which a test may change."""
     figures = [64 * GIB, 60 * GIB]
     monkeypatch.setattr(cache_policy, "host_memory", lambda: tuple(figures))
     return figures
@@ -37,7 +37,7 @@ def memory(monkeypatch):
 
 @pytest.fixture
 def go(tmp_path):
-    """Run to the end: the run's directory and its events."""
+    """Run to the end; return the run directory and its events."""
     pairs(tmp_path / "data", [stripes(0, 1, 255)] * 20)
 
     def run(*sets, resume=None):
@@ -70,7 +70,7 @@ def warned(events):
 
 
 def test_what_auto_chose_is_said_and_stays_when_the_run_goes_on(go, memory):
-    path, events = go()  # masks with ignored pixels are not cut on the device
+    path, events = go()  # masks with ignored pixels aren't cropped on the device
     assert kept(path) == "ram"
     assert [note for note in told(events) if note.startswith("Cache: ram (")]
     assert not warned(events)

@@ -1,4 +1,4 @@
-"""The last line of a run in the shell: what it says, and a command that can be copied from it."""
+"""The last line of a run in the shell: its text, and a command that can be copied from it."""
 
 import shlex
 from pathlib import Path

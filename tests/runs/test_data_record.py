@@ -1,4 +1,4 @@
-"""A set that changes between a run and its resume: what changed is said, and nothing else is."""
+"""Data that changes between a run and its resume: the changes are reported, and nothing else."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def run(tmp_path):
 
 
 def warned(run, path, seed=0):
-    """What is said where the run goes on with the set at `path`."""
+    """Return the warnings of a resume with the data at `path`."""
     dataset = open_dataset(
         DataConfig(path=path and str(path)),
         kind=SampleKind.CLASS,

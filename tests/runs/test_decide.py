@@ -1,4 +1,4 @@
-"""What a run leaves to its card: measured for it, told, written down, and taken again on a resume."""
+"""Automatic choices of a run: measured, reported, recorded, and reused by a resume."""
 
 import json
 import os
@@ -32,7 +32,7 @@ LIMIT_S = 300.0
 
 
 class Card:
-    """Stands in for `Trial`: takes the seconds that this card is said to need, and counts the steps."""
+    """Stand-in for `Trial`: takes given seconds per step, and counts the steps."""
 
     def __init__(self, *, bf16=1.0, fp16=1.0, channels_first=1.0, foreach=1.0):
         self.seconds = {"fp32": 1.0, "bf16": bf16, "fp16": fp16}
@@ -67,7 +67,7 @@ def _own_cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def decided(tmp_path, monkeypatch):
-    """Run a short part of a long run on a card; its session, ended."""
+    """Run a short part of a long run on a device; return its session after the end."""
 
     def go(card, name="run", *, resume=False, **changed):
         monkeypatch.setattr(autoselect, "StepTimer", card)
@@ -101,7 +101,7 @@ def test_the_fastest_is_used_told_and_written_down(decided):
     notes = session.plan.notes
     assert "channels first: 1.25x channels last here (400 ms per step against 500 ms)" in notes
     assert "a foreach update: 2.00x a fused update here (500 ms per step against 1.00 s)" in notes
-    assert 'mode = "auto"' in (session.run / "run.toml").read_text()  # what was asked for
+    assert 'mode = "auto"' in (session.run / "run.toml").read_text()  # the requested value
 
 
 def test_a_resumed_run_has_what_it_was_begun_with_and_measures_nothing(decided, tmp_path):

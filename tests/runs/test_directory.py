@@ -1,4 +1,4 @@
-"""A run's directory: its name, and what is written into it."""
+"""A run directory: its name and its files."""
 
 import json
 import math
@@ -139,7 +139,7 @@ def test_a_summary_that_can_not_be_read_is_empty(tmp_path, content):
 
 @pytest.fixture
 def versions(tmp_path):
-    """A run whose files tell their versions; returns what writes one of them anew with another."""
+    """A run whose files have versions; returns a function that rewrites one with another version."""
 
     def write(name, version):
         if name == CONFIG:

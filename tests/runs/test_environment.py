@@ -1,4 +1,4 @@
-"""Secrets stay out of what a run writes down."""
+"""Recorded environments contain no secrets."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every event has an entry that says what each reader does with it."""
+"""Every event has a registry entry with its handling by each reader."""
 
 import importlib
 import pkgutil
@@ -18,7 +18,7 @@ def test_every_event_has_one_entry_under_its_name():
 
 
 def test_kinds_that_are_thinned_otherwise_are_told_apart_by_eight_bytes():
-    """A long journal is read by the first eight bytes of each line's kind."""
+    """A long journal is filtered by the first eight bytes of each line's kind."""
     tags: dict[str, set[str]] = {}
     for kind, spec in EVENTS.items():
         tags.setdefault(f'{kind}","t'[:8], set()).add(spec.thinned)

@@ -1,4 +1,4 @@
-"""What the guards leave in a run's directory: real files, a real session."""
+"""Files that guards write into a run directory, from a real session."""
 
 import json
 import os
@@ -32,7 +32,7 @@ DEADLINE_S = 300
 
 @pytest.fixture
 def ended(tmp_path, monkeypatch):
-    """Train on a folder of 2 x 10 pictures; the session's result, its run directory, and the journal."""
+    """Train on a folder of 2 x 10 images; return the session's result, its run directory, and the journal."""
     monkeypatch.setenv("MPTUI_CONFIG_DIR", str(tmp_path / "config"))
     pictures = class_folders(tmp_path / "pictures", {"cats": 10, "dogs": 10})
 
@@ -64,17 +64,17 @@ def test_a_file_whose_image_is_not_finite_is_named_and_the_run_survives(ended, m
         return batch
 
     monkeypatch.setattr(Loader, "_batch", with_a_sick_file)
-    for seed in range(9):  # until it is one of the files that are trained on
+    for seed in range(9):  # until it is in the training split
         result, run, journal = ended(**{"training.seed": seed})
         if found := of(journal, "diagnosed"):
             break
     assert result.exit_code == 0
-    assert [len(record["files"]) for record in found] == [1, 1]  # once an epoch
+    assert [len(record["files"]) for record in found] == [1, 1]  # once per epoch
     assert all(record["files"][0].endswith("dogs/3.png") for record in found)
     summary = json.loads((run / "summary.json").read_text())
     assert [r["kind"] for r in summary["recoveries"]] == ["bad batch"] * 2
     assert "3.png" in summary["recoveries"][0]["action"]
-    assert summary["final"]["train_loss"] > 0  # a number
+    assert summary["final"]["train_loss"] > 0  # a finite number
 
 
 def test_a_run_that_can_not_be_mended_leaves_a_report(ended, monkeypatch):

@@ -82,7 +82,7 @@ def test_steps_that_are_taken_again_are_there_once_as_they_were_the_last_time(st
     history.forget_after(resumed)
     for step in range(resumed + 1, steps + 1):
         history.append(step, 1.0)
-    width = 64  # wide enough that a column is many buckets
+    width = 64  # so wide that a column has many buckets
     seen = history.columns(1, steps, width)
     assert not np.isnan(seen.mean).any()
     border = resumed / steps * width

@@ -1,4 +1,4 @@
-"""The index of a run: what it says with the rest of the journal is what the whole journal says."""
+"""The index of a run: with the rest of the journal it yields the same view as the whole journal."""
 
 import hashlib
 import json
@@ -125,7 +125,7 @@ KINDS = {
 }
 
 DO = ["renew", "torn", "again"]
-"""What happens to the files between two events: the index is renewed; a kill tears a line; a resume."""
+"""Actions between two events: the index is rewritten; a kill tears a line; a resume."""
 
 ACTS = st.lists(st.tuples(st.sampled_from([*KINDS, *DO]), st.integers(0, 4000), NUMBERS), max_size=60)
 
@@ -136,7 +136,7 @@ def test_every_kind_of_event_is_among_them():
 
 
 def whole(folder):
-    """The view of a run whose journal is read from its first byte, line by line."""
+    """Return the view of a run whose journal is read from its first byte, line by line."""
     view = RunView()
     for event in read_journal(folder):
         view.handle(event)
@@ -182,7 +182,7 @@ def write(folder, events):
 
 
 def story(steps, first=1) -> list[Event]:
-    """Some events a step, with losses whose sums are exact."""
+    """Some events per step, with losses whose sums are exact."""
     events: list[Event] = [run_started()] if first == 1 else []
     for step in range(first, first + steps):
         loss = step % 7 / 8
@@ -194,7 +194,7 @@ def story(steps, first=1) -> list[Event]:
 
 @pytest.fixture
 def indexed(tmp_path):
-    """A run whose index stands for the first part of its journal; returns its folder and that part's size."""
+    """Write a run whose index covers part of its journal; return its folder and that part's size."""
     write(tmp_path, story(12))
     Index(tmp_path).renew()
     size = (tmp_path / JOURNAL).stat().st_size
@@ -227,7 +227,7 @@ def test_an_index_with_any_byte_changed_is_none(indexed):
 
 
 def rewritten(folder, change):
-    """Change header or body of an index, and make its sums right again."""
+    """Change header or body of an index, and update its checksums."""
     header, body = map(json.loads, (folder / NAME).read_bytes().split(b"\n"))
     change(header, body)
     second = json.dumps(body).encode()
@@ -342,11 +342,11 @@ def test_of_a_long_run_no_more_is_read_and_kept_than_of_a_short_one(tmp_path, mo
     short, long = measured(tmp_path / "short", 4_000), measured(tmp_path / "long", events)
     assert short[0] == long[0]
     assert long[1] <= 1.2 * short[1]
-    assert long[2] <= 2 * short[2]  # half of the buckets are in use, or all
+    assert long[2] <= 2 * short[2]  # between half and all of the buckets are in use
 
 
 def renewed(folder, count):
-    """Write a run whose index is renewed as it goes on, and not for its last 100 events."""
+    """Write a run whose index is rewritten regularly, but not for its last 100 events."""
     journal, own = Journal(folder), Index(folder)
     for number, event in zip(range(count), training(epochs=10**6), strict=False):
         if number % 1000 == 0 or number == count - 100:

@@ -1,4 +1,4 @@
-"""A journal that was cut anywhere is read to its last whole line, and written on from there."""
+"""A truncated journal is read up to its last complete line, and continued from there."""
 
 import contextlib
 import errno
@@ -136,7 +136,7 @@ def test_threads_may_share_a_writer(tmp_path):
 
 @contextlib.contextmanager
 def full_after(path, room):
-    """A disk on which `path` can grow by `room` bytes and no more."""
+    """A disk on which `path` can grow by no more than `room` bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + room, hard))
     try:
@@ -155,7 +155,7 @@ def test_on_a_full_disk_events_wait_and_none_is_lost_when_there_is_room(tmp_path
         journal.write(event)
     with full_after(tmp_path / NAME, room=20):
         for event in events[5:20]:
-            journal.write(event)  # of the first some bytes fit, of the others none
+            journal.write(event)  # some bytes of the first event fit, none of the others
         assert NAME in str(journal.trouble)
         assert journal.waiting == 15
         assert not journal.retry()

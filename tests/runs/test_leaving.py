@@ -1,4 +1,4 @@
-"""A stop in the middle of a compile, which sees none: the run ends at once, saved, and can go on."""
+"""A stop request during a compilation, which ignores it: the run saves, ends at once, and can be resumed."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ SETTINGS = {
 
 
 class Compiler:
-    """Stands in for torch.compile: each forward waits until it may go on, in the phases that it is told."""
+    """Stand-in for torch.compile: each forward waits for permission, in the given phases."""
 
     def __init__(self):
         self.may_go_on = threading.Event()
@@ -104,7 +104,7 @@ def test_a_stop_in_a_compile_ends_the_run_at_once_and_it_goes_on_bit_by_bit(tmp_
     stopped.start()
     assert compiler.begun.wait(LIMIT_S)
     stopped.mailbox.stop(signal.SIGTERM)
-    assert stopped.wait(LIMIT_S)  # while the compile goes on
+    assert stopped.wait(LIMIT_S)  # during the compilation
     assert not compiler.may_go_on.is_set()
     assert worker_left()
     assert (stopped.result.status, stopped.result.exit_code) == ("stopped", 143)
@@ -115,7 +115,7 @@ def test_a_stop_in_a_compile_ends_the_run_at_once_and_it_goes_on_bit_by_bit(tmp_
     assert [e.reason for e in written if isinstance(e, CheckpointSaved)][-1] == "compile"
     assert not (stopped.run / "lock.json").exists()
 
-    compiler.may_go_on.set()  # what the worker finds when it comes back
+    compiler.may_go_on.set()  # state that the worker finds when it returns
     until(lambda: not worker_left())
     assert list(read_journal(stopped.run)) == written
     assert read_newest(stopped.run / "checkpoints")[0].step == (0 if phase == "training" else 4)
@@ -173,7 +173,7 @@ def test_a_real_process_ends_by_a_real_signal_while_it_compiles(tmp_path):
     child.send_signal(signal.SIGTERM)
     told, complaint = child.communicate(timeout=LIMIT_S)
     assert child.returncode == 143, complaint
-    assert waits.exists()  # it would compile to this moment
+    assert waits.exists()  # it would still be compiling
     assert '"status": "stopped"' in told
     assert "Traceback" not in complaint
     assert read_summary(tmp_path / "run")["status"] == "stopped"

@@ -1,4 +1,4 @@
-"""A run's directory that was received from somebody: what is a link in it is not followed."""
+"""A run directory from an untrusted source: its symbolic links are not followed."""
 
 import socket
 import subprocess
@@ -44,15 +44,15 @@ def test_what_a_person_keeps_beside_the_run_s_files_is_no_fault(tmp_path):
     claim(tmp_path).release()
 
 
-# -- the folder of a socket
+# -- the socket's folder
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A run whose socket does not fit beside it, and the place where it goes instead."""
+    """A run whose path is too long for a socket, and the socket's alternative place."""
     run = tmp_path / ("x" * 100)
     run.mkdir()
-    with tempfile.TemporaryDirectory(prefix="t") as base:  # short: it holds sockets
+    with tempfile.TemporaryDirectory(prefix="t") as base:  # short: it contains sockets
         monkeypatch.setenv("XDG_RUNTIME_DIR", base)
         monkeypatch.setattr(tempfile, "gettempdir", lambda: base)
         yield run, Path(base)
@@ -70,7 +70,7 @@ def test_the_socket_s_folder_of_a_process_that_was_killed_goes(place, monkeypatc
     )
     subprocess.run([sys.executable, "-c", code, str(run)], check=False)
     (left,) = folders(base)
-    living = control_socket.listen(run)  # its predecessor may just be about to listen
+    living = control_socket.listen(run)  # its predecessor may be about to listen
     assert len(folders(base)) == 2
     monkeypatch.setattr(control_socket, "_YOUNG_S", 0.0)
     other = control_socket.listen(run)

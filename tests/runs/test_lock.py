@@ -1,4 +1,4 @@
-"""Who owns a run: one process, whatever others want, and it knows when it no longer does."""
+"""Ownership of a run: exactly one process has it, and notices when it loses it."""
 
 import errno
 import json
@@ -20,7 +20,7 @@ from mptui.runs.store.lock import LOST_AFTER_S, holder_of, owner_of
 
 @pytest.fixture
 def other_owner(tmp_path):
-    """Another process that has claimed the run, and lives until its input ends."""
+    """Another process that has claimed the run, and lives until its stdin is closed."""
     code = (
         "import pathlib, sys; from mptui.runs.store.directory import claim; "
         "claim(pathlib.Path(sys.argv[1])); print('claimed', flush=True); sys.stdin.read()"
@@ -77,7 +77,7 @@ def test_a_lock_from_before_the_last_boot_is_stale(tmp_path):
 def test_whether_a_lock_is_from_before_the_last_boot_tells_its_time(
     tmp_path, monkeypatch, touched_s, is_stale
 ):
-    """Both are too young for a machine that has long been silent."""
+    """Both locks are too recent for a machine that counts as silent."""
     claim(tmp_path)
     lock, now = tmp_path / "lock.json", time.time()
     lock.write_text(json.dumps({**json.loads(lock.read_text()), "boot": "another"}))
@@ -95,7 +95,7 @@ def test_the_boot_of_another_machine_says_nothing(tmp_path, elsewhere, monkeypat
 
 
 def of_another_container(lock):
-    """As the lock looks where the number of its process means another one, or none."""
+    """The lock as seen where its process number means another process, or none."""
     content = json.loads(lock.read_text())
     lock.write_text(json.dumps({**content, "namespace": "pid:[1]", "started": 1.0}))
 
@@ -122,7 +122,7 @@ def test_a_lock_of_an_older_version_names_no_container_and_is_understood(tmp_pat
     assert owner_of(tmp_path) == other_owner.pid
 
 
-# -- a lock that can't be read
+# -- unreadable locks
 
 
 @pytest.mark.parametrize("error", [errno.ESTALE, errno.EIO, errno.EACCES], ids=errno.errorcode.get)
@@ -182,7 +182,7 @@ def test_the_owner_touches_its_lock_so_that_other_machines_see_it_live(tmp_path,
     mine, lock = claim(tmp_path), tmp_path / "lock.json"
     os.utime(lock, (1, 1))
     mine.keep(no)
-    assert lock.stat().st_mtime == 1  # once in a while is enough
+    assert lock.stat().st_mtime == 1  # rewriting it once in a while is enough
     monkeypatch.setattr(locks, "BEAT_S", 0.0)
     mine.keep(no)
     assert time.time() - lock.stat().st_mtime < LOST_AFTER_S / 2
@@ -196,7 +196,7 @@ def test_a_lock_that_is_none_is_stale(tmp_path, lock):
 
 
 def test_of_many_that_claim_in_the_same_instant_one_owns_it(tmp_path):
-    """Over a stale lock, which all of them may take over."""
+    """Several processes claim a stale lock, which each of them may take over."""
     code = (
         "import pathlib, sys; from mptui.errors import RunDirectoryError\n"
         "from mptui.runs.store import directory\n"
@@ -238,13 +238,13 @@ def test_a_process_may_claim_again_and_release(tmp_path):
     mine.release()
     assert owner_of(tmp_path) is None
     mine.release()
-    mine.keep(yes)  # it has ended: a lock of it would be nobody's
+    mine.keep(yes)  # the run has ended: its lock would have no owner
     assert owner_of(tmp_path) is None
 
 
 @pytest.fixture
 def theirs(tmp_path):
-    """Writes the lock of another machine's process over that of this one."""
+    """Overwrite this process's lock with that of another machine's process."""
 
     def write(**changes):
         lock = tmp_path / "lock.json"
@@ -296,7 +296,7 @@ def test_a_lock_that_was_removed_and_made_by_another_is_theirs(tmp_path):
     mine = claim(tmp_path)
     (tmp_path / "lock.json").unlink()
     living = json.dumps({"version": 2, "pid": 1, "started": 1.0, "boot": "x", "host": "node7"})
-    # between the look at the file that is gone, and the claim
+    # between the check that the file is gone, and the claim
     with pytest.raises(RunDirectoryError, match="process 1 on node7 has taken this run over"):
         mine.keep(lambda: bool((tmp_path / "lock.json").write_text(living)))
 
@@ -322,7 +322,7 @@ def test_a_clock_that_is_set_makes_no_lock_stale(tmp_path, other_owner, monkeypa
 
 
 def test_nobody_takes_a_run_over_in_the_middle_of_a_change(tmp_path, monkeypatch):
-    """The owner is stopped there, long enough to seem gone."""
+    """The owner is stopped there, long enough to seem dead."""
     monkeypatch.setattr(locks, "DIRECTORY_WAIT_S", 0.05)
     mine = claim(tmp_path)
     lock = tmp_path / "lock.json"

@@ -1,4 +1,4 @@
-"""A run learns the same wherever its images are kept: its figures are bit for bit the same."""
+"""The cache mode doesn't change a run: its metrics are bit-identical."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ def _own_cache(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Real pictures of clothes where the repository has them beside it, else photos of two kinds."""
+    """Real images of clothes if they are next to the repository, else two kinds of photos."""
     root = tmp_path_factory.mktemp("set")
     if FASHION.is_dir():
         for half, count in (("train", 16), ("val", 6)):

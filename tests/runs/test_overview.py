@@ -1,4 +1,4 @@
-"""A long journal read fast: what is rare is kept, no spike is lost, and few lines are parsed."""
+"""Fast reading of a long journal: rare events and spikes are kept, and few lines are parsed."""
 
 import itertools
 import json
@@ -16,7 +16,7 @@ from tests.tui.events import beginning, training
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """A journal of some hundred kB is a long one."""
+    """Treat a journal of some hundred kB as long."""
     monkeypatch.setattr(journal_reader, "WHOLE", 20_000)
     monkeypatch.setattr(journal_reader, "BLOCKS", 50)
     monkeypatch.setattr(journal_reader, "RARE", 8)
@@ -34,7 +34,7 @@ def read(path, start=0, end=None):
 
 
 def run_of(scale=1.0):
-    """Some epochs, with losses of another magnitude, a spike up, one down, and one that is not finite."""
+    """Some epochs, with losses of another magnitude, a spike up, one down, and a non-finite one."""
     events: list[Event] = [*beginning(), *training(epochs=12)]
     steps = [place for place, event in enumerate(events) if isinstance(event, Step)]
     for place in steps:
@@ -112,7 +112,7 @@ def test_what_is_rare_is_kept_in_its_order_and_the_end_is_whole(tmp_path, small_
     assert found[-40:] == whole
     times = [event.time for event in found if not isinstance(event, DeviceSample)]
     assert times == sorted(times)
-    assert not any(isinstance(event, Progress) for event in found)  # of a phase that has long passed
+    assert not any(isinstance(event, Progress) for event in found)  # of a phase that is over
 
 
 def test_what_happens_often_is_thinned(tmp_path, small_blocks):

@@ -1,4 +1,4 @@
-"""How fast a run goes, and when it ends: each rule of the estimate by itself."""
+"""Pace of a run and its estimated end: each rule of the estimate separately."""
 
 import pytest
 
@@ -53,8 +53,8 @@ def test_the_first_event_weighs_by_its_steps():
 
 def test_what_lies_a_half_life_back_counts_half():
     pace = paced(step(0.0))
-    pace.stepped(step(HALF_LIFE_S, steps=10))  # 3 s a step
-    pace.stepped(step(2 * HALF_LIFE_S, steps=30))  # 1 s a step
+    pace.stepped(step(HALF_LIFE_S, steps=10))  # 3 s per step
+    pace.stepped(step(2 * HALF_LIFE_S, steps=30))  # 1 s per step
     assert pace.step_s() == pytest.approx((HALF_LIFE_S / 2 + HALF_LIFE_S) / (10 / 2 + 30))
 
 

@@ -1,4 +1,4 @@
-"""What is chosen where nothing was asked for: the network by the data, its size by the device."""
+"""Defaults chosen by the plan: the network from the data, its size from the device."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A run on a prepared set is the run on the folder that it was made from."""
+"""A run on a prepared set equals the run on its source folder."""
 
 import os
 

@@ -9,7 +9,7 @@ from mptui.runs.planning.profile_diff import predict_switch
 
 @pytest.fixture
 def run(tmp_path):
-    """A run of the profile fast, on a ResNet-18."""
+    """A run of the profile fast, with a ResNet-18."""
     flags = {"model.name": ("--model", "resnet18")}
     config = resolve("fast", task="classification", flags=flags, sets=(), environ={}).config
     (tmp_path / "run.toml").write_text(to_toml(config), encoding="utf-8")

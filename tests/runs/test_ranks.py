@@ -1,4 +1,4 @@
-"""Several processes that a launcher started: each refuses, since each would train a copy of the run."""
+"""Several processes started by a launcher: each refuses, since each would train a copy of the run."""
 
 import pytest
 

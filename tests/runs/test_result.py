@@ -1,4 +1,4 @@
-"""What a person is told of errors that torch raises."""
+"""Messages for errors that torch raises."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A run that goes on: what it had come to stays, and it may be made longer."""
+"""A resumed run keeps its results, and can be extended."""
 
 import json
 import os
@@ -34,7 +34,7 @@ SETTINGS = {
 
 @pytest.fixture
 def trained(tmp_path):
-    """Train a run of one name for so many epochs in all; its summary, and the rates of all its steps."""
+    """Train a named run for a total number of epochs; return its summary and the rates of all its steps."""
 
     def train(epochs):
         flags = {key: ("test", value) for key, value in {**SETTINGS, "training.epochs": epochs}.items()}
@@ -74,7 +74,7 @@ def test_a_run_is_made_longer_and_its_rate_goes_on_in_the_longer_schedule(traine
 
 
 def test_a_run_that_another_process_took_over_is_left_to_it(tmp_path, monkeypatch):
-    """As after a stop of minutes, in which the lock of another machine's process looks abandoned."""
+    """As after minutes of being stopped, when a process's lock looks abandoned to another machine."""
     monkeypatch.setattr(writer, "WRITTEN_EVERY_S", 3600.0)
     flags = {key: ("test", value) for key, value in {**SETTINGS, "training.epochs": 100_000}.items()}
     run = create_run(tmp_path, "test", "unet", "run")
@@ -108,7 +108,7 @@ def test_a_run_whose_journal_can_not_be_opened_is_nobodys(tmp_path):
 
 @pytest.fixture
 def done(tmp_path):
-    """A run of one epoch that is done, and a function that resumes it with other settings."""
+    """A finished run of one epoch, and a function that resumes it with other settings."""
 
     def go(**changed):
         flags = {key: ("test", value) for key, value in {**SETTINGS, "training.epochs": 1, **changed}.items()}

@@ -1,4 +1,4 @@
-"""A run that an error ends has its exit code, and its last steps are saved where they are whole."""
+"""A run that fails has the exit code of its error, and saves its last consistent steps."""
 
 import os
 import shutil
@@ -54,7 +54,7 @@ def trained(tmp_path, pictures, monkeypatch):
 
 
 def of_step(monkeypatch, number, action):
-    """Do `action` once before a training step."""
+    """Call `action` once before a training step."""
     whole = Trainer._train_step
     done: list[int] = []
 

@@ -1,4 +1,4 @@
-"""The end of a session: nothing is told after it, and it comes whatever fails on the way."""
+"""The end of a session: it emits no events afterwards, and is reached whatever fails before."""
 
 import threading
 
@@ -31,7 +31,7 @@ def test_what_is_told_while_the_end_is_written_comes_not_after_it(tmp_path, monk
         if isinstance(event, RunFinished):
             teller = threading.Thread(target=one.send, args=("pause",))
             teller.start()
-            teller.join(0.2)  # it waits for the end, or is through at once
+            teller.join(0.2)  # it waits for the end, or returns at once
             tellers.append(teller)
 
     monkeypatch.setattr(Records, "handle", taken)

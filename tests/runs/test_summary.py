@@ -1,4 +1,4 @@
-"""Which entries of a summary's lists are dropped: the middle ones, never the first nor the latest."""
+"""Long lists in a summary are shortened in the middle; the first and latest entries stay."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Other settings in the middle of a run."""
+"""Changes of settings during a run."""
 
 import os
 from pathlib import Path
@@ -38,7 +38,7 @@ def plan_of(profile="stable", **settings):
 
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
-    """Run to the end, with one command after the first step, where the run waits for it; its events."""
+    """Run to the end, with one command after the first step, where the run waits for it; return events."""
     monkeypatch.setenv("MPTUI_CONFIG_DIR", str(tmp_path / "config"))
 
     def go(command, argument, profile="stable"):
@@ -74,7 +74,7 @@ def test_one_setting_can_be_changed_and_the_run_goes_on_from_there(asked):
     assert switch.profile == switch.previous == "stable"
     assert answer(events, "set").state == "done"
     seen = [e for e in events if isinstance(e, Step)][-1].samples_seen
-    assert seen == 3 * 32  # none is lost, none comes twice
+    assert seen == 3 * 32  # each exactly once
     assert [e.epoch for e in events if isinstance(e, EpochFinished)] == [1, 2, 3]
     assert "batch_size = 4" in (run / "run.toml").read_text()
 
@@ -138,14 +138,14 @@ def test_what_is_told_before_a_switch_is_what_it_does(asked, tmp_path):
     assert list(prediction.rate.batch) == switch.batch == [8, 2]
     assert prediction.rate.ramp_steps == switch.ramp_steps > 0
     after = [e for e in events if isinstance(e, Step)][1]
-    assert after.lr < switch.lr[1]  # at the foot of the ramp
+    assert after.lr < switch.lr[1]  # at the start of the ramp
 
 
-# -- taken back
+# -- undo
 
 
 def one_run(folder, monkeypatch, *commands):
-    """Run to the end; `commands` are (step, name, argument), asked for once after that many steps."""
+    """Run to the end; `commands` are (step, name, argument), each requested once after that many steps."""
     run = create_run(folder, "test", "unet", None)
     session = Session(plan_of(**{"training.epochs": 4, "checkpoint.keep": 1}), run)
     waiting = list(commands)
@@ -210,7 +210,7 @@ def test_a_second_way_back_is_refused_where_there_was_no_second_switch(tmp_path,
     assert "no switch to undo" in answers[-1].detail
 
 
-# -- what stays
+# -- unchanged settings
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Trackers of other projects: what goes wrong in them is told, and is not the run's."""
+"""Third-party trackers: their errors are reported, and don't affect the run."""
 
 import sys
 from dataclasses import replace
@@ -91,7 +91,7 @@ def test_a_tracker_gets_every_scalar_of_an_event(event, scalars):
 
 
 class FakeWandb:
-    """Notes what runs are opened with."""
+    """Records the arguments of new runs."""
 
     def __init__(self):
         self.opened = []

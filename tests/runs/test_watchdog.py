@@ -1,4 +1,4 @@
-"""A run that hangs says so once, and leaves where each of its threads stands."""
+"""A hanging run warns once, and dumps the stacks of its threads."""
 
 import stat
 import threading
@@ -97,7 +97,7 @@ def test_the_next_hang_is_told_again(dog, clock, warned):
 
 
 def test_steps_that_are_not_told_count_too(dog, clock, warned):
-    """With a long log interval there is no event; the trainer's own position moves all the same."""
+    """With a long log interval there are no events, but the trainer's position advances."""
     for position in range(20):
         passes(dog, clock, 50, position)
     assert warned == []

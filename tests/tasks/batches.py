@@ -1,4 +1,4 @@
-"""Batches for the tests of this room."""
+"""Batches for the tests of this package."""
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ def masked(targets):
 
 
 def padded(batch, rows):
-    """Append `rows` rows that count for nothing, with class 0 everywhere as their targets."""
+    """Append `rows` padding rows with targets of class 0."""
     batch.targets = torch.cat((batch.targets, torch.zeros_like(batch.targets[:1]).repeat_interleave(rows, 0)))
     if batch.mixed_targets is not None:
         batch.mixed_targets = torch.cat((batch.mixed_targets, batch.mixed_targets.new_zeros(rows)))
@@ -34,7 +34,7 @@ def padded(batch, rows):
 
 
 def loss_and_gradient(task, logits, batches, sizes):
-    """The loss of a window, its micro-batches taken one after the other, and the gradient of all logits."""
+    """Return the loss of a window, computed by micro-batches, and the gradient of all logits."""
     window_valid = max(1, sum(batch.valid for batch in batches))
     window_size = sum(batch.size for batch in batches)
     leaves = [part.detach().clone().requires_grad_() for part in logits.split(sizes)]

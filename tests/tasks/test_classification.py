@@ -51,7 +51,7 @@ def test_low_precision_logits_are_summed_in_float32(dtype):
     logits = torch.zeros(4096, 100, dtype=dtype)
     logits[:, 0] = 30.0
     targets = torch.ones(4096, dtype=torch.long)
-    loss = Classification(100, 0.0).loss(logits, labelled(targets), 1, 1)  # a sum of 122,880
+    loss = Classification(100, 0.0).loss(logits, labelled(targets), 1, 1)  # sum 122,880
     torch.testing.assert_close(loss, torch.tensor(4096 * 30.0), rtol=1e-4, atol=0)
 
 
@@ -70,7 +70,7 @@ def test_padded_rows_count_for_nothing():
 
 
 def ranked(*ranks, classes=10):
-    """Logits that put class 0 at each of `ranks`, from 1."""
+    """Return logits with class 0 at each of `ranks`, from 1."""
     logits = torch.arange(classes, 0, -1.0).repeat(len(ranks), 1)
     for row, rank in zip(logits, ranks, strict=True):
         row[0] = classes - rank + 1.5

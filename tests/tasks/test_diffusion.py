@@ -45,7 +45,7 @@ def test_padding_counts_for_nothing():
 
 
 def test_squares_are_summed_in_float32():
-    answers = torch.full((4, 3, 64, 64), 300.0, dtype=torch.float16)  # whose square is beyond float16
+    answers = torch.full((4, 3, 64, 64), 300.0, dtype=torch.float16)  # its square overflows float16
     loss = TASK.loss(answers, noisy(torch.zeros(4, 3, 64, 64)), 4, 4)
     assert loss == 90_000.0
 

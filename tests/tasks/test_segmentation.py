@@ -27,7 +27,7 @@ def random_logits(images, seed, side=6):
 
 
 def logits_for(predicted):
-    """Logits that are surest of the classes in `predicted`."""
+    """Return logits whose argmax is `predicted`."""
     return F.one_hot(torch.as_tensor(predicted), len(CLASSES)).movedim(-1, 1).float()
 
 
@@ -50,7 +50,7 @@ def test_the_shares_of_a_window_add_up_to_the_whole_batch(sizes, ignored, channe
 
 
 def dice_loss_by_hand(logits, masks, classes):
-    """The mean over images of 1 - Dice, averaged over the foreground classes in the image's mask."""
+    """Return the mean over images of 1 - Dice, averaged over the foreground classes in the image's mask."""
     losses = []
     for image, mask in zip(logits.double().softmax(1).numpy(), masks.numpy(), strict=True):
         valid, ratios = mask != IGNORE, []

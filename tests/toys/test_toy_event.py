@@ -1,4 +1,4 @@
-"""A new event is its class and one entry of `EVENTS`: all that reads the events of a run knows it."""
+"""A new event is its class and one entry of `EVENTS`: all readers of a run's events support it."""
 
 import io
 import json
@@ -74,7 +74,7 @@ class MeasuringSession(Session):
 
 @pytest.fixture
 def ended(monkeypatch, tmp_path):
-    """A run of two steps with one such event: its directory, and the events that it emitted."""
+    """Return the directory of a two-step run with one such event, and the events that it emitted."""
     monkeypatch.setitem(EVENTS, "sharpness", SPEC)
     flags = {key: ("test", value) for key, value in TINY.items()}
     run = create_run(tmp_path, "test", "unet", "run")

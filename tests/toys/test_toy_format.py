@@ -1,4 +1,4 @@
-"""A new format of data on disk is one entry of `FORMATS`: here a CSV file with a path and a class a line."""
+"""A new data format is one entry of `FORMATS`: here a CSV file with a path and a class per line."""
 
 import csv
 import json
@@ -53,7 +53,7 @@ def table(monkeypatch, tmp_path):
 
 
 def mptui(capsys, *arguments):
-    """The exit code of a command in this process, and what it printed on stdout and on stderr."""
+    """Run a command in this process; return its exit code, stdout and stderr."""
     capsys.readouterr()
     return _exit_code([str(argument) for argument in arguments], debug=False), *capsys.readouterr()
 

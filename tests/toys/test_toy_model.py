@@ -1,4 +1,4 @@
-"""A new network is one entry of `MODELS`: nothing else in the program has to know it."""
+"""A new network is one entry of `MODELS`; no other code changes."""
 
 import pytest
 from textual.widgets import Input

@@ -1,4 +1,4 @@
-"""A new optimizer is one entry of `OPTIMIZERS`: nothing else in the program has to know it."""
+"""A new optimizer is one entry of `OPTIMIZERS`; no other code changes."""
 
 import numpy as np
 import pytest

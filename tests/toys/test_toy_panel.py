@@ -19,7 +19,7 @@ TINY = (
 
 
 class SamplesPanel(Panel):
-    """How many samples the run has seen."""
+    """Shows the number of samples that the run has processed."""
 
     DEFAULT_CSS = "SamplesPanel { height: 3; }"
 

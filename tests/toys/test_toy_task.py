@@ -1,4 +1,4 @@
-"""A new task is one entry of `TASKS`, and a network that learns it: nothing else has to know it."""
+"""A new task is one entry of `TASKS`, and a network for it; no other code changes."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ from tests.tui.events import run_started
 
 
 class BalancedAccuracy(torch.nn.Module):
-    """`balanced`: the share of right answers of each class, averaged over the classes."""
+    """`balanced`: recall of each class, averaged over the classes."""
 
     samples: torch.Tensor
     hits: torch.Tensor
@@ -51,7 +51,7 @@ class BalancedAccuracy(torch.nn.Module):
 
 
 class Balanced(Classification):
-    """One class an image, of classes that are uneven."""
+    """Classification with imbalanced classes."""
 
     primary = "balanced"
 

@@ -1,4 +1,4 @@
-"""A new tracker is one entry of `TRACKERS`: it gets the metrics of a run, and of its resume."""
+"""A new tracker is one entry of `TRACKERS`: it receives the metrics of a run, and of its resume."""
 
 import os
 
@@ -28,7 +28,7 @@ TINY = {
 
 
 class ToyTracker:
-    """Keeps what it is given in a list."""
+    """Stores what it receives in a list."""
 
     def __init__(self, logged):
         self._logged = logged

@@ -1,4 +1,4 @@
-"""What each toy of a registry is put through: a dry run, the picker, and a run that is resumed."""
+"""Common tests for an entry of each registry: a dry run, the picker, and a run that is resumed."""
 
 import os
 from contextlib import asynccontextmanager
@@ -30,14 +30,14 @@ SMALL = {
 
 
 def dry_run(capsys, *arguments):
-    """What `mptui run --dry-run` prints for these arguments."""
+    """Return the output of `mptui run --dry-run` with these arguments."""
     command_line(["run", "--dry-run", *arguments], prog_name="mptui", standalone_mode=False)
     return capsys.readouterr().out
 
 
 @asynccontextmanager
 async def picker(tmp_path):
-    """The picker with a person's own folders empty; yields (app, pilot, its screen)."""
+    """Show the picker with empty user folders; yields (app, pilot, its screen)."""
     environ = {"XDG_STATE_HOME": str(tmp_path / "state"), "MPTUI_CONFIG_DIR": str(tmp_path / "config")}
     screen = PickerScreen(H200, environ=environ)
     app = MptuiApp(screen)
@@ -47,7 +47,7 @@ async def picker(tmp_path):
 
 
 def trained(run, settings, *, epochs, resume=False):
-    """Train for so many epochs in all; the tensors of the last checkpoint by group and name."""
+    """Train for a total number of epochs; return the tensors of the last checkpoint by group and name."""
     flags = {key: ("test", value) for key, value in {**SMALL, **settings, "training.epochs": epochs}.items()}
     if not resume:
         create_run(run.parent, "test", "toy", run.name)
@@ -59,7 +59,7 @@ def trained(run, settings, *, epochs, resume=False):
 
 
 def trained_whole_and_in_parts(folder, settings):
-    """The last checkpoint of a run of two epochs, which has the bits of one resumed after its first."""
+    """Return the last checkpoint of two epochs; assert that a run resumed after the first has the same."""
     whole = trained(folder / "whole", settings, epochs=2)
     trained(folder / "parts", settings, epochs=1)
     resumed = trained(folder / "parts", settings, epochs=2, resume=True)

@@ -1,4 +1,4 @@
-"""The whole program on a terminal in memory, with runs that only note what they are asked."""
+"""The whole program on a terminal in memory, with fake runs that record their commands."""
 
 import time
 from contextlib import asynccontextmanager
@@ -15,7 +15,7 @@ DEADLINE_S = 120
 
 
 class FakeRun(MemorySource):
-    """A run that was asked for with `request`."""
+    """A fake run, started with `request`."""
 
     def __init__(self, request, events=()):
         super().__init__(events)
@@ -52,7 +52,7 @@ async def cockpit(size=(80, 24), *, scan=quick_scan, events=(), environ=None):
 
 
 async def until(app, pilot, words):
-    """Wait until `words` are shown; what takes time happens in threads."""
+    """Wait until `words` are shown; slow work happens in threads."""
     deadline = time.monotonic() + DEADLINE_S
     while words not in frame(app):
         assert time.monotonic() < deadline, f"never shown: {words}\n{frame(app)}"

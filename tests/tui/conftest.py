@@ -12,12 +12,12 @@ def chance() -> random.Random:
 
 @pytest.fixture(autouse=True)
 def _no_thread_outlives_its_test():
-    """What a screen began in the background (torch is loaded there) ends before the next test."""
+    """Wait for background work of a screen (such as importing torch) before the next test."""
     yield
     assert threads.wait(120)
 
 
 @pytest.fixture
 def environ(tmp_path):
-    """A person's own folders, empty."""
+    """Empty user folders."""
     return {"XDG_STATE_HOME": str(tmp_path / "state"), "MPTUI_CONFIG_DIR": str(tmp_path / "config")}

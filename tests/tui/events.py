@@ -1,4 +1,4 @@
-"""A realistic run as events, and a source in memory that plays them and notes what it is asked."""
+"""Events of a realistic run, and a source in memory that plays them and records its commands."""
 
 import math
 import random
@@ -112,7 +112,7 @@ def step_event(step: int, time: float, chance: random.Random, **changes) -> Step
 
 
 def beginning() -> list[Event]:
-    """Up to the first step: the set is scanned, the network compiled."""
+    """Yield events up to the first step: scanning and compiling."""
     return [
         run_started(),
         PhaseChanged(time=START + 1, phase="scanning", total=126_689),
@@ -123,7 +123,7 @@ def beginning() -> list[Event]:
 
 
 def training(epochs: int = 11, extra_steps: int = 360) -> Iterator[Event]:
-    """`epochs` epochs and a bit, with what happens in a run: a skip, a preset, advice, validation."""
+    """Yield `epochs` epochs and a bit, with usual events: a skip, a profile, advice, validation."""
     chance = random.Random(0)
     time = START + 100.0
     for epoch in range(1, epochs + 2):
@@ -184,7 +184,7 @@ def _epoch_end(epoch: int, step: int, time: float, chance: random.Random) -> Ite
 
 
 def demo() -> list[Event]:
-    """A run in its twelfth epoch."""
+    """Return a run in its twelfth epoch."""
     return [*beginning(), *training()]
 
 
@@ -193,7 +193,7 @@ def finished(step: int = 14_297) -> RunFinished:
 
 
 class MemorySource:
-    """A run in memory: gives its events at the first look, later ones as they are put; notes commands."""
+    """A run in memory: yields its events at the first poll, later ones as they are put; records commands."""
 
     def __init__(
         self, events=(), profiles=("fast", "stable", "memory-limited", "debug"), can_detach=False, hosted=True

@@ -1,4 +1,4 @@
-"""Frames of a screen as plain text."""
+"""Screen frames as plain text."""
 
 from contextlib import asynccontextmanager
 
@@ -8,13 +8,13 @@ from mptui.tui.screens.live import LiveScreen
 
 
 def frame(app) -> str:
-    """All lines of the terminal, joined."""
+    """Return all lines of the terminal, joined."""
     return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
 
 
 @asynccontextmanager
 async def live(source, size=(120, 36), *, ascii_only=False, keys=None):
-    """The live screen of `source` in a terminal of `size`; yields (app, pilot)."""
+    """Show the live screen of `source` in a terminal of `size`; yields (app, pilot)."""
     keymap = keys or Keymap()
     screen = LiveScreen(source, keymap=keymap.keys, ascii_only=ascii_only)
     app = MptuiApp(screen, keymap=keymap, ascii_only=ascii_only)
@@ -24,7 +24,7 @@ async def live(source, size=(120, 36), *, ascii_only=False, keys=None):
 
 
 async def seen(app, pilot, words) -> bool:
-    """Whether `words` come to be shown: a notification takes a few rounds of the event loop."""
+    """Wait for `words`; return whether they appear: a notification takes a few rounds of the event loop."""
     for _ in range(30):
         if words in frame(app):
             return True
@@ -33,7 +33,7 @@ async def seen(app, pilot, words) -> bool:
 
 
 async def put(app, pilot, *events):
-    """Let the source give these events, and the screen look."""
+    """Put these events into the source, and let the screen poll."""
     app.screen.source.waiting += events
     app.screen.poll()
     await pilot.pause()

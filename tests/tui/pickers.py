@@ -1,4 +1,4 @@
-"""The picker alone, and what a person does in it."""
+"""The picker by itself, and user actions in it."""
 
 from contextlib import asynccontextmanager
 
@@ -9,7 +9,7 @@ from tests.hardware.machines import H200
 
 @asynccontextmanager
 async def picker(environ, size=(80, 24), device=H200, ascii_only=False):
-    """The picker alone; yields (app, pilot, its screen)."""
+    """Show only the picker; yields (app, pilot, its screen)."""
     screen = PickerScreen(device, environ=environ)
     app = MptuiApp(screen, ascii_only=ascii_only)
     async with app.run_test(size=size, notifications=True) as pilot:
@@ -18,7 +18,7 @@ async def picker(environ, size=(80, 24), device=H200, ascii_only=False):
 
 
 async def go_to(pilot, screen, key):
-    """Put the cursor of the values on `key`."""
+    """Move the cursor of the values to `key`."""
     values = screen.query_one("#values")
     values.focus()
     values.highlighted = [option.id for option in values.options].index(key)
@@ -26,13 +26,13 @@ async def go_to(pilot, screen, key):
 
 
 async def write(pilot, text):
-    """Replace what stands in the line of text that has the focus."""
+    """Replace the text of the focused input."""
     pilot.app.focused.value = text
     await pilot.pause()
 
 
 async def edit(pilot, screen, key, text):
-    """Give a setting another value, by its dialog."""
+    """Change a setting by its dialog."""
     await go_to(pilot, screen, key)
     await pilot.press("e")
     await pilot.pause()

@@ -4,7 +4,7 @@ from mptui.tui.frame_budget import Budget
 def test_drawing_takes_no_more_than_its_share():
     worked, now, drawn = 0.0, 0.0, 0
     budget = Budget(0.02, 2.0, lambda: worked, lambda: now)
-    for _ in range(4000):  # a thousand seconds of four looks each
+    for _ in range(4000):  # a thousand seconds of four polls each
         now += 0.25
         if budget.allows():
             drawn += 1

@@ -19,7 +19,7 @@ ONE, TWO = (f"GPU-00000000-0000-0000-0000-00000000000{n}" for n in (1, 2))
 
 @pytest.fixture
 def two_cards(driver):
-    """An idle H200, and a T4 that another process uses and that is held back."""
+    """An idle H200, and a T4 that another process uses and that is throttled."""
     nvml = driver(
         h200(uuid=ONE, used=2 * GIB, utilisation=40),
         t4(uuid=TWO, used=6 * GIB, reasons=4, compute=[(4117, 6 * GIB)]),

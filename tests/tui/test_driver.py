@@ -1,4 +1,4 @@
-"""Signals that stop and continue the program: their handlers do nothing that they could wait for."""
+"""Signals that suspend and resume the program: their handlers do nothing that could block."""
 
 import asyncio
 import signal
@@ -7,7 +7,7 @@ from mptui.tui.terminal.driver import SteadyDriver
 
 
 class Recorder(SteadyDriver):
-    """Notes what it is asked for, on no terminal."""
+    """Records its calls, without a terminal."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -29,7 +29,7 @@ async def test_what_a_continued_program_does_waits_for_the_event_loop():
     before = signal.signal(signal.SIGCONT, driver._sigcont_application)
     try:
         signal.raise_signal(signal.SIGCONT)
-        assert driver.done == []  # a handler may have interrupted a write, and must not write itself
+        assert driver.done == []  # a handler may interrupt a write, and must not write itself
         await asyncio.sleep(0)
         assert driver.done == ["left", "entered"]
     finally:

@@ -1,4 +1,4 @@
-"""A run in a process of its own: how it is asked for, and what is told of one that never began."""
+"""A run in a separate process: its command line, and the message if it failed to start."""
 
 import signal
 import subprocess

@@ -327,7 +327,7 @@ async def test_ascii_mode_shows_ascii_alone(size):
 
 
 def told_of(name):
-    """A run in which everything that has a name has this one."""
+    """A run in which every name is this one."""
     named = ("run", "directory", "profile", "model", "dataset", "device_name", "compile_mode")
     switch = {"profile": name, "previous": f"old {name}", "changes": {name: [name, name]}}
     return [

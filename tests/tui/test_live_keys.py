@@ -1,4 +1,4 @@
-"""The keys of the live screen: what reaches the run, presets, leaving, help."""
+"""Keys of the live screen: commands to the run, profiles, quitting, help."""
 
 from dataclasses import replace
 

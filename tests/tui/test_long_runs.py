@@ -1,4 +1,4 @@
-"""The screen of a run that goes on for hours: its memory stays flat, a frame costs what it did at first."""
+"""The screen of a run that lasts hours: memory and the cost of a frame stay constant."""
 
 import gc
 import itertools
@@ -18,7 +18,7 @@ FRAMES = 25
 
 
 class Endless(MemorySource):
-    """A run whose events never end, some thousands at each look, as a journal is played back."""
+    """A run with endless events, some thousands at each poll, as in a journal that is played back."""
 
     def __init__(self, chance):
         super().__init__()
@@ -32,7 +32,7 @@ class Endless(MemorySource):
 
 
 def story(chance):
-    """Steps, and all that happens beside them."""
+    """Yield steps and all other events."""
     for number in itertools.count(1):
         step, when = 12 * number, START + number
         yield step_event(step, when, chance, metrics={"acc1": 0.5 + 0.4 * chance.random()})
@@ -61,7 +61,7 @@ def story(chance):
 
 
 async def cost_of_a_frame(app, pilot, chance):
-    """The median processor time of this thread for one more step and its frame, in seconds."""
+    """Return the median CPU time of this thread for one more step and its frame, in seconds."""
     costs = []
     source, view = app.screen.source, app.screen.view
     source._events = iter(())

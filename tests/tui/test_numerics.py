@@ -1,4 +1,4 @@
-"""The numerics lens on the screen: the worst layer first, its exponents against the formats, the advice."""
+"""The numerics screen: the worst layer first, its exponents with the ranges of formats, the advice."""
 
 import pytest
 
@@ -138,7 +138,7 @@ async def test_full_is_on_while_it_is_asked_for_and_ends_with_the_screen():
 
 
 async def put_below(app, pilot, *events):
-    """Let the live screen below take these events."""
+    """Let the live screen below handle these events."""
     below = app.screen_stack[-2]
     below.source.waiting += events
     below.poll()

@@ -1,4 +1,4 @@
-"""A journal may hold any number, by a fault of the disk or on purpose: no screen breaks over one."""
+"""A journal may contain any number, by a disk fault or intentionally: no screen fails on one."""
 
 import dataclasses
 import math
@@ -15,7 +15,7 @@ NUMBERS = [math.nan, math.inf, -math.inf, 1e308, -1e308, 1e-320, 5e-324, -1.0, 0
 
 
 def changed(event, number):
-    """The event with each of its fractional figures replaced, in lists and tables too."""
+    """Return the event with each of its floats replaced, also in lists and tables."""
     changes = {}
     for field in dataclasses.fields(event):
         value = getattr(event, field.name)

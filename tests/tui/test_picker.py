@@ -67,7 +67,7 @@ async def test_a_smaller_terminal_is_told_so(environ):
 
 async def test_a_profile_that_can_not_be_had_is_greyed_and_says_why(environ, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    environ["MPTUI_CONFIG_DIR"] = "config"  # a path of a known length, as the words are wrapped behind it
+    environ["MPTUI_CONFIG_DIR"] = "config"  # a path of fixed length, since the text after it is wrapped
     folder = tmp_path / "config" / "profiles"
     folder.mkdir(parents=True)
     (folder / "wrong.toml").write_text('[training]\nbatch_size = "many"\n', encoding="utf-8")
@@ -111,7 +111,7 @@ async def test_a_run_says_whether_it_fits(environ):
         await until(app, pilot, ", rest ")
         lines = frame(app).splitlines()
         (memory,) = (number for number, line in enumerate(lines) if "memory     " in line)
-        assert ", rest " in lines[memory + 1]  # all of it in one line
+        assert ", rest " in lines[memory + 1]  # all in one line
 
 
 def test_the_largest_batch_is_the_same_whether_the_run_fits_or_not():
@@ -195,7 +195,7 @@ async def test_data_is_looked_at_and_told(environ, tmp_path):
 async def test_a_home_may_be_typed_letter_by_letter(environ):
     async with picker(environ) as (app, pilot, screen):
         screen.query_one("#data", Input).focus()
-        await pilot.press(*"~nobody-by-that-name/")  # no such user at any of these letters
+        await pilot.press(*"~nobody-by-that-name/")  # no prefix of it is a user
         await until(app, pilot, "✗")
         assert screen.picked.data == "~nobody-by-that-name/"
 

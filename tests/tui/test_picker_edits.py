@@ -1,4 +1,4 @@
-"""Edits in the picker: checked, kept with their profile, saved, and not lost."""
+"""Edits in the picker: validated, kept with their profile, saved, and not lost."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A real run of this process, steered through the source of its screen."""
+"""A real run in this process, controlled through the source of its screen."""
 
 import threading
 import time
@@ -33,7 +33,7 @@ def source_of(folder, *sets, profile="debug", **kwargs):
 
 
 def events_until(source, kind):
-    """All events up to one of this kind."""
+    """Return all events up to one of this kind."""
     events: list[Event] = []
     deadline = time.monotonic() + DEADLINE_S
     while not any(isinstance(event, kind) for event in events):
@@ -134,7 +134,7 @@ def test_a_disk_that_does_not_answer_keeps_no_screen_waiting(folder):
     events_until(source, Step)
     session = source._session
     assert session is not None
-    with session._lock:  # a thread that writes an event holds it for as long as the disk takes
+    with session._lock:  # a thread that writes an event holds it during the write
         for command in ("checkpoint", "stop"):
             asked = threading.Thread(target=source.send, args=(command,), daemon=True)
             asked.start()

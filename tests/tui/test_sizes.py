@@ -1,4 +1,4 @@
-"""What has to be whole in a small terminal: no frame or word is cut, and no line of a dialog is broken."""
+"""Small terminals: no frame or word is cut, and no line of a dialog is broken."""
 
 import time
 
@@ -94,10 +94,10 @@ async def test_a_setting_has_its_whole_name_and_no_column_is_a_stub():
         await until(app, pilot, "grad_scaler.growth_interval")
         await pilot.resize_terminal(60, 16)
         deadline = time.monotonic() + DEADLINE_S
-        while not (rows := _rows(app, "mode")) or "…" in rows[0]:  # the list is made anew some time after
+        while not (rows := _rows(app, "mode")) or "…" in rows[0]:  # the list is rebuilt some time after
             assert time.monotonic() < deadline, frame(app)
             await pilot.pause(0.01)
-        assert {"auto", "fp32"} & set(rows[0].split())  # as suits this machine
+        assert {"auto", "fp32"} & set(rows[0].split())  # depends on the machine
 
 
 def _rows(app, name):

@@ -1,4 +1,4 @@
-"""Where a step goes, as the panel shows it."""
+"""The panel with the parts of a step's time."""
 
 from mptui.events import Step
 from mptui.runs.view.run_view import RunView

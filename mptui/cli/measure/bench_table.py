@@ -1,4 +1,4 @@
-"""The tables of `mptui bench`: a line for each variant."""
+"""The tables of `mptui bench`: one line per variant."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
@@ -24,10 +24,10 @@ _T = TypeVar("_T")
 
 
 def by_name(only: str | None, known: Mapping[str, _T], fault: str) -> list[_T]:
-    """Those of `known` that `--only NAME,…` names, in its order; all without it.
+    """Return the entries of `known` named in `--only NAME,…`, in its order; all without it.
 
     Raises:
-        ConfigError: There is none of a name; `fault` says so.
+        ConfigError: A name is unknown; `fault` is the message.
     """
     names = list(known) if only is None else [name.strip() for name in only.split(",")]
     if missing := [name for name in names if name not in known]:
@@ -41,10 +41,10 @@ def print_rows(
     """Print a table below its title, as Markdown or as wide as the terminal allows.
 
     Args:
-        title: Above it.
-        columns: With their cells.
-        markdown: Whether it is Markdown, with all columns.
-        claims: Names of what guides make claims of, where these are beside; their titles go to stderr.
+        title: The line above the table.
+        columns: The columns with their cells.
+        markdown: Whether to print Markdown, with all columns.
+        claims: Names of published claims shown in the table; their sources go to stderr.
     """
     typer.echo(clean(title))
     if markdown:
@@ -62,13 +62,13 @@ def print_rows(
 
 
 def show(lab: "AblationRun", document: dict[str, Any], *, claims: bool, markdown: bool) -> None:
-    """Print the figures, a line for each variant: columns that do not fit the width are left out.
+    """Print the results, one line per variant; columns that don't fit are omitted.
 
     Args:
-        lab: What was measured.
-        document: Of `mptui bench --json`.
-        claims: Whether the guides' claims stand beside.
-        markdown: Whether it is written as Markdown.
+        lab: The measured ablation.
+        document: The document of `mptui bench --json`.
+        claims: Whether to show published claims.
+        markdown: Whether to print Markdown.
     """
     from mptui.lab.bench.bench import NO_TIME
     from mptui.lab.bench.claims import CLAIMS
@@ -124,6 +124,6 @@ def _interval(over: "Ratio") -> str:
     if over.high == inf:
         return "one round"
     if over.high > _WIDE * over.low:
-        return "too wide"  # of two or three rounds that differ
+        return "too wide"  # two or three rounds that differ
     text = f"{over.low:.2f}–{over.high:.2f}"
     return f"{text} noise" if over.verdict == "same" else text

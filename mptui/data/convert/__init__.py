@@ -1,1 +1,1 @@
-"""Makes prepared sets."""
+"""Converts datasets to prepared sets."""

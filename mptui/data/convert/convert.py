@@ -1,4 +1,4 @@
-"""Makes a prepared set: scans the files, resizes every image, writes shards and then the index."""
+"""Converts a dataset to a prepared set: scans files, resizes images, writes shards and then the index."""
 
 import contextlib
 import hashlib
@@ -39,14 +39,14 @@ SAMPLES_A_SHARD = 8192
 
 _CHUNK = 16
 _MOST_TOLD = 1000
-"""Left-out files that the index names."""
+"""Largest number of left-out files listed in the index."""
 
 Told = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ConversionRequest:
-    """The set to prepare, and how."""
+    """The set to prepare, and the settings."""
 
     name: str
     task: str
@@ -56,23 +56,23 @@ class ConversionRequest:
     resize: int
     """The shorter side in pixels that images are resized to: `data.resize` of the runs."""
     quality: int
-    """Of JPEG, 1 to 100; 0: PNG, without loss."""
+    """JPEG quality, 1 to 100; 0: PNG, lossless."""
     data: DataConfig
     """The budget of unusable files, and the ignored mask value."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """An order, with the files scanned."""
+    """A request with its scanned files."""
 
     order: ConversionRequest
     settings: Settings
     rows: np.ndarray[Any, np.dtype[np.int64]]
-    """The usable ones."""
+    """Rows of the usable samples."""
     labels: Labels
     problems: list[tuple[str, str]]
     key: str
-    """Differs where anything differs that the set depends on."""
+    """Hash of everything that the set depends on."""
 
     @property
     def shards(self) -> int:
@@ -85,16 +85,16 @@ def prepare_set(
     """Prepare a set, or continue an interrupted call.
 
     Args:
-        order: What to do.
-        told: Called with a line now and then: what is being done.
+        order: The request.
+        told: Called with a line of text at each stage.
         on_progress: Called with (done, total) of files.
-        should_stop: Asked several times a second.
+        should_stop: Called several times per second.
 
     Raises:
-        ConfigError: The folder holds something else.
-        DataError: Too much of the data is unusable.
+        ConfigError: The folder has other contents.
+        DataError: Too many samples are unusable.
         DiskError: The disk is full or not writable.
-        ScanCancelledError: `should_stop` said so.
+        ScanCancelledError: `should_stop` returned True.
     """
     _refuse_others(order.out)
     told(f"checking {len(order.found.images):,} files")
@@ -104,7 +104,7 @@ def prepare_set(
         with _alone(order.out):
             if (order.out / INDEX).exists():
                 prepared = _as_it_is(order.out, plan.key)
-                _tidy(plan)  # an earlier call may have been killed before it had
+                _tidy(plan)  # an earlier call may have been killed before this
                 return prepared
             _begin(order.out, plan)
             shards = _written(plan, told, on_progress, should_stop)
@@ -115,7 +115,7 @@ def prepare_set(
 
 
 def _refuse_others(out: Path) -> None:
-    """Refuse a folder that holds anything but a prepared set, or the beginning of one."""
+    """Refuse a folder with other contents than a complete or incomplete prepared set."""
     try:
         names = {entry.name for entry in os.scandir(out)}
     except FileNotFoundError:
@@ -144,7 +144,7 @@ def _planned(order: ConversionRequest, report: ScanReport) -> _Plan:
 
 
 def _check_halves(order: ConversionRequest, rows: np.ndarray[Any, np.dtype[Any]]) -> None:
-    """Refuse a set of which one half would be empty."""
+    """Refuse a set with an empty half."""
     found = order.found
     train = int((rows < found.train_rows).sum())
     none_to_validate = train == len(rows) and found.train_rows < len(found.images)
@@ -164,7 +164,7 @@ def _as_it_is(out: Path, key: str) -> ShardIndex:
 
 
 def _begin(out: Path, plan: _Plan) -> None:
-    """Note what is being prepared, or see that an earlier call has begun the same."""
+    """Record the set's key, or check that an earlier call has recorded the same."""
     begun = out / BEGUN
     if begun.exists():
         if begun.read_text(errors="replace").strip() != json.dumps({"key": plan.key}):
@@ -180,7 +180,7 @@ def _other_set(out: Path, what: str) -> ConfigError:
 
 
 def _written(plan: _Plan, told: Told, on_progress: OnProgress, should_stop: ShouldStop) -> list[Shard]:
-    """Write the shards that are not there yet."""
+    """Write the missing shards; return all."""
     out, found, total = plan.order.out, plan.order.found, len(plan.rows)
     done = {number: shard for number in range(plan.shards) if (shard := finished_shard(out, number))}
     missing = [number for number in range(plan.shards) if number not in done]
@@ -242,7 +242,7 @@ def _check_budget(plan: _Plan, shards: Iterable[Shard]) -> None:
 
 
 def _check_room(out: Path, needed: int) -> None:
-    """Tell of a disk that is too small when it is known, not when it is full."""
+    """Fail early if the disk has too little space for the remaining shards."""
     free = shutil.disk_usage(out).free
     if needed > free:
         raise DiskError(
@@ -284,7 +284,7 @@ def _finish(plan: _Plan, shards: list[Shard]) -> None:
 
 
 def _tidy(plan: _Plan) -> None:
-    """Remove what only an unfinished set needs."""
+    """Remove the files that only an incomplete set needs."""
     forget_notes(plan.order.out, range(plan.shards))
     (plan.order.out / BEGUN).unlink(missing_ok=True)
 
@@ -297,7 +297,7 @@ def _write_array(path: Path, array: np.ndarray[Any, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _alone(out: Path) -> Iterator[None]:
-    """See that no other call writes there."""
+    """Lock the folder against other calls within the context."""
     try:
         import fcntl
     except ImportError:  # not on Windows

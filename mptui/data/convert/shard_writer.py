@@ -29,7 +29,7 @@ _TAR_END = bytes(2 * _TAR_BLOCK)
 
 @dataclass(slots=True)
 class Shard:
-    """What is in a shard, and of which samples nothing is."""
+    """The contents of a shard, and the samples left out."""
 
     records: npt.NDArray[np.void]
     pixels: npt.NDArray[np.int64]
@@ -42,8 +42,8 @@ class ShardWriter:
     """Writes one shard.
 
     Args:
-        folder: Of the set.
-        number: Of the shard.
+        folder: Folder of the set.
+        number: Number of the shard.
 
     Raises:
         OSError: The disk is full, gone, or not writable.
@@ -59,7 +59,7 @@ class ShardWriter:
         self._digest, self._at = hashlib.sha256(), 0
 
     def add(self, row: int, label: int, small: Small) -> None:
-        """Append a sample, or note that it is left out.
+        """Append a sample, or record that it is left out.
 
         Raises:
             OSError: The disk is full, gone, or not writable.
@@ -77,7 +77,7 @@ class ShardWriter:
         self._records.append((self._number, row, at, mask_at, *sizes, label, small.shorter, small.longer))
 
     def finish(self) -> Shard:
-        """Wait until all is on the disk, and give the shard its name.
+        """Sync the shard to the disk and rename it to its final name.
 
         Raises:
             OSError: The disk is full, gone, or not writable.
@@ -97,14 +97,14 @@ class ShardWriter:
         return shard
 
     def give_up(self) -> None:
-        """Leave nothing of a shard that is not finished."""
-        with suppress(OSError):  # what is still buffered finds no room either
+        """Remove an unfinished shard."""
+        with suppress(OSError):  # the buffered rest does not fit on the disk either
             self._file.close()
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
 
     def _member(self, name: str, content: bytes) -> int:
-        """Append a file to the archive; returns where its content begins."""
+        """Append a file to the archive; return the offset of its content."""
         header = tarfile.TarInfo(name)
         header.size = len(content)
         self._write(header.tobuf(tarfile.USTAR_FORMAT))
@@ -119,7 +119,7 @@ class ShardWriter:
 
 
 def finished_shard(folder: Path, number: int) -> Shard | None:
-    """What is in a shard that an earlier, interrupted call has finished; None if it has not."""
+    """Return a shard finished by an earlier, interrupted call; None if it is not finished."""
     noted = load_arrays(_note(folder, number))
     try:
         facts, left_out = json.loads(noted["facts"].tobytes())
@@ -136,18 +136,18 @@ def finished_shard(folder: Path, number: int) -> Shard | None:
 
 
 def forget_notes(folder: Path, numbers: Iterable[int]) -> None:
-    """Remove the notes of shards, which the set's index has taken over."""
+    """Remove the notes of shards, which the set's index replaces."""
     for number in numbers:
         _note(folder, number).unlink(missing_ok=True)
 
 
 def write_file(path: Path, content: bytes | memoryview) -> dict[str, Any]:
-    """Replace a file of the set, whole or not at all; returns its size and sha256.
+    """Replace a file of the set atomically; return its size and sha256.
 
     Raises:
-        OSError: The disk is full, gone, or not writable; an older file is untouched.
+        OSError: The disk is full, gone, or not writable; an older file is unchanged.
     """
-    fresh = path.with_name(f".{path.name}.partial")  # what a killed call has left, the next one overwrites
+    fresh = path.with_name(f".{path.name}.partial")  # the next call overwrites the file of a killed one
     with replacing(path, fresh=fresh):
         return {"bytes": len(content), "sha256": write_synced(fresh, [content], 0o666)}
 

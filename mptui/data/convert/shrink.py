@@ -1,6 +1,6 @@
-"""Resizes and encodes samples: the code of the child processes of `mptui prepare`.
+"""Resizes and encodes samples in the child processes of `mptui prepare`.
 
-Imports no torch. A sample is returned as it is stored in the prepared set: an image file and a mask file.
+Imports no torch. A sample is returned in the form of the prepared set: an image file and a mask file.
 """
 
 import json
@@ -25,29 +25,29 @@ from mptui.data.transforms.resize import resized
 
 _KEPT_FORMATS = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png", "WEBP": "webp", "BMP": "bmp", "PPM": "ppm"}
 _KEPT_OVERHEAD = 1 << 16
-"""Bytes that a file may have beyond its pixels, to be kept as it is."""
+"""Bytes by which an original file may exceed its pixels to be stored unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How samples are written."""
+    """Settings of the conversion of samples."""
 
     side: int
     """The shorter side in pixels that images are resized to."""
     quality: int
-    """Of JPEG, 1 to 100; 0: PNG, without loss."""
+    """JPEG quality, 1 to 100; 0: PNG, lossless."""
     coding: MaskCoding | None
-    """How the masks are coded, if there are masks."""
+    """Coding of the masks, if there are masks."""
 
     def to_json(self) -> list[Any]:
-        """The fields in order, ready for JSON."""
+        """Return the fields in order, ready for JSON."""
         coding = self.coding
         parts = None if coding is None else [coding.classes, coding.codes, coding.indices, coding.by_colour]
         return [self.side, self.quality, parts]
 
     @staticmethod
     def from_json(values: list[Any]) -> "Settings":
-        """The reverse of `to_json`."""
+        """Create settings from the result of `to_json`."""
         side, quality, parts = values
         if parts is None:
             return Settings(side, quality, None)
@@ -57,12 +57,12 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Small:
-    """A sample as it will lie in a prepared set; with a `reason`, one that can't be used."""
+    """A sample encoded for a prepared set; with a `reason`, an unusable one."""
 
     path: str = ""
     reason: str = ""
     kind: str = ""
-    """The extension of the image's format."""
+    """File extension of the image's format."""
     image: bytes = b""
     mask: bytes = b""
     shorter: int = 0
@@ -71,24 +71,24 @@ class Small:
     """With masks: pixels of each class, and last the ignored ones."""
 
     def to_json(self) -> list[Any]:
-        """The fields in order, ready for JSON."""
+        """Return the fields in order, ready for JSON."""
         image, mask = (b64encode(content).decode() for content in (self.image, self.mask))
         return [self.path, self.reason, self.kind, image, mask, self.shorter, self.longer, self.pixels]
 
     @staticmethod
     def from_json(values: list[Any]) -> "Small":
-        """The reverse of `to_json`."""
+        """Create a sample from the result of `to_json`."""
         path, reason, kind, image, mask, shorter, longer, pixels = values
         return Small(path, reason, kind, b64decode(image), b64decode(mask), shorter, longer, tuple(pixels))
 
 
 def shrinking(settings: Settings) -> Work[Small]:
-    """Make samples small."""
+    """Return the work of resizing and encoding samples."""
     return Work("mptui.data.convert.shrink", settings.to_json(), Small.from_json, Small)
 
 
 def shrink(sample: Sample, settings: Settings) -> Small:
-    """Decode a sample, make it small, and encode it."""
+    """Decode, resize and encode a sample."""
     try:
         return tried_again(lambda: _shrunk(sample, settings))
     except BadSampleError as error:
@@ -114,7 +114,7 @@ def _shrunk(sample: Sample, settings: Settings) -> Small:
 
 
 def main() -> None:
-    """Answer each line of stdin, a JSON list [settings, samples], with a line of small samples."""
+    """Answer each line of stdin, a JSON list [settings, samples], with a line of converted samples."""
     for line in sys.stdin:
         told, samples = json.loads(line)
         settings = Settings.from_json(told)
@@ -124,7 +124,10 @@ def main() -> None:
 
 
 def _as_it_was(path: str, decoded: Decoded) -> tuple[str, bytes]:
-    """The file itself, where it was decoded at full size and is no larger than its pixels; else nothing."""
+    """Return extension and bytes of the file if it can be stored unchanged, else empty ones.
+
+    It must have been decoded at full size and be no larger than its pixels.
+    """
     with opened(path) as image:
         kind, size = _KEPT_FORMATS.get(image.format or "", ""), image.size
     if not kind or size[0] * size[1] != decoded.image_HW3.shape[0] * decoded.image_HW3.shape[1]:
@@ -148,7 +151,7 @@ def _encoded(sample: Decoded, quality: int) -> tuple[str, bytes]:
 
 
 def _encoded_mask(mask_HW: Mask, classes: int) -> tuple[bytes, tuple[int, ...]]:
-    """A mask as PNG with the number of each pixel's class, and how many pixels each class has."""
+    """Return a mask as PNG with the class index of each pixel, and the number of pixels of each class."""
     ignored = ignored_value(classes)
     values_HW = np.where(mask_HW == IGNORE, ignored, mask_HW).astype(
         np.uint8 if ignored == 255 else np.uint16

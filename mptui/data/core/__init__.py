@@ -1,1 +1,1 @@
-"""Types, batches and random numbers that the data room shares."""
+"""Types, batches and random numbers shared by the modules of `mptui.data`."""

@@ -16,13 +16,13 @@ import torch
 class Batch:
     """A micro-batch, ready for the network.
 
-    `valid` is known to the host without a sync: the pixels of masks that are not ignored, otherwise the
-    samples. `size` is the number of real samples: a validation batch may be padded to keep shapes static, and
-    rows beyond `size` are ignored.
+    `valid` is the number of mask pixels that are not ignored, or of samples without masks; the host knows it
+    without a sync. `size` is the number of real samples: a validation batch may be padded to keep shapes
+    static, and rows beyond `size` are ignored.
     """
 
     images_BCHW: torch.Tensor
-    """float32, normalised; NHWC in memory where channels_last is on."""
+    """float32, normalised; NHWC in memory if channels_last is on."""
     targets: torch.Tensor
     """int64: labels_B, or masks_BHW with `IGNORE` (-1) for ignored pixels. For noisy images the noise_BCHW,
     float32."""
@@ -43,7 +43,7 @@ class Batch:
         return (self.images_BCHW,) if self.timesteps is None else (self.images_BCHW, self.timesteps)
 
     def rows(self, rows: slice | torch.Tensor, *, size: int, valid: int) -> "Batch":
-        """A batch of some of the rows; `sample_indices` stay those of all."""
+        """Return a batch of the selected rows; `sample_indices` is unchanged."""
         mixed, timesteps = self.mixed_targets, self.timesteps
         return replace(
             self,
@@ -76,13 +76,13 @@ class Window:
     index: int
     """Number of the window in the epoch, from 0."""
     size: int
-    """Samples in it."""
+    """Number of samples."""
     valid: int
-    """Sum of `valid` of its batches; 0 where every pixel is ignored."""
+    """Sum of `valid` of its batches; 0 if all pixels are ignored."""
     wait_s: float
-    """Seconds that the caller waited for the data."""
+    """Time in seconds that the caller waited for the data."""
     next_sample: int
-    """Position in the order of the epoch where the next window starts: `start_sample` of a resume."""
+    """Start of the next window in the order of the epoch: `start_sample` of a resume."""
     batches: int
     load: Callable[[int], Batch] = field(repr=False)
     """Loads batch i of the window."""

@@ -1,4 +1,4 @@
-"""System errors while reading a sample: which are transient, and which are caused by the machine.
+"""Classifies system errors while reading a sample: transient ones, and those caused by the machine.
 
 A read with a transient error is retried a few times; if it still fails, the file is a bad sample. A machine
 without open files or memory left ends the run, since the files are not at fault. No torch here: workers
@@ -18,7 +18,7 @@ from mptui.text import clean_name
 T = TypeVar("T")
 
 READ_ERROR = "read error: "
-"""Prefix of the reason of an error of the disk, in contrast to one of the content of a file."""
+"""Prefix of reasons caused by the disk, not by the content of a file."""
 
 _PASSING = frozenset(
     (
@@ -34,7 +34,7 @@ _OF_THE_MACHINE = {
 }
 _PAUSES_S = (0.1, 0.4, 1.0)
 _MOST_FUTILE = 5
-"""Consecutive reads whose retries failed, after which the disk counts as gone and nothing is retried."""
+"""Number of consecutive failed reads after which the disk counts as gone and nothing is retried."""
 
 
 class _Patience:
@@ -44,13 +44,13 @@ class _Patience:
 
 
 def reason_of(error: OSError) -> str:
-    """The reason to show for a system error."""
+    """Return the reason to show for a system error."""
     told = (error.strerror or str(error)).lower()
     return READ_ERROR + told if error.errno in _PASSING or error.errno in _OF_THE_MACHINE else told
 
 
 def machine_fault(path: str, reason: str) -> DataError | None:
-    """The error to raise where the machine is the cause of `reason`; None where the file is."""
+    """Return the error to raise if the machine caused `reason`; None if the file did."""
     for number, hint in _OF_THE_MACHINE.items():
         if reason == READ_ERROR + os.strerror(number).lower():
             return DataError(f"{clean_name(path)}: cannot read: {os.strerror(number).lower()}", hint=hint)

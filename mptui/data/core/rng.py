@@ -1,7 +1,7 @@
-"""Counter-based random numbers: a seed, an epoch and a sample give one sequence, wherever it is drawn.
+"""Counter-based random numbers: seed, epoch and sample determine a sequence, in any process.
 
 There is no state, so the number of workers, the batch size, a resume and a retry change nothing. Each sample
-has a SplitMix64 generator, vectorised over samples: seeding a generator of numpy takes 20 us.
+has a SplitMix64 generator, vectorised over samples: seeding a numpy generator takes 20 us.
 """
 
 from enum import IntEnum
@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 STEP = np.uint64(0x9E3779B97F4A7C15)
-"""Between two numbers of one sample's generator."""
+"""Increment between two numbers of a sample's generator."""
 
 
 class RandomStream(IntEnum):
-    """The use of the numbers; the streams of a sample are independent of each other."""
+    """Purpose of the random numbers; the streams of a sample are independent of each other."""
 
     ORDER = 1
     GEOMETRY = 2
@@ -39,17 +39,17 @@ def uniforms(
 def keys(
     stream: RandomStream, seed: int, epoch: int, indices_B: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.uint64]:
-    """Where the generator of each sample starts: shape (B,), uint64."""
+    """Return the start state of each sample's generator: shape (B,), uint64."""
     return _mix(_base(stream, seed, epoch) + indices_B.astype(np.uint64))
 
 
 def generator(stream: RandomStream, *position: int) -> np.random.Generator:
-    """A generator of its own for a position such as (seed, epoch)."""
+    """Return a numpy generator seeded by a position such as (seed, epoch)."""
     return np.random.default_rng([stream, *position])
 
 
 def replacement(seed: int, epoch: int, index: int, attempt: int, count: int) -> int:
-    """Choose another of `count` samples for sample `index`, which can't be read; `attempt` counts from 0."""
+    """Choose a replacement for the unreadable sample `index` of `count`; `attempt` counts from 0."""
     draw = uniforms(RandomStream.REPLACEMENT, seed, epoch, np.array([index]), attempt + 1)[0, attempt]
     return (index + 1 + int(draw * (count - 1))) % count
 
@@ -63,7 +63,7 @@ def _base(stream: RandomStream, seed: int, epoch: int) -> npt.NDArray[np.uint64]
 
 
 def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """SplitMix64's finaliser: every bit of the input moves every bit of the output."""
+    """Apply SplitMix64's finaliser: each input bit affects every output bit."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

@@ -1,4 +1,4 @@
-"""Types that the modules of the data room share. No torch here: workers import this.
+"""Types shared by the modules of `mptui.data`. Imports no torch, as workers import this.
 
 Shapes: H and W are pixels, 3 is RGB. Images are uint8 HW3; masks int16 HW with class indices, and
 `IGNORE` for pixels that are ignored.
@@ -31,7 +31,7 @@ class Decoded:
 
 
 class SampleRequest(Protocol):
-    """How to read one sample: small, picklable, and the same in any process."""
+    """Protocol of a request that reads one sample: small, picklable, valid in any process."""
 
     @property
     def name(self) -> str:
@@ -41,8 +41,8 @@ class SampleRequest(Protocol):
         """Read the sample.
 
         Args:
-            side_hint: The shorter side may be decoded down to about this many pixels (never below), where
-                the format makes that cheaper; None: full size.
+            side_hint: The shorter side may be decoded down to about this many pixels (never below) if the
+                format makes that cheaper; None: full size.
 
         Raises:
             BadSampleError: The file is missing, truncated, not an image, too large, or has no valid mask.
@@ -50,14 +50,14 @@ class SampleRequest(Protocol):
 
 
 class BadSampleError(Exception):
-    """A sample that can't be used; `reason` says why in a few words."""
+    """A sample that can't be used; `reason` is a short explanation."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name}: {reason}")
         self.name, self.reason = name, reason
 
     def __reduce__(self) -> tuple[type["BadSampleError"], tuple[str, str]]:
-        """Travel between processes whole."""
+        """Pickle with name and reason, to pass between processes."""
         return (BadSampleError, (self.name, self.reason))
 
 
@@ -65,10 +65,10 @@ class Split(Protocol):
     """The training or the validation half of a dataset."""
 
     def __len__(self) -> int:
-        """How many usable samples there are."""
+        """Return the number of usable samples."""
 
     def request(self, index: int) -> SampleRequest:
-        """How to read sample `index`."""
+        """Return the request for sample `index`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A dataset, found and scanned."""
+    """A scanned dataset."""
 
     name: str
     kind: SampleKind
@@ -96,4 +96,4 @@ class Dataset:
     sides: tuple[int, int, int] | None = None
     """Shorter sides of the images in pixels: smallest, median, largest."""
     sizes: tuple[Sides, Sides] | None = None
-    """Of the images of the training and of the validation half; None: all are squares of `sides`."""
+    """Sides of the training and validation images; None: all images are squares of `sides`."""

@@ -1,9 +1,9 @@
-"""Read an image file as upright RGB, or give a short reason why it can't be read.
+"""Reads an image file as upright RGB, or reports a short reason why it can't be read.
 
 The format is detected from the content, never from the name, and only those in `FORMATS` are tried: an EPS
 named `.jpg` would start Ghostscript. The size is checked in the header, before any pixel is decoded. The EXIF
-orientation is applied, transparency is laid over white, an animation gives its first frame, and deep grey is
-scaled to 8 bits and not clipped.
+orientation is applied, transparency is composited over white, only the first frame of an animation is read,
+and grey of more than 8 bits is scaled, not clipped.
 """
 
 import os
@@ -48,14 +48,14 @@ _UPRIGHT = {
 _TRANSPARENT_MODES = frozenset({"RGBA", "RGBa", "LA", "La", "PA"})
 _DEEP_MODES = frozenset({"I", "F", "I;16", "I;16B", "I;16L", "I;16N"})
 
-# Pillow warns of odd metadata and of sizes that are refused here anyway; a warning would land on the screen.
+# Pillow warns about odd metadata and about sizes that are refused here; warnings would corrupt the screen.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
 @dataclass(frozen=True, slots=True)
 class FileRequest:
-    """One image file and the class it belongs to."""
+    """An image file and its class."""
 
     path: str
     label: int
@@ -66,7 +66,7 @@ class FileRequest:
         return self.path
 
     def read(self, side_hint: int | None = None) -> Decoded:
-        """Decode the file; see `Request.read`."""
+        """Decode the file; see `SampleRequest.read`."""
         return Decoded(read_rgb(self.path, side_hint), label=self.label)
 
 
@@ -80,11 +80,11 @@ class ArrayRequest:
 
     @property
     def name(self) -> str:
-        """The path of the array and the position in it."""
+        """Path of the array, and the image's position in it."""
         return f"{self.path}[{self.index}]"
 
     def read(self, side_hint: int | None = None) -> Decoded:
-        """Copy the image out of the file; see `Request.read`."""
+        """Copy the image out of the file; see `SampleRequest.read`."""
         try:
             image = np.array(_mapped(self.path)[self.index])
         except (OSError, ValueError, IndexError) as error:
@@ -101,11 +101,11 @@ def _mapped(path: str) -> Pixels:
 
 @contextmanager
 def opened(path: str, content: bytes | None = None) -> Iterator[Image.Image]:
-    """Open an image of a sane size; whatever goes wrong, until it is closed again, is a `BadSampleError`.
+    """Open an image of a valid size; any exception in the context becomes a `BadSampleError`.
 
     Args:
-        path: The file, or what to call it in a message.
-        content: What is in it, where that was read already.
+        path: The file, or its name in messages.
+        content: The bytes of the file, if they were read already.
 
     Raises:
         BadSampleError: The file can't be read, is no image, is too large, or is damaged.
@@ -126,7 +126,7 @@ def opened(path: str, content: bytes | None = None) -> Iterator[Image.Image]:
 
 
 def load_upright(image: Image.Image) -> tuple[Image.Image, int]:
-    """Decode an opened image and turn it as its EXIF orientation says.
+    """Decode an opened image and apply its EXIF orientation.
 
     Returns:
         The upright image, and the orientation (1 to 8) that it was stored with.
@@ -137,7 +137,7 @@ def load_upright(image: Image.Image) -> tuple[Image.Image, int]:
 
 
 def turned(image: Image.Image, orientation: int) -> Image.Image:
-    """Turn what was stored with an EXIF `orientation` upright."""
+    """Turn an image stored with an EXIF `orientation` upright."""
     return image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image
 
 
@@ -147,8 +147,8 @@ def read_rgb(path: str, side_hint: int | None = None, content: bytes | None = No
     Args:
         path: The file.
         side_hint: A JPEG may be decoded at 1/2, 1/4 or 1/8 of its size while its shorter side stays at
-            least this many pixels: that is much faster.
-        content: What is in it, where that was read already.
+            least this many pixels, which is much faster.
+        content: The bytes of the file, if they were read already.
 
     Raises:
         BadSampleError: The file can't be read, is no image, is too large, or is damaged.
@@ -174,10 +174,10 @@ def upright_rgb(image: Image.Image, side_hint: int | None) -> tuple[Pixels, int]
 
 
 def to_rgb(image: Image.Image) -> Pixels:
-    """Turn a decoded image of any mode into RGB, uint8 [H, W, 3].
+    """Convert a decoded image of any mode to RGB, uint8 [H, W, 3].
 
-    Transparency is laid over white. 16-bit grey is scaled by 1/257; 32-bit grey and float, whose range
-    nothing tells, by its own smallest and largest finite value, with NaN as black.
+    Transparency is composited over white. 16-bit grey is scaled by 1/257; 32-bit grey and float, whose range
+    is unknown, by their smallest and largest finite value, with NaN as black.
     """
     if image.mode in _DEEP_MODES:
         return np.stack([_deep_grey(image)] * 3, axis=-1)
@@ -187,7 +187,7 @@ def to_rgb(image: Image.Image) -> Pixels:
 
 
 def is_finite(image: Image.Image) -> bool:
-    """Whether every pixel of a decoded image is a number; only a float picture can hold NaN or infinity."""
+    """Whether all pixels of a decoded image are finite; only float images can hold NaN or infinity."""
     return image.mode != "F" or bool(np.isfinite(np.asarray(image)).all())
 
 
@@ -218,16 +218,16 @@ def _by_own_range(values_HW: npt.NDArray[np.float64]) -> Pixels:
 
 
 def _orientation(image: Image.Image) -> int:
-    """Read the EXIF orientation; 1 where there is none, or where the EXIF block is damaged."""
+    """Read the EXIF orientation; 1 if there is none, or the EXIF block is damaged."""
     try:
         orientation = image.getexif().get(_ORIENTATION_TAG, 1)
-    except Exception:  # noqa: BLE001 - the pixels are whole; only the note about them is not
+    except Exception:  # noqa: BLE001 - only the metadata is damaged, not the pixels
         return 1
     return orientation if orientation in _UPRIGHT else 1
 
 
 def _check_file(path: str) -> None:
-    """Refuse a pipe, a socket and a device: a read from one may never end."""
+    """Refuse pipes, sockets and devices, as a read from one may never end."""
     kind = stat.S_IFMT(os.stat(path).st_mode)  # noqa: PTH116 - a Path for each image is slow
     if kind not in {stat.S_IFREG, stat.S_IFDIR}:
         raise BadSampleError(path, "not a file")

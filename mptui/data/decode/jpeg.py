@@ -1,8 +1,8 @@
-"""Decode a JPEG with libjpeg-turbo from the bytes of the file directly into an array.
+"""Decodes JPEG files with libjpeg-turbo directly into arrays.
 
-It is the decoder of Pillow and gives the same pixels, without the copies between images and arrays. It takes
-intact 8-bit RGB and grey files; all others are left to Pillow, which alone decides what can be read and which
-error is reported.
+Pillow uses the same decoder, so the pixels are the same, without copies between images and arrays. Handles
+intact 8-bit RGB and grey files; Pillow decodes all others, and it alone decides which files can be read and
+which errors are reported.
 """
 
 import simplejpeg
@@ -22,19 +22,19 @@ _UPRIGHT = {
     7: (True, True, True),
     8: (True, False, True),
 }
-"""By EXIF orientation: transpose, mirror left to right, mirror top to bottom."""
+"""EXIF orientation -> transpose, mirror left to right, mirror top to bottom."""
 
 
 def decoded(image: Image.Image, side_hint: int | None) -> Pixels | None:
-    """Decode an opened file as RGB, as it is stored.
+    """Decode an opened file as RGB, in its stored orientation.
 
     Args:
-        image: The file, opened by Pillow, which has read its header.
+        image: The file, opened by Pillow, with its header read.
         side_hint: Decode at 1/2, 1/4 or 1/8 of the size while the shorter side stays at least this many
             pixels.
 
     Returns:
-        uint8 [H, W, 3], or None where Pillow is to decode.
+        uint8 [H, W, 3], or None if Pillow has to decode the file.
     """
     if not isinstance(image, JpegImageFile) or image.mode not in _MODES or image.fp is None:
         return None
@@ -43,18 +43,18 @@ def decoded(image: Image.Image, side_hint: int | None) -> Pixels | None:
     shrink = shrink_of(min(image.size), side_hint)
     try:
         height, width, _, _ = simplejpeg.decode_jpeg_header(data)
-        if (width, height) != image.size:  # of two sizes in one file, Pillow has checked the other
+        if (width, height) != image.size:  # the file has two sizes, and Pillow has checked the other
             return None
         pixels_HW3: Pixels = simplejpeg.decode_jpeg(
             data, "RGB", min_height=-(-height // shrink), min_width=-(-width // shrink)
         )
-    except (ValueError, KeyError, RuntimeError):  # also for what is only odd
+    except (ValueError, KeyError, RuntimeError):  # also raised for unusual but valid files
         return None
     return pixels_HW3
 
 
 def turned(image_HW3: Pixels, orientation: int) -> Pixels:
-    """Turn what was stored with an EXIF `orientation` upright."""
+    """Turn an image stored with an EXIF `orientation` upright."""
     if orientation not in _UPRIGHT:
         return image_HW3
     transposed, mirrored_x, mirrored_y = _UPRIGHT[orientation]
@@ -62,11 +62,11 @@ def turned(image_HW3: Pixels, orientation: int) -> Pixels:
 
 
 def shrink_of(shorter: int, side_hint: int | None) -> int:
-    """The one of 1, 2, 4 and 8 that Pillow's `draft` chooses; libjpeg-turbo is no faster at others.
+    """Return the factor (1, 2, 4 or 8) that Pillow's `draft` chooses; libjpeg-turbo is no faster at others.
 
     Args:
         shorter: The shorter side of the file in pixels.
-        side_hint: What it may be decoded down to, never below; None: its full size.
+        side_hint: Smallest shorter side to decode to, in pixels; None: the full size.
     """
     if side_hint is None:
         return 1

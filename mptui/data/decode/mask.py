@@ -1,6 +1,6 @@
-"""Read a mask and map its pixels to classes.
+"""Reads masks and maps their pixels to classes.
 
-A pixel's *code* is what the file holds: a grey value, a palette index, or a colour as 0xRRGGBB. A
+A pixel's *code* is its value in the file: a grey value, a palette index, or a colour as 0xRRGGBB. A
 `MaskCoding` maps codes to classes; `mptui.data.formats.mask_classes` finds the one that fits a set.
 """
 
@@ -19,7 +19,7 @@ from mptui.data.transforms.resample import resized_mask
 
 MAX_CODES = 256
 MAX_CLASSES = 32_767
-"""What int16 masks can number."""
+"""Largest number of classes of an int16 mask."""
 
 _HIGHEST_VALUE = 65_535
 _UNKNOWN = -2
@@ -33,8 +33,8 @@ Size = tuple[int, int]
 class MaskCoding:
     """Maps codes to classes.
 
-    `indices[i]` is the class of `codes[i]`, or `IGNORE`; `codes` ascend. `by_colour` tells whether codes
-    are colours or values; the same file can be read either way.
+    `indices[i]` is the class of `codes[i]`, or `IGNORE`; `codes` ascend. `by_colour` selects colours or
+    values as codes; the same file can be read either way.
     """
 
     classes: tuple[str, ...]
@@ -45,7 +45,7 @@ class MaskCoding:
 
 @dataclass(frozen=True, slots=True)
 class MaskSurvey:
-    """The codes of one mask and how many pixels have each; `colours` are those of a palette's codes."""
+    """The codes of one mask with their pixel counts; `colours` are the palette's colours of the codes."""
 
     kind: Literal["grey", "palette", "colour"]
     codes: tuple[int, ...]
@@ -56,7 +56,7 @@ class MaskSurvey:
 
 @dataclass(frozen=True, slots=True)
 class MaskedFileRequest:
-    """An image file, the file of its mask, and how that is coded."""
+    """An image file, the file of its mask, and the mask's coding."""
 
     path: str
     mask_path: str
@@ -68,7 +68,7 @@ class MaskedFileRequest:
         return self.path
 
     def read(self, side_hint: int | None = None) -> Decoded:
-        """Decode both files, the mask at the size of the image; see `Request.read`."""
+        """Decode both files, the mask at the size of the image; see `SampleRequest.read`."""
         with opened(self.path) as image:
             stored = image.size
             pixels_HW3, orientation = upright_rgb(image, side_hint)
@@ -82,10 +82,10 @@ class MaskedFileRequest:
 
 
 def upright_mask(path: str, mask: Image.Image, stored: Size, orientation: int) -> Image.Image:
-    """Decode an opened mask and turn it as its image was.
+    """Decode an opened mask and turn it upright as its image.
 
-    A mask seldom has EXIF data of its own. It was drawn over the stored image, and then it is turned like
-    it, or over the upright one, which shows where its shape is that of the upright image alone.
+    A mask seldom has EXIF data. If it was drawn over the stored image, it is turned like the image; if it was
+    drawn over the upright image, which is known if only that has its shape, it is not turned.
 
     Args:
         path: The file of the mask.
@@ -113,7 +113,7 @@ def survey(path: str, mask: Image.Image) -> MaskSurvey:
     """List the codes of a decoded mask.
 
     Raises:
-        BadSampleError: It is no mask: it holds fractions, or far too many values.
+        BadSampleError: It is not a mask: it holds fractions, or far too many values.
     """
     lossy = mask.format in _LOSSY_FORMATS
     if mask.mode == "F" or mask.mode.startswith("I"):
@@ -141,10 +141,10 @@ def _survey_of_bytes(mask: Image.Image, lossy: bool) -> MaskSurvey:
 
 
 def mask_classes(path: str, mask: Image.Image, coding: MaskCoding) -> Mask:
-    """The class of each pixel of a decoded mask.
+    """Return the class of each pixel of a decoded mask.
 
     Raises:
-        BadSampleError: A pixel is of none.
+        BadSampleError: The coding has no class for a pixel.
     """
     codes_HW = _colours(mask) if coding.by_colour else _values(path, mask)
     mask_HW = _lookup(coding, codes_HW)
@@ -167,7 +167,7 @@ def _lookup(coding: MaskCoding, codes_HW: npt.NDArray[np.int32]) -> Mask:
 
 @lru_cache(maxsize=8)
 def _value_table(coding: MaskCoding) -> Mask:
-    """The class of each value from 0 to 65535."""
+    """Return the class of each value from 0 to 65535."""
     table = np.full(_HIGHEST_VALUE + 1, _UNKNOWN, np.int16)
     table[list(coding.codes)] = coding.indices
     return table
@@ -183,7 +183,7 @@ def _values(path: str, mask: Image.Image) -> npt.NDArray[np.int32]:
 
 
 def _one_channel(mask: Image.Image) -> Image.Image:
-    """The channel that carries the values: 1-bit as 0 and 255, a palette's indices, grey of grey RGB."""
+    """Return the channel with the values: 1-bit as 0 and 255, palette indices, or grey of grey RGB."""
     if mask.mode in {"L", "P"}:
         return mask
     return mask.convert("L") if mask.mode in {"1", "LA"} else mask.convert("RGB").getchannel(0)
@@ -196,7 +196,7 @@ def _colours(mask: Image.Image) -> npt.NDArray[np.int32]:
 
 
 def _same_shape(a: Size, b: Size) -> bool:
-    """Whether two sizes have one aspect ratio, but for a pixel of rounding."""
+    """Whether two sizes have the same aspect ratio, within a pixel of rounding."""
     return abs(a[0] * b[1] - a[1] * b[0]) <= max(*a, *b)
 
 

@@ -1,4 +1,4 @@
-"""Makes a dataset from the files that were found: scans them, drops unusable ones and splits the others."""
+"""Builds a dataset from a list of files: scans them, drops unusable ones and splits the others."""
 
 from collections.abc import Iterator
 
@@ -24,19 +24,19 @@ _MOST_NAMED = 20
 def assemble(
     name: str, found: Found, data: DataConfig, seed: int, on_progress: OnProgress, should_stop: ShouldStop
 ) -> Dataset:
-    """Scan the files of a set and make a dataset of them.
+    """Scan the files of a set and build a dataset from them.
 
     Args:
         name: Name of the set.
         found: Its files.
         data: The budget of unusable files, the share of validation, the ignored mask value.
-        seed: Chooses the validation half where the set has none of its own.
-        on_progress: Called with (files looked at, files in all).
-        should_stop: Asked several times a second.
+        seed: Selects the validation half if the set has none.
+        on_progress: Called with (checked files, all files).
+        should_stop: Called several times per second.
 
     Raises:
         DataError: Too many files are unusable, or too few are left.
-        ScanCancelledError: `should_stop` said so.
+        ScanCancelledError: `should_stop` returned True.
     """
     report = scan(found.images, found.masks, on_progress, should_stop)
     if found.masks is not None:
@@ -46,16 +46,16 @@ def assemble(
 
 
 def assemble_prepared(prepared: ShardIndex, data: DataConfig, side: int, seed: int) -> Dataset:
-    """Make a dataset of a prepared set, with the samples and the order of the files it was made from.
+    """Build a dataset from a prepared set, with the samples and the order of the original files.
 
     Args:
         prepared: The set.
         data: The share of validation, the ignored mask value.
-        side: Pixels of a side that the network will see.
-        seed: Chooses the validation half where the set has none of its own.
+        side: Side of the network's input in pixels.
+        seed: Selects the validation half if the set has none.
 
     Raises:
-        DataError: Too little is in it, or another mask value is ignored.
+        DataError: It has too few samples, or was prepared with another ignored mask value.
     """
     facts, labels, pixels = prepared.facts, prepared.labels, prepared.pixels
     if pixels is not None and data.ignore_index not in (None, facts.get("ignore_index")):
@@ -158,10 +158,10 @@ def _not_finite(found: Found, report: ScanReport) -> Iterator[str]:
 
 
 def mask_coding(found: Found, report: ScanReport, data: DataConfig) -> MaskCoding:
-    """Find the coding of the masks of a scanned set; samples whose masks do not fit it are dropped.
+    """Find the coding of the masks of a scanned set; drop samples whose masks do not fit it.
 
     Raises:
-        DataError: There is none, or too many samples are unusable.
+        DataError: No coding fits, or too many samples are unusable.
     """
     assert found.masks is not None
     if not report.surveys:
@@ -176,10 +176,10 @@ def mask_coding(found: Found, report: ScanReport, data: DataConfig) -> MaskCodin
 
 
 def within_budget(found: Found, report: ScanReport, budget: float) -> tuple[Problem, ...]:
-    """The unusable samples, if they are within the budget.
+    """Return the unusable samples, checked against the budget.
 
     Raises:
-        DataError: There are more.
+        DataError: They exceed the budget.
     """
     problems = (*found.unpaired, *(report.problems[row] for row in sorted(report.problems)))
     total = len(found.images) + len(found.unpaired)
@@ -203,15 +203,15 @@ def _halves_of(
 def halves(
     name: str, labels: Labels, usable: Rows, train_rows: int, fraction: float, seed: int
 ) -> tuple[Rows, Rows]:
-    """The usable rows for training, and those for validation.
+    """Return the usable rows for training and for validation.
 
     Args:
-        name: Of the set, for the message.
+        name: Name of the set, for messages.
         labels: The class of each row.
-        usable: The rows that can be used.
-        train_rows: How many rows are of a folder for training; all, where there is none for validation.
+        usable: The usable rows.
+        train_rows: Number of rows of the training folder; all rows if there is no validation folder.
         fraction: The share to hold out in that case.
-        seed: Chooses what is held out.
+        seed: Selects the held-out rows.
 
     Raises:
         DataError: One half is empty.
@@ -230,6 +230,6 @@ def halves(
 
 
 def shorter_sides(sizes: Sides) -> tuple[int, int, int]:
-    """The smallest, the median and the largest shorter side of usable images."""
+    """Return the smallest, the median and the largest shorter side of usable images."""
     sides = sizes[:, 0][sizes[:, 0] > 0]
     return int(sides.min()), int(np.median(sides)), int(sides.max())

@@ -1,6 +1,6 @@
-"""Fingerprint of a dataset, to see later whether and how it has changed.
+"""Fingerprint of a dataset, to detect and describe later changes.
 
-Names are relative to the folder that all files share, so that a copy of the set elsewhere is the same set.
+Names are relative to the common folder of all files, so that a copy of the set elsewhere is the same set.
 Only the sizes of files are read: 1.2 million files take seconds.
 """
 
@@ -20,12 +20,12 @@ from mptui.data.formats.splits import ArraySplit, FileSplit, MaskedSplit, Rows
 _THREADS = 8
 _AT_ONCE = 4096
 _NOTHING = hashlib.sha256().hexdigest()
-"""The digest of the names of a set without files: of drawn images, version 0.1.0 has their settings here."""
+"""Digest of the names of a set without files; for drawn images, version 0.1.0 hashed their settings here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Fingerprint of a dataset. Digests are sha256, of all usable samples."""
+    """Fingerprint of a dataset. Digests are sha256 over all usable samples."""
 
     train_samples: int
     val_samples: int
@@ -49,7 +49,7 @@ def fingerprint(dataset: Dataset) -> Fingerprint:
 
 
 def changes(before: Fingerprint, now: Fingerprint) -> list[str]:
-    """Describe how a set has changed; empty where it has not."""
+    """Describe how a set has changed; return an empty list if it has not."""
     told = []
     old, new = (each.train_samples + each.val_samples for each in (before, now))
     if new < old:
@@ -85,7 +85,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _parts(dataset: Dataset) -> tuple[bytes, bytes, bytes]:
-    """Names, sizes and labels as bytes, independent of the split."""
+    """Return names, sizes and labels as bytes, independent of the split."""
     train, val = dataset.train, dataset.val
     if isinstance(train, FileSplit) and isinstance(val, FileSplit):
         rows = _both(train.rows, val.rows)
@@ -109,13 +109,13 @@ def _both(train: Rows, val: Rows) -> Rows:
 
 
 def _names(files: Sequence[str]) -> bytes:
-    """The names below the folder that the first and the last file share."""
+    """Return the names relative to the common folder of the first and the last file."""
     start = len(os.path.commonpath([files[0], files[-1]])) + 1 if len(files) > 1 else 0
     return os.fsencode("\0".join(file[start:] for file in files))
 
 
 def _sizes(files: Sequence[str]) -> bytes:
-    """The size of each file in bytes, as int64."""
+    """Return the size of each file in bytes, as int64."""
     sizes: npt.NDArray[np.int64] = np.empty(len(files), np.int64)
 
     def look(start: int) -> None:

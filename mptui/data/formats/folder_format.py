@@ -1,4 +1,4 @@
-"""What a format of data on disk consists of, and the list of samples that it finds."""
+"""Definition of a data format on disk, and of the list of samples that it finds."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,21 +13,21 @@ from mptui.registry.samples import SampleKind
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The files of a dataset, before any is opened: rows of the training half first, then of validation."""
+    """The files of a dataset, before any is opened: training rows first, then validation rows."""
 
     images: Sequence[str]
-    """Paths. A `PathTable` holds millions in little memory."""
+    """Paths of the images. A `PathTable` holds millions in little memory."""
     train_rows: int
-    """How many rows belong to training; all of them where there is no validation half."""
+    """Number of training rows; all rows if there is no validation half."""
     classes: tuple[str, ...] = ()
     labels: Labels | None = None
-    """The class of each row; None where there are masks."""
+    """The class of each row; None if there are masks."""
     masks: Sequence[str] | None = None
     coding: MaskCoding | None = None
-    """How the masks are coded, where that is known beforehand."""
+    """Coding of the masks, if it is known in advance."""
     class_file: Path | None = None
     unpaired: tuple[Problem, ...] = ()
-    """Images that have no mask."""
+    """Images without a mask."""
     warnings: tuple[str, ...] = ()
 
 
@@ -36,13 +36,13 @@ class FolderFormat:
     """A format of data on disk.
 
     Attributes:
-        layout: How it looks, in a few words for a person; DATA stands for what `--data` names.
-        recognize: Called with a path that exists, a folder or a file. Returns the kind of the samples there,
-            or None where the path is of another format. Looks at names only. May raise a `DataError` for data
-            that is of this format and can't be used.
-        find: Called with such a path and the kind of samples that is wanted: the recognized one, or images
-            alone of images in classes. Lists the samples, or opens the index of a prepared set. Raises a
-            `DataError` where there are none.
+        layout: Short description for messages; DATA stands for the value of `--data`.
+        recognize: Called with the path of an existing folder or file. Returns the kind of its samples, or
+            None if the path has another format. Reads names only. May raise a `DataError` for data of this
+            format that can't be used.
+        find: Called with such a path and the requested kind of samples: the recognized kind, or images alone
+            for class folders. Lists the samples, or opens the index of a prepared set. Raises a `DataError`
+            if there are none.
     """
 
     layout: str

@@ -1,4 +1,4 @@
-"""Lists the samples of class folders, of images with masks and of images alone. Decodes nothing."""
+"""Lists the samples of class folders, of images with masks and of images alone, without decoding them."""
 
 import os
 import re
@@ -87,12 +87,12 @@ def find_images(path: str) -> Found:
 
 
 def find_pairs(path: str) -> Found:
-    """List images and masks in two folders side by side, or in those of training and validation.
+    """List images and masks in two sibling folders, or in those of training and validation.
 
-    A mask has the stem of its image, or that with `_mask`, `_label` or the like behind it.
+    A mask has the stem of its image, optionally with a suffix such as `_mask` or `_label`.
 
     Raises:
-        DataError: A folder is missing, an image has two masks, or none has any.
+        DataError: A folder is missing, an image has two masks, or no image has one.
     """
     check_folder(path)
     halves = find_halves(path, has_images_and_masks)
@@ -110,7 +110,7 @@ def find_pairs(path: str) -> Found:
 
 
 def some(names: Sequence[str]) -> str:
-    """Join the first few names, for a message."""
+    """Join the first few names for a message."""
     shown = ", ".join(clean_name(name) for name in names[:_MOST_NAMED])
     return shown if len(names) <= _MOST_NAMED else f"{shown}, … ({len(names)} in all)"
 
@@ -182,7 +182,7 @@ def _pairs_of(path: str) -> _Pairs:
 
 
 def _matched(images: dict[str, list[str]], masks: dict[str, list[str]]) -> tuple[dict[str, str], int]:
-    """Give each image its mask, by stem; returns those and how many masks are left over."""
+    """Match images and masks by stem; return the mask of each image and the number of unmatched masks."""
     claims: dict[str, list[str]] = defaultdict(list)
     left = 0
     for stem, files in masks.items():
@@ -205,7 +205,7 @@ def _refuse_two(what: str, files: list[str]) -> None:
 
 
 def _by_stem(folder: str, ignored: Counter[str]) -> dict[str, list[str]]:
-    """The image files in a folder by their path inside it, without extension."""
+    """Return the image files in a folder by their relative path without extension."""
     files: dict[str, list[str]] = defaultdict(list)
     for file in walk_images(folder, ignored):
         files[os.path.splitext(os.path.relpath(file, folder))[0]].append(file)  # noqa: PTH122

@@ -1,4 +1,4 @@
-"""The formats of data on disk by name, and which of them a path has."""
+"""The known data formats on disk, and the detection of a path's format."""
 
 import os
 
@@ -55,14 +55,14 @@ FORMATS: dict[str, FolderFormat] = {
         lambda path, _: find_images(path),
     ),
 }
-"""Name -> format, in the order in which they are tried."""
+"""Name -> format, in the order of detection."""
 
 
 def recognize(path: str) -> tuple[FolderFormat, SampleKind]:
-    """Tell the format of the data at `path`, and what its samples have.
+    """Return the format of the data at `path`, and the kind of its samples.
 
     Raises:
-        DataError: Nothing is there, it can't be listed, or it has no known format.
+        DataError: The path does not exist, can't be listed, or has no known format.
     """
     if os.path.exists(path):  # noqa: PTH110 - pathlib raises for odd paths
         for known in FORMATS.values():

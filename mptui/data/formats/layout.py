@@ -1,4 +1,4 @@
-"""Finds training and validation, class, image and mask folders in a folder, and the images in them."""
+"""Finds the training, validation, class, image and mask folders in a folder, and the images in them."""
 
 import os
 import re
@@ -25,7 +25,7 @@ _NOT_DATA = frozenset({"__MACOSX", "@eaDir"})
 
 @dataclass(frozen=True, slots=True)
 class Halves:
-    """The folder of the training half, and that of the validation half where there is one."""
+    """Folder of the training half, and of the validation half if there is one."""
 
     train: str
     val: str | None = None
@@ -35,7 +35,7 @@ def check_folder(path: str) -> None:
     """Check that a path is a folder.
 
     Raises:
-        DataError: Nothing is there, or a file, or a folder that can't be listed.
+        DataError: The path does not exist, or is not a folder.
     """
     if not os.path.lexists(path):
         raise DataError(
@@ -50,10 +50,10 @@ def check_folder(path: str) -> None:
 
 
 def find_halves(path: str, is_half: Callable[[str], bool]) -> Halves:
-    """Find the training and validation folders; the folder itself where it has none.
+    """Find the training and validation folders; the folder itself serves for training if it has none.
 
-    A `train` that `is_half` refuses is something else: a class by that name. So is a `test`: pictures
-    without answers, as competitions give them.
+    A `train` folder that `is_half` rejects is not a half, but e.g. a class of that name. A rejected `test`
+    folder isn't either: e.g. the unlabelled images of a competition.
 
     Raises:
         DataError: The folder can't be listed.
@@ -78,19 +78,19 @@ def has_images_and_masks(path: str) -> bool:
 
 
 def has_images(path: str) -> bool:
-    """Whether there are images anywhere in a folder."""
+    """Whether there are images in a folder, at any depth."""
     return any(True for _ in walk_images(path))
 
 
 def image_and_mask_folders(path: str) -> tuple[str, str] | None:
-    """Find the folder of images and that of masks in a folder; None unless it has both."""
+    """Return the folders of images and of masks in a folder; None unless it has both."""
     inside = subfolders(path)
     images, masks = _first(inside, IMAGE_NAMES), _first(inside, MASK_NAMES)
     return (images, masks) if images is not None and masks is not None else None
 
 
 def subfolders(path: str) -> dict[str, str]:
-    """List the folders in a folder, name to path, "2" before "10"; hidden ones are left out.
+    """Return the subfolders by name, in natural order ("2" before "10"), without hidden ones.
 
     Raises:
         DataError: The folder can't be listed.
@@ -100,7 +100,7 @@ def subfolders(path: str) -> dict[str, str]:
 
 
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Sort key that compares the numbers in names as numbers, and is never equal for two names."""
+    """Return a sort key that compares numbers in names by value, and differs for different names."""
     parts = re.findall(r"[0-9]+|[^0-9]+", name)
     return (
         *((0, int(p), "") if p.isascii() and p.isdecimal() else (1, 0, p.casefold()) for p in parts),
@@ -109,13 +109,13 @@ def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def walk_images(folder: str, ignored: Counter[str] | None = None) -> Iterator[str]:
-    """Find the image files in a folder and those in it, sorted; yields paths that begin with `folder`.
+    """Yield the image files in a folder and its subfolders, sorted, as paths that begin with `folder`.
 
-    A file counts by its extension, in any case; one without any counts if it holds an image. Each real
-    folder is visited once, however many links lead to it.
+    Files are recognized by their extension, in upper or lower case, and files without one by their content.
+    Each real folder is visited once, also if several links lead to it.
 
     Args:
-        folder: Where to begin.
+        folder: The root folder.
         ignored: Counts the extensions of the other files.
 
     Raises:
@@ -139,10 +139,10 @@ def _walk(folder: str, seen: set[tuple[int, int]], ignored: Counter[str]) -> Ite
 
 
 def _inside(folder: str, seen: set[tuple[int, int]]) -> Iterator[os.DirEntry[str]]:
-    """What is in a folder, sorted; nothing where it was visited before."""
+    """Return the entries of a folder, sorted; none if it was visited before."""
     try:
         status = os.stat(folder)  # noqa: PTH116
-    except OSError as error:  # it was removed, or closed, since it was listed
+    except OSError as error:  # removed or made unreadable since it was listed
         raise _unreadable(folder, error) from error
     if (status.st_dev, status.st_ino) in seen:
         return iter(())
@@ -154,13 +154,13 @@ def _is_sample(entry: os.DirEntry[str]) -> bool:
     extension = os.path.splitext(entry.name)[1].lower()  # noqa: PTH122
     if extension not in EXTENSIONS and extension:
         return False
-    if not _leads_to(entry.is_file):  # a link to nothing is a sample that the scan will name; a pipe is none
+    if not _leads_to(entry.is_file):  # the scan reports a broken link; a pipe is no sample
         return entry.is_symlink() and bool(extension) and not os.path.exists(entry.path)  # noqa: PTH110
     return bool(extension) or _holds_image(entry.path)
 
 
 def _leads_to(kind: Callable[[], bool]) -> bool:
-    """Whether an entry is, or a link leads to, something of this kind; links in a circle lead nowhere."""
+    """Whether an entry or the target of its link is of this kind; False for circular links."""
     try:
         return kind()
     except OSError:
@@ -197,7 +197,7 @@ def _first(folders: dict[str, str], names: tuple[str, ...]) -> str | None:
 
 
 def contents(path: str) -> str:
-    """Name the first entries of a folder, for a message."""
+    """List the first entries of a folder for a message."""
     names = sorted((clean_name(e.name) + "/" * _leads_to(e.is_dir) for e in _entries(path)), key=natural_key)
     shown = ", ".join(islice(names, 8))
     return f"{shown}, … ({len(names)} in all)" if len(names) > 8 else shown or "nothing"

@@ -1,4 +1,4 @@
-"""Find out how the masks of a set are coded: from `classes.toml` beside them, or from what they hold."""
+"""Determines the coding of a set's masks from `classes.toml` beside them, or from their values."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ def find_coding(
     """Find the coding that fits all masks of a set.
 
     Args:
-        surveys: What each mask holds.
-        ignore_index: The value that counts for nothing, if one does.
-        class_file: `classes.toml`, where the set has one.
+        surveys: The survey of each mask.
+        ignore_index: The value of ignored pixels, if any.
+        class_file: `classes.toml`, if the set has one.
 
     Raises:
-        DataError: `class_file` is wrong, or the masks leave open what their values mean.
+        DataError: `class_file` is invalid, or the meaning of the masks' values is ambiguous.
     """
     coding = _from_file(class_file) if class_file is not None else _from_surveys(surveys, ignore_index)
     if ignore_index is None:
@@ -52,14 +52,14 @@ def _from_surveys(surveys: Sequence[MaskSurvey], ignore_index: int | None) -> Ma
 
 
 def colour_codes(survey: MaskSurvey) -> tuple[int, ...]:
-    """The codes of a mask as colours, 0xRRGGBB, in the order of its counts."""
+    """Return the codes of a mask as colours, 0xRRGGBB, in the order of its counts."""
     if survey.kind == "grey":
         return tuple(min(value, 255) * 0x010101 for value in survey.codes)
     return survey.colours if survey.kind == "palette" else survey.codes
 
 
 def class_pixels(surveys: Sequence[MaskSurvey], coding: MaskCoding) -> tuple[tuple[int, ...], bool]:
-    """Count the pixels of each class in some masks, and tell whether any pixel is ignored."""
+    """Return the number of pixels of each class in some masks, and whether any pixel is ignored."""
     index_of = dict(zip(coding.codes, coding.indices, strict=True))
     pixels: Counter[int] = Counter()
     for survey in surveys:
@@ -70,7 +70,7 @@ def class_pixels(surveys: Sequence[MaskSurvey], coding: MaskCoding) -> tuple[tup
 
 
 def unknown_code(survey: MaskSurvey, coding: MaskCoding) -> str | None:
-    """Name a code of a mask that stands for no class; None where all do."""
+    """Describe the first code of a mask without a class; None if all have one."""
     codes = colour_codes(survey) if coding.by_colour else survey.codes
     unknown = sorted(set(codes) - set(coding.codes))
     if not unknown:
@@ -112,7 +112,7 @@ def _of_colours(colours: list[int]) -> MaskCoding:
 
 
 def _with_ignored(coding: MaskCoding, ignore_index: int) -> MaskCoding:
-    """Let the value `ignore_index` count for nothing, whatever else it might mean."""
+    """Map the value `ignore_index` to `IGNORE`, even if it had a class."""
     index_of = dict(zip(coding.codes, coding.indices, strict=True)) | {ignore_index: IGNORE}
     codes = tuple(sorted(index_of))
     return MaskCoding(coding.classes, codes, tuple(index_of[code] for code in codes))
@@ -142,7 +142,7 @@ def _dense(values: list[int]) -> bool:
 
 
 def _palettes_agree(surveys: Sequence[MaskSurvey]) -> bool:
-    """Whether a palette index is one colour in all masks; else only the colours mean something."""
+    """Whether each palette index has one colour in all masks; otherwise colours are the codes."""
     colour_of: dict[int, int] = {}
     return all(
         colour_of.setdefault(code, colour) == colour

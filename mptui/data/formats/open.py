@@ -1,4 +1,4 @@
-"""Opens the data that a configuration names: a path, a torchvision set, or the built-in shapes."""
+"""Opens the data of a configuration: a path, a torchvision set, or the built-in shapes."""
 
 import os
 from collections.abc import Callable
@@ -25,7 +25,7 @@ BUILT_IN = "shapes"
 
 
 def kind_of(data: DataConfig) -> SampleKind | None:
-    """Tell what the samples of a set have; None where it serves several kinds.
+    """Return the kind of a set's samples; None if it has several.
 
     Raises:
         ConfigError: There is no set of that name.
@@ -36,7 +36,7 @@ def kind_of(data: DataConfig) -> SampleKind | None:
 
 
 def check_data(data: DataConfig, kind: SampleKind) -> None:
-    """Check that a set has samples of a kind, without reading its files.
+    """Check that a set can serve samples of a kind, without reading its files.
 
     Raises:
         ConfigError: There is no set of that name.
@@ -60,19 +60,19 @@ def open_dataset(
     """Find, scan and split the data of a run.
 
     Args:
-        data: What to open, and how.
-        kind: What its samples must have; images in classes can be opened as images alone too.
-        side: Pixels of a side that built-in images are drawn with.
-        seed: Chooses the validation half where the data has none, and draws built-in images.
-        on_progress: Called with (files looked at, files in all).
-        should_stop: Asked several times a second while files are looked at or fetched.
+        data: The data settings.
+        kind: Required kind of samples; images with classes can also be opened as images alone.
+        side: Side of built-in images in pixels.
+        seed: Selects the validation half if the data has none, and seeds built-in images.
+        on_progress: Called with (checked files, all files).
+        should_stop: Called several times per second while files are checked or downloaded.
         on_warning: Called with each of the dataset's warnings.
 
     Raises:
         ConfigError: There is no set of that name.
         DataError: The data is missing, empty, unreadable, or of another kind.
-        DiskError: A set has no room in the cache folder.
-        ScanCancelledError: `should_stop` said so.
+        DiskError: A set does not fit in the cache folder.
+        ScanCancelledError: `should_stop` returned True.
     """
     if data.name is None and data.path is not None:
         folder = str(expanded(data.path))
@@ -92,19 +92,19 @@ def open_dataset(
 def files_of(
     data: DataConfig, kind: SampleKind | None, should_stop: ShouldStop
 ) -> tuple[str, SampleKind, Found]:
-    """List the files of a set that has a file for each sample: name, kind of the samples, files.
+    """Return name, kind of the samples and files of a set with a file per sample.
 
     Args:
         data: The set.
-        kind: What samples are to have, where the set serves several kinds; None: the first of them.
-        should_stop: Asked several times a second while files are fetched.
+        kind: Kind of the samples if the set has several; None: the first of them.
+        should_stop: Called several times per second while files are downloaded.
 
     Raises:
-        ConfigError: The set is no set of files.
-        DataError: It is missing, or not whole.
+        ConfigError: The set does not consist of files.
+        DataError: It is missing or incomplete.
     """
     if data.name is None and data.path is not None:
-        folder = os.path.abspath(expanded(data.path))  # noqa: PTH100 - links stay what they are
+        folder = os.path.abspath(expanded(data.path))  # noqa: PTH100 - don't resolve links
         chosen, found = _find(data.path, folder, kind)
         if isinstance(found, ShardIndex):
             raise ConfigError(f"{data.path} is a prepared set already", hint=f"mptui run --data {data.path}")
@@ -122,7 +122,7 @@ def files_of(
 
 
 def _find(what: str, folder: str, kind: SampleKind | None) -> tuple[SampleKind, Found | ShardIndex]:
-    """List the samples of a folder as those of `kind`; None: as those that it has."""
+    """List the samples of a folder as `kind`; None: as the kind that is recognized."""
     known, recognized = recognize(folder)
     kind = kind or recognized
     if not _serves((recognized,), kind):
@@ -131,7 +131,7 @@ def _find(what: str, folder: str, kind: SampleKind | None) -> tuple[SampleKind, 
 
 
 def _title(path: str) -> str:
-    """What to call a dataset that has no name: its folder or file."""
+    """Return the name of a dataset at a path: its folder or file."""
     return clean_name(Path(path).resolve().name)
 
 
@@ -156,7 +156,7 @@ def _open_named(
 
 
 def _kinds(data: DataConfig) -> tuple[str, tuple[SampleKind, ...]]:
-    """What to call a set in a message, and the kinds of samples that it serves."""
+    """Return the name of a set for messages, and the kinds of samples that it has."""
     if data.name is None and data.path is not None:
         return data.path, (recognize(str(expanded(data.path)))[1],)
     name = data.name or BUILT_IN
@@ -173,12 +173,12 @@ def _kinds(data: DataConfig) -> tuple[str, tuple[SampleKind, ...]]:
 
 
 def _serves(kinds: tuple[SampleKind, ...], kind: SampleKind) -> bool:
-    """Whether a set of `kinds` can be opened as one of `kind`: images in classes are images too."""
+    """Whether a set of `kinds` can be opened as `kind`: images with classes serve as images alone, too."""
     return kind in kinds or (kind is SampleKind.IMAGE and SampleKind.CLASS in kinds)
 
 
 def _as_labelled(kind: SampleKind) -> SampleKind:
-    """The kind that a named set is read as: it has labels where only its images are wanted."""
+    """Return the kind as which a named set is read: with labels even if only images are requested."""
     return SampleKind.CLASS if kind is SampleKind.IMAGE else kind
 
 

@@ -1,18 +1,19 @@
 """A prepared set on disk: every image resized once and stored in a few large files.
 
-The folder of a set holds
+The folder of a set contains
 
-    prepared.json            what the set is, and size and sha256 of every other file; written last
-    samples.npy              where each sample lies and what it is: an array of `RECORD`, training half first
-    pixels.npy               masks only: how many pixels of each class a mask has, and last the ignored ones
-    samples-00000.tar, …     the samples: WebDataset's shards, which `tar -x` unpacks
+    prepared.json            description of the set, size and sha256 of every other file; written last
+    samples.npy              position, size, label of each sample: an array of `RECORD`, training half first
+    pixels.npy               masks only: pixels of each class per mask, and last the ignored ones
+    samples-00000.tar, …     the samples: WebDataset shards, which `tar -x` unpacks
 
-An image is a JPEG (or a PNG), or the very file it was where that is small enough; a mask is a PNG with the
-number of each pixel's class, and the highest value it can hold for ignored ones. So 1.2 million photos for
-224 px take some 40 GB; as pixels they would take 300.
+An image is a JPEG (or a PNG), or the unchanged original file if that is small enough; a mask is a PNG with
+the class index of each pixel, and the highest value of its bit depth for ignored pixels. So 1.2 million
+photos for 224 px take some 40 GB; decoded they would take 300 GB.
 
-The index names no files, and all its entries are checked against the sizes of the files: an untrusted set
-can't make a reader leave the folder, allocate much memory, or run code. No torch here: workers import it.
+The index has no file names, and all its entries are checked against the sizes of the files: an untrusted set
+can't make a reader leave the folder, allocate much memory, or run code. Imports no torch, as workers import
+this.
 """
 
 import hashlib
@@ -40,7 +41,7 @@ from mptui.text import clean, clean_name
 
 INDEX, SAMPLES, PIXELS = "prepared.json", "samples.npy", "pixels.npy"
 BEGUN = "preparing.json"
-"""There while the set is being prepared."""
+"""File that exists while the set is being prepared."""
 FORMAT, VERSION = "mptui-prepared", 1
 RECORD = np.dtype(
     [
@@ -56,7 +57,7 @@ RECORD = np.dtype(
     ]
 )
 MOST_BYTES = 256 << 20
-"""Of one image or mask: beyond any that the readers would decode."""
+"""Largest file of an image or mask, larger than any that can be decoded."""
 
 _MOST_INDEX_BYTES = 64 << 20
 _MOST_CLASSES = 100_000
@@ -79,11 +80,11 @@ class PreparedRequest:
 
     @property
     def name(self) -> str:
-        """The shard, and the name of the sample in it."""
+        """Path of the shard, and row of the sample."""
         return f"{self.shard}:{self.row:08d}"
 
     def read(self, side_hint: int | None = None) -> Decoded:
-        """Decode the image, and its mask at the same size; see `Request.read`."""
+        """Decode the image, and its mask at the same size; see `SampleRequest.read`."""
         image_HW3 = read_rgb(self.name, side_hint, self._content(self.at, self.size))
         if self.coding is None:
             return Decoded(image_HW3, self.label)
@@ -117,7 +118,7 @@ class PreparedSplit:
         return len(self.rows)
 
     def request(self, index: int) -> PreparedRequest:
-        """How to read sample `index`."""
+        """Return the request for sample `index`."""
         shard, row, at, mask_at, size, mask_size, label, _, _ = self.records[self.rows[index]].item()
         path = f"{self.folder}{os.sep}{shard_name(shard)}"
         return PreparedRequest(path, row, at, size, label, mask_at, mask_size, self.coding)
@@ -125,22 +126,22 @@ class PreparedSplit:
 
 @dataclass(frozen=True, slots=True)
 class ShardIndex:
-    """The index of a prepared set, checked."""
+    """The checked index of a prepared set."""
 
     folder: Path
     facts: dict[str, Any]
     records: npt.NDArray[np.void]
     pixels: npt.NDArray[np.int64] | None
-    """[N, K + 1]: pixels of each class, and last those ignored."""
+    """[N, K + 1]: pixels of each class, and last the ignored ones."""
 
     @property
     def kind(self) -> SampleKind:
-        """What its samples have."""
+        """Kind of the samples."""
         return _kind(self.facts)
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Their names."""
+        """Names of the classes."""
         return tuple(clean_name(name) for name in self.facts["classes"])
 
     @property
@@ -150,16 +151,16 @@ class ShardIndex:
 
     @property
     def sides(self) -> Sides:
-        """Of the images as they are kept."""
+        """Shorter and longer sides of the stored images in pixels."""
         return np.stack([self.records["shorter"], self.records["longer"]], axis=1)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What was left out when the set was prepared."""
+        """Samples left out when the set was prepared."""
         return tuple(Problem(clean_name(path), clean(reason)) for path, reason in self.facts["left_out"])
 
     def split(self, rows: Rows) -> PreparedSplit:
-        """Some of the samples."""
+        """Return a split of some of the samples."""
         coding = None if self.pixels is None else coding_of(self.classes)
         return PreparedSplit(str(self.folder), self.records, rows, coding)
 
@@ -168,7 +169,7 @@ def is_prepared(path: str) -> bool:
     """Whether a folder is a prepared set.
 
     Raises:
-        DataError: It is the beginning of one.
+        DataError: It is an incomplete one.
     """
     if os.path.isfile(os.path.join(path, INDEX)):  # noqa: PTH113, PTH118 - pathlib raises for odd paths
         return True
@@ -181,7 +182,7 @@ def is_prepared(path: str) -> bool:
 
 
 def kind_of_prepared(path: str) -> SampleKind:
-    """What the samples of a prepared set have.
+    """Return the kind of the samples of a prepared set.
 
     Raises:
         DataError: It is of a newer version, or damaged.
@@ -190,18 +191,18 @@ def kind_of_prepared(path: str) -> SampleKind:
 
 
 def shard_name(number: int) -> str:
-    """The file name of a shard."""
+    """Return the file name of a shard."""
     return f"samples-{number:05d}.tar"
 
 
 def coding_of(classes: tuple[str, ...]) -> MaskCoding:
-    """How masks of a prepared set are written: each class as its number."""
+    """Return the mask coding of a prepared set: the index of each class."""
     numbers = tuple(range(len(classes)))
     return MaskCoding(classes, (*numbers, ignored_value(len(classes))), (*numbers, IGNORE))
 
 
 def ignored_value(classes: int) -> int:
-    """What stands for an ignored pixel in a mask: the highest value of 8 bits, or of 16 for many classes."""
+    """Return the value of ignored mask pixels: the highest of 8 bits, or of 16 for many classes."""
     return 255 if classes <= 255 else 65_535
 
 
@@ -209,7 +210,7 @@ def open_prepared(path: str) -> ShardIndex:
     """Read the index of a prepared set and check it against the files.
 
     Raises:
-        DataError: It is of a newer version, damaged, or not whole.
+        DataError: It is of a newer version, damaged, or incomplete.
     """
     folder = Path(path)
     facts = _facts(folder)
@@ -230,7 +231,7 @@ def check_bytes(prepared: ShardIndex, on_progress: Callable[[int, int], None]) -
     """Read every shard and check its sha256.
 
     Raises:
-        DataError: One is damaged.
+        DataError: A shard is damaged.
     """
     shards = prepared.facts["shards"]
     done, total = 0, sum(shard["bytes"] for shard in shards)
@@ -246,7 +247,7 @@ def check_bytes(prepared: ShardIndex, on_progress: Callable[[int, int], None]) -
 
 
 def damaged(path: Path, why: str) -> DataError:
-    """The error of a set that can't be used."""
+    """Return the error for a damaged set."""
     return DataError(f"{clean_name(str(path))}: damaged: {why}", hint=_AGAIN)
 
 
@@ -307,7 +308,7 @@ def _sound(facts: dict[str, Any]) -> bool:
 
 
 def _kind(facts: dict[str, Any]) -> SampleKind:
-    """What samples have: masks where their pixels are counted; images of one class are images alone."""
+    """Return the kind of the samples: masks if pixels are counted; images of one class are images alone."""
     if "pixels" in facts:
         return SampleKind.MASK
     return SampleKind.CLASS if len(facts["classes"]) > 1 else SampleKind.IMAGE
@@ -324,7 +325,7 @@ def _is_count(value: object, most: int) -> bool:
 def _array(
     folder: Path, name: str, facts: dict[str, Any], dtype: "np.dtype[Any]", shape: tuple[int, ...]
 ) -> npt.NDArray[Any]:
-    """Map an array of the index into memory."""
+    """Check an array of the index and map it into memory."""
     path = folder / name
     _check_size(path, facts["bytes"])
     digest = hashlib.sha256()
@@ -372,12 +373,12 @@ def _check_size(path: Path, size: int) -> None:
 
 @lru_cache(maxsize=256)
 def _shard(path: str) -> IO[bytes]:
-    """A shard, opened once in a process."""
+    """Open a shard, once per process."""
     return _opened(Path(path))
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """Open a file of the set: never one that a link leads to."""
+    """Open a file of the set, without following links."""
     return os.fdopen(
         os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)), "rb", buffering=0
     )

@@ -1,4 +1,4 @@
-"""The splits of datasets of files, masks and arrays, in little memory whatever the number of files."""
+"""Splits of datasets of files, masks and arrays, in little memory for any number of files."""
 
 import os
 from array import array
@@ -17,7 +17,7 @@ Labels = npt.NDArray[np.int64]
 
 
 class PathTable(Sequence[str]):
-    """Many paths in little memory: one block of text and the end of each path in it."""
+    """Stores many paths compactly: one block of text and the end of each path in it."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         text, ends = bytearray(), array("q", [0])
@@ -53,14 +53,14 @@ class FileSplit:
         return len(self.rows)
 
     def request(self, index: int) -> FileRequest:
-        """How to read sample `index`."""
+        """Return the request for sample `index`."""
         row = int(self.rows[index])
         return FileRequest(self.paths[row], int(self.labels[row]))
 
 
 @dataclass(frozen=True, slots=True)
 class MaskedSplit:
-    """Some rows of a table of image files and of that of their masks."""
+    """Some rows of the tables of image files and mask files."""
 
     paths: Sequence[str]
     mask_paths: Sequence[str]
@@ -71,7 +71,7 @@ class MaskedSplit:
         return len(self.rows)
 
     def request(self, index: int) -> MaskedFileRequest:
-        """How to read sample `index`."""
+        """Return the request for sample `index`."""
         row = int(self.rows[index])
         return MaskedFileRequest(self.paths[row], self.mask_paths[row], self.coding)
 
@@ -87,23 +87,23 @@ class ArraySplit:
         return len(self.labels)
 
     def request(self, index: int) -> ArrayRequest:
-        """How to read sample `index`."""
+        """Return the request for sample `index`."""
         return ArrayRequest(self.path, index, int(self.labels[index]))
 
 
 def split_by_class(labels: Labels, rows: Rows, val_fraction: float, seed: int) -> tuple[Rows, Rows]:
     """Hold out a share of each class, chosen by the seed.
 
-    A class of two or more has at least one sample in either half; one alone is trained on.
+    A class of two or more samples has at least one in each half; a single sample is used for training.
 
     Args:
         labels: The class of each row of the table.
-        rows: The rows to share out.
+        rows: The rows to split.
         val_fraction: The share to hold out.
-        seed: Another seed holds out others.
+        seed: Selects the held-out rows.
 
     Returns:
-        The rows to train on and those held out, each ascending.
+        The training rows and the held-out rows, each ascending.
     """
     by_class = rows[np.argsort(labels[rows], kind="stable")]
     bounds = np.flatnonzero(np.diff(labels[by_class])) + 1

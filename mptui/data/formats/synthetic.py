@@ -1,9 +1,9 @@
-"""The built-in dataset: shapes of any color on noisy ground, drawn when they are read.
+"""The built-in dataset: coloured shapes on a noisy background, drawn when they are read.
 
-An image with a class holds one shape; each class has an outline and a hue of its own, so that a first run
-shows within a minute that learning works; shade, ground, size, place and turn are random. An image with a
-mask holds several shapes, and only the outline tells their classes.
-Every sample is a pure function of its request, in any process and on any day.
+An image with a class has one shape; each class has its own outline and hue, so that a first run shows within
+a minute that learning works; shade, background, size, position and rotation are random. An image with a mask
+has several shapes, whose classes differ in the outline only.
+Every sample is a pure function of its request, in any process.
 """
 
 import colorsys
@@ -24,7 +24,7 @@ DEFAULT_SAMPLES = 4096
 
 Half = Literal["train", "val"]
 Points = npt.NDArray[np.float64]
-"""Corners [N, 2] of an outline within the unit circle; an outline that is cut out of another follows it."""
+"""Corners [N, 2] of an outline in the unit circle; the outline of a hole follows that of its shape."""
 Colour = npt.NDArray[np.floating]
 Cover = npt.NDArray[np.float32]
 Box = tuple[slice, slice]
@@ -46,11 +46,11 @@ class ShapesRequest:
 
     @property
     def name(self) -> str:
-        """What the sample is called in a message."""
+        """Name of the sample in messages."""
         return f"shapes/{self.half}/{self.index}"
 
     def read(self, side_hint: int | None = None) -> Decoded:
-        """Draw the sample; see `Request.read`."""
+        """Draw the sample; see `SampleRequest.read`."""
         rng = np.random.default_rng([self.seed, _HALF_NUMBER[self.half], self.index])
         canvas = _Canvas(rng, self.side, grey=self.kind is SampleKind.CLASS)
         if self.kind is SampleKind.CLASS:
@@ -78,18 +78,18 @@ class ShapesSplit:
         return self.samples
 
     def request(self, index: int) -> ShapesRequest:
-        """How to draw sample `index`."""
+        """Return the request for sample `index`."""
         return ShapesRequest(self.seed, self.half, index, self.side, self.kind)
 
 
 def shapes(kind: SampleKind, samples: int, side: int, seed: int) -> Dataset:
-    """The built-in set.
+    """Return the built-in dataset.
 
     Args:
-        kind: Of the samples: with classes or with masks.
-        samples: Training images; the validation set is half as large.
-        side: Pixels of a side.
-        seed: Another seed draws other images.
+        kind: Kind of the samples: with classes or with masks.
+        samples: Number of training images; the validation set is half as large.
+        side: Side of the images in pixels.
+        seed: Seed of the images.
     """
     train = ShapesSplit(seed, "train", samples, side, kind)
     val = ShapesSplit(seed, "val", max(1, samples // 2), side, kind)
@@ -100,7 +100,7 @@ def shapes(kind: SampleKind, samples: int, side: int, seed: int) -> Dataset:
 
 
 class _Canvas:
-    """A picture under way, as float32 RGB from 0 to 255."""
+    """An image being drawn, as float32 RGB from 0 to 255."""
 
     def __init__(self, rng: np.random.Generator, side: int, *, grey: bool) -> None:
         self._rng, self._side = rng, side
@@ -108,15 +108,15 @@ class _Canvas:
         self._pixels_HW3 = self._texture(ground, side, strength=30.0)
 
     def draw(self, name: str, radius: float, hue: float | None = None) -> tuple[Box, Cover]:
-        """Draw a shape somewhere.
+        """Draw a shape at a random position.
 
         Args:
-            name: Which shape.
-            radius: Of the circle around it, as a share of the side.
-            hue: About which, from 0 to 1; None: any colour that stands out.
+            name: Name of the shape.
+            radius: Radius of its circumscribed circle, as a fraction of the side.
+            hue: Approximate hue from 0 to 1; None: any colour with enough contrast.
 
         Returns:
-            The square around it, and how far it covers each pixel of that, 0 to 1.
+            The square around the shape, and the shape's coverage of each of its pixels, 0 to 1.
         """
         angle = self._rng.uniform(0, 2 * np.pi)
         size = max(2, round(2 * radius * self._side))
@@ -132,13 +132,13 @@ class _Canvas:
         return box, cover_HW
 
     def image(self) -> Pixels:
-        """The picture [H, W, 3], with the noise of a sensor on it."""
+        """Return the image [H, W, 3] with sensor noise."""
         noise_HW3 = self._rng.integers(-14, 15, self._pixels_HW3.shape, np.int8)
         image_HW3: Pixels = np.clip(self._pixels_HW3 + noise_HW3, 0, 255).astype(np.uint8)
         return image_HW3
 
     def _texture(self, colour: Colour, size: int, strength: float) -> npt.NDArray[np.float32]:
-        """A square surface of about one colour, with soft blotches."""
+        """Return a square texture of about one colour, with soft blotches."""
         blotches = self._rng.integers(0, 256, (6, 6, 3), np.uint8)
         soft = Image.fromarray(blotches).resize((size, size), Image.Resampling.BICUBIC)
         base = (colour - strength).astype(np.float32)
@@ -146,13 +146,13 @@ class _Canvas:
         return texture_HW3
 
     def _colour_of(self, hue: float) -> Colour:
-        """A strong colour within a third of the way to the next class's hue."""
+        """Return a saturated colour, at most a third of the way to the hue of a neighbouring class."""
         turn = (hue + self._rng.uniform(-1, 1) / (3 * len(CLASSES))) % 1.0
         rgb = colorsys.hsv_to_rgb(turn, self._rng.uniform(0.7, 1.0), self._rng.uniform(0.7, 1.0))
         return np.array(rgb) * 255
 
     def _colour_unlike(self, other: Colour) -> Colour:
-        """A random colour that can be told from `other`: some corner of the cube is always far from it."""
+        """Return a random colour far from `other`; the colour cube always has one."""
         while True:
             colour = self._rng.uniform(0, 255, 3)
             if np.linalg.norm(colour - other) >= _LEAST_CONTRAST:
@@ -160,7 +160,7 @@ class _Canvas:
 
 
 def _cover(outlines: list[Points], angle: float, size: int) -> Cover:
-    """Fill outlines, turned by `angle`, into `size` x `size` pixels; the second is cut out of the first."""
+    """Rasterise outlines, rotated by `angle`, to `size` x `size` pixels; the second one is a hole."""
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     fine = size * _OVERSAMPLED
     stencil = Image.new("L", (fine, fine))
@@ -172,7 +172,7 @@ def _cover(outlines: list[Points], angle: float, size: int) -> Cover:
 
 
 def _polygon(corners: int, radius: float = 1.0, inner: float | None = None) -> Points:
-    """A regular polygon; with `inner`, a star whose every second corner has that radius."""
+    """Return a regular polygon; with `inner`, a star whose every second corner has that radius."""
     count = corners if inner is None else 2 * corners
     angles = np.arange(count) * (2 * np.pi / count)
     radii = np.full(count, radius)

@@ -1,7 +1,7 @@
 """Named datasets of torchvision, which downloads and unpacks them; mptui reads the files.
 
-Sets that are one large array are stored as `.npy` files, which the workers map into memory without
-torchvision. CIFAR comes as pickles: torchvision opens them only after their md5 sums matched.
+Sets in one large array are stored as `.npy` files, which workers map into memory without torchvision. CIFAR
+consists of pickles, which torchvision opens only if their md5 sums match.
 """
 
 import hashlib
@@ -34,13 +34,13 @@ _TRIMAP = MaskCoding(("pet", "background", "border"), (1, 2, 3), (0, 1, 2))
 
 @dataclass(frozen=True, slots=True)
 class NamedSet:
-    """How torchvision calls a set and its halves, and where its object keeps what we read."""
+    """A torchvision dataset: its class, the arguments of its halves, and access to its files."""
 
     factory: str
     train: Mapping[str, Any]
     val: Mapping[str, Any]
     files: Callable[[Any], Sequence[tuple[Any, int]]] | None = None
-    """Image files with their classes; None: the set is one array."""
+    """Returns the image files with their classes; None: the set is one array."""
     masks: Callable[[Any], Sequence[Any]] | None = None
     coding: MaskCoding | None = None
     kinds: tuple[SampleKind, ...] = (SampleKind.CLASS,)
@@ -76,7 +76,7 @@ NAMED: dict[str, NamedSet] = {
 
 
 def fetch(name: str, root: str) -> None:
-    """Download a set into `root` and unpack it, if it is not there yet."""
+    """Download a set to `root` and unpack it, unless it is there already."""
     from torchvision import datasets
 
     known = NAMED[name]
@@ -85,17 +85,17 @@ def fetch(name: str, root: str) -> None:
 
 
 def main() -> None:
-    """Download the set that `argv` names into the folder that it names."""
+    """Download the set `argv[1]` to the folder `argv[2]`."""
     fetch(*sys.argv[1:])
 
 
 def fetched(name: str, root: Path, should_stop: ShouldStop) -> None:
-    """Run `fetch` in a process of its own: torchvision prints progress, and can't be stopped otherwise.
+    """Run `fetch` in a separate process, as torchvision prints progress and can't be stopped otherwise.
 
     Raises:
-        DataError: The set could not be had.
-        DiskError: Its folder can't be made.
-        ScanCancelledError: `should_stop` said so.
+        DataError: The set could not be downloaded.
+        DiskError: Its folder can't be created.
+        ScanCancelledError: `should_stop` returned True.
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -124,7 +124,7 @@ def open_files(name: str, root: Path, kind: SampleKind) -> Found:
     """List the files of a set.
 
     Raises:
-        DataError: The set is not in `root`, or not whole.
+        DataError: The set is not in `root`, or incomplete.
     """
     known = NAMED[name]
     assert known.files is not None
@@ -141,15 +141,15 @@ def open_files(name: str, root: Path, kind: SampleKind) -> Found:
 
 
 def open_arrays(name: str, root: Path) -> Dataset:
-    """Open a set that is one array; the first time, it is written where workers can map it into memory.
+    """Open a set in one array; the first time, write it to the cache folder, for mapping into memory.
 
     Raises:
-        DataError: The set is not in `root`, or not whole.
-        DiskError: There is no room for it in the cache folder.
+        DataError: The set is not in `root`, or incomplete.
+        DiskError: The cache folder can't be written.
     """
     key = hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:12]
     folder = cache_folder() / "arrays" / f"{name}-{key}"
-    # The names are written last: where they are, the arrays are whole.
+    # The class names are written last: if they exist, the arrays are complete.
     arrays = (folder / f"{half}-{what}.npy" for half in ("train", "val") for what in ("images", "labels"))
     if load_json(folder / "classes.json") is None or not all(array.exists() for array in arrays):
         _write_arrays(folder, dict(zip(("train", "val"), _halves(name, root), strict=True)))
@@ -179,7 +179,7 @@ def _halves(name: str, root: Path) -> tuple[Any, Any]:
 
 def _write_arrays(folder: Path, halves: Mapping[str, Any]) -> None:
     try:
-        # Each whole or not at all: another run may be reading, or writing the same.
+        # Each write is atomic, as another run may read or write the same files.
         for half, data in halves.items():
             images, labels = np.asarray(data.data, np.uint8), np.asarray(data.targets, np.int64)
             write_whole(folder / f"{half}-images.npy", partial(np.save, arr=images))
@@ -197,5 +197,5 @@ def _no_room(folder: Path, error: OSError) -> DiskError:
 
 
 def _class_names(half: Any) -> tuple[str, ...]:  # noqa: ANN401 - a torchvision set of any kind
-    """The names of the classes; where a class has several, the first."""
+    """Return the names of the classes; if a class has several, the first."""
     return tuple(clean_name(name if isinstance(name, str) else name[0]) for name in half.classes)

@@ -1,7 +1,7 @@
 """Chooses the cache of decoded samples: on the device, in host memory, or none.
 
-Training does not depend on it: views are cut from the same resized images in each mode. A mode that was asked
-for and does not fit is replaced by another, with a warning.
+The mode does not affect results: views are cut from the same resized images in each mode. A requested mode
+that does not fit is replaced by another, with a warning.
 """
 
 from collections.abc import Callable
@@ -21,24 +21,25 @@ from mptui.registry.samples import SampleKind
 CacheMode = Literal["off", "ram", "device"]
 
 _SHARE = 0.5
-"""Share of the free memory that a cache chosen by `auto` may take."""
+"""Share of the free memory for a cache chosen by `auto`."""
 _SHARE_ASKED = 0.8
+"""Share of the free memory for a requested cache."""
 _LEFT_FREE = 0.08
-"""Share of all memory that always stays free."""
+"""Share of the total memory that always stays free."""
 _DEVICE_SHARE = 0.2
 """Share of the free memory of a device that `auto` may use for both halves of a set."""
 _HOST_BYTES = 1 << 30
-"""The most that `auto` may use where the device is the host."""
+"""Largest size of the device cache with `auto` if the device is the CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheChoice:
-    """Where decoded samples are cached, and why."""
+    """The chosen cache of decoded samples, with the reason."""
 
     mode: CacheMode
     reason: str
     warning: str | None = None
-    """Why the mode that was asked for can't be used in full."""
+    """Why the requested mode can't be used completely."""
 
 
 def choose_cache(
@@ -51,16 +52,16 @@ def choose_cache(
     augment: bool,
     epochs: int,
 ) -> CacheChoice:
-    """Choose where the decoded samples of a run are cached.
+    """Choose the cache of a run's decoded samples.
 
     Args:
         asked: `data.cache`.
-        dataset: The set, scanned.
+        dataset: The scanned dataset.
         side: Side of the views in pixels.
         resize: The shorter side in pixels that images are resized to; None: `default_resize`.
         device: The device of the run.
         augment: Whether training views are random.
-        epochs: How often the training half is read; a single pass is not worth a cache.
+        epochs: Number of epochs; a single one does not benefit from a cache.
     """
     if asked == "off":
         return CacheChoice("off", "requested")
@@ -90,7 +91,7 @@ def choose_cache(
 
 
 def memory_room(share: float = _SHARE_ASKED) -> Callable[[int], int]:
-    """A function of the bytes that a cache has taken, which returns how many more it may take."""
+    """Return a function from the bytes that a cache uses to the bytes that it may still allocate."""
     total, free = host_memory()
     budget = int(free * share)
 
@@ -101,7 +102,7 @@ def memory_room(share: float = _SHARE_ASKED) -> Callable[[int], int]:
 
 
 def sides_of(dataset: Dataset, half: int) -> Sides | None:
-    """The shorter and the longer side of each image of a half (0: training), in pixels; None: unknown."""
+    """Return the shorter and longer side of each image of a half (0: training) in pixels; None: unknown."""
     if dataset.sizes is not None:
         return dataset.sizes[half]
     if dataset.sides is None:
@@ -113,13 +114,13 @@ def sides_of(dataset: Dataset, half: int) -> Sides | None:
 def _on_device(
     dataset: Dataset, halves: tuple[Geometry, Geometry], device: torch.device, share: float | None
 ) -> tuple[bool, str]:
-    """Whether samples can't be cached on the device, and why.
+    """Return whether samples can't be cached on the device, and the reason.
 
     Args:
-        dataset: The set.
-        halves: The views of the samples of each half.
-        device: Where they would be cached.
-        share: Share of its free memory that they may take; None: what `auto` may use.
+        dataset: The dataset.
+        halves: The geometry of each half.
+        device: The device.
+        share: Share of its free memory for the cache; None: the limit of `auto`.
     """
     masks = dataset.kind is SampleKind.MASK
     if masks and dataset.has_ignored and halves[0].random:

@@ -1,4 +1,4 @@
-"""Device cache of a split with one fixed view a sample: decoded once, kept as uint8, batches are a gather.
+"""Device cache of a split with one fixed view per sample: decoded once, stored as uint8, gathered as batches.
 
 Shapes: N samples of the split, B of a batch, H and W pixels.
 """
@@ -17,26 +17,26 @@ from mptui.data.transforms.color_mixup import Finish
 
 _FINISHED_BYTES = 1 << 28
 _LOAD_BATCH = 64
-"""Samples a batch while the cache is filled: smaller batches cost more than reading them."""
+"""Smallest batch size while the cache is filled: smaller ones cost more than reading their samples."""
 _LOAD_BYTES = 8 << 20
 LOAD_AHEAD = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """The split on the device. Row i holds sample i of the split, or its replacement."""
+    """A split on the device. Row i is sample i of the split, or its replacement."""
 
     pixels: torch.Tensor
-    """uint8 images_NHW3; where `finished`, the float32 input of the network, with N first in memory."""
+    """uint8 images_NHW3; if `finished`, the float32 input of the network, with N first in memory."""
     targets: torch.Tensor
     """int64 labels_N or int16 masks_NHW."""
     indices: npt.NDArray[np.int64]
     valid_counts: npt.NDArray[np.int64]
-    """Valid items of each whole sample."""
+    """Number of valid items of each sample."""
     finished: bool = False
 
     def finish(self, finish: Finish) -> "Resident":
-        """Normalise a small split once, so that a batch is only a gather."""
+        """Normalise a small split in advance, so that a batch needs only a gather."""
         if self.pixels.nbytes * 4 > _FINISHED_BYTES:
             return self
         return replace(self, pixels=finish.stored(self.pixels), finished=True)
@@ -56,11 +56,11 @@ class Pass:
         self._rows = to_device(order, resident.pixels.device)
 
     def valid(self, first: int, last: int) -> int:
-        """Number of valid items of the samples at positions `first` to `last`."""
+        """Return the number of valid items of the samples at positions `first` to `last`."""
         return int(self._valid_counts[first:last].sum())
 
     def gather(self, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The stored pixels and targets at positions `first` to `last` of the order."""
+        """Return the stored pixels and targets at positions `first` to `last` of the order."""
         rows = self._rows[first:last]
         return self.resident.pixels.index_select(0, rows), self.resident.targets.index_select(0, rows)
 
@@ -71,13 +71,13 @@ def load(
     transfer: Transfer,
     on_progress: Callable[[int, int], None] | None,
 ) -> Resident:
-    """Decode the whole split and put it on `device`.
+    """Decode the whole split and copy it to `device`.
 
     Args:
         source: The split; its geometry must not be random.
-        device: Where it is kept.
-        transfer: Copies batches there.
-        on_progress: Called with (done, total) of samples now and then.
+        device: The device.
+        transfer: Copies batches to the device.
+        on_progress: Called with (done, total) of samples after each batch.
 
     Raises:
         DataError: Too many samples are bad.
@@ -117,5 +117,5 @@ def load(
 
 
 def load_batch(workers: int, sample_bytes: int) -> int:
-    """Samples a batch while a cache is filled; all workers share each batch."""
+    """Return the batch size while a cache is filled; all workers share each batch."""
     return max(_LOAD_BATCH, min(_LOAD_BATCH * workers, _LOAD_BYTES // sample_bytes))

@@ -1,4 +1,4 @@
-"""Copies batches from shared memory to the device: on CUDA from pinned memory on a separate stream.
+"""Copies batches from shared memory to the device; on CUDA from pinned memory in a separate stream.
 
 Shapes: B samples, H and W pixels.
 """
@@ -21,7 +21,7 @@ class _Moved(NamedTuple):
 
 
 class Transfer:
-    """Copies batches to `device`, one copy of a slot at a time; on a CPU nothing is copied."""
+    """Copies batches to `device`, with at most one copy per slot at a time; on a CPU nothing is copied."""
 
     def __init__(self, device: torch.device, arena: Arena) -> None:
         self._device, self._arena = device, arena
@@ -32,13 +32,13 @@ class Transfer:
 
     @property
     def overlaps(self) -> bool:
-        """Whether a copy that is started early overlaps with computation."""
+        """Whether copies overlap with computation, so that starting them early helps."""
         return self._stream is not None
 
     def pin(self) -> None:
-        """Pin the memory that the arena maps, so that copies overlap with computation.
+        """Pin the memory of the arena, so that copies overlap with computation.
 
-        Where the driver refuses, copies are slower.
+        If the driver refuses, copies are slower.
         """
         if self._stream is None:
             return
@@ -52,7 +52,7 @@ class Transfer:
                 self._forget_refusal()
 
     def start(self, batch: HostBatch) -> None:
-        """Start to copy a complete batch, unless it was started before."""
+        """Start copying a complete batch, unless its copy was started before."""
         if batch.slot in self._moved:
             return
         pixels = torch.from_numpy(batch.pixels_BHW3)
@@ -67,7 +67,7 @@ class Transfer:
             self._events[batch.slot] = self._stream.record_event()
 
     def finish(self, batch: HostBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """The uint8 images_BHW3 and the labels or masks of a batch, for use on the current stream."""
+        """Return the uint8 images_BHW3 and the labels or masks of a batch, for use in the current stream."""
         self.start(batch)
         moved = self._moved.pop(batch.slot)
         if self._stream is not None:
@@ -78,7 +78,7 @@ class Transfer:
         return moved.pixels_BHW3, moved.targets
 
     def settle(self, slots: Iterable[int] | None = None) -> None:
-        """Wait until `slots` (None: all) are no longer read, and drop copies that were not used."""
+        """Wait until no copy reads `slots` (None: all), and drop unused copies."""
         for slot in list(self._events if slots is None else slots):
             self._moved.pop(slot, None)
             if slot in self._events:
@@ -92,7 +92,7 @@ class Transfer:
         self._unpin()
 
     def _forget_refusal(self) -> None:
-        """Clear the sticky CUDA error with a kernel launch: the next launch would report it."""
+        """Clear the pending CUDA error by a kernel launch, as the next launch would report it."""
         with suppress(RuntimeError):
             torch.ones(1, device=self._device)
 

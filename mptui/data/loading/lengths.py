@@ -1,14 +1,14 @@
-"""How many samples of a split an epoch uses. Imports no torch: screens use it too."""
+"""Computes the number of samples that an epoch uses. Imports no torch, as screens use it too."""
 
 
 def samples_used(count: int, batch_size: int, *, train: bool, drop_last: bool) -> int:
-    """The samples of `count` that batches of `batch_size` use.
+    """Return how many of `count` samples are used in batches of `batch_size`.
 
     Args:
-        count: Samples that are left in the epoch.
-        batch_size: Samples a batch.
-        train: A last batch of one sample is left out, since BatchNorm can't be trained on it.
-        drop_last: A short last batch is left out.
+        count: Number of samples left in the epoch.
+        batch_size: Samples per batch.
+        train: Drop a last batch of one sample, as BatchNorm can't be trained on it.
+        drop_last: Drop a short last batch.
     """
     tail = count % batch_size
     too_few = train and tail == 1 and count > 1

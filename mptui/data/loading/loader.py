@@ -33,39 +33,39 @@ from mptui.registry.samples import SampleKind
 
 
 class Loader:
-    """Batches of a split, decoded ahead by worker processes or kept on the device.
+    """Loads batches of a split, prefetched by worker processes or cached on the device.
 
     Args:
         split: The samples.
-        kind: What the samples have; batches of images alone come with noise.
-        batch_size: Samples a batch.
-        side: The side in pixels of what the network sees.
+        kind: Kind of the samples; noise is added to images alone.
+        batch_size: Samples per batch.
+        side: Side of the network's input in pixels.
         resize: The shorter side in pixels that images are resized to before views are cut; None:
             `default_resize`.
         crop_scale: The range of a random crop's share of the area; None: `default_crop_scale`.
         crop_ratio: The range of a random crop's width over its height.
-        num_classes: Samples with a label or mask value of this or above are bad.
-        device: Where batches are put.
+        num_classes: Number of classes; samples with a larger label or mask value are bad.
+        device: Device of the batches.
         train: Shuffle by seed and epoch; otherwise keep the order of the split. A last training batch of one
-            sample is left out, since BatchNorm can't be trained on it.
-        augment: Random views and colours, in training; with diffusion only mirror images.
+            sample is dropped, as BatchNorm can't be trained on it.
+        augment: Random views and colours in training; for diffusion only random mirroring.
         seed: Seed of the order, the views and the colors.
         channels_last: Images are NHWC in memory.
-        workers: Processes that decode; 0: the calling thread decodes.
-        prefetch: Batches to read ahead for each worker, up to a GiB in all.
-        cache: device: decode the split before the first epoch and keep it there; ram: keep decoded samples
-            in memory that all workers share; off: decode in each epoch.
+        workers: Number of worker processes; 0: the calling thread decodes.
+        prefetch: Batches to read ahead per worker, up to a GiB in total.
+        cache: device: decode the split before the first epoch and store it on the device; ram: cache decoded
+            samples in memory shared by all workers; off: decode in each epoch.
         sizes: device: the shorter and the longer side of each sample in pixels; None: unknown.
-        cache_room: ram: called with the bytes in use, returns those that are left; None: `memory_room()`.
-        on_cache_full: ram: called once, when the cache is full, with the samples in it and all samples.
-        mixup_alpha: Beta(alpha, alpha) of mixup, in training, where images are not noisy; 0: off.
+        cache_room: ram: returns the bytes still available, given the bytes in use; None: `memory_room()`.
+        on_cache_full: ram: called once, when the cache is full, with the numbers of cached and all samples.
+        mixup_alpha: Beta(alpha, alpha) of mixup in training, except for diffusion; 0: off.
         cutmix_alpha: The same for cutmix.
-        drop_last: Leave a short last batch out.
-        pad_last: Fill a short last batch up with copies, so that shapes never change.
+        drop_last: Drop a short last batch.
+        pad_last: Pad a short last batch with copies, so that shapes are static.
         bad_budget: Share of samples that may be bad and are replaced by others.
         on_bad: Called once for each bad sample.
         on_progress: Called with (done, total) of samples while `prepare` works.
-        check_stop: Called several times a second while waiting for data; may raise.
+        check_stop: Called several times per second while waiting for data; may raise.
     """
 
     def __init__(
@@ -158,24 +158,24 @@ class Loader:
 
     @property
     def unthrottled_rate(self) -> float | None:
-        """Samples a second that can be read when nothing blocks reading; None where nothing is read."""
+        """Samples per second that can be read if nothing blocks; None if nothing is read."""
         return None if self._resident is not None else self._pool.unthrottled_rate
 
     @property
     def batches(self) -> int:
-        """Batches an epoch."""
+        """Number of batches per epoch."""
         return -(-self._order.end(0) // self._batch_size)
 
     def steps(self, accumulate: int) -> int:
-        """Windows an epoch, of `accumulate` batches each; the last may have fewer."""
+        """Return the number of windows per epoch, of `accumulate` batches each; the last may have fewer."""
         return -(-self.batches // accumulate)
 
     def is_over(self, start_sample: int) -> bool:
-        """Whether an epoch has no window from `start_sample` of its order on."""
+        """Whether no window of an epoch is left at position `start_sample` of its order."""
         return self._order.end(start_sample) <= start_sample
 
     def prepare(self) -> None:
-        """Fill the device cache, where there is one; otherwise `windows` does it.
+        """Fill the device cache, if there is one; `windows` calls this too.
 
         Raises:
             DataError: Too many samples are bad.
@@ -195,8 +195,8 @@ class Loader:
         """Iterate over an epoch. Ends the pass in progress.
 
         Args:
-            epoch: From 0; selects the order, the views and the colors.
-            accumulate: Batches a window.
+            epoch: Epoch, from 0; selects the order, the views and the colors.
+            accumulate: Batches per window.
             start_sample: Position in the order of the epoch to start at.
 
         Raises:
@@ -227,7 +227,7 @@ class Loader:
             aside.close()
 
     def read_less(self) -> bool:
-        """Halve the number of batches read ahead, in new memory; False where it can't be halved."""
+        """Halve the number of prefetched batches, in new memory; return False if it can't be halved."""
         if self._ahead < 2:
             return False
         self._abandon()
@@ -240,11 +240,11 @@ class Loader:
         return True
 
     def names(self, indices: npt.NDArray[np.int64]) -> list[str]:
-        """Names of samples of the split, for a message: their files."""
+        """Return the names of samples (their files) for messages."""
         return [self._source.split.request(int(index)).name for index in indices]
 
     def close(self) -> None:
-        """End the workers and free all memory, even where releasing the device fails."""
+        """End the workers and free all memory, even if releasing the device fails."""
         self._resident = None
         with contextlib.ExitStack() as last_first:
             if self._cached_split is not None:
@@ -258,7 +258,7 @@ class Loader:
         return Pool(workers, self._check_stop, shared)
 
     def _streamed_windows(self, epoch: int, accumulate: int, start: int) -> Iterator[Window]:
-        """Windows that the workers decode ahead."""
+        """Yield windows prefetched by the workers."""
         end = self._order.end(start)
         stream = self._stream = Prefetcher(
             self._source,
@@ -317,7 +317,7 @@ class Loader:
     def _resident_windows(
         self, resident: Resident | WholeImages, epoch: int, accumulate: int, start: int
     ) -> Iterator[Window]:
-        """Windows of the split on the device."""
+        """Yield windows of the split on the device."""
         end, order = self._order.end(start), self._order.of(epoch)
         chosen: Pass | WholePass
         if isinstance(resident, Resident):

@@ -1,6 +1,6 @@
-"""Reads the batches of one pass over a split ahead, into slots of shared memory.
+"""Prefetches the batches of one pass over a split into slots of shared memory.
 
-No torch here. Shapes: B samples, H and W pixels.
+Imports no torch. Shapes: B samples, H and W pixels.
 """
 
 from collections import deque
@@ -27,7 +27,7 @@ _PROBLEMS_SHOWN = 10
 
 @dataclass(slots=True)
 class HostBatch:
-    """A batch in its slot, which is overwritten some time after the release."""
+    """A batch in its slot, which is reused after the release."""
 
     first: int
     """Position in the order of the epoch."""
@@ -39,28 +39,28 @@ class HostBatch:
     valid_counts: npt.NDArray[np.int64]
     missing: int
     whole: "WholeRows | None" = None
-    """Whole images, where the workers cut no views."""
+    """Whole images, if the workers cut no views."""
 
     @property
     def size(self) -> int:
-        """How many samples it has."""
+        """Number of samples."""
         return len(self.indices)
 
     @property
     def valid(self) -> int:
-        """How many valid items it has: samples with labels, or pixels of masks."""
+        """Number of valid items: samples with labels, or pixels of masks."""
         return int(self.valid_counts.sum())
 
 
 @dataclass(slots=True)
 class WholeRows:
-    """The whole images of a batch, in slots of one size; the unused rest of a slot is undefined."""
+    """The whole images of a batch, in slots of equal size; the rest of a slot is undefined."""
 
     images_BX: npt.NDArray[np.uint8]
     masks_BX: npt.NDArray[np.uint8] | None
-    """Bytes of int16."""
+    """Masks, as the bytes of int16."""
     sizes_B2: npt.NDArray[np.int64]
-    """Width and height of each."""
+    """Width and height of each image."""
 
 
 class BadSamples:
@@ -83,7 +83,7 @@ class BadSamples:
         """Record that sample `index` is bad.
 
         Raises:
-            DataError: More are bad than the budget allows, or the cause is the machine and not the sample.
+            DataError: More samples are bad than the budget allows, or the machine is the cause.
         """
         if (fault := machine_fault(failure.name, failure.reason)) is not None:
             raise fault
@@ -107,7 +107,7 @@ class BadSamples:
 
 @dataclass(frozen=True, slots=True)
 class SampleSource:
-    """Where samples come from and how they are read: what all passes over a split share."""
+    """The split and the reading settings shared by all its passes."""
 
     split: Split
     pool: Pool
@@ -121,30 +121,30 @@ class SampleSource:
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes from one image of a batch to the next."""
+        """Distance between two images of a batch in bytes."""
         if self.whole:
             return 3 * most_pixels(self.geometry.resize)
         return self.geometry.side**2 * 3
 
     @property
     def mask_slot_bytes(self) -> int:
-        """Bytes from one mask of a batch to the next."""
+        """Distance between two masks of a batch in bytes."""
         if not self.masks:
             return 0
         return whole_mask_bytes(self.slot_bytes) if self.whole else self.geometry.side**2 * 2
 
 
 class Prefetcher:
-    """One pass.
+    """Prefetches the batches of one pass.
 
     Args:
-        source: Where the samples come from.
+        source: The source of the samples.
         epoch: Selects the random numbers.
-        indices: The samples, in order.
+        indices: Indices of the samples, in order.
         first: Position of the first of them in the order of the epoch.
-        batch_size: Samples a batch; the last may have fewer.
-        ahead: Batches to read ahead of those taken, where memory allows.
-        held: The most batches that are taken and not yet released.
+        batch_size: Samples per batch; the last may have fewer.
+        ahead: Number of batches to prefetch, if memory allows.
+        held: Largest number of batches that are taken and not yet released.
     """
 
     def __init__(
@@ -168,10 +168,10 @@ class Prefetcher:
         self._free = deque(range(slots))
         self._coming: deque[HostBatch] = deque()
         self._parts: dict[int, tuple[HostBatch, int, int]] = {}
-        """ReadTask id -> its batch, its first row there, and how many samples were tried before."""
+        """ReadTask id -> its batch, its first row there, and the number of earlier attempts."""
 
     def take(self, count: int) -> list[HostBatch]:
-        """Wait for the next `count` batches; fewer at the end.
+        """Wait for the next `count` batches, and return them; fewer at the end.
 
         Raises:
             DataError: Too many samples are bad, or workers keep dying.
@@ -185,7 +185,7 @@ class Prefetcher:
         return taken
 
     def next_ready(self) -> HostBatch | None:
-        """The next batch, if it is complete."""
+        """Return the next batch if it is complete, else None."""
         self._absorb(block=False)
         return self._coming[0] if self._coming and not self._coming[0].missing else None
 
@@ -194,12 +194,12 @@ class Prefetcher:
         self._free.extend(batch.slot for batch in batches)
 
     def close(self) -> None:
-        """Cancel what is being read ahead."""
+        """Cancel prefetching."""
         self._source.pool.cancel()
         self._coming.clear()
 
     def _fill(self) -> bool:
-        """Start reading into all free slots; returns whether anything was left to read."""
+        """Start reading into all free slots; return whether a batch was started."""
         started = False
         while self._free and self._cursor < len(self._indices):
             self._start(self._free.popleft())

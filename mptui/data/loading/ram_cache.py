@@ -1,11 +1,11 @@
-"""Cache of decoded samples in memory that all processes share: `data.cache = "ram"`.
+"""Cache of decoded samples in memory shared by all processes: `data.cache = "ram"`.
 
-An entry is what views are cut from: the whole resized image where views are random, otherwise the one fixed
-view. A sample is always made from its entry, the first time too, so that it has the same bits whether it was
-cached or not.
+An entry is the source of a sample's views: the whole resized image if views are random, otherwise the fixed
+view. Views are always cut from the entry, also the first time, so that a sample has the same bits whether it
+was cached or not.
 
-The memory is an anonymous file with entries at fixed offsets; entries that were never written take no memory.
-No torch here: workers import this.
+The memory is an anonymous file with entries at fixed offsets; unwritten entries take no memory. Imports no
+torch, as workers import this.
 """
 
 import mmap
@@ -24,7 +24,7 @@ from mptui.data.transforms.resize import most_pixels, resized, resized_pixels
 
 _HEAD = struct.Struct("<QqII")
 """Head of an entry: `_WHOLE` once it is complete, label, height and width."""
-_WHOLE = 0x6D70747569  # any number that is not 0
+_WHOLE = 0x6D70747569  # any number except 0
 _PAGE = 4096
 _MAPS: dict[int, mmap.mmap] = {}
 _NO_DRAWS = np.zeros((1, DRAWS))
@@ -33,7 +33,7 @@ _LOOK_EVERY = 64
 
 @dataclass(frozen=True, slots=True)
 class SampleCache:
-    """The cache file of a split and the form of its entries; `fd` is the same in all processes."""
+    """The cache file of a split and the format of its entries; `fd` is the same in all processes."""
 
     fd: int
     geometry: Geometry
@@ -46,7 +46,7 @@ class SampleCache:
         return _aligned(_HEAD.size + pixels * (5 if self.masks else 3))
 
     def find(self, index: int) -> Decoded | None:
-        """The entry of sample `index`, if there is one; the arrays are views of the memory."""
+        """Return the entry of sample `index`, or None; the arrays are views of the memory."""
         memory, at = _mapped(self.fd), index * self.slot_bytes
         whole, label, height, width = _HEAD.unpack_from(memory, at)
         if whole != _WHOLE:
@@ -60,19 +60,19 @@ class SampleCache:
         )
 
     def put(self, index: int, sample: Decoded) -> None:
-        """Write the entry of sample `index`, as `form` made it. The head is written last."""
+        """Write the entry of sample `index`, from `form`. The head is written last."""
         at, (height, width) = index * self.slot_bytes, sample.image_HW3.shape[:2]
         mask = b"" if sample.mask_HW is None else np.ascontiguousarray(sample.mask_HW).tobytes()
         content = mask + np.ascontiguousarray(sample.image_HW3).tobytes()
-        with suppress(OSError):  # the disk is full, where the system has no anonymous memory
+        with suppress(OSError):  # the disk is full, if the system has no anonymous memory
             if os.pwrite(self.fd, content, at + _HEAD.size) == len(content):
                 os.pwrite(self.fd, _HEAD.pack(_WHOLE, sample.label, height, width), at)
 
     def form(self, request: SampleRequest) -> Decoded:
-        """Read a sample and bring it into the form of an entry.
+        """Read a sample and convert it to an entry.
 
         Raises:
-            BadSampleError: It can't be used.
+            BadSampleError: The sample can't be used.
         """
         sample = resized(request.read(self.geometry.resize), self.geometry.resize)
         if self.geometry.random:
@@ -89,7 +89,7 @@ class SampleCache:
 
 @dataclass(frozen=True, slots=True)
 class CachedRequest:
-    """A sample that is taken from the cache, or read and cached."""
+    """Request that returns a sample from the cache, or reads and caches it."""
 
     request: SampleRequest
     cache: SampleCache
@@ -103,7 +103,7 @@ class CachedRequest:
         return self.request.name
 
     def read(self, side_hint: int | None = None) -> Decoded:
-        """The entry of the sample; see `SampleRequest.read`."""
+        """Return the entry of the sample; see `SampleRequest.read`."""
         found = self.cache.find(self.index)
         if found is None:
             found = self.cache.form(self.request)
@@ -113,15 +113,15 @@ class CachedRequest:
 
 
 class CachedSplit:
-    """A split whose samples are decoded once, as far as memory allows.
+    """A split whose samples are decoded once and cached, as far as memory allows.
 
     Args:
         split: The samples.
-        geometry: How views are cut.
+        geometry: Geometry of the views.
         masks: Whether samples have masks.
-        room: Called with the bytes in use, returns those that are left; called repeatedly, as other programs
-            take memory too.
-        on_full: Called once, when the cache is full, with the samples in it and all samples.
+        room: Returns the bytes still available, given the bytes in use; called repeatedly, as other programs
+            use memory too.
+        on_full: Called once, when the cache is full, with the numbers of cached and of all samples.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class CachedSplit:
         return len(self._split)
 
     def request(self, index: int) -> CachedRequest:
-        """How to read sample `index`."""
+        """Return the request for sample `index`."""
         if not self._asked[index] and not self._full:
             if self._kept % _LOOK_EVERY == 0:
                 self._look()
@@ -169,13 +169,13 @@ class CachedSplit:
 
 
 def cache_bytes(geometry: Geometry, masks: bool, count: int, sides_N2: Sides | None) -> int:
-    """Bytes that the entries of a whole split take.
+    """Return the size in bytes of the entries of a whole split.
 
     Args:
-        geometry: How views are cut.
+        geometry: Geometry of the views.
         masks: Whether the samples have masks.
-        count: How many samples there are.
-        sides_N2: The shorter and the longer side of each in pixels; None: unknown, the largest are assumed.
+        count: Number of samples.
+        sides_N2: The shorter and longer side of each image in pixels; None: unknown, the largest are assumed.
     """
     each = _HEAD.size + _most_pixels(geometry) * (5 if masks else 3)
     if not geometry.random or sides_N2 is None:
@@ -185,7 +185,7 @@ def cache_bytes(geometry: Geometry, masks: bool, count: int, sides_N2: Sides | N
 
 
 def _mapped(fd: int) -> mmap.mmap:
-    """The whole file, mapped into memory once in a process."""
+    """Map the whole file into memory, once per process."""
     if fd not in _MAPS:
         _MAPS[fd] = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
     return _MAPS[fd]
@@ -196,6 +196,6 @@ def _most_pixels(geometry: Geometry) -> int:
 
 
 def _aligned(size: int) -> int:
-    """Round up to whole pages, since memory is allocated by pages; small entries are packed."""
+    """Round up to whole pages, as memory is allocated by page; small entries are packed."""
     to = _PAGE if size > _PAGE else 64
     return -(-size // to) * to

@@ -1,4 +1,4 @@
-"""The order of the samples in an epoch, which of them are used, and their windows."""
+"""Order of the samples in an epoch, number of samples used, and their windows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from mptui.data.loading.lengths import samples_used
 
 @dataclass(frozen=True, slots=True)
 class EpochOrder:
-    """The order in which a split is used.
+    """The order of a split's samples by epoch.
 
     Attributes:
-        count: Samples of the split.
-        batch_size: Samples a batch.
-        train: Shuffle by seed and epoch; otherwise keep the order of the split. A last batch of one sample is
-            left out of training, since BatchNorm can't be trained on it.
-        drop_last: Leave a short last batch out, unless it is the only one.
+        count: Number of samples of the split.
+        batch_size: Samples per batch.
+        train: Shuffle by seed and epoch; otherwise keep the order of the split. A last training batch of one
+            sample is dropped, as BatchNorm can't be trained on it.
+        drop_last: Drop a short last batch, unless it is the only one.
         seed: Seed of the order.
     """
 
@@ -31,13 +31,13 @@ class EpochOrder:
     seed: int
 
     def of(self, epoch: int) -> npt.NDArray[np.int64]:
-        """The samples in the order of an epoch, with those that are left out."""
+        """Return the samples in the order of an epoch, including dropped ones."""
         if not self.train:
             return np.arange(self.count)
         return generator(RandomStream.ORDER, self.seed, epoch).permutation(self.count)
 
     def end(self, start: int) -> int:
-        """Position after the last sample used, in an epoch that starts at `start`."""
+        """Return the position after the last used sample of an epoch that starts at `start`."""
         drop_last = self.drop_last and self.count > self.batch_size
         ahead = self.count - start
         return start + samples_used(ahead, self.batch_size, train=self.train, drop_last=drop_last)
@@ -52,7 +52,7 @@ class EpochOrder:
         wait_s: float,
         load: Callable[[int], Batch],
     ) -> Window:
-        """A window of the samples at `places` of the epoch's order, of which `end` is the last used."""
+        """Return the window of the samples at positions `places`; `end` is the end of the used samples."""
         return Window(
             index=places.start // (self.batch_size * accumulate),
             size=len(places),

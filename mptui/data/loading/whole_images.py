@@ -1,9 +1,9 @@
 """Device cache of a training split: whole images, decoded once; random views are cut on the device.
 
-Each image is kept as uint8 at its own size, resized as everywhere (`mptui.data.transforms.resize`), one after
-the other in one flat tensor. The view of a sample is the same box as where a worker cuts it. On a CPU it is
-cut by the same code, to the same bits; elsewhere by batched products with the weights of Pillow's bilinear
-filter, which `resampled` approximates: in a view pixels differ by about 0.4 of 255 on average.
+The resized images (`mptui.data.transforms.resize`) are stored as uint8, each at its own size, one after the
+other in a flat tensor. The view of a sample is the same box as in a worker. On a CPU it is cut by the same
+code, with the same bits; on other devices by batched products with the weights of Pillow's bilinear filter,
+which `resampled` approximates: the pixels of a view differ by about 0.4 of 255 on average.
 
 Shapes: N samples of the split, B of a batch, P pixels of all samples, H and W pixels of a crop, S of a view.
 """
@@ -27,22 +27,22 @@ from mptui.data.transforms.resize import most_pixels, resized_pixels
 from mptui.errors import ConfigError
 
 SPARE = 1.01
-"""Memory over what the sizes of the files tell: a decoder rounds a size up where it decodes a half of it."""
+"""Factor of memory over the sizes of the files, as a decoder rounds up when it decodes at half size."""
 _DRAWN_AT_ONCE = 4096
 _PIXELS_AT_ONCE = 1 << 22
-"""Of the crops that products are made with at a time: 100 MB with their places in the flat tensor."""
+"""Largest number of crop pixels per batched product: 100 MB with their positions in the flat tensor."""
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class WholeImages:
-    """The split on the device. Entry i is sample i of the split, or its replacement."""
+    """A split on the device. Entry i is sample i of the split, or its replacement."""
 
     pixels_P3: torch.Tensor
     """uint8, image after image, row after row."""
     masks_P: torch.Tensor | None
-    """int16, in the same places."""
+    """int16, at the same positions."""
     labels_N: torch.Tensor
     """int64, on the device."""
     starts_N: Ints
@@ -53,13 +53,13 @@ class WholeImages:
 
 
 def device_bytes(resize: int, masks: bool, count: int, sides_N2: Sides | None) -> int:
-    """Bytes that the whole images of a split and their masks take on the device.
+    """Return the size in bytes of a split's whole images and masks on the device.
 
     Args:
-        resize: The shorter side that they are resized to.
+        resize: The shorter side that images are resized to.
         masks: Whether they have masks.
-        count: How many there are.
-        sides_N2: The shorter and the longer side of each in pixels; None: unknown, the largest are assumed.
+        count: Number of images.
+        sides_N2: The shorter and longer side of each image in pixels; None: unknown, the largest are assumed.
     """
     return _room(resize, count, sides_N2) * (5 if masks else 3)
 
@@ -70,17 +70,17 @@ def load_whole(
     sides_N2: Sides | None,
     on_progress: Callable[[int, int], None] | None,
 ) -> WholeImages:
-    """Decode the whole split and put it on `device`.
+    """Decode the whole split and copy it to `device`.
 
     Args:
-        source: The split; it gives whole images.
-        device: Where it is kept.
-        sides_N2: The shorter and the longer side of each file in pixels, where they are known.
-        on_progress: Called with (done, total) of samples now and then.
+        source: The split, with `whole` set.
+        device: The device.
+        sides_N2: The shorter and the longer side of each file in pixels; None: unknown.
+        on_progress: Called with (done, total) of samples after each batch.
 
     Raises:
         DataError: Too many samples are bad.
-        ConfigError: Masks have ignored pixels: cut on the device, they can't be counted by the host.
+        ConfigError: Masks have ignored pixels, which the host can't count in views cut on the device.
     """
     count = len(source.split)
     kept = _Growing(_room(source.geometry.resize, count, sides_N2), source.masks, device)
@@ -119,7 +119,7 @@ def load_whole(
 
 
 class _Growing:
-    """Flat tensors that are filled from the front."""
+    """Flat tensors that grow as images are appended."""
 
     def __init__(self, room: int, masks: bool, device: torch.device) -> None:
         self._pixels_P3 = torch.empty((room, 3), dtype=torch.uint8, device=device)
@@ -127,7 +127,7 @@ class _Growing:
         self._used = 0
 
     def append(self, batch: HostBatch) -> Ints:
-        """Add the images of a batch; returns where each begins."""
+        """Append the images of a batch; return the offset of each in pixels."""
         whole = batch.whole
         assert whole is not None
         pixels_B = whole.sizes_B2.prod(axis=1)
@@ -146,7 +146,7 @@ class _Growing:
         return starts_B
 
     def all(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """What was added."""
+        """Return the pixels and masks appended so far."""
         masks_P = None if self._masks_P is None else self._masks_P[: self._used]
         return self._pixels_P3[: self._used], masks_P
 
@@ -165,7 +165,7 @@ class _Growing:
 
 
 def _room(resize: int, count: int, sides_N2: Sides | None) -> int:
-    """Pixels to have room for."""
+    """Return the number of pixels to allocate."""
     if sides_N2 is None:
         return count * most_pixels(resize)
     return int(resized_pixels(sides_N2, resize).sum() * SPARE) + 1
@@ -173,21 +173,21 @@ def _room(resize: int, count: int, sides_N2: Sides | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """The part of an image that each view shows; on the host."""
+    """The boxes and flips of a batch of views, on the host."""
 
     starts_B: Ints
     widths_B: Ints
-    """Of the whole images in pixels: from a row to the next."""
+    """Widths of the whole images in pixels, i.e. the strides of their rows."""
     heights_B: Ints
     boxes_B4: Boxes
-    """As fractions."""
+    """Boxes as fractions of the images."""
     flips_B3: Flips
 
     def __len__(self) -> int:
         return len(self.starts_B)
 
     def part(self, part: slice) -> "Views":
-        """Some of them."""
+        """Return some of the views."""
         return Views(
             self.starts_B[part],
             self.widths_B[part],
@@ -200,15 +200,15 @@ class Views:
 class WholePass:
     """One epoch over whole images.
 
-    Random numbers are drawn for thousands of samples at once: for the few of a batch, the overheads of numpy
-    and of a copy to the device would be all of the cost.
+    Random numbers are drawn for thousands of samples at once: for a single batch, the overheads of numpy and
+    of a copy to the device would dominate.
 
     Args:
         images: The split.
         order: Its rows, in the order of the epoch.
-        geometry: What the network sees of a sample.
-        seed: Selects the random views and colors.
-        epoch: Selects them too.
+        geometry: Geometry of the views.
+        seed: Selects the random views and colors, together with the epoch.
+        epoch: Epoch, from 0.
     """
 
     def __init__(self, images: WholeImages, order: Ints, geometry: Geometry, seed: int, epoch: int) -> None:
@@ -221,11 +221,11 @@ class WholePass:
         self._colour_N43 = torch.empty(0)
 
     def valid(self, first: int, last: int) -> int:
-        """Number of valid items of those views: no pixel of a mask is ignored."""
+        """Return the number of valid items of the views; no mask pixel is ignored."""
         return (last - first) * (1 if self.images.masks_P is None else self._geometry.side**2)
 
     def gather(self, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Random views of the samples at positions `first` to `last` of the order.
+        """Cut random views of the samples at positions `first` to `last` of the order.
 
         Returns:
             images_BSS3 in 0..255 (uint8 on a CPU, else float32), labels_B or masks_BSS, and colours_B43.
@@ -252,14 +252,14 @@ class WholePass:
 
 
 def cut(images: WholeImages, chosen: Views, side: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Cut views: images_BSS3 in 0..255 and masks_BSS, where there are masks."""
+    """Cut views; return images_BSS3 in 0..255 and masks_BSS, or None without masks."""
     if images.pixels_P3.device.type == "cpu":
         return _cut_by_opencv(images, chosen, side)
     return cut_by_products(images, chosen, side)
 
 
 def _cut_by_opencv(images: WholeImages, chosen: Views, side: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Cut each view as a worker does, to the same bits."""
+    """Cut each view like a worker, with the same bits."""
     count = len(chosen)
     pixels, masks = images.pixels_P3.numpy(), None if images.masks_P is None else images.masks_P.numpy()
     cut_BSS3 = np.empty((count, side, side, 3), np.uint8)
@@ -276,7 +276,7 @@ def _cut_by_opencv(images: WholeImages, chosen: Views, side: int) -> tuple[torch
 def cut_by_products(
     images: WholeImages, chosen: Views, side: int
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Cut views on any device in a few kernels; nothing waits for the device."""
+    """Cut views on any device in a few kernels, without a sync."""
     boxes_B4 = _pixel_boxes(chosen)
     parts = list(_portions(boxes_B4))
     cut_BSS3 = torch.cat([_products(images.pixels_P3, chosen.part(p), boxes_B4[p], side) for p in parts])
@@ -286,20 +286,20 @@ def cut_by_products(
 
 
 def _pixel_boxes(chosen: Views) -> Ints:
-    """Left, top, right and bottom of the crops in whole pixels."""
+    """Return left, top, right and bottom of the crops in whole pixels."""
     sizes = zip(chosen.boxes_B4, chosen.widths_B.tolist(), chosen.heights_B.tolist(), strict=True)
     return np.array([pixel_box(box, width, height) for box, width, height in sizes], np.int64)
 
 
 def _portions(boxes_B4: Ints) -> Iterator[slice]:
-    """So many crops at a time that, each as large as the largest of all, they have `_PIXELS_AT_ONCE`."""
+    """Split the crops so that each part, padded to the largest crop, has at most `_PIXELS_AT_ONCE` pixels."""
     largest = int((boxes_B4[:, 2:] - boxes_B4[:, :2]).max(axis=0).prod())
     step = max(1, _PIXELS_AT_ONCE // largest)
     return (slice(start, start + step) for start in range(0, len(boxes_B4), step))
 
 
 def _products(pixels_P3: torch.Tensor, chosen: Views, boxes_B4: Ints, side: int) -> torch.Tensor:
-    """Resize crops: one product a dimension with the weights of its pixels. float32 images_BSS3."""
+    """Resize crops by one product with the pixel weights per dimension; return float32 images_BSS3."""
     left_B, top_B, right_B, bottom_B = boxes_B4.T
     transposed_B, mirrored_x_B, mirrored_y_B = chosen.flips_B3.T
     widths_B, heights_B = right_B - left_B, bottom_B - top_B
@@ -311,7 +311,7 @@ def _products(pixels_P3: torch.Tensor, chosen: Views, boxes_B4: Ints, side: int)
             widths_B,
             heights_B,
             transposed_B,
-            # a view is mirrored after it is transposed: then along the other side of the crop
+            # a view is mirrored after the transposition, so along the other side of the crop
             np.where(transposed_B, mirrored_y_B, mirrored_x_B),
             np.where(transposed_B, mirrored_x_B, mirrored_y_B),
         ]
@@ -327,16 +327,16 @@ def _products(pixels_P3: torch.Tensor, chosen: Views, boxes_B4: Ints, side: int)
 
 
 def _up_to(longest: int, length_B: torch.Tensor) -> torch.Tensor:
-    """The numbers of the pixels along a side; beyond its end the last one again, which has no weight."""
+    """Return the pixel numbers along a side; beyond its end the last one, which gets no weight."""
     numbers = torch.arange(longest, device=length_B.device)
     return torch.minimum(numbers, length_B[:, None] - 1)
 
 
 def _weights(length_B: torch.Tensor, longest: int, side: int, mirrored_B: torch.Tensor) -> torch.Tensor:
-    """What each pixel of a side counts for in each of `side` new ones, as Pillow's bilinear filter says.
+    """Return the weights of Pillow's bilinear filter for a resize of each side to `side` pixels.
 
     Returns:
-        float32 of shape (B, side, longest), whose rows add up to 1.
+        float32 of shape (B, side, longest), whose rows sum to 1.
     """
     length_B11 = length_B[:, None, None].float()
     scale_B11 = length_B11 / side
@@ -349,7 +349,7 @@ def _weights(length_B: torch.Tensor, longest: int, side: int, mirrored_B: torch.
 
 
 def _nearest(masks_P: torch.Tensor, chosen: Views, boxes_B4: Ints, side: int) -> torch.Tensor:
-    """Cut the same views out of masks, to the bits of `cut_mask`."""
+    """Cut the same views from masks, with the same bits as `cut_mask`."""
     left_B1, top_B1, right_B1, bottom_B1 = boxes_B4.T[:, :, None]
     transposed_B1, mirrored_x_B1, mirrored_y_B1 = chosen.flips_B3.T[:, :, None]
     centres_S = (np.arange(side) + 0.5) / side

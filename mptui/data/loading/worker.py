@@ -1,7 +1,7 @@
 """The worker process: reads samples, cuts views and writes them to shared memory.
 
-Imports neither torch nor the rest of the program, so that a worker starts in a fraction of a second and takes
-few megabytes. The same `perform` serves a run without workers.
+Imports neither torch nor the rest of the program, so that a worker starts in a fraction of a second and uses
+few megabytes. A run without workers calls the same `perform`.
 """
 
 import os
@@ -30,7 +30,7 @@ from mptui.data.transforms.resize import resized
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """Samples to read, and where to write them."""
+    """Samples to read, and their offsets in the arena."""
 
     id: int
     requests: tuple[SampleRequest, ...]
@@ -40,7 +40,7 @@ class ReadTask:
     geometry: Geometry
     classes: int
     pixels_offset: int
-    """Byte of the arena at which the first image begins; the others follow it."""
+    """Offset of the first image in the arena in bytes; the others follow it."""
     masks_offset: int | None = None
     """The same for masks; None: the samples have labels."""
     whole_bytes: int = 0
@@ -58,21 +58,21 @@ class ReadFailure:
 
 @dataclass(slots=True)
 class Answer:
-    """The result of a task: one label and one count of valid items a sample, 0 where it failed."""
+    """Result of a task: a label and a count of valid items per sample, both 0 if it failed."""
 
     labels: list[int] = field(default_factory=list)
     valid: list[int] = field(default_factory=list)
     failures: list[ReadFailure] = field(default_factory=list)
     sizes: list[tuple[int, int]] = field(default_factory=list)
-    """Width and height of each, for whole images."""
+    """Width and height of each whole image."""
     seconds: float = 0.0
-    """How long the reading took."""
+    """Duration of the task in seconds."""
     error: str | None = None
-    """The traceback of an unexpected exception."""
+    """Traceback of an unexpected exception."""
 
 
 def perform(task: ReadTask, fd: int, is_cancelled: Callable[[], bool]) -> Answer:
-    """Read the samples of `task` and write them to the file `fd` of the arena, until `is_cancelled`."""
+    """Read the samples of `task` and write them to the arena's file `fd`, until `is_cancelled` returns True."""
     answer, started = Answer(), time.perf_counter()
     draws_BD = uniforms(RandomStream.GEOMETRY, task.seed, task.epoch, np.array(task.indices), DRAWS)
     for row, request in enumerate(task.requests):
@@ -99,7 +99,7 @@ def perform(task: ReadTask, fd: int, is_cancelled: Callable[[], bool]) -> Answer
 def _write_view(
     task: ReadTask, row: int, request: SampleRequest, draws_1D: npt.NDArray[np.float64], fd: int
 ) -> tuple[int, int]:
-    """Read one sample and write its view; returns the label and the number of valid items."""
+    """Read one sample and write its view; return the label and the number of valid items."""
     geometry = task.geometry
     sample = resized(request.read(geometry.resize), geometry.resize)
     height, width = sample.image_HW3.shape[:2]
@@ -112,7 +112,7 @@ def _write_view(
 def _write_whole(
     task: ReadTask, row: int, request: SampleRequest, fd: int
 ) -> tuple[int, int, tuple[int, int]]:
-    """Read one sample and write all of it; returns also its width and height."""
+    """Read one sample and write all of it; return label, number of valid items, width and height."""
     sample = resized(request.read(task.geometry.resize), task.geometry.resize)
     height, width = sample.image_HW3.shape[:2]
     write_at(fd, np.ascontiguousarray(sample.image_HW3), task.pixels_offset + row * task.whole_bytes)
@@ -126,7 +126,7 @@ def _write_whole(
 
 
 def whole_mask_bytes(image_bytes: int) -> int:
-    """Bytes of the mask of a whole image of `image_bytes`: int16 beside three uint8."""
+    """Return the mask size of a whole image of `image_bytes`: one int16 for three uint8."""
     return image_bytes // 3 * 2
 
 
@@ -139,7 +139,7 @@ def _write_target(
     flips: Flips,
     fd: int,
 ) -> tuple[int, int]:
-    """Check the label of a sample, or write the view of its mask."""
+    """Check the label of a sample, or write its mask's view; return the label and the valid items."""
     if task.masks_offset is None:
         _check_class(request, sample.label, "label", task.classes)
         return sample.label, 1
@@ -149,22 +149,22 @@ def _write_target(
 
 
 def _write_mask(task: ReadTask, request: SampleRequest, mask_HW: Mask, at: int, fd: int) -> int:
-    """Write a mask; returns the number of its valid pixels."""
+    """Write a mask; return the number of its valid pixels."""
     _check_class(request, int(mask_HW.max()), "mask value", task.classes)
     write_at(fd, np.ascontiguousarray(mask_HW), at)
     return int(np.count_nonzero(mask_HW != IGNORE))
 
 
 def _check_class(request: SampleRequest, value: int, what: str, classes: int) -> None:
-    """Refuse a class that the network has no output for: on a GPU the loss would end the process."""
+    """Refuse a class without an output of the network, as the loss would fail with a device-side assert."""
     if value >= classes:
         raise BadSampleError(request.name, f"{what} {value}, but there are {classes} classes")
 
 
 class _TaskReceiver:
-    """Receives the messages of the trainer in a thread, so that a send never waits for a decode.
+    """Receives the messages of the trainer in a thread, so that a send never waits for decoding.
 
-    A message is a pickled `ReadTask`; an empty one cancels all tasks sent before it. When the pipe closes the
+    A message is a pickled `ReadTask`; an empty one cancels all earlier tasks. When the pipe closes, the
     trainer has ended, and this process exits at once.
     """
 
@@ -191,13 +191,13 @@ class _TaskReceiver:
         number, message = self._messages.get()
         try:
             return perform(pickle.loads(message), fd, lambda: number <= self._cancelled)  # noqa: S301 - own parent
-        except Exception:  # noqa: BLE001 - told to the trainer, which raises it
+        except Exception:  # noqa: BLE001 - sent to the trainer, which raises it
             return Answer(error=traceback.format_exc())
 
 
 def main() -> None:
-    """Serve the trainer that started this process; `argv` holds the descriptors of the pipe and the arena."""
-    # The trainer handles a stop: it finishes its step first, and needs data for that.
+    """Serve the trainer that started this process; `argv` has the descriptors of pipe and arena."""
+    # The trainer handles stop signals: it finishes its step first, and needs data for that.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     connection, fd = Connection(int(sys.argv[1])), int(sys.argv[2])

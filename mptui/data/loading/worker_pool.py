@@ -1,8 +1,8 @@
-"""A pool of worker processes: starts them, gives them tasks, replaces those that die.
+"""A pool of worker processes: starts them, assigns tasks, replaces dead ones.
 
-Workers are fresh interpreters: never forks of the trainer, whose threads and CUDA context don't survive one,
-and never children of `multiprocessing`, which would import the trainer's main module and torch with it. The
-answers of a worker come in the order of its tasks, so what a dead one left undone is known exactly.
+Workers are fresh interpreters: not forks of the trainer, whose threads and CUDA context don't survive a fork,
+and not children of `multiprocessing`, which would import the trainer's main module and torch. A worker
+answers its tasks in order, so the unfinished tasks of a dead worker are known exactly.
 """
 
 import contextlib
@@ -24,22 +24,22 @@ from mptui.processes.child import start
 _DEATHS_BY_ONE_TASK = 3
 _LOOK_S = 0.2
 _FADING = 0.98
-"""Of what was measured before, at each new reading: the last fifty or so count."""
+"""Decay of earlier measurements with each new one, so that about the last fifty count."""
 _PATIENCE_S = 10.0
-"""How long a worker may take to leave a sample that is no longer wanted."""
+"""Seconds that a worker may take to finish a cancelled sample."""
 _NAMES_SHOWN = 5
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 class Pool:
-    """Some worker processes and the arena they write to; with no workers, the caller does their work.
+    """Worker processes and the arena they write to; without workers, the caller's thread does the work.
 
     Used by one thread at a time. Processes start with the first task.
 
     Args:
-        workers: How many processes; 0: none.
-        check_stop: Called several times a second while answers are waited for; may raise.
-        shared: Descriptors that requests read from; processes inherit them under the same numbers.
+        workers: Number of processes; 0: none.
+        check_stop: Called several times per second while waiting for answers; may raise.
+        shared: Descriptors that requests read from; processes inherit them with the same numbers.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class Pool:
 
     @property
     def pids(self) -> list[int]:
-        """The processes that work now."""
+        """Process ids of the running workers."""
         return [worker.pid for worker in self._workers]
 
     @property
     def reading(self) -> list[str]:
-        """The first sample of the task that each process is working on."""
+        """Name of the first sample of each worker's current task."""
         oldest = [next(iter(worker.tasks.copy()), None) for worker in self._workers.copy()]
         return [task.requests[0].name for task in oldest if task is not None]
 
@@ -84,16 +84,16 @@ class Pool:
 
     @property
     def unthrottled_rate(self) -> float | None:
-        """Samples a second that the processes read when nothing blocks them; None before the first."""
+        """Samples per second that the workers can read if nothing blocks; None before the first."""
         return self._read / self._read_s * max(1, self.size) if self._read_s else None
 
     def next_id(self) -> int:
-        """The id of the next task; ids rise."""
+        """Return the id of the next task; ids increase."""
         self._last_id += 1
         return self._last_id
 
     def submit(self, task: ReadTask) -> None:
-        """Give `task` to the worker with the fewest samples left."""
+        """Assign `task` to the worker with the fewest samples left."""
         if self.size == 0:
             self._inline.append(task)
             return
@@ -105,7 +105,7 @@ class Pool:
         """Collect the answers that have arrived.
 
         Args:
-            block: Wait for an answer; the list may still be empty, when a worker died instead.
+            block: Wait for an answer; the list is still empty if a worker died.
 
         Raises:
             DataError: A task has killed its worker several times.
@@ -133,16 +133,16 @@ class Pool:
         return wanted
 
     def _ready(self, block: bool) -> set[object]:
-        """The connections with something to read; with `block`, waits until there is one."""
+        """Return the readable connections; with `block`, wait for one."""
         connections = [worker.connection for worker in self._workers]
         while not (ready := wait(connections, timeout=_LOOK_S if block else 0)) and block:
             self._check_stop()
         return set(ready)
 
     def cancel(self) -> None:
-        """Cancel all tasks; when this returns, no worker writes to the arena any more.
+        """Cancel all tasks; after the return, no worker writes to the arena.
 
-        A worker that hangs in a read is ended, and another is started with the next task.
+        A worker that hangs in a read is killed, and replaced with the next task.
         """
         self._inline.clear()
         self._cancelled = self._last_id
@@ -176,7 +176,7 @@ class Pool:
         return worker
 
     def _blame(self, task: ReadTask, status: int) -> None:
-        """Count a death for the task in progress, and fail for a task that keeps killing its worker."""
+        """Count a worker's death for its current task; fail if a task repeatedly kills its worker."""
         self._deaths[task.id] += 1
         if self._deaths[task.id] < _DEATHS_BY_ONE_TASK:
             return
@@ -191,7 +191,7 @@ class Pool:
 
 
 class _Worker:
-    """One process, the pipe to it, and its tasks that have no answer yet, oldest first."""
+    """One process, its pipe, and its unanswered tasks, oldest first."""
 
     def __init__(self, arena_fd: int, shared: tuple[int, ...]) -> None:
         self.connection, theirs = Pipe()
@@ -205,7 +205,7 @@ class _Worker:
 
     @property
     def load(self) -> int:
-        """Samples still to be read."""
+        """Number of unread samples."""
         return sum(len(task.requests) for task in self.tasks)
 
     def send(self, task: ReadTask) -> None:
@@ -223,15 +223,15 @@ class _Worker:
     def end(self) -> int:
         """End the process and return its exit status."""
         self.connection.close()
-        # It leaves by itself when its pipe closes; one that hangs in a read of a dead disk does not.
+        # A worker exits when its pipe closes, unless it hangs in a read from a dead disk.
         self._process.kill()
         try:
             return self._process.wait(_PATIENCE_S)
-        except subprocess.TimeoutExpired:  # the kernel does not let it go from a dead disk
+        except subprocess.TimeoutExpired:  # hangs in the kernel, in a read from a dead disk
             return -signal.SIGKILL
 
     def _send_bytes(self, message: bytes) -> None:
-        # A dead worker is noticed, and its tasks given to another, where answers are collected.
+        # `collect` detects a dead worker and reassigns its tasks.
         with contextlib.suppress(OSError):
             self.connection.send_bytes(message)
 

@@ -1,1 +1,1 @@
-"""Checks every file of a set before the first epoch, and caches the result."""
+"""Checks every file of a dataset before the first epoch, and caches the result."""

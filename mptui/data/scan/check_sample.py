@@ -1,4 +1,4 @@
-"""Checks that samples can be read: the code of the child processes of the scan.
+"""Checks that samples can be read, in the child processes of the scan.
 
 Decoders are C code: some write to the terminal past Python, and a hostile file may crash one. A child process
 isolates both. Imports no torch: a child starts in a fraction of a second.
@@ -27,31 +27,31 @@ _END_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class SampleCheck:
-    """The check of a sample: which file can't be used and why, or its sides in pixels."""
+    """Result of the check of a sample: the unusable file and the reason, or its sides in pixels."""
 
     path: str = ""
     reason: str = ""
     side: int = 0
-    """The shorter one; 0 where the sample can't be used."""
+    """The shorter side in pixels; 0 if the sample can't be used."""
     longer: int = 0
     mask: MaskSurvey | None = None
     finite: bool = True
     """False: some pixels are NaN or infinite; the sample is still usable."""
 
     def to_json(self) -> list[Any]:
-        """The fields in order, ready for JSON."""
+        """Return the fields in order, ready for JSON."""
         return list(astuple(self))
 
     @staticmethod
     def from_json(values: Sequence[Any]) -> "SampleCheck":
-        """The reverse of `to_json`."""
+        """Create a check from the result of `to_json`."""
         path, reason, side, longer, mask, finite = values
         found = None if mask is None else survey_from_json(mask)
         return SampleCheck(path, reason, side, longer, found, bool(finite))
 
 
 def survey_from_json(values: Sequence[Any]) -> MaskSurvey:
-    """Make a survey from its fields in JSON."""
+    """Create a survey from its fields in JSON."""
     kind, codes, counts, colours, lossy = values
     return MaskSurvey(kind, tuple(codes), tuple(counts), tuple(colours), bool(lossy))
 
@@ -60,9 +60,9 @@ def check(sample: Sample, whole: bool) -> SampleCheck:
     """Check whether a sample can be read.
 
     Args:
-        sample: The image, and its mask.
-        whole: Decode every pixel. Otherwise a JPEG or PNG file that ends as it should is taken for whole,
-            and only its header is read.
+        sample: The image file, and its mask file.
+        whole: Decode every pixel. Otherwise a JPEG or PNG file with a valid end counts as complete, and only
+            its header is read.
     """
     try:
         return tried_again(lambda: _looked_at(sample, whole))
@@ -87,7 +87,7 @@ def _looked_at(sample: Sample, whole: bool) -> SampleCheck:
 
 
 def main() -> None:
-    """Answer each line of stdin, a JSON list [whole, samples], with a line of findings, until it ends."""
+    """Answer each line of stdin, a JSON list [whole, samples], with a line of results, until stdin ends."""
     for line in sys.stdin:
         whole, samples = json.loads(line)
         findings = [check((path, mask_path), whole).to_json() for path, mask_path in samples]

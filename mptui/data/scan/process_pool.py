@@ -1,4 +1,4 @@
-"""Child processes that decode files, and the bounded stream of work through them."""
+"""Child processes that decode files, with a bounded queue of work."""
 
 import json
 import subprocess
@@ -21,29 +21,29 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True)
 class Work(Generic[Found]):
-    """What children are to do with samples."""
+    """The work of the child processes."""
 
     module: str
-    """Its `main` answers each line [told, samples] of stdin with a line of JSON: a list, a value a sample."""
+    """Module whose `main` answers each line [told, samples] of stdin with a JSON list, a value per sample."""
     told: Any
-    """What it is told with each chunk; ready for JSON."""
+    """Argument sent with each chunk; ready for JSON."""
     found: Callable[[Any], Found]
-    """Makes one of its values into what is handed on."""
+    """Converts a value to a result."""
     failed: Callable[[str, str], Found]
-    """What is handed on of a sample that ends the child: made of its path and the reason."""
+    """Creates the result of a sample that ends the child, from its path and the reason."""
 
 
 def looking(*, whole: bool) -> Work[SampleCheck]:
-    """Look whether samples can be read; with `whole` by decoding every pixel."""
+    """Return the work of checking samples; with `whole`, every pixel is decoded."""
     return Work("mptui.data.scan.check_sample", whole, SampleCheck.from_json, SampleCheck)
 
 
 class ScanCancelledError(Exception):
-    """The scan was asked to stop before it was done."""
+    """A stop was requested before the scan was complete."""
 
 
 class CheckProcess(Generic[Found]):
-    """One child process. A file that ends the child is found, named, and costs no other file its turn."""
+    """One child process. A file that ends the child is identified and reported; the others are checked."""
 
     def __init__(self, work: Work[Found]) -> None:
         self._work = work
@@ -52,10 +52,10 @@ class CheckProcess(Generic[Found]):
         self._child = self._started()
 
     def check(self, samples: Sequence[Sample]) -> list[Found]:
-        """Have the child do its work on some samples.
+        """Process samples in the child.
 
         Raises:
-            ScanCancelledError: `stop` was called meanwhile.
+            ScanCancelledError: `stop` was called in the meantime.
         """
         try:
             return self._ask(samples)
@@ -66,13 +66,13 @@ class CheckProcess(Generic[Found]):
         return [found for sample in samples for found in self.check([sample])]
 
     def stop(self) -> None:
-        """End the child, from any thread; a `check` under way returns at once."""
+        """End the child, from any thread; a `check` in progress returns at once."""
         with self._guard:
             self._stopped = True
             self._child.kill()
 
     def close(self) -> None:
-        """Let go of a stopped child."""
+        """Release the resources of a stopped child."""
         self._child.communicate()
 
     def _restart(self) -> None:
@@ -95,7 +95,7 @@ class CheckProcess(Generic[Found]):
         return [self._work.found(values) for values in json.loads(line)]
 
     def _started(self) -> subprocess.Popen[str]:
-        # The child ends with this process, whatever ends that: its stdin closes.
+        # The child ends with this process in any case, as its stdin closes.
         call = f"{self._work.module}:main"
         return start(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
@@ -103,12 +103,12 @@ class CheckProcess(Generic[Found]):
 def check_all(
     chunks: Iterator[list[Sample]], work: Work[Found], processes: int, should_stop: Callable[[], bool]
 ) -> Generator[list[Found], None, None]:
-    """Do `work` on chunks of samples in `processes` children; yields what is found, in the chunks' order.
+    """Process chunks of samples in `processes` children; yield the results in the order of the chunks.
 
-    Only a few chunks are under way at a time, however many there are.
+    Only a few chunks are in progress at a time.
 
     Raises:
-        ScanCancelledError: `should_stop` said so.
+        ScanCancelledError: `should_stop` returned True.
     """
     checkers = [CheckProcess(work) for _ in range(processes)]
     idle: SimpleQueue[CheckProcess[Found]] = SimpleQueue()

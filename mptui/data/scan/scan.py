@@ -1,8 +1,8 @@
-"""Checks every file of a set before the first epoch, so that none of them ends the run hours later.
+"""Checks every file of a dataset before the first epoch, so that none of them ends the run hours later.
 
-Each file is decoded whole, in child processes. Above `DECODE_WHOLE` files that would take too long: then only
-headers and file ends are read, which finds truncated files; damage in the middle of a file is found and
-counted during training. The result is cached until the file changes.
+Each file is decoded completely, in child processes. Above `DECODE_WHOLE` files that would take too long: then
+only headers and file ends are read, which detects truncated files; damage in the middle of a file is detected
+and counted during training. The result is cached until the file changes.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ _CHUNK_WHOLE = 8
 _CHUNK_HEADERS = 256
 _MOST_PROCESSES = 16
 _REMEMBER_EVERY = 100_000
-"""Files after which the cache is written, in a scan that may take hours."""
+"""Number of files after which the cache is written, as a scan may take hours."""
 
 OnProgress = Callable[[int, int], None]
 ShouldStop = Callable[[], bool]
@@ -36,10 +36,10 @@ ShouldStop = Callable[[], bool]
 
 @dataclass(slots=True)
 class ScanReport:
-    """The result of a scan, sample by sample."""
+    """Result of a scan, by sample."""
 
     sides: Sides
-    """0: the sample can't be used."""
+    """Sides in pixels; 0: the sample can't be used."""
     keys: Keys
     """A key for each sample, which changes when its files do."""
     surveys: dict[int, MaskSurvey] = field(default_factory=dict)
@@ -47,13 +47,13 @@ class ScanReport:
     problems: dict[int, Problem] = field(default_factory=dict)
     """The unusable samples."""
     not_finite: list[int] = field(default_factory=list)
-    """Usable ones with pixels that are NaN or infinite."""
+    """Usable samples with NaN or infinite pixels."""
 
     def add(self, index: int, finding: SampleCheck) -> None:
         """Add the check of a sample.
 
         Raises:
-            DataError: It can't be read because of the machine, not the sample.
+            DataError: The sample can't be read because of the machine, not the file.
         """
         if (fault := machine_fault(finding.path, finding.reason)) is not None:
             raise fault
@@ -70,17 +70,17 @@ class ScanReport:
 def scan(
     images: Sequence[str], masks: Sequence[str] | None, on_progress: OnProgress, should_stop: ShouldStop
 ) -> ScanReport:
-    """Check every sample that has changed since the last scan; take the others from the cache.
+    """Check every sample that has changed since the last scan; read the others from the cache.
 
     Args:
         images: The image files.
-        masks: The masks of those, in the same order.
-        on_progress: Called with (done, total) now and then, in this thread.
-        should_stop: Asked several times a second.
+        masks: The mask files, in the same order.
+        on_progress: Called with (done, total) repeatedly, in this thread.
+        should_stop: Called several times per second.
 
     Raises:
         DataError: The machine has no open files or memory left.
-        ScanCancelledError: `should_stop` said so.
+        ScanCancelledError: `should_stop` returned True.
     """
     whole = masks is not None or len(images) <= DECODE_WHOLE
     kept = _place(images, masks, whole)
@@ -96,7 +96,7 @@ def scan(
             _look(report, part, done, images, masks, whole, on_progress, should_stop)
         finally:
             known = report.sides.copy()
-            known[report.not_finite] = 0  # checked again the next time, to be named again
+            known[report.not_finite] = 0  # checked again the next time, to be reported again
             remember(kept, keys, known, report.surveys)
     on_progress(len(images), len(images))
     return report
@@ -130,12 +130,12 @@ def _look(
 
 
 def _place(images: Sequence[str], masks: Sequence[str] | None, whole: bool) -> Path:
-    """The cache file of these files, by the folder that they have in common."""
+    """Return the cache file for these files, by their common folder."""
     common = os.path.commonpath([images[0], images[len(images) - 1]]) if len(images) else ""
     digest = hashlib.sha256(os.fsencode(f"{common}\0{masks is not None}\0{whole}")).hexdigest()
     return cache_folder() / "scans" / f"{digest[:32]}.npz"
 
 
 def processors() -> int:
-    """The number of processors of this process: how many children may work at a time."""
+    """Return the number of processors available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

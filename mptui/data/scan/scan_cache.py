@@ -21,14 +21,14 @@ Keys = npt.NDArray[np.uint64]
 
 _AT_ONCE = 2048
 _THREADS = 8
-"""A network file system answers many requests at a time; a local one loses little."""
+"""A network file system answers many requests in parallel; a local one is hardly slower."""
 
 
 def file_keys(images: Sequence[str], masks: Sequence[str] | None, should_stop: Callable[[], bool]) -> Keys:
-    """A key for each sample that changes with the path, size or time of its files. Reads no content.
+    """Return a key per sample that changes with path, size or time of its files. Reads no content.
 
     Raises:
-        ScanCancelledError: `should_stop` said so.
+        ScanCancelledError: `should_stop` returned True.
     """
     keys = np.empty(len(images), np.uint64)
 

@@ -1,1 +1,1 @@
-"""Views of arrays: crops, resizing, color, noise."""
+"""Transforms of images and masks: crops, resizing, color, noise."""

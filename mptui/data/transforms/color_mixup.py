@@ -1,7 +1,7 @@
 """Color jitter, normalisation, mixup and cutmix of uint8 batches on the device, in few passes over memory.
 
 Brightness, contrast, saturation and normalisation are all linear in a pixel's RGB, so one 3x3 matrix and one
-offset a sample do them together.
+offset per sample apply them together.
 
 Shapes: B samples, H and W pixels, N = HW.
 """
@@ -16,10 +16,10 @@ from mptui.data.core.rng import RandomStream, generator, uniforms
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)
-"""As mean and as standard deviation: pixels become -1..1."""
+"""Mean and standard deviation that normalise pixels to -1..1."""
 
 _JITTER = 0.2
-"""Brightness, contrast and saturation are multiplied by 1 - this to 1 + this."""
+"""Factors of brightness, contrast and saturation are drawn from 1 - this to 1 + this."""
 _LUMA = np.array([0.299, 0.587, 0.114])
 _MEAN, _STD = np.array(IMAGENET_MEAN), np.array(IMAGENET_STD)
 _MID_GREY = float(_LUMA @ _MEAN)
@@ -28,7 +28,7 @@ _MID_GREY = float(_LUMA @ _MEAN)
 class Finish:
     """Converts uint8 batches to normalised float32 in a memory format.
 
-    Jittered batches are normalised by the statistics of ImageNet, whatever `mean` and `std` are.
+    Jittered batches are always normalised by the statistics of ImageNet, not by `mean` and `std`.
     """
 
     def __init__(
@@ -44,26 +44,26 @@ class Finish:
         mean_3, std_3 = np.array(mean), np.array(std)
         scale_3 = torch.tensor(1 / (255 * std_3), dtype=torch.float32, device=device)
         offset_3 = torch.tensor(-mean_3 / std_3, dtype=torch.float32, device=device)
-        # One coefficient for each value of a row of pixels: an inner axis of 3 would be 4 times as slow.
+        # One coefficient per value of a row of pixels: an inner axis of 3 is 4 times slower.
         self._scale = scale_3.repeat(side) if channels_last else scale_3.view(3, 1, 1)
         self._offset = offset_3.repeat(side) if channels_last else offset_3.view(3, 1, 1)
 
     def plain(self, pixels_BHW3: torch.Tensor) -> torch.Tensor:
-        """Normalise uint8 pixels: images_BCHW."""
+        """Normalise uint8 pixels; return images_BCHW."""
         return self.unstored(self.stored(pixels_BHW3))
 
     def stored(self, pixels_BHW3: torch.Tensor) -> torch.Tensor:
-        """Normalise uint8 pixels; the axes come as they lie in memory, BHWC or BCHW."""
+        """Normalise uint8 pixels; the axes of the result are in memory order, BHWC or BCHW."""
         if not self._channels_last:
             return torch.addcmul(self._offset, pixels_BHW3.permute(0, 3, 1, 2).contiguous(), self._scale)
         return torch.addcmul(self._offset, pixels_BHW3.flatten(2), self._scale).view(pixels_BHW3.shape)
 
     def unstored(self, images: torch.Tensor) -> torch.Tensor:
-        """What `stored` made, as images_BCHW."""
+        """Return the result of `stored` as images_BCHW."""
         return images.permute(0, 3, 1, 2) if self._channels_last else images
 
     def coloured(self, pixels_BHW3: torch.Tensor, colour_B43: torch.Tensor) -> torch.Tensor:
-        """Jitter the colours and normalise, by the matrices of `colours`; pixels may be of any dtype."""
+        """Jitter the colours and normalise with the matrices of `colours`; pixels may have any dtype."""
         if not self._channels_last:
             B, H, W, _ = pixels_BHW3.shape
             matrix_B33, offset_B13 = colour_B43[:, :3], colour_B43[:, 3:]
@@ -76,7 +76,7 @@ class Finish:
 def _by_opencv(pixels_BHW3: torch.Tensor, colour_B43: torch.Tensor) -> torch.Tensor:
     """Multiply each pixel by the matrix of its sample and add the offset.
 
-    On a host seven times as fast as `_by_products`: products there are made for larger matrices.
+    On a CPU this is seven times as fast as `_by_products`: `bmm` is optimised for larger matrices.
     """
     images_BHW3 = torch.empty(pixels_BHW3.shape)
     for pixels_HW3, image_HW3, matrix_34 in zip(
@@ -87,7 +87,7 @@ def _by_opencv(pixels_BHW3: torch.Tensor, colour_B43: torch.Tensor) -> torch.Ten
 
 
 def _by_products(pixels_BHW3: torch.Tensor, colour_B43: torch.Tensor) -> torch.Tensor:
-    """The same on any device, in a few kernels for the whole batch."""
+    """Apply the matrices like `_by_opencv`, on any device, in a few kernels for the whole batch."""
     B, H, W, _ = pixels_BHW3.shape
     rows_BHX = torch.bmm(pixels_BHW3.flatten(1, 2).float(), colour_B43[:, :3]).view(B, H, W * 3)
     return rows_BHX.add_(colour_B43[:, 3:].repeat(1, 1, W)).view(B, H, W, 3)
@@ -96,7 +96,7 @@ def _by_products(pixels_BHW3: torch.Tensor, colour_B43: torch.Tensor) -> torch.T
 def colours(seed: int, epoch: int, indices_B: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
     """Draw each sample's colour jitter: (B, 4, 3), a matrix from RGB to RGB above an offset.
 
-    Values of 0..255 come out normalised. Contrast turns about ImageNet's mean grey.
+    The result of pixels in 0..255 is normalised. Contrast is scaled around ImageNet's mean grey.
     """
     factors_B3 = 1 + _JITTER * (2 * uniforms(RandomStream.COLOUR, seed, epoch, indices_B, 3) - 1)
     brightness, contrast, saturation = factors_B3.T[:, :, None, None]
@@ -114,11 +114,11 @@ def mix(
     Args:
         images_BCHW: The batch; may be overwritten.
         mixup_alpha: Beta(alpha, alpha) of mixup; 0: off.
-        cutmix_alpha: Beta(alpha, alpha) of cutmix; 0: off. With both on, each batch takes one by chance.
+        cutmix_alpha: Beta(alpha, alpha) of cutmix; 0: off. With both on, each batch uses one at random.
         position: Seed, epoch and position of the batch's first sample.
 
     Returns:
-        The mixed images and the share of the first image in them. The other's targets are
+        The mixed images and the share of the first image in them. The targets of the other images are
         `targets.roll(1, 0)`.
     """
     random = generator(RandomStream.MIX, *position)
@@ -133,7 +133,7 @@ def mix(
 def _cut_in(
     images_BCHW: torch.Tensor, others_BCHW: torch.Tensor, lam: float, random: np.random.Generator
 ) -> tuple[torch.Tensor, float]:
-    """Put a rectangle of about 1 - `lam` of the area of `others` into `images`; returns the exact share."""
+    """Copy a rectangle of about 1 - `lam` of the area from `others` to `images`; return the exact share."""
     H, W = images_BCHW.shape[2:]
     height, width = (round(side * (1 - lam) ** 0.5) for side in (H, W))
     top, left = int(random.integers(H - height + 1)), int(random.integers(W - width + 1))

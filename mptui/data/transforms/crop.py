@@ -1,10 +1,10 @@
 """Views: crop boxes and flips, the same for an image and its mask.
 
-A view is a box in fractions of the image and three flips, so that it fits an image, its mask, and a copy of
-either at another size. No torch here: workers import this.
+A view is a box in fractions of the image and three flips, so that it applies to an image, its mask, and a
+copy of either at another size. Imports no torch, as workers import this.
 
 Shapes: B samples, H and W pixels. Boxes are left, top, right, bottom; flips are transposed, mirrored left to
-right, mirrored top to bottom, in the order in which they are done.
+right, mirrored top to bottom, applied in this order.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from mptui.data.transforms.resample import flipped, resampled
 from mptui.registry.samples import SampleKind
 
 DRAWS = 7
-"""Random numbers of a view: area, aspect ratio, two for the position, three flips."""
+"""Number of random numbers per view: area, aspect ratio, two for the position, three flips."""
 
 CROP_RATIO = (3 / 4, 4 / 3)
 
@@ -32,12 +32,11 @@ class Geometry:
     """How square views of `side` pixels are cut from samples.
 
     An image is first resized to a shorter side of `resize` pixels (`mptui.data.transforms.resize`), in every
-    cache mode and by every decoder, and views are cut from the result: so they do not depend on where images
-    are kept.
+    cache mode and by every decoder, and views are cut from the result: so they do not depend on the cache.
 
-    Images in classes keep their proportions and a square is cut out of them. Images with masks are squeezed
-    into the square whole, since each of their pixels counts. Of images alone the largest square in the middle
-    is taken, with random crops too: a model learns to make what it is shown.
+    Images with classes keep their proportions, and a square is cropped. Images with masks are resized whole
+    to the square, since each of their pixels counts. Images alone (diffusion) are cropped to the largest
+    centre square in training too, as the model learns the distribution of its inputs.
     """
 
     side: int
@@ -45,21 +44,21 @@ class Geometry:
     """The shorter side in pixels that images are resized to, never enlarged; at least `side`."""
     keep_proportions: bool
     margin: float = 1.0
-    """keep_proportions, no random crop: the shorter side over the side of the centre crop."""
+    """keep_proportions, no random crop: ratio of the shorter side to the side of the centre crop."""
     crop_scale: tuple[float, float] | None = None
-    """Random crops: the least and the largest share of the image's area; None: no random crop."""
+    """Random crops: range of the share of the image's area; None: no random crop."""
     crop_ratio: tuple[float, float] = CROP_RATIO
-    """Random crops: the smallest and the largest width over height, before the resize to a square."""
+    """Random crops: range of width over height, before the resize to a square."""
     all_turns: bool = False
-    """Random crops: also flip top to bottom and turn by quarters, for images without an up."""
+    """Random crops: also flip top to bottom and rotate by 90°, for images without an upright orientation."""
 
     @classmethod
     def for_validation(cls, kind: SampleKind, side: int, resize: int | None = None) -> "Geometry":
-        """One fixed view: the centre, or the whole image squeezed to a square (with masks).
+        """Return the geometry of one fixed view: the centre, or with masks the whole image.
 
         Args:
-            kind: What the samples have.
-            side: Of the view in pixels.
+            kind: Kind of the samples.
+            side: Side of the view in pixels.
             resize: The shorter side that images are resized to; None: `default_resize`.
         """
         resize = resize or default_resize(side)
@@ -76,14 +75,14 @@ class Geometry:
         crop_scale: tuple[float, float] | None = None,
         crop_ratio: tuple[float, float] = CROP_RATIO,
     ) -> "Geometry":
-        """Random resized crops and flips, with masks in all turns; images alone have none.
+        """Return the geometry of random resized crops and flips; images alone have the fixed view.
 
         Args:
-            kind: What the samples have.
-            side: Of the views in pixels.
+            kind: Kind of the samples; with masks, views are also rotated by 90°.
+            side: Side of the views in pixels.
             resize: The shorter side that images are resized to; None: `default_resize`.
-            crop_scale: The range of a crop's share of the area; None: `default_crop_scale`.
-            crop_ratio: The range of a crop's width over its height.
+            crop_scale: Range of a crop's share of the area; None: `default_crop_scale`.
+            crop_ratio: Range of a crop's width over its height.
         """
         crop_scale = crop_scale or default_crop_scale(kind, side)
         if crop_scale is None:
@@ -99,15 +98,15 @@ class Geometry:
 
 
 def default_resize(side: int) -> int:
-    """The shorter side in pixels that images are resized to: crops of a quarter are not enlarged."""
+    """Return the default shorter side of resized images, so that crops of a quarter are not enlarged."""
     return 2 * side
 
 
 def default_crop_scale(kind: SampleKind, side: int) -> tuple[float, float] | None:
-    """The range of a random crop's share of the area, or None where there are no random crops.
+    """Return the default range of a random crop's share of the area; None: no random crops.
 
-    From 128 pixels on it is that of Inception and of torchvision's RandomResizedCrop; 8 % of a smaller
-    picture shows nothing. Masks are cropped less, since a crop of a mask may hold one class alone.
+    From 128 pixels on, it is that of Inception and of torchvision's RandomResizedCrop; 8 % of a smaller
+    image has too little content. Images with masks are cropped less, as a small crop may hold a single class.
     """
     if kind is SampleKind.CLASS:
         return (0.08, 1.0) if side >= 128 else (0.35, 1.0)
@@ -120,7 +119,7 @@ def views(
     widths_B: npt.NDArray[np.float64],
     heights_B: npt.NDArray[np.float64],
 ) -> tuple[Boxes, Flips]:
-    """Make the views of B images out of `DRAWS` random numbers each: boxes (B, 4) and flips (B, 3)."""
+    """Compute the views of B images from `DRAWS` random numbers each: boxes (B, 4) and flips (B, 3)."""
     if geometry.crop_scale is None:
         sizes_B2 = _centre_sizes(geometry, widths_B, heights_B)
         return _boxes(sizes_B2, np.full_like(sizes_B2, 0.5)), np.zeros((len(draws_BD), 3), bool)
@@ -132,7 +131,7 @@ def views(
 
 
 def cut_image(image_HW3: Pixels, box: Boxes, flips: Flips, side: int) -> Pixels:
-    """Cut one view out of an image: crop and area-proper resize, then the flips."""
+    """Cut a view from an image: crop, antialiased resize, flips."""
     left, top, right, bottom = pixel_box(box, image_HW3.shape[1], image_HW3.shape[0])
     square = resampled(image_HW3[top:bottom, left:right], side, side)
     transposed, mirrored_x, mirrored_y = flips.tolist()
@@ -140,7 +139,7 @@ def cut_image(image_HW3: Pixels, box: Boxes, flips: Flips, side: int) -> Pixels:
 
 
 def cut_mask(mask_HW: Mask, box: Boxes, flips: Flips, side: int) -> Mask:
-    """Cut the same view out of a mask: the value at the centre of each output pixel."""
+    """Cut the same view from a mask: the value at the centre of each output pixel."""
     left, top, right, bottom = pixel_box(box, mask_HW.shape[1], mask_HW.shape[0])
     centres = (np.arange(side) + 0.5) / side
     columns = (left + centres * (right - left)).astype(np.intp)
@@ -155,7 +154,7 @@ def cut_mask(mask_HW: Mask, box: Boxes, flips: Flips, side: int) -> Mask:
 
 
 def pixel_box(box: Boxes, width: int, height: int) -> tuple[int, int, int, int]:
-    """The whole pixels that are nearest to a box, and at least one."""
+    """Round a box to whole pixels, at least one."""
     left, top, right, bottom = np.rint(box * (width, height, width, height)).astype(int).tolist()
     left, top = min(left, width - 1), min(top, height - 1)
     return left, top, min(max(right, left + 1), width), min(max(bottom, top + 1), height)
@@ -179,7 +178,7 @@ def _crop_sizes(
     widths_B: npt.NDArray[np.float64],
     heights_B: npt.NDArray[np.float64],
 ) -> npt.NDArray[np.float64]:
-    """Width and height of random crops as fractions; what would stick out of the image is cut off."""
+    """Return width and height of random crops as fractions, limited to the image."""
     shape_B = np.sqrt(widths_B / heights_B) if geometry.keep_proportions else 1.0
     share_B, ratio_B = _share(geometry, draws_BD), _ratio(geometry, draws_BD)
     sizes_B2 = np.stack([np.sqrt(share_B * ratio_B) / shape_B, np.sqrt(share_B / ratio_B) * shape_B], axis=1)
@@ -189,12 +188,12 @@ def _crop_sizes(
 def _centre_sizes(
     geometry: Geometry, widths_B: npt.NDArray[np.float64], heights_B: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """Width and height of centre crops as fractions."""
+    """Return width and height of centre crops as fractions."""
     sizes_B2 = np.stack([widths_B, heights_B], axis=1)
     if not geometry.keep_proportions:
         return np.ones_like(sizes_B2)
     shorter_B1 = sizes_B2.min(axis=1, keepdims=True)
-    # An image no larger than the crop is shown whole: cutting its border off to enlarge the rest loses both.
+    # An image no larger than the crop is used whole: cropping and enlarging it would lose its border.
     margin_B1 = np.clip(shorter_B1 / geometry.side, 1.0, geometry.margin)
     fractions_B2: npt.NDArray[np.float64] = shorter_B1 / margin_B1 / sizes_B2
     return fractions_B2

@@ -30,7 +30,7 @@ _LOW_32 = 0xFFFFFFFF
 
 
 def alphas_cumprod() -> npt.NDArray[np.float64]:
-    """The cosine schedule of Nichol and Dhariwal (2021): `a` by timestep, shape (T,), falling."""
+    """Return the cosine schedule of Nichol and Dhariwal (2021): `a` by timestep, shape (T,), falling."""
     angles = (np.arange(TIMESTEPS + 1) / TIMESTEPS + _OFFSET) / (1 + _OFFSET) * np.pi / 2
     shares = np.cos(angles) ** 2
     betas = np.minimum(1 - shares[1:] / shares[:-1], _LARGEST_BETA)
@@ -44,9 +44,9 @@ class Noiser:
     Args:
         seed: Seed of the noise and the timesteps.
         device: The device of the images.
-        channels_last: The noise is NHWC in memory.
-        train: Random timesteps; otherwise each sample has a fixed one, and they are spread evenly.
-        mirror: Mirror every other image left to right before.
+        channels_last: Whether the noise is NHWC in memory.
+        train: Whether timesteps are random; otherwise each sample has a fixed one, evenly distributed.
+        mirror: Whether to first mirror images left to right with a probability of 1/2.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class Noiser:
 
         Args:
             images_BCHW: float32 in -1..1.
-            indices: Which samples of the split they are, length B.
-            epoch: From 0.
+            indices: Indices of the samples in the split, length B.
+            epoch: Epoch, from 0.
 
         Returns:
             The noisy images and their noise, both float32 BCHW, and timesteps_B as int64.
@@ -82,7 +82,7 @@ class Noiser:
         keys_B, timesteps_B, mirrored_B = to_device(drawn, images_BCHW.device)
         if self._mirror:
             images_BCHW = torch.where(mirrored_B.view(B, 1, 1, 1) == 1, images_BCHW.flip(3), images_BCHW)
-        # by pixel, so that the layout in memory changes nothing
+        # drawn in the order of pixels, so that the noise does not depend on the memory layout
         noise_BCHW = normals(keys_B, H * W * C).view(B, H, W, C).permute(0, 3, 1, 2)
         if not self._channels_last:
             noise_BCHW = noise_BCHW.contiguous()
@@ -95,7 +95,7 @@ class Noiser:
         if self._train:
             places_B = uniforms(RandomStream.TIMESTEP, self._seed, epoch, indices, 1)[:, 0]
         else:
-            # multiples of the golden ratio: any run of neighbours is spread about evenly
+            # multiples of the golden ratio: consecutive samples are evenly distributed
             places_B = np.mod((indices + 0.5) * _GOLDEN, 1.0, dtype=np.float64)
         return (places_B * TIMESTEPS).astype(np.int64)
 
@@ -103,8 +103,8 @@ class Noiser:
 def normals(keys_B: torch.Tensor, count: int) -> torch.Tensor:
     """Draw `count` standard normal numbers for each key: float32 (B, count).
 
-    SplitMix64 makes 64 bits for each two of them, Box and Muller (1958) the numbers; the largest that can
-    come is 6.7.
+    SplitMix64 makes 64 bits for two of them, which Box and Muller (1958) transform; the largest possible
+    value is 6.7.
     """
     steps = torch.arange(1, -(-count // 2) + 1, device=keys_B.device) * _STEP
     bits = _mixed(keys_B[:, None] + steps)
@@ -115,7 +115,7 @@ def normals(keys_B: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _mixed(bits: torch.Tensor) -> torch.Tensor:
-    """SplitMix64's finaliser, as in `seeds`; int64 wraps as uint64 does, but its shifts bring in the sign."""
+    """Apply SplitMix64's finaliser, as in `rng`; int64 wraps like uint64, but its shifts extend the sign."""
     bits = (bits ^ _shifted(bits, 30)) * _FIRST
     bits = (bits ^ _shifted(bits, 27)) * _SECOND
     return bits ^ _shifted(bits, 31)

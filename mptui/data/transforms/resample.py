@@ -1,15 +1,14 @@
-"""Fast resampling of images, as smooth as the bilinear filter of Pillow. No torch here.
+"""Fast antialiased resampling of images, close to the bilinear filter of Pillow. Imports no torch.
 
-Pillow's filter is a triangle as wide as the scale s, so that what the smaller image can't hold is smoothed
-away and does not flicker. Here it is put together from what OpenCV does with vector instructions, at a third
-of the cost: smoothing at the old size, then linear interpolation. Where s is a whole number n, interpolating
-a triangle that is sampled at each pixel gives that triangle exactly; in between, the triangles of n and n + 1
-are mixed so that the smoothing has the variance it should, (s² - 1)/6. Images that shrink to a quarter or
-less are averaged over whole blocks first, as Pillow does when it is told a `reducing_gap`.
+Pillow's filter is a triangle as wide as the scale s, which removes aliasing. Here it is composed of
+vectorised OpenCV operations, at a third of the cost: smoothing at the old size, then linear interpolation.
+For an integer s = n, interpolating a triangle sampled at each pixel gives that triangle exactly; in between,
+the triangles of n and n + 1 are mixed so that the smoothing has the right variance, (s² - 1)/6. Images that
+shrink to a quarter or less are averaged over whole blocks first, as Pillow does with `reducing_gap`.
 
-Of 1,000 photos at 224 px (`benchmarks.input`), views differ from Pillow's by 0.35 of 255 on average, in the
-worst photo by 2 and in the worst pixel by 37; where the JPEG was decoded smaller, which is sharper than
-Pillow's filter, by 0.5, 3 and 41.
+For 1,000 photos at 224 px (`benchmarks.input`), views differ from Pillow's by 0.35 of 255 on average, in the
+worst photo by 2 and in the worst pixel by 37; if the JPEG was decoded at a smaller size, which is sharper
+than Pillow's filter, by 0.5, 3 and 41.
 
 Shapes: H and W pixels.
 """
@@ -22,16 +21,16 @@ import numpy.typing as npt
 
 from mptui.data.core.types import Mask, Pixels
 
-# Workers are many; each has one thread.
+# Several workers run in parallel, so each uses one thread.
 cv2.setNumThreads(1)
 
 _BLOCKS_FROM = 4.0
 _WEIGHT = 256
-"""OpenCV filters bytes with weights of 1/256."""
+"""Denominator of the weights with which OpenCV filters bytes."""
 
 
 def resampled(image_HW3: npt.NDArray[np.uint8], width: int, height: int) -> Pixels:
-    """Make an image `width` x `height` pixels; its sides become the sides of the new one."""
+    """Resize an image to `width` x `height` pixels, without keeping its proportions."""
     scale_x, scale_y = image_HW3.shape[1] / width, image_HW3.shape[0] / height
     if max(scale_x, scale_y) >= _BLOCKS_FROM:
         fewer = (round(width * _between(scale_x)), round(height * _between(scale_y)))
@@ -46,7 +45,7 @@ def resampled(image_HW3: npt.NDArray[np.uint8], width: int, height: int) -> Pixe
 
 
 def resized_mask(mask_HW: Mask, height: int, width: int) -> Mask:
-    """Resize a mask to `height` x `width` pixels, each with the value of the nearest one."""
+    """Resize a mask to `height` x `width` pixels by nearest neighbour."""
     if mask_HW.shape == (height, width):
         return mask_HW
     rows = (np.arange(height) + 0.5) * (mask_HW.shape[0] / height)
@@ -64,19 +63,19 @@ def flipped(image_HW3: Pixels, *, transposed: bool, mirrored_x: bool, mirrored_y
 
 
 def _between(scale: float) -> float:
-    """The scale that is left after blocks of whole pixels have been averaged: 2 to 3, or what it was."""
+    """Return the scale that remains after averaging whole blocks: 2 to 3, or `scale` if none are averaged."""
     return scale / int(scale / 2) if scale >= _BLOCKS_FROM else scale
 
 
 @lru_cache(maxsize=4096)
 def _smoothing(scale: float) -> npt.NDArray[np.float32]:
-    """The weights to smooth an axis with before it is interpolated at every `scale`-th pixel."""
+    """Return the weights to smooth an axis before it is interpolated at every `scale`-th pixel."""
     n = int(max(scale, 1.0))
     wide_share = max(0.0, scale**2 - n**2) / (2 * n + 1)
     distance = np.abs(np.arange(-n, n + 1))
     narrow, wide = (n - distance).clip(min=0) / n**2, (n + 1 - distance) / (n + 1) ** 2
     weights = np.rint(((1 - wide_share) * narrow + wide_share * wide) * _WEIGHT)
-    weights[n] += _WEIGHT - weights.sum()  # else the image would become brighter or darker
+    weights[n] += _WEIGHT - weights.sum()  # the sum stays 1, which keeps the brightness
     kept = weights[np.flatnonzero(weights)[0] :][: np.count_nonzero(weights)]
     return (kept / _WEIGHT).astype(np.float32)
 

@@ -1,8 +1,8 @@
-"""The resize of whole images, before views are cut from them.
+"""Resizes whole images before views are cut from them.
 
-Every image is resized so that its shorter side has `data.resize` pixels and its proportions stay; smaller
-ones are not enlarged. This happens before any cache, and `mptui prepare` stores the result, so that views do
-not depend on where images are cached. No torch here: workers import this.
+Every image is resized to a shorter side of `data.resize` pixels with its proportions; smaller ones are not
+enlarged. This happens before any cache, and `mptui prepare` stores the result, so that views do not depend on
+where images are cached. Imports no torch, as workers import this.
 """
 
 from math import sqrt
@@ -14,21 +14,21 @@ from mptui.data.core.types import Decoded, Sides
 from mptui.data.transforms.resample import resampled, resized_mask
 
 LONGEST = 3
-"""The longer side over the shorter one beyond which an image gets smaller still, so that none takes more
-memory than three squares of `resize`."""
+"""Aspect ratio above which an image is resized further, so that none takes more memory than three squares of
+`resize`."""
 
 
 def resized_size(width: int, height: int, resize: int) -> tuple[int, int]:
-    """Width and height in pixels that an image of this size is resized to."""
+    """Return the resized width and height in pixels of an image of this size."""
     scale = min(1.0, resize / min(height, width), sqrt(LONGEST * resize * resize / (height * width)))
     if scale == 1.0:
         return width, height
-    # Rounded down, which at a scale for the area keeps it below the most there may be.
+    # Rounded down, so that a scale limited by the area keeps the area below its limit.
     return max(1, int(width * scale + 1e-6)), max(1, int(height * scale + 1e-6))
 
 
 def resized(sample: Decoded, resize: int) -> Decoded:
-    """Resize a sample and its mask; the sample itself where it is small enough."""
+    """Resize a sample and its mask; return the sample itself if it is small enough."""
     height, width = sample.image_HW3.shape[:2]
     new = resized_size(width, height, resize)
     if new == (width, height):
@@ -38,16 +38,16 @@ def resized(sample: Decoded, resize: int) -> Decoded:
 
 
 def most_pixels(resize: int) -> int:
-    """The most pixels that a resized image has."""
+    """Return the largest number of pixels of a resized image."""
     return LONGEST * resize * resize
 
 
 def resized_pixels(sides_N2: Sides, resize: int) -> npt.NDArray[np.float64]:
-    """About how many pixels images have when they are resized.
+    """Estimate the number of pixels of each resized image.
 
     Args:
-        sides_N2: The shorter and the longer side of each in pixels.
-        resize: The shorter side that they are resized to.
+        sides_N2: The shorter and the longer side of each image in pixels.
+        resize: The shorter side that images are resized to.
     """
     shorter, longer = sides_N2.astype(np.float64).T
     scale = np.minimum(1.0, resize / np.maximum(1.0, shorter))

@@ -1,12 +1,13 @@
-"""How much memory a training step will take, counted before anything is allocated.
+"""Estimates the memory of a training step before anything is allocated.
 
-The network is built of tensors without storage (torch's FakeTensorMode) and run forward twice, at two batch
-sizes. What autograd keeps for the backward pass is the activations' memory: affine in the batch, so that two
-counts tell it for every batch. The rest follows from the number of weights. A fraction of a second.
+The network is built of tensors without storage (torch's FakeTensorMode) and run forward at two batch sizes.
+The tensors that autograd saves for the backward pass are the activations: their size is affine in the batch,
+so that two counts give it for every batch. The rest follows from the number of weights. It takes a fraction
+of a second.
 
-What it can't know is left out or rounded: the allocator's and the convolutions' scratch memory is taken as
-twice the largest kept activation, what a device's libraries take beside all tensors as `CONTEXT_BYTES`, and
-compiled code, which mostly keeps less, is counted as eager code. A data set kept on the device comes on top.
+Some parts are approximations: workspaces of the allocator and of convolutions count as twice the largest
+saved activation, the libraries of a device as `CONTEXT_BYTES`, and compiled code, which mostly saves less, as
+eager code. A data set cached on the device is not included.
 """
 
 from dataclasses import dataclass
@@ -29,31 +30,31 @@ from mptui.tasks.base import Task
 from mptui.tasks.build_task import build_task
 
 CONTEXT_BYTES = {"cuda": 640 << 20, "cpu": 100 << 20}
-"""A CUDA context with its libraries; on a CPU the compiled kernels and what the allocator holds back."""
+"""A CUDA context with its libraries; on a CPU compiled kernels and memory that the allocator retains."""
 
 BATCHES_AHEAD = 1
-"""Batches on the device beside the one in use, which is among the activations."""
+"""Prefetched batches on the device, beside the current one, which counts as activations."""
 
 _CLASSES = 10
 _COUNTED = 2, 4
-"""Batch sizes of the two counts; BatchNorm trains with no fewer than 2 samples."""
+"""Batch sizes of the two counts; BatchNorm needs at least 2 samples in training."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelMemory:
-    """What a network keeps: bytes of its weights and buffers, and of a forward pass at a batch of n."""
+    """Bytes of a network's weights, buffers and saved activations."""
 
     weights: int
     buffers: int
     activations: tuple[float, float]
-    """Fixed, and for each sample."""
+    """Fixed part, and part per sample."""
     largest: float
-    """The largest single activation, for each sample."""
+    """The largest single activation, per sample."""
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes at the peak of a training step, part by part."""
+    """Peak memory of a training step in bytes, by part."""
 
     weights: int
     gradients: int
@@ -64,26 +65,26 @@ class Footprint:
     batches: int
     context: int
     per_sample: float
-    """How much one more sample in a micro-batch adds."""
+    """Bytes of each further sample in a micro-batch."""
 
     @cached_property
     def total(self) -> int:
-        """The peak: all of it at once, as in the first layers of the backward pass."""
+        """Peak bytes: the sum of all parts, which coexist at the start of the backward pass."""
         parts = self.weights, self.gradients, self.optimizer, self.average
         return sum(parts) + self.activations + self.working + self.batches + self.context
 
     def largest_batch(self, batch_size: int, free: int) -> int:
-        """The largest micro-batch whose peak is within `free` bytes, given that this is of `batch_size`."""
+        """Return the largest micro-batch whose peak fits in `free` bytes; `batch_size`: of this estimate."""
         return max(0, batch_size + int((free - self.total) // self.per_sample))
 
 
 def footprint(config: RunConfig, task: str, *, device: str, precision: str) -> Footprint:
-    """Count what a run of `config` will take on a device of type `device`, computing in `precision`.
+    """Estimate the memory of a run of `config` on a device of type `device`, in `precision`.
 
-    Autocast's choices are those of CUDA where torch has it, else those of a CPU.
+    Autocast behaves as on CUDA if that is the device and available, else as on a CPU.
 
     Raises:
-        ConfigError: There is no such network, or not for this task or size of image.
+        ConfigError: There is no such network, or it does not support this task or image size.
     """
     training, side = config.training, int(config.data.image_size or 0)
     like = device if device == "cuda" and torch.cuda.is_available() else "cpu"
@@ -105,7 +106,7 @@ def footprint(config: RunConfig, task: str, *, device: str, precision: str) -> F
 
 
 def _loss_of(training: TrainingConfig, task: str) -> TrainingConfig:
-    """All of a training table that the loss depends on, so that other tables share the count."""
+    """Return the training settings that the loss depends on, so that others share the cached count."""
     return TrainingConfig(**{key: getattr(training, key) for key in TASKS[task].settings})
 
 
@@ -145,7 +146,7 @@ def _forward(
     precision: str,
     device: str,
 ) -> npt.NDArray[np.float64]:
-    """Bytes of each tensor that autograd keeps of a forward pass and its loss, in the order it keeps them."""
+    """Return the bytes of each tensor that autograd saves in a forward pass and its loss, in order."""
     own = {p.untyped_storage()._cdata for p in (*network.parameters(), *network.buffers())}
     kept: dict[int, torch.UntypedStorage] = {}
 
@@ -167,7 +168,7 @@ def _forward(
 
 
 class _NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Lets code that reads a value (whether a random weight is out of range) find a zero."""
+    """Returns zero to code that reads a value of a fake tensor (e.g. to check the range of a weight)."""
 
     def __torch_dispatch__(  # type: ignore[no-untyped-def] # its types are torch's own
         self,

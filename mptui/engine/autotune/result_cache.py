@@ -12,15 +12,15 @@ from mptui.config.schema import RunConfig
 from mptui.io.user_cache import cache_folder, load_json, save_json
 
 MOST = 500
-"""Entries in the cache at most; the oldest are removed first."""
+"""Maximum number of entries in the cache; the oldest are removed first."""
 
 
 class CachedResult:
     """One entry of the cache.
 
     Args:
-        kind: What was measured; part of the file's name.
-        facts: The key: everything that the figures depend on, JSON-ready.
+        kind: Kind of measurement; part of the file's name.
+        facts: The key: everything that the results depend on, JSON-ready.
     """
 
     def __init__(self, kind: str, facts: Mapping[str, object]) -> None:
@@ -30,7 +30,7 @@ class CachedResult:
         self._path = cache_folder() / "measured" / f"{kind}-{digest}.json"
 
     def load(self) -> dict[str, Any]:
-        """The cached value; empty where there is none."""
+        """Return the cached value; empty if there is none."""
         document = load_json(self._path)
         if not isinstance(document, dict) or document.get("facts") != self._facts:
             return {}
@@ -47,7 +47,7 @@ class CachedResult:
 
 
 def facts_of(config: RunConfig, device_name: str, num_classes: int) -> dict[str, object]:
-    """The key that all measurements share: device, software and shape."""
+    """Return the part of the key that all measurements share: device, software and shape."""
     return {
         "device": device_name,
         "torch": str(torch.__version__),

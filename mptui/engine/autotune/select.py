@@ -1,8 +1,8 @@
-"""Chooses by measurement what differs by device: precision, memory layout, the optimizer's kernels.
+"""Chooses device-dependent settings by measurement: precision, memory layout, the optimizer's kernels.
 
 Each candidate takes a few real steps, alternated, on a copy of the model and on synthetic batches of the same
-shape: weights, buffers and random state of the run stay. The result is cached by device, software and shape.
-A candidate must be clearly faster to displace one that is more exact or better known.
+shape: weights, buffers and random state of the run are unchanged. The result is cached by device, software
+and shape. A candidate must be clearly faster to replace a more exact or better established one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,13 +13,13 @@ from typing import Any
 from mptui.engine.autotune.result_cache import CachedResult
 
 ROUNDS = (3, 7)
-"""Timed steps of each candidate after a warm-up step: the least, and the most if they are close."""
+"""Timed steps per candidate after a warm-up step: the minimum, and the maximum if candidates are close."""
 
 SHARE = 0.05
-"""Largest share of a run's steps that measuring may cost; the result also serves later runs."""
+"""Maximum share of a run's steps that measuring may take; later runs reuse the result."""
 
 _HOPELESS = 1.5
-"""A candidate whose fastest of two steps takes this many times the best one's time is timed no further."""
+"""A candidate whose fastest step takes this many times the best median is timed no further."""
 
 Timer = Callable[[], float]
 """Takes a step and returns its seconds."""
@@ -30,9 +30,9 @@ class Candidates:
     """Alternatives for one setting.
 
     Attributes:
-        words: Name -> its words in messages; the most exact or best known first.
-        margins: Name -> how much faster than those before it a candidate must be to be chosen.
-        first: The name that is chosen where nothing was measured.
+        words: Description in messages, by name; the most exact or best established first.
+        margins: Factor, by name, by which a candidate must be faster than those before it.
+        first: Name of the default, if nothing was measured.
     """
 
     words: Mapping[str, str]
@@ -44,26 +44,26 @@ _MARGINS = {"fp32": 1.0, "bf16": 1.05, "fp16": 1.10}
 
 
 def precisions(names: Sequence[str], first: str) -> Candidates:
-    """Number formats; those with fewer digits or a loss scale must be faster by a margin."""
+    """Return the candidate number formats; those with fewer digits or a loss scale need a margin."""
     return Candidates({name: name for name in _MARGINS if name in names}, _MARGINS, first)
 
 
 def layouts(first: str) -> Candidates:
-    """NHWC or NCHW in memory, by "true" and "false" of `speed.channels_last`."""
+    """Return the candidate memory layouts: "true" and "false" of `speed.channels_last`."""
     return Candidates({"true": "channels last", "false": "channels first"}, {"false": 1.03}, first)
 
 
 def updates() -> Candidates:
-    """One fused kernel or torch's foreach kernels, by "true" and "false" of `speed.fused`.
+    """Return a fused kernel and torch's foreach kernels: "true" and "false" of `speed.fused`.
 
-    The latter waits for the device once a step, which timing an update alone does not show: hence the margin.
+    The latter sync once per step, which timing an update alone does not show: hence the margin.
     """
     return Candidates({"true": "a fused update", "false": "a foreach update"}, {"false": 1.15}, "true")
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The chosen candidate, and how it compares with the next best; no reason where nothing was measured.
+    """The chosen candidate, and its comparison with the next best; `reason` is empty without a measurement.
 
     `seconds` are the measured median step times, by name.
     """
@@ -81,12 +81,12 @@ def choose(
     steps: int,
     check_stop: Callable[[], None],
 ) -> Selection:
-    """Choose by the cached result, or by a measurement where the run is long enough for one.
+    """Choose by the cached result, or by a measurement if the run is long enough for one.
 
     Args:
-        candidates: What there is to choose from.
+        candidates: The alternatives.
         cached: The cache's entry for this measurement.
-        timers: Makes the timer of a candidate.
+        timers: Creates the timer of a candidate.
         steps: Micro-batches of the run.
         check_stop: Called before each step; may raise Stopped.
 
@@ -103,7 +103,7 @@ def choose(
 
 
 def _known(candidates: Candidates, cached: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds a step by name, as cached; empty where there are none, or those of other candidates."""
+    """Return the cached seconds per step by name; empty if there are none, or of other candidates."""
     seconds = cached.get("seconds")
     if not isinstance(seconds, dict) or not set(seconds) <= set(candidates.words):
         return {}
@@ -113,7 +113,7 @@ def _known(candidates: Candidates, cached: Mapping[str, Any]) -> dict[str, float
 def _timed(
     candidates: Candidates, timers: Callable[[str], Timer], check_stop: Callable[[], None]
 ) -> dict[str, float]:
-    """Median seconds of a step, by name, of the candidates that could take one."""
+    """Measure the median seconds per step, by name, of the candidates that work."""
     ready: dict[str, Timer] = {}
     figures: dict[str, list[float]] = {}
     for number in range(ROUNDS[1] + 1):
@@ -123,7 +123,7 @@ def _timed(
             try:
                 timer = ready[name] if name in ready else timers(name)
                 seconds = timer()
-            except Exception:  # noqa: BLE001 - what fails here, out of memory or for want of a kernel, is out
+            except Exception:  # noqa: BLE001 - one that fails, e.g. without memory or a kernel, is dropped
                 ready.pop(name, None)
                 figures.pop(name, None)
                 continue
@@ -146,7 +146,7 @@ def _told_apart(times: Sequence[Sequence[float]]) -> bool:
 
 
 def _decided(candidates: Candidates, seconds: Mapping[str, float]) -> Selection:
-    """The fastest by its margin, and how it compares with the next best."""
+    """Select the fastest candidate by the margins, and compare it with the next best."""
     taken = None
     for name in candidates.words:
         if name in seconds and (
@@ -167,5 +167,5 @@ def _decided(candidates: Candidates, seconds: Mapping[str, float]) -> Selection:
 
 
 def step_words(seconds: float) -> str:
-    """Write a step time: `1.20 s`, `35.1 ms`."""
+    """Format a step time: `1.20 s`, `35.1 ms`."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"

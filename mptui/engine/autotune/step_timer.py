@@ -1,4 +1,4 @@
-"""Times real training steps on a copy of a model and on synthetic batches: the run itself is not touched."""
+"""Times real training steps on a copy of a model and on synthetic batches; the run is unchanged."""
 
 import copy
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from mptui.engine.precision.fp32_layers import apply_fp32_layers
 from mptui.tasks.base import Task
 
 UPDATES = 5
-"""Updates in one timing: a single one is too short to measure."""
+"""Updates per timing: a single one is too short to measure."""
 
 _STEPS = 1000
 _FORMATS = {True: torch.channels_last, False: torch.contiguous_format}
@@ -30,10 +30,10 @@ class StepTimer:
     after each step.
 
     Args:
-        model: It is copied.
-        task: Its loss.
-        config: How it is trained.
-        device: Where it is trained.
+        model: The model, which is copied.
+        task: Provides the loss.
+        config: The run's configuration.
+        device: Device of training.
     """
 
     def __init__(self, model: torch.nn.Module, task: Task, config: RunConfig, device: torch.device) -> None:
@@ -42,7 +42,7 @@ class StepTimer:
         self._optimizers: dict[tuple[bool, bool], tuple[torch.optim.Optimizer, torch.Tensor]] = {}
 
     def step(self, precision: str, *, channels_last: bool) -> Callable[[], float]:
-        """A timer of one micro-batch's step, in seconds."""
+        """Return a timer of one step over a micro-batch, in seconds."""
         network, batch = self._network(channels_last), self._batch(channels_last)
         computing = build_precision(precision, self._device, self._config.precision.grad_scaler)
         fused = supports_fused(self._config.training.optimizer, self._device)
@@ -60,7 +60,7 @@ class StepTimer:
         return take
 
     def update(self, *, channels_last: bool, fused: bool) -> Callable[[], float]:
-        """A timer of one update of the weights with fixed gradients, in seconds."""
+        """Return a timer of one update of the weights with fixed gradients, in seconds."""
         computing = build_precision("fp32", self._device, self._config.precision.grad_scaler)
         updater = self._updater(computing, channels_last=channels_last, fused=fused)
         loss = torch.zeros((), device=self._device)

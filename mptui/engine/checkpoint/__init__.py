@@ -1,1 +1,1 @@
-"""Checkpoints: their files, the thread that writes them, the state they hold."""
+"""Checkpoints: file format, asynchronous writing, snapshots of the state."""

@@ -1,11 +1,11 @@
-"""When a run is saved, and the thread that writes while training goes on.
+"""Decides when to save, and writes checkpoints in a thread while training continues.
 
-A snapshot is a copy in host memory; writing, hashing and syncing it happen beside the training. Saving takes
-at most a twentieth of the time: the end of an epoch and a new best wait for their turn when epochs are
-short. A best that waits is kept in memory, and written at the latest when the run ends.
+A snapshot is a copy in host memory; it is written, hashed and synced in parallel with training. Saves at the
+end of an epoch and of a new best take at most a twentieth of the time: they are deferred if epochs are short.
+A deferred best is kept in memory, and written at the latest when the run ends.
 
-A disk that is full, read-only or gone holds the run up and ends nothing: the snapshot stays in memory and is
-tried again until it is written, or until the run is asked to stop.
+A disk that is full, read-only or missing holds the run but does not end it: the snapshot stays in memory, and
+the write is retried until it succeeds or the run is asked to stop.
 """
 
 import contextlib
@@ -34,19 +34,19 @@ from mptui.events import CheckpointSaved, Event, Warned
 from mptui.io.atomic import Guard
 
 _SHARE = 20
-"""Training time between two saves that nobody asked for, in units of what the last one took."""
+"""Minimum training time between two automatic saves, in units of the last save's duration."""
 RETRY_S = (0.5, 30.0)
-"""Seconds between two tries on a disk that can't be written: the first, and the longest."""
+"""Seconds between two retries on a disk that can't be written: the first interval, and the longest."""
 
 LOOK_S = 0.1
-"""Seconds between two checks, meanwhile, whether the run was asked to stop."""
+"""Seconds between two checks for a stop request while waiting to retry."""
 
 Hold = Callable[[DiskError], contextlib.AbstractContextManager[None]]
 
 
 @dataclass(slots=True)
 class _Save:
-    """A snapshot on its way to the disk, and what is done of it: a retry does the rest alone."""
+    """A save in progress; `path` is set once the checkpoint is written, so that a retry skips that part."""
 
     snapshot: Snapshot
     reason: str
@@ -61,9 +61,9 @@ class Saver:
         folder: The run's `checkpoints` folder.
         config: When to save, how many to keep.
         emit: Called with an event for each checkpoint, from the writing thread.
-        hold: The context in which a disk that can't be written is waited for, given why it can't.
-        should_stop: Asked meanwhile; True: wait no longer. Without it there is no waiting at all.
-        guard: Entered around each change of a name in `folder`; what it raises ends the run.
+        hold: Returns a context, given the error, that is entered while waiting for the disk.
+        should_stop: Polled while waiting; True ends the wait. By default a save is retried only once.
+        guard: Entered around each change of a name in `folder`; an exception from it ends the run.
     """
 
     def __init__(
@@ -89,14 +89,14 @@ class Saver:
         self._taken = self._newest_written = 0
 
     def go_on_from(self, step: int) -> None:
-        """The run was saved at `step` already, by an earlier process."""
+        """Record that an earlier process has saved the run at `step`."""
         self._last_step = step
 
     def went_back(self, step: int) -> None:
-        """A switch was undone: the run stands at `step` again with the best of then, and undoes no more.
+        """Restore the pointers after a switch was undone: `best` of that time, and no further undo.
 
         Raises:
-            DiskError: A save is under way that can't be written, and the run was asked to stop.
+            DiskError: A save in progress can't be written, and the run was asked to stop.
         """
         self.settle()
         self._last_step = step
@@ -107,7 +107,7 @@ class Saver:
         unpoint(self._folder, UNDO, self._guard)
 
     def reason_now(self, step: int) -> str | None:
-        """Why a checkpoint is due between two steps: "steps", "time", or None."""
+        """Return why a checkpoint is due between two steps: "steps", "time", or None."""
         every_steps, every_minutes = self._config.every_steps, self._config.every_minutes
         if every_steps is not None and step - self._last_step >= every_steps:
             return "steps"
@@ -116,32 +116,32 @@ class Saver:
         return None
 
     def has(self, step: int) -> bool:
-        """Whether the run was last saved at `step`, or is being saved as it was there."""
+        """Whether the last save, finished or in progress, is of `step`."""
         return self._last_step == step
 
     @property
     def idle(self) -> bool:
-        """Whether no save is under way."""
+        """Whether no save is in progress."""
         return self._writing is None or self._writing[1].done()
 
     def may_save(self) -> bool:
-        """Whether the end of an epoch may be saved: the last save has paid for itself."""
+        """Whether an automatic save is allowed: enough time has passed since the last one."""
         return self.idle and time.monotonic() - self._last_end >= _SHARE * self._last_cost
 
     def offer_best(self, snapshot: Snapshot) -> None:
-        """A new best: written now if it may, else when it may or at the end."""
+        """Save a new best now if allowed, else later or at the end of the run."""
         self._taken += 1
         self._waiting_best = self._taken, snapshot
         self.write_waiting_best()
 
     def write_waiting_best(self, *, force: bool = False) -> None:
-        """Write the best that waits, if there is one and it may be written."""
+        """Write the deferred best, if there is one and a save is allowed."""
         if self._waiting_best is not None and (force or self.may_save()):
             (number, best), self._waiting_best = self._waiting_best, None
             self._begin(best, "best", number)
 
     def tend(self) -> bool:
-        """Between two steps: hold the run if the last save failed, write the best that waits if it may.
+        """Hold the run if the last save failed, and write a deferred best; call it between two steps.
 
         Returns:
             Whether the run was held up.
@@ -150,7 +150,7 @@ class Saver:
             DiskError: A save failed, and the run was asked to stop.
         """
         held = self._has_failed
-        if held or self.idle:  # one that is written gives its memory back
+        if held or self.idle:  # releases the memory of a finished save
             self.settle()
         self.write_waiting_best()
         return held
@@ -160,10 +160,10 @@ class Saver:
         return self._writing is not None and self.idle and self._writing[1].exception() is not None
 
     def save(self, snapshot: Snapshot, reason: str, *, wait: bool = False) -> None:
-        """Write `snapshot` in the thread; waits for the one before it, and with `wait` for this one.
+        """Write `snapshot` in the thread; waits for the previous save, and with `wait` for this one.
 
         Raises:
-            DiskError: This save (with `wait`), or the one before it, could not be written.
+            DiskError: This save (with `wait`), or the previous one, could not be written.
         """
         self._taken += 1
         self._begin(snapshot, reason, self._taken)
@@ -178,7 +178,7 @@ class Saver:
         self._writing = save, self._thread.submit(self._write, save)
 
     def settle(self) -> None:
-        """Wait for the save under way; where it failed, hold the run until it is written.
+        """Wait for the save in progress; if it failed, hold the run until it is written.
 
         Raises:
             DiskError: It can't be written, and the run was asked to stop.
@@ -194,7 +194,7 @@ class Saver:
                 self._write_at_last(save, error)
 
     def _write_at_last(self, save: _Save, error: DiskError) -> None:
-        """Try again until it is written; once more, and no longer, when the run is to stop."""
+        """Retry until the save is written; after a stop request only once more."""
         pause_s, longest_s = RETRY_S
         while True:
             until = time.monotonic() + pause_s
@@ -217,7 +217,7 @@ class Saver:
         if kind is None:
             self.close()
             return
-        # How the run ended is the news: a best that can't be written any more must not hide it.
+        # a best that can't be written must not hide the error that ended the run
         self._should_stop = lambda: True
         try:
             self.close()
@@ -225,7 +225,7 @@ class Saver:
             self._emit(Warned(step=self._last_step, code="disk", message=failed.message))
 
     def close(self) -> None:
-        """Write what waits, and end the thread.
+        """Write a deferred best, finish the save in progress, and end the thread.
 
         Raises:
             DiskError: It can't be written, and the run was asked to stop.
@@ -245,7 +245,7 @@ class Saver:
         if save.reason == "switch":
             point(self._folder, UNDO, save.path, self._guard)
             point_as(self._folder, UNDO_BEST, "best", self._guard)
-        if save.number > self._newest_written:  # a best may have waited for its turn
+        if save.number > self._newest_written:  # a deferred best may be older
             point(self._folder, "last", save.path, self._guard)
             self._newest_written = save.number
         keep_only(self._folder, self._config.keep, self._guard)

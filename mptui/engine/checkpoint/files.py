@@ -1,8 +1,8 @@
-"""Checkpoints: folders that are whole or not there at all.
+"""Reads and writes checkpoints: folders that are complete or absent.
 
 A checkpoint is written under a temporary name, each file synced to the disk, with a manifest of the sha256 of
 every file and of itself; then one rename puts it in place. Tensors are safetensors, the rest JSON: nothing
-in it is ever executed or unpickled.
+is ever executed or unpickled.
 
     checkpoints/
       step-000001200/   model.safetensors optimizer.safetensors … state.json manifest.json
@@ -10,8 +10,8 @@ in it is ever executed or unpickled.
       best -> step-000000900
       undo -> step-000000700   before the last switch to other settings
 
-`last` and `best` are links, or files with the name in them where the disk has no links. Any further name that
-`point` gives to a checkpoint keeps it as they do.
+`last` and `best` are symbolic links, or on a disk without links files with the checkpoint's name. Any other
+name set by `point` protects its checkpoint from removal as they do.
 """
 
 import contextlib
@@ -37,9 +37,9 @@ from mptui.regular import OddFileError, read_regular
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 UNDO = "undo"
-"""The name of the checkpoint before the last switch to other settings, which can be taken back."""
+"""Name of the checkpoint before the last switch, for an undo."""
 UNDO_BEST = "undo-best"
-"""The name of the best checkpoint at that time, if there was one."""
+"""Name of the best checkpoint at that time, if there was one."""
 _STATE = "state.json"
 _TENSORS = ".safetensors"
 _LARGEST_JSON = 64 << 20
@@ -64,7 +64,7 @@ class Snapshot:
 
 
 def host_copy(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Contiguous copies in host memory, which training no longer touches."""
+    """Return contiguous copies in host memory, independent of the originals."""
     return {
         name: t.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         for name, t in tensors.items()
@@ -72,20 +72,20 @@ def host_copy(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 class NewerVersionError(RunDirectoryError):
-    """Written whole by a later mptui: nothing is wrong with it, and this one can't read it."""
+    """The checkpoint is intact, but of a newer format that this version can't read."""
 
 
 def write_checkpoint(folder: Path, snapshot: Snapshot, guard: Guard = contextlib.nullcontext) -> Path:
     """Write `snapshot` into `folder` and return the new checkpoint's path.
 
     Args:
-        folder: The run's `checkpoints` folder. It is made; the run's directory is not, which is gone with its
-            disk and would be another one below the mount point.
-        snapshot: What to write.
-        guard: Entered around each change of a name in `folder`; after what it raises there is nothing.
+        folder: The run's `checkpoints` folder. It is created if missing; the run directory is not: if its
+            disk is unmounted, that would create another one below the mount point.
+        snapshot: The snapshot to write.
+        guard: Entered around each change of a name in `folder`; if it raises, no checkpoint is created.
 
     Raises:
-        DiskError: The disk is full, gone or not writable; older checkpoints are untouched.
+        DiskError: The disk is full, missing or not writable; older checkpoints are untouched.
     """
     try:
         with guard():
@@ -107,18 +107,18 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, guard: Guard = contextlib
 
 
 def point(folder: Path, name: str, checkpoint: Path, guard: Guard = contextlib.nullcontext) -> None:
-    """Let `folder/name` (last, best) lead to `checkpoint`, by one atomic rename.
+    """Point `folder/name` (last, best) to `checkpoint`, by one atomic rename.
 
-    It is a link, or on a disk without links a file with the checkpoint's name in it.
+    The pointer is a symbolic link, or on a disk without links a file with the checkpoint's name.
 
     Raises:
-        DiskError: The disk is full or not writable; the name leads where it led before.
+        DiskError: The disk is full or not writable; the pointer is unchanged.
     """
     place, fresh = folder / name, partial_path(folder / name)
     try:
         _write_pointer(fresh, checkpoint.name)
         if place.is_dir() and not place.is_symlink():
-            _remove(place, guard)  # a copy of the run has the checkpoint itself in place of the link
+            _remove(place, guard)  # copying a run may have replaced the link by the checkpoint itself
         with guard():
             os.rename(fresh, place)
         sync_folder(folder)
@@ -133,7 +133,7 @@ def _write_pointer(path: Path, target: str) -> None:
     try:
         os.symlink(target, path)
     except OSError:
-        _unlink(path)  # a network's disk may have made it all the same
+        _unlink(path)  # a network file system may have created it despite the error
         write_synced(path, [target.encode() + b"\n"])
 
 
@@ -143,13 +143,13 @@ def _unlink(path: Path) -> None:
 
 
 def unpoint(folder: Path, name: str, guard: Guard = contextlib.nullcontext) -> None:
-    """Let `folder/name` lead nowhere."""
+    """Remove the pointer `folder/name`."""
     with guard():
         _unlink(folder / name)
 
 
 def point_as(folder: Path, name: str, other: str, guard: Guard = contextlib.nullcontext) -> None:
-    """Let `folder/name` lead where `folder/other` leads, or nowhere; raises as `point`."""
+    """Point `folder/name` to the target of `folder/other`, or remove it; raises as `point`."""
     if (target := _target(folder, other)) is None:
         unpoint(folder, name, guard)
     else:
@@ -157,7 +157,7 @@ def point_as(folder: Path, name: str, other: str, guard: Guard = contextlib.null
 
 
 def is_after(folder: Path, name: str, step: int) -> bool:
-    """Whether `folder/name` leads to a checkpoint of a later step than `step`."""
+    """Whether `folder/name` points to a checkpoint of a later step than `step`."""
     target = _target(folder, name)
     return target is not None and _place(target.name)[0] > step
 
@@ -170,10 +170,9 @@ def _target(folder: Path, name: str) -> Path | None:
 
 
 def keep_only(folder: Path, count: int, guard: Guard = contextlib.nullcontext) -> None:
-    """Remove all but the newest `count` checkpoints and the ones that a name (last, best) leads to.
+    """Remove all but the newest `count` checkpoints and those that a name (last, best) points to.
 
-    What a process left half written when it was killed goes too. What can't be removed is left to the next
-    time: it only takes room.
+    Partial files of killed processes are removed, too. Errors are ignored: the next call retries.
     """
     with contextlib.suppress(OSError):
         whole = checkpoints(folder)
@@ -185,10 +184,10 @@ def keep_only(folder: Path, count: int, guard: Guard = contextlib.nullcontext) -
 
 
 def _remove(path: Path, guard: Guard) -> None:
-    """Remove a checkpoint, or what is left of one.
+    """Remove a checkpoint, complete or partial.
 
-    One rename makes it this process's own first: so none is ever half there, and nothing of another process's
-    is removed by one that was stopped in the middle.
+    It is first renamed to a name of this process: so no checkpoint is ever partly removed under its own name,
+    and a process stopped in between removes nothing of another one.
 
     Raises:
         OSError: It can't be renamed.
@@ -203,12 +202,12 @@ def _remove(path: Path, guard: Guard) -> None:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """All whole checkpoints of a run, oldest first.
+    """Return all complete checkpoints of a run, oldest first.
 
-    Those of later steps than `last` count as the oldest: the run has gone back behind them since.
+    Those of later steps than `last` count as the oldest: the run was rolled back to before them.
 
     Raises:
-        OSError: The folder is there, and can't be read.
+        OSError: The folder exists but can't be read.
     """
     try:
         with os.scandir(folder) as entries:
@@ -226,12 +225,12 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def read_checkpoint(path: Path) -> Snapshot:
-    """Read a checkpoint whole, checking every byte against its manifest.
+    """Read a checkpoint, verifying every byte against its manifest.
 
     Raises:
-        RunDirectoryError: It is missing or damaged: it is not what its manifest says.
-        NewerVersionError: It is whole, and of a newer version.
-        DiskError: It can't be read now, which says nothing about what it is.
+        RunDirectoryError: It is missing, or damaged: it does not match its manifest.
+        NewerVersionError: It is intact, but of a newer version.
+        DiskError: It can't be read now; it may be intact.
     """
     try:
         return _read(target_of(path.parent, path.name) or path)
@@ -261,13 +260,13 @@ def _read(path: Path) -> Snapshot:
 
 
 def _digests(path: Path) -> dict[str, str]:
-    """The sha256 of each file, by a manifest that is itself whole and names the files that are there."""
+    """Return the sha256 of each file from the manifest, which must be intact and list exactly these files."""
     with os.scandir(path) as entries:
         there = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
     content = read_regular(path / MANIFEST, _LARGEST_JSON, os.O_NOFOLLOW)
     manifest = json.loads(content)
     version, files = manifest["version"], manifest["files"]
-    # its own hash comes first: a version that the disk has garbled is no later mptui's
+    # the manifest's own hash comes first: a corrupted version number is not a newer version
     if _encoded({key: value for key, value in manifest.items() if key != "sha256"}) != content:
         raise _damaged(path, f"{MANIFEST} differs from what was written")
     if version > FORMAT_VERSION:
@@ -281,22 +280,25 @@ def _digests(path: Path) -> dict[str, str]:
 
 
 def _encoded(manifest: dict[str, Any]) -> bytes:
-    """A manifest as it is on the disk, its own hash in it."""
+    """Encode a manifest as it is on the disk, with its own hash."""
     own = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
     return json.dumps({**manifest, "sha256": own}, indent=1, sort_keys=True).encode()
 
 
 def read_newest(folder: Path, guard: Guard = contextlib.nullcontext) -> tuple[Snapshot, list[str]]:
-    """The newest undamaged checkpoint, and what was wrong with each newer one, which is set aside.
+    """Read the newest intact checkpoint; newer ones that are damaged are renamed.
 
     Args:
         folder: The run's `checkpoints` folder.
         guard: Entered around each change of a name in it.
 
+    Returns:
+        The checkpoint, and the fault of each damaged one.
+
     Raises:
-        RunDirectoryError: There is none.
+        RunDirectoryError: There is no intact checkpoint.
         NewerVersionError: The newest is of a newer version.
-        DiskError: The newest, or the folder, can't be read now; nothing is set aside for that.
+        DiskError: The newest, or the folder, can't be read now; it is not renamed.
     """
     complaints: list[str] = []
     for path in reversed(_listed(folder)):
@@ -306,7 +308,7 @@ def read_newest(folder: Path, guard: Guard = contextlib.nullcontext) -> tuple[Sn
             raise
         except RunDirectoryError as error:
             complaints.append(error.message)
-            with contextlib.suppress(OSError):  # a disk that can't be written: it is passed over all the same
+            with contextlib.suppress(OSError):  # skip it even if the disk can't be written
                 _set_aside(path, guard)
     raise RunDirectoryError(
         "\n".join([f"{folder}: no usable checkpoint", *complaints]),
@@ -330,7 +332,7 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def never_saved(folder: Path) -> bool:
-    """Whether a run was never saved, so that it begins anew; a damaged checkpoint is one, too.
+    """Whether a run was never saved, so that it starts from scratch; damaged checkpoints count as saved.
 
     Raises:
         DiskError: The folder can't be read now.
@@ -339,13 +341,13 @@ def never_saved(folder: Path) -> bool:
 
 
 def _place(name: str) -> tuple[int, int]:
-    """Where a checkpoint stands in the order of a run: its step, and which of that step it is, from 0."""
+    """Return a checkpoint's position in a run: its step, and its number (from 0) among those of the step."""
     step, _, again = name.removeprefix("step-").partition(".")
     return int(step), int(again or 0)
 
 
 def _free_name(folder: Path, step: int) -> Path:
-    """A step can be saved more than once (its epoch ends, then it is validated): none replaces another."""
+    """Return an unused path: a step can be saved more than once, and no save replaces another."""
     places = (_place(path.name) for path in checkpoints(folder))
     last = max((again for saved, again in places if saved == step), default=None)
     return folder / (f"step-{step:09d}" + ("" if last is None else f".{last + 1}"))
@@ -365,17 +367,17 @@ def _write_files(folder: Path, snapshot: Snapshot) -> None:
 
 
 def need_space(folder: Path, size: int) -> None:
-    """Raise ENOSPC where `size` bytes and a little more are not free.
+    """Check that `size` bytes and a small margin are free.
 
     Raises:
-        OSError: They are not, or the folder can't be read.
+        OSError: They are not free (ENOSPC), or the folder can't be read.
     """
     if shutil.disk_usage(folder).free < size * 1.05 + (1 << 20):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def cant_save(folder: Path, size: int, error: OSError) -> DiskError:
-    """The error of a save of `size` bytes that failed: its cause, the space needed, the space free."""
+    """Build the error of a failed save of `size` bytes: its cause, the space needed, the space free."""
     room = f"; {size:,} bytes are needed" if size else ""
     with contextlib.suppress(OSError):
         room += f"{' and' if size else ';'} {shutil.disk_usage(folder).free:,} are free"

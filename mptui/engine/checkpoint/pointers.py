@@ -1,6 +1,6 @@
-"""Names (last, best) that lead to a checkpoint; imports no torch.
+"""Names (last, best) that point to a checkpoint; imports no torch.
 
-Each is a link beside the checkpoints, or on a disk without links a file with the checkpoint's name in it.
+Each is a symbolic link beside the checkpoints, or on a disk without links a file with the checkpoint's name.
 """
 
 import errno
@@ -17,17 +17,17 @@ _LARGEST = 256
 
 
 def target_of(folder: Path, name: str) -> Path | None:
-    """The checkpoint that `folder/name` leads to, be that gone; None where the name leads to none.
+    """Return the checkpoint that `folder/name` points to, which may not exist; None if there is no pointer.
 
     Raises:
-        OSError: It can't be read.
+        OSError: The pointer can't be read.
     """
     try:
         target = str((folder / name).readlink())
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno != errno.EINVAL:  # it is no link
+        if error.errno != errno.EINVAL:  # not a symbolic link
             raise
         try:
             target = read_regular(folder / name, _LARGEST, os.O_NOFOLLOW).decode().strip()

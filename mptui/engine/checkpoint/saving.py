@@ -1,4 +1,4 @@
-"""When the loop saves: between two steps if a checkpoint is due, and before an error ends the run."""
+"""Saves checkpoints from the loop: between two steps if one is due, and before an error ends the run."""
 
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.context import TrainContext
@@ -7,7 +7,7 @@ from mptui.errors import DiskError
 
 
 def save_if_due(context: TrainContext) -> None:
-    """Save between two steps if steps or minutes say so; hold the run while the disk can't be written."""
+    """Save between two steps if a checkpoint is due; hold the run while the disk can't be written."""
     if context.saver.tend():
         context.reporter.restart_clock()
     reason = context.saver.reason_now(context.state.step)
@@ -17,7 +17,7 @@ def save_if_due(context: TrainContext) -> None:
 
 
 def save_before_error(context: TrainContext) -> None:
-    """Save the steps since the last checkpoint before an error ends the run, if the weights are whole."""
+    """Save before an error ends the run, unless the step is saved or the weights are partly updated."""
     if context.parts.updater.applying or context.saver.has(context.state.step):
         return
     context.mailbox.early_exit.close()

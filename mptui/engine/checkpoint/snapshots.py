@@ -1,7 +1,7 @@
-"""Snapshots of a run's state, and the way back to one.
+"""Takes and restores snapshots of a run's state.
 
-A part of the state (see `TrainState`) lies in a checkpoint as a group of tensors and a value in `state.json`,
-both under the part's name.
+Each part of the state (see `TrainState`) is stored as a group of tensors and a value in `state.json`, both
+under the part's name.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ AT_TOP = {
     "schedule": ("lr", "schedule", "standing"),
     "compiler": ("compiled",),
 }
-"""Parts whose values format 1 has at the top of `state.json`, by these keys."""
+"""Parts whose values format 1 stores at the top level of `state.json`, and their keys."""
 
 CHOSEN_FOR = {
     "memory.micro_batch": ("guards/memory",),
@@ -33,15 +33,15 @@ CHOSEN_FOR = {
     "precision.grad_scaler.init_scale": ("scaler",),
     "speed.compile": ("compiled",),
 }
-"""What a run has chosen by itself in place of a setting: not restored where the setting is given anew."""
+"""State that overrides a setting, by setting: not restored if a resume changes that setting."""
 
 
 def take(state: TrainState, copy: Copy = host_copy) -> Snapshot:
     """Copy the state between two optimizer steps to the host. Waits for the device.
 
     Args:
-        state: Of a run between two steps.
-        copy: Copies named tensors to where training no longer touches them.
+        state: State of a run between two steps.
+        copy: Copies named tensors to memory that training does not write.
     """
     state.report.catch_up()
     tensors: dict[str, dict[str, torch.Tensor]] = {}
@@ -56,22 +56,22 @@ def take(state: TrainState, copy: Copy = host_copy) -> Snapshot:
 
 
 def size_of(state: TrainState) -> int:
-    """Bytes of a snapshot's tensors."""
+    """Return the bytes of a snapshot's tensors."""
     groups = (_parted(getattr(state, name).state_dict())[0] for name in state.stateful())
     return sum(t.numel() * t.element_size() for group in groups for t in group.values())
 
 
 def _parted(part: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The tensors of a part, and its other values."""
+    """Split a part into its tensors and its other values."""
     tensors = {key: value for key, value in part.items() if isinstance(value, torch.Tensor)}
     return tensors, {key: value for key, value in part.items() if key not in tensors}
 
 
 def restore(state: TrainState, snapshot: Snapshot) -> None:
-    """Set a run to where `snapshot` was taken; settings stay those of the run.
+    """Restore a run's state from `snapshot`; settings stay those of the run.
 
     Raises:
-        ConfigError: The snapshot does not fit settings that differ from those it was taken under.
+        ConfigError: The snapshot does not fit settings that have changed since.
         RunDirectoryError: The snapshot is of another model or optimizer.
     """
     given = changed(snapshot.state.get("settings", {}), values_of(state.given.config))
@@ -84,7 +84,7 @@ def restore(state: TrainState, snapshot: Snapshot) -> None:
                 if name in AT_TOP
                 else values.get(name, {})
             )
-            # looked up anew: a guard may have replaced a part by taking other settings
+            # looked up each time: a guard may have replaced a part by applying other settings
             getattr(state, name).load_state_dict({**own, **snapshot.tensors.get(name, {})})
     except (KeyError, TypeError, RuntimeError) as error:
         raise _unfit(snapshot, given, error) from error
@@ -93,7 +93,7 @@ def restore(state: TrainState, snapshot: Snapshot) -> None:
 
 
 def _without(values: Mapping[str, Any], paths: list[str]) -> dict[str, Any]:
-    """A copy of nested `values` without the entries at `paths`."""
+    """Return a copy of nested `values` without the entries at `paths`."""
     kept = dict(values)
     for path in paths:
         key, _, rest = path.partition("/")

@@ -1,1 +1,1 @@
-"""torch.compile: when it pays, what it costs, where compiled code is cached."""
+"""torch.compile: cost-benefit policy, handling in the loop, code cache."""

@@ -1,7 +1,7 @@
-"""Where compiled code is kept between runs: a folder of the user's own, and never one that a file names.
+"""On-disk cache of compiled code: a private folder of the user, which no configuration file can set.
 
-What Inductor keeps is pickles and machine code, and who can write there can run code as the user. Its own
-default is a name in /tmp that anyone can guess.
+Inductor caches pickles and machine code, so that anyone who can write there can run code as the user. Its
+default is a guessable name in /tmp.
 """
 
 import atexit
@@ -17,23 +17,23 @@ from mptui.io.user_cache import cache_folder
 
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 LIMIT_BYTES = 4 << 30
-"""What is kept at most; beyond it the files that were not used for longest go, down to three quarters."""
+"""Size limit of the cache; beyond it the least recently used files are removed, down to three quarters."""
 
 
 def use_compile_cache(warn: Callable[[str, str], None], folder: Path | None = None) -> Path:
-    """Have compiled code kept in `folder` (default: in the user's cache folder); returns where it goes.
+    """Cache compiled code in `folder` (default: in the user's cache folder); returns the folder in use.
 
-    A folder that the environment names (`TORCHINDUCTOR_CACHE_DIR`) is the person's own choice and stays.
-    Where the cache folder is open to others, or can't be written, it is one for this process alone.
+    A folder set in the environment (`TORCHINDUCTOR_CACHE_DIR`) is the user's choice and takes precedence. If
+    the cache folder is writable by others, or can't be written, a temporary one of this process is used.
 
     Args:
-        warn: Told (code, message) where nothing can be kept.
-        folder: Where to keep it.
+        warn: Called with (code, message) if nothing can be cached.
+        folder: The cache folder.
     """
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
     named = os.environ.get(VARIABLE)
-    if named is not None and named != default_cache_dir():  # which torch itself sets when it is imported
+    if named is not None and named != default_cache_dir():  # set by torch itself on import
         return Path(named)
     folder = cache_folder() / "compiled" if folder is None else folder
     fault = _make_private(folder)
@@ -49,7 +49,7 @@ def use_compile_cache(warn: Callable[[str, str], None], folder: Path | None = No
 
 
 def _make_private(folder: Path) -> str | None:
-    """Make `folder` for its owner alone; returns why others could write there all the same."""
+    """Create `folder` for its owner alone; returns the reason if others could write there, else None."""
     if not folder.is_absolute():
         return f"{folder} is not an absolute path"
     try:
@@ -72,26 +72,26 @@ def _make_private(folder: Path) -> str | None:
 
 
 def _move_headers(folder: Path) -> None:
-    """Have precompiled headers kept there too: they ignore the variable, and go to the guessable name."""
+    """Move the cache of precompiled headers there too: it ignores the variable."""
     from torch._inductor import codecache, config
 
     if hasattr(codecache, "_HEADER_DIR") and hasattr(codecache, "_HEADER_LOCK_DIR"):
         codecache._HEADER_DIR = str(folder / "precompiled_headers")
         codecache._HEADER_LOCK_DIR = str(folder / "precompiled_headers" / "locks")
-    else:  # another version of torch, in which they lie elsewhere
+    else:  # another version of torch, with another location
         config.cpp_cache_precompile_headers = False
 
 
 def prune(folder: Path, limit: int = LIMIT_BYTES) -> None:
-    """Remove what was not used for longest where more than `limit` bytes are kept.
+    """Remove the least recently used files if the cache exceeds `limit` bytes.
 
-    Inductor makes again what it does not find, so that no file needs another one.
+    Inductor recompiles what is missing, so that each file can be removed independently.
     """
     files: list[tuple[float, int, Path]] = []
     for base, _, names in os.walk(folder):
         for name in names:
             path = Path(base, name)
-            with suppress(OSError):  # another process may tidy up as well
+            with suppress(OSError):  # another process may prune as well
                 status = path.lstat()
                 files.append((max(status.st_atime, status.st_mtime), status.st_size, path))
     total = sum(size for _, size, _ in files)

@@ -1,7 +1,7 @@
-"""The steps of a run around a compile: minutes in which the training thread sees no stop request.
+"""Handles compilation in the loop: it takes minutes in which the training thread sees no stop request.
 
-Everything trained is saved before, and the mailbox's way out is open meanwhile: a stop ends the run from
-outside, and nothing is lost.
+The state is saved before, and the mailbox's way out is open during the compilation: a stop request ends the
+run without the training thread, and nothing is lost.
 """
 
 from collections.abc import Iterator
@@ -13,18 +13,18 @@ from mptui.engine.hooks import Hook, Recovery
 
 
 class CompileFallback(Hook):
-    """Turns torch.compile off where it fails."""
+    """Turns torch.compile off if it fails."""
 
     def __init__(self, context: TrainContext) -> None:
         self._context = context
 
     def failed(self, error: Exception, phase: str, rows: int) -> Recovery | None:
-        """Go on eagerly after an error of the compiler's own."""
+        """Continue eagerly after an error of the compiler."""
         return (lambda: None) if self._context.parts.compiler.gave_up_on(error, phase) else None
 
 
 def enter_training(context: TrainContext) -> None:
-    """Begin or continue training; where its next step compiles, prepare for that."""
+    """Begin or continue training; if the next step compiles, prepare for that."""
     compiler = context.parts.compiler
     if compiler.active and not compiler.proven:
         _open_early_exit(context)
@@ -38,15 +38,15 @@ def enter_training(context: TrainContext) -> None:
 
 
 def end_timed_step(context: TrainContext, window: Window, seconds: float) -> None:
-    """Take the time of one of the few steps that decide whether compiling repays itself."""
+    """Record the time of one of the few steps that decide whether compilation pays off."""
     if context.parts.compiler.note_step(seconds) and not context.left_epoch:
-        context.state.cursor.sample = window.next_sample  # the step is through, and is saved with the rest
+        context.state.cursor.sample = window.next_sample  # the step is complete, and is saved with the rest
         if not context.settle():
             enter_training(context)
 
 
 def end_first_step(context: TrainContext) -> None:
-    """The first step of the run, or of its compiled code, is through."""
+    """End the first step of the run, or of its compiled code."""
     context.mailbox.early_exit.close()
     context.parts.compiler.end()
     context.enter("training")
@@ -54,7 +54,7 @@ def end_first_step(context: TrainContext) -> None:
 
 
 def begin_validation(context: TrainContext) -> Iterator[None]:
-    """Report what a validation does first; advance the result before each of its batches."""
+    """Enter the first phase of a validation; advance the returned iterator before each of its batches."""
     compiler = context.parts.compiler
     if compiler.active and not compiler.proven_in_validation:
         _open_early_exit(context)
@@ -74,7 +74,7 @@ def begin_validation(context: TrainContext) -> Iterator[None]:
 
 
 def end_validation(context: TrainContext) -> None:
-    """A batch of the validation is through, and with it what it compiled."""
+    """End the compilation for validation, after its first batch."""
     if context.phase == "compiling":
         context.mailbox.early_exit.close()
         context.parts.compiler.proven_in_validation = True

@@ -1,8 +1,8 @@
-"""torch.compile where it repays itself in this run; a run continues without it where it fails.
+"""Uses torch.compile if it pays off in this run; a run continues without it if it fails.
 
-Compiling costs a minute or more before it saves its first second. How long the run would last without it is
-measured on its own first steps; what compiling costs and gains is known from the last time that this model
-was compiled here, and estimated before. Then the choice is arithmetic.
+Compilation takes a minute or more before it saves any time. The remaining time of the run without it is
+measured on its first steps; cost and gain of compilation are known from the last time that this model was
+compiled here, and estimated otherwise. The model is compiled if the time saved exceeds the cost.
 """
 
 import shutil
@@ -21,41 +21,40 @@ from mptui.engine.guards.oom_errors import is_out_of_memory
 from mptui.text import clean
 
 PROBE_STEPS = 6
-"""Eager steps that are timed before the choice, and compiled ones after it; the first of them warms up."""
+"""Eager steps timed before the choice, and compiled steps after it; the first of each is a warm-up."""
 
 AGAIN = 0.15
-"""What a start with the code of an earlier one costs of the first, at most (benchmarks/compiling.py)."""
+"""Maximum cost of a start with cached code, as a share of a cold start (benchmarks/compiling.py)."""
 
 _ROOMS = ("torch._dynamo", "torch._inductor", "triton")
 
 _LOSS = 1.05
-"""Compiled steps that take so much longer than eager ones are given up."""
+"""Ratio of compiled to eager step time above which compilation is undone."""
 
-# What compiling costs and gains where nothing is known: a ResNet-50's cold start and step on two CPU cores
-# and, for a GPU, the published range of Inductor on AMP training, taken low. Only the order of magnitude
-# matters to the choice.
+# Default cost and gain of compilation: a ResNet-50's cold start and step on two CPU cores and, for a GPU, the
+# low end of the published range of Inductor on AMP training. Only the order of magnitude matters.
 _COST_S = {"cpu": 110.0, "default": 60.0, "reduce-overhead": 60.0, "max-autotune": 120.0}
 _GAIN = {"cpu": 0.12, "gpu": 0.25}
 
 
 class Compiler:
-    """Compiles a model in place, at the moment it is worth it.
+    """Compiles a model in place once it pays off.
 
     Args:
-        model: What is trained; `model.compile` keeps its state_dict's keys.
+        model: The model to train; `model.compile` keeps its state_dict's keys.
         mode: The configured mode.
-        device: What it runs on.
+        device: Device of the model.
         forced: Compile at once, whatever the run's length.
-        steps: Optimizer steps that lie ahead.
-        warn: Called with (code, message) for what was decided and what failed.
-        kept: What compiling this model cost and gained here before; None: nobody knows, nor will.
-        repeatable: Nothing may be decided by the clock.
+        steps: Optimizer steps ahead.
+        warn: Called with (code, message) for decisions and failures.
+        kept: Cache of cost and gain of compiling this model; None: not cached.
+        repeatable: Don't decide by measured time.
 
     Attributes:
         active: The model is compiled, or will be in the next forward pass.
-        proven: A step was taken with its compiled code.
-        undecided: It waits for the times of eager steps.
-        proven_in_validation: A batch was measured with the code compiled for that.
+        proven: A step has succeeded with compiled code.
+        undecided: The choice waits for the times of eager steps.
+        proven_in_validation: A validation batch has succeeded with compiled code.
     """
 
     def __init__(
@@ -105,27 +104,27 @@ class Compiler:
 
     @property
     def timing(self) -> bool:
-        """Whether the time of the next step is of interest."""
+        """Whether the next step must be timed."""
         return self.undecided or bool(self._eager and self.proven and len(self._compiled) < PROBE_STEPS)
 
     @property
     def expected_s(self) -> float | None:
-        """Seconds until the first compiled step is through, judged by the last time; None: the first time."""
+        """Expected seconds of the first compiled step, from earlier compilations; None if there are none."""
         if (again := _seconds(self._known, "again_s")) is not None:
             return again
         first = _seconds(self._known, "first_s")
         return None if first is None else AGAIN * first
 
     def state_dict(self) -> dict[str, Any]:
-        """`compiled`: whether the run is compiled; None: that is not decided."""
+        """Return `compiled`: whether the run is compiled; None if undecided or off."""
         return {"compiled": None if self.undecided or self._mode == "off" else self.active}
 
     def go_on(self, steps: int) -> None:
-        """Continue with the same code under other settings and `steps` steps ahead."""
+        """Continue with the same compiled code under other settings, `steps` steps ahead."""
         self._steps = steps + len(self._eager)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on as the run that made a checkpoint had decided, unless this one has by itself."""
+        """Restore the decision of a checkpoint, unless this process has already decided."""
         decision = state_dict.get("compiled")
         if decision is None or self._settled or self._mode == "off" or _impossible(self._device) is not None:
             return
@@ -134,7 +133,7 @@ class Compiler:
             self.start()
 
     def note_step(self, seconds: float) -> bool:
-        """Time of a step while `timing`; returns True when the model is to be compiled in the next one."""
+        """Record the time of a step while `timing`; returns True if the next step compiles the model."""
         if self.proven:
             self._note_compiled(seconds)
             return False
@@ -158,7 +157,7 @@ class Compiler:
         return False
 
     def _note_compiled(self, seconds: float) -> None:
-        """Keep what compiling gained, and give it up where it lost."""
+        """Cache the measured gain, and undo compilation if it made steps slower."""
         self._compiled.append(seconds)
         if len(self._compiled) < PROBE_STEPS:
             return
@@ -171,17 +170,17 @@ class Compiler:
             )
 
     def start(self) -> None:
-        """Compile from the next forward on."""
+        """Compile the model in the next forward pass."""
         use_compile_cache(self._warn)
         self._model.compile(mode=None if self._mode == "default" else self._mode)
         self.active = self._settled = True
 
     def begin(self) -> None:
-        """The next step compiles: its time counts from now."""
+        """Start timing the next step, which compiles."""
         self._began = time.perf_counter()
 
     def end(self) -> None:
-        """A step is through; with it, what it compiled."""
+        """Record that a step, and what it compiled, has succeeded."""
         self.proven = self.active
         if self._began is not None and self.active:
             seconds = round(time.perf_counter() - self._began, 3)
@@ -194,18 +193,21 @@ class Compiler:
             self._kept.save(self._known)
 
     def undo(self) -> None:
-        """Run eagerly from the next forward on."""
+        """Run eagerly from the next forward pass on."""
         if self.active:
             self._model._compiled_call_impl = None
             torch._dynamo.reset()
         self.active = self.undecided = False
 
     def gave_up_on(self, error: Exception, phase: str) -> bool:
-        """Whether `error` is torch.compile's own, before its code for a phase has worked; then it is off.
+        """Turn compilation off if `error` is the compiler's and no compiled code of `phase` has succeeded.
 
         Args:
-            error: What was caught.
-            phase: training or validating: each has code of its own.
+            error: The exception that was caught.
+            phase: training or validating; each has its own compiled code.
+
+        Returns:
+            Whether compilation was turned off.
         """
         proven = self.proven if phase == "training" else self.proven_in_validation
         if not self.active or proven or not _from_the_compiler(error):
@@ -219,13 +221,13 @@ class Compiler:
 
 
 def _seconds(known: dict[str, Any], name: str) -> float | None:
-    """A kept figure; None for anything that is none."""
+    """Return a cached figure; None if it is missing or invalid."""
     value = known.get(name)
     return float(value) if isinstance(value, (int, float)) and value >= 0 else None
 
 
 def _from_the_compiler(error: Exception) -> bool:
-    """Whether it is of a kind of its own, or any other that was raised in its code, memory apart."""
+    """Whether `error` is of the compiler's types or was raised in its code, except out of memory."""
     if type(error).__module__.startswith(_ROOMS):
         return True
     trace = error.__traceback__
@@ -245,7 +247,7 @@ def _impossible(device: torch.device) -> str | None:
 
 @contextmanager
 def eagerly(model: torch.nn.Module) -> Iterator[None]:
-    """Run `model` without its compiled code, which calls no hooks and is made anew for other sizes."""
+    """Run `model` without its compiled code, which calls no hooks and is recompiled for other shapes."""
     compiled, model._compiled_call_impl = model._compiled_call_impl, None
     try:
         yield
@@ -254,7 +256,7 @@ def eagerly(model: torch.nn.Module) -> Iterator[None]:
 
 
 class Stopwatch:
-    """Host seconds since it was made, the device's work included: for the few steps that are probed."""
+    """Measures host seconds, with the device's work; it syncs, so it is used for few steps only."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -262,7 +264,7 @@ class Stopwatch:
         self._start = time.perf_counter()
 
     def seconds(self) -> float:
-        """Seconds so far, once the device is idle."""
+        """Return the seconds since creation, once the device is idle."""
         self._synchronize()
         return time.perf_counter() - self._start
 

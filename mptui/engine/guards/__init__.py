@@ -1,5 +1,4 @@
-"""Guards: they watch a run for numbers that are not finite, memory that runs out and a sinking loss scale.
+"""Guards: detect non-finite numbers, exhausted memory and a falling loss scale, and recover from them.
 
-Nothing of them runs in a healthy step but the comparison of a step count: they act on figures that are read
-late anyway.
+In a healthy step they cost one comparison of a step count: they act on figures that are read asynchronously.
 """

@@ -1,4 +1,4 @@
-"""The alert of a run that diverges with finite numbers, and the advice that comes with it."""
+"""Alert and advice for a run that diverges with finite numbers."""
 
 from collections.abc import Iterator
 
@@ -7,11 +7,11 @@ from mptui.events import Advice, Alert, Event
 
 CODE = "diverging"
 GENTLER = 10
-"""What the advice divides the learning rate by."""
+"""Divisor of the learning rate in the advice."""
 
 
 class DivergenceAlert:
-    """Says when the loss has become far too high, and when that is over.
+    """Reports when the loss becomes far too high, and when it is normal again.
 
     Args:
         far: Counts the steps.
@@ -22,7 +22,7 @@ class DivergenceAlert:
         self._advised = self._on = False
 
     def news(self, step: int, lr: float) -> Iterator[Event]:
-        """Events since the last call; `lr` is the learning rate in force."""
+        """Yield events since the last call; `lr` is the learning rate in force."""
         if self._on and not self._far.streak:
             self._on = False
             yield Alert(step=step, code=CODE, message="the loss is normal again", over=True)

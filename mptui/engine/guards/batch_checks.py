@@ -1,4 +1,4 @@
-"""Checks every batch and loss, for bug hunts (`guards.check_batches`). Each check syncs the device."""
+"""Checks of every batch and loss, for debugging (`guards.check_batches`). Each check syncs the device."""
 
 import torch
 
@@ -8,12 +8,11 @@ from mptui.errors import DataError, DivergedError
 
 
 def check_batch(batch: Batch, num_classes: int, step: int) -> None:
-    """Raise DataError if a batch holds what no network can learn from.
+    """Raise DataError if a batch holds values that no network can learn from.
 
     Args:
-        batch: Images must be finite and not all one value; targets below `num_classes`, or ignored, or
-            noise.
-        num_classes: Of the task.
+        batch: Images must be finite; targets must be below `num_classes`, ignored, or noise.
+        num_classes: Number of classes of the task.
         step: Optimizer steps tried so far, for the message.
     """
     where = f"step {step + 1}, samples {batch.sample_indices.tolist()[:8]}"

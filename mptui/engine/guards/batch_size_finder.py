@@ -1,7 +1,7 @@
-"""The largest micro-batch that fits, found by trying before the run starts.
+"""Finds the largest micro-batch that fits in memory, by trial before the run starts.
 
-A try is a forward and a backward pass, as training does them, over copies of the first samples. Nothing of
-the run moves: weights, optimizer, random numbers and buffers are bit for bit what they were.
+A trial is a forward and a backward pass, as in training, over copies of the first samples. The state of the
+run is unchanged: weights, optimizer, random state and buffers stay bit for bit the same.
 """
 
 import math
@@ -16,11 +16,11 @@ from mptui.engine.guards.oom_errors import forget_peak, is_out_of_memory, is_too
 from mptui.errors import MemoryExhaustedError
 
 MARGIN = 0.1
-"""Share of the samples that would just fit which is left unused, for what grows later on."""
+"""Share of the largest micro-batch that is left unused, as headroom for later growth."""
 
 
 def find_micro_batch(context: TrainContext) -> int | None:
-    """Samples at once that fit with a margin; None: a whole batch does.
+    """Find the largest micro-batch that fits with a margin; None: a whole batch fits.
 
     Raises:
         MemoryExhaustedError: Not even one sample fits.
@@ -36,13 +36,13 @@ def find_micro_batch(context: TrainContext) -> int | None:
             "out of memory with a micro-batch of one sample",
             hint="try --precision bf16 or fp16, a smaller data.image_size, or a smaller model",
         )
-    # as 0.9 has no exact binary form, and 10 x 0.9 is to be 9
+    # 0.9 has no exact binary form, and 10 x 0.9 must give 9
     found = max(1, math.floor(most * (1 - MARGIN) + 1e-9))
     return None if found >= whole else found
 
 
 def largest(fits: Callable[[int], bool], most: int) -> int:
-    """The largest count from 1 to `most` that fits, if all smaller ones do; 0 where none does."""
+    """Return the largest count from 1 to `most` that fits, by bisection; 0 if none does."""
     if fits(most):
         return most
     low, high = 0, most
@@ -72,7 +72,7 @@ def _fits(context: TrainContext, window: Window, batch: Batch, count: int) -> bo
 
 
 def _pass(context: TrainContext, batch: Batch, count: int) -> None:
-    """A forward and a backward pass over `count` rows."""
+    """Run a forward and a backward pass over `count` rows."""
     rows = torch.arange(count, device=context.device) % batch.size
     copies = batch.rows(rows, size=count, valid=batch.valid)
     with context.parts.precision.forward_context(), eagerly(context.model):

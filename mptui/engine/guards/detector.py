@@ -1,11 +1,10 @@
-"""Detects divergence in the figures of steps that are read late: no step waits for it.
+"""Detects divergence in step figures that are read asynchronously: no step waits for it.
 
-In fp16 a step with a finite loss and a gradient beyond the range is the scaler's to skip: it backs off, and
-that is normal. A loss that is not finite, or a gradient that is not without any scaling, is a fault. A fault
-that good steps follow was its batch's: the update refused it with everything that it would have moved, so the
-run is already the one that never had that batch. Faults that go on are the run's: divergence. So is a finite
-loss that stays far above its best and above chance. All of this is a function of the rows alone, whenever
-they are read.
+In fp16 a step with a finite loss and an overflowing gradient is normal: the scaler skips it and backs off. A
+loss that is not finite, or without loss scaling a gradient that is not, is a fault. A fault followed by a
+good step is due to its batch: the update refused it, so the state is as if the run never had that batch.
+Repeated faults are divergence. So is a finite loss that stays far above its best and above chance. The result
+depends on the rows alone, not on when they are read.
 """
 
 import math
@@ -17,14 +16,14 @@ from mptui.engine.guards.far import DIVERGED_AFTER, FarLoss
 from mptui.engine.reporting.device_buffer import StepRow
 
 FAULTS_IN_A_ROW = 3
-"""Faults without a good step between them that make a divergence."""
+"""Faults without a good step in between that count as divergence."""
 MANY, WITHIN = 10, 100
-"""So many faults within so many steps do, too: a run that loses a tenth of its data is not well."""
+"""So many faults within so many steps count as divergence, too: the run loses a tenth of its data."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowPosition:
-    """A window of a run: the step that tried it, its epoch (from 0), and where it begins in its order."""
+    """A window of a run: the step that tried it, its epoch (from 0), and its first sample in the order."""
 
     step: int
     epoch: int
@@ -33,9 +32,9 @@ class WindowPosition:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """The run has diverged: where it began, and how that was seen, in words.
+    """A detected divergence: the window where it began, and the reason in words.
 
-    `finite`: all numbers are; it is the loss that is far too high.
+    `finite`: all numbers are finite, but the loss is far too high.
     """
 
     place: WindowPosition
@@ -47,15 +46,15 @@ class DivergenceDetector:
     """Handles the row of each step once, in order.
 
     Args:
-        max_streak: Refused steps in a row that are a divergence whatever their cause.
-        floor: The loss scale's; None where the loss is not scaled.
-        chance: The loss of a network that knows nothing; by default finite losses are not judged.
+        max_streak: Refused steps in a row that count as divergence whatever their cause.
+        floor: Lower limit of the loss scale; None if the loss is not scaled.
+        chance: Loss at chance level; by default finite losses are not judged.
 
     Attributes:
         far: Judges finite losses.
-        last_good: The last step that was applied, and whose loss was not far too high.
-        alarm: Set at a divergence, until it is answered by `reset` or `absolve`; what comes after it waits.
-        left_out: Faults that were their batch's alone, until somebody takes them.
+        last_good: The last step that was applied and whose loss was not far too high.
+        alarm: The divergence, until `reset` or `absolve` clears it; later rows are queued.
+        left_out: Faults due to their batch alone, until the caller takes them.
     """
 
     def __init__(self, max_streak: int, floor: float | None, chance: float = math.inf) -> None:
@@ -73,14 +72,14 @@ class DivergenceDetector:
         return len(self._refused)
 
     def reset(self) -> None:
-        """Forget the faults under way: the run went back."""
+        """Discard pending faults after a rollback."""
         self._absolved()
         self.far.forget()
         self._refused: list[WindowPosition] = []
         self._waiting: list[StepRow] = []
 
     def absolve(self) -> None:
-        """The faults under way were their batches' alone: continue with the rows that have come since."""
+        """Attribute pending faults to their batches, and handle the rows queued since."""
         self.left_out += self._faults
         self._absolved()
         waiting, self._waiting = self._waiting, []
@@ -97,12 +96,12 @@ class DivergenceDetector:
         if not rows:
             return
         if self.alarm is None and not any(row.refused for row in rows) and self.far.none_in(rows):
-            rows = rows[-1:]  # of good steps the last says all
+            rows = rows[-1:]  # of good steps the last one suffices
         for row in rows:
             self._update(row)
 
     def update_losses(self, rows: Sequence[StepRow]) -> None:
-        """Handle no more of the rows than how high the losses are."""
+        """Handle only the finite losses of the rows."""
         applied = [row for row in rows if not row.refused]
         if applied and not self.far.none_in(applied):
             for row in applied:
@@ -152,7 +151,7 @@ class DivergenceDetector:
         return Alarm(place, f"{words} (up to step {row.step})")
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps; the alarm and the faults left out have been dealt with by then."""
+        """Return the state for a checkpoint; alarm and left-out faults are handled before one is saved."""
         return {
             "last_good": self.last_good,
             "recent": self._recent,
@@ -163,7 +162,7 @@ class DivergenceDetector:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state`."""
+        """Restore from `state`."""
         self.last_good, self._skips_at_floor = int(state["last_good"]), int(state["skips_at_floor"])
         self._recent = [int(step) for step in state["recent"]]
         self.far.load_state_dict(state.get("far", {}))

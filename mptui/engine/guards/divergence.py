@@ -1,9 +1,8 @@
-"""The NaN guard: a run that diverges goes back to its last good state, and continues with safer settings.
+"""The NaN guard: rolls a diverged run back to its last good state, and continues with safer settings.
 
-The update has refused every bad step, so a batch that was bad by itself has left no trace and needs no
-rollback. Only faults that go on are divergence: then the run goes back, leaves out the batch where they
-began, takes the next fallback and trains again what lies between. When the budget is spent the run ends, with
-a report of what was found.
+The update refuses every bad step, so a single bad batch changes no state and needs no rollback. Only
+repeated faults are divergence: then the run rolls back, leaves out the batch where they began, takes the next
+fallback and repeats the steps in between. When the budget is spent the run ends with a diagnosis.
 """
 
 from collections.abc import Sequence
@@ -23,17 +22,17 @@ from mptui.errors import DataError, DivergedError
 from mptui.events import Diagnosed, PrecisionChanged, Recovered
 
 FILES_SHOWN, FILES_KEPT = 3, 64
-"""Files of a batch: in a line, and in a report."""
+"""Files of a batch that are listed in a message, and in a report."""
 MOST_DIAGNOSED = 20
 """Bad batches of a run that are diagnosed and reported, each with its files."""
 MOST_SKIPPED = 0.25
 """Share of a run's steps that may be skipped without a warning at its end."""
 REPORT = "divergence.json"
-"""The file of the run directory with the last diagnosis."""
+"""Name of the file in the run directory that holds the last diagnosis."""
 
 
 class NanGuard(Hook):
-    """Watches the figures of the steps, and acts between two steps."""
+    """Monitors the figures of the steps, and recovers between two steps."""
 
     def __init__(self, context: TrainContext) -> None:
         self._context = context
@@ -51,12 +50,12 @@ class NanGuard(Hook):
         return self._context.job.config.guards.on_nan
 
     def run_begins(self) -> None:
-        """Keep the state to go back to."""
+        """Take the first snapshot for a rollback."""
         self._began_at = self._context.state.step
         self._keep()
 
     def rows_read(self, rows: Sequence[StepRow]) -> None:
-        """Watch the losses, the refused steps and the loss scale."""
+        """Handle the losses, refused steps and loss scales of new rows."""
         if self._context.parts.precision.scaled:
             self.health.update(rows)
         if self._mode != "ignore":
@@ -66,7 +65,7 @@ class NanGuard(Hook):
             self._detector.update_losses(rows)
 
     def step_ends(self) -> None:
-        """Keep a snapshot if it is time, unless all is not well."""
+        """Take a snapshot if one is due, unless the run has just gone back."""
         if self._context.state.step < self._snapshot_at:
             return
         self._context.reporter.catch_up()
@@ -74,7 +73,7 @@ class NanGuard(Hook):
             self._keep()
 
     def report_due(self) -> None:
-        """Act on what the rows have shown.
+        """Report bad batches, and recover from divergence.
 
         Raises:
             DivergedError: The run diverged, and may not or can't recover.
@@ -86,7 +85,7 @@ class NanGuard(Hook):
         alarm = self._detector.alarm
         if alarm is None and not self._detector.left_out:
             return
-        context.reporter.flush()  # the steps are reported before what was wrong with them
+        context.reporter.flush()  # report the steps before their faults
         left_out, self._detector.left_out = self._detector.left_out, []
         for place in left_out:
             if alarm is None or place.step < alarm.place.step:
@@ -95,7 +94,7 @@ class NanGuard(Hook):
             self._recover(alarm)
 
     def run_ends(self) -> None:
-        """Report the faults under way as bad batches, and warn where many steps were skipped."""
+        """Report pending faults as bad batches, and warn if many steps were skipped."""
         self._detector.absolve()
         self.report_due()
         context, totals = self._context, self._context.reporter.totals
@@ -107,7 +106,7 @@ class NanGuard(Hook):
         context.warn("skipped_steps", message)
 
     def adapt_job(self, job: Job) -> Job:
-        """The job with the fallbacks that the run has come to."""
+        """Return the job with the fallbacks in force."""
         return self._fallbacks.onto(job)
 
     def settings_changed(self) -> None:
@@ -117,14 +116,14 @@ class NanGuard(Hook):
         self._fallbacks.budget = guards.max_recoveries
         if self._mode != "rollback":
             self._context.rollback.forget()
-        for region in self._fp32_regions.values():  # the configuration's own were put up anew, or taken down
+        for region in self._fp32_regions.values():  # the configured ones were wrapped or removed before
             region.remove()
         self._fp32_regions.clear()
         self._apply_fp32_layers()
         self._plan_snapshot()
 
     def went_back(self) -> None:
-        """Forget the faults under way."""
+        """Discard pending faults."""
         self._detector.reset()
         self._detector.last_good = self._context.state.step
         self._plan_snapshot()
@@ -135,7 +134,7 @@ class NanGuard(Hook):
         self._plan_snapshot()
 
     def _plan_snapshot(self) -> None:
-        # at multiples, so that two runs that are the same go back to the same states
+        # at multiples, so that identical runs roll back to identical states
         every = self._context.job.config.guards.snapshot_every
         self._snapshot_at = (self._context.state.step // every + 1) * every
 
@@ -186,7 +185,7 @@ class NanGuard(Hook):
             context.parts.precision.set_scale(lowered(scale, self._floor() or 0.0))
 
     def _apply_fp32_layers(self) -> None:
-        """Let the layers that fell back to fp32 compute in it, and no others."""
+        """Make exactly the layers that fell back to fp32 compute in it."""
         for name in [name for name in self._fp32_regions if name not in self._fallbacks.fp32_layers]:
             self._fp32_regions.pop(name).remove()
         for name in self._fallbacks.fp32_layers:
@@ -200,7 +199,7 @@ class NanGuard(Hook):
             return NanLocation(detail=error.message)
 
     def _report_left_out(self, place: WindowPosition) -> None:
-        """A batch was bad by itself, and the update has left it out."""
+        """Report a single bad batch, which the update has refused."""
         context = self._context
         self._diagnosed += 1
         if self._diagnosed > MOST_DIAGNOSED:
@@ -259,7 +258,7 @@ class NanGuard(Hook):
         return None if scale is None else float(scale)
 
     def state_dict(self) -> dict[str, Any]:
-        """The memory of the guard; `ladder`: the fallbacks."""
+        """Return the state of the guard; `ladder`: the fallbacks."""
         return {
             "watch": self._detector.state_dict(),
             "health": self.health.state_dict(),
@@ -269,7 +268,7 @@ class NanGuard(Hook):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from `state_dict`, with the fallbacks that the run had come to."""
+        """Restore from `state_dict`, and apply its fallbacks."""
         self._fallbacks.load_state_dict(state_dict["ladder"])
         self._apply_fp32_layers()
         if self._fallbacks.moves:
@@ -293,7 +292,7 @@ def _shown(files: list[str]) -> str:
 
 
 def _advice(finding: NanLocation, job: Job) -> list[str]:
-    """What a person can try, the likeliest first."""
+    """Return what a user can try, the likeliest remedy first."""
     lower, clip = "try a lower learning rate (--lr)", "clip gradients (--set training.clip_grad_norm=1.0)"
     if finding.where == "input":
         return ["repair or remove these files"]

@@ -1,12 +1,12 @@
 """Fallbacks: safer settings that a run takes after a divergence, one at a time, the cheapest first.
 
-1. A lower loss scale, down to its floor: where fp16's gradients overflowed and the loss was finite.
-2. bf16 instead of fp16, where the hardware computes in it: as fast, with the range of fp32.
-3. One layer in fp32, the one at fault, where there is no bf16: the rest keeps its speed.
+1. A lower loss scale, down to its floor: if gradients overflowed in fp16 and the loss was finite.
+2. bf16 instead of fp16, if the hardware supports it: as fast, with the range of fp32.
+3. The layer at fault in fp32, if bf16 is not supported: the rest keeps its speed.
 4. fp32.
 5. Half the learning rate.
 
-What would not help is passed over: where the batch gives the same in fp32, the number format is not to blame.
+Fallbacks that can't help are skipped: if the batch fails in fp32 too, the number format is not the cause.
 """
 
 from dataclasses import dataclass, field, replace
@@ -27,11 +27,11 @@ class Fallbacks:
     """The fallbacks that a run has taken.
 
     Args:
-        budget: Moves in all, over the whole run.
-        moves: What was done so far, in words, in order.
-        precision: The one in use instead of the job's; None: the job's.
-        fp32_layers: Layers that compute in fp32 by themselves.
-        lr_factor: What the learning rate is multiplied by.
+        budget: Maximum number of fallbacks over the whole run.
+        moves: Fallbacks taken so far, in words, in order.
+        precision: Precision that replaces the job's; None: the job's.
+        fp32_layers: Layers that fell back to fp32.
+        lr_factor: Factor of the learning rate.
     """
 
     budget: int
@@ -41,13 +41,13 @@ class Fallbacks:
     lr_factor: float = 1.0
 
     def next(self, finding: NanLocation, job: Job, *, scale: float | None, floor: float) -> Kind | None:
-        """Take the next move and say which; None: the budget is spent.
+        """Take the next fallback and return its kind; None: the budget is spent.
 
         Args:
             finding: Where the numbers stopped being finite.
-            job: The one under way, with the fallbacks so far.
-            scale: The loss scale; None where the loss is not scaled.
-            floor: What the scale may not fall below.
+            job: The current job, with the fallbacks so far.
+            scale: The loss scale; None if the loss is not scaled.
+            floor: Lower limit of the loss scale.
         """
         if len(self.moves) >= self.budget:
             return None
@@ -85,7 +85,7 @@ class Fallbacks:
         return "fp32"
 
     def onto(self, job: Job) -> Job:
-        """`job` with the fallbacks in force."""
+        """Return `job` with the fallbacks applied."""
         training = job.config.training
         safer = training.model_copy(update={"lr": training.lr * self.lr_factor})
         return replace(
@@ -95,7 +95,7 @@ class Fallbacks:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return the fallbacks for a checkpoint."""
         return {
             "moves": self.moves,
             "precision": self.precision,
@@ -104,7 +104,7 @@ class Fallbacks:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from `state_dict`; what it leaves out stays as configured."""
+        """Restore from `state_dict`; settings missing in it stay as configured."""
         self.moves = [str(move) for move in state_dict["moves"]]
         self.precision = state_dict.get("precision")
         self.fp32_layers = [str(name) for name in state_dict.get("islands", ())]
@@ -112,5 +112,5 @@ class Fallbacks:
 
 
 def lowered(scale: float, floor: float) -> float:
-    """The scale after a move down."""
+    """Return the loss scale after one fallback."""
     return max(floor, scale * SCALE_DROP)

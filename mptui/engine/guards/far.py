@@ -1,6 +1,6 @@
-"""A loss that is finite and yet diverged: far above the run's own best, and above chance.
+"""Detects divergence with a finite loss: far above the run's best, and above chance.
 
-Detected in the figures that are read late, as by all guards: no step waits for it.
+Like all guards it uses figures that are read asynchronously: no step waits for it.
 """
 
 import math
@@ -10,23 +10,23 @@ from typing import Any
 from mptui.engine.reporting.device_buffer import StepRow
 
 FAR = 3.0
-"""A loss is far above another at more than so many times that."""
+"""Factor above which a loss is far above another."""
 ALERT_AFTER = 5
-"""Applied steps in a row with such a loss that make an alert."""
+"""Applied steps in a row with such a loss that raise an alert."""
 DIVERGED_AFTER = 20
-"""So many make a divergence: a spike of a healthy run is over before."""
+"""Applied steps in a row that count as divergence: spikes of a healthy run are shorter."""
 
 
 class FarLoss:
     """Counts the applied steps in a row whose loss is far above the lowest one so far and above chance.
 
     Args:
-        chance: The loss of a network that knows nothing.
+        chance: Loss at chance level.
 
     Attributes:
         best: The lowest loss of a step so far.
-        streak: Steps in a row with a loss that is far above.
-        loss: The last of them.
+        streak: Steps in a row whose loss is far above.
+        loss: The last loss handled by `see`.
     """
 
     def __init__(self, chance: float) -> None:
@@ -35,7 +35,7 @@ class FarLoss:
         self.streak = 0
 
     def none_in(self, rows: Sequence[StepRow]) -> bool:
-        """Take in the rows of applied steps if none of them is far above; else take in nothing."""
+        """Handle rows of applied steps if no loss is far above, and return True; else change nothing."""
         losses = [row.loss for row in rows]
         best = min(self.best, *losses)
         if not max(losses) <= FAR * max(best, self.chance):
@@ -44,7 +44,7 @@ class FarLoss:
         return True
 
     def update(self, row: StepRow) -> bool:
-        """Take in the row of an applied step; whether its loss is far above."""
+        """Handle the row of an applied step; returns whether its loss is far above."""
         far = row.loss > FAR * max(self.best, self.chance)
         self.best = min(self.best, row.loss)
         self.streak = self.streak + 1 if far else 0
@@ -52,18 +52,18 @@ class FarLoss:
         return far
 
     def forget(self) -> None:
-        """The steps of the streak are undone."""
+        """Reset the streak, whose steps were undone."""
         self.streak = 0
 
     def words(self) -> str:
-        """How far the loss is, in a phrase."""
+        """Describe the loss beside best and chance level."""
         return f"{self.loss:.3g}; best {self.best:.3g}, chance level {self.chance:.3g}"
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return best and streak for a checkpoint."""
         return {"best": None if math.isinf(self.best) else self.best, "streak": self.streak}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state`; nothing is known of the runs of an earlier version."""
+        """Restore from `state`, which is empty in checkpoints of earlier versions."""
         best = state.get("best")
         self.best, self.streak = math.inf if best is None else float(best), int(state.get("streak", 0))

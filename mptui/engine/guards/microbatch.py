@@ -1,4 +1,4 @@
-"""How many samples pass through the network at once."""
+"""Splits batches into micro-batches."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -7,17 +7,17 @@ from mptui.data.core.batch import Batch
 
 
 class MicroBatches:
-    """The most samples that pass through the network at once.
+    """Limits on the size of a micro-batch.
 
     Attributes:
-        limits: By phase (training, validating); None: a whole batch.
+        limits: Maximum samples per micro-batch by phase (training, validating); None: a whole batch.
     """
 
     def __init__(self) -> None:
         self.limits: dict[str, int | None] = {"training": None, "validating": None}
 
     def split(self, batch: Batch) -> Sequence[Batch]:
-        """A training batch in pieces within the limit, as even as can be."""
+        """Split a training batch into micro-batches within the limit, of equal size up to one sample."""
         limit, rows = self.limits["training"], batch.size
         if limit is None or rows <= limit:
             return (batch,)
@@ -27,10 +27,10 @@ class MicroBatches:
 
 
 def part(batch: Batch, first: int, last: int) -> Batch:
-    """Rows `first` to `last` of a batch.
+    """Return the rows from `first` up to `last` of a batch.
 
-    Its `valid` is exact for labels. For masks it stays that of the whole batch: only the device knows more,
-    and a loss gets its window's.
+    `valid` is exact for labels. For masks it stays that of the whole batch: the exact count is only on the
+    device, and losses use the window's.
     """
     size = max(0, min(last, batch.size) - first)
     piece = batch.rows(

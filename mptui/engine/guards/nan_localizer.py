@@ -1,8 +1,8 @@
-"""Finds the layer and the operation where a batch's numbers stop being finite, by computing it again.
+"""Finds the layer and operation where a batch's numbers stop being finite, by recomputation.
 
-The batch goes through the network once more, forward and backward, eagerly and in the run's own precision,
-with every operation watched. The first one that makes a non-finite value out of finite ones is it. Nothing of
-the run moves: gradients are dropped and buffers put back.
+The batch passes through the network again, forward and backward, eagerly and in the run's own precision, with
+every operation checked. The origin is the first operation that turns finite values into non-finite ones. The
+state of the run is unchanged: gradients are dropped and buffers restored.
 """
 
 from collections.abc import Iterator
@@ -20,15 +20,15 @@ from mptui.engine.guards.detector import WindowPosition
 from mptui.engine.precision.amp import Precision
 
 LOSS = "the loss"
-# these make values out of nothing, or are meant to make infinite ones
+# operations that create values, or produce infinite ones on purpose
 _MEANT = ("empty", "new_empty", "full", "fill", "masked_fill", "where", "zeros", "scalar_tensor")
 
 
 @dataclass(frozen=True, slots=True)
 class NanLocation:
-    """Where a batch stops being finite.
+    """Where the numbers of a batch stop being finite.
 
-    `where` is input, weights, forward, loss, backward, or empty where all was finite this time.
+    `where` is input, weights, forward, loss, backward, or empty if all were finite this time.
     """
 
     where: str = ""
@@ -37,13 +37,13 @@ class NanLocation:
     detail: str = ""
     files: list[str] = field(default_factory=list)
     also_in_fp32: bool = False
-    """The same batch is not finite in fp32 either, or all is finite in any format."""
+    """The number format is not the cause: the batch fails in fp32 too, or all numbers are finite."""
     finite: bool = False
-    """All numbers are finite, and the loss is far too high."""
+    """All numbers are finite, but the loss is far too high."""
 
     @property
     def is_layer(self) -> bool:
-        """Whether a module of the network is at fault, and not the loss or the network's own code."""
+        """Whether the fault is in a submodule, not in the loss or the network's own forward."""
         return self.where in {"forward", "backward"} and self.layer not in {"", LOSS}
 
     @property
@@ -53,7 +53,7 @@ class NanLocation:
         return f'layer "{self.layer}"'
 
     def words(self) -> str:
-        """The finding in half a sentence."""
+        """Describe the finding in a clause."""
         if self.finite:
             return "all values are finite, but the loss is far too high"
         if self.where == "input":
@@ -68,10 +68,10 @@ class NanLocation:
 
 
 def locate(context: TrainContext, place: WindowPosition) -> NanLocation:
-    """Compute the window of `place` again, and find the first value that is not finite.
+    """Recompute the window at `place`, and find the first value that is not finite.
 
     Raises:
-        DataError: It can't be read any more.
+        DataError: The samples can't be read any more.
     """
     loader = context.job.train_loader
     accumulate = context.job.config.training.accumulate
@@ -114,7 +114,7 @@ def _locate(context: TrainContext, window: Window, place: WindowPosition) -> Nan
 def _first(
     context: TrainContext, window: Window, place: WindowPosition, precision: Precision
 ) -> "_Origin | None":
-    """The first operation of the window's step in `precision` that is not finite."""
+    """Find the first operation of the window's step in `precision` with a non-finite result."""
     context.seeds.set(place.epoch, place.sample)
     watcher = _Operations()
     with watcher.layers_of(context.model):
@@ -131,7 +131,7 @@ def _pass(
 ) -> None:
     with watcher:
         with precision.forward_context():
-            # not `model(…)`: that would run compiled code, in which operations can't be told apart
+            # not `model(…)`: that would run compiled code, which hides single operations
             outputs = context.model.forward(*batch.inputs)
             watcher.layer = LOSS
             loss = context.task.loss(outputs, batch, window.valid, window.size)
@@ -151,7 +151,7 @@ class _Origin:
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Watches every operation, and knows which layer it belongs to."""
+    """Checks every operation, and tracks the layer that it belongs to."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -162,7 +162,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def layers_of(self, model: torch.nn.Module) -> Iterator[None]:
-        """Follow the innermost module that runs, forward and backward."""
+        """Track the innermost running module, forward and backward."""
         with ExitStack() as stack:
             for name, module in model.named_modules():
                 if name:
@@ -196,7 +196,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:  # noqa: ANN401 - whatever the operator gives
         if self.origin is not None:
             return func(*args, **(kwargs or {}))
-        sound, largest = _finite(args), _largest(args)  # before it runs: it may write over them
+        sound, largest = _finite(args), _largest(args)  # before it runs: it may overwrite them
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
         if sound and not name.startswith(_MEANT) and not _finite(result):

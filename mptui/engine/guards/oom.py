@@ -1,8 +1,8 @@
-"""The memory guard: a batch that does not fit at once is computed again in smaller pieces.
+"""The memory guard: recomputes a batch that does not fit in memory in smaller micro-batches.
 
-The gradient of a window is a sum over its samples, so a batch cut in two gives the same step, up to rounding;
-the effective batch, the learning rate and the order of the data stay. Only BatchNorm sees the difference: its
-statistics are a piece's. A cut stays for the rest of the run: to meet the limit anew in each step costs more.
+The gradient of a window is a sum over its samples, so a split batch gives the same step, up to rounding;
+effective batch, learning rate and data order stay. Only BatchNorm differs: its statistics are those of a
+micro-batch. The split stays for the rest of the run, since running out of memory in each step costs more.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ from mptui.events import Recovered
 
 
 class MemoryGuard(Hook):
-    """Cuts batches where the device's memory ran out, and finds the micro-batch where that is asked for."""
+    """Splits batches after out-of-memory errors, and finds the micro-batch size if configured."""
 
     def __init__(self, context: TrainContext) -> None:
         self._context = context
@@ -35,7 +35,7 @@ class MemoryGuard(Hook):
         self._to_find = micro_batch == "auto"
 
     def settings_changed(self) -> None:
-        """Apply another micro-batch, where one is configured now.
+        """Apply the micro-batch size if its setting has changed.
 
         Raises:
             MemoryExhaustedError: Not even one sample fits.
@@ -46,7 +46,7 @@ class MemoryGuard(Hook):
             self.run_begins()
 
     def run_begins(self) -> None:
-        """Find the micro-batch where that is asked for, once; nothing else of the run moves.
+        """Find the micro-batch size once if configured; the state of the run is unchanged.
 
         Raises:
             MemoryExhaustedError: Not even one sample fits.
@@ -57,14 +57,14 @@ class MemoryGuard(Hook):
             self._warn_of_norm()
 
     def failed(self, error: Exception, phase: str, rows: int) -> Recovery | None:
-        """Make the next try smaller; None where `error` is not about memory.
+        """Return a recovery that halves the micro-batch; None if `error` is not about memory.
 
-        The result is called once the `except` block is left: until then the traceback holds the tensors of
-        the frames that failed.
+        Call the result after the `except` block: until then the traceback holds the tensors of the failed
+        frames.
 
         Raises:
-            MemoryExhaustedError: The batch may not be cut, or can't be any more, or weights are half moved
-                and there is no state to go back to.
+            MemoryExhaustedError: The batch may not or can't be split further, or weights are partly updated
+                and there is no state to roll back to.
         """
         limit = min(self._limits[phase] or rows, rows)
         if limit < rows and is_too_few_for_norm(error):
@@ -111,12 +111,12 @@ class MemoryGuard(Hook):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """The limits, and the device that they are for."""
+        """Return the limits, and the device for which they hold."""
         device = self._context.job.device_name
         return {"limits": dict(self._limits), "to_find": self._to_find, "device": device}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the limits of `state_dict`, unless they are another device's."""
+        """Restore the limits from `state_dict`, unless they are those of another device."""
         device = self._context.job.device_name
         if state_dict.get("device", device) == device:
             self._limits.update(state_dict["limits"])
@@ -124,7 +124,7 @@ class MemoryGuard(Hook):
 
 
 def compute_in_pieces(context: TrainContext, batch: Batch, compute: Callable[[Batch], None]) -> None:
-    """Call `compute` with a batch of a validation, or with its pieces where it does not fit.
+    """Call `compute` with a validation batch, or with its micro-batches if it does not fit.
 
     Raises:
         MemoryExhaustedError: Not even one sample fits.
@@ -148,7 +148,7 @@ def compute_in_pieces(context: TrainContext, batch: Batch, compute: Callable[[Ba
 
 
 def read_windows(context: TrainContext, begin: Callable[[], Iterator[Window]]) -> Iterator[Window]:
-    """The windows of `begin()`, begun again with less read ahead where the host's memory is full."""
+    """Yield the windows of `begin()`, called again with less prefetch if host memory is full."""
     windows = begin()
     while True:
         full = False

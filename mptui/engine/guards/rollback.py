@@ -1,9 +1,8 @@
-"""The last good states of a run in host memory, and the way back to one of them.
+"""Snapshots of the last good states of a run in host memory, and rollback to one of them.
 
-Two are kept where the host's memory has room for them. The newer one is good once a step after it was; until
-then, or when going back to it did not help, the older one is. On CUDA they lie in pinned host memory, copied
-in the order of the stream: the device stays free for training, and a copy takes it the milliseconds of the
-transfer.
+Two snapshots are kept if host memory has room. The newer one is good once a later step was good; until then,
+or if a rollback to it did not help, the older one is used. On CUDA they lie in pinned host memory, copied in
+stream order: a copy costs the device only the milliseconds of the transfer.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,14 +17,14 @@ from mptui.engine.state import TrainState
 from mptui.hardware.host import host_memory
 
 SHARE = 0.5
-"""Share of the host's free memory that one snapshot may take: the rest is left to everything else."""
+"""Share of free host memory that one snapshot may take."""
 
 
 class Rollback:
-    """Two snapshots, and the memory for them; one or none where the host has no room for more.
+    """Two snapshots and their memory; one or none if the host has no room for more.
 
     Args:
-        warn: Called with (code, message) where there is no room.
+        warn: Called with (code, message) if there is no room.
 
     Attributes:
         last_good: The last step known to be good.
@@ -42,7 +41,7 @@ class Rollback:
         self._spare = _Memory()
 
     def keep(self, state: TrainState) -> None:
-        """Take a snapshot between two steps, unless the one before it is not yet known to be good.
+        """Take a snapshot between two steps, unless the previous one is not yet known to be good.
 
         Waits for the device.
         """
@@ -55,22 +54,22 @@ class Rollback:
             self._older = self._newer
             self._memory, self._spare = self._spare, self._memory
         elif self.last_good < state.step:
-            return  # faults are under way, and there is no older state to go back to
+            return  # faults are pending, and there is no older state to roll back to
         self._newer = snapshots.take(state, self._memory.begin().copy)
         self._went_to_newer = False
 
     def forget(self) -> None:
-        """Drop the snapshots, and keep the memory for the next ones."""
+        """Drop the snapshots, and keep their memory for the next ones."""
         self._newer = self._older = None
         self._went_to_newer = False
 
     @property
     def possible(self) -> bool:
-        """Whether there is a state to go back to."""
+        """Whether there is a snapshot to roll back to."""
         return self._newer is not None
 
     def _has_room(self, memory: "_Memory", size: int, kept: int) -> bool:
-        """Whether `memory` is allocated, or the host has `size` bytes for it; warns once where it has not."""
+        """Whether `memory` is allocated, or the host has `size` bytes for it; warns once if not."""
         if not memory.empty:
             return True
         _, free = host_memory()
@@ -85,20 +84,20 @@ class Rollback:
         return False
 
     def go_back(self, state: TrainState) -> None:
-        """Set `state`, between two steps or in one that is given up, to the last good snapshot."""
+        """Restore `state` from the last good snapshot, between two steps or in an abandoned one."""
         assert self._newer is not None, "asked for only where it is possible"
         if self._older is not None and (self._newer.step >= self.last_good or self._went_to_newer):
             self._newer, self._older = self._older, None
             self._memory, self._spare = self._spare, self._memory
         self._went_to_newer = True
-        # what the guards have learnt since then stays
+        # the guards keep their current state
         values = {key: value for key, value in self._newer.state.items() if key != "guards"}
         snapshots.restore(state, replace(self._newer, state=values))
         self.last_good = state.step
 
 
 class _Memory:
-    """Host memory that is reused for each snapshot: allocating costs more than filling it."""
+    """Host memory that is reused for each snapshot, since allocation costs more than the copy."""
 
     def __init__(self) -> None:
         self._tensors: list[torch.Tensor] = []
@@ -106,16 +105,16 @@ class _Memory:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was allocated yet."""
+        """Whether nothing is allocated yet."""
         return not self._tensors
 
     def begin(self) -> "_Memory":
-        """Start over with the first tensor: a snapshot's come in the same order each time."""
+        """Start over with the first tensor; tensors of a snapshot come in the same order each time."""
         self._next = 0
         return self
 
     def copy(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Copies of `tensors`; on CUDA still under way, in the order of the stream."""
+        """Return copies of `tensors`; on CUDA they are asynchronous, in stream order."""
         return {
             name: self._place_for(t.detach()).copy_(t.detach(), non_blocking=True)
             for name, t in tensors.items()

@@ -1,1 +1,1 @@
-"""What 16 bits do to the numbers of a network: counted on the device, read late, reported layer by layer."""
+"""Numerics monitor: overflow, underflow and lost bits in 16-bit formats, layer by layer."""

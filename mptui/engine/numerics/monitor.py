@@ -1,8 +1,8 @@
-"""The numerics monitor of a run: probes one step now and then, and reports what 16 bits do to its numbers.
+"""Numerics monitor of a run: probes single steps, and reports what 16-bit formats lose in them.
 
-What a probe counts stays on the device, and is read at a later report. Probes never cost more than a fixed
-share of the run: what one took is measured against the step before it, and the next one waits accordingly.
-Off, it costs nothing.
+Counts stay on the device, and are read at a later report. Probes never cost more than a fixed share of the
+run: the cost of a probe, measured against the step before it, sets the time until the next one. It costs
+nothing when off.
 """
 
 import time
@@ -22,32 +22,32 @@ from mptui.engine.reporting.late_reads import HostCopy, Moment
 from mptui.events import NUMERICS_BUDGET, Advice, Numerics, NumericsLayer
 
 LAYERS_REPORTED = 12
-"""Parts of layers that an event has in full; the rest is summed up, however many there are."""
+"""Parts of layers listed in an event; the rest are summarized."""
 SAMPLED = 1 << 14
-"""Values of each tensor that a summary counts."""
+"""Values counted per tensor in summary mode."""
 EVERY_S = {"summary": 30.0, "full": 2.0}
-"""Seconds between two probes, at least."""
+"""Minimum seconds between two probes, by mode."""
 
 
 class Span:
-    """The time of some work, measured where it is done: read it when the device is through."""
+    """Duration of work on a device; read it once the device has finished."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._from = self._to = Moment(device)
 
     def end(self) -> None:
-        """The work is over."""
+        """Mark the end of the work."""
         self._to = Moment(self._device)
 
     def seconds(self) -> float:
-        """How long it took."""
+        """Return the duration in seconds."""
         return self._to.seconds_since(self._from)
 
 
 @dataclass(slots=True)
 class _UnderWay:
-    """A probe whose counts are on their way to the host."""
+    """A probe whose counts are being copied to the host."""
 
     probe: Probe
     reading: HostCopy
@@ -60,7 +60,7 @@ class _UnderWay:
 
 
 class NumericsMonitor(Hook):
-    """Probes a step now and then."""
+    """Probes a step periodically."""
 
     def __init__(self, context: TrainContext) -> None:
         self._context = context
@@ -75,7 +75,7 @@ class NumericsMonitor(Hook):
 
     @property
     def mode(self) -> NumericsMode:
-        """What is probed: as asked for during the run, else as configured."""
+        """Mode in force: as requested during the run, else as configured."""
         return self._asked or self._context.job.config.guards.numerics
 
     @property
@@ -84,13 +84,13 @@ class NumericsMonitor(Hook):
         return self.mode != "off"
 
     def ask(self, mode: NumericsMode | None) -> None:
-        """Probe in another mode from the next step on; None: as configured."""
+        """Set the mode from the next step on; None: as configured."""
         self._asked = mode
         self._next = 0.0
         self._context.hooks.refresh()
 
     def step_begins(self) -> None:
-        """Where a probe is due, time one step without it, and probe the next one."""
+        """When a probe is due, time one step without it, and probe the next one."""
         if self._under_way is not None or time.perf_counter() < self._next:
             return
         context = self._context
@@ -106,7 +106,7 @@ class NumericsMonitor(Hook):
             self._hooks.enter_context(eagerly(context.model))
 
     def gradients_ready(self) -> None:
-        """End the timing, or count the weights' gradients and send off what was counted."""
+        """End the timing, or count the weights' gradients and start copying the counts to the host."""
         span, probe = self._span, self._probe
         if span is None:
             return
@@ -131,7 +131,7 @@ class NumericsMonitor(Hook):
         self._span = self._probe = None
 
     def report_due(self) -> None:
-        """Report what the last probe has found, if it has reached the host."""
+        """Report the last probe, if its counts have reached the host."""
         way = self._under_way
         if way is None or not way.reading.arrived:
             return
@@ -164,7 +164,7 @@ class NumericsMonitor(Hook):
         self._advise(event)
 
     def _advise(self, event: Numerics) -> None:
-        """What to do about the worst layer, each kind once a run."""
+        """Advise on the worst layer, each kind of advice once per run."""
         if event.precision not in LOSS_SCALED or not event.layers or not event.layers[0].fault:
             return
         advice = advice_on(event, event.layers[0])
@@ -174,7 +174,7 @@ class NumericsMonitor(Hook):
 
 
 def advice_on(event: Numerics, layer: NumericsLayer) -> Advice:
-    """What to do about a layer at fault, in a run that computes in fp16."""
+    """Return advice on a layer with a fault, in an fp16 run."""
     where = {"forward": "its outputs", "gradient": "the gradients of its outputs"}.get(
         layer.part, "its weights' gradients"
     )

@@ -1,4 +1,4 @@
-"""A probe of one step: module hooks that count what passes, and are removed when the step is over."""
+"""A probe of one step: module hooks that count values, and are removed when the step ends."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,22 +13,22 @@ from mptui.engine.numerics.ranking import Part, PartStatistics
 from mptui.engine.numerics.spectrum import Spectrum
 
 WHOLE = "the network"
-"""What a network is called that is one layer."""
+"""Name of a network that is a single layer."""
 
-# their output is their input, or a part of it
+# modules that return their input, or a part of it
 _PASSED_ON = (torch.nn.Identity, torch.nn.Flatten, torch.nn.modules.dropout._DropoutNd)
-# where these give an exact zero, a small number was rounded to it
+# modules whose exact zeros are small values that underflowed
 _NEVER_ZERO = (torch.nn.Softmax, torch.nn.Softmax2d, torch.nn.Softmin, torch.nn.Sigmoid)
 
 
 class Probe:
-    """Counts outputs, their gradients and the weights' gradients of every layer that takes part in a step.
+    """Counts outputs, their gradients and the weights' gradients of every layer used in a step.
 
-    A layer is a module without others in it, or with weights of its own.
+    A layer is a module without submodules, or with weights of its own.
 
     Args:
-        model: Must run eagerly meanwhile: compiled code calls no hooks.
-        most: Values counted of each tensor; None: all.
+        model: Must run eagerly while it is probed: compiled code calls no hooks.
+        most: Maximum number of values counted per tensor; None: all.
     """
 
     def __init__(self, model: torch.nn.Module, device: torch.device, *, most: int | None = None) -> None:
@@ -43,26 +43,26 @@ class Probe:
 
     @property
     def rows(self) -> torch.Tensor:
-        """What was counted so far, on the device: a row for each of `seen`, in the same order."""
+        """Counts so far, on the device: a row for each item of `seen`, in the same order."""
         return self._rows[: len(self._taken)]
 
     @contextmanager
     def hooks(self) -> Iterator[None]:
-        """Count outputs and their gradients of what runs meanwhile."""
+        """Count outputs and their gradients of the passes inside this context."""
         with ExitStack() as stack:
             for number, (_, module) in enumerate(self._layers):
                 stack.callback(module.register_forward_hook(self._passing(number)).remove)
             yield
 
     def add_weights(self) -> None:
-        """Count the weights' gradients as they are now, those of the last layer first."""
+        """Count the current gradients of the weights, last layer first."""
         for number, (_, module) in reversed(list(enumerate(self._layers))):
             for weight in module.parameters(recurse=False):
                 if weight.grad is not None:
                     self._add(number, "weights", weight.grad)
 
     def seen(self, rows: torch.Tensor) -> list[PartStatistics]:
-        """What `rows` say, once they are on the host; in the order in which it came about."""
+        """Return the statistics of `rows`, which must be on the host, in order of execution."""
         counts = rows.numpy()
         return [
             PartStatistics(

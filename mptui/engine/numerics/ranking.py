@@ -1,8 +1,8 @@
-"""Which layers 16 bits hurt, the worst first, and the loss scale that would help most.
+"""Ranks layers by numerical risk in 16 bits, and finds the best loss scale.
 
-A fault is what float16 can't carry: a value that overflows whatever the loss scale, or most of an output's
-values, or most of a gradient's sum, below its normal range. Of several faults of one step the earliest comes
-first, since what follows it may be its doing.
+A layer has a fault in float16 if a value overflows under any loss scale, or if most of an output's values, or
+most of a gradient's sum, lie below its normal range. Of several faults of one step the earliest comes first,
+since it may cause the others.
 """
 
 import math
@@ -17,12 +17,12 @@ Part = Literal["forward", "gradient", "weights"]
 """A layer's output, the gradient of its output, the gradient of its own weights."""
 
 MOST = 0.5
-"""The share below float16's normal range from which on a layer counts as lost in it."""
+"""Share below float16's normal range at which a layer counts as underflowing."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartStatistics:
-    """What was seen of one part of a layer."""
+    """Value counts of one part of a layer."""
 
     layer: str
     part: Part
@@ -31,9 +31,9 @@ class PartStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """All parts of all layers by risk; shares are of 1.
+    """All parts of all layers by risk; shares are fractions of 1.
 
-    `lost` is the mean share of the gradients lost with the scale in use (None: there is none).
+    `lost` is the mean share of the gradients lost with the current loss scale; None without one.
     """
 
     layers: list[NumericsLayer]
@@ -42,11 +42,11 @@ class Ranking:
 
 
 def rank(seen: Sequence[PartStatistics], scale: float | None) -> Ranking:
-    """Rank what was seen in one step.
+    """Rank the parts of layers of one step.
 
     Args:
-        seen: In the order in which it came about.
-        scale: The loss scale that the gradients carry; None: none. Then they are judged with the best one.
+        seen: Statistics in order of execution.
+        scale: The loss scale of the gradients; None: they are unscaled, and judged with the best scale.
     """
     gradients = [each.spectrum for each in seen if each.part != "forward"]
     overflowed = scale is not None and any(spectrum.nonfinite for spectrum in gradients)
@@ -57,7 +57,7 @@ def rank(seen: Sequence[PartStatistics], scale: float | None) -> Ranking:
     for each in seen:
         shifts = (0, 0) if each.part == "forward" else (in_use, unscaled)
         size = 1.0 if each.part == "forward" or scale is None else scale
-        # the scaler will skip this step: it says nothing of the layer
+        # the scaler will skip this step: its overflow is no fault of the layer
         judged = each.part == "forward" or not overflowed
         layers.append(_layer_report(each, *shifts, size=size, judged=judged))
     order = {id(layer): number for number, layer in enumerate(layers)}
@@ -66,7 +66,7 @@ def rank(seen: Sequence[PartStatistics], scale: float | None) -> Ranking:
 
 
 def _below(seen: PartStatistics, doublings: int) -> float:
-    """The share of it that lies below float16's normal range: of an output's values, of a gradient's sum."""
+    """Return the share below float16's normal range: of an output's values, or of a gradient's sum."""
     if seen.part != "forward":
         return seen.spectrum.weight_below(doublings)
     shares = seen.spectrum.shares()

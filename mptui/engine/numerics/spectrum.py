@@ -1,8 +1,8 @@
-"""What the counts of `tally` say on the host: the shares that float16 would lose, under any loss scale.
+"""Computes from the counts of `tally`, on the host, what float16 loses under any loss scale.
 
-float16 keeps 11 bits of what lies between 2^-14 and 65,504. Below that it has subnormals with ever fewer bits
-down to 2^-24, and rounds to zero from 2^-25 down; from 65,520 up it rounds to infinity. To scale by 2^k moves
-every value k binades, and so every bin k places: all shares below are exact, as if each value had been cast.
+float16 keeps 11 bits of values between 2^-14 and 65,504. Below that it has subnormals with ever fewer bits
+down to 2^-24, and rounds to zero from 2^-25 down; from 65,520 up it rounds to infinity. Scaling by 2^k shifts
+every value by k binades, a whole number of bins: all shares are exact, as if each value had been cast.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,14 +18,14 @@ _INFINITE = 4 * 255
 _SIZES = np.exp2(np.arange(_INFINITE) // 4 - float(_BIAS))
 _SIZES[0] = 0.0
 LOWEST_SCALE, HIGHEST_SCALE = 2.0**0, 2.0**32
-"""Candidates for the best loss scale."""
+"""Range of candidates for the best loss scale."""
 HEADROOM = 2
-"""Doublings that the best scale leaves for larger gradients of other steps."""
+"""Doublings of headroom that the best scale leaves for larger gradients of other steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """What float16 makes of the non-zero values: shares of 1. NaN and infinities overflow."""
+    """Shares of the non-zero values that float16 doesn't keep, of 1; NaN and infinity are overflow."""
 
     zeroed: float
     subnormal: float
@@ -33,16 +33,16 @@ class Shares:
 
     @property
     def lost(self) -> float:
-        """All that does not keep its 11 bits."""
+        """Share of values that lose some of their 11 bits."""
         return self.zeroed + self.subnormal + self.overflow
 
 
 class Spectrum:
-    """The values of one tensor, or of one kind of a layer's, by size.
+    """Histogram of the magnitudes of a tensor, or of one part of a layer.
 
     Args:
         row: Counts of `tally.add`, int64, shape (COLUMNS,).
-        zeros_lost: Its zeros are small numbers that were rounded: those of a softmax or a sigmoid.
+        zeros_lost: Zeros are values that underflowed, as those of a softmax or a sigmoid.
     """
 
     def __init__(self, row: npt.NDArray[np.int64], *, zeros_lost: bool = False) -> None:
@@ -52,18 +52,18 @@ class Spectrum:
         self.nonfinite = int(counts[_INFINITE])
         self.zeros_lost = self.zeros if zeros_lost else 0
         self.told = self.values - self.zeros + self.zeros_lost
-        """The values that shares are of: those that are not zero, or should not be."""
+        """Number of values that shares refer to: those that are not zero, or should not be."""
         bits = row[BINS : BINS + 2].astype(np.int32).view(np.float32)
         seen = self.values - self.zeros - self.nonfinite > 0
         self.smallest = float(bits[0]) if seen else 0.0
         self.largest = float(bits[1]) if seen else 0.0
         self.bf16_lost = float(row[BINS + 2]) / max(self.told, 1)
         self._counts = counts
-        # values below each bin, zeros left out
+        # number of values below each bin, without zeros
         self.below = np.concatenate([[0, 0], np.cumsum(counts[1:])])
 
     def shares(self, doublings: int = 0) -> Shares:
-        """The shares after every value was multiplied by 2^doublings."""
+        """Return the shares after multiplying every value by 2^doublings."""
         if not self.told:
             return Shares(0.0, 0.0, 0.0)
         kept, whole, infinite = _edges(doublings)
@@ -74,10 +74,10 @@ class Spectrum:
         return Shares(zeroed / self.told, subnormal / self.told, overflow / self.told)
 
     def weight_below(self, doublings: int = 0) -> float:
-        """The share of the values' sum (of magnitudes, to the binade) that lies below float16's normal range.
+        """Return the share of the sum of magnitudes (to the binade) below float16's normal range.
 
-        Where values differ by many orders, as the gradients of samples that are learnt already and of those
-        that are not, most values can be lost and nearly nothing with them.
+        Where magnitudes differ by many orders, as between gradients of samples that are learned and that are
+        not, most values can be lost with little effect on the sum.
         """
         _, whole, _ = _edges(doublings)
         weights = self._counts[:_INFINITE] * _SIZES
@@ -85,9 +85,9 @@ class Spectrum:
         return float(weights[:whole].sum()) / total if total else 0.0
 
     def bars(self) -> tuple[int, list[int]]:
-        """The histogram of exponents: the lowest, and from it on the share of values with each.
+        """Return the histogram of exponents: the lowest exponent, and the shares from it on.
 
-        Shares are per mille of the finite values that are not zero, at least 1 where there is one. A value of
+        Shares are per mille of the finite non-zero values, at least 1 for an exponent that occurs. A value of
         exponent e lies in [2^e, 2^(e+1)); all below 2^-126 count as -127.
         """
         by_exponent = self._counts[:_INFINITE].reshape(-1, 4).sum(axis=1)
@@ -101,14 +101,14 @@ class Spectrum:
 
 @dataclass(frozen=True, slots=True)
 class BestScale:
-    """A loss scale, and the share of the gradients that is lost with it: the mean over layers."""
+    """A loss scale, and the share of gradients that is lost with it, averaged over layers."""
 
     scale: float
     lost: float
 
 
 def _edges(doublings: int) -> tuple[int, int, int]:
-    """The first bin that float16 does not round to zero, that it keeps whole, that it makes infinite."""
+    """Return the first bins that float16 doesn't round to zero, keeps in full, and rounds to infinity."""
     kept, whole, infinite = (
         min(max(4 * (exponent + _BIAS - doublings) + place, 1), _INFINITE)
         for exponent, place in ((-25, 1), (-15, 2), (15, 3))
@@ -117,7 +117,7 @@ def _edges(doublings: int) -> tuple[int, int, int]:
 
 
 class LayerGradients:
-    """The gradients of all layers: what is lost of them under one loss scale."""
+    """Gradients of all layers under one loss scale."""
 
     def __init__(self, spectra: Iterable[Spectrum]) -> None:
         told = [spectrum for spectrum in spectra if spectrum.told]
@@ -127,7 +127,7 @@ class LayerGradients:
         self._told = np.array([s.told for s in told], dtype=np.int64)
 
     def lost(self, doublings: int = 0) -> float:
-        """The mean share lost over layers; a step in which anything overflows is skipped, and lost whole."""
+        """Return the mean share lost over layers; 1 if any value overflows, which skips the step."""
         _, whole, infinite = _edges(doublings)
         if not self.layers:
             return 0.0
@@ -137,16 +137,16 @@ class LayerGradients:
 
 
 def best_scale(spectra: Sequence[Spectrum], scale: float = 1.0) -> BestScale | None:
-    """The loss scale that loses least of the gradients, of `scale` times the powers of two.
+    """Find the loss scale that loses least of the gradients, among `scale` times powers of two.
 
-    It leaves room for `HEADROOM` doublings where it can; among equals it is the smallest.
+    Leaves `HEADROOM` doublings where possible; ties go to the smallest scale.
 
     Args:
-        spectra: Of gradients, one or two a layer, as they were with `scale`.
-        scale: The loss scale they were seen with.
+        spectra: Histograms of gradients, one or two per layer, multiplied by `scale`.
+        scale: The loss scale with which they were counted.
 
     Returns:
-        None where there are no gradients, or some overflow without any scaling.
+        The best scale; None if there are no gradients, or some overflow even unscaled.
     """
     gradients = LayerGradients(spectra)
     if not gradients.layers:

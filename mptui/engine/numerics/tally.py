@@ -1,9 +1,8 @@
-"""Counts of a tensor's values by size, made on the device: nothing here waits for it.
+"""Counts a tensor's values by magnitude, on the device, without synchronization.
 
-A float32 is sorted by its own bits. Its exponent field and where its mantissa lies give one of 1,024 bins;
-they are cut so that what float16 makes of a value (zero, a subnormal, infinity), and what it would make of
-it under any loss scale that is a power of two, is the same for all values of a bin. Values of float16 and
-bfloat16 are values of float32 too.
+A float32 is binned by its bits: the exponent field and the range of the mantissa give one of 1,024 bins. The
+edges are such that float16 treats all values of a bin alike (zero, subnormal, infinity), under any loss scale
+that is a power of two. Values of float16 and bfloat16 are exact in float32.
 """
 
 import torch
@@ -18,17 +17,17 @@ BF16_LOST = 2.0**-9
 """A value counts as lost in bfloat16's 8 bits if rounding moves it by more than this share of its size."""
 
 _INFINITY = 0x7F800000
-# What carries a float32's bits into the next binade: all values but the power of two itself; those that
-# float16 rounds up to its smallest normal number, if that is the next; those that it rounds up to infinity.
+# Offsets that carry a float32's bits into the next binade: for all values but the power of two itself; for
+# those that float16 rounds up to its smallest normal number; for those that it rounds up to infinity.
 _TO_NEXT = ((1 << 23) - 1, 1 << 13, 1 << 12)
 
-_CHUNK = {"cpu": 1 << 16}  # stays in the cache of a core
+_CHUNK = {"cpu": 1 << 16}  # fits in a core's cache
 _CHUNK_ELSEWHERE = 1 << 22
 _SPREAD = 64
 
 
 def new_rows(count: int, device: torch.device) -> torch.Tensor:
-    """Rows to count into: int64, shape (count, COLUMNS)."""
+    """Allocate empty rows of counts: int64, shape (count, COLUMNS)."""
     rows = torch.zeros(count, COLUMNS, dtype=torch.int64, device=device)
     rows[:, BINS] = _INFINITY
     return rows
@@ -39,8 +38,8 @@ def add(row: torch.Tensor, values: torch.Tensor, *, most: int | None = None) -> 
 
     Args:
         row: Shape (COLUMNS,).
-        values: What is counted; left as it is.
-        most: Count about so many values at most, evenly spread; None: all.
+        values: Values to count; not modified.
+        most: Maximum number of values to count, evenly spread; None: all.
     """
     flat = _flat(values.detach())
     if most is not None and len(flat) > most:
@@ -50,7 +49,7 @@ def add(row: torch.Tensor, values: torch.Tensor, *, most: int | None = None) -> 
 
 
 def _flat(values: torch.Tensor) -> torch.Tensor:
-    """The values in one dimension, without a copy where their memory has no holes."""
+    """Return the values as 1-D, without a copy where their memory is dense."""
     if values.dim() == 4 and values.is_contiguous(memory_format=torch.channels_last):
         values = values.permute(0, 2, 3, 1)
     return values.reshape(-1)
@@ -69,7 +68,7 @@ def _add(row: torch.Tensor, part: torch.Tensor) -> None:
     torch.minimum(smallest, bits.where(bits > 0, _INFINITY).amin(), out=smallest)
     torch.maximum(largest, bits.where(bits < _INFINITY, 0).amax(), out=largest)
     error = (part.bfloat16().float() - part).abs_()
-    lost += torch.count_nonzero(error > part.abs().mul_(BF16_LOST))  # of what is not finite: NaN, no more
+    lost += torch.count_nonzero(error > part.abs().mul_(BF16_LOST))  # NaN, thus uncounted, if not finite
 
 
 def _count(counts: torch.Tensor, bins: torch.Tensor) -> None:
@@ -77,7 +76,7 @@ def _count(counts: torch.Tensor, bins: torch.Tensor) -> None:
     if bins.device.type == "cpu":
         counts.scatter_add_(0, bins.long(), one.expand(bins.shape))
         return
-    # most values share a few bins: in one row, thousands of threads would wait for the same few numbers
+    # most values share a few bins: in one row, thousands of threads would contend for the same counters
     rows = torch.zeros(_SPREAD, BINS, dtype=torch.int64, device=bins.device)
     lanes = torch.arange(len(bins), device=bins.device) % _SPREAD * BINS
     rows.view(-1).scatter_add_(0, lanes + bins, one.expand(bins.shape))

@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights, which moves only when they do."""
+"""Exponential moving average of the weights, updated only by applied steps."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -7,12 +7,12 @@ import torch
 
 
 class WeightAverage:
-    """average = decay x average + (1 - decay) x weights, after each applied step.
+    """Computes average = decay x average + (1 - decay) x weights after each applied step.
 
-    After n steps the decay is (1 + n) / (10 + n), if that is less: at first the average would else be that
-    of random weights, and in a short run to its end.
+    After n steps the decay is at most (1 + n) / (10 + n): otherwise the initial random weights would dominate
+    the average at first, and in a short run to its end.
 
-    BatchNorm's statistics are not averaged: validation uses the live ones, as torch's `swa_utils` does
+    BatchNorm's statistics are not averaged: validation uses the current ones, as torch's `swa_utils` does
     without `use_buffers`.
     """
 
@@ -23,9 +23,9 @@ class WeightAverage:
         self.decay = decay
 
     def update(self, good: torch.Tensor, applied: torch.Tensor) -> None:
-        """Move by one step where `good` (0-dim float32: 1 applied, 0 refused) says so. Never syncs.
+        """Update the average if `good` (0-dim float32: 1 applied, 0 refused) is 1. Never syncs.
 
-        `applied` (int64, one number) is the count of steps before this one.
+        `applied` (int64, one element) is the number of steps applied before this one.
         """
         share = (9.0 / (applied + 10.0)).clamp_(min=1.0 - self.decay)
         difference = torch._foreach_sub(self._weights, self._average)
@@ -34,7 +34,7 @@ class WeightAverage:
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """The model has the averaged weights inside, at the same addresses, and its own again after."""
+        """Put the averaged weights into the model, at the same addresses; restore its own on exit."""
         own = [w.clone(memory_format=torch.preserve_format) for w in self._weights]
         torch._foreach_copy_(self._weights, self._average)
         try:
@@ -43,10 +43,10 @@ class WeightAverage:
             torch._foreach_copy_(self._weights, own)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Parameter name -> average."""
+        """Return the averages by parameter name."""
         return dict(zip(self._names, self._average, strict=True))
 
     def load_state_dict(self, state_dict: Mapping[str, torch.Tensor]) -> None:
-        """Go on from `state_dict`; from the weights as they are now where no average was kept."""
+        """Restore from `state_dict`; start from the current weights if it is empty."""
         for name, average, weight in zip(self._names, self._average, self._weights, strict=True):
             average.copy_(state_dict[name] if state_dict else weight)

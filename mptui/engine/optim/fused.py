@@ -1,12 +1,12 @@
-"""SGD and AdamW in one kernel for all weights, which leaves them alone when the step is refused.
+"""SGD and AdamW in one kernel for all weights, which changes nothing when the step is refused.
 
 The kernels are the ones behind `torch.optim` with `fused=True`; calling them with lists made once costs the
-host a tenth of `Optimizer.step`. A refused step (found_inf = 1) changes neither weights nor state, and nobody
-waits for the device to know.
+host a tenth of `Optimizer.step`. A refused step (found_inf = 1) changes neither weights nor state, without a
+sync.
 
-On a CPU the kernels first copy each gradient whose axes are not in the usual order, and then never look at
-the copy (`grad.contiguous()` in torch's FusedSGDKernel.cpp and FusedAdamKernel.cpp): in channels last that
-takes longer than the update. So there they are given rows of numbers, which need no order.
+On a CPU the kernels copy each gradient that is not contiguous, and then never read the copy
+(`grad.contiguous()` in torch's FusedSGDKernel.cpp and FusedAdamKernel.cpp): in channels last that takes
+longer than the update. On a CPU they therefore get 1-D views, which are always contiguous.
 """
 
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ from mptui.engine.optim.dense import in_a_row
 
 
 class FusedOptimizer(torch.optim.Optimizer, ABC):
-    """What the two have in common. The rate is one 0-dim float32 tensor on the device, `lr`."""
+    """Base class of both. The learning rate `lr` is a 0-dim float32 tensor on the device."""
 
     state_names: tuple[str, ...] = ()
     _kernel: Callable[..., None]
@@ -33,7 +33,7 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
                     name: torch.zeros_like(p, memory_format=torch.preserve_format)
                     for name in self.state_names
                 }
-        # aliases that need no gradient, so that no step has to say so
+        # detached aliases, so that no step needs torch.no_grad
         self._weights = [[_alias(p) for p in group["params"]] for group in self.param_groups]
         self._states = [
             [[_alias(self.state[p][name]) for p in group["params"]] for name in self.state_names]
@@ -45,14 +45,14 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
         ]
 
     def update(self, found_inf: torch.Tensor) -> None:
-        """Move all weights by their gradients, unless `found_inf` (0-dim float32) is 1. Never syncs."""
+        """Update all weights, unless `found_inf` (0-dim float32) is 1. Never syncs."""
         lists = zip(self.param_groups, self._weights, self._states, self._in_rows, strict=True)
         for group, weights, states, in_rows in lists:
             grads = [p.grad for p in group["params"]]
-            for number in in_rows:  # autograd gave it the weight's own order of axes
+            for number in in_rows:  # autograd gives a gradient its weight's strides
                 if (grad := grads[number]) is not None:
                     grads[number] = in_a_row(grad)
-            if any(grad is None for grad in grads):  # a part of the network that this step did not use
+            if any(grad is None for grad in grads):  # the step did not use a part of the network
                 used = [i for i, grad in enumerate(grads) if grad is not None]
                 weights, grads = [weights[i] for i in used], [grads[i] for i in used]
                 states = [[state[i] for i in used] for state in states]
@@ -74,18 +74,18 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
     def _arguments(
         self, group: dict[str, Any], states: list[list[torch.Tensor]]
     ) -> tuple[list[list[torch.Tensor]], dict[str, Any]]:
-        """The kernel's own lists, beside those of weights and gradients, and its own numbers.
+        """Return the kernel's tensor lists after weights and gradients, and its scalar arguments.
 
         Args:
             group: A parameter group of the optimizer.
-            states: Lists beside the weights', by `state_names`.
+            states: Lists of state tensors parallel to the weights, in the order of `state_names`.
         """
 
 
 class FusedSGD(FusedOptimizer):
-    """Momentum as torch.optim.SGD has it (no dampening, no Nesterov), from buffers that begin at zero."""
+    """SGD with momentum as in torch.optim.SGD (no dampening, no Nesterov), with buffers initially zero."""
 
-    # made without momentum too: another profile may bring it in the middle of a run
+    # allocated without momentum too: a switch of profile may turn it on during a run
     state_names = ("momentum_buffer",)
     _kernel = staticmethod(torch._fused_sgd_)
 
@@ -105,7 +105,7 @@ class FusedSGD(FusedOptimizer):
 
 
 class FusedAdamW(FusedOptimizer):
-    """AdamW (Loshchilov & Hutter 2019) as torch.optim.AdamW has it; the step count is one for all weights."""
+    """AdamW (Loshchilov & Hutter 2019) as in torch.optim.AdamW, with one step count for all weights."""
 
     state_names = ("exp_avg", "exp_avg_sq")
     _kernel = staticmethod(torch._fused_adamw_)
@@ -117,7 +117,7 @@ class FusedAdamW(FusedOptimizer):
             self.state[p]["step"] = self.steps
 
     def update(self, found_inf: torch.Tensor) -> None:
-        """Count the step, take it, and take the count back if it was refused."""
+        """Count and apply the step; undo the count if the step was refused."""
         self.steps.add_(1)
         super().update(found_inf)
         self.steps.sub_(found_inf)

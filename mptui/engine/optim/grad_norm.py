@@ -1,7 +1,7 @@
-"""The L2 norm of all gradients.
+"""L2 norm of all gradients.
 
-On a CPU the large ones are squared and summed as soon as the backward pass has made them, while they are in
-the processor's cache: read again at the end, they take 2 % of a ResNet-18's step.
+On a CPU large gradients are squared and summed as soon as the backward pass has computed them, while they are
+in the processor's cache: reading them again at the end takes 2 % of a ResNet-18's step.
 """
 
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ import torch
 from mptui.engine.optim.dense import in_a_row
 
 LARGE = 1 << 13
-"""Numbers from which on a gradient is worth a call of its own."""
+"""Elements from which a gradient is worth a separate call."""
 
 CACHED = 1 << 22
-"""Numbers that a processor's cache still holds at the end of the backward pass: the update finds them there
-once they were read for the norm. Fewer are not worth a call in the middle of the backward pass."""
+"""Elements that fit in a processor's cache after the backward pass, where norm and update then find them:
+models with fewer parameters don't need sums during the backward pass."""
 
 
 @dataclass(slots=True)
 class _Noted:
-    """A gradient as it was when its squares (their sum, 0-dim) were taken."""
+    """A gradient, its version, and the sum of its squares (0-dim) at that version."""
 
     grad: torch.Tensor
     version: int
@@ -30,12 +30,12 @@ class _Noted:
 
 
 class GradientNorm:
-    """The norm of the gradients that some parameters have.
+    """Computes the norm of the gradients of parameters.
 
     Args:
-        parameters: Dense, all of one device.
-        early: On a CPU: take the squares of large gradients in the backward pass, where there are many. What
-            happens to a gradient after that is seen, and then it is read again.
+        parameters: Dense, all on one device.
+        early: On a CPU: square large gradients during the backward pass, if the model is large. A gradient
+            that changes after that is detected, and read again.
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor], *, early: bool) -> None:
@@ -43,7 +43,7 @@ class GradientNorm:
         self._early = early
         self._noted: dict[int, _Noted] = {}
         there_are_many = early and sum(parameter.numel() for parameter in parameters) >= CACHED
-        # the hooks know neither this object nor the parameters: these would keep each other for good
+        # hooks must not refer to this object or the parameters: a reference cycle would keep them alive
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(partial(_note, self._noted, number))  # type: ignore[no-untyped-call]
             for number, parameter in enumerate(parameters)
@@ -51,17 +51,17 @@ class GradientNorm:
         ]
 
     def close(self) -> None:
-        """Watch the parameters no longer."""
+        """Remove the hooks from the parameters."""
         for hook in self._hooks:
             hook.remove()
         self.forget()
 
     def forget(self) -> None:
-        """Let go of the gradients: they are none any more."""
+        """Drop references to gradients that were cleared."""
         self._noted.clear()
 
     def total(self) -> torch.Tensor:
-        """Of all gradients that are there now, at least one: 0-dim float32 on their device. Never syncs."""
+        """Return the norm of all current gradients (at least one): 0-dim float32. Never syncs."""
         if not self._early:
             grads = [p.grad for p in self._parameters if p.grad is not None]
             norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads, 2.0)))
@@ -78,7 +78,7 @@ class GradientNorm:
                 squares.append(_squares(in_a_row(grad)))
             else:
                 rest.append(in_a_row(grad))
-        if rest:  # one sum of many small ones is cheaper than many sums
+        if rest:  # one sum over many small gradients is cheaper than many sums
             squares.append(_squares(torch.cat(rest)))
         total = squares[0] if len(squares) == 1 else torch.stack(squares).sum()
         return total.sqrt()

@@ -1,10 +1,9 @@
-"""The update as a transaction: a step whose gradients are not finite moves nothing at all.
+"""The update as a transaction: a step whose gradients are not finite changes nothing.
 
-Not the weights, not the optimizer's state, not BatchNorm's statistics (one overflowing batch would leave
-them NaN for ever while training looks fine), not the learning-rate schedule, not the EMA, not the counts.
-Whether the step is good stays on the device: a fused optimizer reads `found_inf` inside its kernel, and
-everything else is arithmetic with it, so that no step waits for the host. An optimizer without a fused
-kernel takes the explicit path, and syncs once a step.
+It changes neither weights, optimizer state, BatchNorm statistics (one overflowing batch would leave them NaN
+for good while training looks fine), learning-rate schedule, EMA nor counts. Whether the step is good stays on
+the device: a fused optimizer reads `found_inf` inside its kernel, and everything else is arithmetic with it,
+so that no step synchronizes. An optimizer without a fused kernel syncs once per step.
 """
 
 import numpy as np
@@ -17,23 +16,23 @@ from mptui.engine.precision.amp import Precision
 
 
 class Updater:
-    """Takes the gradients of a window and moves the model by them, or refuses.
+    """Updates the model by the gradients of a window, or refuses the step.
 
     A step is `set_rate`, `unscale`, `clip`, `apply`, `commit`, in this order; `forget` undoes one that was
-    cut short before `apply`. All figures that they leave are 0-dim tensors on the device.
+    interrupted before `apply`. The resulting figures are 0-dim tensors on the device.
 
     Args:
-        model: In float32; its buffers are held on a refused step.
-        optimizer: From `build_optimizer`, with `lr` as its rate where it is fused.
-        precision: What scaled the gradients.
+        model: In float32; its buffers are restored on a refused step.
+        optimizer: From `build_optimizer`, with `lr` as its rate if it is fused.
+        precision: The precision that scaled the loss.
         lr: 0-dim float32 tensor on the device, the rate of the next step.
         lr_table: Rate of each applied step, float32, shape (steps,).
-        clip_grad_norm: L2 norm that the gradients are scaled down to; None leaves them.
+        clip_grad_norm: Maximum L2 norm of the gradients; None: no clipping.
         average: The EMA of the weights, if there is one.
 
     Attributes:
-        applying: Weights are being moved: an error now leaves a step that is neither taken nor refused.
-        buffers: The model's, as the last accepted step left them.
+        applying: Weights are being updated: an error now leaves the step partly applied.
+        buffers: The model's buffers after the last accepted step.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class Updater:
         self._optimizer = optimizer
         self._precision = precision
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        # scaled gradients are not at their true size before the end
+        # scaled gradients have their true size only after unscaling
         self._norm = GradientNorm(self._parameters, early=lr.device.type == "cpu" and not precision.scaled)
         self._clip = clip_grad_norm
         self._average = average
@@ -66,29 +65,29 @@ class Updater:
         self.seek(0)
 
     def take_table(self, lr_table: np.ndarray) -> None:
-        """Go by other rates of each applied step, float32, shape (steps,)."""
+        """Replace the rates of each applied step, float32, shape (steps,)."""
         self._lr_table = torch.from_numpy(lr_table).to(self.lr.device)
 
     def seek(self, applied: int) -> None:
-        """Go on in the schedule as after `applied` steps, with the model's buffers as they are now."""
+        """Set the schedule's position to `applied` steps, and accept the model's current buffers."""
         self._applied.fill_(applied)
         self.buffers.refresh()
 
     def keep_grads(self, kept: bool) -> None:
-        """Whether gradients are zeroed in place from now on, in memory of their own.
+        """Set whether gradients are zeroed in place instead of freed.
 
-        For CUDA graphs: a gradient that is first made inside of one lies in the graph's memory, and the next
-        replay takes it away.
+        For CUDA graphs: a gradient first allocated inside a graph lies in the graph's memory pool, and the
+        next replay overwrites it.
         """
         self._keep_grads = kept
         self._clear_grads()
 
     def position(self) -> int:
-        """Applied steps that the schedule has seen. Waits for the device."""
+        """Return the number of applied steps in the schedule. Waits for the device."""
         return int(self._applied.item())
 
     def step(self, loss: torch.Tensor) -> None:
-        """Take a whole step; `Trainer._step` takes its five parts by itself, to be read in one place."""
+        """Take a whole step. `Trainer._step` calls the five parts itself, so that it shows the whole step."""
         self.set_rate()
         self.unscale()
         self.clip()
@@ -100,21 +99,21 @@ class Updater:
         torch.index_select(self._lr_table, 0, self._applied, out=self._lr_out)
 
     def unscale(self) -> None:
-        """Bring the gradients to their true size; set `norm`, and `found_inf` where one is not finite."""
+        """Unscale the gradients; set `norm`, and `found_inf` if a gradient is not finite."""
         self._precision.unscale(self._optimizer)
         norm = self.norm = self._norm.total()
         self._zero_or_nan = norm - norm
-        # with itself, from which NaN alone differs: a number would be made a tensor first, at twice the cost
+        # compare with itself, which only NaN fails: a scalar operand would become a tensor, at twice the cost
         torch.ne(self._zero_or_nan, self._zero_or_nan, out=self.found_inf)
 
     def clip(self) -> None:
-        """Scale the gradients down to the norm that is configured."""
+        """Scale the gradients down to the configured norm."""
         if self._clip is not None:
             grads = [p.grad for p in self._parameters if p.grad is not None]
             torch._foreach_mul_(grads, torch.clamp(self._clip / (self.norm + 1e-6), max=1.0))
 
     def apply(self) -> None:
-        """Move the weights by the optimizer, unless `found_inf` is set."""
+        """Update the weights by the optimizer, unless `found_inf` is set."""
         self.applying = True
         if isinstance(self._optimizer, FusedOptimizer):
             self._optimizer.update(self.found_inf)
@@ -124,9 +123,9 @@ class Updater:
             self._optimizer.step()
 
     def commit(self, loss: torch.Tensor) -> None:
-        """Move loss scale, buffers, EMA and schedule with the weights, or hold them; clear the gradients.
+        """Update loss scale, buffers, EMA and schedule, or restore them; clear the gradients.
 
-        `loss` (0-dim) is the window's: where it is not finite, the loss scale is not to blame.
+        `loss` (0-dim) is the window's: if it is not finite, the loss scale is not the cause.
         """
         self._precision.update(loss)
         good = torch.eq(self._zero_or_nan, self._zero_or_nan)
@@ -138,14 +137,14 @@ class Updater:
         self._clear_grads()
 
     def forget(self) -> None:
-        """Undo what a window cut short by an error did to gradients and buffers."""
+        """Undo the changes of an interrupted window to gradients and buffers."""
         self.applying = False
         self._clear_grads()
         self._precision.forget()
         self.buffers.keep_if(torch.zeros_like(self.found_inf, dtype=torch.bool))
 
     def close(self) -> None:
-        """Watch the gradients no longer while they are made: another one updates the same weights."""
+        """Remove the gradient hooks, when another updater takes over the weights."""
         self._norm.close()
 
     def _clear_grads(self) -> None:
@@ -160,14 +159,14 @@ class Updater:
 
 
 class RevertibleBuffers:
-    """The buffers that a forward pass moves (BatchNorm's statistics), put back when the step is refused.
+    """Buffers that a forward pass changes (BatchNorm statistics), restored when the step is refused.
 
-    The accepted values lie in two flat tensors, so that a step costs a few kernels and not a few a layer.
+    The accepted values lie in two flat tensors, so that a step costs a few kernels, not a few per layer.
 
     Args:
         model: Its BatchNorm layers are collected once.
-        sync: Read whether a step was good, and put nothing back if it was. For a CPU, where the answer is
-            there already: a device would have to be waited for.
+        sync: Read on the host whether a step was good, and restore nothing if it was. For CPUs: on other
+            devices this would sync.
     """
 
     def __init__(self, model: torch.nn.Module, *, sync: bool) -> None:
@@ -179,14 +178,14 @@ class RevertibleBuffers:
         self.refresh()
 
     def refresh(self) -> None:
-        """Take the buffers as they are for the accepted ones: after a good step, or a load."""
+        """Accept the current buffers, after a good step or a load."""
         if self._statistics:
             self._accepted = torch.cat(self._statistics)
         if self._counters:
             self._accepted_counts = torch.stack(self._counters)
 
     def keep_if(self, good: torch.Tensor) -> None:
-        """Accept what the window's forwards did to the buffers if `good` (0-dim bool), else undo it."""
+        """Accept the current buffers if `good` (0-dim bool), else restore the accepted ones."""
         if not self._sizes and not self._counters:
             return
         if self.sync and good:

@@ -1,10 +1,10 @@
-"""The learning rate as a closed form of the optimizer steps that were applied. Imports no torch.
+"""The learning rate as a closed-form function of the applied optimizer steps. Imports no torch.
 
-A skipped step moves no schedule, and whether a step was skipped is known on the device long before the
-host: so the whole schedule is a table on the device, looked up by the count of applied steps. Four bytes a
-step: 10 million steps are 40 MB.
+A skipped step does not advance the schedule, and the device knows that a step was skipped long before the
+host: so the whole schedule is a table on the device, indexed by the count of applied steps. It takes four
+bytes per step, or 40 MB for 10 million steps.
 
-Every rate that is shown or used, of a run in progress or of one that is planned, comes from `Schedule`.
+Every rate that is shown or used, of a running or a planned run, comes from `Schedule`.
 """
 
 import math
@@ -18,22 +18,22 @@ import numpy.typing as npt
 from mptui.config.schema import TrainingConfig
 
 RAMP_FACTOR = 4.0
-"""A rate that rises by this factor, or a batch that changes by it, is approached by a ramp."""
+"""Factor of a rise in rate, or a change in batch size, from which a ramp is used."""
 RAMP_STEPS = 30
-"""Steps of a ramp: momentum of 0.9 and BatchNorm's running statistics (0.1 anew a step) have by then
-forgotten 96 % of what they held (0.9^30 = 0.04). Its linear form is Goyal et al.'s gradual warm-up (2017)."""
+"""Steps of a ramp: by then momentum of 0.9 and BatchNorm's running statistics (0.1 per step) have decayed by
+96 % (0.9^30 = 0.04). The linear form is the gradual warm-up of Goyal et al. (2017)."""
 RAMP_SHARE = 0.25
-"""Share of the steps ahead that a ramp takes at most, so that a short rest of a run still trains."""
+"""Maximum share of the remaining steps that a ramp takes, so that a short rest of a run still trains."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """The steps in which a run comes from one rate to its schedule, linearly.
+    """A linear transition from a rate to the schedule.
 
     Attributes:
         first: Position of its first step in the schedule.
-        steps: How many there are.
-        rate: The rate that it starts from.
+        steps: Number of steps.
+        rate: Initial rate.
     """
 
     first: int
@@ -43,15 +43,15 @@ class Ramp:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Learning rates of a run of `total_steps` optimizer steps, `steps_per_epoch` an epoch.
+    """Learning rates of a run of `total_steps` optimizer steps.
 
     Attributes:
-        training: The settings that give its shape.
-        peak_lr: The rate after the warm-up, already scaled to the effective batch.
+        training: Settings that define its shape.
+        peak_lr: Rate after the warm-up, already scaled to the effective batch.
         total_steps: Optimizer steps of the run.
-        steps_per_epoch: Optimizer steps of an epoch.
-        warmup: Steps of the warm-up, where an earlier part of the run has set them; None: by the settings.
-        ramp: The steps after a change of settings in which the rate is approached.
+        steps_per_epoch: Optimizer steps per epoch.
+        warmup: Warm-up steps, if set by an earlier part of the run; None: by the settings.
+        ramp: Transition to the schedule after a change of settings.
     """
 
     training: TrainingConfig
@@ -62,31 +62,31 @@ class Schedule:
     ramp: Ramp | None = None
 
     def table(self) -> npt.NDArray[np.float32]:
-        """The rate of each step, float32, an epoch longer than the schedule.
+        """Return the rate of each step, float32, one epoch longer than the schedule.
 
-        Another batch size in the middle of a run rounds its steps, and may need some at the final rate.
+        A change of batch size during a run rounds its steps, so that it may take more at the final rate.
         """
         return self._rates(np.arange(self.total_steps + self.steps_per_epoch + 1, dtype=np.float64))
 
     def rate_at(self, position: int) -> float:
-        """The rate of the step after `position` applied ones."""
+        """Return the rate of the step after `position` applied ones."""
         last = self.total_steps + self.steps_per_epoch
         return float(self._rates(np.array([min(position, last)], dtype=np.float64))[0])
 
     def target_at(self, position: int) -> float:
-        """The rate after `position` applied steps that a ramp leads to."""
+        """Return the rate after `position` applied steps without the ramp."""
         return replace(self, ramp=None).rate_at(position)
 
     @property
     def warmup_steps(self) -> int:
-        """Steps of the warm-up: as asked for, and at most `training.warmup_max_fraction` of the run."""
+        """Warm-up steps: as configured, at most `training.warmup_max_fraction` of the run."""
         if self.warmup is not None:
             return self.warmup
         asked = round(self.training.warmup_epochs * self.steps_per_epoch)
         return min(asked, math.floor(self.training.warmup_max_fraction * self.total_steps + 1e-9))
 
     def state(self) -> dict[str, Any]:
-        """All that the rates derive from, for a checkpoint; the ramp apart."""
+        """Return everything that determines the rates, except the ramp, for a checkpoint."""
         training = self.training
         return {
             "shape": [training.schedule, training.step_epochs, training.step_gamma],
@@ -102,7 +102,7 @@ class Schedule:
         warmup = self.warmup_steps
         rates = self.peak_lr * self._decay(steps - warmup, max(1, self.total_steps - warmup))
         if warmup:
-            # the first step has 1/(warmup + 1) of the peak, so that none is wasted on a rate of zero
+            # the first step has 1/(warmup + 1) of the peak: a rate of zero would waste it
             rates = np.where(steps < warmup, self.peak_lr * (steps + 1) / (warmup + 1), rates)
         if self.ramp is not None:
             done = steps - self.ramp.first + 1
@@ -121,25 +121,25 @@ class Schedule:
 
 
 def warmup_epochs(training: TrainingConfig) -> float:
-    """Epochs that the warm-up takes, in a run that no number of steps ends earlier."""
+    """Return the epochs of the warm-up, for a run without `max_steps`."""
     return min(training.warmup_epochs, training.warmup_max_fraction * training.epochs)
 
 
 def schedule_of(training: TrainingConfig, steps_per_epoch: int) -> Schedule:
-    """The schedule of a whole run with these settings."""
+    """Return the schedule of a whole run with these settings."""
     total = min(training.epochs * steps_per_epoch, training.max_steps or sys.maxsize)
     return Schedule(training, scaled_lr(training), total, steps_per_epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleProgress:
-    """Where a run stands in its schedule between two steps, JSON-ready by `asdict`.
+    """Position of a run in its schedule between two steps, JSON-ready by `asdict`.
 
     Attributes:
         position: Applied steps.
-        schedule: What `Schedule.state` said.
-        ramp: The schedule's ramp, as `Ramp`'s three numbers.
-        rate: The rate of the next step.
+        schedule: Result of `Schedule.state`.
+        ramp: The schedule's ramp, as the fields of `Ramp`.
+        rate: Rate of the next step.
     """
 
     position: int
@@ -149,14 +149,14 @@ class ScheduleProgress:
 
 
 def schedule_progress(schedule: Schedule, position: int) -> ScheduleProgress:
-    """Where a run stands after `position` applied steps of `schedule`."""
+    """Return the progress of a run after `position` applied steps of `schedule`."""
     ramp = None if schedule.ramp is None else asdict(schedule.ramp)
     return ScheduleProgress(position, schedule.state(), ramp, schedule.rate_at(position))
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleContinuation:
-    """How a run continues in a schedule: from `position` applied steps; `gain` is new rate over old."""
+    """Continuation of a run in a schedule from `position` applied steps; `gain` is new rate over old."""
 
     schedule: Schedule
     position: int
@@ -166,18 +166,18 @@ class ScheduleContinuation:
 def continue_schedule(schedule: Schedule, left: int, before: ScheduleProgress) -> ScheduleContinuation:
     """Continue a run in another schedule, or in the same one.
 
-    In a schedule as long as the one before it the run goes on after the steps applied there. In one of
-    another length (another batch, more epochs) it goes on where the schedule ends with the run. The warm-up
-    is not done twice: it ends at the epoch it was to end at.
+    In a schedule of the same length the run keeps its position. In one of another length (another batch, more
+    epochs) the position is such that the schedule ends with the run. The warm-up is not repeated: it ends at
+    the same epoch as before.
 
-    A rate that rises by `RAMP_FACTOR` or a batch that changes by it is approached by a ramp, from the rate
-    before it or a `RAMP_FACTOR`th of the new one, whichever is lower. Other epochs with all else as it was
-    start from the rate before. A lower rate is in force at once.
+    If the rate rises, or the batch changes, by `RAMP_FACTOR` or more, a ramp starts from the previous rate or
+    1/`RAMP_FACTOR` of the new one, whichever is lower. If only the number of epochs changes, it starts from
+    the previous rate. A lower rate takes effect at once.
 
     Args:
-        schedule: Of the whole run, under the settings in force from now on.
-        left: Optimizer steps that lie ahead.
-        before: Where the run stood.
+        schedule: Schedule of the whole run under the new settings.
+        left: Optimizer steps ahead.
+        before: Previous standing of the run.
     """
     had = before.schedule
     if had["asked"] == schedule.state()["asked"]:
@@ -202,12 +202,12 @@ def continue_schedule(schedule: Schedule, left: int, before: ScheduleProgress) -
 
 @dataclass(frozen=True, slots=True)
 class RateChange:
-    """What a change of settings does to the effective rate and batch at a step.
+    """Effect of a change of settings on learning rate and batch.
 
     Attributes:
-        lr: The learning rate before and after.
-        batch: Samples of an optimizer step, before and after.
-        ramp_steps: Steps in which the new rate is reached; 0: at once.
+        lr: Learning rate before and after.
+        batch: Samples per optimizer step, before and after.
+        ramp_steps: Steps until the new rate is reached; 0: at once.
     """
 
     lr: tuple[float, float]
@@ -216,12 +216,12 @@ class RateChange:
 
     @property
     def is_large(self) -> bool:
-        """Whether one of the two changes by `RAMP_FACTOR` or more."""
+        """Whether rate or batch changes by `RAMP_FACTOR` or more."""
         return any(max(pair) >= RAMP_FACTOR * min(pair) for pair in (self.lr, self.batch))
 
 
 def rate_change(before: ScheduleProgress, going: ScheduleContinuation) -> RateChange:
-    """How the rate and the batch change where a run continues so."""
+    """Return the change of rate and batch from `before` to `going`."""
     schedule, ramp = going.schedule, going.schedule.ramp
     return RateChange(
         lr=(before.rate, schedule.target_at(going.position)),
@@ -231,7 +231,7 @@ def rate_change(before: ScheduleProgress, going: ScheduleContinuation) -> RateCh
 
 
 def steps_ahead(training: TrainingConfig, steps_per_epoch: int, place: tuple[int, int], step: int) -> int:
-    """Optimizer steps beyond a `place` (epoch from 0, sample in it) and the `step` steps tried so far."""
+    """Return the optimizer steps after `place` (epoch from 0, sample in it) and `step` steps tried so far."""
     epoch, sample = place
     of_this_epoch = sample // (training.batch_size * training.accumulate)
     left = (training.epochs - epoch) * steps_per_epoch - of_this_epoch
@@ -247,7 +247,7 @@ def _in_other_steps(warmup: int, steps_per_epoch: int, schedule: Schedule) -> in
 
 
 def scaled_lr(training: TrainingConfig) -> float:
-    """The peak rate for the effective batch in use (Goyal et al. 2017: linear; Krizhevsky 2014: sqrt)."""
+    """Return the peak rate for the effective batch (Goyal et al. 2017: linear; Krizhevsky 2014: sqrt)."""
     if training.lr_batch_size is None or training.lr_scaling == "off":
         return training.lr
     ratio = training.batch_size * training.accumulate / training.lr_batch_size

@@ -1,4 +1,4 @@
-"""Builds the optimizer of a run, and changes its hyperparameters when the run switches to another profile."""
+"""Builds the optimizer of a run, and updates its hyperparameters after a switch to another profile."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from mptui.registry.optimizers import OPTIMIZERS
 def build_optimizer(
     model: torch.nn.Module, training: TrainingConfig, lr: torch.Tensor, *, fused: bool
 ) -> torch.optim.Optimizer:
-    """Build the optimizer that `training.optimizer` names, over the model's trainable parameters.
+    """Build the optimizer named by `training.optimizer`, over the model's trainable parameters.
 
     Args:
-        model: Its norms' and biases' parameters (fewer than two axes) get no weight decay.
-        training: Names the optimizer and holds its hyperparameters.
+        model: Parameters of norms and biases (fewer than two axes) get no weight decay.
+        training: Optimizer name and hyperparameters.
         lr: 0-dim float32 tensor on the device that a fused optimizer reads at each step.
-        fused: One kernel updates all parameters, and skips the update where `found_inf` is set.
+        fused: One kernel updates all parameters, and skips the update if `found_inf` is set.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
@@ -29,7 +29,7 @@ def build_optimizer(
 
 
 def take_over(optimizer: torch.optim.Optimizer, training: TrainingConfig) -> None:
-    """Give an optimizer the hyperparameters of another configuration; its state stays."""
+    """Set the hyperparameters of an optimizer from another configuration; its state stays."""
     for group in optimizer.param_groups:
         if _decays(group["params"][0]):
             group["weight_decay"] = training.weight_decay
@@ -50,7 +50,7 @@ def supports_fused(name: str, device: torch.device) -> bool:
 
 
 def _settings(training: TrainingConfig) -> dict[str, Any]:
-    """The values of [training] that the optimizer takes, by key."""
+    """Return the settings of [training] that the optimizer uses, by key."""
     return {key: getattr(training, key) for key in OPTIMIZERS[training.optimizer].settings}
 
 

@@ -1,4 +1,4 @@
-"""An optimizer's tensors by the names of the parameters they belong to."""
+"""Optimizer state keyed by parameter names."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,19 +9,19 @@ from mptui.engine.optim.fused import FusedOptimizer
 
 
 class OptimizerState:
-    """The state of a torch optimizer in a form that does not depend on the order of its parameters.
+    """State of a torch optimizer, independent of the order of its parameters.
 
     Args:
-        name: The optimizer's name in the configuration: another kind's tensors are refused.
-        model: Names the parameters.
-        optimizer: Over parameters of `model`.
+        name: The optimizer's name in the configuration; state of another one is refused.
+        model: The model, which gives the parameter names.
+        optimizer: An optimizer of the parameters of `model`.
     """
 
     def __init__(self, name: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._name, self._model, self._optimizer = name, model, optimizer
 
     def state_dict(self) -> dict[str, Any]:
-        """`optimizer`: its name; `KEY/PARAMETER`: a tensor."""
+        """Return the name under `optimizer`, and each tensor under `KEY/PARAMETER`."""
         names: dict[torch.Tensor, str] = {p: name for name, p in self._model.named_parameters()}
         tensors = {
             f"{key}/{names[p]}": value
@@ -32,17 +32,17 @@ class OptimizerState:
         return {"optimizer": self._name, **tensors}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Copy the tensors into the optimizer's own, in place where it has them.
+        """Copy the tensors into the optimizer's state, in place if it is allocated.
 
         Raises:
-            RuntimeError: They are of another kind of optimizer.
-            KeyError: They are of another model.
+            RuntimeError: The state is of another optimizer.
+            KeyError: The state is of another model.
         """
         if state_dict["optimizer"] != self._name:
             raise RuntimeError(f"the optimizer is {state_dict['optimizer']}, not {self._name}")
         parameters = dict(self._model.named_parameters())
         if not isinstance(self._optimizer, FusedOptimizer):
-            self._optimizer.state.clear()  # torch's own make theirs at their first step
+            self._optimizer.state.clear()  # torch's optimizers allocate state at the first step
         for full_name, value in state_dict.items():
             if isinstance(value, torch.Tensor):
                 key, _, name = full_name.partition("/")

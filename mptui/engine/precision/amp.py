@@ -1,4 +1,4 @@
-"""Mixed precision as an object: the loop asks it for a context and a backward, never which one it is.
+"""Mixed precision behind one interface: the loop is the same for every number format.
 
 Weights, their gradients and the optimizer stay in float32 in every mode (master weights, Micikevicius et
 al. 2018, "Mixed Precision Training"). fp16 scales the loss by torch.amp.GradScaler; bf16 has float32's range
@@ -20,9 +20,9 @@ class Precision:
     """fp32 and bf16: autocast or none, and no loss scaling."""
 
     scaled = False
-    """Whether the loss is scaled, so that a gradient beyond the range may be the scale's doing."""
+    """Whether the loss is scaled, so that an overflowing gradient may be due to the scale."""
     floor: float | None = None
-    """What the scale never falls below; None where there is none."""
+    """Lower limit of the loss scale; None without loss scaling."""
 
     def __init__(self, name: str, device: torch.device) -> None:
         self.name = name
@@ -31,37 +31,37 @@ class Precision:
         self._one = torch.ones((), device=device)  # made once, not at each backward
 
     def forward_context(self) -> contextlib.AbstractContextManager[Any]:
-        """The context of one forward and its loss; left before anything touches the weights."""
+        """Return the context of a forward pass and its loss; exit it before the backward pass."""
         if self._dtype is None:
             return contextlib.nullcontext()
         return torch.autocast(self._device.type, dtype=self._dtype)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Add the gradients of `loss` (0-dim) to the parameters'."""
+        """Accumulate the gradients of `loss` (0-dim) into the parameters."""
         torch.autograd.backward(loss, self._one)
 
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        """Bring the gradients to their true size: once a window, before clipping."""
+        """Unscale the gradients; called once per window, before clipping."""
 
     def update(self, loss: torch.Tensor) -> None:
-        """Learn from the window that ended, whose loss was `loss` (0-dim); once, after the optimizer."""
+        """Update the loss scale by a window and its `loss` (0-dim); called once, after the optimizer."""
 
     def forget(self) -> None:
-        """A window was given up after it was unscaled, and comes again."""
+        """Reset after a window was abandoned, so that a retry can unscale again."""
 
     def loss_scale(self) -> torch.Tensor | None:
-        """The current loss scale, a 0-dim tensor on the device; None where the loss is not scaled."""
+        """Return the loss scale, a 0-dim tensor on the device; None if the loss is not scaled."""
         return None
 
     def set_scale(self, scale: float) -> None:
-        """Go on with another loss scale."""
+        """Set the loss scale."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps, JSON-ready."""
+        """Return the state for a checkpoint, JSON-ready."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state`."""
+        """Restore from `state`."""
 
 
 class ScaledPrecision(Precision):
@@ -85,18 +85,18 @@ class ScaledPrecision(Precision):
             )
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Add the gradients of the scaled loss, in float16 range, to the parameters'."""
+        """Accumulate the gradients of the scaled loss into the parameters."""
         torch.autograd.backward(self._scaler.scale(loss), self._one)
 
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divide the gradients by the scale, noting on the device whether one is not finite."""
+        """Divide the gradients by the scale, and record on the device whether one is not finite."""
         self._scaler.unscale_(optimizer)
 
     def update(self, loss: torch.Tensor) -> None:
         """Back off after a non-finite gradient, grow after `growth_interval` good windows.
 
-        Where the loss itself is not finite no scale would have helped: then nothing changes, as if the window
-        had never been. And the scale keeps its floor: at 0, one clean step turns all weights NaN.
+        If the loss itself is not finite, the scale is not the cause: scale and growth tracker stay unchanged.
+        The scale never falls below its floor: at 0, one finite step turns all weights NaN.
         """
         scale, tracker = self._scaler._scale, self._scaler._growth_tracker
         assert scale is not None, "the window's loss was scaled"
@@ -109,23 +109,23 @@ class ScaledPrecision(Precision):
         scale.clamp_(min=self._min_scale)
 
     def forget(self) -> None:
-        """Let the same optimizer be unscaled again."""
+        """Reset GradScaler's per-optimizer state, so that a retry can unscale again."""
         self._scaler._per_optimizer_states.clear()
 
     def set_scale(self, scale: float) -> None:
-        """Go on with another loss scale, and count good windows anew."""
+        """Set the loss scale, and reset the growth tracker."""
         self.load_state_dict({"scale": scale, "_growth_tracker": 0})
 
     def loss_scale(self) -> torch.Tensor | None:
-        """The current scale; `GradScaler.get_scale` would sync."""
+        """Return the current scale without a sync, unlike `GradScaler.get_scale`."""
         return self._scaler.scale(self._one)
 
     def state_dict(self) -> dict[str, Any]:
-        """GradScaler's own state: scale, growth tracker and the four numbers."""
+        """Return GradScaler's state: scale, growth tracker and its four settings."""
         return self._scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the scale and the growth tracker; the four numbers stay the configuration's."""
+        """Restore the scale and the growth tracker; the four settings stay as configured."""
         if state:
             own = self._scaler.state_dict()
             own.update(scale=state["scale"], _growth_tracker=state["_growth_tracker"])
@@ -133,5 +133,5 @@ class ScaledPrecision(Precision):
 
 
 def build_precision(name: str, device: torch.device, scaler: GradScalerConfig) -> Precision:
-    """The precision called `name` ("fp32", "bf16" or "fp16") on `device`."""
+    """Build the precision called `name` ("fp32", "bf16" or "fp16") on `device`."""
     return ScaledPrecision(device, scaler) if name in LOSS_SCALED else Precision(name, device)

@@ -1,4 +1,4 @@
-"""The layers that a configuration lets compute in fp32: `precision.fp32_layers`."""
+"""Layers that are configured to compute in fp32: `precision.fp32_layers`."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -11,14 +11,14 @@ from mptui.errors import ConfigError
 
 
 def layers_named(model: torch.nn.Module, patterns: Sequence[str]) -> list[str]:
-    """The modules that `patterns` name, outermost first, without those inside another of them.
+    """Return the names of the modules that match `patterns`, without those inside another match.
 
     Args:
         model: The network.
-        patterns: Names of modules as in the network; `*` stands for any text, dots too.
+        patterns: Module names; `*` matches any text, dots included.
 
     Raises:
-        ConfigError: A pattern names no module.
+        ConfigError: A pattern matches no module.
     """
     names = [name for name, _ in model.named_modules() if name]
     for pattern in patterns:
@@ -39,9 +39,9 @@ def layers_named(model: torch.nn.Module, patterns: Sequence[str]) -> list[str]:
 def apply_fp32_layers(
     model: torch.nn.Module, patterns: Sequence[str], device: torch.device
 ) -> list[Fp32Region]:
-    """Let the layers that `patterns` name compute in fp32, whatever the network does, until they are removed.
+    """Make the layers that match `patterns` compute in fp32, until the result is removed.
 
     Raises:
-        ConfigError: A pattern names no module.
+        ConfigError: A pattern matches no module.
     """
     return [Fp32Region(model, name, device) for name in layers_named(model, patterns)]

@@ -1,4 +1,4 @@
-"""A layer that computes in fp32 inside a network that does not."""
+"""A layer that computes in fp32 inside a mixed-precision network."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import torch
 
 
 class Fp32Region:
-    """Runs one module outside autocast, on float32 inputs; its state_dict stays as it is."""
+    """Runs one module outside autocast, on float32 inputs; its state_dict is unchanged."""
 
     def __init__(self, model: torch.nn.Module, name: str, device: torch.device) -> None:
         self._module = model.get_submodule(name)
@@ -22,8 +22,8 @@ class Fp32Region:
         self._module.forward = in_fp32
 
     def remove(self) -> None:
-        """Let the module compute as the network does."""
-        # what is left is the class's; a layer can be a region twice, by the settings and by a repair
+        """Restore the module's original forward."""
+        # the class's own forward remains; a layer can be wrapped twice, by settings and by a fallback
         vars(self._module).pop("forward", None)
 
 

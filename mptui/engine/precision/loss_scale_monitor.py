@@ -1,4 +1,4 @@
-"""Statistics of fp16's loss scaling, and advice where it can't do its work."""
+"""Statistics of fp16 loss scaling, and advice when it fails."""
 
 import math
 from collections import deque
@@ -10,18 +10,18 @@ from mptui.engine.reporting.device_buffer import StepRow
 from mptui.events import Advice, LossScale
 
 FALLS = 8
-"""Backoffs without a growth between them, after the search at the start, that make a sinking scale."""
+"""Backoffs without growth in between, after the initial search, that count as a falling scale."""
 SEARCH_STEPS = 100
-"""Steps at the start in which the scale comes down from far above to where it belongs."""
+"""Initial steps in which the scale backs off from a high value to a usable one."""
 MOVES_KEPT = 32
 _FIGURES = ("growths", "backoffs", "skipped", "streak", "longest_streak", "falls", "seen")
 
 
 class ScalerHealth:
-    """Counts what the rows of scaled steps show.
+    """Counts growths, backoffs and skipped steps from the rows of scaled steps.
 
     Attributes:
-        moves: The last moves of the scale: step -> the scale from then on.
+        moves: The last changes of the scale, as (step, scale from then on).
     """
 
     def __init__(self, scaler: GradScalerConfig) -> None:
@@ -34,7 +34,7 @@ class ScalerHealth:
         self._news = False
 
     def update(self, rows: Sequence[StepRow]) -> None:
-        """Take in the rows of the next steps."""
+        """Handle the rows of the next steps."""
         if any(row.refused or row.loss_scale != self.scale for row in rows):
             for row in rows:
                 self._update(row)
@@ -67,7 +67,7 @@ class ScalerHealth:
         self._news = True
 
     def news(self, step: int) -> LossScale | None:
-        """What changed since the last report; None: nothing."""
+        """Return the statistics if they changed since the last report, else None."""
         if not self._news:
             return None
         self._news = False
@@ -85,7 +85,7 @@ class ScalerHealth:
         )
 
     def advice(self, step: int, *, bf16: bool) -> Advice | None:
-        """Advice that applies now, each kind once a run; `bf16`: whether the hardware computes in it."""
+        """Return advice that applies now, each kind once per run; `bf16`: the hardware supports it."""
         remedy = "precision.mode=bf16" if bf16 else "training.clip_grad_norm=1.0"
         interval = self._scaler.growth_interval
         if self.falls >= FALLS:
@@ -114,7 +114,7 @@ class ScalerHealth:
         return Advice(step=step, code=code, message=message, setting=setting)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return the statistics for a checkpoint."""
         return {
             **{name: getattr(self, name) for name in _FIGURES},
             "scales": [self.scale, self.lowest, self.highest],
@@ -123,7 +123,7 @@ class ScalerHealth:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state`."""
+        """Restore the statistics from `state`."""
         for name in _FIGURES:
             setattr(self, name, int(state[name]))
         self.scale, self.lowest, self.highest = (float(value) for value in state["scales"])

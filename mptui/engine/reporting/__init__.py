@@ -1,1 +1,1 @@
-"""Figures of steps: read late from the device, aggregated, explained."""
+"""Per-step figures: read asynchronously from the device, aggregated, analyzed."""

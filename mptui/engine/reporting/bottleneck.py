@@ -1,4 +1,4 @@
-"""What holds a run back, from where the time of its steps goes, and what to do about it."""
+"""Finds the bottleneck of a run from the time breakdown of its steps, and advises on it."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -8,13 +8,13 @@ from statistics import median
 from mptui.events import Advice
 
 BOUND_BY_DATA, BOUND_BY_COPY, BOUND_BY_SAVING = 0.10, 0.20, 0.10
-"""Shares of a step from which waiting for data, copying or saving is what holds the run back."""
+"""Smallest shares of the step time at which data wait, copies or saving are the bottleneck."""
 
 LAUNCH_S = 200e-6
-"""Forward and backward of a layer that take less than this are mostly the issuing of their operations."""
+"""Seconds of forward and backward per layer below which launching operations dominates."""
 
 ALIGNED = 0.5
-"""Share of the weights in layers that suit Tensor Cores, from which on nothing is said."""
+"""Share of weights in layers aligned for Tensor Cores below which advice is given."""
 
 _KEPT = 9
 _SURE = 5
@@ -22,17 +22,17 @@ _SURE = 5
 
 @dataclass(frozen=True, slots=True)
 class AdviceContext:
-    """What the advice depends on.
+    """Inputs of the advice.
 
     Attributes:
-        layers: Modules of the network that compute something themselves.
-        workers: Loader workers now.
-        cpus: Processors that this process may use.
-        cached: Whether the data is kept decoded already.
+        layers: Leaf modules of the network.
+        workers: Current number of loader workers.
+        cpus: CPUs available to this process.
+        cached: Whether decoded images are cached.
         compiled: Whether the network is compiled.
-        batch_size: Samples a micro-batch.
+        batch_size: Samples per micro-batch.
         tensor_cores: Whether the network computes in 16 bits on a GPU.
-        aligned: Share of the weights in layers whose channels are multiples of 8, as Tensor Cores take them.
+        aligned: Share of the weights in layers whose channels are multiples of 8, as Tensor Cores need.
     """
 
     layers: int
@@ -46,7 +46,7 @@ class AdviceContext:
 
 
 class Verdict:
-    """Judges step after step; says what binds the run once it is sure, and again when that has changed."""
+    """Tracks the time breakdown of steps, and advises once the bottleneck is certain or has changed."""
 
     def __init__(self) -> None:
         self._splits: deque[Mapping[str, float]] = deque(maxlen=_KEPT)
@@ -55,21 +55,21 @@ class Verdict:
         self._advised = ""
 
     def restart(self) -> None:
-        """Measure again, under other settings."""
+        """Discard all measurements after a change of settings."""
         self._splits.clear()
         self._steps.clear()
         self._starved.clear()
         self._advised = ""
 
     def record(self, seconds: Mapping[str, float], starved: bool | None, steps: int = 1) -> None:
-        """Take in where `steps` steps went: the seconds of each part, on average, of all of a step's time."""
+        """Record the mean seconds of each part of a step over `steps` steps."""
         self._splits.append(seconds)
         self._steps.append(steps)
         if starved is not None:
             self._starved.append(starved)
 
     def split(self) -> dict[str, float]:
-        """Mean seconds of each part of a step, lately: together they are the step's mean time."""
+        """Return the mean seconds of each part over recent steps; they sum to the mean step time."""
         if not self._splits:
             return {}
         steps, recorded = sum(self._steps), list(zip(self._splits, self._steps, strict=True))
@@ -78,13 +78,13 @@ class Verdict:
         }
 
     def usual(self) -> dict[str, float]:
-        """Median seconds of each part of a step, lately: what comes seldom does not show."""
+        """Return the median seconds of each part over recent steps; rare events don't affect it."""
         if not self._splits:
             return {}
         return {part: median(split[part] for split in self._splits) for part in self._splits[-1]}
 
     def bound_by(self, layers: int) -> str:
-        """data, copy, saving, launch or compute; empty before a step was measured."""
+        """Return data, copy, saving, launch or compute; empty before a step was measured."""
         split = self.usual()
         total = sum(split.values())
         if not total:
@@ -102,7 +102,7 @@ class Verdict:
         return "launch" if starved else "compute"
 
     def advice(self, now: AdviceContext, step: int) -> Advice | None:
-        """Advice, once for each thing that binds the run; None while that is unsure."""
+        """Return advice when the bottleneck has changed; None while it is uncertain."""
         if len(self._splits) < _SURE:
             return None
         bound = self.bound_by(now.layers)
@@ -150,7 +150,7 @@ def _compute(now: AdviceContext) -> tuple[str, str | None] | None:
             "with little gain from Tensor Cores; use a width that is a multiple of 8",
             None,
         )
-    return None  # as it should be
+    return None  # compute-bound is the goal
 
 
 _ADVICE = {"data": _data, "copy": _copy, "saving": _saving, "launch": _launch, "compute": _compute}

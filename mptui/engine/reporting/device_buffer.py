@@ -1,8 +1,8 @@
-"""Figures of each step, kept on the device and read late, so that no step waits for the host.
+"""Buffers the figures of each step on the device and reads them later, so that no step synchronizes.
 
-A step writes one row (loss, gradient norm, refused, loss scale, learning rate) into a ring on the device.
-At the log interval the new rows start on their way to pinned host memory; they are read at the next
-interval, when their copy has long ended. On a CPU they are read at once.
+A step writes one row (loss, gradient norm, refused, loss scale, learning rate) into a ring buffer on the
+device. At each log interval the new rows are copied asynchronously to pinned host memory; they are read at
+the next interval, when the copy has finished. On a CPU they are read at once.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ About = tuple[int, int, int, int, int]
 
 @dataclass(slots=True)
 class StepRow:
-    """What one optimizer step did."""
+    """Figures of one optimizer step."""
 
     step: int
     epoch: int
@@ -36,14 +36,14 @@ class StepRow:
 
 @dataclass(slots=True)
 class ReceivedRows:
-    """Rows that have reached the host, and the metrics' sums as they were after the last of them."""
+    """Rows copied to the host, and the metrics' sums after the last of them."""
 
     rows: list[StepRow]
     sums: dict[str, torch.Tensor]
 
 
 class Meter:
-    """The ring, and the rows under way. Rows come out in order, each once."""
+    """Ring buffer of step rows with pending copies to the host. Returns rows in order, each once."""
 
     def __init__(self, device: torch.device) -> None:
         self._ring = torch.zeros(CAPACITY, len(COLUMNS), device=device)
@@ -53,12 +53,12 @@ class Meter:
         self._pending: deque[tuple[list[About], list[str], HostCopy]] = deque()
 
     def write(self, values: tuple[torch.Tensor, ...], about: About) -> None:
-        """Note a step.
+        """Write the row of a step.
 
         Args:
             values: 0-dim float32 tensors on the device, in the order of COLUMNS.
-            about: The step, its epoch, its place in the epoch (all from 1), its samples, and the place in the
-                epoch's order (from 0) of the first of them.
+            about: Step, epoch, step in the epoch (all from 1), samples, and the index (from 0) of the first
+                sample in the epoch's order.
         """
         torch.stack(values, out=self._row[self._start + len(self._about)])
         self._about.append(about)
@@ -69,7 +69,7 @@ class Meter:
         return self._start + len(self._about) >= CAPACITY
 
     def send(self, sums: dict[str, torch.Tensor]) -> None:
-        """Start the copy of all new rows, and of the metrics' `sums`, to the host."""
+        """Start copying all new rows and the metrics' `sums` to the host."""
         if not self._about:
             return
         end = self._start + len(self._about)
@@ -80,7 +80,7 @@ class Meter:
         self._start = 0 if end >= CAPACITY else end
 
     def read(self, *, wait: bool = False) -> list[ReceivedRows]:
-        """What has arrived; with `wait`, all that was sent."""
+        """Return the rows that have reached the host; with `wait`, all that were sent."""
         arrived: list[ReceivedRows] = []
         while self._pending:
             about, names, copy = self._pending[0]

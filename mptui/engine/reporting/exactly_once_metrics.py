@@ -1,4 +1,4 @@
-"""Training metrics that count each sample once, however often its window is tried."""
+"""Training metrics that count each sample once, however often its window is retried."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,11 +11,11 @@ from mptui.tasks.base import Metrics
 
 
 class ExactlyOnceMetrics:
-    """Feeds metrics with the pieces of a window, in order, over as many tries as it takes.
+    """Updates metrics with the micro-batches of a window, in order, across retries.
 
     Attributes:
-        counted: Samples of the window under way that the metrics have already. A checkpoint keeps it: a
-            window that was left between two pieces begins again after a resume.
+        counted: Samples of the current window already counted. Saved in checkpoints: a window interrupted
+            between two micro-batches starts over after a resume.
     """
 
     def __init__(self, metrics: Metrics) -> None:
@@ -23,15 +23,15 @@ class ExactlyOnceMetrics:
         self.counted = self._place = 0
 
     def begin(self) -> None:
-        """A window from its start: what was counted stays counted."""
+        """Start a window, or start it over; samples already counted stay counted."""
         self._place = 0
 
     def end(self) -> None:
-        """The window is done: all of the next one is new."""
+        """End the window; all samples of the next one are new."""
         self.counted = 0
 
     def update(self, outputs: torch.Tensor, batch: Batch) -> None:
-        """Count the samples of `batch`, the next piece of the window, that were not counted yet."""
+        """Count the samples of `batch`, the window's next micro-batch, that were not counted yet."""
         first, self._place = self._place, self._place + batch.size
         known = self.counted - first
         if known <= 0:
@@ -41,9 +41,9 @@ class ExactlyOnceMetrics:
         self.counted = max(self.counted, self._place)
 
     def state_dict(self) -> dict[str, Any]:
-        """Samples of the window under way that were counted."""
+        """Return the number of samples counted in the current window."""
         return {"counted": self.counted}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue within the window that `state_dict` was taken in."""
+        """Restore the count from `state_dict`."""
         self.counted = state_dict.get("counted", 0)

@@ -1,7 +1,7 @@
-"""Values and times of the device that are read late, so that nothing waits for it.
+"""Asynchronous reads of device values and times, without synchronization.
 
-Copies to pinned host memory and CUDA events are made in the order of the device's stream; a later look tells
-whether the device has passed them. On a CPU both are there at once.
+Copies to pinned host memory and CUDA events are issued on the device's stream, and queried later. On a CPU
+both are complete at once.
 """
 
 import time
@@ -11,7 +11,7 @@ import torch
 
 
 class HostCopy:
-    """Tensors on their way to the host.
+    """Asynchronous copy of tensors to the host.
 
     Args:
         tensors: All on one device.
@@ -27,11 +27,11 @@ class HostCopy:
 
     @property
     def arrived(self) -> bool:
-        """Whether they can be read without waiting."""
+        """Whether the copy is complete."""
         return self._ready is None or bool(self._ready.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
-        """Wait until they can be read."""
+        """Wait until the copy is complete."""
         if self._ready is not None:
             self._ready.synchronize()
 
@@ -40,7 +40,7 @@ class HostCopy:
 
 
 class Moment:
-    """A point in the work of a device: on CUDA when the device passes it, else when it was made."""
+    """Timestamp in a device's work: a CUDA event, or on other devices the host time of its creation."""
 
     def __init__(self, device: torch.device) -> None:
         self._time = time.perf_counter()
@@ -51,11 +51,11 @@ class Moment:
 
     @property
     def passed(self) -> bool | None:
-        """Whether the device has come to it; None where host and device are one."""
+        """Whether the device has reached it; None without a CUDA event."""
         return None if self._event is None else bool(self._event.query())  # type: ignore[no-untyped-call]
 
     def seconds_since(self, earlier: "Moment") -> float:
-        """Seconds from another moment, once the device has passed both."""
+        """Return the seconds since `earlier`; the device must have reached both."""
         if self._event is None or earlier._event is None:
             return self._time - earlier._time
         return float(earlier._event.elapsed_time(self._event)) / 1e3

@@ -1,4 +1,4 @@
-"""From rows of the meter to events: aggregated a few times a second, whatever the rate of the steps."""
+"""Aggregates step rows into events a few times a second, independent of the step rate."""
 
 import contextlib
 import math
@@ -20,24 +20,24 @@ from mptui.tasks.base import Metrics
 Emit = Callable[[Event], None]
 
 RATES_KEPT = 4096
-"""Intervals that the median of samples a second is taken over: the last half hour at two a second."""
+"""Intervals in the median throughput: the last half hour at two a second."""
 
 
 @dataclass(slots=True)
 class EpochSums:
-    """Training figures of the epoch so far: of the steps that were applied."""
+    """Sums over the applied steps of the epoch so far."""
 
     loss: float = 0.0
     samples: int = 0
 
     def mean_loss(self) -> float:
-        """Mean loss a sample; NaN where no step was applied."""
+        """Return the mean loss per sample; NaN if no step was applied."""
         return self.loss / self.samples if self.samples else math.nan
 
 
 @dataclass(slots=True)
 class Totals:
-    """Counts of the whole run, over resumes."""
+    """Counts of the whole run, resumes included."""
 
     tried: int = 0
     skipped: int = 0
@@ -46,13 +46,13 @@ class Totals:
 
     @property
     def applied(self) -> int:
-        """Optimizer steps that moved the weights."""
+        """Optimizer steps that updated the weights."""
         return self.tried - self.skipped
 
 
 @dataclass(slots=True)
 class _Interval:
-    """Host time of training alone since the last event."""
+    """Host time spent in training steps since the last event."""
 
     started: float = field(default_factory=time.perf_counter)
     waited: float = 0.0
@@ -63,22 +63,22 @@ class _Interval:
 
 
 class Reporter:
-    """Records a row for each step, reads the rows late, and reports them as events.
+    """Records a row for each step, reads the rows asynchronously, and reports them as events.
 
     Args:
-        emit: Where events go.
-        device: Of the tensors that are noted.
+        emit: Called with each event.
+        device: Device of the recorded tensors.
         interval_s: Seconds between two Step events; 0 reads each step at once.
         metrics: The training metrics, on the device.
-        host_metrics: The same kind on the host, to work out copies of their sums.
+        host_metrics: The same metrics on the host, computed from copies of the sums.
 
     Attributes:
-        scaled: Whether the loss is scaled now, so that the rows' scale means something.
-        watcher: Shown the rows as they are read, each once, in order.
+        scaled: Whether the loss is scaled, so that the rows' loss scale is valid.
+        watcher: Called with the rows as they are read, each once, in order.
         clock: Measures one step in each interval.
-        verdict: Judges where the steps' time goes.
-        layers: Modules of the network that compute something themselves.
-        reading: Returns how many samples a second the loader alone can read.
+        verdict: Finds the bottleneck of the steps.
+        layers: Leaf modules of the network.
+        reading: Returns the unthrottled rate of the loader, in samples per second.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Reporter:
         self._unreported_refused = 0
 
     def restart_clock(self) -> None:
-        """Training continues after something else (validation, a pause), whose time is no step's."""
+        """Start a new interval after a validation or pause, whose time is not part of a step."""
         self._interval = _Interval()
 
     def record(self, values: tuple[torch.Tensor, ...], about: About, waited: float) -> None:
@@ -148,17 +148,17 @@ class Reporter:
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
-        """What happens in here is time that a checkpoint costs the steps."""
+        """Count the time inside this context as time spent saving."""
         started = time.perf_counter()
         yield
         self._interval.saving += time.perf_counter() - started
 
     def median_rate(self) -> float | None:
-        """Median samples a second of the steady intervals."""
+        """Return the median throughput of the steady intervals, in samples per second."""
         return median(self._rates) if self._rates else None
 
     def wait_fraction(self) -> float:
-        """Share of the training time that was spent waiting for data."""
+        """Return the share of the training time that was spent waiting for data."""
         return self.waited / self.trained if self.trained else 0.0
 
     def _report(self, received: list[ReceivedRows]) -> None:
@@ -181,7 +181,7 @@ class Reporter:
             self._emit_step(interval, elapsed, metrics)
 
     def _record_split(self, interval: _Interval, elapsed: float) -> None:
-        """Note where the steps of an interval went: the parts of the step measured stand for all of them."""
+        """Record the time breakdown of an interval, extrapolated from its one measured step."""
         measured = self.clock.read()
         if measured is not None:
             of_interval = {"data": interval.waited, "logging": interval.logging, "saving": interval.saving}
@@ -194,7 +194,7 @@ class Reporter:
         self.clock.arm()
 
     def _ceilings_of(self, samples: float) -> dict[str, float]:
-        """Samples a second of steps of `samples` that never wait, and of the loader without steps."""
+        """Return the samples per second of steps of `samples` that never wait, and of the loader alone."""
         split = self.verdict.usual()
         working = sum(seconds for part, seconds in split.items() if part not in {"data", "copy", "saving"})
         found = {"steps": samples / working if working else None, "data": self.reading()}
@@ -260,7 +260,7 @@ class Reporter:
             self.watcher(rows)
 
     def state_dict(self) -> dict[str, Any]:
-        """Counts and sums for a checkpoint; call `catch_up` first."""
+        """Return counts and sums for a checkpoint; call `catch_up` first."""
         totals = self.totals
         return {
             "tried": totals.tried,
@@ -272,6 +272,6 @@ class Reporter:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state`."""
+        """Restore counts and sums from `state`."""
         self.totals = Totals(*(int(state[k]) for k in ("tried", "skipped", "samples_seen", "streak")))
         self.epoch = EpochSums(float(state["epoch_loss"]), int(state["epoch_samples"]))

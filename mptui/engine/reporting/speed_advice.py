@@ -1,4 +1,4 @@
-"""Advice on speed, given by the run itself at the moment it applies."""
+"""Advice on speed and convergence, emitted during the run."""
 
 import torch
 
@@ -9,13 +9,13 @@ from mptui.events import Advice
 from mptui.hardware.host import usable_cpus
 
 NO_BETTER = 8
-"""Epochs without a better validation after which a run gets advice: in 16 bits, how to compare with FP32."""
+"""Epochs without improvement of the validation metric after which advice is given."""
 
 _TENSOR_CORE = 8
 
 
 class SpeedAdvice(Hook):
-    """Advises on what limits the speed of the steps, and on a validation that no longer improves."""
+    """Advises on the bottleneck of the steps, and on a validation metric that no longer improves."""
 
     def __init__(self, context: TrainContext) -> None:
         self._context = context
@@ -26,14 +26,14 @@ class SpeedAdvice(Hook):
         context.reporter.reading = lambda: context.job.train_loader.unthrottled_rate
 
     def report_due(self) -> None:
-        """Advise where something new holds the run back."""
+        """Advise when the bottleneck has changed."""
         context = self._context
         advice = context.reporter.verdict.advice(self._advice_context(), context.state.step)
         if advice is not None:
             context.emit(advice)
 
     def epoch_ends(self) -> None:
-        """Advise, once, where a run has not improved for long: is it the precision, or the rate?"""
+        """Advise once on precision and learning rate after `NO_BETTER` epochs without improvement."""
         context, best = self._context, self._context.state.best
         if self._advised_on_plateau or best.epochs_since < NO_BETTER:
             return
@@ -51,7 +51,7 @@ class SpeedAdvice(Hook):
         context.emit(Advice(step=step, code="plateau", message=message, setting=setting))
 
     def settings_changed(self) -> None:
-        """Measure again."""
+        """Restart the measurement."""
         self._context.reporter.verdict.restart()
 
     def _advice_context(self) -> AdviceContext:
@@ -69,14 +69,14 @@ class SpeedAdvice(Hook):
 
 
 def computing_layers(model: torch.nn.Module) -> int:
-    """How many modules of a network have no modules inside: each is a few kernels to launch."""
+    """Count the leaf modules of a network; each launches a few kernels."""
     return sum(1 for module in model.modules() if not any(module.children()))
 
 
 def aligned_share(model: torch.nn.Module) -> float:
-    """Share of a network's weights in layers whose channels in and out are multiples of 8.
+    """Return the share of weights in layers whose input and output channels are multiples of 8.
 
-    Tensor Cores work on such pieces of 16-bit numbers; others are padded (NVIDIA, Deep Learning Performance).
+    Tensor Cores take 16-bit values in eights; other sizes are padded (NVIDIA, Deep Learning Performance).
     """
     kinds = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
     weights = [module.weight for module in model.modules() if isinstance(module, kinds)]

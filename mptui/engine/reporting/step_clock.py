@@ -1,7 +1,7 @@
-"""Where the time of a step goes: one step in each reporting interval is measured, part by part.
+"""Time breakdown of a step: one step per reporting interval is measured, part by part.
 
-The others pay one comparison a part. On CUDA the parts lie between events that are read at a later step, when
-the device has long passed them: nothing waits for it.
+Other steps cost one comparison per part. On CUDA the parts lie between events that are read at a later step,
+without synchronization.
 """
 
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ import torch
 from mptui.engine.reporting.late_reads import Moment
 
 PARTS = ("copy", "forward", "backward", "optimizer", "other")
-"""copy: a batch on its way to the device, and made ready there; other: metrics, seeds and notes."""
+"""copy: transfer of a batch to the device and its preparation there; other: metrics, seeds, records."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepSplit:
-    """Seconds of one step by part, and whether the device was done by the time all work was handed to it.
+    """Seconds of one step by part, and whether the device waits for the host.
 
-    `starved` is None where host and device are one.
+    `starved`: the backward pass had finished when the whole step was issued; None without CUDA events.
     """
 
     seconds: dict[str, float]
@@ -37,7 +37,7 @@ class StepClock:
     """Measures a step when it is armed; `begin`, the marks and `end` are called at every step.
 
     Args:
-        device: Where the step is computed.
+        device: Device that computes the step.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -49,33 +49,33 @@ class StepClock:
         self._under_way = False
 
     def arm(self) -> None:
-        """Measure the next step, unless one is still to be read."""
+        """Measure the next step, unless a measurement is still unread."""
         self._armed = not self._under_way
 
     def begin(self) -> None:
-        """A step begins; one under way that never ended is forgotten."""
+        """Begin a step; a measurement that never ended is discarded."""
         if self._armed or self._measuring:
             self._armed, self._measuring = False, True
             self._marks = []
             self.mark("")
 
     def mark(self, part: str) -> None:
-        """The work since the last mark was `part`."""
+        """Attribute the work since the last mark to `part`."""
         if self._measuring:
             self._marks.append(_Mark(part, Moment(self._device)))
 
     def end(self) -> None:
-        """The step is over; what came after the last mark was `other`."""
+        """End the step; work after the last mark counts as `other`."""
         if not self._measuring:
             return
         self.mark("other")
         self._measuring, self._under_way = False, True
         computed = next((m.moment for m in reversed(self._marks) if m.part == "backward"), None)
-        # still at work on the backward pass: it has more to do. Done with it by now: it waits for the host
+        # a device that has finished the backward pass by now waits for the host
         self._starved = None if computed is None else computed.passed
 
     def read(self) -> StepSplit | None:
-        """The step measured last, once; None where there is none, or the device has not finished it."""
+        """Return the last measurement, once; None if there is none or the device has not finished it."""
         if not self._under_way:
             return None
         if self._marks[-1].moment.passed is False:

@@ -79,7 +79,7 @@ class AmpReport:
     reason: str
 
     def config(self, config: RunConfig) -> RunConfig:
-        """Return `config` with the recomimproved precision and its fp32 layers."""
+        """Return `config` with the recommended precision and its fp32 layers."""
         used = self.checked[self.use]
         precision = config.precision.model_copy(update={"mode": self.use, "fp32_layers": used.fp32_layers})
         if used.loss_scale is not None:

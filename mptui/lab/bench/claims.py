@@ -1,4 +1,4 @@
-"""Speed and memory that guides to mixed-precision training claim, for comparison with what is measured."""
+"""Published claims on speed and memory, from guides to mixed precision, to compare with measurements."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ _FORMATS = "Mixed Precision Training (A100 80GB; whether its FP32 uses TF32 is n
 
 @dataclass(frozen=True, slots=True)
 class PublishedClaim:
-    """What a guide claims of a setting.
+    """A guide's claim about a setting.
 
     Attributes:
         source: Title of the guide.
         speed: Speed relative to the guide's baseline.
-        memory: Share of the baseline's memory that is still needed; None: not stated.
+        memory: Memory as a fraction of the baseline's; None: not stated.
     """
 
     source: str
@@ -24,7 +24,7 @@ class PublishedClaim:
 
     @property
     def text(self) -> str:
-        """As a cell of a table."""
+        """Format the claim for a table cell."""
         return f"{self.speed:.2f}" + (f", {self.memory:.0%} memory" if self.memory else "")
 
 
@@ -52,6 +52,6 @@ the network in FP32."""
 
 
 def sources(names: Iterable[str]) -> str:
-    """The titles of the guides that claim something of these names, for a line below a table."""
+    """Return the titles of the guides with claims about these names, for a line below a table."""
     found = dict.fromkeys(CLAIMS[name].source for name in names if name in CLAIMS)
     return f"the guides: {'; '.join(found)}"

@@ -16,8 +16,8 @@ class RunListener:
     """Collects the events of a run until it is measured.
 
     Args:
-        seconds: Of training after the warm-up that are enough.
-        loss_at: The steps whose loss is wanted; 0: none.
+        seconds: Required seconds of training after the warm-up.
+        loss_at: Number of steps whose loss is needed; 0: none.
     """
 
     def __init__(self, seconds: float, *, loss_at: int = LOSS_AT) -> None:

@@ -33,7 +33,7 @@ def failing(number: int) -> Callable[[], NoReturn]:
 
 
 def kill_this_process() -> NoReturn:
-    """A strike that nothing in this process can answer to."""
+    """Kill this process with SIGKILL."""
     os.kill(os.getpid(), signal.SIGKILL)
     raise RuntimeError("killed, and still here")
 

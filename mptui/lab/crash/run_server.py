@@ -1,4 +1,4 @@
-"""Real runs in processes of their own, which can be killed at any moment or at a chosen call of a save."""
+"""Real runs in separate processes, which can be killed at any moment or at a chosen call of a save."""
 
 import json
 import os
@@ -14,11 +14,11 @@ from mptui.processes.child import function_of
 from mptui.processes.fork_server import ForkedChild, ForkServer
 
 MAIN = "mptui.cli.main:main"
-"""What the command `mptui` calls."""
+"""Entry point of the command `mptui`."""
 
 
 class RunServer(ForkServer):
-    """A fork server that has imported all that a run needs."""
+    """A fork server that has imported everything a run needs."""
 
     def __init__(self, *preload: str) -> None:
         modules = ("mptui.cli.main", "mptui.runs.planning.plan", "mptui.runs.session.session", *preload)
@@ -35,11 +35,11 @@ class RunServer(ForkServer):
         """Start `mptui ARGUMENTS`.
 
         Args:
-            arguments: As in the shell.
-            output: The file that stdout and stderr go to.
-            environ: Added to the environment.
-            disk: How the disk fails: `folder`, and `at`, `when`, `error` (None kills the process, "stop"
-                stops it), `count`, `only`, `name` of a `Fault`.
+            arguments: Arguments as in the shell.
+            output: File for stdout and stderr.
+            environ: Additions to the environment.
+            disk: Disk fault: `folder`, and `at`, `when`, `error` (None kills the process, "stop" stops it),
+                `count`, `only`, `name` of a `Fault`.
         """
         words = [str(argument) for argument in arguments]
         call = (MAIN, *words) if disk is None else (f"{__name__}:with_faulty_disk", json.dumps(disk), *words)
@@ -50,7 +50,7 @@ class RunServer(ForkServer):
 
 
 class Child:
-    """A run in a process of its own."""
+    """A run in a separate process."""
 
     def __init__(self, process: "ForkedChild | subprocess.Popen[bytes]", output: Path) -> None:
         self._process, self._output = process, output
@@ -58,16 +58,16 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The PID."""
         return self._process.pid
 
     @property
     def code(self) -> int | None:
-        """Its exit code, negative for a signal that killed it; None before its end was seen."""
+        """The exit code, negative for a signal; None while the end is unknown."""
         return self._process.returncode
 
     def wait(self, timeout_s: float) -> int:
-        """Wait for its end, and return its exit code; one that outlasts the limit is killed.
+        """Wait for the end and return the exit code; kill the process at the limit.
 
         Raises:
             TimeoutError: It did not end in time.
@@ -79,19 +79,19 @@ class Child:
             raise TimeoutError(f"no end after {timeout_s:g} s\n{self.output()}") from None
 
     def output(self) -> str:
-        """What it has written on stdout and stderr so far."""
+        """Return the output on stdout and stderr so far."""
         return self._output.read_text(errors="replace") if self._output.exists() else ""
 
 
 def with_faulty_disk() -> None:
-    """Be `mptui`, on the faulty disk that the first of `argv` describes in JSON."""
+    """Run `mptui` on the faulty disk described in JSON by the first of `argv`."""
     disk = json.loads(sys.argv.pop(1))
     with faulty_disk(Path(disk["folder"]), fault_of(disk)):
         function_of(MAIN)()
 
 
 def fault_of(disk: Mapping[str, Any]) -> Fault | None:
-    """The fault that a request describes; None where it only counts calls."""
+    """Return the fault that a request describes; None if it only counts calls."""
     if "at" not in disk:
         return None
     error = disk["error"]

@@ -91,7 +91,7 @@ def prepare(
         on_bad: Called for each unusable sample, also during training.
         force_compile: Compile even if the run is too short to repay it.
         decide: Measures the `auto` settings; without it, the table of devices decides.
-        goes_on: Whether weights come from a checkpoint, so that `model.weights` is not read.
+        goes_on: Whether weights are restored from a checkpoint, so that `model.weights` is not read.
 
     Raises:
         ConfigError: The model does not exist, or not at this image size or for this task.
@@ -170,7 +170,7 @@ def build_job(
     """Return the job of `plan` for a model that is on its device.
 
     Args:
-        plan: What will be done.
+        plan: The plan of the job.
         loaders: Builds the loaders that are not given.
         model: The model.
         force_compile: Compile even if the run is too short to repay it.

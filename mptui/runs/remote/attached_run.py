@@ -158,7 +158,7 @@ class AttachedRun:
         return [self._events.popleft() for _ in range(min(len(self._events), EVENTS_A_POLL))]
 
     def wait(self, timeout: float) -> bool:
-        """Wait for the end; return whether it has come."""
+        """Wait up to `timeout` seconds for the end of the run; return whether it has ended."""
         return self._ended.wait(timeout)
 
     def send(self, command: str, argument: str | None = None) -> None:

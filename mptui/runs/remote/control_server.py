@@ -5,7 +5,7 @@ The protocol is lines of JSON. A client first receives
     {"hello": 1, "run": "…", "profile": "fast", "presets": ["fast", …], "journal": 81920}
 
 and then every event that is not in the first `journal` bytes of the journal, each with the length of the
-journal after it, so that a client always knows how far it has come:
+journal after it, so that a client always knows its position in the journal:
 
     {"at": 82310, "event": {"event": "step", …}}
 
@@ -186,7 +186,7 @@ class ControlServer:
             connection, _ = self._listener.accept()
         except BlockingIOError:
             return
-        except OSError:  # no more files can be opened: a caller that waits must not keep this thread busy
+        except OSError:  # no more files can be opened: a waiting client must not keep this thread busy
             self._selector.unregister(self._listener)
             self._deaf_until = time.monotonic() + DEAF_S
             return
@@ -312,8 +312,7 @@ class ControlServer:
         except BlockingIOError:
             pass
         except OSError:
-            self._drop(client)
-            return
+            client.waiting.clear()  # it has left; its last command may still have to be read
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.waiting else 0)
         if self._selector.get_key(client.connection).events != wanted:
             self._selector.modify(client.connection, wanted, client)

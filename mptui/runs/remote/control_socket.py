@@ -46,10 +46,10 @@ class ControlSocket:
 
 
 def listen(run: Path) -> ControlSocket:
-    """Make the socket of `run`, whose owner this process is: what an earlier owner left is replaced.
+    """Create the socket of `run`, which this process owns; replaces that of an earlier owner.
 
     Raises:
-        OSError: There is no place for one.
+        OSError: No folder allows a socket.
     """
     link = run.resolve() / NAME
     with contextlib.suppress(FileNotFoundError):
@@ -73,10 +73,10 @@ def listen(run: Path) -> ControlSocket:
 
 
 def connect(run: Path, timeout: float) -> socket.socket:
-    """Connect to the socket of `run`; reads and writes on it wait `timeout` seconds at most.
+    """Connect to the socket of `run`, with a timeout in seconds for reads and writes.
 
     Raises:
-        OSError: There is none, nobody listens, or it is another user's.
+        OSError: There is no socket, no process listens, or it belongs to another user.
     """
     path = run.resolve() / NAME
     with contextlib.suppress(OSError):  # no link
@@ -94,13 +94,13 @@ def connect(run: Path, timeout: float) -> socket.socket:
 
 
 def is_own(connection: socket.socket) -> bool:
-    """Whether the process at the other end is of this user, as far as the system says."""
+    """Whether the process at the other end belongs to this user, or its user is unknown."""
     uid = peer_uid(connection)
     return uid is None or uid == os.geteuid()
 
 
 def peer_uid(connection: socket.socket) -> int | None:
-    """The user of the process at the other end; None where the system has no word for it."""
+    """Return the user id of the process at the other end; None if the system can't tell it."""
     if not hasattr(socket, "SO_PEERCRED"):
         return None
     answer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -109,7 +109,7 @@ def peer_uid(connection: socket.socket) -> int | None:
 
 
 def _listener(path: Path) -> socket.socket:
-    """Bind and listen. Nobody can connect before `listen`, and by then the socket is its owner's alone."""
+    """Bind and listen. Access is limited to the owner before `listen` allows connections."""
     if len(os.fsencode(path)) > LONGEST:
         raise OSError(f"{path}: too long for a socket")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -127,7 +127,7 @@ def _listener(path: Path) -> socket.socket:
 
 
 def _private_folder() -> Path:
-    """A new folder that only this user can enter, whatever the umask."""
+    """Create a folder that only this user can access, independently of the umask."""
     failure = OSError("no folder for a socket")
     for base in _bases():
         try:
@@ -138,7 +138,7 @@ def _private_folder() -> Path:
 
 
 def _remove_abandoned() -> None:
-    """Remove this user's private folders whose socket nobody listens on: their processes were killed."""
+    """Remove this user's private folders of killed processes, whose sockets refuse connections."""
     for base in _bases():
         for folder in Path(base).glob(f"{_PREFIX}*"):
             with contextlib.suppress(OSError):
@@ -148,10 +148,10 @@ def _remove_abandoned() -> None:
 
 
 def _is_abandoned(folder: Path) -> bool:
-    """Whether a folder of this user holds only a socket that refuses, and not since just now.
+    """Whether a folder belongs to this user, isn't new, and has only a socket that refuses connections.
 
     Raises:
-        OSError: It can't be looked at.
+        OSError: It can't be read.
     """
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():

@@ -35,7 +35,7 @@ def check_detach(environ: Mapping[str, str] = os.environ) -> None:
 
 
 def leave_terminal(log: Path) -> None:
-    """Detach from the terminal: output goes to `log`, and SIGHUP no longer comes.
+    """Detach from the terminal: redirect output to `log`, and ignore SIGHUP.
 
     Raises:
         OSError: The log can't be written.
@@ -55,5 +55,5 @@ def leave_session() -> None:
     """Start a new session without a terminal."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGCONT, signal.SIG_IGN)
-    with contextlib.suppress(OSError):  # leads a session of its own already
+    with contextlib.suppress(OSError):  # it is a session leader already
         os.setsid()

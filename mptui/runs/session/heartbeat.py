@@ -1,4 +1,4 @@
-"""A thread that calls a function once per second, independently of the worker."""
+"""A thread that calls a function once per second, independently of the worker thread."""
 
 import contextlib
 import threading

@@ -42,22 +42,22 @@ def take_up(
     warn: Callable[[str, str], None],
     guard: Guard = contextlib.nullcontext,
 ) -> int:
-    """Set `trainer` to the newest whole checkpoint of `run`; to the start where it was killed before any.
+    """Restore `trainer` from the newest complete checkpoint of `run`; without any, it starts from step 0.
 
     Args:
-        trainer: Stands at its start.
-        run: The run's directory.
-        before: What `settings_before` returned.
-        warn: Told (code, message) of checkpoints that can't be used.
-        guard: Entered around each change of a name in the run's directory.
+        trainer: A new trainer.
+        run: The run directory.
+        before: Result of `settings_before`.
+        warn: Called with (code, message) for each unusable checkpoint.
+        guard: Context around each change of a name in the run directory.
 
     Returns:
-        The step it goes on from.
+        The step to continue from.
 
     Raises:
-        ConfigError: The checkpoint does not fit what is asked for now.
-        RunDirectoryError: All of them are damaged, or of a newer version.
-        DiskError: The newest can't be read now.
+        ConfigError: The checkpoint does not fit the new settings.
+        RunDirectoryError: All checkpoints are damaged, or of a newer version.
+        DiskError: The newest checkpoint can't be read now.
     """
     folder = run / CHECKPOINTS
     if never_saved(folder):
@@ -66,7 +66,7 @@ def take_up(
     snapshot, complaints = read_newest(folder, guard)
     for complaint in complaints:
         warn("damaged_checkpoint", complaint)
-    if before is not None:  # a checkpoint of an earlier version does not tell its settings
+    if before is not None:  # checkpoints of earlier versions have no settings
         snapshot.state.setdefault("settings", values_of(before))
     snapshots.restore(trainer.state, snapshot)
     trainer.context.saver.go_on_from(snapshot.step)

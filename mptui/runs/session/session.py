@@ -97,7 +97,7 @@ class Session:
             send=self.send,
         )
 
-    # -- for whoever watches and steers
+    # -- interface of screens and consoles
 
     def listen(self) -> EventBuffer:
         """Return a buffer that receives all events from now on; there can be several."""
@@ -142,7 +142,7 @@ class Session:
         return self._ended.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the end; return whether it has come."""
+        """Wait up to `timeout` seconds for the end of the run; return whether it has ended."""
         return self._ended.wait(timeout)
 
     @property
@@ -152,7 +152,7 @@ class Session:
             raise RuntimeError("the run has not ended")
         return self._result
 
-    # -- the worker
+    # -- the training thread
 
     def _work(self) -> None:
         with contextlib.suppress(RunAbandoned):  # the run has ended without this thread
@@ -170,7 +170,7 @@ class Session:
             raise
         except MptuiError as caught:
             error = caught
-        except BaseException as caught:  # noqa: BLE001 - a bug: kept, told, and raised again by the owner
+        except BaseException as caught:  # noqa: BLE001 - a bug: recorded, and raised again by the owner
             error = not_deterministic(caught) or out_of_memory(caught)
             if error is None:
                 bug, status, code = caught, "failed", 1
@@ -195,7 +195,7 @@ class Session:
         plan = self.plan
         device = torch.device(plan.device.torch_name)
         goes_on = self._goes_on()
-        if not goes_on:  # what a resume is asked for is kept once it is in force
+        if not goes_on:  # a resume saves its settings once they are in force
             self._write_config(plan)
         environment = describe_environment(plan.device, plan.driver)
         guard = self._ownership.change
@@ -218,8 +218,8 @@ class Session:
                 decide=decider.decide,
                 goes_on=goes_on,
             )
-            self.plan = prepared.loaders.plan  # what only the data decides is chosen now, and stays so
-            if self.plan.precision.warning is not None:  # with the measured factor, where one was measured
+            self.plan = prepared.loaders.plan  # values that depend on the data are chosen now
+            if self.plan.precision.warning is not None:  # includes the factor if it was measured
                 self._warn("precision", self.plan.precision.warning)
             with contextlib.ExitStack() as stack:
                 self._note_problems(prepared)
@@ -239,7 +239,7 @@ class Session:
                     resumed = take_up(trainer, self.run, self._before, self._warn, guard)
                 self._write_config(self.plan)
                 self._check_space(prepared)
-                self.mailbox.check_stop()  # nothing was trained yet: there is nothing to save
+                self.mailbox.check_stop()  # nothing to save yet
                 self._emit(run_started(self.plan, self.run, prepared, trainer, resumed))
                 try:
                     trainer.train()
@@ -302,7 +302,7 @@ class Session:
                     result = result_of_loss(lost, result.summary)
                     self._write_files(result)
                 self._write_end(result)
-        except Exception as caught:  # noqa: BLE001 - a bug: raised again by who waits, unless there is one
+        except Exception as caught:  # noqa: BLE001 - a bug: raised again by the waiting thread
             if result.error is None and result.bug is None:
                 result = replace(result, status="failed", exit_code=1, bug=caught)
         finally:
@@ -311,7 +311,7 @@ class Session:
 
     def _write_files(self, result: RunResult) -> None:
         with self._lock:
-            self._left = True  # whatever other threads tell from now on comes after the end
+            self._left = True  # drop later events of other threads
             write_files(self.run, self._records, self._ownership, result)
 
     def _write_end(self, result: RunResult) -> None:
@@ -326,13 +326,13 @@ class Session:
             self._control.handle(finished)
 
     def _close_control(self) -> None:
-        """Close the socket, without the session's lock: its thread may wait for that in a command."""
+        """Close the socket without the session's lock, for which its thread may wait in a command."""
         self._control.close(remove=not self._taken_over())
 
-    # -- telling
+    # -- events
 
     def _emit(self, event: Event) -> None:
-        """Write an event to the journal, then send it to listeners. For any of the session's threads."""
+        """Write an event to the journal, then send it to listeners. Thread-safe."""
         if self._taken_over():
             return
         with self._lock:
@@ -355,7 +355,7 @@ class Session:
         self._emit(Warned(step=self._step, code=code, message=clean(redact(message))))
 
     def _beat(self, sample: DeviceSample | None) -> bool:
-        """Sample the device, write what is due, end a run that missed a stop; whether the run continues."""
+        """Emit the sample, write due files, end a run that missed a stop; return whether it continues."""
         taken_over = self._taken_over()
         if sample is not None:
             self._emit(replace(sample, step=self._step))

@@ -68,7 +68,7 @@ def _version(package: str) -> str | None:
 def _git_commit(folder: Path) -> str | None:
     try:
         answer = subprocess.run(
-            ["git", "rev-parse", "HEAD"],  # noqa: S607 - the person's own git
+            ["git", "rev-parse", "HEAD"],  # noqa: S607 - the user's git
             cwd=folder,
             capture_output=True,
             text=True,

@@ -2,10 +2,10 @@
 
 Two lines of JSON. The first has the number of journal bytes that the second covers, with the sha256 of the
 last of these bytes and of the second line; the second is the view of the run at that position, of constant
-size however long the run is. Who wants to know how a run stands reads these and the rest of the journal.
+size for a run of any length. A reader reads both lines and the rest of the journal.
 
-It can be thrown away at any time: one that is missing, damaged, of another version or of another journal
-counts as none, and is made again from the journal.
+It can be deleted at any time: a missing or damaged index, or one of another version or journal, is rebuilt
+from the journal.
 """
 
 import contextlib
@@ -36,10 +36,9 @@ CHECKED = 1 << 12
 
 
 class Index:
-    """Keeps the index of the run that this process owns.
+    """Updates the index of the run that this process owns.
 
-    It handles only events that are in the journal, so it matches a number of bytes, whatever happens to the
-    disk. Any thread may call `renew`.
+    It handles only events read from the journal, so it always matches a number of bytes. Thread-safe.
 
     Args:
         run: The run's directory.
@@ -68,7 +67,7 @@ class Index:
 def read_index(run: Path) -> tuple[RunView, int]:
     """Return the view in the index of a run, and the position in the journal to continue from.
 
-    A new view and 0 if there is no usable index.
+    Returns an empty view and 0 if there is no usable index.
     """
     try:
         header, body = _lines(run)

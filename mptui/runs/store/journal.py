@@ -165,7 +165,7 @@ class Journal:
                     self._torn = False
 
     def _open_again(self) -> bool:
-        """Continue in the file that has the name now; return whether no events are left.
+        """Continue in the file that now has the journal's name; return whether no events are left.
 
         The file is opened before the owner is checked: a process that takes the run over later replaces the
         opened file.

@@ -1,11 +1,11 @@
 """Reads a journal of any length in about a second: all rare events, and steps in about a thousand blocks.
 
-A screen has room for some hundred points, and a week of training has a million events. So a long stretch is
-cut into blocks; of each block the steps become one `Step` with the smallest and the largest loss among them.
-Of device samples only the last counts, of progress none; of whatever else happened all is kept, or where that
-was often, some. The end of the journal is read line by line.
+A screen has room for some hundred points, and a week of training has a million events. So a long range is
+divided into blocks; the steps of each block are merged to one `Step` with the smallest and the largest loss.
+Only the last device sample is returned, and no progress; of other kinds all events are returned, or some if
+there are many. The end of the journal is read line by line.
 
-Lines are found and told apart by byte patterns in numpy; few of them are parsed.
+Lines are found and distinguished by byte patterns in numpy; few of them are parsed.
 """
 
 import io
@@ -31,7 +31,7 @@ LONGEST_LINE = 8 << 20
 """Longer lines aren't events and are skipped."""
 
 RARE = 64
-"""Number of events of any other kind kept from the start; after these, `OFTEN` in each block."""
+"""Number of events of each other kind returned from the start; after these, `OFTEN` per block."""
 
 OFTEN = 1
 
@@ -64,9 +64,8 @@ _LOWEST, _HIGHEST, _NONFINITE = _word("loss_min"), _word("loss_max"), _word("non
 def read_events(path: Path, start: int, end: int | None = None) -> Iterator[tuple[int, list[Event]]]:
     """Yield the events between two byte positions of a journal, oldest first, some at a time.
 
-    `start` is the beginning of a line; without `end` all whole lines are read that are there. With the events
-    comes the position after them. A long stretch is thinned as told above; a line that is no event is passed
-    over.
+    `start` is the beginning of a line; without `end` all complete lines are read. The position after the
+    events is yielded with them. A long range is thinned as described above; invalid lines are skipped.
 
     Raises:
         OSError: The file can't be read.
@@ -98,7 +97,7 @@ def _line_by_line(file: io.FileIO, start: int, end: int) -> Iterator[tuple[int, 
 
 
 def _in_blocks(file: io.FileIO, start: int, end: int) -> Iterator[tuple[int, list[Event]]]:
-    """Yield what each block comes to, up to the last line that is whole before `end`."""
+    """Yield the events of each block, up to the last complete line before `end`."""
     size = max(_SMALLEST_BLOCK, (end - start) // BLOCKS)
     block = np.zeros(size + _PAD, np.uint8)
     kinds = _Kinds()
@@ -122,11 +121,11 @@ def _in_blocks(file: io.FileIO, start: int, end: int) -> Iterator[tuple[int, lis
 
 
 class _Kinds:
-    """How events of each kind are thinned, by the tag of the kind: the first 8 bytes of its name.
+    """Thinning of each kind of event, by the tag of the kind: the first 8 bytes of its name.
 
     Attributes:
         seen: Number of events of each kind in the blocks so far.
-        last: The last line of each kind of which only that is kept.
+        last: The last line of each kind that is thinned to the last event.
     """
 
     def __init__(self) -> None:
@@ -139,12 +138,12 @@ class _Kinds:
 
 
 class _Block:
-    """Some whole lines of a journal.
+    """Some complete lines of a journal.
 
     Args:
         block: Their bytes, and at least `_PAD` more.
-        newlines: Where each ends.
-        kinds: How they are thinned; updated.
+        newlines: Position of the line break of each.
+        kinds: Thinning by kind; updated.
     """
 
     def __init__(self, block: NDArray[np.uint8], newlines: Places, kinds: _Kinds) -> None:
@@ -154,7 +153,7 @@ class _Block:
         self._words: Words = np.ndarray((len(block) - 8,), "<u8", buffer=block, strides=(1,))
 
     def events(self) -> list[Event]:
-        """What the block comes to, in order."""
+        """Return the thinned events of the block, in order."""
         ours = self._words[self._starts] == _OURS
         tags = np.where(ours, self._words[self._starts + _HEAD], np.uint64(0))
         kept: dict[int, Event] = {}
@@ -165,7 +164,7 @@ class _Block:
         return [kept[line] for line in sorted(kept)]
 
     def _keep(self, tag: int, lines: Places, kept: dict[int, Event]) -> None:
-        """Keep of the lines of a kind what its spec says."""
+        """Select lines of a kind according to its spec."""
         thinned = self._kinds.thinned(tag)
         if thinned == "last":
             self._kinds.last[tag] = self._line(lines[-1])
@@ -183,7 +182,7 @@ class _Block:
         return self._block[self._starts[line] : self._ends[line]].tobytes()
 
     def _keep_steps(self, lines: Places, kept: dict[int, Event]) -> Places:
-        """Make one event of these steps; return the lines that went into it: those written as we write."""
+        """Merge these steps to one event; return the merged lines, those in the layout of our writer."""
         if not lines.size:
             return lines
         lowest, highest, known = self._losses(lines)
@@ -203,7 +202,7 @@ class _Block:
         return _number(self._line(line).partition(b'"loss":')[2].partition(b",")[0], math.nan)
 
     def _losses(self, lines: Places) -> tuple[Places, Places, NDArray[np.bool_]]:
-        """Where the numbers of loss_min and loss_max begin in each line, and in which lines that is known."""
+        """Return the offsets of loss_min's and loss_max's values in each line, and whether they are known."""
         starts = self._starts[lines]
         rows = np.ndarray((len(self._block) - _ROW, _ROW), np.uint8, buffer=self._block, strides=(1, 1))[
             starts
@@ -219,7 +218,7 @@ class _Block:
         return inside[0] + len('_min":'), inside[1] + len('_max":'), known
 
     def _values(self, places: Places) -> NDArray[np.uint8]:
-        """The bytes of the number at each of these places, then zeros."""
+        """Return the bytes of the number at each position, padded with zeros."""
         rows = np.ndarray((len(self._block) - _VALUE, _VALUE), np.uint8, buffer=self._block, strides=(1, 1))[
             places
         ]
@@ -230,16 +229,16 @@ class _Block:
     def _extreme(
         self, places: Places, missing: float, choose: Callable[[NDArray[np.generic]], np.intp]
     ) -> float:
-        """The smallest or the greatest of the numbers at these places; `missing` for what is none ("nan")."""
+        """Return the smallest or largest number at these positions; `missing` replaces invalid ones."""
         rows = self._values(places)
         if (rows[:, 1] == _DOT).all() and not (rows == _E).any():
-            order = self._words[places].byteswap()  # all d.dddddd: ordered as their characters are
+            order = self._words[places].byteswap()  # all are d.dddddd, so that bytes sort like numbers
             return _number(_text(rows[choose(order)]), missing)
         numbers = np.array([_number(_text(row), missing) for row in rows])
         return float(numbers[choose(numbers)])
 
     def _are_broken(self, highest: Places) -> NDArray[np.bool_]:
-        """In which lines a loss was not finite: `"nonfinite":` after loss_max is not 0."""
+        """Return which lines had a non-finite loss: `"nonfinite":` after loss_max is not 0."""
         rows = self._values(highest)
         lengths = (rows == 0).argmax(axis=1)
         names = np.minimum(highest + lengths + len(',"'), len(self._words) - _VALUE)
@@ -249,7 +248,7 @@ class _Block:
 
 
 def _some(lines: Places, most: int) -> Places:
-    """At most so many of these, evenly spaced, the last among them."""
+    """Return at most `most` of the lines, evenly spaced, including the last."""
     if len(lines) <= most:
         return lines
     return lines[np.linspace(len(lines) - 1, 0, most).astype(np.intp)[::-1]]
@@ -267,7 +266,7 @@ def _number(text: bytes, missing: float) -> float:
 
 
 def _merged(last: Step, count: int, low: float, high: float, means: list[float], broken: int) -> Step:
-    """One step for a block of `count`: as the last of it, with the losses of all."""
+    """Return a step for a block of `count` steps: the last one, with the losses of all."""
     finite = [mean for mean in means if math.isfinite(mean)]
     return replace(
         last,

@@ -129,7 +129,7 @@ class Claim:
         except FileNotFoundError:
             if self._run.is_dir():
                 self._take_again(untouched)
-        except OSError:  # the disk is in trouble, and what can't be read can't be written
+        except OSError:  # disk error: an unreadable file can't be written either
             pass
 
     @contextlib.contextmanager

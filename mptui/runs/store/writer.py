@@ -1,4 +1,4 @@
-"""Keeps the files of a run up to date: journal, index, summary, bad samples.
+"""Updates the files of a run: journal, index, summary, bad samples.
 
 Events are written to the journal at once. The other files are derived from it and written at a fixed rate;
 failed writes are repeated the next time.

@@ -1,1 +1,1 @@
-"""Experiment trackers, fed with the scalars of a run's events; `mptui.registry.trackers` lists them."""
+"""Experiment trackers, which log the scalars of a run's events; `mptui.registry.trackers` lists them."""

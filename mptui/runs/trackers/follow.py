@@ -1,6 +1,6 @@
-"""Feeds trackers from a thread of its own, behind a bounded buffer.
+"""Sends scalars to trackers in a separate thread, through a bounded buffer.
 
-A slow disk or network costs the run nothing, and a tracker that fails is left out with a warning.
+A slow disk or network doesn't delay the run, and a failing tracker is disabled with a warning.
 """
 
 import contextlib
@@ -20,13 +20,13 @@ Warn = Callable[[str, str], None]
 
 
 def scalars_of(event: Event) -> dict[str, float]:
-    """The scalars of an event, by the names they have in a tracker; empty if it has none."""
+    """Return the scalars of an event by their names in trackers; empty if it has none."""
     return {name: value for name, value in EVENTS[event.kind].scalars(event) if value is not None}
 
 
 @contextlib.contextmanager
 def follow(config: RunConfig, run: Path, listen: Callable[[], EventBuffer], warn: Warn) -> Iterator[None]:
-    """Feed the configured trackers until the context ends.
+    """Send scalars to the configured trackers until the context ends.
 
     Args:
         config: The configuration of the run.

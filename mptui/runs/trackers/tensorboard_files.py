@@ -1,4 +1,4 @@
-"""TensorBoard's event files, in the run's `tensorboard` folder."""
+"""Event files for TensorBoard, in the run's `tensorboard` folder."""
 
 from pathlib import Path
 
@@ -17,5 +17,5 @@ class TensorBoard:
             self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """Write what is still buffered."""
+        """Flush and close the event file."""
         self._writer.close()

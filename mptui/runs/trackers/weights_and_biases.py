@@ -36,12 +36,12 @@ class WeightsAndBiases:
         self._run.log(scalars, step=step)
 
     def close(self) -> None:
-        """Write what is still buffered."""
+        """Upload buffered data and finish the run."""
         self._run.finish()
 
 
 def _run_id(run: Path) -> str:
-    """The run's ID at W&B, kept in its directory so that a resumed run continues there too.
+    """Return the run's ID at W&B, stored in its directory so that a resumed run continues there.
 
     Raises:
         OSError: It can't be written.

@@ -17,7 +17,7 @@ def cleaned(event: Event) -> Event:
     return made
 
 
-def _cleaned(value: Any) -> Any:  # noqa: ANN401 - whatever a field of an event holds
+def _cleaned(value: Any) -> Any:  # noqa: ANN401 - any value of an event's field
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, list):

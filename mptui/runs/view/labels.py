@@ -11,11 +11,11 @@ PHASE_WORDS = {
 }
 
 BUSY_PHASES = frozenset({"starting", "scanning", "preparing", "warming_up", "compiling", "saving"})
-"""Phases without figures, whose seconds the screen counts instead."""
+"""Phases without figures; the screen shows their elapsed seconds instead."""
 
 
 def shown(metric: str) -> MetricSpec:
-    """Return how `metric` is shown; one that no task knows has a chart of its own."""
+    """Return the display of `metric`; an unknown one has its own chart."""
     known = (spec.metrics[metric] for spec in TASKS.values() if metric in spec.metrics)
     return next(known, MetricSpec(metric))
 

@@ -20,7 +20,7 @@ class LogLine:
 
 
 def rate_words(lr: Sequence[float], batch: Sequence[int], ramp_steps: int) -> list[str]:
-    """Word the changes of the effective learning rate and batch, each given before and after."""
+    """Describe the changes of the effective learning rate and batch, each given before and after."""
     words = []
     if len(lr) == 2 and lr[0] != lr[1]:
         ramp = f" in {ramp_steps} steps" if ramp_steps else ""
@@ -31,7 +31,7 @@ def rate_words(lr: Sequence[float], batch: Sequence[int], ramp_steps: int) -> li
 
 
 def metric_words(metrics: dict[str, float]) -> list[str]:
-    """Word each metric with its value: `top-1 76.4 %`."""
+    """Format each metric with its value: `top-1 76.4 %`."""
     words = []
     for name, value in metrics.items():
         place = shown(name)

@@ -1,8 +1,8 @@
 """The history of one metric, in constant memory for a run of any length.
 
-Values are kept in buckets over the step axis. When the last bucket is full, neighbours are merged in pairs
+Values are stored in buckets over the step axis. When the last bucket is full, neighbours are merged in pairs
 and each bucket covers twice as many steps: two thousand buckets hold a thousand steps or ten million. A
-bucket keeps the smallest and the largest value beside the sum: a spike of one step never disappears.
+bucket has the smallest and the largest value beside the sum, so that a spike of one step never disappears.
 """
 
 import base64
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 CAPACITY = 2048
-"""Buckets of a history: several for each dot of the widest chart, even just after a merge."""
+"""Number of buckets: several per dot of the widest chart, even just after a merge."""
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """A history seen through `width` columns; NaN where a column has no finite value.
+    """A history resampled to columns; NaN in columns without a finite value.
 
     `broken` marks columns in which a value was NaN or infinite.
     """
@@ -34,7 +34,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class SavedHistory:
-    """A history as it is kept in a file: `buckets` are its arrays, as little-endian float64 in base64."""
+    """A history for a file; `buckets` are its arrays as little-endian float64 in base64."""
 
     origin: float | None
     width: int
@@ -46,10 +46,10 @@ class SavedHistory:
 
 
 class History:
-    """One metric over the steps of a run: append as it comes, read as columns of a chart.
+    """The values of one metric over the steps of a run, read as columns of a chart.
 
     Args:
-        capacity: Buckets kept, an even number.
+        capacity: Number of buckets, even.
     """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
@@ -70,9 +70,9 @@ class History:
         self.last_x = self.end_x = 0.0
 
     def append(self, x: float, y: float, low: float | None = None, high: float | None = None) -> None:
-        """Add a value at step `x`; `low` and `high` say how far the values it stands for reached.
+        """Append a value at step `x`; `low` and `high` are the extremes of the values it represents.
 
-        Steps mostly rise; one that falls back (after a rollback) joins the bucket it belongs to.
+        Steps usually increase; after a rollback, a value is merged into the bucket of its step.
         """
         self.version += 1
         self.last, self.last_x = y, x
@@ -94,7 +94,7 @@ class History:
             self._open_high = high
 
     def forget_after(self, x: float) -> None:
-        """Drop what lies beyond step `x`: a run that goes on from there takes those steps again."""
+        """Drop values after step `x`, as a run that continues from there repeats those steps."""
         self._seal()
         if self._origin is None or x >= self.end_x:
             return
@@ -112,7 +112,7 @@ class History:
         self.version += 1
 
     def columns(self, x0: float, x1: float, width: int) -> Columns:
-        """Look at the steps from `x0` to `x1` (both included) through `width` columns."""
+        """Resample the steps from `x0` to `x1` (both included) to `width` columns."""
         self._seal()
         seen = Columns(
             np.full(width, np.nan),
@@ -134,7 +134,7 @@ class History:
         return seen
 
     def steps(self, x0: float, x1: float, width: int) -> Floats:
-        """Return the last step of each of `width` columns from `x0` to `x1`; NaN where a column has none."""
+        """Return the last step in each of `width` columns from `x0` to `x1`; NaN in empty columns."""
         self._seal()
         seen = np.full(width, np.nan)
         used, column = self._placed(x0, x1, width)
@@ -143,7 +143,7 @@ class History:
         return seen
 
     def at(self, x: float) -> float | None:
-        """Return the value at step `x`, or the last one before it; None where there is none."""
+        """Return the value at step `x`, or the last one before it; None if there is none."""
         self._seal()
         known = np.flatnonzero(self._count[: self._end])
         before = known[known <= (x - self.first_x) // self._width]
@@ -158,11 +158,11 @@ class History:
 
     @property
     def first_x(self) -> float:
-        """The step of the first value; 0 before there is one."""
+        """Step of the first value; 0 without values."""
         return self._origin or 0.0
 
     def saved(self) -> SavedHistory:
-        """Return all of it, for a file."""
+        """Return the history in the form for a file."""
         self._seal()
         arrays = np.stack([array[: self._end] for array in self._arrays()]).astype("<f8")
         buckets = base64.b64encode(arrays.tobytes()).decode()
@@ -175,7 +175,7 @@ class History:
         """Return the history that was saved.
 
         Raises:
-            ValueError: It is none of this capacity.
+            ValueError: It doesn't fit this capacity.
         """
         history = cls(capacity)
         arrays = np.frombuffer(base64.b64decode(saved.buckets, validate=True), "<f8").reshape(5, -1)
@@ -195,7 +195,7 @@ class History:
         return self._low, self._high, self._sum, self._count, self._broken
 
     def _placed(self, x0: float, x1: float, width: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Buckets in use within the range, and the column each falls into (rising)."""
+        """Return the used buckets within the range, and their columns (ascending)."""
         used = np.flatnonzero(self._count[: self._end] + self._broken[: self._end])
         if self._origin is None or not used.size:
             return used, used
@@ -235,7 +235,7 @@ class History:
         self._open_sum, self._open_count, self._open_broken = 0.0, 0, 0
 
     def _fold(self) -> None:
-        """Merge neighbours: half the buckets, each twice as wide."""
+        """Merge neighbours, to half as many buckets, each twice as wide."""
         half = self._capacity // 2
         for array, merge, empty in (
             (self._low, np.fmin, np.nan),

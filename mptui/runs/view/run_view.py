@@ -1,6 +1,6 @@
-"""What the live screen knows of a run: its events, handled one at a time.
+"""The view of a run for the live screen, updated by events.
 
-The same view serves a run of this process, a run of another one, and a journal played back.
+The same view serves a run of this process, a run of another one, and a journal.
 """
 
 from mptui.events import Event
@@ -10,7 +10,7 @@ from mptui.runs.view.view_state import ViewState
 
 
 class RunView(ViewState):
-    """The state of a run as a screen shows it: `handle` its events, read its attributes."""
+    """The state of a run on screens: `handle` updates it by an event; screens read its attributes."""
 
     def handle(self, event: Event) -> None:
         """Update the state and the log."""
@@ -24,16 +24,16 @@ class RunView(ViewState):
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps of the whole run; 0 while unknown."""
+        """Number of optimizer steps of the whole run; 0 while unknown."""
         return self.started.total_steps if self.started else 0
 
     @property
     def fraction_done(self) -> float:
-        """Share of the run that is done."""
+        """Completed fraction of the run."""
         return min(1.0, self.step / self.total_steps) if self.total_steps else 0.0
 
     def remaining_s(self) -> float | None:
-        """Return the seconds until the run ends, with its validations; None while unknown."""
+        """Return the seconds until the end of the run, including validations; None while unknown."""
         run = self.started
         if run is None or self.finished is not None or not run.total_steps:
             return None

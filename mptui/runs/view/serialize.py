@@ -1,7 +1,7 @@
-"""The state of a view as JSON and back, so that a screen shows a run at once, however long it is.
+"""Converts a view to JSON and back, so that a screen shows a run of any length at once.
 
-The document is read as a file from outside: each value by its type, each text made safe, nothing beyond the
-limits that hold for a view of events.
+The document is treated as untrusted: types are checked, texts made safe to show, and the limits of a view
+enforced.
 """
 
 from collections import deque
@@ -33,7 +33,7 @@ _EVENTS: dict[str, type[Event]] = {each.name: get_args(each.type)[0] for each in
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line of the log, or of one that a command goes on with, which may have left the log."""
+    """A line of the log, or the line of an open command, which may have left the log."""
 
     time: float
     text: str
@@ -72,7 +72,7 @@ _read = reader_of(_Saved)
 
 
 def to_document(view: RunView) -> dict[str, Any]:
-    """Return all of a view, ready for JSON."""
+    """Return the complete state of a view, ready for JSON."""
     saved = _Saved(
         plain=PlainState(**{each.name: getattr(view, each.name) for each in fields(PlainState)}),
         pace=view.pace,
@@ -96,7 +96,7 @@ def from_document(document: dict[str, Any]) -> RunView:
     """Return the view that was saved.
 
     Raises:
-        TypeError, ValueError, KeyError, OverflowError: The document is none of a view.
+        TypeError, ValueError, KeyError, OverflowError: The document is not a valid view.
     """
     saved: _Saved = _read(document)
     if len(saved.curves) > METRICS or len(saved.by_epoch) > METRICS or len(saved.marks) > MARKS:
@@ -121,7 +121,7 @@ def from_document(document: dict[str, Any]) -> RunView:
 
 
 def _lines(view: RunView) -> list[_Line]:
-    """The log, oldest first, after the lines of open commands that have left it."""
+    """Return the log, oldest first, after the lines of open commands that have left it."""
     commands = {id(line): command for command, line in view.commands.items()}
     logged = {id(line) for line in view.log}
     gone = [line for line in view.commands.values() if id(line) not in logged]

@@ -1,7 +1,7 @@
-"""The state that a screen shows of a run, in constant memory, and the operations that change it.
+"""The state of a run on screens, in constant memory, and the operations that change it.
 
-It knows nothing of terminals, and not which events there are: `RunView` hands each event to the `EventSpec`
-of its kind, which calls the operations here.
+It is independent of terminals and of the kinds of events: `RunView` passes each event to the `EventSpec` of
+its kind, which calls the operations here.
 """
 
 from collections import deque
@@ -30,12 +30,12 @@ from mptui.text import clean
 LOG_LINES = 500
 MARKS = 100
 METRICS = 48
-"""Largest number of metric histories, whatever names a run invents."""
+"""Largest number of metric histories, as names of metrics are not limited."""
 
 OPEN_COMMANDS = 16
 
 EPOCHS_KEPT = 1024
-"""Points of a curve by epoch; with more epochs, neighbours share a point."""
+"""Largest number of points of a curve by epoch; with more epochs, neighbours share a point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Mark:
 
 @dataclass(eq=False)
 class PlainState:
-    """What a view knows in plain values; each is saved under its own name."""
+    """The plain values of a view; each is saved under its name."""
 
     profile: str = ""
     precision: str = ""
@@ -71,7 +71,7 @@ class PlainState:
 
 @dataclass(eq=False)
 class LatestEvents:
-    """The latest event of each kind that is shown as it is; each is saved under its own name."""
+    """The latest event of some kinds; each is saved under its name."""
 
     started: RunStarted | None = None
     finished: RunFinished | None = None
@@ -87,7 +87,7 @@ class LatestEvents:
 
 @dataclass(eq=False)
 class ViewState(PlainState, LatestEvents):
-    """All that a screen shows of a run."""
+    """The complete state of a run on screens."""
 
     best: dict[str, tuple[int, float]] = field(default_factory=dict)
     histories: dict[str, dict[str, History]] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class ViewState(PlainState, LatestEvents):
         return self.histories.setdefault(chart, {}).setdefault(series, History())
 
     def record(self, chart: str, series: str, step: int, value: float | None) -> None:
-        """Append a point to a curve; None is no point."""
+        """Append a point to a curve, unless the value is None."""
         if value is not None and (history := self.history(chart, series)) is not None:
             history.append(step, value)
 

@@ -23,7 +23,7 @@ _WHOLE = 66
 """Width of the box, in cells."""
 
 _KEYS, _FEWER = 20, 14
-"""Width of the keys in it, and on a screen that is too small for the box."""
+"""Width of the column of keys, and its width on a screen that is too small for the box."""
 
 
 class HelpScreen(ModalScreen[None]):

@@ -64,7 +64,7 @@ class AskDialog(ModalScreen[None]):
         self._suggestions = suggestions
 
     def compose(self) -> ComposeResult:
-        """Lay out the meaning, the text, and what is wrong with it."""
+        """Lay out the explanation, the text field, and the fault."""
         with Vertical() as box:
             box.border_title = Content(self._title)
             box.border_subtitle = "Enter: apply · Esc: cancel"

@@ -1,4 +1,4 @@
-"""The dialog before a switch of profiles: what it changes, and what can't change during a run."""
+"""The dialog before a switch of profiles: settings that change, and settings that can't."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -103,7 +103,7 @@ class SwitchProfileDialog(ModalScreen[int]):
         )
 
     def action_take(self) -> None:
-        """Switch."""
+        """Switch to the profile."""
         self.dismiss(self.digit)
 
     def action_preset(self, digit: int) -> None:

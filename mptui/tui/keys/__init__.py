@@ -1,1 +1,1 @@
-"""Keys: the table of bindings, remapping, order of effects."""
+"""Keys: the table of bindings, remapping, sequential dispatch."""

@@ -1,1 +1,1 @@
-"""The screens, one file each, with the stylesheet of each beside it."""
+"""The screens, one file each, some with a stylesheet beside it."""

@@ -69,7 +69,7 @@ class DetectionScreen(Page):
         yield TooSmall()
 
     def on_mount(self) -> None:
-        """Probe, once the first frame is out."""
+        """Detect the devices after the first frame."""
         self._gauges = self.set_interval(1 / GAUGES_PER_SECOND, self.show_gauges)
         self.call_after_refresh(self.action_look_again)
 
@@ -159,7 +159,7 @@ class DetectionScreen(Page):
         self._watch.stop()
 
     def on_screen_resume(self) -> None:
-        """Sample again."""
+        """Resume sampling."""
         self._gauges.resume()
         if self._seen is not None:
             self._watch.follow(self._seen.devices)

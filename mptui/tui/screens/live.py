@@ -47,21 +47,21 @@ SHARE = 0.02
 """Fraction of a CPU for drawing, as a training loop in this process shares the GIL."""
 
 SLOWEST_S = 2.0
-"""Largest age of a figure in seconds, however busy the CPU is."""
+"""Largest age of a figure in seconds, also on a busy CPU."""
 
 PAGES = 3
-"""A small screen shows the first chart, the second, or the panels; these in two where they have no room."""
+"""Pages of a small screen: first chart, second chart, panels; the panels take two pages if space is short."""
 
 ALL_PANELS = 24
-"""Rows of a screen that has room for all panels, one below the other."""
+"""Screen height from which all panels fit below each other."""
 
 
 class LiveScreen(Page):
-    """One run, live or played back.
+    """Shows one run, live or from its journal.
 
     Args:
-        source: Where events come from and commands go to.
-        keymap: The person's own keys.
+        source: Delivers events and receives commands.
+        keymap: The user's keys.
         ascii_only: Draw in ASCII.
     """
 
@@ -112,9 +112,9 @@ class LiveScreen(Page):
         self.set_interval(1 / POLLS_PER_SECOND, lambda: self.poll(at_once=False))
 
     def on_resize(self, event: Resize) -> None:
-        """Show the panels in as many pages as they need."""
+        """Choose the number of pages for the panels."""
         self.set_class(event.size.height < ALL_PANELS, "-split")
-        # where not all of the column can be seen, it scrolls by keys, too
+        # if the column doesn't fit, it can be scrolled by keys
         self.query_one("#right").can_focus = event.size.height < ALL_PANELS
 
     def poll(self, *, at_once: bool = True) -> None:
@@ -161,7 +161,7 @@ class LiveScreen(Page):
             self.mount(Failure(self.view.finished, leads), after="#body")
 
     def _is_above_another(self) -> bool:
-        """Whether there is a screen of the program to go back to."""
+        """Whether there is a previous screen to go back to."""
         return len(self.app.screen_stack) > 2
 
     def _show_chart(self, chart: Chart, name: str) -> None:
@@ -178,7 +178,7 @@ class LiveScreen(Page):
         )
 
     def action_pause(self) -> None:
-        """Pause, or go on."""
+        """Pause or resume the run."""
         self.action_command("resume" if self.view.paused else "pause")
 
     def action_command(self, command: str, argument: str | None = None) -> None:
@@ -211,7 +211,7 @@ class LiveScreen(Page):
         return "" if here else "this run can't be resumed from here"
 
     def action_resume_run(self) -> None:
-        """Resume the run, once all of it is written."""
+        """Resume the run, once its files are written."""
         run, why_not = self.source.run, self._cant_resume()
         if why_not or run is None:
             self.notify(why_not, severity="warning", markup=False)
@@ -221,7 +221,7 @@ class LiveScreen(Page):
             self.post_message(self.ResumeRequested(run))
 
     def follow(self, source: RunSource) -> None:
-        """Show another process of the run: the one that resumes it."""
+        """Show the resumed run from its new source."""
         self.source, self.view = source, source.view
         self.query(Failure).remove()
         self.remove_class("-failed")
@@ -274,7 +274,7 @@ class LiveScreen(Page):
         self.app.push_screen(screen, lambda how: self.leave() if how == "leave" else None)
 
     def action_next_page(self) -> None:
-        """Turn to the next page of a small screen; move the focus on a large one."""
+        """Show the next page of a small screen; move the focus on a large one."""
         if self.has_class("-wide"):
             self.focus_next()
             return
@@ -299,17 +299,17 @@ class LiveScreen(Page):
         self.query_one("#chart-0").focus()
 
     def action_log(self) -> None:
-        """Show the log in place of the charts, or the charts again."""
+        """Toggle between the log and the charts."""
         self.toggle_class("-log")
         self.query_one("#log" if self.has_class("-log") else "#chart-0").focus()
 
     def action_log_axis(self) -> None:
-        """Switch the value axes of the charts."""
+        """Toggle logarithmic value axes of the charts."""
         for chart in self.query(Chart):
             chart.toggle_log()
 
     def action_smoothing(self) -> None:
-        """Smooth the curves, or not."""
+        """Toggle smoothing of the curves."""
         for chart in self.query(Chart):
             chart.toggle_smoothing()
 
@@ -366,7 +366,7 @@ def failed_to_start(view: RunView) -> bool:
 
 
 def chosen_charts(view: RunView, wanted: str) -> list[str]:
-    """Choose the charts to draw: those that `wanted` names in part, else loss and the task's metric."""
+    """Return the charts to draw: those that match a word of `wanted`, or the default ones if it is empty."""
     words = wanted.lower().split()
     if words:
         return [name for name in view.histories if any(word in name.lower() for word in words)]

@@ -1,4 +1,4 @@
-"""The base of full screens: back, leave, and the keys of each."""
+"""Base class of full screens: breakpoints, back, leave."""
 
 from typing import ClassVar
 
@@ -6,7 +6,7 @@ from textual.screen import Screen
 
 WIDTHS = [(0, "-tiny"), (60, "-narrow"), (100, "-wide")]
 HEIGHTS = [(0, "-flat"), (16, "-short"), (20, "-tall"), (31, "-high")]
-"""Breakpoints in cells, with the class from each on."""
+"""Breakpoints in cells, with the CSS class from each on."""
 
 
 class Page(Screen[str]):

@@ -146,7 +146,7 @@ class PickerScreen(Page):
         edited = " · edited" if self.picked.edits else ""
         listed.border_title = Content(f"{clean(self.picked.profile, 40)}{edited}")
         if self._resolved is not None:
-            # less the cells beside each line, and those of a scroll bar
+            # minus the padding of each line and the scroll bar
             listed.replace(value_options(values(self._resolved), listed.content_region.width - 3))
         else:
             listed.replace([])

@@ -1,4 +1,4 @@
-"""One sampler per device of a screen, which never waits for them."""
+"""One sampler per device of a screen, without blocking the screen."""
 
 import threading
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class DeviceSamplers:
-    """Keeps a sampler for each device that it follows."""
+    """Runs a sampler for each device."""
 
     def __init__(self) -> None:
         self._samplers: dict[str, DeviceSampler] = {}
@@ -20,7 +20,7 @@ class DeviceSamplers:
     def follow(self, devices: Sequence["Device"]) -> None:
         """Sample exactly these devices.
 
-        Of another maker's accelerator nothing is told: what the host does is no figure of its card.
+        Accelerators other than CUDA devices are not sampled, as only values of the host are available.
         """
         from mptui.hardware.device_sampler import DeviceSampler
 

@@ -17,7 +17,7 @@ _LARGEST = 1 << 16
 
 
 def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder for state other than settings; it need not exist."""
+    """Return the folder for state other than settings, which may not exist."""
     return base_folder("XDG_STATE_HOME", ".local/state", environ) / "mptui"
 
 

@@ -27,7 +27,7 @@ class MachineScan:
 def scan_machine(with_torch: bool) -> MachineScan:
     """Scan this machine; takes seconds with torch, and the time of the driver without.
 
-    Its modules are imported here, after the first frame.
+    The modules are imported here, after the first frame.
     """
     from mptui.hardware.advice import recommend
     from mptui.hardware.devices import find_machine

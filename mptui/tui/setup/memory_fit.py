@@ -1,6 +1,6 @@
-"""Whether a run fits: its estimated peak memory against the free memory of its device.
+"""Estimates whether a run fits: its peak memory against the free memory of its device.
 
-What is counted needs torch, and is counted in a thread that no screen waits for.
+The estimate needs torch, and runs in a thread that no screen waits for.
 """
 
 from collections.abc import Iterable, Mapping

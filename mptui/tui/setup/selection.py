@@ -91,11 +91,11 @@ class Picks:
         self.now = chosen
 
     def edited(self) -> list[str]:
-        """The profiles with edits."""
+        """Return the profiles with edits."""
         return [each.profile for each in (*self._others.values(), self.now) if each.edits]
 
     def unused(self) -> list[str]:
-        """The profiles whose edits are in no file and no run."""
+        """Return the profiles whose edits are neither saved nor used by a run."""
         return [name for name in self.edited() if self._used.get(name) != self.of(name).edits]
 
     def use(self) -> None:
@@ -146,12 +146,12 @@ class Value:
 
     @property
     def table(self) -> str:
-        """The table of the schema that it is in."""
+        """Table of the setting in the schema."""
         return self.key.partition(".")[0]
 
     @property
     def name(self) -> str:
-        """Its name within that table."""
+        """Name of the setting within its table."""
         return self.key.partition(".")[2]
 
 

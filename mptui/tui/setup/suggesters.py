@@ -1,4 +1,4 @@
-"""Completes names of networks and data while they are typed, without waiting for a disk."""
+"""Completes names of networks and data while they are typed, without blocking on the disk."""
 
 import os
 
@@ -16,7 +16,7 @@ class ModelSuggester(Suggester):
         super().__init__(use_cache=False, case_sensitive=True)
 
     async def get_suggestion(self, value: str) -> str | None:
-        """Return the first name that begins so."""
+        """Return the first name with this prefix."""
         return next((name for name in MODELS if value and name.startswith(value)), None)
 
 
@@ -40,7 +40,7 @@ def _completed(value: str) -> str | None:
 
 
 def _folders(value: str) -> list[str]:
-    """Folders whose path begins with `value`; hidden ones only if the dot is typed."""
+    """Return the folders with the prefix `value`; hidden ones only if the dot is typed."""
     head, tail = os.path.split(value)  # keeps the text as it was typed
     try:
         with os.scandir(expanded(head or ".")) as entries:

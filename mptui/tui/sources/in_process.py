@@ -1,6 +1,6 @@
-"""A run of this process as the source of a live screen.
+"""A source of the live screen: a run of this process.
 
-Planning and the session itself need torch: both happen in a thread of the source, never in the screen's.
+Planning and the session need torch: both run in a thread of the source, never in the screen's.
 """
 
 import threading
@@ -62,7 +62,7 @@ class SessionSource:
         self._thread = threading.Thread(target=self._host, name="mptui-run", daemon=True)
 
     def start(self) -> "SessionSource":
-        """Begin."""
+        """Start the thread that plans and runs the request."""
         self._thread.start()
         return self
 
@@ -73,7 +73,7 @@ class SessionSource:
 
     def wait(self) -> None:
         """Wait for the end of the run."""
-        while not self._ended.wait(1.0):  # a wait without a limit would keep signals from their handlers
+        while not self._ended.wait(1.0):  # a wait without a timeout would delay signal handlers
             pass
 
     def poll(self) -> list[Event]:
@@ -82,9 +82,9 @@ class SessionSource:
         return events + (self._buffer.drain() if self._buffer else [])
 
     def send(self, command: str, argument: str | None = None) -> None:
-        """Send a command, or keep it until the run has started.
+        """Send a command, or queue it until the run has started.
 
-        A command is written to the journal, whose disk may not answer: another thread does that.
+        Another thread sends it, as a command is written to the journal, whose disk may hang.
         """
         session = self._session
         if command == "stop":
@@ -112,8 +112,8 @@ class SessionSource:
             self._run()
         except MptuiError as error:
             self._refused(error.message, error.hint, error.exit_code, started)
-        except Exception as error:  # noqa: BLE001 - a bug: told on the screen, which must not wait for good
-            traceback.print_exc()  # into the log: the terminal is the screen's
+        except Exception as error:  # noqa: BLE001 - a bug: shown on the screen, which must not wait forever
+            traceback.print_exc()  # to the log
             self._refused(clean(repr(error)), "", 1, started)
         finally:
             self._commands.put(None)
@@ -132,7 +132,7 @@ class SessionSource:
             return
         path = self._resume
         if path is None:
-            check_inputs(plan)  # a mistake is told before there is a directory
+            check_inputs(plan)  # report mistakes before creating the directory
             path = create_run(self._runs, plan.resolved.profile, str(plan.config.model.name), None)
         self._on_directory(path)
         self.run = path
@@ -174,7 +174,7 @@ class SessionSource:
 
 
 def _view_of(run: Path) -> RunView:
-    """The earlier state of a run that is resumed."""
+    """Return the earlier view of a resumed run."""
     try:
         view = read_run(run)
     except OSError:

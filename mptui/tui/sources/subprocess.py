@@ -55,24 +55,24 @@ class IsolatedSource:
         self._thread = threading.Thread(target=self._work, name="mptui-isolated", daemon=True)
 
     def start(self) -> "IsolatedSource":
-        """Begin."""
+        """Start the thread that starts and follows the run."""
         self._thread.start()
         return self
 
     @property
     def finished(self) -> bool:
-        """Whether no further event will come."""
+        """Whether all events have been delivered."""
         return (
             self._ended.is_set() and not self._early and (self._attached is None or self._attached.finished)
         )
 
     def poll(self) -> list[Event]:
-        """Take the events that came since the last call."""
+        """Return the events since the last call."""
         events = [self._early.popleft() for _ in range(len(self._early))]
         return events + (self._attached.poll() if self._attached else [])
 
     def send(self, command: str, argument: str | None = None) -> None:
-        """Ask the run for something, or note it for as soon as there is a run."""
+        """Send a command, or queue it until the run has started."""
         with self._lock:
             if self._attached is not None:
                 self._attached.send(command, argument)
@@ -84,18 +84,18 @@ class IsolatedSource:
                 self._early.append(asked)
 
     def stop(self, signal: int) -> None:
-        """Ask it to save and end; safe in a signal handler."""
+        """Ask the run to save and stop; safe in a signal handler."""
         self._stop = signal
         self._kill(signal)
 
     def save(self) -> None:
-        """Ask it to save and go on; safe in a signal handler."""
+        """Ask the run to save and continue; safe in a signal handler."""
         if self.run is not None:
             self._kill(signal.SIGUSR2)
 
     def wait(self) -> None:
-        """Wait for its end."""
-        while not self._ended.wait(1.0):  # a wait without a limit would keep signals from their handlers
+        """Wait for the end of the run."""
+        while not self._ended.wait(1.0):  # a wait without a timeout would delay signal handlers
             pass
 
     def _kill(self, number: int) -> None:
@@ -114,7 +114,7 @@ class IsolatedSource:
                 while not self._attached.wait(1.0):
                     pass
                 self.exit_code = self._attached.exit_code
-        except Exception as error:  # noqa: BLE001 - told on the screen, which must not wait for good
+        except Exception as error:  # noqa: BLE001 - shown on the screen, which must not wait forever
             traceback.print_exc()
             self._failed(1, clean(f"{type(error).__name__}: {error}"), "", started)
         finally:

@@ -1,4 +1,4 @@
-"""ASCII mode: what the screens draw with boxes, bars and dots, for terminals that can't show it."""
+"""ASCII mode: replacements of box, bar and dot characters for terminals that can't show them."""
 
 import locale
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ _STAND_INS = {
 
 
 def needs_ascii(environ: Mapping[str, str] | None = None) -> bool:
-    """Say whether the locale of the terminal can't show more than ASCII."""
+    """Whether the locale of the terminal supports only ASCII."""
     environ = given_environ() if environ is None else environ
     for variable in ("LC_ALL", "LC_CTYPE", "LANG"):
         if value := environ.get(variable):
@@ -46,14 +46,14 @@ def needs_ascii(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def to_ascii(text: str) -> str:
-    """Replace each character by ASCII of the same width in cells; `?` for what has no stand-in."""
+    """Replace each character by ASCII of the same width in cells; `?` for unknown characters."""
     if text.isascii():
         return text
     return "".join(c if c.isascii() else _STAND_INS.get(c, "?" * cell_len(c)) for c in text)
 
 
 class AsciiFilter(LineFilter):
-    """Turns each line to ASCII on its way to the terminal: frames, titles and names from outside alike."""
+    """Converts each line of output to ASCII, including frames, titles and external names."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """Return the segments in ASCII."""

@@ -1,11 +1,11 @@
-"""Textual's driver, told apart from a process that was stopped and continued behind its back.
+"""A driver for Textual that also handles an unannounced stop of the process.
 
-`kill -STOP` and a batch system's suspend give no notice, so Textual keeps its application mode over the stop.
-At SIGCONT it starts another one on top: a second thread takes half of the keys, and what is put back at the
-end is the terminal of the screen instead of the one before it.
+`kill -STOP` and a batch system's suspend give no notice, so Textual stays in application mode while stopped.
+At SIGCONT it starts application mode again: a second input thread takes half of the keys, and at the end the
+terminal attributes of the screen are restored instead of the original ones.
 
-And it does so within the signal's handler, which waits for ever where it has interrupted a write to the
-queue that it wants to write to itself. So both signals only leave word for the event loop.
+Textual also does so within the signal handler, which deadlocks if it has interrupted a write to the queue
+that it writes to. So both handlers only schedule a call on the event loop.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from textual.drivers.linux_driver import LinuxDriver
 
 
 class SteadyDriver(LinuxDriver):
-    """Leaves application mode before it is started again, between two turns of the event loop."""
+    """Leaves application mode before starting it again, on the event loop."""
 
     def _sigtstp_application(self, *_given: object) -> None:
         self._leave_word(super()._sigtstp_application)

@@ -1,4 +1,4 @@
-"""The terminal of this process: whether there is one, and keeping it for the screen alone."""
+"""Checks for a terminal, and reserves it for the screen."""
 
 import os
 import sys
@@ -14,10 +14,10 @@ _STANDARD = (1, 2)
 
 
 def check_terminal() -> None:
-    """Make sure that there is a terminal to draw on.
+    """Check that there is a terminal to draw on.
 
     Raises:
-        ConfigError: Input, output or errors go to no terminal, or to a dumb one.
+        ConfigError: Input, output or error is not a terminal, or the terminal is dumb.
     """
     hint = "use `mptui run`, which needs no terminal"
     for name, stream in (("input", sys.__stdin__), ("output", sys.__stdout__), ("error", sys.__stderr__)):
@@ -37,10 +37,10 @@ def has_terminal() -> bool:
 
 
 class Terminal:
-    """While entered, only the screen reaches the terminal.
+    """Context in which only the screen writes to the terminal.
 
-    Libraries write to file descriptors 1 and 2 on their own (cuDNN, image decoders, worker processes), into
-    the middle of a frame. So the screen gets copies of them, and 1 and 2 themselves become a log.
+    Libraries (cuDNN, image decoders, worker processes) write to file descriptors 1 and 2, which would corrupt
+    a frame. So the screen uses copies of them, and 1 and 2 are redirected to a log.
     """
 
     def __init__(self, log: Path) -> None:
@@ -50,7 +50,7 @@ class Terminal:
         self.lost = False
 
     def __enter__(self) -> "Terminal":
-        """Give the screen the terminal."""
+        """Redirect other output, and reserve the terminal for the screen."""
         self._streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -64,7 +64,7 @@ class Terminal:
     def __exit__(
         self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        """Put everything back, unless the terminal is gone."""
+        """Restore the streams; the descriptors too, unless the terminal is gone."""
         sys.stdout.flush()
         sys.stderr.flush()
         sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__ = self._streams  # type: ignore[misc]
@@ -73,9 +73,9 @@ class Terminal:
                 os.dup2(copy, number)
 
     def log_to(self, path: Path) -> None:
-        """Append what else is written to `path`; where that can't be opened it is dropped.
+        """Append other output to `path`; drop it if the file can't be opened.
 
-        Also from another thread, and before the screen has the terminal.
+        May be called from any thread, and before the context is entered.
         """
         self._log = path
         if self._copies:
@@ -93,9 +93,9 @@ class Terminal:
         os.close(log)
 
     def hang_up(self) -> None:
-        """Turn away from the terminal, gone or not: nothing waits for it or spins on it any more.
+        """Release the terminal, which may be gone: redirect all its descriptors to `os.devnull`.
 
-        Safe in a signal handler, and where a write to a stalled terminal hangs.
+        Safe in a signal handler, also while a write to a stalled terminal hangs.
         """
         self.lost = True
         leave_session()

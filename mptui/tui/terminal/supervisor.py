@@ -1,7 +1,7 @@
-"""The small parent of the terminal UI: it waits, and puts the terminal right whatever kills its child.
+"""The parent process of the terminal UI, which restores the terminal if its child is killed.
 
-A killed process can't restore anything: the shell would come back without echo, on the alternate screen, with
-mouse reports for input. This imports nothing that takes time.
+A killed process can't restore the terminal: the shell would have no echo, the alternate screen, and mouse
+reports as input. Imports only modules that load fast.
 """
 
 import contextlib
@@ -16,8 +16,8 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-# Attributes off, whole lines, sync, resize, focus, paste and mouse reports off, keyboard protocol and
-# alternate screen left, cursor shown.
+# Resets attributes, turns line wrap on; turns sync, resize, focus, paste and mouse reports off; leaves the
+# keyboard protocol and the alternate screen; shows the cursor.
 RESTORE = (
     b"\x1b[0m\x1b[?7h\x1b[?2026l\x1b[?2048l\x1b[?1004l\x1b[?2004l"
     b"\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[<u\x1b[?1049l\x1b[?25h"
@@ -32,15 +32,15 @@ _WORDS = 4096
 _ON_ITS_WAY_S = 0.2
 
 Part = Callable[[str], None]
-"""Tells the parent that its child goes on alone, and what to tell the person."""
+"""Ends the parent with a message for the user, while the child continues in the background."""
 
 
 def guarded(run: Callable[[Part], int]) -> int:
     """Call `run` in a child on this terminal; return its exit code in the child and in the parent.
 
-    The parent sends SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 on, and stops when its child is stopped. A
-    child that a signal killed is 128 + that signal, with the terminal as it was before. A child that parts is
-    left to itself: the parent returns 0 at once.
+    The parent forwards SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2, and stops when its child is stopped. If
+    a signal kills the child, the parent restores the terminal and returns 128 + the signal. If the child
+    detaches, the parent returns 0 at once.
     """
     attributes = termios.tcgetattr(sys.stdin.fileno())
     sys.stdout.flush()
@@ -62,7 +62,7 @@ def guarded(run: Callable[[Part], int]) -> int:
     for number in _FORWARDED:
         signal.signal(number, forward)
     outcome = _wait(child, heard)
-    gone = signal.SIGHUP in forwarded  # the child turned away from a terminal that may still be there
+    gone = signal.SIGHUP in forwarded  # the child has released the terminal, which may still exist
     if isinstance(outcome, bytes):
         _restore(attributes, outcome, clear=gone)
         return 0
@@ -77,15 +77,15 @@ def guarded(run: Callable[[Part], int]) -> int:
 
 
 def _part(said: int, words: str) -> None:
-    with contextlib.suppress(OSError):  # the parent was killed: nobody waits
+    with contextlib.suppress(OSError):  # the parent was killed
         os.write(said, words.encode(errors="replace"))
     os.close(said)
 
 
 def _wait(child: int, heard: int) -> int | bytes:
-    """Wait for the end of `child`, and return its status, or for its last words, and return them.
+    """Wait until `child` ends or detaches; return its status or its message.
 
-    While it is stopped, so is this process, and the shell has its prompt.
+    While the child is stopped, this process is stopped too, so that the shell shows its prompt.
     """
     bell, button = os.pipe()
     for end in (bell, button):
@@ -111,7 +111,7 @@ def _wait(child: int, heard: int) -> int | bytes:
 
 
 def _stays_stopped(child: int) -> bool:
-    """Whether it is not just on its way back: who stops and continues both, continues one of them first."""
+    """Whether the child stays stopped, and is not just being continued together with this process."""
     time.sleep(_ON_ITS_WAY_S)
     try:
         with open(f"/proc/{child}/stat", "rb") as stat:  # noqa: PTH123 - pathlib takes time to load
@@ -122,7 +122,7 @@ def _stays_stopped(child: int) -> bool:
 
 def _restore(attributes: list[Any], message: bytes, *, clear: bool) -> None:
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-    with contextlib.suppress(OSError, termios.error):  # the terminal itself may be gone
+    with contextlib.suppress(OSError, termios.error):  # the terminal may be gone
         if clear:
             os.write(sys.stdout.fileno(), RESTORE)
         termios.tcsetattr(sys.stdin.fileno(), termios.TCSAFLUSH, attributes)

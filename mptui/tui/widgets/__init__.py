@@ -1,1 +1,1 @@
-"""The panels and the chart that the screens are made of."""
+"""The panels and charts of the screens."""

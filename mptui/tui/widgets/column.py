@@ -6,6 +6,6 @@ from mptui.tui.keys.bindings import bindings
 
 
 class Column(Vertical):
-    """Panels one below the other; where not all of them can be seen, the focus and the keys scroll it."""
+    """Panels one below the other; if they don't fit, the focus and the keys scroll them."""
 
     BINDINGS = bindings("column")

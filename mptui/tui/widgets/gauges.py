@@ -15,7 +15,7 @@ def gauge(label: str, fraction: float | None, figure: str, room: int, *, label_w
 
 
 def share(part: float | None, whole: float | None) -> float | None:
-    """Return `part` of `whole`; None where one is unknown."""
+    """Return the fraction `part / whole`; None if one is unknown."""
     return part / whole if part is not None and whole else None
 
 

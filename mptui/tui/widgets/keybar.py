@@ -1,4 +1,4 @@
-"""The bottom line: the keys of this screen after the keymap; each can be clicked."""
+"""The bottom line: the keys of a screen, with the user's keymap applied; each can be clicked."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""The base of panels: a frame, a title, and no repaint without a change."""
+"""Base class of panels: frame, title, and repaint only after a change."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ _GAP = "   "
 
 
 class Panel(Static):
-    """A framed block of lines made from the view. Subclasses implement `lines`."""
+    """A framed block of lines of a run's view. Subclasses implement `lines`."""
 
     DEFAULT_CSS = """
     Panel {
@@ -39,7 +39,7 @@ class Panel(Static):
         """Return the content for `view` in `width` cells."""
 
     def retitle(self, title: str) -> None:
-        """Change the title, if it is another."""
+        """Change the title, if it differs."""
         title = clean(title, 60)
         if title != self._title:
             self._title = title

@@ -1,4 +1,4 @@
-"""Shown in place of a page if the terminal is too small."""
+"""Message instead of a screen if the terminal is too small."""
 
 from textual.content import Content
 from textual.events import Resize
@@ -18,7 +18,7 @@ class TooSmall(Static):
         self._comfort = comfort
 
     def on_resize(self, _event: Resize) -> None:
-        """Name both sizes."""
+        """Show the needed and the actual size."""
         has = f"{self.app.size.width}x{self.app.size.height}"
         words = f"mptui needs 60x16 cells,\nthis terminal has {has}."
         self.update(Content(f"{words}\n\n{self._comfort}".rstrip()))

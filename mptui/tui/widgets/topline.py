@@ -1,4 +1,4 @@
-"""The first line of the pages before a run: the program's name and a message."""
+"""The first line of the screens before a run: the program's name and a message."""
 
 from textual.content import Content
 from textual.widgets import Static

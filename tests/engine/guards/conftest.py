@@ -1,4 +1,4 @@
-"""Each out-of-memory collects garbage; torch's half a million objects are none."""
+"""Freezes torch's half a million objects: each out-of-memory error collects garbage."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""Runs with something wrong in them: batches poisoned or dropped at given places, layers with a fault."""
+"""Faulty runs: batches poisoned or dropped at given positions, and faulty layers."""
 
 import math
 from collections.abc import Callable, Collection
@@ -12,11 +12,11 @@ from mptui.engine.trainer import Trainer
 from tests.engine.small import Recorder, build_trainer, config, end, losses
 
 Place = tuple[int, int]
-"""Epoch (from 0) and the position of a batch's first sample in the epoch's order."""
+"""Epoch (from 0) and position of a batch's first sample in the epoch's order."""
 
 
 def poison(loader: Loader, places: Collection[Place], value: float = torch.nan) -> None:
-    """Put `value` into one pixel of each batch that begins at one of `places`, whenever it is loaded."""
+    """Put `value` into one pixel of each batch that begins at one of `places`, at every load."""
     make = loader._batch
 
     def poisoned(
@@ -32,7 +32,7 @@ def poison(loader: Loader, places: Collection[Place], value: float = torch.nan) 
 
 
 def leave_out(trainer: Trainer, windows_at: Collection[Place]) -> None:
-    """An order without the windows that begin at these places."""
+    """Return an order without the windows that begin at these places."""
     loader = trainer.context.job.train_loader
     whole = loader.windows
 
@@ -48,7 +48,7 @@ def leave_out(trainer: Trainer, windows_at: Collection[Place]) -> None:
 
 
 def limit_memory(trainer: Trainer, samples: Callable[[], int]) -> None:
-    """Let the network's forward run out of memory with more than `samples()` at once."""
+    """Make the network's forward run out of memory with more than `samples()` per batch."""
 
     def check(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
         if len(inputs[0]) > samples():
@@ -58,7 +58,7 @@ def limit_memory(trainer: Trainer, samples: Callable[[], int]) -> None:
 
 
 def bits(trainer: Trainer) -> dict[str, bytes]:
-    """Every weight and buffer, every tensor of the optimizer and of the average."""
+    """Return every weight and buffer, every tensor of the optimizer and of the EMA."""
     named = {f"model {name}": t for name, t in trainer.context.model.state_dict().items()}
     names = {p: name for name, p in trainer.context.model.named_parameters()}
     for p, state in trainer.context.parts.optimizer.state.items():
@@ -88,7 +88,7 @@ def trained(
     precision_table: dict[str, object] | None = None,
     **tables: dict[str, object],
 ) -> tuple[Trainer, Recorder]:
-    """A run of `model` to its end, and what it told."""
+    """Run `model` to the end; return its events."""
     given: dict[str, dict[str, object]] = {"training": {"lr": 0.01}, "precision": precision_table or {}}
     run = config(**{**given, **tables})
     trainer, events = build_trainer(run, folder, precision=precision, model=model, fallbacks=fallbacks)

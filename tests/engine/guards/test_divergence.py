@@ -1,4 +1,4 @@
-"""A run that diverges goes back to its last good state and on with gentler settings, or ends well told."""
+"""A diverging run rolls back and continues with a fallback, or ends with a clear message."""
 
 import math
 from dataclasses import replace
@@ -30,7 +30,7 @@ def gain_net(gain=1e5, seed=0, norm=True):
 
 
 class _Times(torch.autograd.Function):
-    """The identity, with a gradient times `gain`."""
+    """The identity, with its gradient multiplied by `gain`."""
 
     @staticmethod
     def forward(ctx, x, gain):
@@ -55,7 +55,7 @@ def moves(events):
     return [e.action.partition(", back to")[0] for e in of(events, Recovered) if e.problem == "divergence"]
 
 
-# -- the ladder
+# -- the fallbacks
 
 
 def test_a_layer_that_overflows_in_fp16_is_named_and_the_run_ends_well_in_bf16(tmp_path):
@@ -81,7 +81,7 @@ def test_without_bf16_the_layer_gets_fp32_for_itself(tmp_path):
 def test_the_ladder_is_climbed_in_order_as_one_layer_after_another_overflows(tmp_path):
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, padding=1), Gain(1e5), Gain(3.0), *gain_net()[2:])
     trainer, events = trained(tmp_path, model, fallbacks=("fp32",), training={"epochs": 6, "lr": 0.01})
-    # the second multiplies in the number format of what the first hands it, so one fp32 layer is enough
+    # the second multiplies in the dtype of its input from the first, so one fp32 layer is enough
     assert moves(events) == ['layer "1" in fp32']
     model = torch.nn.Sequential(
         torch.nn.Conv2d(3, 8, 1), Gain(1e5), torch.nn.Conv2d(8, 8, 1), *gain_net()[2:]
@@ -124,7 +124,7 @@ def test_a_streak_of_skips_lowers_the_scale_first(tmp_path):
         tmp_path,
         torch.nn.Sequential(gain_net(1.0), Steep(2.0**8)),
         training={"lr": 1e-12, "epochs": 3},
-        # it falls so slowly that it would not get there by itself
+        # it falls too slowly to get there by itself
         precision_table={"grad_scaler": {"init_scale": 2.0**24, "backoff_factor": 0.99}},
         guards={"max_skipped_streak": 4},
     )
@@ -135,11 +135,11 @@ def test_a_streak_of_skips_lowers_the_scale_first(tmp_path):
     assert_finite(trainer, events)
 
 
-# -- the way back
+# -- the rollback
 
 
 class Exploding(torch.nn.Module):
-    """A net whose outputs are NaN in training at some places of the data, while the rate is the first one."""
+    """A net with NaN outputs in training at some places of the data, while the rate is the initial one."""
 
     def __init__(self, places):
         super().__init__()
@@ -242,7 +242,7 @@ def test_when_it_is_noticed_changes_nothing(tmp_path):
 
 
 def test_a_run_that_was_stopped_goes_on_as_gently(tmp_path):
-    """Stopped after every step from the first that came after the repair."""
+    """Stopped after every step from the first one after the recovery."""
     whole, _ = exploding(tmp_path / "whole")
     whole.train()
     end(whole)
@@ -274,7 +274,7 @@ def test_a_run_that_was_stopped_goes_on_as_gently(tmp_path):
 
 
 def test_a_snapshot_of_a_state_that_never_made_a_good_step_is_not_gone_back_to(tmp_path):
-    # every step from 8 on is bad, and step 9 is when a snapshot is due
+    # every step from 8 on is bad, and a snapshot is due at step 9
     trainer, events = exploding(tmp_path, every=9, bad=BAD, interval_s=3600.0)
     trainer.train()
     end(trainer)
@@ -330,11 +330,11 @@ def test_asked_to_ignore_it_only_counts(tmp_path):
     assert trainer.context.reporter.totals.skipped == trainer.state.step == 10
 
 
-# -- the memory for the way back
+# -- memory for snapshots
 
 
 def with_free_memory(monkeypatch, *free):
-    """The host has so many bytes free at the first look, at the second, and so on."""
+    """Set the host's free bytes at the first query, the second, and so on."""
     left = list(free)
     told = "mptui.engine.guards.rollback.host_memory"
     monkeypatch.setattr(told, lambda: (1000, left.pop(0) if len(left) > 1 else left[0]))

@@ -1,4 +1,4 @@
-"""A run whose numbers are finite and whose loss is far too high has diverged, too."""
+"""A run with finite numbers and a loss far too high has also diverged."""
 
 import json
 import math
@@ -60,8 +60,8 @@ def test_a_loss_far_above_its_best_and_chance_for_a_stretch_is_a_divergence(at_o
 @pytest.mark.parametrize(
     "losses",
     [
-        [0.01] * 10 + [FAR * CHANCE] * 100,  # far above its best, and not above chance
-        [1e6 - step for step in range(100)],  # above chance, and not above its best
+        [0.01] * 10 + [FAR * CHANCE] * 100,  # far above its best, but not above chance
+        [1e6 - step for step in range(100)],  # above chance, but not above its best
         ([1.0] * 3 + [HIGH] * (DIVERGED_AFTER - 1)) * 5,  # spikes
     ],
     ids=["near chance", "from far above", "spikes"],
@@ -80,7 +80,7 @@ def test_the_stretch_goes_on_after_a_resume():
 
 
 class Far(torch.nn.Module):
-    """A net whose outputs are far too large from the second epoch on, while the rate is the first one."""
+    """A net with far too large outputs from the second epoch on, while the rate is the initial one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ def test_a_healthy_run_has_no_alert(tmp_path):
     assert not of(events, Alert)
 
 
-# -- results that are none
+# -- missing results
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

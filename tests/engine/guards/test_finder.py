@@ -1,4 +1,4 @@
-"""micro_batch = "auto": the most that fit with a margin, found before the start, leaving no trace."""
+"""micro_batch = "auto": the largest that fits with a margin, found before the start, without side effects."""
 
 import math
 import random
@@ -94,7 +94,7 @@ def test_a_resumed_run_does_not_look_again(tmp_path):
     end(first)
     second, _ = build(tmp_path)
     snapshots.restore(second.state, read_newest(tmp_path)[0])
-    limit_memory(second, lambda: 3)  # to look again would find this
+    limit_memory(second, lambda: 3)  # another search would find this
     second.context.begin()
     end(second)
     assert second.context.micro_batches.limits["training"] == 9

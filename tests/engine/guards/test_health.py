@@ -1,4 +1,4 @@
-"""The loss scale: its floor, what moves it, and what is told of it."""
+"""The loss scale: its floor, its changes, and its events."""
 
 import json
 import math
@@ -19,7 +19,7 @@ FINITE, NAN = torch.zeros(()), torch.tensor(math.nan)
 
 
 def scaled(**numbers):
-    """A scaler with one weight behind it, and a step that gives it a finite gradient or not."""
+    """Return a scaler with one weight, and a step that gives it a finite gradient or not."""
     precision = ScaledPrecision(CPU, GradScalerConfig(**numbers))
     weight = torch.nn.Parameter(torch.ones(()))
     optimizer = torch.optim.SGD([weight], lr=0.0)

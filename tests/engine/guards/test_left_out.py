@@ -1,4 +1,4 @@
-"""A batch whose numbers are not finite is left out: bit for bit the run whose order never had it."""
+"""A batch with non-finite numbers is left out: bit for bit the run whose order lacks it."""
 
 import itertools
 import random
@@ -38,7 +38,7 @@ def trained(folder, *, bad, without, optimizer, fused, precision, accumulate, in
         speed={"fused": fused},
         logging={"step_interval_s": interval_s},
         guards={"snapshot_every": 4},
-        # so often that the scale's growth falls between, before and at the bad batches
+        # so often that the scale grows between, before and at the bad batches
         precision={"grad_scaler": {"init_scale": 256.0, "growth_interval": 5}},
     )
     trainer, events = build_trainer(
@@ -47,7 +47,7 @@ def trained(folder, *, bad, without, optimizer, fused, precision, accumulate, in
     if without:
         leave_out(trainer, bad)
     else:
-        # the last batch of the window: what the good ones before it did has to be undone
+        # the last batch of the window: the effects of the good ones before it must be undone
         poison(
             trainer.context.job.train_loader, {(epoch, start + 4 * (accumulate - 1)) for epoch, start in bad}
         )

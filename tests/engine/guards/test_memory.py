@@ -1,4 +1,4 @@
-"""Out of memory: the same batch again in smaller pieces, with the same result."""
+"""Out of memory: the same batch is repeated in smaller pieces, with the same result."""
 
 import errno
 import random
@@ -48,7 +48,7 @@ def finish(trainer):
 
 
 def fail(trainer, phase, step, samples):
-    """From optimizer step `step` (from 0) on, `phase` runs out of memory with more than `samples` at once."""
+    """From optimizer step `step` (from 0) on, let `phase` run out of memory with more than `samples`."""
 
     def check(count):
         if trainer.state.step >= step and count > samples:
@@ -72,7 +72,7 @@ def fail(trainer, phase, step, samples):
 
         setattr(owner, name, failing)
 
-    # in the middle, so that half of the network has run
+    # in the middle, after half of the network
     trainer.context.model[2].register_forward_hook(after_forward)
     if phase == "optimizer":
         once(trainer.context.parts.precision, "unscale")
@@ -81,7 +81,7 @@ def fail(trainer, phase, step, samples):
 
 
 def distance(one, other):
-    """The largest relative difference of any weight, by the norm of its tensor."""
+    """Return the largest relative L2 difference of any weight tensor."""
     pairs = zip(one.parameters(), other.parameters(), strict=True)
     return max(float((a - b).detach().norm() / b.detach().norm()) for a, b in pairs)
 
@@ -96,12 +96,12 @@ def assert_as_undisturbed(folder, phase, step, samples, accumulate=1, interval_s
     finish(trainer)
     assert trainer.state.step == undisturbed.state.step
     assert distance(trainer.context.model, undisturbed.context.model) < 1e-6
-    # a run that went back to the end of an epoch finishes it again: the last telling counts
+    # a run that rolled back to the end of an epoch finishes it again: the last event counts
     mine_by_epoch = {e.epoch: e for e in of(events, EpochFinished)}
     for theirs in of(whole, EpochFinished):
         mine = mine_by_epoch[theirs.epoch]
         assert mine.train_loss == pytest.approx(theirs.train_loss, rel=1e-5)
-        assert mine.train_metrics == theirs.train_metrics  # each sample counted once
+        assert mine.train_metrics == theirs.train_metrics  # each sample is counted once
         assert mine.val_loss == pytest.approx(theirs.val_loss, rel=1e-5)
         assert mine.val_metrics == theirs.val_metrics
     told = of(events, Recovered)
@@ -132,12 +132,12 @@ def test_out_of_memory_at_fifty_random_steps(tmp_path, seed):
     assert_as_undisturbed(tmp_path, phase, step, numbers.randint(1, 7), accumulate)
 
 
-# -- what a try leaves behind
+# -- side effects of a failed attempt
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])
 def test_a_failed_try_moves_neither_buffers_nor_random_numbers(tmp_path, phase):
-    """With BatchNorm and dropout: the bits of a run whose batches were as small from the start."""
+    """With BatchNorm and dropout: bit-identical to a run with such small batches from the start."""
     model = {"model": small_net(dropout=0.5)}
     asked, _ = build(tmp_path / "asked", small_net(dropout=0.5), memory={"micro_batch": 4})
     finish(asked)
@@ -252,11 +252,11 @@ def test_a_fault_of_the_program_is_raised_at_once(tmp_path):
     assert of(events, Recovered) == []
 
 
-# -- the host's memory
+# -- host memory
 
 
 class Starved:
-    """A loader whose passes fail now and then, as long as more than `least` batches are read ahead."""
+    """A loader whose passes sometimes fail, as long as it prefetches more than `least` batches."""
 
     def __init__(self, loader, error, least):
         self._whole, self._loader, self._error, self._least = loader.windows, loader, error, least
@@ -301,7 +301,7 @@ def test_another_preset_may_ask_for_another_micro_batch(tmp_path):
     other = trainer.context.job.config.model_copy(update={"memory": MemoryConfig(micro_batch=2)})
     trainer.context.take_job(replace(trainer.context.job, config=other))
     finish(trainer)
-    assert set(sizes) == {2, 8}  # a validation takes what it can
+    assert set(sizes) == {2, 8}  # a validation uses the largest size that fits
 
 
 def test_pieces_too_small_for_batch_norm_are_the_end(tmp_path):

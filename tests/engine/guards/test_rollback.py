@@ -1,4 +1,4 @@
-"""The states that a run can go back to."""
+"""Snapshots that a run can roll back to."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def trainer(tmp_path):
 
 
 def kept(trainer, *times):
-    """Snapshots at steps, each with the last step that was known to be good by then."""
+    """Take snapshots at steps, each with the last step known to be good by then."""
     rollback = Rollback(lambda code, message: None)
     for step, good in times:
         trainer.state.step, rollback.last_good = step, good
@@ -23,7 +23,7 @@ def kept(trainer, *times):
 
 
 def back_at(rollback, trainer, last_good):
-    """The step that it goes back to."""
+    """Return the step of the rollback."""
     rollback.last_good = last_good
     rollback.go_back(trainer.state)
     return trainer.state.step

@@ -1,4 +1,4 @@
-"""A layer that is planted to be sick is found, and a healthy network raises no alarm."""
+"""A planted faulty layer is found, and a healthy network raises no alarm."""
 
 import math
 import random
@@ -19,14 +19,14 @@ class NegativeLog(torch.nn.Module):
 
 
 class GuardedRoot(torch.nn.Module):
-    """Finite forward; the gradient of the branch that was not taken is NaN."""
+    """Finite forward; the gradient of the branch not taken is NaN."""
 
     def forward(self, x):
         return torch.where(x > 0, torch.sqrt(x), 0.0)
 
 
 def layered_net(seed, sick=None):
-    """Some convolutions, norms and activations; `sick` (place, module) is one more layer among them."""
+    """Stack convolutions, norms and activations; `sick` (place, module) is an additional layer among them."""
     torch.manual_seed(seed)
     layers: list[torch.nn.Module] = []
     channels = 3
@@ -40,7 +40,7 @@ def layered_net(seed, sick=None):
 
 
 def planted(seed):
-    """A network with a sick layer, its name, and the precision in which it is sick."""
+    """Return a network with a faulty layer, the layer's name, and the precision in which it fails."""
     numbers = random.Random(seed)
     kind = numbers.choice(["gain", "weight", "log", "root"])
     place = 1 + 3 * numbers.randrange(2)  # after a convolution
@@ -56,7 +56,7 @@ def planted(seed):
 
 def assert_the_sick_layer_is_found(folder, seed):
     model, name, precision = planted(seed)
-    # in fp16 a gradient may be the scale's fault until the scale is at its floor
+    # in fp16 a gradient may be the loss scale's fault until the scale is at its floor
     run = config(guards={"max_recoveries": 1}, training={"epochs": 5, "lr": 0.01})
     trainer, events = build_trainer(run, folder, precision=precision, model=model)
     try:

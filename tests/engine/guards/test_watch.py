@@ -1,4 +1,4 @@
-"""What the rows of steps say: a scaler's skip, a bad batch, a divergence."""
+"""Detection in rows of steps: a scaler's skip, a bad batch, a divergence."""
 
 import math
 
@@ -58,7 +58,7 @@ def test_faults_that_go_on_are_a_divergence_that_began_with_the_first(kind, floo
 
 def test_skips_are_one_at_the_floor_or_when_there_are_too_many():
     assert watched([OVERFLOW] * 3, scale=2.0).alarm is None
-    assert "floor" in str(watched([OVERFLOW] * 3, scale=1.0).alarm)
+    assert "lowest loss scale" in str(watched([OVERFLOW] * 3, scale=1.0).alarm)
     assert watched([OVERFLOW] * 5, max_streak=6).alarm is None
     assert watched([OVERFLOW] * 6, max_streak=6).alarm is not None
     assert watched([OVERFLOW] * 5 + [GOOD] + [OVERFLOW] * 5, max_streak=6).alarm is None
@@ -120,7 +120,7 @@ def test_a_watch_goes_on_from_a_state():
 
 @pytest.mark.parametrize(("last", "diverged"), [(WITHIN, True), (WITHIN + 1, False)])
 def test_the_window_of_many_faults_is_so_many_steps_wide(last, diverged):
-    """The first fault is at step 1, the others but the last soon after it."""
+    """The first fault is at step 1; all others except the last follow soon."""
     faults = {*range(1, 2 * MANY - 2, 2), last}
     assert len(faults) == MANY
     kinds = [NAN if step in faults else GOOD for step in range(1, last + 1)]

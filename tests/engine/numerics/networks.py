@@ -1,4 +1,4 @@
-"""Random networks of many shapes, healthy or with one sick layer; and a look at a step of each."""
+"""Random networks of many shapes, healthy or with one faulty layer, and a probe of one step."""
 
 import torch
 from torch import nn
@@ -9,12 +9,12 @@ from mptui.engine.numerics.ranking import Ranking, rank
 CPU = torch.device("cpu")
 CLASSES = 10
 SIDE = 24
-"""3 pixels after three halvings. Where the input of a bf16 convolution is one pixel, torch 2.13 on a CPU
-leaves some of its weights' gradient unwritten: whatever was in memory there."""
+"""3 pixels after three halvings. If the input of a bf16 convolution is one pixel, torch 2.13 on a CPU leaves
+part of its weight gradient uninitialized."""
 
 
 class Gain(nn.Module):
-    """A layer that multiplies what it is given."""
+    """A layer that multiplies its input by a constant."""
 
     def __init__(self, gain: float) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Gain(nn.Module):
 
 
 class Gate(nn.Module):
-    """Channels weighted by a softmax over them, as attention does."""
+    """Weights channels by a softmax over them, as attention does."""
 
     def __init__(self, channels: int, gain: float = 1.0) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Gate(nn.Module):
 
 
 def network(seed: int, sick: nn.Module | None = None) -> tuple[nn.Sequential, str]:
-    """A random network, with `sick` somewhere in its middle; and the name of that place."""
+    """Build a random network with `sick` near its middle; return it and the name of that layer."""
     torch.manual_seed(seed)
     chance = torch.Generator().manual_seed(seed)
 
@@ -56,7 +56,7 @@ def network(seed: int, sick: nn.Module | None = None) -> tuple[nn.Sequential, st
         layers.append(nn.Conv2d(channels, width, 3, padding=1, stride=pick(1, 2 if number < 3 else 1)))
         channels = width
         if sick is not None and number == place:
-            layers.append(nn.BatchNorm2d(width))  # so that what the sick layer is given is of usual size
+            layers.append(nn.BatchNorm2d(width))  # normalizes the input of the faulty layer
             name = str(len(layers))
             layers.append(sick if isinstance(sick, Gain) else Gate(width, gain=1e4))
         elif pick(True, False):
@@ -71,7 +71,7 @@ def network(seed: int, sick: nn.Module | None = None) -> tuple[nn.Sequential, st
 def look_at(
     model: nn.Module, seed: int = 0, *, precision: str = "fp32", scale: float | None = None
 ) -> Ranking:
-    """The ranking of one step on random images."""
+    """Return the ranking of one step on random images."""
     chance = torch.Generator().manual_seed(seed)
     images = torch.randn(8, 3, SIDE, SIDE, generator=chance)
     labels = torch.randint(CLASSES, (8,), generator=chance)

@@ -1,4 +1,4 @@
-"""The lens on a GPU: no step that is looked at waits for the device, and the counts are those of the CPU."""
+"""The numerics monitor on a GPU: no probed step waits for the device, and counts equal the CPU's."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The lens in a real run: what it tells, what it costs, and that it changes nothing."""
+"""The numerics monitor in a real run: its events, its cost, and that it doesn't change the run."""
 
 import time
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ from tests.engine.test_update import HostReads
 
 @pytest.fixture
 def _every_step(monkeypatch):
-    """Probe at every other step: the one between is the measure."""
+    """Probe every other step: the ones between are the reference."""
     for mode in ("summary", "full"):
         monkeypatch.setitem(monitor.EVERY_S, mode, 0.0)
         monkeypatch.setitem(NUMERICS_BUDGET, mode, 1e9)
@@ -29,7 +29,7 @@ def _every_step(monkeypatch):
 
 @pytest.fixture
 def _once(monkeypatch):
-    """Probe a single time, however slow the machine is."""
+    """Probe once, however slow the machine is."""
     for mode in ("summary", "full"):
         monkeypatch.setitem(monitor.EVERY_S, mode, 1e9)
 
@@ -101,7 +101,7 @@ def numerics(trainer):
 
 @contextmanager
 def probing(trainer):
-    """A window's forward and backward passes, as the trainer has them between two moments."""
+    """Run a window's forward and backward passes, as the trainer does between two hooks."""
     numerics(trainer).step_begins()
     try:
         yield
@@ -188,7 +188,7 @@ def test_it_can_be_asked_for_while_the_run_goes(tmp_path):
 
 
 def test_looks_keep_to_their_share_of_the_time(tmp_path, monkeypatch):
-    """On a clock of our own: a look takes 4 s more than its step, so the next one waits 80 s."""
+    """With a simulated clock: a probe takes 4 s more than its step, so the next one is 80 s later."""
     now = [1000.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     trainer, events = build_trainer(config(guards={"numerics": "full"}), tmp_path)

@@ -1,4 +1,4 @@
-"""A sick layer is found first, whatever the network; a healthy network raises no alarm."""
+"""A faulty layer is ranked first in any network; a healthy network raises no alarm."""
 
 import pytest
 import torch
@@ -51,12 +51,12 @@ def test_so_it_is_in_every_precision(precision):
 
 
 def test_a_network_that_has_learnt_its_data_raises_no_alarm():
-    """Nearly all gradients are then those of samples that are certain: tiny, and of no weight."""
+    """Then nearly all gradients are those of confident samples: tiny and negligible."""
     layer = nn.Linear(1, 2, bias=False)
     model = nn.Sequential(layer)
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([[-0.5], [0.5]]))
-    certain = torch.linspace(0, 100, 400)[:, None]  # the logarithm of how much likelier the right class is
+    certain = torch.linspace(0, 100, 400)[:, None]  # log odds of the right class
     look = Probe(model, CPU)
     with look.hooks():
         nn.functional.cross_entropy(model(certain), torch.ones(400, dtype=torch.int64)).backward()

@@ -1,4 +1,4 @@
-"""The best loss scale is the one that a search over real casts finds."""
+"""The best loss scale equals the result of a search over real casts."""
 
 import math
 
@@ -17,14 +17,14 @@ from tests.engine.numerics.test_tally import counted, row_of
 
 
 def gradients(seed: int, layers: int = 4) -> list[torch.Tensor]:
-    """Gradients of a few layers, each with a size of its own."""
+    """Return gradients of a few layers, each with its own magnitude."""
     chance = torch.Generator().manual_seed(seed)
     sizes = torch.randint(-28, -8, (layers,), generator=chance).tolist()
     return [torch.randn(2000, generator=chance) * 2.0**size for size in sizes]
 
 
 def lost(layers: list[torch.Tensor], scale: float) -> float:
-    """The mean share that a cast to half loses; all, where one overflows."""
+    """Return the mean fraction of values that a cast makes subnormal or zero; 1 if a layer overflows."""
     shares = []
     for layer in layers:
         half = (layer * scale).half().abs()

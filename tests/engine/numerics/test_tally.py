@@ -1,4 +1,4 @@
-"""What is counted on the device is what numpy counts in float64, and what a real cast does."""
+"""Counts made on the device equal numpy's in float64 and the effects of a real cast."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ NOT_FINITE = [float("inf"), float("-inf"), float("nan")]
 
 
 def values(seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Values of all sizes, the edges of float16 among them."""
+    """Return values of all magnitudes, including the limits of float16."""
     chance = torch.Generator().manual_seed(seed)
     sizes = torch.exp2(torch.randint(-40, 30, (5000,), generator=chance).float())
     some = torch.randn(5000, generator=chance) * sizes

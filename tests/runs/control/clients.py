@@ -1,4 +1,4 @@
-"""A run as far as its control socket is concerned, and a client of it."""
+"""A minimal run with a control socket, and a client of it."""
 
 import json
 import stat
@@ -14,7 +14,7 @@ DEADLINE_S = 60
 
 
 class Run:
-    """A run as far as its socket is concerned: a journal, and a note of each command."""
+    """A minimal run for its socket: a journal, and a record of each command."""
 
     def __init__(self, path):
         self.path, self.sent = path, []
@@ -53,7 +53,7 @@ class Client:
         self.file = self.socket.makefile("rb")
 
     def line(self):
-        """The next document; None at the end."""
+        """Return the next document; None at the end."""
         line = self.file.readline()
         return json.loads(line) if line else None
 
@@ -61,7 +61,7 @@ class Client:
         self.socket.sendall(data if isinstance(data, bytes) else json.dumps(data).encode() + b"\n")
 
     def is_dropped(self):
-        """Read to the end, which must come."""
+        """Read until the server closes the connection."""
         try:
             while self.file.readline():
                 pass

@@ -27,7 +27,7 @@ def run(begin, short):
 
 @pytest.fixture
 def short():
-    """A folder whose path is short enough for a socket, wherever the tests are run."""
+    """A folder whose path is short enough for a socket, wherever the tests run."""
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         yield Path(name)
 

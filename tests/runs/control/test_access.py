@@ -1,4 +1,4 @@
-"""The control socket: who may connect, and what is left of it."""
+"""The control socket: who may connect, and its cleanup."""
 
 import os
 import socket
@@ -64,7 +64,7 @@ def test_another_user_is_refused(run, monkeypatch):
         stranger.settimeout(DEADLINE_S)
         stranger.connect(str(run.path / "control.sock"))
         assert stranger.recv(100) == b""
-    with pytest.raises(PermissionError):  # nor does a client talk to a socket of somebody else
+    with pytest.raises(PermissionError):  # nor does a client connect to another user's socket
         control_socket.connect(run.path, DEADLINE_S)
 
 

@@ -1,13 +1,14 @@
-"""The control socket: commands reach the session, and nothing else that a client sends does harm."""
+"""The control socket: commands reach the session, and other input does no harm."""
 
 import contextlib
 import socket
+import threading
 
 import pytest
 
 from mptui.runs.remote import control_server
 from mptui.runs.remote.control_server import COMMANDS_A_SECOND
-from tests.runs.control.clients import wait_for
+from tests.runs.control.clients import DEADLINE_S, wait_for
 
 
 def test_commands_go_to_the_session(run, connect):
@@ -145,3 +146,23 @@ def test_a_process_without_files_left_takes_clients_later(run, connect, monkeypa
     assert len(refusals) == 3
     run.tell(1)
     assert client.line()["event"]["step"] == 1
+
+
+def test_a_command_of_a_client_that_has_left_is_obeyed(run, connect):
+    begun, over = threading.Event(), threading.Event()
+    obey = run.server._send
+
+    def obey_slowly(*command):
+        begun.set()
+        over.wait(DEADLINE_S)
+        obey(*command)
+
+    run.server._send = obey_slowly
+    connect(run).say({"command": "pause"})
+    assert begun.wait(DEADLINE_S)
+    leaver = connect(run)  # the server is busy: it accepts this one after it has left
+    leaver.say({"command": "stop"})
+    leaver.close()
+    over.set()
+    wait_for(lambda: ("stop", None) in run.sent)
+    wait_for(lambda: len(run.server._clients) == 1)

@@ -1,4 +1,4 @@
-"""The control socket: each client gets every event once, and a slow one holds up nobody."""
+"""The control socket: each client gets every event once, and a slow client delays no other."""
 
 import itertools
 import json
@@ -87,7 +87,7 @@ def test_more_events_than_can_wait_send_all_to_the_journal(run, connect, monkeyp
     monkeypatch.setattr(control_server, "WAITING_LIMIT", 5)
     client = connect(run)
     assert client.line()["hello"]
-    with run.server._lock:  # the thread can't take anything meanwhile
+    with run.server._lock:  # the thread can't take events meanwhile
         run.server._events.extend((9, 9, Warned(code="", message="")) for _ in range(5))
     run.tell(1)
     assert client.is_dropped()

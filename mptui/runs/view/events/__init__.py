@@ -1,1 +1,1 @@
-"""How each kind of event is shown, counted and kept: one `EventSpec` each, in `event_registry.EVENTS`."""
+"""Display, summary and thinning of each kind of event: an `EventSpec` each, in `event_registry.EVENTS`."""

@@ -71,7 +71,7 @@ def _with_changes(started: RunStarted, changes: dict[str, list[str]]) -> RunStar
 
 
 def _switch_label(event: PresetSwitched) -> str:
-    """Label of the mark: the profile, or the one setting that changed."""
+    """Return the label of the mark: the profile, or the changed setting."""
     if event.undone:
         return f"back to {event.profile}"
     if event.previous != event.profile:

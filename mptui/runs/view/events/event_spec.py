@@ -1,4 +1,4 @@
-"""What every reader of events needs to know of one kind."""
+"""Specification of a kind of event, for all readers of events."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,25 +12,25 @@ E = TypeVar("E", bound=Event)
 
 
 def nothing(*_: object) -> tuple[()]:
-    """Do nothing, say nothing: for a reader to which a kind of event does not matter."""
+    """Do nothing and return nothing, for readers that ignore a kind of event."""
     return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventSpec(Generic[E]):
-    """One kind of event. The five functions have no default: where there is nothing to do, say `nothing`.
+    """One kind of event. The five functions have no default; pass `nothing` if there is nothing to do.
 
     Args:
         event: The event's class; its `kind` is the name in `events.jsonl`.
-        handle: Updates the state that screens show.
-        log_lines: The lines it adds to the log of the live screen.
-        console_lines: The lines it prints on a console without bars.
+        handle: Updates the state on screens.
+        log_lines: Returns the lines for the log of the live screen.
+        console_lines: Returns the lines for a console without bars.
         summarize: Updates the document of summary.json.
-        scalars: What trackers log, by name; a value of None is left out.
-        thinned: What is kept of many such events where a long journal is read in blocks: some of them, the
-            last one, or none.
+        scalars: Returns the values for trackers, by name; None is omitted.
+        thinned: Which of many such events are returned when a long journal is read in blocks: some of them,
+            the last one, or none.
         shown_at_once: Whether the live screen draws it at once; otherwise with the next due drawing.
-        is_progress: Whether the watchdog takes it as a sign that the run does not hang.
+        is_progress: Whether the watchdog counts it as progress.
     """
 
     event: type[E]

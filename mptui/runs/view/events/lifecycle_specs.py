@@ -37,7 +37,7 @@ def _start_log(event: RunStarted) -> list[tuple[str, Tone]]:
 
 
 def start_lines(event: RunStarted) -> list[str]:
-    """Describe a run that begins, for a console."""
+    """Describe the start of a run for a console."""
     on = event.precision in SIXTEEN_BIT
     precision = SIXTEEN_BIT[event.precision] if on else "off (float32)"
     speed = [
@@ -106,12 +106,12 @@ def _phase_lines(event: PhaseChanged) -> list[str]:
 
 
 def usual_time(event: PhaseChanged) -> str:
-    """Say how long a phase took the last time."""
+    """Format the duration of a phase the last time."""
     return "" if event.expected_s is None else f" (about {fmt.duration(event.expected_s)} the last time)"
 
 
 def _progress(view: ViewState, event: Progress) -> None:
-    """Follow the units of a phase, or of one inside it, such as filling a cache, until that one ends."""
+    """Update the progress of a phase, or of one inside it (e.g. filling a cache) until that one ends."""
     inner = event.phase != view.phase
     if inner:
         view.pace.interrupted()

@@ -25,7 +25,7 @@ def _summarize_precision(document: dict[str, Any], event: PrecisionChanged) -> N
 
 
 def _skip(view: ViewState, event: StepSkipped) -> None:
-    """Count the skipped steps; in the log, those that follow each other share a line."""
+    """Count the skipped steps; consecutive ones share a line of the log."""
     view.skipped_steps, view.skip_streak, view.last_skip = event.total, event.streak, event.step
     view.skips.append(event.step, event.count)
     if view.log and "skipped: gradients" in view.log[-1].text:

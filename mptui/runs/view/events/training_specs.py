@@ -120,7 +120,7 @@ def _epoch_log(event: EpochFinished) -> list[tuple[str, Tone]]:
 
 
 def epoch_lines(event: EpochFinished) -> list[str]:
-    """Word an epoch in one line: training, then validation."""
+    """Describe an epoch in one line: training, then validation."""
     train = [f"loss {event.train_loss:.4f}", *(f"{k} {v:.4f}" for k, v in event.train_metrics.items())]
     line = f"Epoch {event.epoch}/{event.epochs}  train: {' '.join(train[:2])}"
     if event.val_loss is not None:
@@ -141,7 +141,7 @@ def _epoch_scalars(event: EpochFinished) -> Iterator[tuple[str, float]]:
 
 
 def _save(view: ViewState, event: CheckpointSaved) -> None:
-    """Log the checkpoint: at the end of an epoch in the line of that epoch."""
+    """Log the checkpoint; at the end of an epoch, in the line of the epoch."""
     view.pace.interrupted()
     last = view.log[-1] if view.log else None
     if event.reason in {"epoch", "best"} and last is not None and last.text.startswith("epoch "):

@@ -1,4 +1,4 @@
-"""Axes with round numbers: where ticks go, what they say, and which range they span."""
+"""Axes with round numbers: ticks, labels and ranges."""
 
 import math
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ def nice_step(span: float, ticks: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A vertical axis from `low` to `high`; on a log axis both, and what is placed, are powers of ten."""
+    """A vertical axis from `low` to `high`; on a log axis, both are exponents of ten."""
 
     low: float
     high: float
@@ -41,7 +41,7 @@ class Axis:
         return int(self.rows(np.array([value]), rows)[0])
 
     def label(self, tick: float) -> str:
-        """Say a tick: `1.5`, `3k`, `1e-05`, `80 %`."""
+        """Format a tick: `1.5`, `3k`, `1e-05`, `80 %`."""
         if self.percent:
             return f"{100 * tick:.4g} %"
         if tick == 0:
@@ -50,7 +50,7 @@ class Axis:
 
 
 def linear_axis(low: float, high: float, rows: int, percent: bool = False) -> Axis:
-    """Span `low` to `high` widened to quarters of a tick, with a tick about each second row."""
+    """Return an axis over `low` to `high`, widened to quarters of a tick, with about 2 to 6 ticks."""
     if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
         margin = abs(high) / 2 if abs(high) > 1e-100 else 1.0
         low, high = low - margin, high + margin
@@ -62,7 +62,7 @@ def linear_axis(low: float, high: float, rows: int, percent: bool = False) -> Ax
 
 
 def log_axis(low: float, high: float, percent: bool = False) -> Axis:
-    """Span positive `low` to `high` widened to 1, 2 or 5 times powers of ten, ticks at the round ones."""
+    """Return a log axis over positive `low` to `high`, widened to 1, 2 or 5 times powers of ten."""
     rounds = [
         factor * 10.0**power
         for power in range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
@@ -78,7 +78,7 @@ def log_axis(low: float, high: float, percent: bool = False) -> Axis:
 
 
 def end_of_steps(last: float) -> float:
-    """Return where a step axis ends, a little beyond `last`: it moves seldom, so the curve stays in place."""
+    """Return the end of a step axis: `last` rounded up coarsely, so that the axis rarely changes."""
     if last <= 0:
         return 1.0
     quantum = max(1.0, nice_step(last, 20))
@@ -86,7 +86,7 @@ def end_of_steps(last: float) -> float:
 
 
 def step_ticks(first: float, last: float, width: int) -> list[float]:
-    """Return round step numbers from `first` to `last`, about one each 14 cells of `width`."""
+    """Return round step numbers from `first` to `last`, about one per 14 cells of `width`."""
     if last <= first:
         return [first]
     step = max(1.0, nice_step(last - first, max(1, width // 14)))

@@ -1,6 +1,6 @@
-"""Dots to characters: a mask of small dots becomes braille, block or ASCII cells.
+"""Converts masks of dots to braille, block or ASCII characters.
 
-A cell holds `across` x `down` dots. Masks are bool arrays of (rows x down, columns x across).
+A cell has `across` x `down` dots. Masks are bool arrays of (rows x down, columns x across).
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Codes = NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class Dots:
-    """How a mode packs dots into a cell: the weight of each dot, and the character of each sum."""
+    """Packing of dots into cells: the weight of each dot, and the character of each sum."""
 
     across: int
     down: int
@@ -24,7 +24,7 @@ class Dots:
     characters: str
 
     def cells(self, mask: Mask) -> NDArray[np.intp]:
-        """Pack a mask into one number a cell: 0 is empty."""
+        """Pack a mask into one number per cell; 0 is empty."""
         rows, columns = mask.shape[0] // self.down, mask.shape[1] // self.across
         packed: NDArray[np.intp] = np.zeros((rows, columns), dtype=np.intp)
         for y in range(self.down):
@@ -33,7 +33,7 @@ class Dots:
         return packed
 
     def glyphs(self) -> Codes:
-        """Code points of the characters, by packed number."""
+        """Return the code points of the characters, by packed number."""
         return np.array([ord(character) for character in self.characters], dtype=np.uint32)
 
 
@@ -49,11 +49,11 @@ DOTS: dict[Mode, Dots] = {
 }
 
 ASCII_MARKERS = "*o+x#%"
-"""In ASCII each series has a letter, since one dot per cell has no shape."""
+"""Characters of the series in ASCII mode, which has one dot per cell."""
 
 
 def trace(top: NDArray[np.intp], bottom: NDArray[np.intp], drawn: Mask, rows: int) -> Mask:
-    """Fill `top` to `bottom` (dot rows, downwards) of each `drawn` column, joined sideways to a line."""
+    """Fill `top` to `bottom` (dot rows, downwards) of each `drawn` column, and join neighbours to a line."""
     top, bottom = top.copy(), bottom.copy()
     joined = drawn[1:] & drawn[:-1]
     before_top, before_bottom = top[:-1].copy(), bottom[:-1].copy()

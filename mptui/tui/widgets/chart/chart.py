@@ -1,4 +1,4 @@
-"""The chart of a live run, redrawn only where its content has changed."""
+"""The chart widget, which repaints only changed lines."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,8 +23,8 @@ from mptui.tui.widgets.chart.plot import GUTTER, PARTS, Drawing, Plot, Run, Seri
 class Chart(Widget, can_focus=True):
     """Curves of one or more metrics over the steps of a run.
 
-    `show` gives it what to draw. The same content twice costs a comparison; another content redraws the
-    lines that differ.
+    `show` sets the content. Unchanged content costs only a comparison; changed content repaints the lines
+    that differ.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"chart--{part}" for part in PARTS}
@@ -59,7 +59,7 @@ class Chart(Widget, can_focus=True):
         """Number of frames drawn so far."""
 
     def entitle(self, name: str) -> None:
-        """Set the title, if it is another."""
+        """Set the title, if it differs."""
         if name != self._title:
             self._title = name
             self.border_title = Content(name)
@@ -73,16 +73,16 @@ class Chart(Widget, can_focus=True):
         best: tuple[int, float] | None = None,
         percent: bool = False,
     ) -> None:
-        """Draw these series with these marks, `best` as (step, value); `percent` for fractions of 1."""
+        """Draw series with marks and `best` as (step, value); `percent` is for fractions of 1."""
         self._change(series=tuple(series), marks=tuple(marks), skips=skips, best=best, percent=percent)
 
     def toggle_log(self) -> None:
-        """Switch the value axis between linear and logarithmic."""
+        """Toggle the value axis between linear and logarithmic."""
         self._change(log_y=not self._plot.log_y)
         self._say_modes()
 
     def toggle_smoothing(self) -> None:
-        """Switch exponential smoothing on or off; the raw curve stays behind it, dim."""
+        """Toggle exponential smoothing; the raw curve stays behind it, dimmed."""
         self._change(smooth=not self._plot.smooth)
         self._say_modes()
 
@@ -120,7 +120,7 @@ class Chart(Widget, can_focus=True):
             self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
 
     def render_line(self, y: int) -> Strip:
-        """Return line `y` of the frame drawn last."""
+        """Return line `y` of the last frame."""
         if y >= len(self._rows):
             return Strip.blank(self.size.width, self.rich_style)
         strip = self._strips.get(y)
@@ -156,7 +156,7 @@ class Chart(Widget, can_focus=True):
         self.remove_cursor()
 
     def action_cursor(self, columns: int) -> None:
-        """Move the cursor by `columns` that have values; the first time it starts at the latest step."""
+        """Move the cursor by `columns` with values; without a cursor, place it at the latest step."""
         self._change(cursor=moved(self._plot.series, self._plot.cursor, columns, self._cells))
 
     def remove_cursor(self) -> bool:
@@ -167,5 +167,5 @@ class Chart(Widget, can_focus=True):
 
     @property
     def _cells(self) -> int:
-        """Columns of the plot itself."""
+        """Number of columns of the plot area."""
         return max(1, self.size.width - GUTTER)

@@ -1,7 +1,7 @@
-"""A chart as a grid of characters, drawn from histories: no terminal, no toolkit, only numpy.
+"""Draws a chart of histories as a grid of characters, with numpy only, independent of Textual.
 
-Rows from the top: the legend or the values under the cursor, the plot, the step axis. Each cell has a
-character and the name of a part (`PARTS`), which a theme gives its colour.
+Rows from the top: the legend or the values at the cursor, the plot, the step axis. Each cell has a character
+and a part (`PARTS`), whose colour is set by the theme.
 """
 
 from collections.abc import Sequence
@@ -32,14 +32,14 @@ PARTS = (
     "text",
 )
 SMOOTHING = 0.8
-"""Weight of the past, a dot column: high enough to show a trend, low enough to follow it."""
+"""Weight of the moving average per dot column: high enough to show a trend, low enough to follow it."""
 
 GUTTER = 7
-"""Cells left of the plot, for the value labels: fixed, so that nothing moves when a label grows."""
+"""Width of the value labels in cells, fixed so that the plot doesn't move when a label grows."""
 
 _BRAILLE = 0x2800
 _LARGEST = 1e100
-"""Limit of an axis, beyond which differences and powers of ten leave the range of floats."""
+"""Limit of an axis, beyond which differences and powers of ten overflow."""
 
 Floats = NDArray[np.float64]
 Run = tuple[str, str]
@@ -47,7 +47,7 @@ Run = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A metric to draw: its word in the legend, its history, and whether its line is broken up."""
+    """A metric to draw: its label in the legend, its history, and whether its line is dashed."""
 
     label: str
     history: History
@@ -70,7 +70,7 @@ class Plot:
 
 
 class Drawing:
-    """One frame of a plot at a size; `rows()` are runs of text with the part each belongs to."""
+    """One frame of a plot at a size; `rows()` returns runs of text with their parts."""
 
     def __init__(self, plot: Plot, width: int, height: int) -> None:
         self.plot = plot
@@ -102,7 +102,7 @@ class Drawing:
         return [(text[a:b], PARTS[parts[a]]) for a, b in pairwise(cuts) if b > a]
 
     def _axis(self) -> Axis | None:
-        """Choose the value axis by all that is seen; None where there is nothing."""
+        """Choose the value axis for all visible values; None if there are none."""
         values = np.concatenate([np.empty(0), *(part for c in self._seen for part in (c.low, c.high))])
         if self.plot.log_y:
             values = values[values > 0].clip(min=1 / _LARGEST)
@@ -182,7 +182,7 @@ class Drawing:
                 end = column + len(label) + 2
 
     def _draw_legend(self) -> None:
-        """Name the series on the right, in fewer letters where they would not fit."""
+        """Write the labels of the series on the right, abbreviated if they don't fit."""
         ascii_only = self.plot.mode == "ascii"
         labels = [_narrow(series.label) for series in self.plot.series]
         if sum(len(label) + 6 for label in labels) > self._width:
@@ -228,7 +228,7 @@ class Drawing:
                     return
 
     def _draw_marks(self) -> None:
-        """Put each mark over the curve, the latest first; where its words find no room, only its sign."""
+        """Draw each mark above the curve, the latest first; only its sign if the label doesn't fit."""
         for mark in reversed(self.plot.marks):
             if not self._x0 <= mark.step <= self._x1:
                 continue
@@ -251,7 +251,7 @@ class Drawing:
         return False
 
     def _draw_edges(self) -> None:
-        """Mark what a line can't show, along the bottom: skipped steps, values not on a log axis, NaN."""
+        """Mark skipped steps, values not on a log axis, and NaN along the bottom."""
         bottom = self._height
         if self.plot.skips is not None:
             skipped = np.isfinite(self.plot.skips.columns(self._x0, self._x1, self._width).low)
@@ -277,7 +277,7 @@ class Drawing:
         return bool((self._codes[row, column : column + length] == ord(" ")).all())
 
     def _write(self, row: int, column: int, text: str, part: str) -> int:
-        """Write what fits of `text`; return the column after it."""
+        """Write as much of `text` as fits; return the column after it."""
         text = text[: self._size[0] - column]
         end = column + len(text)
         self._codes[row, column:end] = [ord(character) for character in text]
@@ -286,12 +286,12 @@ class Drawing:
 
 
 def last_step(series: Sequence[Series]) -> float:
-    """The last step that any of the series has a value of."""
+    """Return the last step for which any series has a value."""
     return max((s.history.end_x for s in series if s.history.version), default=0.0)
 
 
 def step_range(series: Sequence[Series]) -> tuple[float, float]:
-    """Choose the step axis: from 0, unless the run was resumed late and what came before is not known."""
+    """Return the range of the step axis, which begins at 0 unless early steps are unknown (late resume)."""
     drawn = [s.history for s in series if s.history.version]
     first = min((history.first_x for history in drawn), default=0.0)
     last = last_step(series)
@@ -299,7 +299,7 @@ def step_range(series: Sequence[Series]) -> tuple[float, float]:
 
 
 def _bridged(values: Floats, broken: NDArray[np.bool_]) -> Floats:
-    """Join values over columns without any by straight lines; but a NaN of the run stays a gap."""
+    """Interpolate over columns without values; non-finite values of the run stay gaps."""
     known = np.isfinite(values)
     if known.sum() < 2:
         return values
@@ -314,7 +314,7 @@ def _bridged(values: Floats, broken: NDArray[np.bool_]) -> Floats:
 
 
 def _smoothed(values: Floats) -> Floats:
-    """Exponential moving average over the columns; a gap stays one, and the average goes on after it."""
+    """Return the exponential moving average over the columns; gaps stay, and the average continues after."""
     smooth = np.full(values.size, np.nan)
     average: float | None = None
     for i, value in enumerate(values.tolist()):
@@ -329,5 +329,5 @@ def _cells(columns: NDArray[np.bool_], across: int) -> NDArray[np.bool_]:
 
 
 def _narrow(text: str) -> str:
-    """Keep a label at one cell a character: what is wider or has no width becomes `?`."""
+    """Replace characters of a label that are not one cell wide by `?`."""
     return "".join(character if cell_len(character) == 1 else "?" for character in text)

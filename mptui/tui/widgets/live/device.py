@@ -63,7 +63,7 @@ def _title(view: RunView) -> str:
 
 
 def _state(sample: DeviceSample) -> Content:
-    """Format temperature, clock and throttling; for a CPU, which reports none of these, whose load it is."""
+    """Format temperature, clock and throttling; for a CPU, which has none of these, the load by owner."""
     if sample.utilisation is not None and sample.utilisation_own is not None:
         others = max(0.0, sample.utilisation - sample.utilisation_own)
         return Content(f"busy with: ours {100 * sample.utilisation_own:.0f} %   others {100 * others:.0f} %")

@@ -1,4 +1,4 @@
-"""The panels of a wide screen in one line each, for a narrow one."""
+"""The panels of the live screen in one line each, for a narrow screen."""
 
 from mptui.runs.view.run_view import RunView
 from mptui.tui.widgets.live.live_panels import PANELS
@@ -6,7 +6,7 @@ from mptui.tui.widgets.panel import Lines, Panel, joined
 
 
 class Folded(Panel):
-    """A line for each panel that has one, without a frame."""
+    """Shows one line for each panel that has one, without a frame."""
 
     DEFAULT_CSS = "Folded { border: none; padding: 0 2; }"
 

@@ -22,11 +22,11 @@ _FITS: tuple[tuple[int, int, frozenset[str]], ...] = (
     (2, _WIDE, frozenset({"bar", "end", "epoch", "left"})),
     (2, _WIDE, frozenset({"bar", "end", "epoch", "left", "step"})),
 )
-"""From the longest line to the shortest: number of names left out, gap, and parts left out."""
+"""From the longest line to the shortest: number of omitted names, gap, and omitted parts."""
 
 
 class Header(Static):
-    """One line with values in fixed places; where it is too narrow, the least important are left out."""
+    """One line with values at fixed positions; the least important ones are omitted if it is too narrow."""
 
     DEFAULT_CSS = "Header { height: 1; padding: 0 1; }"
 
@@ -36,7 +36,7 @@ class Header(Static):
         self._given: tuple[RunView, float] | None = None
 
     def show(self, view: RunView, now: float) -> None:
-        """Show `view`; `now` is for the elapsed seconds of phases without other figures."""
+        """Show `view`; `now` gives the elapsed seconds of phases without other figures."""
         self._given = view, now
         content = headline(view, now, self.content_size.width)
         if self._shown is None or not content.is_same(self._shown):
@@ -62,7 +62,7 @@ def headline(view: RunView, now: float, width: int) -> Content:
 
 
 def _names(view: RunView) -> list[Content]:
-    """The run's names, from all of them to the profile alone."""
+    """Return the run's names, from all of them to the profile alone."""
     names = [Content.assemble(("mptui", "bold $text-accent"), f"  {view.profile}")]
     for name in (view.started.model, view.started.dataset) if view.started else ("", ""):
         names.insert(0, names[0].append_text(f" · {name}" if name else "", "$quiet"))

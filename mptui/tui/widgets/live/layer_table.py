@@ -48,7 +48,7 @@ class RiskTable(Panel):
         self.cursor = max(0, min(self.cursor + rows, len(rows_of(view.numerics, self.part)) - 1))
 
     def chosen(self, view: RunView) -> NumericsLayer | None:
-        """The layer under the cursor."""
+        """Return the layer under the cursor."""
         rows = rows_of(view.numerics, self.part)
         return rows[min(self.cursor, len(rows) - 1)] if rows else None
 
@@ -112,13 +112,13 @@ class ExponentPanel(Panel):
         self._table = table
 
     def lines(self, view: RunView, width: int) -> Lines:
-        """Bars, and below them the ranges on the same axis."""
+        """Lay out the bars, and below them the ranges on the same axis."""
         event, layer = view.numerics, self._table.chosen(view)
         if event is None or layer is None or not _can_be_drawn(layer):
             self.retitle("exponents")
             return [Content.styled("no values to show" if event else "", "$quiet")]
         part = _WORDS.get(layer.part, clean(layer.part, 20))
-        # the frame takes five cells beside the words of its title, which `retitle` cuts at 60
+        # the frame takes five cells beside the title, which `retitle` truncates to 60
         self.retitle(f"{_shortened(layer.name, min(width, 60) - len(part) - 5)} · {part}")
         scale = 1.0 if layer.part == "forward" else event.loss_scale or event.best_scale or 1.0
         shift = _doublings(scale)
@@ -152,7 +152,7 @@ class _Axis:
         self._most = max(self._heights)
 
     def line(self, row: int, height: int) -> list[tuple[str, str]]:
-        """One row of the bars, from the top."""
+        """Return one row of the bars, counted from the top."""
         parts = []
         for column, share in enumerate(self._heights):
             eighths = -(-share * height * 8 // self._most) - 8 * (height - 1 - row)
@@ -166,7 +166,7 @@ class _Axis:
         return "$text-warning" if exponent < _NORMAL else "$series-1"
 
     def ticks(self) -> Content:
-        """Exponents under the bars, every few columns."""
+        """Return the exponents under the bars, every few columns."""
         line = ""
         for column in range(len(self._heights)):
             place = column * self._cells

@@ -18,9 +18,9 @@ class PanelSpec:
     """A panel of the live screen. Its class sets its height, and `lines` its content.
 
     Attributes:
-        build: Builds it, called with whether only ASCII may be drawn.
-        folded: Its line on a narrow screen, in parts that are left out from the last on where they don't fit;
-            called with the view and whether only ASCII may be drawn. None: it has no such line.
+        build: Builds the panel, given `ascii_only`.
+        folded: Returns the parts of its line on a narrow screen, given the view and `ascii_only`; the last
+            parts are omitted if they don't fit. None: the panel has no such line.
         page: Its page on a screen of fewer than 24 rows.
     """
 
@@ -34,11 +34,11 @@ PANELS: dict[str, PanelSpec] = {
     "device": PanelSpec(build=lambda _: DevicePanel(), folded=lambda view, _: device_line(view)),
     "step": PanelSpec(build=lambda _: StepPanel(), folded=lambda view, _: step_line(view)),
 }
-"""Name, which is also the widget's id -> panel."""
+"""Name (also the widget's id) -> panel."""
 
 
 def build_panels(ascii_only: bool) -> list[Panel]:
-    """Build all panels, each with its name for an id and the class of its page."""
+    """Build all panels, each with its name as id and the CSS class of its page."""
     panels = []
     for name, spec in PANELS.items():
         panel = spec.build(ascii_only)

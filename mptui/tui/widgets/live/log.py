@@ -29,7 +29,7 @@ class LogPanel(Panel, can_focus=True):
         self._back = 0
 
     def lines(self, view: RunView, width: int) -> Lines:
-        """Lay out from the end as many lines as fit, `_back` lines up."""
+        """Lay out the lines that fit, ending `_back` lines before the last."""
         height = self.content_size.height
         rows: list[Content] = []
         for line in reversed(view.log):
@@ -48,7 +48,7 @@ class LogPanel(Panel, can_focus=True):
 
 
 def _laid_out(line: LogLine, width: int) -> list[Content]:
-    """The line with its time of day, its text wrapped beside it."""
+    """Return the rows of a line: its time of day, with the wrapped text beside it."""
     style = _STYLES[line.tone]
     texts = Content(line.text).wrap(max(10, width - _INDENT)) or [Content("")]
     times = [fmt.clock(line.time, seconds=True).ljust(_INDENT), *[" " * _INDENT] * (len(texts) - 1)]

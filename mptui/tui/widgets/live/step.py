@@ -1,4 +1,4 @@
-"""The step panel: how long a step takes, where that time goes, and what holds the run back."""
+"""The step panel: time per step, its parts, and the bottleneck of the run."""
 
 from textual.content import Content
 
@@ -13,14 +13,14 @@ _BARS = {
     "data": "$series-2",
     "rest": "$quiet",
 }
-"""The parts that are shown, in the order of the bar, with their colours."""
+"""Shown parts in the order of the bar -> their colours."""
 
 _REST = ("copy", "logging", "saving", "other")
 _WHOLE = 5
-"""Lines of the panel in full."""
+"""Number of lines of the complete panel."""
 
 _HOURS = 1e6
-"""No part of a step takes so many seconds."""
+"""Seconds from which the time of a part is invalid."""
 
 _VERDICTS = {
     "compute": "bound by compute",
@@ -32,7 +32,7 @@ _VERDICTS = {
 
 
 class StepPanel(Panel):
-    """Where a step goes."""
+    """Shows the time per step, its parts, and the bottleneck."""
 
     DEFAULT_CSS = "StepPanel { height: 7; }"
 
@@ -40,7 +40,7 @@ class StepPanel(Panel):
         super().__init__("time per step")
 
     def lines(self, view: RunView, width: int) -> Lines:
-        """Say it in full, in four lines where there is no room for five."""
+        """Lay out the panel, in four lines if five don't fit."""
         parts = _parts(view)
         time = Content(_time(view) + _speed(view).rjust(width - len(_time(view))))
         bar, legend = _bar(parts, width), _legend(parts, tuple(_BARS))
@@ -54,12 +54,12 @@ class StepPanel(Panel):
 
 
 def step_line(view: RunView) -> list[Content]:
-    """Say it in parts of one line, for a small screen."""
+    """Return parts of one line for a small screen."""
     return [Content(f"step {_time(view)}"), Content(_speed(view)), *_verdict(view)]
 
 
 def _time(view: RunView) -> str:
-    """The time of a step, of the same steps as its parts."""
+    """Format the time per step, for the same steps as its parts."""
     if parts := _parts(view):
         return fmt.milliseconds(sum(parts.values()))
     return fmt.milliseconds(view.latest.step_time_s if view.latest else None)
@@ -70,7 +70,7 @@ def _speed(view: RunView) -> str:
 
 
 def _parts(view: RunView) -> dict[str, float]:
-    """Seconds of each part that is shown; empty before a step was measured."""
+    """Return the seconds of each shown part; empty before the first measurement."""
     split = view.latest.split if view.latest else {}
     if not split or not all(0 <= seconds < _HOURS for seconds in split.values()):
         return {}
@@ -100,7 +100,7 @@ def _legend(parts: dict[str, float], names: tuple[str, ...]) -> Content:
 
 
 def _verdict(view: RunView) -> list[Content]:
-    """What holds the run back, and how fast the other side would be: what mending it is worth."""
+    """Describe the bottleneck, and the rate that is possible without it."""
     latest = view.latest
     if latest is None or latest.bound_by not in _VERDICTS:
         return [Content(fmt.UNKNOWN)]

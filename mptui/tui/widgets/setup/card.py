@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _GAP = "   "
 _LABEL, _FIGURE = 7, 18
 _TWO_COLUMNS = 60
-"""Width from which on two gauges share a line, in cells."""
+"""Width in cells from which two gauges share a line."""
 
 
 class DeviceCard(Static):
@@ -94,7 +94,7 @@ class DeviceCard(Static):
         return Content("\n").join(line for line in lines if line.plain)
 
     def _company(self, sample: DeviceSample) -> Content:
-        """Throttling, and other processes on the device."""
+        """Describe throttling, and other processes on the device."""
         from mptui.hardware.describe import others_on
 
         words = clean(others_on(self.device.gpu)) if self.device.gpu else ""
@@ -103,7 +103,7 @@ class DeviceCard(Static):
 
 
 def _live(sample: DeviceSample, width: int) -> list[Content]:
-    """Gauges of all values that the device reports, two per line where there is room."""
+    """Return gauges of all values that the device reports, two per line if they fit."""
     columns = 2 if width >= _TWO_COLUMNS else 1
     room = (width - (columns - 1) * len(_GAP)) // columns - _LABEL - _FIGURE
     memory = f"{_gib(sample.memory_used)} of {_gib(sample.memory_total)} GiB"
@@ -128,7 +128,7 @@ def _live(sample: DeviceSample, width: int) -> list[Content]:
 
 
 def _glance(sample: DeviceSample) -> Content:
-    """The most important values in one line."""
+    """Return the most important values in one line."""
     words = [f"{_gib(sample.memory_used)} of {_gib(sample.memory_total)} GiB used"]
     if sample.power_w is not None:
         words = [f"busy {gauges.busy(sample)}", *words, gauges.power(sample), gauges.heat(sample)]

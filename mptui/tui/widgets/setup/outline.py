@@ -1,4 +1,4 @@
-"""A few lines on the selected run: network, precision, batch and memory."""
+"""Summary of the selected run: network, precision, batch and memory."""
 
 from collections.abc import Sequence
 
@@ -34,7 +34,7 @@ class Outline(Static):
         self.update(Content("\n").join([*lines, *_memory(fit, self.content_size.width)]))
 
     def refuse(self, fault: str) -> None:
-        """Show why there is no such run."""
+        """Show why the run is impossible."""
         lines = [Content.styled(clean(line), "$text-error") for line in fault.splitlines()[:_FAULT_LINES]]
         self.update(Content("\n").join(lines))
 

@@ -13,15 +13,15 @@ from mptui.tui.setup.selection import Value
 
 DIGITS = 9
 _NAMES = (28, 24, 22)
-"""Cells of a name: of every name, of most of them with the default in sight, and where only the value is."""
+"""Width of the names in cells: for any name, for most names with the source, and for the value alone."""
 
 _VALUE, _ORIGIN = 13, 24
 _LEAST_ORIGIN, _LEAST_MEANING = 7, 30
-"""Cells below which a column is left out."""
+"""Width in cells below which a column is omitted."""
 
 
 class KeyedList(OptionList, inherit_bindings=False):
-    """A list with the keys of the table of keys; `enter` is left to the page."""
+    """A list with bindings from the table of keys; `enter` is handled by the page."""
 
     BINDINGS = bindings("list")
     DEFAULT_CSS = """
@@ -47,10 +47,10 @@ class KeyedList(OptionList, inherit_bindings=False):
     """
 
     def replace(self, options: Sequence[Option]) -> None:
-        """Show other lines; if only their words differ, the cursor stays."""
+        """Replace the lines; if their ids are the same, the cursor stays."""
         if [option.id for option in options] == [option.id for option in self.options]:
             for index, (old, new) in enumerate(zip(self.options, options, strict=True)):
-                # contents of the same text count as equal, whatever their styles
+                # contents with the same text compare equal even if their styles differ
                 if (old.prompt, _spans(old)) != (new.prompt, _spans(new)):
                     self.replace_option_prompt_at_index(index, new.prompt)
             return
@@ -59,7 +59,7 @@ class KeyedList(OptionList, inherit_bindings=False):
             self.highlighted = next((n for n, each in enumerate(options) if not each.disabled), None)
 
     def on_resize(self) -> None:
-        """Keep the cursor in sight."""
+        """Keep the cursor visible."""
         self.scroll_to_highlight()
 
     @property
@@ -75,7 +75,7 @@ def _spans(option: Option) -> object:
 def profile_options(
     names: Sequence[str], impossible: Collection[str], edited: Collection[str] = ()
 ) -> list[Option]:
-    """One line per profile: digit, name, and a star if edited; greyed out if impossible."""
+    """Return one line per profile: digit, name, and a star if edited; greyed out if impossible."""
     options = []
     for number, name in enumerate(names, 1):
         digit = str(number) if number <= DIGITS else " "
@@ -88,9 +88,9 @@ def profile_options(
 
 
 def value_options(values: Sequence[Value], room: int) -> list[Option]:
-    """One line per setting, under a heading for each table; values other than the default stand out.
+    """Return one line per setting, under a heading for each table; non-default values are highlighted.
 
-    Each line has what finds a place in `room` cells: the value, where it comes from, what the setting means.
+    Each line shows as much as fits into `room` cells: the value, its source, the meaning of the setting.
     """
     room = max(room, 1 + _NAMES[-1])  # before there is a layout
     needed = (_VALUE + _ORIGIN, _VALUE + _LEAST_ORIGIN, 0)
@@ -125,7 +125,7 @@ def _line(value: Value, names: int, room: int) -> Content:
 
 
 def _origin(value: Value, room: int) -> str:
-    """The source of a value, with its default if there is room."""
+    """Format the source of a value, with its default if that fits."""
     source = "" if value.default is None and value.source == "default" else clean(value.source, 40)
     both = source if value.default is None else clean(f"{source} ({value.default})", 80)
     return both if len(both) <= room else source

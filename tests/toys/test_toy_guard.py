@@ -1,4 +1,4 @@
-"""A guard of one's own, and one more part of a checkpoint: each is a class and one line that adds it."""
+"""A custom guard and a custom part of a checkpoint: each is a class and one line that adds it."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ TARGET = 1.0
 
 
 class LossBelow(Hook):
-    """Stops a run once the loss of a step is below `TARGET`; remembers the lowest one."""
+    """Stops a run once the loss of a step is below `TARGET`; remembers the lowest loss."""
 
     def __init__(self, context: TrainContext) -> None:
         self._context = context
@@ -42,7 +42,7 @@ class LossBelow(Hook):
 
 
 class Counter:
-    """A part of a run with a tensor and a number."""
+    """A stateful part of a run, with a tensor and a number."""
 
     def __init__(self, seen: float = 0.0, sums: float = 0.0) -> None:
         self.seen, self.sums = seen, torch.full((2,), sums)
@@ -129,7 +129,7 @@ def test_what_is_stateful_in_the_state_is_in_its_checkpoints(tmp_path):
     snapshots.restore(resumed.state, snapshot)
     assert (fresh.seen, fresh.sums.tolist()) == (3, [5.0, 5.0])
 
-    del snapshot.tensors["counter"], snapshot.state["counter"]  # as from before there was a counter
+    del snapshot.tensors["counter"], snapshot.state["counter"]  # as before the counter existed
     other, _ = build_trainer(config(), tmp_path)
     untouched = Counter(seen=1)
     other.state.counter = untouched  # type: ignore[attr-defined]
