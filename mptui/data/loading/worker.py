@@ -72,7 +72,7 @@ class Answer:
 
 
 def perform(task: ReadTask, fd: int, is_cancelled: Callable[[], bool]) -> Answer:
-    """Read the samples of `task` and write them to the arena's file `fd`, until `is_cancelled` returns True."""
+    """Read the samples of `task` and write them to the arena's file `fd`, until `is_cancelled()` is true."""
     answer, started = Answer(), time.perf_counter()
     draws_BD = uniforms(RandomStream.GEOMETRY, task.seed, task.epoch, np.array(task.indices), DRAWS)
     for row, request in enumerate(task.requests):
