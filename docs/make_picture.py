@@ -2,8 +2,8 @@
 
     python docs/make_picture.py [docs/live.svg]
 
-A ResNet-18 learns the built-in shapes for some epochs, on the first usable device; a preset is switched on
-the way. Runs go to a temporary folder.
+A ResNet-18 learns the built-in shapes for some epochs, on the first usable device; the profile is switched
+on the way. Runs go to a temporary folder.
 """
 
 import asyncio
@@ -41,8 +41,8 @@ async def picture(folder: Path) -> str:
     """Drive the program from its first screen into a run, and return the live screen as SVG."""
     environ = {**SETTINGS, "HOME": str(folder), "XDG_STATE_HOME": str(folder / "state")}
 
-    def start(request: Request) -> SessionSource:
-        return SessionSource(request, folder / "runs").start()
+    def start(request: Request, run: Path | None) -> SessionSource:
+        return SessionSource(request, folder / "runs", resume=run).start()
 
     app = Cockpit(start, environ=environ)
     async with app.run_test(size=SIZE) as pilot:
@@ -53,7 +53,7 @@ async def picture(folder: Path) -> str:
         await pilot.pause(2)
         # without the fonts that it would fetch: a picture asks nothing of the network
         svg = re.sub(r"@font-face {.*?}\s*", "", app.export_screenshot(title="mptui"), flags=re.DOTALL)
-        await pilot.press("x")
+        await pilot.press("x", "enter")
         assert app.run_now is not None
         app.run_now.wait()
     return svg
