@@ -118,7 +118,8 @@ class SchedulePosition:
         else:  # an older checkpoint, with position and last rate only
             position, total = state_dict["schedule"]
             now = parts.schedule.state()
+            asked = now["asked"] if total == now["total"] else None  # of equal length: the same schedule
             schedule_progress = ScheduleProgress(
-                position, {**now, "total": total, "asked": None}, None, state_dict["lr"]
+                position, {**now, "total": total, "asked": asked}, None, state_dict["lr"]
             )
         parts.go_on(schedule_progress, self._state.steps_left())

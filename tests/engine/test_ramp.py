@@ -219,14 +219,24 @@ def test_more_epochs_on_a_resume_go_on_from_the_rate_it_had(tmp_path):
     assert rate == pytest.approx(had, rel=0.2)
 
 
-def test_a_checkpoint_that_says_nothing_of_rates_is_resumed(tmp_path):
+@pytest.mark.parametrize("other_length", [0, 5])
+def test_a_checkpoint_of_an_older_version_continues_its_schedule_or_ramps_into_another(
+    tmp_path, other_length
+):
     trainer, _ = build_trainer(config(), tmp_path)
     snapshot = snapshots.take(trainer.state)
-    snapshot.state["lr"] = 0.05
+    snapshot.state["lr"] = 0.04
     del snapshot.state["standing"]
+    snapshot.state["schedule"][1] += other_length
     snapshots.restore(trainer.state, snapshot)
-    assert isinstance(trainer.context.parts.schedule, Schedule)
-    assert trainer.context.parts.schedule_progress().rate == pytest.approx(0.05)
+    schedule = trainer.context.parts.schedule
+    assert isinstance(schedule, Schedule)
+    rate = trainer.context.parts.schedule_progress().rate
+    if other_length:
+        assert rate == pytest.approx(0.04)
+    else:
+        assert schedule.ramp is None
+        assert rate == pytest.approx(schedule.rate_at(0))
     end(trainer)
 
 
