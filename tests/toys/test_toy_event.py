@@ -19,21 +19,9 @@ from mptui.runs.trackers.follow import scalars_of
 from mptui.runs.view.events.event_registry import EVENTS
 from mptui.runs.view.events.event_spec import EventSpec
 from mptui.runs.view.run_view import RunView
+from tests.toys.training import LIMIT_S, SMALL
 
-LIMIT_S = 300.0
-TINY = {
-    "model.name": "unet",
-    "model.width": 2,
-    "model.depth": 1,
-    "data.name": "shapes",
-    "data.image_size": 16,
-    "data.samples": 16,
-    "data.workers": 0,
-    "training.batch_size": 8,
-    "training.epochs": 1,
-    "hardware.device": "cpu",
-    "speed.compile": "off",
-}
+TINY = {**SMALL, "model.name": "unet", "model.width": 2, "model.depth": 1, "data.image_size": 16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +64,7 @@ class MeasuringSession(Session):
 def ended(monkeypatch, tmp_path):
     """Return the directory of a two-step run with one such event, and the events that it emitted."""
     monkeypatch.setitem(EVENTS, "sharpness", SPEC)
-    flags = {key: ("test", value) for key, value in TINY.items()}
+    flags = {key: ("test", value) for key, value in {**TINY, "training.epochs": 1}.items()}
     run = create_run(tmp_path, "test", "unet", "run")
     session = MeasuringSession(plan_run(Request("stable", flags, (), os.environ)), run)
     heard = session.listen()

@@ -10,21 +10,9 @@ from mptui.registry.trackers import TRACKERS, TrackerSpec
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run
+from tests.toys.training import LIMIT_S, SMALL
 
-LIMIT_S = 300.0
-TINY = {
-    "model.name": "unet",
-    "model.width": 2,
-    "model.depth": 1,
-    "data.name": "shapes",
-    "data.image_size": 16,
-    "data.samples": 16,
-    "data.workers": 0,
-    "training.batch_size": 8,
-    "logging.step_interval_s": 0,
-    "hardware.device": "cpu",
-    "speed.compile": "off",
-}
+TINY = {**SMALL, "model.name": "unet", "model.width": 2, "model.depth": 1, "data.image_size": 16}
 
 
 class ToyTracker:

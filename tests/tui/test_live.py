@@ -210,7 +210,7 @@ async def test_the_screen_of_an_ended_run_offers_no_key_that_does_nothing(size):
         assert "space pause" in frame(app)
         await put(app, pilot, finished())
         keys = frame(app).splitlines()[-1]
-    for word in ("pause", "preset", "checkpoint", "stop", "validate", "advice", "detach"):
+    for word in ("pause", "1-9 profile", "checkpoint", "stop", "validate", "advice", "detach"):
         assert word not in keys
     for word in ("n numerics", "l log", "q leave"):
         assert word in keys

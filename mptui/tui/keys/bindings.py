@@ -71,7 +71,7 @@ KEYS: tuple[Key, ...] = (
         "1,2,3,4,5,6,7,8,9",
         "preset({n})",
         "switch to this profile",
-        "preset",
+        "profile",
         display="1-9",
         palette=False,
         when="going",
