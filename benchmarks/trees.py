@@ -69,7 +69,7 @@ def _loop(tree: Tree) -> float:
 
 def _over_bare(case: str) -> Callable[[Tree], float]:
     def measure(tree: Tree) -> float:
-        sides = ("--only", case, "--sides", "mptui", "bare", "--rounds", "2")
+        sides = ("--only", case, "--sides", "bare", "--rounds", "2")
         rates = tree.result(f"peers-{case}", "benchmarks.peers", *sides)["cases"][case]["images_per_second"]
         return ratios(rates["mptui"], rates["bare"])["median"]
 
