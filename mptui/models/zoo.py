@@ -7,7 +7,7 @@ from torch import nn
 from mptui.config.schema import ModelConfig
 from mptui.errors import ConfigError
 from mptui.models.convolutions import guard_convolutions
-from mptui.registry.models import MODELS, ModelSpec, example_models
+from mptui.registry.models import MODELS, ModelSpec, example_models, find_model
 from mptui.registry.tasks import TASKS
 
 
@@ -36,10 +36,10 @@ def check(config: ModelConfig, task: str, side: int) -> ModelSpec:
     Raises:
         ConfigError: As `build`.
     """
-    name = _known(config.name)
-    _check_task(name, task)
-    _check_side(name, side, config.depth)
-    return MODELS[name]
+    name, spec = _known(config.name)
+    _check_task(name, spec, task)
+    _check_side(name, spec, side, config.depth)
+    return spec
 
 
 def parameter_count(model: nn.Module) -> int:
@@ -47,29 +47,30 @@ def parameter_count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
-def _known(name: str | None) -> str:
+def _known(name: str | None) -> tuple[str, ModelSpec]:
     if name is None:
         raise ConfigError(
             "model.name is not set",
             hint=f"Name a network, e.g. --model {' or --model '.join(example_models())}.",
         )
-    if name not in MODELS:
+    spec = find_model(name)
+    if spec is None:
         near = get_close_matches(name.lower(), MODELS, n=3, cutoff=0.5)
         hint = f"Did you mean {' or '.join(near)}?" if near else f"Try {' or '.join(example_models())}."
         raise ConfigError(f"model.name: no network called {name!r}", hint=hint)
-    return name
+    return name, spec
 
 
-def _check_task(name: str, task: str) -> None:
-    if (own := MODELS[name].task) != task:
+def _check_task(name: str, spec: ModelSpec, task: str) -> None:
+    if (own := spec.task) != task:
         raise ConfigError(
             f"model.name: {name} {TASKS[own].output}, but this data is {TASKS[task].sample.value}",
             hint=f"Use --model {TASKS[task].network.accelerator}, or data with {TASKS[own].sample.value}.",
         )
 
 
-def _check_side(name: str, side: int, depth: int) -> None:
-    spec, smallest, multiple = MODELS[name], MODELS[name].smallest_side, MODELS[name].side_multiple
+def _check_side(name: str, spec: ModelSpec, side: int, depth: int) -> None:
+    smallest, multiple = spec.smallest_side, spec.side_multiple
     if "depth" in spec.settings:
         smallest = max(smallest, 2**depth)
         multiple = max(multiple, 2**depth if spec.whole_levels else 1)

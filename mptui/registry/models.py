@@ -117,6 +117,12 @@ def example_models() -> list[str]:
     return [spec.network.accelerator for spec in TASKS.values()]
 
 
+def find_model(name: str | None) -> ModelSpec | None:
+    """The network called `name`, as `model.name` has it; None if there is none."""
+    return MODELS.get(str(name))
+
+
 def task_of_model(name: str) -> str:
     """The task of a network; of a name that is unknown, the default."""
-    return MODELS[name].task if name in MODELS else DEFAULT_TASK
+    spec = find_model(name)
+    return DEFAULT_TASK if spec is None else spec.task

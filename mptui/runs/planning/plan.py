@@ -15,7 +15,7 @@ from mptui.errors import ConfigError
 from mptui.hardware.advice import PrecisionChoice, choose_precision, default_workers
 from mptui.hardware.devices import Device, Machine, default_reason, find_machine, select_device
 from mptui.io.places import absolute
-from mptui.registry.models import MODELS, task_of_model
+from mptui.registry.models import find_model, task_of_model
 from mptui.registry.samples import SampleKind
 from mptui.registry.tasks import DEFAULT_TASK, TASKS, ByDevice, task_for
 from mptui.runs.planning.ranks import check_single_process
@@ -153,7 +153,7 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
         name = TASKS[resolved.task or DEFAULT_TASK].network.on(device.kind)
         model = model.model_copy(update={"name": name})
         sources["model.name"] = why
-    if (spec := MODELS.get(str(model.name))) is not None:
+    if (spec := find_model(model.name)) is not None:
         left_open = {
             key: d.on(device.kind) for key, d in spec.defaults.items() if sources[f"model.{key}"] == "default"
         }
