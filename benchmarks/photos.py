@@ -16,7 +16,7 @@ from typing import Any
 
 from PIL import Image
 
-from mptui.data.transforms.color_mixup import IMAGENET_MEAN, IMAGENET_STD
+from mptui.data.transforms.normalization import IMAGENET
 
 COUNT = 1000
 SHARES: dict[str, tuple[float, tuple[tuple[int, int], ...]]] = {
@@ -61,7 +61,7 @@ def imagefolder(root: Path, side: int) -> Any:  # noqa: ANN401 - torchvision is 
             transforms.RandomResizedCrop(side),
             transforms.RandomHorizontalFlip(),
             transforms.ToTensor(),
-            transforms.Normalize(IMAGENET_MEAN, IMAGENET_STD),
+            transforms.Normalize(IMAGENET.mean, IMAGENET.std),
         ]
     )
     return ImageFolder(str(root), recipe)

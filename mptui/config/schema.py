@@ -166,6 +166,11 @@ class DataConfig(Table):
     from 128 px on, [0.35, 1] below, [0.4, 1] for masks."""
     crop_ratio: Range = [3 / 4, 4 / 3]
     """Random resized crops: smallest and largest ratio of width to height."""
+    mean: Annotated[list[float], Field(min_length=1)] | None = None
+    """Mean of each channel, of pixels in 0..1, that is subtracted from images; unset: ImageNet's (diffusion:
+    0.5)."""
+    std: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)] | None = None
+    """Standard deviation of each channel, of pixels in 0..1, that images are divided by; unset: as `mean`."""
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Fraction of the samples held out, per class, where the data has no validation folder."""
     ignore_index: Annotated[int, Field(ge=0, le=65535)] | None = None

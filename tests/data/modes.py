@@ -16,8 +16,8 @@ from mptui.data.core.types import Pixels, Split
 from mptui.data.formats.open import files_of, open_dataset
 from mptui.data.loading import whole_images
 from mptui.data.loading.loader import Loader
-from mptui.data.transforms.color_mixup import IMAGENET_MEAN, IMAGENET_STD
 from mptui.data.transforms.crop import default_resize
+from mptui.data.transforms.normalization import IMAGENET
 from mptui.registry.samples import SampleKind
 from mptui.registry.tasks import task_for
 
@@ -80,7 +80,7 @@ def batches_of(
             order = np.argsort(np.concatenate([batch.sample_indices for batch in found]))
             images.append(torch.cat([batch.images_BCHW for batch in found])[order])
             targets.append(torch.cat([batch.targets for batch in found])[order])
-    mean, std = (torch.tensor(each).view(3, 1, 1) for each in (IMAGENET_MEAN, IMAGENET_STD))
+    mean, std = (torch.tensor(each).view(3, 1, 1) for each in (IMAGENET.mean, IMAGENET.std))
     return (torch.cat(images) * std + mean) * 255, torch.cat(targets)
 
 

@@ -5,13 +5,15 @@ import pytest
 import torch
 
 from mptui.data.core.rng import RandomStream, replacement, uniforms
-from mptui.data.transforms.color_mixup import IMAGENET_MEAN, IMAGENET_STD, Finish, _by_products, colours, mix
+from mptui.data.transforms.color_mixup import Finish, _by_products, colours, mix
 from mptui.data.transforms.crop import DRAWS, Geometry, cut_image, cut_mask, views
+from mptui.data.transforms.normalization import Normalization
 from mptui.registry.samples import SampleKind
 from tests.data.samples import Drawn, Masked
 
 CPU = torch.device("cpu")
-MEAN, STD = torch.tensor(IMAGENET_MEAN), torch.tensor(IMAGENET_STD)
+OWN = Normalization((0.5, 0.25, 0.1), (0.3, 0.2, 0.1))
+MEAN, STD = torch.tensor(OWN.mean), torch.tensor(OWN.std)
 LAYOUTS = [True, False]
 
 
@@ -22,7 +24,7 @@ def pixels(count: int = 4, side: int = 6) -> torch.Tensor:
 
 @pytest.mark.parametrize("channels_last", LAYOUTS)
 def test_plain_pixels_are_normalised_in_the_layout_asked_for(channels_last: bool) -> None:
-    found = Finish(6, CPU, channels_last=channels_last).plain(pixels())
+    found = Finish(6, CPU, OWN, channels_last=channels_last).plain(pixels())
     expected = ((pixels() / 255 - MEAN) / STD).permute(0, 3, 1, 2)
     torch.testing.assert_close(found, expected)
     layout = torch.channels_last if channels_last else torch.contiguous_format
@@ -35,8 +37,8 @@ def test_colours_equal_brightness_contrast_saturation_one_after_the_other(
     channels_last: bool, dtype: torch.dtype
 ) -> None:
     indices = np.arange(4)
-    colour = torch.from_numpy(colours(7, 2, indices))
-    found = Finish(6, CPU, channels_last=channels_last).coloured(pixels().to(dtype), colour)
+    colour = torch.from_numpy(colours(7, 2, indices, OWN))
+    found = Finish(6, CPU, OWN, channels_last=channels_last).coloured(pixels().to(dtype), colour)
     as_on_a_gpu = _by_products(pixels().to(dtype), colour).permute(0, 3, 1, 2)
     torch.testing.assert_close(found, as_on_a_gpu, atol=1e-5, rtol=1e-5)
     factors = torch.from_numpy(uniforms(RandomStream.COLOUR, 7, 2, indices, 3)).float() * 0.4 + 0.8
@@ -196,8 +198,8 @@ def test_with_both_each_batch_takes_one_by_chance() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 @pytest.mark.parametrize("channels_last", LAYOUTS)
 def test_colours_on_a_gpu_are_those_of_a_host(channels_last: bool) -> None:
-    colour = torch.from_numpy(colours(7, 2, np.arange(4)))
+    colour = torch.from_numpy(colours(7, 2, np.arange(4), OWN))
     gpu = torch.device("cuda")
-    found = Finish(6, gpu, channels_last=channels_last).coloured(pixels().to(gpu), colour.to(gpu))
-    expected = Finish(6, CPU, channels_last=channels_last).coloured(pixels(), colour)
+    found = Finish(6, gpu, OWN, channels_last=channels_last).coloured(pixels().to(gpu), colour.to(gpu))
+    expected = Finish(6, CPU, OWN, channels_last=channels_last).coloured(pixels(), colour)
     torch.testing.assert_close(found.cpu(), expected, atol=0.02, rtol=0.01)  # products may be in TF32

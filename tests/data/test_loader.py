@@ -9,7 +9,7 @@ from mptui.data.core.types import IGNORE, SampleRequest
 from mptui.data.loading.loader import Loader
 from mptui.data.loading.worker import ReadTask
 from mptui.data.loading.worker_pool import Pool
-from mptui.data.transforms.color_mixup import IMAGENET_MEAN, IMAGENET_STD
+from mptui.data.transforms.normalization import IMAGENET, Normalization
 from mptui.errors import ConfigError
 from tests.data.loaders import (
     SIDE,
@@ -136,13 +136,28 @@ def test_ignored_pixels_are_not_cropped_on_the_device() -> None:
 def test_masks_lie_where_their_images_say(cache: str) -> None:
     with segmentation(Samples(40, Masked), cache=cache, side=64) as it:
         found = batches(it)
-    mean = torch.tensor(IMAGENET_MEAN).view(3, 1, 1)
-    std = torch.tensor(IMAGENET_STD).view(3, 1, 1)
+    mean = torch.tensor(IMAGENET.mean).view(3, 1, 1)
+    std = torch.tensor(IMAGENET.std).view(3, 1, 1)
     agreements = [
         ((batch.images_BCHW * std + mean).mean(dim=1) > 0.5).eq(batch.targets == 1).float().mean().item()
         for batch in found
     ]
     assert min(agreements) > 0.97
+
+
+@pytest.mark.parametrize("cache", ["off", "device"])
+def test_images_have_the_normalisation_asked_for(cache: str) -> None:
+    own = Normalization((0.5, 0.1, 0.0), (1.0, 0.5, 0.2))
+    with (
+        loader(cache=cache, augment=False) as usual,
+        loader(cache=cache, augment=False, normalization=own) as it,
+    ):
+        pixels = [
+            joined(batches(each))[0] * torch.tensor(by.std).view(3, 1, 1)
+            + torch.tensor(by.mean).view(3, 1, 1)
+            for each, by in ((usual, IMAGENET), (it, own))
+        ]
+    torch.testing.assert_close(*pixels)
 
 
 def test_a_window_can_be_gone_through_again() -> None:

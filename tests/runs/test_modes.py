@@ -94,6 +94,19 @@ def test_what_is_left_open_of_the_views_is_chosen_and_written_down(sets, resize,
 
 
 @pytest.mark.parametrize(
+    ("sets", "mean", "std"),
+    [
+        ((), [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+        (("data.mean=[0.1, 0.2, 0.3]",), [0.1, 0.2, 0.3], [0.229, 0.224, 0.225]),
+        (("model.name=diffusion_unet",), [0.5] * 3, [0.5] * 3),
+    ],
+)
+def test_what_is_left_open_of_the_normalisation_is_chosen_and_written_down(sets, mean, std):
+    data = planned(*sets)
+    assert (data.mean, data.std) == (mean, std)
+
+
+@pytest.mark.parametrize(
     ("sets", "told"),
     [
         (("data.image_size=64", "data.resize=63"), "data.resize = 63 is below data.image_size = 64"),
@@ -103,9 +116,12 @@ def test_what_is_left_open_of_the_views_is_chosen_and_written_down(sets, resize,
         (("data.crop_scale=[0, 1]",), "data.crop_scale"),
         (("data.crop_ratio=[2.0, 1.0]",), "data.crop_ratio: 2 is above 1"),
         (("data.crop_ratio=wide",), "data.crop_ratio"),
+        (("data.mean=[0.5]",), "data.mean = [0.5]: images have 3 channels"),
+        (("data.mean=[]",), "data.mean"),
+        (("data.std=[0.5, 0.5, 0]",), "data.std"),
     ],
 )
-def test_views_that_can_not_be_cut_are_refused(sets, told):
+def test_views_and_normalisations_that_can_not_be_are_refused(sets, told):
     with pytest.raises(ConfigError) as error:
         planned(*sets)
     assert told in error.value.message

@@ -26,9 +26,10 @@ from mptui.data.loading.ram_cache import CachedSplit
 from mptui.data.loading.sampler import EpochOrder
 from mptui.data.loading.whole_images import WholeImages, WholePass, load_whole
 from mptui.data.loading.worker_pool import Pool
-from mptui.data.transforms.color_mixup import HALF, IMAGENET_MEAN, IMAGENET_STD, Finish, colours, mix
+from mptui.data.transforms.color_mixup import Finish, colours, mix
 from mptui.data.transforms.crop import CROP_RATIO, Geometry
 from mptui.data.transforms.diffusion_noise import Noiser
+from mptui.data.transforms.normalization import Normalization, default_normalization
 from mptui.registry.samples import SampleKind
 
 
@@ -44,6 +45,7 @@ class Loader:
             `default_resize`.
         crop_scale: The range of a random crop's share of the area; None: `default_crop_scale`.
         crop_ratio: The range of a random crop's width over its height.
+        normalization: Mean and standard deviation of each channel; None: `default_normalization`.
         num_classes: Number of classes; samples with a larger label or mask value are bad.
         device: Device of the batches.
         train: Shuffle by seed and epoch; otherwise keep the order of the split. A last training batch of one
@@ -78,6 +80,7 @@ class Loader:
         resize: int | None = None,
         crop_scale: tuple[float, float] | None = None,
         crop_ratio: tuple[float, float] = CROP_RATIO,
+        normalization: Normalization | None = None,
         num_classes: int,
         device: torch.device,
         train: bool,
@@ -122,8 +125,8 @@ class Loader:
         whole = self._on_device and self._augment
         source = partial(SampleSource, masks=masks, classes=num_classes, seed=seed, whole=whole)
         self._source = source(split, self._pool, self._bad, self._geometry)
-        mean, std = (HALF, HALF) if noisy else (IMAGENET_MEAN, IMAGENET_STD)
-        self._finish = Finish(side, device, channels_last=channels_last, mean=mean, std=std)
+        self._normalization = normalization or default_normalization(kind)
+        self._finish = Finish(side, device, self._normalization, channels_last=channels_last)
         self._noiser = self._new_noiser(mirror=train and augment) if noisy else None
         self._transfer = Transfer(device, self._pool.arena)
         self._stream: Prefetcher | None = None
@@ -301,7 +304,7 @@ class Loader:
             if coming is not None:
                 self._transfer.start(coming)
         if self._augment:
-            colour = to_device(colours(self._seed, epoch, batch.indices), self._device)
+            colour = to_device(colours(self._seed, epoch, batch.indices, self._normalization), self._device)
             images = self._finish.coloured(pixels, colour)
         else:
             images = self._finish.plain(pixels)
@@ -323,7 +326,7 @@ class Loader:
         if isinstance(resident, Resident):
             chosen = Pass(resident, order)
         else:
-            chosen = WholePass(resident, order, self._geometry, self._seed, epoch)
+            chosen = WholePass(resident, order, self._geometry, self._normalization, self._seed, epoch)
         for first in range(start, end, self._batch_size * accumulate):
             places = range(first, min(first + self._batch_size * accumulate, end))
             yield self._order.window(

@@ -23,6 +23,7 @@ from mptui.data.loading.device_cache import LOAD_AHEAD, load_batch
 from mptui.data.loading.prefetcher import HostBatch, Prefetcher, SampleSource
 from mptui.data.transforms.color_mixup import colours
 from mptui.data.transforms.crop import DRAWS, Boxes, Flips, Geometry, cut_image, cut_mask, pixel_box, views
+from mptui.data.transforms.normalization import Normalization
 from mptui.data.transforms.resize import most_pixels, resized_pixels
 from mptui.errors import ConfigError
 
@@ -207,15 +208,25 @@ class WholePass:
         images: The split.
         order: Its rows, in the order of the epoch.
         geometry: Geometry of the views.
+        normalization: Mean and standard deviation of each channel.
         seed: Selects the random views and colors, together with the epoch.
         epoch: Epoch, from 0.
     """
 
-    def __init__(self, images: WholeImages, order: Ints, geometry: Geometry, seed: int, epoch: int) -> None:
+    def __init__(
+        self,
+        images: WholeImages,
+        order: Ints,
+        geometry: Geometry,
+        normalization: Normalization,
+        seed: int,
+        epoch: int,
+    ) -> None:
         self.images, self.indices = images, images.indices[order]
         self._order = order
         self._rows = to_device(order, images.labels_N.device)
-        self._geometry, self._seed, self._epoch = geometry, seed, epoch
+        self._geometry, self._normalization = geometry, normalization
+        self._seed, self._epoch = seed, epoch
         self._drawn = range(0)
         self._views: Views | None = None
         self._colour_N43 = torch.empty(0)
@@ -247,7 +258,8 @@ class WholePass:
             self._geometry, draws_BD, widths_B.astype(np.float64), heights_B.astype(np.float64)
         )
         self._views = Views(self.images.starts_N[rows], widths_B, heights_B, boxes_B4, flips_B3)
-        self._colour_N43 = to_device(colours(self._seed, self._epoch, indices), self._rows.device)
+        colour_N43 = colours(self._seed, self._epoch, indices, self._normalization)
+        self._colour_N43 = to_device(colour_N43, self._rows.device)
         self._drawn = range(first, last)
 
 

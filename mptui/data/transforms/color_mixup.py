@@ -12,36 +12,24 @@ import numpy.typing as npt
 import torch
 
 from mptui.data.core.rng import RandomStream, generator, uniforms
-
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
-HALF = (0.5, 0.5, 0.5)
-"""Mean and standard deviation that normalise pixels to -1..1."""
+from mptui.data.transforms.normalization import Normalization
 
 _JITTER = 0.2
 """Factors of brightness, contrast and saturation are drawn from 1 - this to 1 + this."""
 _LUMA = np.array([0.299, 0.587, 0.114])
-_MEAN, _STD = np.array(IMAGENET_MEAN), np.array(IMAGENET_STD)
-_MID_GREY = float(_LUMA @ _MEAN)
 
 
 class Finish:
     """Converts uint8 batches to normalised float32 in a memory format.
 
-    Jittered batches are always normalised by the statistics of ImageNet, not by `mean` and `std`.
+    Jittered batches are normalised by the matrices of `colours`.
     """
 
     def __init__(
-        self,
-        side: int,
-        device: torch.device,
-        *,
-        channels_last: bool,
-        mean: tuple[float, ...] = IMAGENET_MEAN,
-        std: tuple[float, ...] = IMAGENET_STD,
+        self, side: int, device: torch.device, normalization: Normalization, *, channels_last: bool
     ) -> None:
         self._channels_last = channels_last
-        mean_3, std_3 = np.array(mean), np.array(std)
+        mean_3, std_3 = np.array(normalization.mean), np.array(normalization.std)
         scale_3 = torch.tensor(1 / (255 * std_3), dtype=torch.float32, device=device)
         offset_3 = torch.tensor(-mean_3 / std_3, dtype=torch.float32, device=device)
         # One coefficient per value of a row of pixels: an inner axis of 3 is 4 times slower.
@@ -93,16 +81,19 @@ def _by_products(pixels_BHW3: torch.Tensor, colour_B43: torch.Tensor) -> torch.T
     return rows_BHX.add_(colour_B43[:, 3:].repeat(1, 1, W)).view(B, H, W, 3)
 
 
-def colours(seed: int, epoch: int, indices_B: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+def colours(
+    seed: int, epoch: int, indices_B: npt.NDArray[np.int64], normalization: Normalization
+) -> npt.NDArray[np.float32]:
     """Draw each sample's colour jitter: (B, 4, 3), a matrix from RGB to RGB above an offset.
 
-    The result of pixels in 0..255 is normalised. Contrast is scaled around ImageNet's mean grey.
+    The result of pixels in 0..255 is normalised. Contrast is scaled around the grey of the mean.
     """
+    mean_3, std_3 = np.array(normalization.mean), np.array(normalization.std)
     factors_B3 = 1 + _JITTER * (2 * uniforms(RandomStream.COLOUR, seed, epoch, indices_B, 3) - 1)
     brightness, contrast, saturation = factors_B3.T[:, :, None, None]
     mixing_B33 = saturation * np.eye(3) + (1 - saturation) * _LUMA[:, None]
-    matrix_B33 = brightness * contrast / 255 * mixing_B33 / _STD
-    offset_B13 = (_MID_GREY * (1 - contrast) - _MEAN) / _STD
+    matrix_B33 = brightness * contrast / 255 * mixing_B33 / std_3
+    offset_B13 = (_LUMA @ mean_3 * (1 - contrast) - mean_3) / std_3
     return np.concatenate([matrix_B33, offset_B13], axis=1).astype(np.float32)
 
 

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import torch
 
+from mptui.config.schema import DataConfig
 from mptui.data.core.types import Dataset, Problem, Split
 from mptui.data.formats.open import check_data, open_dataset
 from mptui.data.loading.cache_policy import choose_cache, sides_of
 from mptui.data.loading.loader import Loader
 from mptui.data.scan.process_pool import ScanCancelledError
+from mptui.data.transforms.normalization import Normalization
 from mptui.engine.checkpoint.files import cant_save, checkpoints, need_space
 from mptui.engine.evaluate import PROGRESS_S
 from mptui.engine.job import Job
@@ -197,6 +199,12 @@ def build_job(
     )
 
 
+def _normalization(data: DataConfig) -> Normalization | None:
+    if data.mean is None or data.std is None:
+        return None
+    return Normalization(tuple(data.mean), tuple(data.std))
+
+
 def run_started(
     plan: Plan, run: Path, prepared: PreparedRun, trainer: Trainer, resumed_from: int | None
 ) -> RunStarted:
@@ -293,6 +301,7 @@ class LoaderMaker:
             resize=data.resize,
             crop_scale=None if data.crop_scale is None else (data.crop_scale[0], data.crop_scale[1]),
             crop_ratio=(data.crop_ratio[0], data.crop_ratio[1]),
+            normalization=_normalization(data),
             train=train,
             augment=train and data.augment == "default",
             seed=training.seed,

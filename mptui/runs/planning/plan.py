@@ -11,6 +11,7 @@ from mptui.config.merge import Resolved, resolve
 from mptui.config.schema import DataConfig, RunConfig
 from mptui.data.formats.open import kind_of
 from mptui.data.transforms.crop import default_crop_scale, default_resize
+from mptui.data.transforms.normalization import IMAGENET, default_normalization
 from mptui.errors import ConfigError
 from mptui.hardware.advice import PrecisionChoice, choose_precision, default_workers
 from mptui.hardware.devices import Device, Machine, default_reason, find_machine, select_device
@@ -142,6 +143,25 @@ def _views(data: DataConfig, kind: SampleKind, side: int) -> dict[str, Any]:
     return changes
 
 
+def _normalization(data: DataConfig, kind: SampleKind) -> dict[str, tuple[list[float], str]]:
+    """Return the unset ones of `mean` and `std`, each with its source.
+
+    Raises:
+        ConfigError: They are not for as many channels as images have.
+    """
+    own, source = default_normalization(kind), "chosen: of ImageNet"
+    if own != IMAGENET:
+        source = "chosen: pixels in -1..1"
+    for key, given in (("mean", data.mean), ("std", data.std)):
+        if given is not None and len(given) != len(own.mean):
+            raise ConfigError(
+                f"data.{key} = {given}: images have {len(own.mean)} channels",
+                hint=f"give data.{key} one value for each channel, or leave it out",
+            )
+    values = {"mean": (data.mean, own.mean), "std": (data.std, own.std)}
+    return {key: (list(known), source) for key, (given, known) in values.items() if given is None}
+
+
 def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...]]:
     """Choose unset values (network, data and their size), with notes."""
     why = "chosen: no GPU" if device.kind == "cpu" else f"chosen for {device.name}"
@@ -171,6 +191,8 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
     sources |= {
         f"data.{key}": "chosen: by data.image_size" for key in ("resize", "crop_scale") if key in changes
     }
+    for key, (value, source) in _normalization(data, TASKS[task].sample).items():
+        changes[key], sources[f"data.{key}"] = value, source
     if (changes.get("name") or data.name) == BUILT_IN and data.samples is None:
         changes["samples"] = _SAMPLES.on(device.kind)
         sources["data.samples"] = why

@@ -86,10 +86,10 @@ def _counted(
     from mptui.engine.autotune.memory_estimate import footprint
 
     for name, resolution in resolutions:
-        config = filled(resolution, device)[0].config
-        precision = choose_precision(config.precision.mode, device).used
         kind = device.torch_name.partition(":")[0]
         try:
+            config = filled(resolution, device)[0].config
+            precision = choose_precision(config.precision.mode, device).used
             task = resolution.task or DEFAULT_TASK
             counted = footprint(config, task, device=kind, precision=precision)
         except ConfigError as error:
