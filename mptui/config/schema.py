@@ -93,6 +93,11 @@ class TrainingConfig(Table):
     """Rescaling of `lr` from `lr_batch_size` to the effective batch (batch_size x accumulate)."""
     lr_batch_size: Count | None = None
     """Effective batch that `lr` was chosen for; unset: the batch in use, so `lr` is not rescaled."""
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Factor of the learning rate from each layer to the one before it, so that layers near the input change
+    less in fine-tuning; 1: one rate for all layers."""
+    head_lr_scale: Annotated[float, Field(gt=0)] = 1.0
+    """Factor of the learning rate of the head, the layer that outputs the logits."""
     warmup_epochs: Annotated[float, Field(ge=0)] = 0.0
     """Epochs over which the learning rate rises linearly from near 0 to its peak."""
     warmup_max_fraction: Fraction = 0.1

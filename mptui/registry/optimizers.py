@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     import torch
 
 Groups = list[dict[str, Any]]
-"""Parameter groups as `torch.optim` takes them, each with its `weight_decay`."""
+"""Parameter groups of `torch.optim`: `params`, their `weight_decay`, and `lr_scale`, a factor of the rate.
+See `mptui.engine.optim.param_groups`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +19,9 @@ class OptimizerSpec:
     Attributes:
         build: Called as `build(groups, lr, fused=..., **settings)`; `lr` is a 0-dim float32 tensor on the
             device. With `fused` it returns a `mptui.engine.optim.fused.FusedOptimizer`, which reads `lr` at
-            each step and skips a step on the device where `found_inf` is 1. Otherwise it returns any
-            `torch.optim.Optimizer`: the host then skips the step, at the price of one sync a step.
+            each step, multiplies it by the `lr_scale` of each group, and skips a step on the device where
+            `found_inf` is 1. Otherwise it returns any `torch.optim.Optimizer`: the host then sets the `lr` of
+            its groups and skips the step, at the price of one sync a step.
         state_bytes: Bytes of state for each weight.
         has_fused: Whether `build` can be called with `fused=True`.
         settings: The keys of [training] that `build` takes. Its parameter groups have the same keys, so that

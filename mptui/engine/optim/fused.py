@@ -25,8 +25,13 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
     _kernel: Callable[..., None]
 
     def __init__(self, groups: Iterable[dict[str, Any]], lr: torch.Tensor, defaults: dict[str, Any]) -> None:
-        super().__init__(groups, {"lr": lr, **defaults})
+        super().__init__(groups, {"lr": lr, "lr_scale": 1.0, **defaults})
         self._lr = lr
+        self._scales = torch.tensor([group["lr_scale"] for group in self.param_groups], device=lr.device)
+        self._is_scaled = any(group["lr_scale"] != 1.0 for group in self.param_groups)
+        self._scaled = lr * self._scales
+        # 0-dim views; without factors the rate itself, so that a step computes nothing more
+        self._rates = list(self._scaled.unbind()) if self._is_scaled else [lr] * len(self.param_groups)
         for group in self.param_groups:
             for p in group["params"]:
                 self.state[p] = {
@@ -46,8 +51,10 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
 
     def update(self, found_inf: torch.Tensor) -> None:
         """Update all weights, unless `found_inf` (0-dim float32) is 1. Never syncs."""
-        lists = zip(self.param_groups, self._weights, self._states, self._in_rows, strict=True)
-        for group, weights, states, in_rows in lists:
+        if self._is_scaled:
+            torch.mul(self._lr, self._scales, out=self._scaled)
+        lists = zip(self.param_groups, self._rates, self._weights, self._states, self._in_rows, strict=True)
+        for group, rate, weights, states, in_rows in lists:
             grads = [p.grad for p in group["params"]]
             for number in in_rows:  # autograd gives a gradient its weight's strides
                 if (grad := grads[number]) is not None:
@@ -62,7 +69,7 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
                     weights,
                     grads,
                     *more,
-                    lr=self._lr,
+                    lr=rate,
                     weight_decay=group["weight_decay"],
                     maximize=False,
                     grad_scale=None,

@@ -119,7 +119,7 @@ class Updater:
             self._optimizer.update(self.found_inf)
         elif not self.found_inf.item():
             for group in self._optimizer.param_groups:
-                group["lr"] = float(self.lr)
+                group["lr"] = float(self.lr) * group["lr_scale"]
             self._optimizer.step()
 
     def commit(self, loss: torch.Tensor) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from mptui.config.schema import TrainingConfig
+from mptui.engine.optim.param_groups import has_weight_decay, parameter_groups
 from mptui.registry.optimizers import OPTIMIZERS
 
 
@@ -14,24 +15,19 @@ def build_optimizer(
     """Build the optimizer named by `training.optimizer`, over the model's trainable parameters.
 
     Args:
-        model: Parameters of norms and biases (fewer than two axes) get no weight decay.
+        model: The network, on its device.
         training: Optimizer name and hyperparameters.
         lr: 0-dim float32 tensor on the device that a fused optimizer reads at each step.
         fused: One kernel updates all parameters, and skips the update if `found_inf` is set.
     """
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if _decays(p)], "weight_decay": training.weight_decay},
-        {"params": [p for p in parameters if not _decays(p)], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
+    groups = parameter_groups(model, training)
     return OPTIMIZERS[training.optimizer].build(groups, lr, fused=fused, **_settings(training))
 
 
 def take_over(optimizer: torch.optim.Optimizer, training: TrainingConfig) -> None:
     """Set the hyperparameters of an optimizer from another configuration; its state stays."""
     for group in optimizer.param_groups:
-        if _decays(group["params"][0]):
+        if has_weight_decay(group["params"][0]):
             group["weight_decay"] = training.weight_decay
         group.update(_settings(training))
 
@@ -52,7 +48,3 @@ def supports_fused(name: str, device: torch.device) -> bool:
 def _settings(training: TrainingConfig) -> dict[str, Any]:
     """Return the settings of [training] that the optimizer uses, by key."""
     return {key: getattr(training, key) for key in OPTIMIZERS[training.optimizer].settings}
-
-
-def _decays(parameter: torch.Tensor) -> bool:
-    return parameter.ndim >= 2

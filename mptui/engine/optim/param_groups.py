@@ -1,0 +1,52 @@
+"""The parameter groups of an optimizer: weight decay and learning rate of each parameter."""
+
+from typing import Any
+
+import torch
+
+from mptui.config.schema import TrainingConfig
+from mptui.models.layers import layers_of
+from mptui.models.weights import head_name
+from mptui.registry.optimizers import Groups
+
+
+def parameter_groups(model: torch.nn.Module, training: TrainingConfig) -> Groups:
+    """Return the trainable parameters in groups, those with weight decay first.
+
+    A group is a dictionary as `torch.optim` takes it, with `params`, `weight_decay` (0 for norms and biases)
+    and `lr_scale`: the factor of the learning rate, 1 in a run without `layer_decay` and `head_lr_scale`.
+    """
+    scales = lr_scales(model, training)
+    groups: dict[tuple[bool, float], dict[str, Any]] = {}
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            decays, scale = has_weight_decay(parameter), scales.get(parameter, 1.0)
+            decay = training.weight_decay if decays else 0.0
+            empty = {"params": [], "weight_decay": decay, "lr_scale": scale}
+            groups.setdefault((decays, scale), empty)["params"].append(parameter)
+    return [groups[key] for key in sorted(groups, key=lambda key: not key[0])]
+
+
+def lr_scales(model: torch.nn.Module, training: TrainingConfig) -> dict[torch.nn.Parameter, float]:
+    """Return the factor of the learning rate of each parameter; one that is missing has the factor 1.
+
+    Layer-wise decay as in ELECTRA (Clark et al. 2020) and BEiT (Bao et al. 2022): of L layers (`layers_of`),
+    the last one, the head, has the full rate, and layer n of 0 … L - 1 the factor layer_decay^(L - 1 - n).
+    """
+    scales: dict[torch.nn.Parameter, float] = {}
+    if training.layer_decay != 1.0:
+        for above, layer in enumerate(reversed(layers_of(model))):
+            scales |= dict.fromkeys(layer, training.layer_decay**above)
+    if training.layer_decay != 1.0 or training.head_lr_scale != 1.0:
+        scales |= dict.fromkeys(head_parameters(model), training.head_lr_scale)
+    return scales
+
+
+def head_parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """Return the parameters of the layer that outputs the logits."""
+    return list(model.get_submodule(head_name(model)).parameters())
+
+
+def has_weight_decay(parameter: torch.Tensor) -> bool:
+    """Whether weight decay applies: not to norms and biases, which have fewer than two axes."""
+    return parameter.ndim >= 2

@@ -1,0 +1,98 @@
+"""Each parameter gets the weight decay and the learning rate that its place in the network asks for."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from mptui.config.schema import GradScalerConfig, ModelConfig, TrainingConfig
+from mptui.engine.optim.guarded_step import Updater
+from mptui.engine.optim.optimizer import build_optimizer
+from mptui.engine.optim.param_groups import lr_scales, parameter_groups
+from mptui.engine.precision.amp import build_precision
+from mptui.models.layers import layers_of
+from mptui.models.zoo import build
+from tests.engine.blots import SIDE
+from tests.engine.small import CPU, small_net
+
+
+def built(name, side=64):
+    with torch.device("meta"):
+        task = "segmentation" if name == "unet" else "classification"
+        return build(ModelConfig(name=name), num_classes=3, task=task, side=side)
+
+
+def stepped(training, *, fused):
+    """Take one step of a network; return its weights by name."""
+    model, lr = small_net(), torch.zeros(())
+    updater = Updater(
+        model,
+        build_optimizer(model, training, lr, fused=fused),
+        build_precision("fp32", CPU, GradScalerConfig()),
+        lr=lr,
+        lr_table=np.full(2, training.lr, np.float32),
+        clip_grad_norm=None,
+        average=None,
+    )
+    images = torch.randn(4, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+    loss = model(images).square().mean()
+    loss.backward()
+    updater.step(loss.detach())
+    return dict(model.named_parameters())
+
+
+def rates(name, **training):
+    model = built(name)
+    scales = lr_scales(model, TrainingConfig(**training))
+    return {key: scales[p] for key, p in model.named_parameters() if p in scales}
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks"),
+    [("resnet18", 8), ("resnet50", 16), ("vit_b_16", 12), ("convnext_tiny", 21), ("efficientnet_b0", 17)],
+)
+def test_layers_are_the_stem_the_blocks_and_the_head_of_any_network(name, blocks):
+    model = built(name)
+    layers = layers_of(model)
+    assert sorted(map(id, itertools.chain(*layers))) == sorted(map(id, model.parameters()))
+    assert len(layers) == 1 + blocks + 1
+
+
+def test_each_layer_is_slower_than_the_one_after_it():
+    of = rates("resnet18", layer_decay=0.5)
+    assert of["fc.weight"] == of["fc.bias"] == 1
+    assert of["layer4.1.conv2.weight"] == of["layer4.1.bn1.bias"] == 0.5
+    assert of["layer4.0.downsample.0.weight"] == 0.5**2
+    assert of["conv1.weight"] == of["bn1.weight"] == 0.5**9
+    of = rates("vit_b_16", layer_decay=0.5)
+    assert of["class_token"] == of["encoder.pos_embedding"] == of["conv_proj.weight"] == 0.5**13
+    assert of["encoder.layers.encoder_layer_0.ln_1.bias"] == 0.5**12
+
+
+def test_the_head_has_a_rate_of_its_own():
+    assert rates("unet", head_lr_scale=10) == {"head.weight": 10, "head.bias": 10}
+    of = rates("unet", head_lr_scale=10, layer_decay=0.5)
+    assert of["head.bias"] == 10
+    assert of["decoder.3.conv.4.bias"] == of["decoder.3.up.weight"] == 0.5
+
+
+def test_without_factors_there_are_two_groups():
+    model = small_net()
+    decaying, others = parameter_groups(model, TrainingConfig(weight_decay=0.1))
+    assert (decaying["weight_decay"], others["weight_decay"]) == (0.1, 0.0)
+    assert all(p.ndim >= 2 for p in decaying["params"])
+    assert {p.ndim for p in others["params"]} == {1}
+    assert {group["lr_scale"] for group in (decaying, others)} == {1.0}
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_weight_moves_as_with_its_own_learning_rate(optimizer, fused):
+    training = TrainingConfig(optimizer=optimizer, lr=0.01, weight_decay=0.1)
+    scaled = training.model_copy(update={"layer_decay": 0.5, "head_lr_scale": 10.0})
+    start, moved = dict(small_net().named_parameters()), stepped(scaled, fused=fused)
+    for name, factor in {"0.weight": 0.25, "1.bias": 0.25, "3.weight": 0.5, "7.weight": 10.0}.items():
+        alone = stepped(training.model_copy(update={"lr": 0.01 * factor}), fused=fused)
+        assert not torch.equal(moved[name], start[name])
+        torch.testing.assert_close(moved[name], alone[name], rtol=1e-6, atol=1e-7)
