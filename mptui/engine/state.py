@@ -69,7 +69,7 @@ class TrainState:
             job.device,
             job.config.logging.step_interval_s,
             metrics=self.metrics,
-            host_metrics=job.task.metrics(torch.device("cpu")),
+            host_metrics=job.task.metrics(torch.device("cpu"), training=True),
         )
 
     def use(self, parts: Parts) -> None:

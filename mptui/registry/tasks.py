@@ -71,7 +71,7 @@ class TaskSpec:
 def _classification(classes: Sequence[str], *, label_smoothing: float) -> "Task":
     from mptui.tasks.classification import Classification
 
-    return Classification(len(classes), label_smoothing)
+    return Classification(classes, label_smoothing)
 
 
 def _segmentation(classes: Sequence[str]) -> "Task":
@@ -96,6 +96,11 @@ TASKS: dict[str, TaskSpec] = {
         metrics={
             "acc1": MetricSpec("accuracy", "top-1", fraction=True),
             "acc5": MetricSpec("accuracy", "top-5", fraction=True),
+            "balanced_accuracy": MetricSpec("balanced accuracy", fraction=True),
+            "macro_f1": MetricSpec("macro F1", fraction=True),
+            "macro_precision": MetricSpec("macro precision", fraction=True),
+            "macro_recall": MetricSpec("macro recall", fraction=True),
+            "auroc": MetricSpec("AUROC", fraction=True),
         },
         settings=("label_smoothing",),
     ),
@@ -108,6 +113,8 @@ TASKS: dict[str, TaskSpec] = {
         metrics={
             "iou": MetricSpec("overlap", "IoU", fraction=True),
             "dice": MetricSpec("overlap", "Dice", fraction=True),
+            "miou": MetricSpec("mean IoU", fraction=True),
+            "pixel_acc": MetricSpec("pixel accuracy", fraction=True),
         },
     ),
     DIFFUSION: TaskSpec(

@@ -20,13 +20,19 @@ class Metrics(Protocol):
         """The metrics of all batches so far, as fractions of 1; NaN if there were none. Syncs."""
 
     def per_class(self) -> dict[str, dict[str, float | None]]:
-        """Metric -> class name -> value (None: absent); empty if the task has no metrics by class."""
+        """Metric -> class name -> value (None: absent); empty if the task has no metrics by class. Syncs."""
+
+    def confusion(self) -> torch.Tensor | None:
+        """The confusion matrix of samples, or of pixels: int64 [K, K] on the host. Syncs.
+
+        Rows are true classes, columns predicted ones. None if the task has no classes, or keeps no matrix.
+        """
 
     def reset(self) -> None:
         """Start again without batches."""
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """The accumulated sums, for a checkpoint."""
+        """The accumulated sums, for a checkpoint. Those of several processes add up; `scores` concatenate."""
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """Restore the sums from `state`."""

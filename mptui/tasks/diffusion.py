@@ -77,12 +77,16 @@ class ExplainedVariance:
         """Empty: images have no classes here."""
         return {}
 
+    def confusion(self) -> torch.Tensor | None:
+        """None: images have no classes here."""
+        return None
+
     def reset(self) -> None:
         """See `Metrics.reset`."""
         self._sums.zero_()
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """See `Metrics.state_dict`; states of several processes add up."""
+        """See `Metrics.state_dict`."""
         return {"sums": self._sums.clone()}
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:

@@ -6,13 +6,14 @@ Shapes: B images, H and W pixels, K classes, F foreground classes.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from mptui.data.core.batch import Batch
 from mptui.data.core.types import IGNORE
+from mptui.tasks.class_counts import ClassCounts, mean_of_present
 
 _BACKGROUND = "background"
 _SMOOTH = 1.0
@@ -142,48 +143,35 @@ class Overlap:
 
     def compute(self) -> dict[str, float]:
         """See `Metrics.compute`."""
-        iou, dice, pixel_acc = self._overlaps()
-        first = _first_foreground(self._classes)
+        counts, first = ClassCounts.of(self.confusion()), _first_foreground(self._classes)
+        iou, dice = counts.iou(), counts.f1()
         return {
-            "iou": _mean_of_present(iou[first:]),
-            "dice": _mean_of_present(dice[first:]),
-            "miou": _mean_of_present(iou),
-            "pixel_acc": pixel_acc,
+            "iou": mean_of_present(iou[first:]),
+            "dice": mean_of_present(dice[first:]),
+            "miou": mean_of_present(iou),
+            "pixel_acc": counts.accuracy(),
         }
 
     def per_class(self) -> dict[str, dict[str, float | None]]:
         """See `Metrics.per_class`."""
-        iou, dice, _ = self._overlaps()
+        counts = ClassCounts.of(self.confusion())
         return {
-            "iou": dict(zip(self._classes, iou, strict=True)),
-            "dice": dict(zip(self._classes, dice, strict=True)),
+            "iou": dict(zip(self._classes, counts.iou(), strict=True)),
+            "dice": dict(zip(self._classes, counts.f1(), strict=True)),
         }
+
+    def confusion(self) -> torch.Tensor:
+        """See `Metrics.confusion`."""
+        return self._counts[1:].cpu()
 
     def reset(self) -> None:
         """See `Metrics.reset`."""
         self._counts.zero_()
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """See `Metrics.state_dict`; states of several processes add up."""
+        """See `Metrics.state_dict`."""
         return {"confusion": self._counts[1:].clone()}
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """See `Metrics.load_state_dict`."""
         self._counts[1:].copy_(state["confusion"])
-
-    def _overlaps(self) -> tuple[list[float | None], list[float | None], float]:
-        """IoU and Dice class by class (None: absent), and the share of right pixels; syncs."""
-        confusion = self._counts[1:].cpu()
-        right_K = confusion.diag()
-        # Pixels of the class in the mask, plus those in the prediction.
-        sizes_K = confusion.sum(dim=0) + confusion.sum(dim=1)
-        pairs = list(zip(right_K.tolist(), sizes_K.tolist(), strict=True))
-        iou = [right / (size - right) if size else None for right, size in pairs]
-        dice = [2 * right / size if size else None for right, size in pairs]
-        total = int(confusion.sum())
-        return iou, dice, int(right_K.sum()) / total if total else math.nan
-
-
-def _mean_of_present(values: Iterable[float | None]) -> float:
-    present = [value for value in values if value is not None]
-    return sum(present) / len(present) if present else math.nan

@@ -84,12 +84,13 @@ class _OutOfMemoryIn(TorchFunctionMode):
 
 
 @pytest.mark.parametrize(
-    ("kind", "function"), [(Blot, "topk"), (Blot, "cat"), (Scene, "amax"), (Scene, "scatter_add_")]
+    ("kind", "function"),
+    [(Blot, "topk"), (Blot, "cat"), (Blot, "scatter_add_"), (Scene, "amax"), (Scene, "scatter_add_")],
 )
 def test_a_validation_whose_metrics_did_not_fit_counts_each_sample_once(
     tmp_path, kind, function, monkeypatch
 ):
-    monkeypatch.setattr("mptui.tasks.classification._MOST_WAITING", 2)
+    monkeypatch.setattr("mptui.tasks.accuracy._MOST_WAITING", 2)
     trainer, _ = build_trainer(config(), tmp_path, kind=kind, val=40)
     whole = validate(trainer.context)
     with _OutOfMemoryIn(function):
@@ -101,7 +102,7 @@ def test_a_validation_whose_metrics_did_not_fit_counts_each_sample_once(
 
 
 def test_a_training_whose_metrics_did_not_fit_counts_each_sample_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("mptui.tasks.classification._MOST_WAITING", 2)
+    monkeypatch.setattr("mptui.tasks.accuracy._MOST_WAITING", 2)
     run = config(training={"epochs": 1}, logging={"step_interval_s": HOUR})
     trainer, events = build_trainer(run, tmp_path)
     sums: list[int] = []

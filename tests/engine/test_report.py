@@ -11,7 +11,7 @@ from mptui.data.core.batch import Batch
 from mptui.engine.reporting.device_buffer import CAPACITY
 from mptui.engine.reporting.reporter import EpochSums, Reporter
 from mptui.events import Event, Step, StepSkipped
-from mptui.tasks.classification import Accuracy
+from mptui.tasks.accuracy import Accuracy
 from tests.engine.small import CPU, of
 
 HOUR = 3600.0

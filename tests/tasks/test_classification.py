@@ -6,10 +6,15 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mptui.tasks.classification import Accuracy, Classification
+from mptui.tasks.accuracy import Accuracy
+from mptui.tasks.classification import Classification
 from tests.tasks.batches import labelled, loss_and_gradient, padded
 
 CPU = torch.device("cpu")
+
+
+def names(count):
+    return [f"class {number}" for number in range(count)]
 
 
 @settings(max_examples=40, deadline=None)
@@ -22,7 +27,7 @@ def test_the_shares_of_a_window_add_up_to_the_whole_batch(sizes, smoothing, seed
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(sum(sizes), 6, generator=generator)
     targets = torch.randint(6, (sum(sizes),), generator=generator)
-    task = Classification(6, smoothing)
+    task = Classification(names(6), smoothing)
     parts = [labelled(part) for part in targets.split(sizes)]
     loss, gradient = loss_and_gradient(task, logits, parts, sizes)
     whole_loss, whole_gradient = loss_and_gradient(task, logits, [labelled(targets)], [sum(sizes)])
@@ -33,14 +38,14 @@ def test_the_shares_of_a_window_add_up_to_the_whole_batch(sizes, smoothing, seed
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
 def test_the_loss_of_one_batch_is_that_of_torch(smoothing):
     logits, targets = torch.randn(9, 5), torch.randint(5, (9,))
-    loss = Classification(5, smoothing).loss(logits, labelled(targets), 9, 9)
+    loss = Classification(names(5), smoothing).loss(logits, labelled(targets), 9, 9)
     torch.testing.assert_close(loss, F.cross_entropy(logits, targets, label_smoothing=smoothing))
 
 
 def test_a_mixed_batch_is_learnt_by_its_shares():
     logits, first, second = torch.randn(8, 5), torch.randint(5, (8,)), torch.randint(5, (8,))
     batch = labelled(first, mixed_targets=second, lam=0.3)
-    loss = Classification(5, 0.1).loss(logits, batch, 8, 8)
+    loss = Classification(names(5), 0.1).loss(logits, batch, 8, 8)
     shares = 0.3 * F.one_hot(first, 5) + 0.7 * F.one_hot(second, 5)
     expected = -((0.9 * shares + 0.1 / 5) * logits.log_softmax(1)).sum(1).mean()
     torch.testing.assert_close(loss, expected)
@@ -51,7 +56,7 @@ def test_low_precision_logits_are_summed_in_float32(dtype):
     logits = torch.zeros(4096, 100, dtype=dtype)
     logits[:, 0] = 30.0
     targets = torch.ones(4096, dtype=torch.long)
-    loss = Classification(100, 0.0).loss(logits, labelled(targets), 1, 1)  # sum 122,880
+    loss = Classification(names(100), 0.0).loss(logits, labelled(targets), 1, 1)  # sum 122,880
     torch.testing.assert_close(loss, torch.tensor(4096 * 30.0), rtol=1e-4, atol=0)
 
 
@@ -59,7 +64,7 @@ def test_padded_rows_count_for_nothing():
     logits, targets = torch.randn(5, 6), torch.randint(6, (5,))
     other = torch.randint(6, (5,))
     logits_padded = torch.cat((logits, torch.full((3, 6), math.nan)))
-    task = Classification(6, 0.1)
+    task = Classification(names(6), 0.1)
     plain, with_padding = Accuracy(6, CPU), Accuracy(6, CPU)
     for batch, rows in [(labelled(targets), 3), (labelled(targets, mixed_targets=other, lam=0.4), 3)]:
         expected = task.loss(logits, batch, 5, 5)
@@ -79,7 +84,7 @@ def ranked(*ranks, classes=10):
 
 
 def test_accuracy_counts_the_first_and_the_first_five():
-    metrics = Classification(10, 0.0).metrics(CPU)
+    metrics = Classification(names(10), 0.0).metrics(CPU, training=True)
     metrics.update(ranked(1, 1, 2, 5), labelled([0] * 4))
     metrics.update(ranked(6, 10, 1, 5), labelled([0] * 4))
     assert metrics.compute() == {"acc1": 3 / 8, "acc5": 6 / 8}

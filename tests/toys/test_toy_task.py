@@ -45,6 +45,9 @@ class BalancedAccuracy(torch.nn.Module):
     def per_class(self):
         return {}
 
+    def confusion(self):
+        return None
+
     def reset(self):
         self.samples.zero_()
         self.hits.zero_()
@@ -56,13 +59,13 @@ class Balanced(Classification):
     primary = "balanced"
 
     def metrics(self, device, *, training=False):
-        return BalancedAccuracy(self.num_classes, device)
+        return BalancedAccuracy(len(self.classes), device)
 
 
 @pytest.fixture(autouse=True)
 def balanced(monkeypatch):
     spec = TaskSpec(
-        build=lambda classes: Balanced(len(classes), label_smoothing=0.0),
+        build=lambda classes: Balanced(classes, label_smoothing=0.0),
         sample=SampleKind.CLASS,
         output="gives each image a class",
         network=ByDevice("balanced_net", cpu="balanced_net"),
