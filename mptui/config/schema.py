@@ -19,6 +19,7 @@ NumericsMode = Literal["off", "summary", "full"]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Range = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=2, max_length=2)]
 """The smallest and the largest value."""
+Betas = Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
@@ -109,9 +110,16 @@ class TrainingConfig(Table):
     step_gamma: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """schedule = step: factor of the learning rate at each decay."""
     optimizer: Annotated[str, OneOf(OPTIMIZERS)] = "sgd"
-    """sgd: with momentum, without Nesterov; adamw: with decoupled weight decay."""
+    """sgd: with momentum; adamw: Adam with decoupled weight decay; lion: moves by the sign of momentum, at
+    about a tenth of the rate of adamw."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """sgd: momentum."""
+    nesterov: bool | None = None
+    """sgd: Nesterov momentum; unset: off."""
+    betas: Betas | None = None
+    """Decay of the averages of gradients and of their squares; unset: [0.9, 0.999], lion: [0.9, 0.99]."""
+    eps: Annotated[float, Field(gt=0)] | None = None
+    """adamw: term added to the denominator; unset: 1e-8."""
     weight_decay: Annotated[float, Field(ge=0)] = 1e-4
     """Weight decay; not applied to norms and biases."""
     clip_grad_norm: Annotated[float, Field(gt=0)] | None = None
@@ -280,6 +288,7 @@ class RunConfig(Table):
                 f'training.deterministic with speed.compile = "{self.speed.compile}": '
                 'autotuning is not repeatable; use "default" or "off"'
             )
+        faults += _optimizer_faults(self.training)
         scaler = self.precision.grad_scaler
         if scaler.min_scale > scaler.init_scale:
             faults.append("precision.grad_scaler.min_scale is above precision.grad_scaler.init_scale")
@@ -297,3 +306,16 @@ class RunConfig(Table):
         if faults:
             raise ValueError("\n".join(faults))
         return self
+
+
+def _optimizer_faults(training: TrainingConfig) -> list[str]:
+    """Return the settings that the optimizer does not take, a line each."""
+    name, own = training.optimizer, OPTIMIZERS[training.optimizer].settings
+    faults = [
+        f'training.{key} is no setting of training.optimizer = "{name}"'
+        for key in ("nesterov", "betas", "eps")
+        if getattr(training, key) is not None and key not in own
+    ]
+    if training.nesterov and not training.momentum:
+        faults.append("training.nesterov needs training.momentum above 0")
+    return faults

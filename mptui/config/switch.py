@@ -36,6 +36,9 @@ _OPTIMIZER_KEYS = {
     "training.lr_scaling",
     "training.lr_batch_size",
     "training.momentum",
+    "training.nesterov",
+    "training.betas",
+    "training.eps",
     "training.weight_decay",
 }
 

@@ -1,7 +1,7 @@
 """The optimizers by name, as `training.optimizer` has them. torch is imported when one is built."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,14 +18,14 @@ class OptimizerSpec:
 
     Attributes:
         build: Called as `build(groups, lr, fused=..., **settings)`; `lr` is a 0-dim float32 tensor on the
-            device. With `fused` it returns a `mptui.engine.optim.fused.FusedOptimizer`, which reads `lr` at
-            each step, multiplies it by the `lr_scale` of each group, and skips a step on the device where
-            `found_inf` is 1. Otherwise it returns any `torch.optim.Optimizer`: the host then sets the `lr` of
-            its groups and skips the step, at the price of one sync a step.
+            device. A `mptui.engine.optim.fused.FusedOptimizer` reads `lr` at each step, multiplies it by the
+            `lr_scale` of each group, and skips a step on the device where `found_inf` is 1. For any other
+            `torch.optim.Optimizer` the host sets the `lr` of its groups and skips the step, at the price of
+            one sync a step.
         state_bytes: Bytes of state for each weight.
-        has_fused: Whether `build` can be called with `fused=True`.
-        settings: The keys of [training] that `build` takes. Its parameter groups have the same keys, so that
-            a switch to another profile can change them.
+        has_fused: Whether there are two, and `fused` says which: with it, `build` returns a `FusedOptimizer`.
+        settings: The keys of [training] that `build` takes, and the value of each where it is unset. Its
+            parameter groups have the same keys, so that a switch to another profile can change them.
         momentum: Name of the state that sums up gradients, which the learning rate multiplies. It is scaled
             down where a switch to another profile raises the rate by much. None: there is no such state.
     """
@@ -33,33 +33,55 @@ class OptimizerSpec:
     build: "Callable[..., torch.optim.Optimizer]"
     state_bytes: int
     has_fused: bool = False
-    settings: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
     momentum: str | None = None
 
 
-def _sgd(groups: Groups, lr: "torch.Tensor", *, fused: bool, momentum: float) -> "torch.optim.Optimizer":
+Betas = tuple[float, float]
+
+
+def _sgd(
+    groups: Groups, lr: "torch.Tensor", *, fused: bool, momentum: float, nesterov: bool
+) -> "torch.optim.Optimizer":
     import torch
 
     from mptui.engine.optim.fused import FusedSGD
 
     if fused:
-        return FusedSGD(groups, lr, momentum=momentum)
-    return torch.optim.SGD(groups, lr=float(lr), momentum=momentum)
+        return FusedSGD(groups, lr, momentum=momentum, nesterov=nesterov)
+    return torch.optim.SGD(groups, lr=float(lr), momentum=momentum, nesterov=nesterov)
 
 
-def _adamw(groups: Groups, lr: "torch.Tensor", *, fused: bool) -> "torch.optim.Optimizer":
+def _adamw(
+    groups: Groups, lr: "torch.Tensor", *, fused: bool, betas: Betas, eps: float
+) -> "torch.optim.Optimizer":
     import torch
 
     from mptui.engine.optim.fused import FusedAdamW
 
-    return FusedAdamW(groups, lr) if fused else torch.optim.AdamW(groups, lr=float(lr))
+    if fused:
+        return FusedAdamW(groups, lr, betas=betas, eps=eps)
+    return torch.optim.AdamW(groups, lr=float(lr), betas=betas, eps=eps)
+
+
+def _lion(groups: Groups, lr: "torch.Tensor", *, fused: bool, betas: Betas) -> "torch.optim.Optimizer":
+    from mptui.engine.optim.fused import FusedLion
+
+    return FusedLion(groups, lr, betas=betas)
 
 
 OPTIMIZERS: dict[str, OptimizerSpec] = {
     "sgd": OptimizerSpec(
-        build=_sgd, state_bytes=4, has_fused=True, settings=("momentum",), momentum="momentum_buffer"
+        build=_sgd,
+        state_bytes=4,
+        has_fused=True,
+        settings={"momentum": 0.9, "nesterov": False},
+        momentum="momentum_buffer",
     ),
-    # divides its average of gradients by their size, so that it needs no scaling
-    "adamw": OptimizerSpec(build=_adamw, state_bytes=8, has_fused=True),
+    # these divide their averages of gradients by their size, so that they need no scaling
+    "adamw": OptimizerSpec(
+        build=_adamw, state_bytes=8, has_fused=True, settings={"betas": (0.9, 0.999), "eps": 1e-8}
+    ),
+    "lion": OptimizerSpec(build=_lion, state_bytes=4, settings={"betas": (0.9, 0.99)}),
 }
 """Name -> optimizer; the first is the default."""

@@ -6,6 +6,7 @@ from mptui.engine.autotune.memory_estimate import footprint
 from mptui.engine.optim.optimizer import build_optimizer
 from mptui.errors import ConfigError
 from mptui.models.zoo import build
+from mptui.registry.optimizers import OPTIMIZERS
 from mptui.tasks.build_task import build_task
 
 
@@ -60,7 +61,7 @@ def test_the_activations_are_those_of_a_real_forward_pass(model, task, side, bat
     assert predicted == pytest.approx(real, rel=0.02)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_weights_gradients_optimizer_and_average_are_those_of_the_real_ones(optimizer):
     config = run_config("resnet18", 64, 2, optimizer=optimizer, ema_decay=0.99)
     model = build(config.model, num_classes=10, task="classification", side=64)

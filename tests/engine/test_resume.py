@@ -19,6 +19,7 @@ CASES: dict[str, dict[str, Any]] = {
     "adamw": {"training": {"optimizer": "adamw", "lr": 0.01}},
     "adamw not fused": {"training": {"optimizer": "adamw", "lr": 0.01}, "speed": {"fused": False}},
     "sgd not fused": {"speed": {"fused": False}},
+    "lion": {"training": {"optimizer": "lion", "lr": 0.001, "betas": [0.9, 0.95]}},
     "average": {"training": {"ema_decay": 0.8}},
     "accumulate": {"training": {"accumulate": 3, "batch_size": 4, "epochs": 3}},
     "warm-up and step": {

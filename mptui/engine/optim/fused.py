@@ -1,8 +1,9 @@
-"""SGD and AdamW in one kernel for all weights, which changes nothing when the step is refused.
+"""Optimizers that update all weights in a few kernels, and change nothing when the step is refused.
 
 The kernels are the ones behind `torch.optim` with `fused=True`; calling them with lists made once costs the
 host a tenth of `Optimizer.step`. A refused step (found_inf = 1) changes neither weights nor state, without a
-sync.
+sync. `descend` and `average_in` are the kernel of SGD, for optimizers that have none of their own. Arithmetic
+with (1 - found_inf) would not do: the gradients of a refused step may be NaN, and NaN x 0 is NaN.
 
 On a CPU the kernels copy each gradient that is not contiguous, and then never read the copy
 (`grad.contiguous()` in torch's FusedSGDKernel.cpp and FusedAdamKernel.cpp): in channels last that takes
@@ -10,22 +11,23 @@ longer than the update. On a CPU they therefore get 1-D views, which are always 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
 from mptui.engine.optim.dense import in_a_row
 
+Tensors = tuple[torch.Tensor, ...] | list[torch.Tensor]
+
 
 class FusedOptimizer(torch.optim.Optimizer, ABC):
-    """Base class of both. The learning rate `lr` is a 0-dim float32 tensor on the device."""
+    """Base class. The learning rate `lr` is a 0-dim float32 tensor on the device."""
 
     state_names: tuple[str, ...] = ()
-    _kernel: Callable[..., None]
 
     def __init__(self, groups: Iterable[dict[str, Any]], lr: torch.Tensor, defaults: dict[str, Any]) -> None:
-        super().__init__(groups, {"lr": lr, "lr_scale": 1.0, **defaults})
+        super().__init__(groups, {"lr": lr, "lr_scale": 1.0, "weight_decay": 0.0, **defaults})
         self._lr = lr
         self._scales = torch.tensor([group["lr_scale"] for group in self.param_groups], device=lr.device)
         self._is_scaled = any(group["lr_scale"] != 1.0 for group in self.param_groups)
@@ -50,7 +52,7 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
         ]
 
     def update(self, found_inf: torch.Tensor) -> None:
-        """Update all weights, unless `found_inf` (0-dim float32) is 1. Never syncs."""
+        """Update all weights, unless `found_inf` (0-dim float32) is 1; never syncs. Gradients may change."""
         if self._is_scaled:
             torch.mul(self._lr, self._scales, out=self._scaled)
         lists = zip(self.param_groups, self._rates, self._weights, self._states, self._in_rows, strict=True)
@@ -64,61 +66,113 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
                 weights, grads = [weights[i] for i in used], [grads[i] for i in used]
                 states = [[state[i] for i in used] for state in states]
             if grads:
-                more, numbers = self._arguments(group, states)
-                self._kernel(
-                    weights,
-                    grads,
-                    *more,
-                    lr=rate,
-                    weight_decay=group["weight_decay"],
-                    maximize=False,
-                    grad_scale=None,
-                    found_inf=found_inf,
-                    **numbers,
-                )
+                self._update_group(group, rate, weights, grads, states, found_inf)
 
     @abstractmethod
-    def _arguments(
-        self, group: dict[str, Any], states: list[list[torch.Tensor]]
-    ) -> tuple[list[list[torch.Tensor]], dict[str, Any]]:
-        """Return the kernel's tensor lists after weights and gradients, and its scalar arguments.
+    def _update_group(
+        self,
+        group: dict[str, Any],
+        rate: torch.Tensor,
+        weights: Tensors,
+        grads: Tensors,
+        states: Sequence[Tensors],
+        found_inf: torch.Tensor,
+    ) -> None:
+        """Update the weights of a group that have gradients, unless `found_inf` is 1.
 
         Args:
             group: A parameter group of the optimizer.
+            rate: The learning rate of this group, 0-dim float32.
+            weights: Weights.
+            grads: Their gradients, in the same layout.
             states: Lists of state tensors parallel to the weights, in the order of `state_names`.
+            found_inf: 0-dim float32.
         """
 
 
+def descend(
+    weights: Tensors,
+    directions: Tensors,
+    rate: torch.Tensor | float,
+    found_inf: torch.Tensor,
+    weight_decay: float = 0.0,
+) -> None:
+    """Compute weights -= rate x (directions + weight_decay x weights), unless `found_inf` is 1."""
+    torch._fused_sgd_(
+        weights,
+        directions,
+        [],
+        **_PLAIN,
+        lr=rate,
+        weight_decay=weight_decay,
+        maximize=False,
+        found_inf=found_inf,
+    )
+
+
+def average_in(
+    averages: Tensors, values: Tensors, share: torch.Tensor | float, found_inf: torch.Tensor
+) -> None:
+    """Compute averages += share x (values - averages), unless `found_inf` is 1."""
+    torch._fused_sgd_(
+        averages, values, [], **_PLAIN, lr=share, weight_decay=1.0, maximize=True, found_inf=found_inf
+    )
+
+
+_PLAIN: dict[str, Any] = {
+    "momentum": 0.0,
+    "dampening": 0.0,
+    "nesterov": False,
+    "is_first_step": False,
+    "grad_scale": None,
+}
+
+
 class FusedSGD(FusedOptimizer):
-    """SGD with momentum as in torch.optim.SGD (no dampening, no Nesterov), with buffers initially zero."""
+    """SGD with momentum as in torch.optim.SGD (no dampening), with buffers initially zero."""
 
     # allocated without momentum too: a switch of profile may turn it on during a run
     state_names = ("momentum_buffer",)
-    _kernel = staticmethod(torch._fused_sgd_)
 
-    def __init__(self, groups: Iterable[dict[str, Any]], lr: torch.Tensor, *, momentum: float) -> None:
-        super().__init__(groups, lr, {"momentum": momentum, "weight_decay": 0.0})
+    def __init__(
+        self, groups: Iterable[dict[str, Any]], lr: torch.Tensor, *, momentum: float, nesterov: bool
+    ) -> None:
+        super().__init__(groups, lr, {"momentum": momentum, "nesterov": nesterov})
 
-    def _arguments(
-        self, group: dict[str, Any], states: list[list[torch.Tensor]]
-    ) -> tuple[list[list[torch.Tensor]], dict[str, Any]]:
-        numbers = {
-            "momentum": group["momentum"],
-            "dampening": 0.0,
-            "nesterov": False,
-            "is_first_step": False,
-        }
-        return [states[0] if group["momentum"] else []], numbers
+    def _update_group(
+        self,
+        group: dict[str, Any],
+        rate: torch.Tensor,
+        weights: Tensors,
+        grads: Tensors,
+        states: Sequence[Tensors],
+        found_inf: torch.Tensor,
+    ) -> None:
+        torch._fused_sgd_(
+            weights,
+            grads,
+            states[0] if group["momentum"] else [],
+            lr=rate,
+            weight_decay=group["weight_decay"],
+            momentum=group["momentum"],
+            nesterov=group["nesterov"],
+            dampening=0.0,
+            is_first_step=False,
+            maximize=False,
+            grad_scale=None,
+            found_inf=found_inf,
+        )
 
 
 class FusedAdamW(FusedOptimizer):
     """AdamW (Loshchilov & Hutter 2019) as in torch.optim.AdamW, with one step count for all weights."""
 
     state_names = ("exp_avg", "exp_avg_sq")
-    _kernel = staticmethod(torch._fused_adamw_)
 
-    def __init__(self, groups: Iterable[dict[str, Any]], lr: torch.Tensor) -> None:
-        super().__init__(groups, lr, {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0})
+    def __init__(
+        self, groups: Iterable[dict[str, Any]], lr: torch.Tensor, *, betas: tuple[float, float], eps: float
+    ) -> None:
+        super().__init__(groups, lr, {"betas": betas, "eps": eps})
         self.steps = torch.zeros((), device=lr.device)
         for p in self.state:
             self.state[p]["step"] = self.steps
@@ -129,12 +183,59 @@ class FusedAdamW(FusedOptimizer):
         super().update(found_inf)
         self.steps.sub_(found_inf)
 
-    def _arguments(
-        self, group: dict[str, Any], states: list[list[torch.Tensor]]
-    ) -> tuple[list[list[torch.Tensor]], dict[str, Any]]:
-        beta1, beta2 = group["betas"]
-        numbers = {"beta1": beta1, "beta2": beta2, "eps": group["eps"], "amsgrad": False}
-        return [*states, [], [self.steps] * len(states[0])], numbers
+    def _update_group(
+        self,
+        group: dict[str, Any],
+        rate: torch.Tensor,
+        weights: Tensors,
+        grads: Tensors,
+        states: Sequence[Tensors],
+        found_inf: torch.Tensor,
+    ) -> None:
+        (averages, squares), (beta1, beta2) = states, group["betas"]
+        torch._fused_adamw_(
+            weights,
+            grads,
+            averages,
+            squares,
+            [],
+            [self.steps] * len(weights),
+            lr=rate,
+            weight_decay=group["weight_decay"],
+            beta1=beta1,
+            beta2=beta2,
+            eps=group["eps"],
+            amsgrad=False,
+            maximize=False,
+            grad_scale=None,
+            found_inf=found_inf,
+        )
+
+
+class FusedLion(FusedOptimizer):
+    """Lion (Chen et al. 2023, algorithm 2): moves each weight by the sign of an average of its gradients."""
+
+    state_names = ("exp_avg",)
+
+    def __init__(
+        self, groups: Iterable[dict[str, Any]], lr: torch.Tensor, *, betas: tuple[float, float]
+    ) -> None:
+        super().__init__(groups, lr, {"betas": betas})
+
+    def _update_group(
+        self,
+        group: dict[str, Any],
+        rate: torch.Tensor,
+        weights: Tensors,
+        grads: Tensors,
+        states: Sequence[Tensors],
+        found_inf: torch.Tensor,
+    ) -> None:
+        (averages,), (beta1, beta2) = states, group["betas"]
+        signs = torch._foreach_lerp(averages, grads, 1 - beta1)
+        torch._foreach_sign_(signs)
+        descend(weights, signs, rate, found_inf, group["weight_decay"])
+        average_in(averages, grads, 1 - beta2, found_inf)
 
 
 def _alias(tensor: torch.Tensor) -> torch.Tensor:

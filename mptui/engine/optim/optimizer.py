@@ -46,5 +46,7 @@ def supports_fused(name: str, device: torch.device) -> bool:
 
 
 def _settings(training: TrainingConfig) -> dict[str, Any]:
-    """Return the settings of [training] that the optimizer uses, by key."""
-    return {key: getattr(training, key) for key in OPTIMIZERS[training.optimizer].settings}
+    """Return the settings of [training] that the optimizer uses, by key, or its own values of those unset."""
+    own = OPTIMIZERS[training.optimizer].settings
+    given = {key: getattr(training, key) for key in own}
+    return {key: own[key] if value is None else value for key, value in given.items()}

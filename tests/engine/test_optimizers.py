@@ -1,0 +1,138 @@
+"""Each optimizer takes the steps of its authors' implementation, and none where the step is refused."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from mptui.config.schema import RunConfig, TrainingConfig
+from mptui.engine.optim.fused import FusedOptimizer
+from mptui.engine.optim.optimizer import build_optimizer
+
+STEPS = 40
+LR, DECAY = 0.01, 0.1
+GOOD, REFUSED = torch.zeros(()), torch.ones(())
+
+
+class Lion(torch.optim.Optimizer):
+    """Algorithm 2 of Chen et al. 2023, line by line."""
+
+    def __init__(self, groups, lr, betas):
+        super().__init__(groups, {"lr": lr, "betas": betas})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            (beta1, beta2), lr = group["betas"], group["lr"]
+            for p in group["params"]:
+                m = self.state[p].setdefault("m", torch.zeros_like(p))
+                c = beta1 * m + (1 - beta1) * p.grad
+                p -= lr * (c.sign() + group["weight_decay"] * p)
+                m.copy_(beta2 * m + (1 - beta2) * p.grad)
+
+
+CASES: dict[str, tuple[dict[str, Any], Any]] = {
+    "sgd": ({"momentum": 0.8}, lambda groups: torch.optim.SGD(groups, LR, momentum=0.8)),
+    "nesterov": (
+        {"optimizer": "sgd", "nesterov": True},
+        lambda groups: torch.optim.SGD(groups, LR, momentum=0.9, nesterov=True),
+    ),
+    "adamw": (
+        {"betas": [0.8, 0.95], "eps": 1e-4},
+        lambda groups: torch.optim.AdamW(groups, LR, betas=(0.8, 0.95), eps=1e-4),
+    ),
+    "lion": ({}, lambda groups: Lion(groups, LR, (0.9, 0.99))),
+    "lion, other betas": (
+        {"optimizer": "lion", "betas": [0.8, 0.9]},
+        lambda groups: Lion(groups, LR, (0.8, 0.9)),
+    ),
+}
+
+
+def training_of(case):
+    settings = {"optimizer": case, "lr": LR, "weight_decay": DECAY, **CASES[case][0]}
+    return TrainingConfig.model_validate(settings)
+
+
+def network(layout=torch.channels_last):
+    torch.manual_seed(0)
+    made = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, bias=False),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(8, 12, 3, stride=2),
+        torch.nn.Flatten(),
+        torch.nn.Linear(48, 16),
+        torch.nn.Linear(16, 5),
+    )
+    return made.to(memory_format=layout)
+
+
+def backward(model, number):
+    images = torch.randn(4, 3, 7, 7, generator=torch.Generator().manual_seed(number))
+    model.zero_grad()
+    model(images).square().mean().backward()
+
+
+def built(case):
+    """Return a network in channels last with our optimizer, and its rate."""
+    model, lr = network(), torch.tensor(LR)
+    optimizer = build_optimizer(model, training_of(case), lr, fused=True)
+    assert isinstance(optimizer, FusedOptimizer)
+    return model, optimizer, lr
+
+
+def bits(model, optimizer):
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    return [t.detach().clone().numpy().tobytes() for t in (*model.parameters(), *states)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_takes_the_steps_of_its_authors(case):
+    ours, optimizer, lr = built(case)
+    theirs = network(torch.contiguous_format)
+    matrices, others = ([p for p in theirs.parameters() if (p.ndim > 1) is wide] for wide in (True, False))
+    reference = CASES[case][1](
+        [{"params": matrices, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}]
+    )
+    for number in range(STEPS):
+        rate = LR * min(1.0, (number + 1) / 5)
+        lr.fill_(rate)
+        for group in reference.param_groups:
+            group["lr"] = rate
+        backward(ours, number)
+        backward(theirs, number)
+        optimizer.update(REFUSED if number % 7 == 3 else GOOD)
+        if number % 7 != 3:
+            reference.step()
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_refused_step_moves_no_bit(case):
+    model, optimizer, _ = built(case)
+    for number in range(4):
+        before = bits(model, optimizer)
+        backward(model, number)
+        for p, value in zip(model.parameters(), (torch.nan, torch.inf, 3e38) * 9, strict=False):
+            p.grad[0] = value
+        optimizer.update(REFUSED)
+        assert bits(model, optimizer) == before
+        backward(model, number)
+        optimizer.update(GOOD)
+        assert bits(model, optimizer) != before
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ({"nesterov": True, "optimizer": "adamw"}, "training.nesterov is no setting of"),
+        ({"betas": [0.9, 0.99]}, 'training.betas is no setting of training.optimizer = "sgd"'),
+        ({"eps": 1e-6, "optimizer": "lion"}, "training.eps is no setting of"),
+        ({"nesterov": True, "momentum": 0.0}, "training.nesterov needs training.momentum above 0"),
+    ],
+)
+def test_what_it_does_not_take_is_refused(settings, fault):
+    with pytest.raises(ValueError, match=fault):
+        RunConfig.model_validate({"training": settings})
