@@ -156,7 +156,9 @@ def test_a_run_that_can_not_be_measured_says_why_and_the_next_one_is(lab):
 
 def test_a_measured_run_writes_no_checkpoint_and_needs_no_room_for_one(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr("mptui.engine.checkpoint.files.shutil.disk_usage", lambda _: usage._replace(free=0))
+    monkeypatch.setattr(
+        "mptui.engine.checkpoint.disk_space.shutil.disk_usage", lambda _: usage._replace(free=0)
+    )
     flags = {**SMALL, "training.max_steps": ("test", 30)}
     plan = plan_run(Request(None, flags, (), ENVIRON))
     session = UnsavedSession(plan, create_run(tmp_path, "bench", "unet", None))

@@ -15,12 +15,11 @@ name set by `point` protects its checkpoint from removal as they do.
 """
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from typing import Any
 import torch
 
 from mptui.codec import finite_json
+from mptui.engine.checkpoint.disk_space import cant_save, need_space
 from mptui.engine.checkpoint.pointers import CHECKPOINT, target_of
 from mptui.errors import DiskError, RunDirectoryError
 from mptui.io.atomic import Guard, partial_path, sync_folder, write_synced
@@ -224,8 +224,12 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=age)
 
 
-def read_checkpoint(path: Path) -> Snapshot:
+def read_checkpoint(path: Path, groups: Collection[str] | None = None) -> Snapshot:
     """Read a checkpoint, verifying every byte against its manifest.
+
+    Args:
+        path: The checkpoint, or a name that points to it.
+        groups: The groups of tensors to read; None: all.
 
     Raises:
         RunDirectoryError: It is missing, or damaged: it does not match its manifest.
@@ -233,7 +237,7 @@ def read_checkpoint(path: Path) -> Snapshot:
         DiskError: It can't be read now; it may be intact.
     """
     try:
-        return _read(target_of(path.parent, path.name) or path)
+        return _read(target_of(path.parent, path.name) or path, groups)
     except (FileNotFoundError, NotADirectoryError, OddFileError) as error:
         raise _damaged(path, str(error)) from error
     except OSError as error:
@@ -242,12 +246,14 @@ def read_checkpoint(path: Path) -> Snapshot:
         raise _damaged(path, str(error)) from error
 
 
-def _read(path: Path) -> Snapshot:
+def _read(path: Path, groups: Collection[str] | None) -> Snapshot:
     tensors: dict[str, dict[str, torch.Tensor]] = {}
     state: dict[str, Any] = {}
     for name, digest in _digests(path).items():
         if name.endswith(_TENSORS):
-            tensors[name.removesuffix(_TENSORS)] = read_tensors(path / name, digest)
+            group = name.removesuffix(_TENSORS)
+            if groups is None or group in groups:
+                tensors[group] = read_tensors(path / name, digest)
         else:
             content = read_regular(path / name, _LARGEST_JSON, os.O_NOFOLLOW)
             if hashlib.sha256(content).hexdigest() != digest:
@@ -364,27 +370,6 @@ def _write_files(folder: Path, snapshot: Snapshot) -> None:
     digests[_STATE] = write_synced(folder / _STATE, [state.encode()])
     write_synced(folder / MANIFEST, [_encoded({"version": FORMAT_VERSION, "files": digests})])
     sync_folder(folder)
-
-
-def need_space(folder: Path, size: int) -> None:
-    """Check that `size` bytes and a small margin are free.
-
-    Raises:
-        OSError: They are not free (ENOSPC), or the folder can't be read.
-    """
-    if shutil.disk_usage(folder).free < size * 1.05 + (1 << 20):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def cant_save(folder: Path, size: int, error: OSError) -> DiskError:
-    """Build the error of a failed save of `size` bytes: its cause, the space needed, the space free."""
-    room = f"; {size:,} bytes are needed" if size else ""
-    with contextlib.suppress(OSError):
-        room += f"{' and' if size else ';'} {shutil.disk_usage(folder).free:,} are free"
-    hint = "free disk space, or choose another disk with --runs-dir; the previous checkpoint is intact"
-    if isinstance(error, FileNotFoundError):
-        hint = "the disk or the run directory is missing: mount it again, or move it back"
-    return DiskError(f"{folder}: cannot save: {(error.strerror or str(error)).lower()}{room}", hint=hint)
 
 
 def _cant_read(path: Path, error: OSError) -> DiskError:

@@ -90,9 +90,13 @@ class Fallbacks:
         safer = training.model_copy(update={"lr": training.lr * self.lr_factor})
         return replace(
             job,
-            precision=max(job.precision, self.precision or "fp16", key=_GENTLENESS.index),
+            precision=self.over(job.precision),
             config=job.config.model_copy(update={"training": safer}),
         )
+
+    def over(self, precision: str) -> str:
+        """Return the safer of the job's precision and the one fallen back to."""
+        return max(precision, self.precision or "fp16", key=_GENTLENESS.index)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the fallbacks for a checkpoint."""

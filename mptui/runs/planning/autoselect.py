@@ -68,8 +68,8 @@ class Decider:
         """
         if plan.config.training.deterministic:
             return plan
-        if self.again and _of_this_device(plan, recorded := load_json(self.run / CHOICES)):
-            return _taken_again(plan, recorded)
+        if self.again and (taken := choices_taken(plan, self.run)) is not None:
+            return taken
         device = torch.device(plan.device.torch_name)
         task = build_task(plan.task, dataset.classes, plan.config.training)
         trial = StepTimer(model, task, plan.config, device)
@@ -94,6 +94,12 @@ class Decider:
         plan = _choose_precision(plan, trial, measure, costs=self.measure_costs)
         plan = _choose_layout(plan, trial, measure)
         return _choose_update(plan, trial, measure)
+
+
+def choices_taken(plan: Plan, run: Path) -> Plan | None:
+    """Return the plan with the choices that a run recorded; None if they were made for another device."""
+    recorded = load_json(run / CHOICES)
+    return _taken_again(plan, recorded) if _of_this_device(plan, recorded) else None
 
 
 class _Measurement:

@@ -14,7 +14,8 @@ from mptui.data.loading.cache_policy import choose_cache, sides_of
 from mptui.data.loading.loader import Loader
 from mptui.data.scan.process_pool import ScanCancelledError
 from mptui.data.transforms.normalization import Normalization
-from mptui.engine.checkpoint.files import cant_save, checkpoints, need_space
+from mptui.engine.checkpoint.disk_space import cant_save, need_space
+from mptui.engine.checkpoint.files import checkpoints
 from mptui.engine.evaluate import PROGRESS_S
 from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox, Stopped

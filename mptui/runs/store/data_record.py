@@ -11,6 +11,7 @@ from typing import Any
 from mptui.data.core.types import Dataset
 from mptui.data.formats.fingerprint import Fingerprint, changes, fingerprint
 from mptui.runs.store import directory
+from mptui.runs.store.index import read_run
 
 NAME = "data.json"
 
@@ -32,6 +33,20 @@ def note_data(run: Path, dataset: Dataset, warn: Callable[[str, str], None]) -> 
         warn("data_changed", f"{text}. The run continues with the changed data.")
     if before != now:
         directory.write_json(run / NAME, {"version": directory.VERSION, **asdict(now)})
+
+
+def recorded_classes(run: Path) -> tuple[str, ...] | None:
+    """Return the classes of a run in the order of its network's outputs; None if they are not recorded.
+
+    Runs of early versions have them in their journal alone.
+    """
+    if (fingerprint := _read(run / NAME)) is not None:
+        return fingerprint.classes
+    try:
+        started = read_run(run).started
+    except OSError:
+        return None
+    return None if started is None else tuple(started.classes)
 
 
 def _read(path: Path) -> Fingerprint | None:

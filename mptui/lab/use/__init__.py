@@ -1,0 +1,1 @@
+"""Uses trained runs: opens one with the weights of a checkpoint, measures it, and predicts with it."""

@@ -1,0 +1,220 @@
+"""Opens a trained run for use: its network with the weights of a checkpoint, and how its inputs are made.
+
+Nothing is written and no lock is taken: the run may be training. Nothing of its files is unpickled.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mptui.config.keys import SETTINGS
+from mptui.config.merge import resolve
+from mptui.config.schema import RunConfig
+from mptui.data.transforms.crop import Geometry
+from mptui.data.transforms.normalization import Normalization
+from mptui.engine.checkpoint.files import Snapshot
+from mptui.engine.checkpoint.named import read_named
+from mptui.engine.guards.fallbacks import Fallbacks
+from mptui.engine.precision.amp import Precision, build_precision
+from mptui.engine.precision.fp32_layers import apply_fp32_layers
+from mptui.engine.precision.fp32_region import Fp32Region
+from mptui.engine.torch_setup import prepare_torch
+from mptui.errors import ConfigError, RunDirectoryError
+from mptui.hardware.devices import find_machine, select_device
+from mptui.models.zoo import build
+from mptui.registry.samples import SampleKind
+from mptui.registry.tasks import TASKS
+from mptui.runs.planning.autoselect import choices_taken
+from mptui.runs.planning.plan import Plan, Request, plan_run
+from mptui.runs.store.data_record import recorded_classes
+from mptui.runs.store.directory import CHECKPOINTS, CONFIG, check_version
+from mptui.tasks.base import Task
+from mptui.tasks.build_task import build_task
+
+BEST, LAST = "best", "last"
+CHECKPOINT_NAMES = (BEST, LAST)
+MODEL, AVERAGE = "model", "average"
+"""Groups of tensors of a checkpoint: weights and buffers, and the EMA of the weights if there is one."""
+
+Flags = Mapping[str, tuple[str, Any]]
+"""table.key -> (flag, value): settings that a person gave."""
+
+_OF_THE_MACHINE = ("data.path", "data.workers", "data.prefetch", "data.cache", "data.download")
+"""Settings that a checkpoint may have from another machine, or that a resume may have corrected."""
+_OF_RESULTS = ("model.", "precision.", "training.", "data.", "speed.")
+
+
+@dataclass(frozen=True, slots=True)
+class Preprocessing:
+    """How an image becomes the network's input; the same in validation, predictions and exports.
+
+    An image is decoded as RGB, resized and cut as `geometry` says, and normalised: (x / 255 - mean) / std.
+    """
+
+    kind: SampleKind
+    geometry: Geometry
+    normalization: Normalization
+
+    @classmethod
+    def of(cls, kind: SampleKind, config: RunConfig) -> "Preprocessing":
+        """Return the preprocessing of a run's validation."""
+        data = config.data
+        geometry = Geometry.for_validation(kind, int(data.image_size or 0), data.resize)
+        assert data.mean is not None, "the plan chooses it"
+        assert data.std is not None, "the plan chooses it"
+        return cls(kind, geometry, Normalization(tuple(data.mean), tuple(data.std)))
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A trained network, ready for use.
+
+    Attributes:
+        run: The run directory.
+        checkpoint: The checkpoint that is used: best or last.
+        step: Its optimizer step.
+        plan: The run's settings, on this machine; batch size and workers may be those that a person gave.
+        classes: Names of the classes; the index of each is its label.
+        model: The network on its device, in eval mode, with fp32 weights; the EMA if the run has one.
+        task: Its loss and metrics.
+        precision: The precision of its forward passes: the run's.
+        preprocessing: How an image becomes its input.
+        state: The values of the checkpoint that are not tensors.
+        fp32_regions: Layers that compute in fp32; while they exist, these layers are wrapped.
+    """
+
+    run: Path
+    checkpoint: str
+    step: int
+    plan: Plan
+    classes: tuple[str, ...]
+    model: torch.nn.Module
+    task: Task
+    precision: Precision
+    preprocessing: Preprocessing
+    state: dict[str, Any]
+    fp32_regions: list[Fp32Region]
+
+    @property
+    def config(self) -> RunConfig:
+        """The settings in force at the checkpoint."""
+        return self.plan.config
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model."""
+        return torch.device(self.plan.device.torch_name)
+
+
+def open_trained(
+    run: Path, checkpoint: str | None = None, flags: Flags | None = None, *, note: Callable[[str], None]
+) -> Trained:
+    """Open a run of any status that has a checkpoint.
+
+    Args:
+        run: The run directory, from `find_run`.
+        checkpoint: best or last; None: best, or last if the run has no best.
+        flags: Settings of this use: hardware.device, training.batch_size, data.workers. Without a device, the
+            run's is used, or the default if it is missing here.
+        note: Called with what a person should know: another checkpoint than expected, a slow precision.
+
+    Raises:
+        ConfigError: A flag is wrong, or the network can't be built.
+        RunDirectoryError: The checkpoint is missing or damaged, or its run is of a newer version.
+        DiskError: The checkpoint can't be read now.
+    """
+    check_version(run)
+    name, snapshot = _read(run, checkpoint, note)
+    plan = _planned(run, snapshot, flags or {})
+    if plan.precision.warning is not None:
+        note(plan.precision.warning)
+    config = plan.config
+    classes = recorded_classes(run)
+    if classes is None:
+        raise RunDirectoryError(
+            f"{run}: neither data.json nor the journal of this run records its classes",
+            hint="resume it once, which records them: mptui resume",
+        )
+    device = torch.device(plan.device.torch_name)
+    prepare_torch(config, device)
+    side = int(config.data.image_size or 0)
+    model = build(config.model, num_classes=len(classes), task=plan.task, side=side)
+    _load(model, snapshot, run)
+    memory_format = torch.channels_last if plan.channels_last else torch.contiguous_format
+    model = model.to(device).to(memory_format=memory_format).eval()
+    fallbacks = _fallbacks(snapshot)
+    used = fallbacks.over(plan.precision.used)
+    return Trained(
+        run=run,
+        checkpoint=name,
+        step=snapshot.step,
+        plan=plan,
+        classes=classes,
+        model=model,
+        task=build_task(plan.task, classes, config.training),
+        precision=build_precision(used, device, config.precision.grad_scaler),
+        preprocessing=Preprocessing.of(TASKS[plan.task].sample, config),
+        state=snapshot.state,
+        fp32_regions=[
+            *apply_fp32_layers(model, config.precision.fp32_layers, device),
+            *(Fp32Region(model, layer, device) for layer in fallbacks.fp32_layers),
+        ],
+    )
+
+
+def _read(run: Path, checkpoint: str | None, note: Callable[[str], None]) -> tuple[str, Snapshot]:
+    """Read the weights of a checkpoint; return its name too."""
+    for name in CHECKPOINT_NAMES if checkpoint is None else (checkpoint,):
+        snapshot = read_named(run / CHECKPOINTS, name, (MODEL, AVERAGE))
+        if snapshot is not None:
+            if checkpoint is None and name != BEST:
+                note(f"{run.name} has no best checkpoint, as it has not been validated: the last one is used")
+            return name, snapshot
+    what = "no checkpoint" if checkpoint is None else f"no {checkpoint} checkpoint"
+    raise RunDirectoryError(
+        f"{run}: this run has {what}",
+        hint=f"train it until it saves one: mptui resume {run.name}"
+        + ("" if checkpoint in {None, LAST} else f", or use --checkpoint {LAST}"),
+    )
+
+
+def _planned(run: Path, snapshot: Snapshot, flags: Flags) -> Plan:
+    """Resolve the settings in force at a checkpoint for this machine."""
+    saved = {
+        key: ("the checkpoint", value)
+        for key, value in snapshot.state.get("settings", {}).items()
+        if key in SETTINGS and key.startswith(_OF_RESULTS) and key not in _OF_THE_MACHINE
+    }
+    machine = find_machine(with_torch=True)
+    asked = resolve(str(run / CONFIG), task=None, flags={}, sets=(), environ={}).config.hardware.device
+    try:
+        select_device(asked, machine.devices)
+    except ConfigError:  # it was trained on another machine
+        saved["hardware.device"] = ("default", "auto")
+    plan = plan_run(Request(str(run / CONFIG), {**saved, **flags}), machine)
+    return choices_taken(plan, run) or plan
+
+
+def _fallbacks(snapshot: Snapshot) -> Fallbacks:
+    """Return the fallbacks that the run had taken."""
+    taken = Fallbacks(budget=0)
+    ladder = snapshot.state.get("guards", {}).get("nan", {}).get("ladder")
+    if ladder is not None:
+        taken.load_state_dict(ladder)
+    return taken
+
+
+def _load(model: torch.nn.Module, snapshot: Snapshot, run: Path) -> None:
+    """Load the weights that the run validates with: the EMA in place of those that have one."""
+    weights = {**snapshot.tensors.get(MODEL, {}), **snapshot.tensors.get(AVERAGE, {})}
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        faults = "\n".join(str(error).splitlines()[1:4])
+        raise RunDirectoryError(
+            f"{run}: the checkpoint of step {snapshot.step} does not fit the network of run.toml\n{faults}",
+            hint="restore the run.toml that the run wrote, or use another checkpoint",
+        ) from error

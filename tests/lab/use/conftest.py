@@ -1,0 +1,25 @@
+"""Two small trained runs, with an EMA: a classifier of pictures in folders, and a segmentation network."""
+
+import pytest
+
+from tests.lab.use.runs import class_pictures, train
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory):
+    """A folder with pictures of three classes."""
+    return class_pictures(tmp_path_factory.mktemp("pictures"), {"blue": 8, "green": 8, "red": 8})
+
+
+@pytest.fixture(scope="session")
+def classifier(tmp_path_factory, pictures):
+    """A run on `pictures`."""
+    settings = {"model.name": "resnet18", "data.name": "none", "data.path": str(pictures)}
+    return train(tmp_path_factory.mktemp("runs") / "classifier", settings)
+
+
+@pytest.fixture(scope="session")
+def segmenter(tmp_path_factory):
+    """A run on the built-in shapes."""
+    settings = {"model.name": "unet", "model.width": 4, "model.depth": 2}
+    return train(tmp_path_factory.mktemp("runs") / "segmenter", settings)

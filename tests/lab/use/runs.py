@@ -1,0 +1,50 @@
+"""Small runs and pictures for tests of trained runs."""
+
+import os
+
+import numpy as np
+from PIL import Image
+
+from mptui.runs.planning.plan import Request, plan_run
+from mptui.runs.session.session import Session
+from mptui.runs.store.directory import create_run
+
+LIMIT_S = 300
+COLOURS = {"blue": (30, 30, 220), "green": (30, 200, 40), "red": (220, 30, 30), "grey": (128, 128, 128)}
+SMALL = {
+    "data.name": "shapes",
+    "data.image_size": 32,
+    "data.samples": 16,
+    "data.workers": 0,
+    "training.batch_size": 8,
+    "training.epochs": 2,
+    "training.lr": 0.02,
+    "training.ema_decay": 0.9,
+    "training.label_smoothing": 0.1,
+    "logging.step_interval_s": 0,
+    "hardware.device": "cpu",
+    "speed.compile": "off",
+}
+
+
+def train(run, settings):
+    """Train a run on the CPU to its end; return its directory."""
+    flags = {key: ("test", value) for key, value in {**SMALL, **settings}.items()}
+    create_run(run.parent, "test", "test", run.name)
+    session = Session(plan_run(Request("stable", flags, (), os.environ)), run)
+    session.start()
+    assert session.wait(LIMIT_S)
+    assert session.result.exit_code == 0, session.result.bug or session.result.error
+    return run
+
+
+def class_pictures(folder, counts):
+    """Write noisy pictures of one colour into a folder for each class."""
+    rng = np.random.default_rng(0)
+    for name, count in counts.items():
+        (folder / name).mkdir(parents=True)
+        for index in range(count):
+            noise = rng.integers(-60, 60, (36, 40, 3))
+            pixels = np.clip(np.array(COLOURS[name]) + noise, 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{index}.png")
+    return folder
