@@ -17,7 +17,7 @@ DEADLINE_S = 300
 @cache
 def server():
     """The process that has imported all; each process of tests has one."""
-    return RunServer("mptui.tui.cockpit")
+    return RunServer("mptui.tui.cockpit", "mptui.models.classifiers")
 
 
 def close_server():

@@ -33,7 +33,8 @@ _INTERVAL_S = 0.1
 _POLL_S = 0.2
 _PATIENCE_S = 10.0
 """How long a process may take to end once its output is closed."""
-_PRELOAD = ("torch", "mptui.runs.planning.plan", "mptui.lab.bench.unsaved")
+# torch imports its compiler as it builds the first optimizer, which takes 2 s: once will do
+_PRELOAD = ("torch", "torch._dynamo", "mptui.runs.planning.plan", "mptui.lab.bench.unsaved")
 _BUILT_IN_STEPS = 32
 """Least steps per epoch of the built-in data, so that the time between epochs is comparatively short."""
 

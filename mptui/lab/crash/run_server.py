@@ -16,13 +16,15 @@ from mptui.processes.fork_server import ForkedChild, ForkServer
 MAIN = "mptui.cli.main:main"
 """Entry point of the command `mptui`."""
 
+# torch imports its compiler as it builds the first optimizer, which takes 2 s: once will do
+_PRELOAD = ("torch._dynamo", "mptui.cli.main", "mptui.runs.planning.plan", "mptui.runs.session.session")
+
 
 class RunServer(ForkServer):
     """A fork server that has imported everything a run needs."""
 
     def __init__(self, *preload: str) -> None:
-        modules = ("mptui.cli.main", "mptui.runs.planning.plan", "mptui.runs.session.session", *preload)
-        super().__init__(modules, {**os.environ, "OMP_NUM_THREADS": "1"})
+        super().__init__((*_PRELOAD, *preload), {**os.environ, "OMP_NUM_THREADS": "1"})
 
     def run(
         self,
