@@ -83,6 +83,8 @@ def resolve(
     document = {"description": file.description if file else "", **nested(values)}
     config = _validated(document, sources)
     _refuse_other_task(config, sources, task)
+    if task:
+        _refuse_impossible(config, sources, task)
     retired = dict.fromkeys(file.retired if file else ())
     notes = (f"{key} of profile {name} is ignored: this version has no such setting" for key in retired)
     return Resolved(config, sources, name, task, tuple(notes))
@@ -143,3 +145,17 @@ def _refuse_other_task(config: RunConfig, sources: dict[str, str], task: str | N
             f'model.name = "{config.model.name}" ({sources["model.name"]}): not a network for {task}',
             hint=f"remove `name` from the profile's [{task}.model], or name another network with --model",
         )
+
+
+def _refuse_impossible(config: RunConfig, sources: dict[str, str], task: str) -> None:
+    """Refuse settings that this task does not have."""
+    faults = [
+        f'{key} = "{value}" ({sources[key]}): {task} has {", ".join(choices)}'
+        for key, value, choices in (
+            ("training.primary_metric", config.training.primary_metric, TASKS[task].primaries),
+        )
+        if value is not None and value not in choices
+    ]
+    if faults:
+        hint = f"choose one of these; a profile for several tasks sets it in [{task}.training]"
+        raise ConfigError("\n".join(faults), hint=hint)

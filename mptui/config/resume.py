@@ -16,6 +16,7 @@ _SAMPLES = "the order of its samples and its validation set depend on it"
 FIXED: Mapping[str, str] = {
     **dict.fromkeys(("model.name", "model.width", "model.depth", "model.up", "model.norm"), _WEIGHTS),
     "model.weights": "it continues from its own weights",
+    "training.primary_metric": "its best checkpoint was chosen by it",
     "training.optimizer": "its optimizer state fits no other",
     **dict.fromkeys(("training.seed", "data.name", "data.samples", "data.val_fraction"), _SAMPLES),
 }

@@ -126,8 +126,12 @@ class TrainingConfig(Table):
     """Maximum total L2 norm of the gradients, applied after unscaling."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """classification: share of the target spread over all classes."""
+    primary_metric: str | None = None
+    """Validation metric that decides which epoch is best, and when to stop early: val_loss, or
+    classification: acc1 (unset), acc5, balanced_accuracy, macro_f1, macro_precision, macro_recall, auroc;
+    segmentation: iou (unset), dice, miou, pixel_acc; diffusion: r2 (unset)."""
     early_stopping_patience: Count | None = None
-    """Epochs without a better validation metric after which the run stops."""
+    """Epochs without a better primary metric after which the run stops."""
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Decay of an exponential moving average (EMA) of the weights, lower in the first steps; validation uses
     the average."""

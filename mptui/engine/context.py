@@ -7,6 +7,7 @@ import torch
 
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.async_saver import Saver
+from mptui.engine.evaluate import ValidationResult
 from mptui.engine.guards.microbatch import MicroBatches
 from mptui.engine.guards.rollback import Rollback
 from mptui.engine.hooks import Recovery
@@ -21,6 +22,7 @@ from mptui.tasks.base import Task
 
 Emit = Callable[[Event], None]
 Rebuild = Callable[[Command], ProfileSwitch]
+OnBest = Callable[[ValidationResult], None]
 
 
 class TrainContext:
@@ -32,6 +34,7 @@ class TrainContext:
         mailbox: Commands and stop requests; polled between two steps and two validation batches.
         saver: Writes the checkpoints.
         rebuild: Builds the job for a command that switches profile or settings, around the same model.
+        on_best: Called with each validation that is the best so far.
 
     Attributes:
         state: Everything that a checkpoint holds.
@@ -47,9 +50,17 @@ class TrainContext:
     """
 
     def __init__(
-        self, job: Job, *, emit: Emit, mailbox: Mailbox, saver: Saver, rebuild: Rebuild | None = None
+        self,
+        job: Job,
+        *,
+        emit: Emit,
+        mailbox: Mailbox,
+        saver: Saver,
+        rebuild: Rebuild | None = None,
+        on_best: OnBest = lambda result: None,
     ) -> None:
         self.emit, self.mailbox, self.saver, self.rebuild = emit, mailbox, saver, rebuild
+        self.on_best = on_best
         self.device = job.device
         self.state = TrainState(job, emit)
         self.state.use(build_parts(job, self.warn))

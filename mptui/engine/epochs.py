@@ -11,6 +11,7 @@ from mptui.engine.evaluate import ValidationResult, evaluate
 from mptui.engine.guards.oom import compute_in_pieces
 from mptui.engine.reporting.reporter import EpochSums
 from mptui.events import EpochFinished, EpochStarted
+from mptui.registry.tasks import VAL_LOSS
 
 MEANINGFUL = 100.0
 """A validation whose loss exceeds this multiple of chance level is never the best."""
@@ -98,6 +99,7 @@ def finish_epoch(context: TrainContext, started: float) -> None:
         state.metrics.reset()
         reporter.epoch = EpochSums()
     if is_best:
+        context.on_best(measured)
         context.saver.offer_best(snapshots.take(state))
     elif context.saver.may_save():
         context.saver.save(snapshots.take(state), "epoch")
@@ -109,7 +111,8 @@ def _score(context: TrainContext, measured: ValidationResult) -> float:
     The metric of a network whose outputs are NaN or huge may be finite, and even good by chance.
     """
     meaningful = math.isfinite(measured.loss) and measured.loss <= MEANINGFUL * context.task.chance
-    return measured.metrics.get(context.task.primary, math.nan) if meaningful else math.nan
+    found = {VAL_LOSS: measured.loss, **measured.metrics}
+    return found.get(context.task.primary, math.nan) if meaningful else math.nan
 
 
 def enough_steps(context: TrainContext) -> bool:

@@ -13,17 +13,30 @@ from mptui.events import Progress, Validated
 from mptui.tasks.base import Task
 
 PROGRESS_S = 0.25
+MOST_CLASSES = 32
+"""Largest number of classes in an event: the journal has one of each validation."""
 
 InPieces = Callable[[Batch, Callable[[Batch], None]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ValidationResult:
-    """Result of a pass over the validation set; metrics are fractions of 1."""
+    """Result of a pass over the validation set.
+
+    Attributes:
+        loss: Mean loss.
+        metrics: Fractions of 1; the primary one is the first.
+        primary: The metric that decides which epoch is best.
+        per_class: Metrics of each class, as `Metrics.per_class`.
+        confusion: The confusion matrix, as `Metrics.confusion`.
+        seconds: Duration of the pass.
+    """
 
     loss: float
     metrics: dict[str, float]
+    primary: str
     per_class: dict[str, dict[str, float | None]]
+    confusion: torch.Tensor | None
     seconds: float
 
     def event(self, step: int, epoch: int, *, best: bool) -> Validated:
@@ -33,10 +46,23 @@ class ValidationResult:
             epoch=epoch,
             loss=self.loss,
             metrics=self.metrics,
-            per_class=self.per_class,
+            primary=self.primary,
+            per_class=worst_classes(self.per_class, MOST_CLASSES),
             seconds=self.seconds,
             best=best,
         )
+
+
+def worst_classes(
+    per_class: dict[str, dict[str, float | None]], count: int
+) -> dict[str, dict[str, float | None]]:
+    """Return the metrics of at most `count` classes: if there are more, those worst in the first metric."""
+    deciding = next(iter(per_class.values()), {})
+    if len(deciding) <= count:
+        return per_class
+    present = {name: value for name, value in deciding.items() if value is not None}
+    worst = sorted(present, key=present.__getitem__)[:count]
+    return {metric: {name: values[name] for name in worst} for metric, values in per_class.items()}
 
 
 @torch.no_grad()
@@ -89,9 +115,12 @@ def evaluate(
     finally:
         model.train(was_training)
     over_valid, over_samples = loss_sums.tolist()
+    found = metrics.compute()
     return ValidationResult(
         loss=over_valid / max(valid, 1) + over_samples / max(samples, 1),
-        metrics=metrics.compute(),
+        metrics=dict(sorted(found.items(), key=lambda each: each[0] != task.primary)),
+        primary=task.primary,
         per_class=metrics.per_class(),
+        confusion=metrics.confusion(),
         seconds=time.perf_counter() - started,
     )

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mptui.config.schema import TrainingConfig
+from mptui.registry.tasks import VAL_LOSS
 
 
 @dataclass(slots=True)
@@ -41,7 +42,7 @@ class Cursor:
 
 @dataclass(slots=True)
 class Best:
-    """The best validation metric so far; larger is better, and non-finite values never count."""
+    """The best validation metric so far; larger is better, but for `val_loss`. Only finite values count."""
 
     metric: str
     value: float = -math.inf
@@ -53,7 +54,9 @@ class Best:
 
         `whole` is False in mid-epoch, which does not count towards early stopping.
         """
-        if math.isfinite(value) and value > self.value:
+        first = not math.isfinite(self.value)
+        better = value < self.value if self.metric == VAL_LOSS else value > self.value
+        if math.isfinite(value) and (first or better):
             self.value, self.epoch, self.epochs_since = value, epoch, 0
             return True
         self.epochs_since += whole

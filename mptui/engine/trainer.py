@@ -17,7 +17,7 @@ from mptui.engine.checkpoint.saving import save_before_error, save_if_due
 from mptui.engine.commands import obey
 from mptui.engine.compile import phase
 from mptui.engine.compile.policy import Stopwatch
-from mptui.engine.context import Emit, Rebuild, TrainContext
+from mptui.engine.context import Emit, OnBest, Rebuild, TrainContext
 from mptui.engine.epochs import begin_epoch, enough_steps, finish_epoch, has_more
 from mptui.engine.guards.batch_checks import check_batch, check_loss
 from mptui.engine.guards.divergence import NanGuard
@@ -51,9 +51,18 @@ class Trainer:
     """
 
     def __init__(
-        self, job: Job, *, emit: Emit, mailbox: Mailbox, saver: Saver, rebuild: Rebuild | None = None
+        self,
+        job: Job,
+        *,
+        emit: Emit,
+        mailbox: Mailbox,
+        saver: Saver,
+        rebuild: Rebuild | None = None,
+        on_best: OnBest = lambda result: None,
     ) -> None:
-        self.context = TrainContext(job, emit=emit, mailbox=mailbox, saver=saver, rebuild=rebuild)
+        self.context = TrainContext(
+            job, emit=emit, mailbox=mailbox, saver=saver, rebuild=rebuild, on_best=on_best
+        )
         self.state = self.context.state
         for name, hook in HOOKS.items():
             self.context.hooks.add(name, hook(self.context))

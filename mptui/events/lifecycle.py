@@ -8,7 +8,10 @@ from mptui.events.event import SCHEMA_VERSION, Event
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Event):
-    """The run begins, or begins again after a resume: its directory, data, model and settings."""
+    """The run begins, or begins again after a resume: its directory, data, model and settings.
+
+    `primary` is the metric that decides which epoch is best.
+    """
 
     kind: ClassVar[str] = "run_started"
 
@@ -17,6 +20,7 @@ class RunStarted(Event):
     version: int = SCHEMA_VERSION
     profile: str
     task: str
+    primary: str = ""
     model: str
     parameters: int
     dataset: str

@@ -56,13 +56,18 @@ class Step(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validated(Event):
-    """A validation ended. `metrics` are fractions of 1 (acc1, acc5, iou, dice)."""
+    """A validation ended. `metrics` are fractions of 1 (acc1, acc5, iou, dice, …).
+
+    `primary` names the metric that decides which epoch is best, or is `val_loss`: `loss`. If it is a metric,
+    it is the first. With very many classes, `per_class` has those with the worst values, the worst first.
+    """
 
     kind: ClassVar[str] = "validated"
 
     epoch: int
     loss: float
     metrics: dict[str, float]
+    primary: str = ""
     per_class: dict[str, dict[str, float | None]] = field(default_factory=dict)
     seconds: float
     best: bool

@@ -13,6 +13,9 @@ T = TypeVar("T")
 
 CLASSIFICATION, SEGMENTATION, DIFFUSION = "classification", "segmentation", "diffusion"
 
+VAL_LOSS = "val_loss"
+"""The validation loss as the primary metric of any task; of all of them, only here is smaller better."""
+
 DEFAULT_TASK = CLASSIFICATION
 """The task where neither a network nor data says which."""
 
@@ -48,7 +51,7 @@ class TaskSpec:
         output: What its networks do with an image, for a sentence.
         network: The network that is trained where none is named: a key of `mptui.registry.models.MODELS`.
         side: Height and width of the images in pixels where none is set.
-        metrics: How each metric is shown. The live screen draws the chart of the first, the primary one.
+        metrics: How each metric is shown. The first is the primary one if `training.primary_metric` is unset.
         settings: The keys of [training] that `build` takes.
         defaults: table.key -> default, where the schema's would hardly train.
     """
@@ -63,9 +66,13 @@ class TaskSpec:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def chart(self) -> str:
-        """Title of the chart of the primary metric."""
-        return next(iter(self.metrics.values())).chart
+    def primaries(self) -> tuple[str, ...]:
+        """The metrics that can be the primary one."""
+        return (*self.metrics, VAL_LOSS)
+
+    def chart(self, primary: str) -> str:
+        """Return the title of the chart of a primary metric; of another one, that of the first metric."""
+        return self.metrics.get(primary, next(iter(self.metrics.values()))).chart
 
 
 def _classification(classes: Sequence[str], *, label_smoothing: float) -> "Task":

@@ -42,7 +42,7 @@ class Task(Protocol):
     """A task: its loss and its metrics."""
 
     primary: str
-    """The metric that decides which epoch is best; larger is better."""
+    """The metric that decides which epoch is best: larger is better; or `val_loss`."""
     chance: float
     """Approximate loss of an untrained network."""
 

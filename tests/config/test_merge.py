@@ -176,6 +176,16 @@ def test_checking_a_profile_finds_the_pair_that_only_one_task_has(tmp_path):
         check_profile(str(path), {})
 
 
+def test_a_metric_of_another_task_is_refused(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('[training]\nprimary_metric = "dice"\n')
+    assert resolved(str(path), task="segmentation").config.training.primary_metric == "dice"
+    fault = fault_of(str(path), task="diffusion")
+    assert fault.message == 'training.primary_metric = "dice" (profile mine): diffusion has r2, val_loss'
+    path.write_text('[segmentation.training]\nprimary_metric = "dice"\n')
+    assert resolved(str(path), task="diffusion").config.training.primary_metric is None
+
+
 @given(st.sampled_from(["training.lr", "data.path", "speed.fused", "x.y", ""]), st.text())
 def test_any_set_argument_gives_a_run_or_a_config_error(key, text):
     told = "--set"

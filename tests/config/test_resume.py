@@ -14,6 +14,7 @@ REFUSED = {
     "model.depth": (4, 3),
     "model.up": ("transposed", "bilinear"),
     "model.norm": ("batch", "group"),
+    "training.primary_metric": (None, "macro_f1"),
     "training.optimizer": ("sgd", "adamw"),
     "training.seed": (0, 1),
     "data.name": ("shapes", "cifar10"),

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from mptui.engine.epochs import validate
+from mptui.engine.evaluate import worst_classes
 from tests.engine.blots import Blot, Scene, Unseen
 from tests.engine.small import build_trainer, config, end
 
@@ -45,3 +46,16 @@ def test_the_loss_does_not_depend_on_the_batches_nor_their_pieces_nor_the_worker
 
 def test_a_set_whose_every_pixel_is_ignored_has_no_loss(tmp_path):
     assert measured(tmp_path, Unseen, 4).loss == 0.0
+
+
+def test_of_many_classes_the_worst_are_reported():
+    f1 = {f"class {number}": (number * 7 % 100) / 100 for number in range(100)}
+    table: dict[str, dict[str, float | None]] = {
+        "f1": {**f1, "absent": None},
+        "recall": dict.fromkeys([*f1, "absent"], 0.5),
+    }
+    worst = worst_classes(table, 3)
+    assert list(worst["f1"].items()) == [("class 0", 0.0), ("class 43", 0.01), ("class 86", 0.02)]
+    assert list(worst["recall"]) == list(worst["f1"])
+    assert worst_classes(table, 101) == table
+    assert worst_classes({}, 3) == {}

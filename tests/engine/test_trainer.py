@@ -133,6 +133,30 @@ def test_nan_is_worse_than_anything():
     assert best.epochs_since == 0
 
 
+def test_of_losses_the_smaller_one_is_better():
+    best = Best("val_loss")
+    assert [best.offer(value, epoch) for epoch, value in enumerate((2.0, math.nan, 1.5, 1.5, 1.0), 1)] == [
+        *(True, False, True, False, True)
+    ]
+    again = Best("val_loss")
+    again.load_state_dict(best.state_dict())
+    assert not again.offer(1.1, 6)
+    assert (again.value, again.epoch) == (1.0, 5)
+
+
+def test_the_primary_metric_decides_which_epoch_is_best_and_is_the_first(tmp_path):
+    _, events = trained(tmp_path / "f1", training={"epochs": 2, "primary_metric": "macro_f1"})
+    first, *_ = validated = of(events, Validated)
+    assert next(iter(first.metrics)) == first.primary == "macro_f1"
+    better = validated[1].metrics["macro_f1"] > first.metrics["macro_f1"]
+    assert [each.best for each in validated] == [True, better]
+    _, events = trained(tmp_path / "loss", training={"epochs": 3, "primary_metric": "val_loss"})
+    found = [each.loss for each in of(events, Validated)]
+    assert [each.best for each in of(events, Validated)] == [
+        *(loss < min(found[:epoch], default=math.inf) for epoch, loss in enumerate(found))
+    ]
+
+
 # -- gradients that are not finite
 
 

@@ -1,7 +1,9 @@
+import pytest
 import torch
 import torch.nn.functional as F
 
 from mptui.config.schema import TrainingConfig
+from mptui.errors import ConfigError
 from mptui.registry.tasks import TASKS
 from mptui.tasks.build_task import build_task
 from tests.tasks.batches import labelled
@@ -17,6 +19,13 @@ def test_classification_takes_its_classes_and_its_smoothing():
     metrics.update(logits, labelled(targets))
     assert set(metrics.compute()) == set(TASKS["classification"].metrics)
     assert list(metrics.per_class()["f1"]) == ["cat", "dog"]
+
+
+def test_the_primary_metric_is_one_that_the_data_has():
+    training = TrainingConfig(primary_metric="auroc")
+    assert build_task("classification", ["cat", "dog"], training).primary == "auroc"
+    with pytest.raises(ConfigError, match='"auroc": this data has no such metric'):
+        build_task("classification", ["cat", "dog", "yak"], training)
 
 
 def test_segmentation_names_its_classes():

@@ -103,6 +103,8 @@ def test_the_live_screen_draws_its_metric():
     view.handle(run_started(task="balanced"))
     assert chosen_charts(view, "") == ["loss", "balanced accuracy", "learning rate"]
     assert is_percent("balanced accuracy")
+    view.handle(run_started(task="segmentation", primary="miou"))
+    assert chosen_charts(view, "") == ["loss", "mean IoU", "learning rate"]
 
 
 def test_its_metric_is_in_the_summary_and_a_resumed_run_has_the_bits_of_one_that_was_not(tmp_path):

@@ -217,6 +217,7 @@ def run_started(
         directory=str(run),
         profile=plan.resolved.profile,
         task=plan.task,
+        primary=job.task.primary,
         model=str(config.model.name),
         parameters=parameter_count(job.model),
         dataset=clean(dataset.name),

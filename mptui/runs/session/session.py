@@ -231,6 +231,7 @@ class Session:
                     mailbox=self.mailbox,
                     saver=saver,
                     rebuild=partial(self._rebuild, prepared),
+                    on_best=self._records.write_best,
                 )
                 stack.callback(trainer.close)
                 self._watchdog.reading = lambda: trainer.context.job.train_loader.reading

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from mptui.engine.evaluate import ValidationResult
 from mptui.errors import MptuiError
 from mptui.events import Event, Recovered, Warned
 from mptui.io.atomic import Guard
@@ -18,6 +19,7 @@ from mptui.runs.store.bad_samples import BadSampleList
 from mptui.runs.store.index import Index
 from mptui.runs.store.journal import Journal
 from mptui.runs.store.summary import Summary
+from mptui.runs.store.validation_files import validation_texts
 
 WRITTEN_EVERY_S = 30.0
 """Seconds between two updates of index and summary; limits how much of the journal a reader has to read."""
@@ -97,6 +99,12 @@ class Records:
         with self._lock:
             text = directory.json_text(self.summary.document)
         directory.write_text(self._run / directory.SUMMARY, text, self._guard)
+
+    def write_best(self, result: ValidationResult) -> None:
+        """Write the files of the best validation; a failed write is that of the next best one."""
+        for name, text in validation_texts(result).items():
+            with contextlib.suppress(MptuiError):
+                directory.write_text(self._run / name, text, self._guard)
 
     def close(self) -> None:
         """Close the journal, and write an index for all of it."""

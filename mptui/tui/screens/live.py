@@ -370,5 +370,5 @@ def chosen_charts(view: RunView, wanted: str) -> list[str]:
     words = wanted.lower().split()
     if words:
         return [name for name in view.histories if any(word in name.lower() for word in words)]
-    task = TASKS.get(DEFAULT_TASK if view.started is None else view.started.task, TASKS[DEFAULT_TASK])
-    return ["loss", task.chart, "learning rate"]
+    name, primary = (DEFAULT_TASK, "") if view.started is None else (view.started.task, view.started.primary)
+    return ["loss", TASKS.get(name, TASKS[DEFAULT_TASK]).chart(primary), "learning rate"]

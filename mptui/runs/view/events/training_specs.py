@@ -14,6 +14,7 @@ from mptui.events import (
     Step,
     Validated,
 )
+from mptui.registry.tasks import VAL_LOSS
 from mptui.runs.view.events.event_spec import EventSpec, nothing
 from mptui.runs.view.labels import LOSS, TRAIN, VALIDATION, shown
 from mptui.runs.view.log_lines import Tone, metric_words
@@ -84,15 +85,16 @@ def _validate(view: ViewState, event: Validated) -> None:
         for name, value in event.metrics.items():
             view.best.setdefault(shown(name).chart, (event.step, value))
     if "validate" in view.commands:  # the validation of an epoch is in the line of the epoch
-        words = [f"validated  val {fmt.figure(event.loss)}", *metric_words(event.metrics)]
+        words = [f"validated  val {fmt.figure(event.loss)}", *metric_words(event.metrics)[:2]]
         view.write_log(event, [("  ".join(words), "good" if event.best else "plain")])
 
 
 def _summarize_validation(document: dict[str, Any], event: Validated) -> None:
     if not event.best:
         return
-    metric = next(iter(event.metrics), None)
-    document["best"] = {"epoch": event.epoch, "metric": metric, "value": event.metrics.get(str(metric))}
+    metric = event.primary or next(iter(event.metrics), None)
+    value = event.loss if metric == VAL_LOSS else event.metrics.get(str(metric))
+    document["best"] = {"epoch": event.epoch, "metric": metric, "value": value}
     if event.per_class:
         document["best"]["per_class"] = event.per_class
 
