@@ -22,6 +22,11 @@ def models(incomplete: str) -> list[str]:
     return [name for name in sorted(MODELS) if name.startswith(incomplete)]
 
 
+def weights(incomplete: str) -> list[str]:
+    """Return the word that --weights takes, if it starts with `incomplete`."""
+    return ["pretrained"] if "pretrained".startswith(incomplete) else []
+
+
 def runs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the names of runs in --runs-dir or MPTUI_RUNS_DIR that start with `incomplete`."""
     from mptui.runs.store.directory import list_runs

@@ -37,6 +37,15 @@ Model = Annotated[
         autocompletion=completion.models,
     ),
 ]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        "--weights",
+        metavar="pretrained|FILE",
+        help="The network's published weights, or a local file; random without.",
+        autocompletion=completion.weights,
+    ),
+]
 Data = Annotated[
     str | None,
     typer.Option("--data", metavar="NAME|PATH", help="shapes, a torchvision set (cifar10, …) or a folder."),
@@ -109,7 +118,12 @@ def finite(value: float | None) -> float | None:
     return value
 
 
-_TEXTS = {"model": "model.name", "precision": "precision.mode", "device": "hardware.device"}
+_TEXTS = {
+    "model": "model.name",
+    "weights": "model.weights",
+    "precision": "precision.mode",
+    "device": "hardware.device",
+}
 _NUMBERS = {
     "epochs": "training.epochs",
     "max_steps": "training.max_steps",

@@ -37,7 +37,8 @@ class ModelConfig(Table):
     name: str | None = None
     """A torchvision classifier (`resnet50`, …), `unet` or `diffusion_unet`; unset: chosen for the data."""
     weights: str | None = None
-    """A local weights file (.safetensors, or .pth loaded without running its code); unset: random weights."""
+    """A local weights file (.safetensors, or .pth loaded without running its code), or `pretrained`: the
+    published weights of the network, downloaded once; unset: random weights."""
     width: Annotated[int, Field(ge=1, le=1024)] = 64
     """unet: channels of the first level, doubled at each level below. diffusion_unet: channels of the first
     level and added at each level below; unset: 128, on a CPU 32."""
@@ -173,8 +174,8 @@ class DataConfig(Table):
     samples: Count | None = None
     """shapes: training images; unset: depends on the device. The validation set is half as large."""
     image_size: Annotated[int, Field(ge=8, le=4096)] | None = None
-    """Side of the network's input in pixels; unset: 224 (unet: 512, diffusion_unet: 64), on a CPU 64 (unet:
-    128, diffusion_unet: 32)."""
+    """Side of the network's input in pixels; unset: of pretrained weights, else 224 (unet: 512,
+    diffusion_unet: 64), on a CPU 64 (unet: 128, diffusion_unet: 32)."""
     resize: Annotated[int, Field(ge=8, le=16_384)] | None = None
     """Shorter side in pixels that images are resized to, never enlarged, before views are cut from them, with
     any cache and by `mptui prepare`; unset: twice image_size."""
@@ -184,8 +185,8 @@ class DataConfig(Table):
     crop_ratio: Range = [3 / 4, 4 / 3]
     """Random resized crops: smallest and largest ratio of width to height."""
     mean: Annotated[list[float], Field(min_length=1)] | None = None
-    """Mean of each channel, of pixels in 0..1, that is subtracted from images; unset: ImageNet's (diffusion:
-    0.5)."""
+    """Mean of each channel, of pixels in 0..1, that is subtracted from images; unset: of pretrained weights,
+    else ImageNet's (diffusion: 0.5)."""
     std: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)] | None = None
     """Standard deviation of each channel, of pixels in 0..1, that images are divided by; unset: as `mean`."""
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2

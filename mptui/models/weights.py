@@ -1,12 +1,14 @@
 """Loads weights files without running code from them."""
 
 import re
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from torchvision.models.vision_transformer import VisionTransformer, interpolate_embeddings
 
 from mptui.errors import ConfigError
 from mptui.text import clean
@@ -39,15 +41,22 @@ def load_weights(model: nn.Module, path: str | Path) -> list[str]:
         ConfigError: The file is missing, can't be read safely, belongs to another network, or holds tensors
             that are not plain floating point weights: sparse, quantised, without data, integer, NaN.
     """
-    path = Path(path)
-    weights = _canonical(_read(path))
+    return load_state(model, read_state(Path(path)), Path(path))
+
+
+def load_state(model: nn.Module, state: Mapping[str, torch.Tensor], path: Path) -> list[str]:
+    """Load weights by name into `model`, as `load_weights` does; `path` is their file, for messages."""
+    weights = _resized_positions(model, _canonical(state))
     _check_kinds(weights, path)
     own = {name: tensor for name, tensor in model.state_dict().items() if not _is_counter(name)}
     warnings = _drop_other_head(weights, own, model, path)
     _check_names(weights, own, path)
     _check_shapes(weights, own, path)
     _check_finite(weights, own, path)
-    model.load_state_dict(weights, strict=False)
+    versioned = OrderedDict(weights)
+    # MNASNet refuses weights without the version of its layers
+    versioned._metadata = model.state_dict()._metadata  # type: ignore[attr-defined]
+    model.load_state_dict(versioned, strict=False)
     return warnings
 
 
@@ -66,7 +75,12 @@ def check_file(path: Path) -> None:
         raise ConfigError(f"model.weights: {path}: no such file", hint="Check the path of the weights file.")
 
 
-def _read(path: Path) -> Mapping[str, torch.Tensor]:
+def read_state(path: Path) -> Mapping[str, torch.Tensor]:
+    """Read the tensors of a weights file by name, without running code from it.
+
+    Raises:
+        ConfigError: It is missing, can't be read safely, or holds anything else.
+    """
     check_file(path)
     try:
         content = load_file(path) if path.suffix == ".safetensors" else _unpickled(path)
@@ -112,6 +126,13 @@ def _canonical(weights: Mapping[str, torch.Tensor]) -> State:
         if not _AUXILIARY_HEAD.match(bare) and not _is_counter(bare) and bare != "n_averaged":
             canonical[bare] = tensor
     return canonical
+
+
+def _resized_positions(model: nn.Module, weights: State) -> State:
+    """Interpolate the positions of a vision transformer to the size of the model's images."""
+    if not isinstance(model, VisionTransformer) or "encoder.pos_embedding" not in weights:
+        return weights
+    return dict(interpolate_embeddings(model.image_size, model.patch_size, OrderedDict(weights)))
 
 
 def _is_counter(name: str) -> bool:
@@ -211,7 +232,7 @@ def _check_finite(weights: State, own: State, path: Path) -> None:
 def _other_network(path: Path, faults: list[str]) -> ConfigError:
     return ConfigError(
         "\n".join([f"model.weights: {path}: these are the weights of another network", *faults]),
-        hint="Use the --model that the file was trained with and, for a vit, the same data.image_size.",
+        hint="Use the --model that the file was trained with.",
     )
 
 

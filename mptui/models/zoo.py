@@ -1,13 +1,17 @@
-"""Builds the network that a configuration names, and checks that it suits the task and the images."""
+"""Builds the network that a configuration names, and loads its weights; checks that it suits the images."""
 
 from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from mptui.config.schema import ModelConfig
 from mptui.errors import ConfigError
 from mptui.models.convolutions import guard_convolutions
-from mptui.registry.models import MODELS, ModelSpec, example_models, find_model
+from mptui.models.pretrained import Pretrained
+from mptui.models.weights import load_state, load_weights
+from mptui.registry.models import MODELS, PRETRAINED, ModelSpec, example_models, find_model
 from mptui.registry.tasks import TASKS
 
 
@@ -24,8 +28,7 @@ def build(config: ModelConfig, *, num_classes: int, task: str, side: int) -> nn.
         ConfigError: There is no such network, it does not fit the task, or it can't take images of `side`.
     """
     spec = check(config, task, side)
-    settings = {key: getattr(config, key) for key in spec.settings}
-    model = spec.build(num_classes=num_classes, side=side, **settings)
+    model = spec.build(num_classes=num_classes, side=side, **_settings(config, spec))
     guard_convolutions(model)
     return model
 
@@ -42,9 +45,61 @@ def check(config: ModelConfig, task: str, side: int) -> ModelSpec:
     return spec
 
 
+def pretrained(config: ModelConfig) -> Pretrained:
+    """Return the published weights of a network, without reading their file.
+
+    Raises:
+        ConfigError: There is no such network, or no weights of it.
+    """
+    name, spec = _known(config.name)
+    found = spec.pretrained(**_settings(config, spec))
+    if found is None:
+        raise ConfigError(
+            f"model.weights = {PRETRAINED}: there are no pretrained weights of {name}",
+            hint="Leave --weights out, or give it a local weights file.",
+        )
+    return found
+
+
+def weights_file(config: ModelConfig) -> Path | None:
+    """Return the file of `model.weights`; published weights that are not in their cache are downloaded.
+
+    Raises:
+        ConfigError: As `pretrained`, or they can't be downloaded.
+    """
+    if config.weights is None:
+        return None
+    return pretrained(config).file.path() if config.weights == PRETRAINED else Path(config.weights)
+
+
+def load(model: nn.Module, config: ModelConfig, path: Path, side: int) -> list[str]:
+    """Load `model.weights` into a model from `build`.
+
+    Args:
+        model: The model.
+        config: The same as of `build`.
+        path: Result of `weights_file`.
+        side: Height and width of the images, in pixels.
+
+    Returns:
+        Warnings for the user, e.g. for a head for another number of classes.
+
+    Raises:
+        ConfigError: As `mptui.models.weights.load_weights`.
+    """
+    if config.weights != PRETRAINED:
+        return load_weights(model, path)
+    found = pretrained(config)
+    return load_state(model.get_submodule(found.part), found.read(path, side), path)
+
+
 def parameter_count(model: nn.Module) -> int:
     """Number of trainable parameters of `model`."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def _settings(config: ModelConfig, spec: ModelSpec) -> dict[str, Any]:
+    return {key: getattr(config, key) for key in spec.settings}
 
 
 def _known(name: str | None) -> tuple[str, ModelSpec]:

@@ -10,7 +10,11 @@ from mptui.registry.tasks import CLASSIFICATION, DEFAULT_TASK, DIFFUSION, SEGMEN
 if TYPE_CHECKING:
     from torch import nn
 
+    from mptui.models.pretrained import Pretrained
     from mptui.models.unet import Norm, Up
+
+PRETRAINED = "pretrained"
+"""Value of `model.weights` for the published weights of the network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +25,7 @@ class ModelSpec:
         task: What it learns: a key of `mptui.registry.tasks.TASKS`.
         build: Called as `build(num_classes=..., side=..., **settings)` for images of `side` pixels. Returns
             the network with random weights.
+        pretrained: Called as `pretrained(**settings)`. Returns its published weights, or None without any.
         settings: The keys of [model] that `build` takes. With `depth`, images must be large enough to be
             halved that often.
         smallest_side: The smallest height and width of images in pixels.
@@ -31,6 +36,7 @@ class ModelSpec:
 
     task: str
     build: "Callable[..., nn.Module]"
+    pretrained: "Callable[..., Pretrained | None]" = lambda **settings: None
     settings: tuple[str, ...] = ()
     smallest_side: int = 1
     side_multiple: int = 1
@@ -54,6 +60,12 @@ def _classifier(name: str, *, num_classes: int, side: int) -> "nn.Module":
     from mptui.models.classifiers import build_classifier
 
     return build_classifier(name, num_classes, side)
+
+
+def _pretrained_classifier(name: str) -> "Pretrained":
+    from mptui.models.classifiers import pretrained_classifier
+
+    return pretrained_classifier(name)
 
 
 _CLASSIFIERS = (
@@ -89,6 +101,7 @@ def _classifiers() -> dict[str, ModelSpec]:
         start + end: ModelSpec(
             task=CLASSIFICATION,
             build=partial(_classifier, start + end),
+            pretrained=partial(_pretrained_classifier, start + end),
             smallest_side=smallest,
             side_multiple=multiple,
         )

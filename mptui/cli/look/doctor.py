@@ -44,6 +44,7 @@ def doctor(
     ctx: typer.Context,
     profile: o.Profile = None,
     model: o.Model = None,
+    weights: o.Weights = None,
     data: o.Data = None,
     batch_size: o.BatchSize = None,
     precision: o.Precision = None,

@@ -64,6 +64,7 @@ def bench(
     ctx: typer.Context,
     profile: o.Profile = None,
     model: o.Model = None,
+    weights: o.Weights = None,
     data: o.Data = None,
     batch_size: o.BatchSize = None,
     workers: o.Workers = None,

@@ -36,6 +36,7 @@ def parity(
     ctx: typer.Context,
     profile: o.Profile = None,
     model: o.Model = None,
+    weights: o.Weights = None,
     data: o.Data = None,
     epochs: o.Epochs = None,
     max_steps: o.MaxSteps = None,

@@ -45,6 +45,7 @@ def tune(
     ctx: typer.Context,
     profile: o.Profile = None,
     model: o.Model = None,
+    weights: o.Weights = None,
     data: o.Data = None,
     batch_size: o.BatchSize = None,
     precision: o.Precision = None,

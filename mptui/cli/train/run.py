@@ -24,6 +24,7 @@ def run(
     ctx: typer.Context,
     profile: o.Profile = None,
     model: o.Model = None,
+    weights: o.Weights = None,
     data: o.Data = None,
     epochs: o.Epochs = None,
     max_steps: o.MaxSteps = None,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from mptui.config.schema import DataConfig
+from mptui.config.schema import DataConfig, ModelConfig
 from mptui.data.core.types import Dataset, Problem, Split
 from mptui.data.formats.open import check_data, open_dataset
 from mptui.data.loading.cache_policy import choose_cache, sides_of
@@ -24,8 +24,9 @@ from mptui.engine.torch_setup import prepare_torch
 from mptui.engine.trainer import Trainer
 from mptui.events import Event, PhaseChanged, Progress, RunStarted, Warned
 from mptui.models import zoo
-from mptui.models.weights import check_file, load_weights
+from mptui.models.weights import check_file
 from mptui.models.zoo import build, parameter_count
+from mptui.registry.models import PRETRAINED
 from mptui.registry.optimizers import OPTIMIZERS
 from mptui.registry.tasks import TASKS
 from mptui.runs.planning.plan import Plan
@@ -71,8 +72,8 @@ def check_inputs(plan: Plan) -> None:
     model, data = plan.config.model, plan.config.data
     check_data(data, TASKS[plan.task].sample)
     zoo.check(model, plan.task, int(data.image_size or 0))
-    if model.weights is not None:
-        check_file(Path(model.weights))
+    if model.weights not in {None, PRETRAINED}:
+        check_file(Path(str(model.weights)))
 
 
 def prepare(
@@ -105,6 +106,7 @@ def prepare(
     device = torch.device(plan.device.torch_name)
     prepare_torch(config, device)
     side = int(config.data.image_size or 0)
+    weights = None if goes_on else _weights_file(config.model, emit)
     emit(PhaseChanged(phase="scanning", detail=str(config.data.path or config.data.name)))
     try:
         dataset = _scanned(plan, side, emit, mailbox)
@@ -113,8 +115,8 @@ def prepare(
     mailbox.check_stop()
     emit(PhaseChanged(phase="preparing"))
     model = build(config.model, num_classes=len(dataset.classes), task=plan.task, side=side)
-    if config.model.weights is not None and not goes_on:
-        for message in load_weights(model, config.model.weights):
+    if weights is not None:
+        for message in zoo.load(model, config.model, weights, side):
             emit(Warned(code="weights", message=message))
     mailbox.check_stop()
     layers_named(model, config.precision.fp32_layers)  # report faults before the first step
@@ -122,6 +124,12 @@ def prepare(
     loaders = LoaderMaker(plan, dataset, emit, on_bad, mailbox.check_stop)
     job = build_job(plan, loaders, model.to(device), force_compile=force_compile)
     return PreparedRun(job, dataset, loaders)
+
+
+def _weights_file(model: ModelConfig, emit: Emit) -> Path | None:
+    if model.weights == PRETRAINED and not (file := zoo.pretrained(model).file).cached:
+        emit(PhaseChanged(phase="preparing", detail=f"downloading {file.place.name}"))
+    return zoo.weights_file(model)
 
 
 def _with_cache(plan: Plan, dataset: Dataset, emit: Emit) -> Plan:

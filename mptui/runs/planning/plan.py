@@ -8,17 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mptui.config.merge import Resolved, resolve
-from mptui.config.schema import DataConfig, RunConfig
+from mptui.config.schema import RunConfig
 from mptui.data.formats.open import kind_of
-from mptui.data.transforms.crop import default_crop_scale, default_resize
-from mptui.data.transforms.normalization import IMAGENET, default_normalization
-from mptui.errors import ConfigError
 from mptui.hardware.advice import PrecisionChoice, choose_precision, default_workers
 from mptui.hardware.devices import Device, Machine, default_reason, find_machine, select_device
 from mptui.io.places import absolute
-from mptui.registry.models import find_model, task_of_model
-from mptui.registry.samples import SampleKind
+from mptui.registry.models import PRETRAINED, find_model, task_of_model
 from mptui.registry.tasks import DEFAULT_TASK, TASKS, ByDevice, task_for
+from mptui.runs.planning.images import image_choices
 from mptui.runs.planning.ranks import check_single_process
 from mptui.runs.planning.rates import rate_notes
 
@@ -125,50 +122,13 @@ def _for_its_task(request: Request) -> Resolved:
     return resolved_for(DEFAULT_TASK if kind is None else task_for(kind))
 
 
-def _views(data: DataConfig, kind: SampleKind, side: int) -> dict[str, Any]:
-    """Return the unset values of resizing and cropping.
-
-    Raises:
-        ConfigError: Images would be resized to less than the network's input.
-    """
-    if data.resize is not None and data.resize < side:
-        raise ConfigError(
-            f"data.resize = {data.resize} is below data.image_size = {side}: all crops would be enlarged",
-            hint=f"set data.resize to {side} or more, or data.image_size to {data.resize}",
-        )
-    changes: dict[str, Any] = {} if data.resize is not None else {"resize": default_resize(side)}
-    scale = default_crop_scale(kind, side)
-    if data.crop_scale is None and scale is not None:
-        changes["crop_scale"] = list(scale)
-    return changes
-
-
-def _normalization(data: DataConfig, kind: SampleKind) -> dict[str, tuple[list[float], str]]:
-    """Return the unset ones of `mean` and `std`, each with its source.
-
-    Raises:
-        ConfigError: They are not for as many channels as images have.
-    """
-    own, source = default_normalization(kind), "chosen: of ImageNet"
-    if own != IMAGENET:
-        source = "chosen: pixels in -1..1"
-    for key, given in (("mean", data.mean), ("std", data.std)):
-        if given is not None and len(given) != len(own.mean):
-            raise ConfigError(
-                f"data.{key} = {given}: images have {len(own.mean)} channels",
-                hint=f"give data.{key} one value for each channel, or leave it out",
-            )
-    values = {"mean": (data.mean, own.mean), "std": (data.std, own.std)}
-    return {key: (list(known), source) for key, (given, known) in values.items() if given is None}
-
-
 def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...]]:
     """Choose unset values (network, data and their size), with notes."""
     why = "chosen: no GPU" if device.kind == "cpu" else f"chosen for {device.name}"
     config, sources = resolved.config, dict(resolved.sources)
     model, data = config.model, config.data
-    if model.weights is not None:
-        model = model.model_copy(update={"weights": absolute(model.weights)})
+    if model.weights not in {None, PRETRAINED}:
+        model = model.model_copy(update={"weights": absolute(str(model.weights))})
     if model.name is None:
         name = TASKS[resolved.task or DEFAULT_TASK].network.on(device.kind)
         model = model.model_copy(update={"name": name})
@@ -184,14 +144,9 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
     if data.name is None and data.path is None:
         changes["name"] = BUILT_IN
         sources["data.name"] = "chosen: no data given"
-    if data.image_size is None:
-        changes["image_size"] = TASKS[task].side.on(device.kind)
-        sources["data.image_size"] = why
-    changes |= _views(data, TASKS[task].sample, int(changes.get("image_size") or data.image_size or 0))
-    sources |= {
-        f"data.{key}": "chosen: by data.image_size" for key in ("resize", "crop_scale") if key in changes
-    }
-    for key, (value, source) in _normalization(data, TASKS[task].sample).items():
+    for key, (value, source) in image_choices(
+        config.model_copy(update={"model": model}), task, device.kind, why
+    ).items():
         changes[key], sources[f"data.{key}"] = value, source
     if (changes.get("name") or data.name) == BUILT_IN and data.samples is None:
         changes["samples"] = _SAMPLES.on(device.kind)

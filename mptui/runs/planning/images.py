@@ -1,0 +1,91 @@
+"""Chooses what a configuration leaves open of the images: their size, their crops, their normalisation."""
+
+from typing import TYPE_CHECKING, Any
+
+from mptui.config.schema import DataConfig, RunConfig
+from mptui.data.transforms.crop import default_crop_scale, default_resize
+from mptui.data.transforms.normalization import HALF, default_normalization
+from mptui.errors import ConfigError
+from mptui.registry.models import PRETRAINED
+from mptui.registry.samples import SampleKind
+from mptui.registry.tasks import TASKS
+
+if TYPE_CHECKING:
+    from mptui.models.pretrained import Pretrained
+
+Choices = dict[str, tuple[Any, str]]
+"""Key of [data] -> value and source."""
+
+
+def image_choices(config: RunConfig, task: str, device: str, why: str) -> Choices:
+    """Return the unset values of the images: of pretrained weights, else of the task.
+
+    Args:
+        config: The configuration, with the name of the network.
+        task: The task.
+        device: Kind of the device: cuda, cpu, …
+        why: Source of values that depend on the device.
+
+    Raises:
+        ConfigError: Images would be enlarged, the normalisation is for other channels, or there are no
+            pretrained weights.
+    """
+    data, kind = config.data, TASKS[task].sample
+    weights = _weights(config)
+    own = f"weights {weights.name}" if weights else ""
+    if data.image_size is not None:
+        size: Choices = {}
+    elif weights is not None and weights.side is not None:
+        size = {"image_size": (weights.side, own)}
+    else:
+        size = {"image_size": (TASKS[task].side.on(device), why)}
+    side = size["image_size"][0] if size else int(data.image_size or 0)
+    return size | _views(data, kind, side) | _normalization(data, kind, weights, own)
+
+
+def _weights(config: RunConfig) -> "Pretrained | None":
+    """Return the weights that images are prepared for, if they leave something open."""
+    data = config.data
+    if config.model.weights != PRETRAINED or None not in (data.image_size, data.mean, data.std):
+        return None
+    from mptui.models.zoo import pretrained
+
+    return pretrained(config.model)
+
+
+def _views(data: DataConfig, kind: SampleKind, side: int) -> Choices:
+    """Return the unset values of resizing and cropping.
+
+    Raises:
+        ConfigError: Images would be resized to less than the network's input.
+    """
+    if data.resize is not None and data.resize < side:
+        raise ConfigError(
+            f"data.resize = {data.resize} is below data.image_size = {side}: all crops would be enlarged",
+            hint=f"set data.resize to {side} or more, or data.image_size to {data.resize}",
+        )
+    source = "chosen: by data.image_size"
+    choices: Choices = {} if data.resize is not None else {"resize": (default_resize(side), source)}
+    scale = default_crop_scale(kind, side)
+    if data.crop_scale is None and scale is not None:
+        choices["crop_scale"] = (list(scale), source)
+    return choices
+
+
+def _normalization(data: DataConfig, kind: SampleKind, weights: "Pretrained | None", own: str) -> Choices:
+    """Return the unset ones of `mean` and `std`.
+
+    Raises:
+        ConfigError: They are not for as many channels as images have.
+    """
+    usual = default_normalization(kind)
+    source = own or ("chosen: pixels in -1..1" if usual == HALF else "chosen: of ImageNet")
+    given = {"mean": data.mean, "std": data.std}
+    known = {"mean": (weights or usual).mean, "std": (weights or usual).std}
+    for key, values in given.items():
+        if values is not None and len(values) != len(usual.mean):
+            raise ConfigError(
+                f"data.{key} = {values}: images have {len(usual.mean)} channels",
+                hint=f"give data.{key} one value for each channel, or leave it out",
+            )
+    return {key: (list(known[key]), source) for key, values in given.items() if values is None}
