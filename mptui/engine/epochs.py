@@ -1,8 +1,11 @@
 """Begin and end of an epoch: validation, best metric, events, checkpoints."""
 
 import contextlib
+import itertools
 import math
 import time
+
+import torch
 
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.compile import phase
@@ -15,6 +18,10 @@ from mptui.registry.tasks import VAL_LOSS
 
 MEANINGFUL = 100.0
 """A validation whose loss exceeds this multiple of chance level is never the best."""
+
+STATISTICS_BATCHES = 50
+"""Training batches from which BatchNorm's statistics are computed anew: as many as the authors of
+schedule-free optimizers use."""
 
 
 def begin_epoch(context: TrainContext) -> None:
@@ -33,11 +40,13 @@ def begin_epoch(context: TrainContext) -> None:
 
 
 def validate(context: TrainContext) -> ValidationResult:
-    """Evaluate the validation set, with the averaged weights if EMA is on."""
+    """Evaluate the validation set, with the averaged weights if there are any."""
     context.reporter.flush(wait=True)
     checks = phase.begin_validation(context)
     average, compiler = context.parts.average, context.parts.compiler
     with average.in_place() if average is not None else contextlib.nullcontext():
+        if average is not None and average.own_statistics:
+            _recompute_statistics(context)
         measured = evaluate(
             context.model,
             context.task,
@@ -51,6 +60,44 @@ def validate(context: TrainContext) -> ValidationResult:
         )
     phase.end_validation(context)
     return measured
+
+
+@torch.no_grad()
+def _recompute_statistics(context: TrainContext) -> None:
+    """Compute BatchNorm's running statistics for the weights in the model, from training batches.
+
+    The statistics of the steps belong to other weights than an average that lags behind: see the caveats of
+    the schedule-free optimizers' authors (README of facebookresearch/schedule_free), and "precise BN" (Wu &
+    Johnson 2021). Statistics are not used in training, so they stay. Ends the pass over the training data.
+
+    Raises:
+        Stopped: From `check_stop`; the statistics are restored.
+    """
+    norms = context.parts.updater.buffers.norms
+    moving = [norm for norm in norms if norm.training and norm.running_mean is not None]
+    if not moving:
+        return
+    momenta = [norm.momentum for norm in moving]
+    epoch = context.state.cursor.epoch
+    try:
+        for norm in moving:
+            norm.reset_running_stats()
+            norm.momentum = None  # the mean of all batches
+        for window in itertools.islice(context.job.train_loader.windows(epoch, 1), STATISTICS_BATCHES):
+            context.mailbox.check_stop()
+            context.seeds.set(epoch, window.next_sample)
+            for batch in window:
+                for micro_batch in context.micro_batches.split(batch):
+                    with context.parts.precision.forward_context():
+                        context.model.forward(*micro_batch.inputs)  # not compiled, for so few batches
+        context.parts.updater.buffers.refresh()
+    except BaseException:
+        context.parts.updater.forget()
+        raise
+    finally:
+        for norm, momentum in zip(moving, momenta, strict=True):
+            norm.momentum = momentum
+    context.leave_epoch()
 
 
 def finish_epoch(context: TrainContext, started: float) -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from mptui.config.schema import RunConfig
+from mptui.config.schema import RunConfig, TrainingConfig
 from mptui.data.loading.loader import Loader
 from mptui.engine.autotune.result_cache import CachedResult, facts_of
 from mptui.engine.checkpoint.files import Snapshot
 from mptui.engine.compile.policy import Compiler
-from mptui.engine.optim.ema import WeightAverage
+from mptui.engine.optim.ema import AveragedWeights, WeightAverage
 from mptui.engine.optim.guarded_step import Updater
 from mptui.engine.optim.lr_schedule import (
     RAMP_FACTOR,
@@ -23,6 +23,7 @@ from mptui.engine.optim.lr_schedule import (
     steps_ahead,
 )
 from mptui.engine.optim.optimizer import build_optimizer, shrink_momentum, supports_fused, take_over
+from mptui.engine.optim.schedule_free import ScheduleFree, ScheduleFreeAverage
 from mptui.engine.precision.amp import Precision, build_precision
 from mptui.engine.precision.fp32_layers import apply_fp32_layers
 from mptui.engine.precision.fp32_region import Fp32Region
@@ -82,7 +83,7 @@ class Parts:
     schedule: Schedule
     precision: Precision
     optimizer: torch.optim.Optimizer
-    average: WeightAverage | None
+    average: AveragedWeights | None
     updater: Updater
     compiler: Compiler
     fp32_regions: list[Fp32Region]
@@ -139,7 +140,7 @@ def build_parts(job: Job, warn: Warn, kept: Parts | None = None, left: int | Non
         lr = torch.zeros((), device=job.device)
         fused = config.speed.fused and supports_fused(training.optimizer, job.device)
         optimizer = build_optimizer(job.model, training, lr, fused=fused)
-        average = WeightAverage(job.model, training.ema_decay) if training.ema_decay else None
+        average = _average(job.model, training, optimizer)
     else:
         lr, optimizer, average = kept.updater.lr, kept.optimizer, kept.average
         take_over(optimizer, training)
@@ -161,6 +162,14 @@ def build_parts(job: Job, warn: Warn, kept: Parts | None = None, left: int | Non
     if kept is not None:
         parts.go_on(kept.schedule_progress(), left)
     return parts
+
+
+def _average(
+    model: torch.nn.Module, training: TrainingConfig, optimizer: torch.optim.Optimizer
+) -> AveragedWeights | None:
+    if isinstance(optimizer, ScheduleFree):
+        return ScheduleFreeAverage(model, optimizer)
+    return WeightAverage(model, training.ema_decay) if training.ema_decay else None
 
 
 def _precision(job: Job, kept: Parts | None) -> Precision:

@@ -50,7 +50,7 @@ class TrainState:
         best: The best validation.
         report: Reports steps as events, and counts steps and samples.
         optimizer: Optimizer state by parameter name.
-        average: The EMA of the weights, if there is one.
+        average: The average of the weights (EMA or schedule-free), if there is one.
         scaler: The loss scale.
         schedule: Position in the learning-rate schedule.
         compiler: Whether the run is compiled.

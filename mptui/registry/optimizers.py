@@ -26,6 +26,7 @@ class OptimizerSpec:
         has_fused: Whether there are two, and `fused` says which: with it, `build` returns a `FusedOptimizer`.
         settings: The keys of [training] that `build` takes, and the value of each where it is unset. Its
             parameter groups have the same keys, so that a switch to another profile can change them.
+        averages: Whether it averages the weights itself: there is no EMA, and the rate need not decay.
         momentum: Name of the state that sums up gradients, which the learning rate multiplies. It is scaled
             down where a switch to another profile raises the rate by much. None: there is no such state.
     """
@@ -34,6 +35,7 @@ class OptimizerSpec:
     state_bytes: int
     has_fused: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
+    averages: bool = False
     momentum: str | None = None
 
 
@@ -70,6 +72,22 @@ def _lion(groups: Groups, lr: "torch.Tensor", *, fused: bool, betas: Betas) -> "
     return FusedLion(groups, lr, betas=betas)
 
 
+def _sgd_schedule_free(
+    groups: Groups, lr: "torch.Tensor", *, fused: bool, momentum: float
+) -> "torch.optim.Optimizer":
+    from mptui.engine.optim.schedule_free import ScheduleFreeSGD
+
+    return ScheduleFreeSGD(groups, lr, momentum=momentum)
+
+
+def _adamw_schedule_free(
+    groups: Groups, lr: "torch.Tensor", *, fused: bool, betas: Betas, eps: float
+) -> "torch.optim.Optimizer":
+    from mptui.engine.optim.schedule_free import ScheduleFreeAdamW
+
+    return ScheduleFreeAdamW(groups, lr, betas=betas, eps=eps)
+
+
 OPTIMIZERS: dict[str, OptimizerSpec] = {
     "sgd": OptimizerSpec(
         build=_sgd,
@@ -83,5 +101,14 @@ OPTIMIZERS: dict[str, OptimizerSpec] = {
         build=_adamw, state_bytes=8, has_fused=True, settings={"betas": (0.9, 0.999), "eps": 1e-8}
     ),
     "lion": OptimizerSpec(build=_lion, state_bytes=4, settings={"betas": (0.9, 0.99)}),
+    "sgd_schedule_free": OptimizerSpec(
+        build=_sgd_schedule_free, state_bytes=4, settings={"momentum": 0.9}, averages=True
+    ),
+    "adamw_schedule_free": OptimizerSpec(
+        build=_adamw_schedule_free,
+        state_bytes=8,
+        settings={"betas": (0.9, 0.999), "eps": 1e-8},
+        averages=True,
+    ),
 }
 """Name -> optimizer; the first is the default."""

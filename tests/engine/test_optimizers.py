@@ -3,11 +3,13 @@
 from typing import Any
 
 import pytest
+import schedulefree
 import torch
 
 from mptui.config.schema import RunConfig, TrainingConfig
 from mptui.engine.optim.fused import FusedOptimizer
 from mptui.engine.optim.optimizer import build_optimizer
+from mptui.engine.optim.schedule_free import ScheduleFree, ScheduleFreeAverage
 
 STEPS = 40
 LR, DECAY = 0.01, 0.1
@@ -40,6 +42,11 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
     "adamw": (
         {"betas": [0.8, 0.95], "eps": 1e-4},
         lambda groups: torch.optim.AdamW(groups, LR, betas=(0.8, 0.95), eps=1e-4),
+    ),
+    "sgd_schedule_free": ({}, lambda groups: schedulefree.SGDScheduleFree(groups, LR)),
+    "adamw_schedule_free": (
+        {"betas": [0.95, 0.99]},
+        lambda groups: schedulefree.AdamWScheduleFree(groups, LR, betas=(0.95, 0.99)),
     ),
     "lion": ({}, lambda groups: Lion(groups, LR, (0.9, 0.99))),
     "lion, other betas": (
@@ -95,6 +102,8 @@ def test_it_takes_the_steps_of_its_authors(case):
     reference = CASES[case][1](
         [{"params": matrices, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}]
     )
+    if case.endswith("schedule_free"):
+        reference.train()
     for number in range(STEPS):
         rate = LR * min(1.0, (number + 1) / 5)
         lr.fill_(rate)
@@ -105,6 +114,18 @@ def test_it_takes_the_steps_of_its_authors(case):
         optimizer.update(REFUSED if number % 7 == 3 else GOOD)
         if number % 7 != 3:
             reference.step()
+    assert_close(ours, theirs)
+    if isinstance(optimizer, ScheduleFree):
+        own = [p.detach().clone() for p in ours.parameters()]
+        average = ScheduleFreeAverage(ours, optimizer)
+        reference.eval()
+        with average.in_place():
+            assert_close(ours, theirs)
+            assert not torch.equal(ours[0].weight, own[0])
+        assert all(map(torch.equal, ours.parameters(), own))
+
+
+def assert_close(ours, theirs):
     for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-5)
 
@@ -130,6 +151,9 @@ def test_a_refused_step_moves_no_bit(case):
         ({"nesterov": True, "optimizer": "adamw"}, "training.nesterov is no setting of"),
         ({"betas": [0.9, 0.99]}, 'training.betas is no setting of training.optimizer = "sgd"'),
         ({"eps": 1e-6, "optimizer": "lion"}, "training.eps is no setting of"),
+        ({"optimizer": "sgd_schedule_free", "ema_decay": 0.9}, "which averages the weights itself"),
+        ({"optimizer": "sgd_schedule_free", "momentum": 0.0}, "needs training.momentum above 0"),
+        ({"optimizer": "adamw_schedule_free", "betas": [0.0, 0.9]}, "needs the first of training.betas"),
         ({"nesterov": True, "momentum": 0.0}, "training.nesterov needs training.momentum above 0"),
     ],
 )

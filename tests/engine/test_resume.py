@@ -20,6 +20,7 @@ CASES: dict[str, dict[str, Any]] = {
     "adamw not fused": {"training": {"optimizer": "adamw", "lr": 0.01}, "speed": {"fused": False}},
     "sgd not fused": {"speed": {"fused": False}},
     "lion": {"training": {"optimizer": "lion", "lr": 0.001, "betas": [0.9, 0.95]}},
+    "schedule free": {"training": {"optimizer": "adamw_schedule_free", "warmup_epochs": 0.5, "lr": 0.01}},
     "average": {"training": {"ema_decay": 0.8}},
     "accumulate": {"training": {"accumulate": 3, "batch_size": 4, "epochs": 3}},
     "warm-up and step": {

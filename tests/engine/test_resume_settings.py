@@ -37,7 +37,12 @@ TAKEN: list[tuple[str, Any, Any, Callable[[Trainer], Any]]] = [
     ("training.clip_grad_norm", None, 2.0, lambda t: t.context.parts.updater._clip),
     ("training.clip_grad_norm", 2.0, None, lambda t: t.context.parts.updater._clip),
     ("training.label_smoothing", 0.0, 0.25, lambda t: vars(t.context.task)["label_smoothing"]),
-    ("training.ema_decay", 0.5, 0.75, lambda t: t.context.parts.average and t.context.parts.average.decay),
+    (
+        "training.ema_decay",
+        0.5,
+        0.75,
+        lambda t: t.context.parts.average and vars(t.context.parts.average)["decay"],
+    ),
     ("training.ema_decay", 0.5, None, lambda t: t.context.parts.average),
     ("training.max_steps", 3, 4, lambda t: t.context.parts.schedule_steps),
     ("memory.micro_batch", None, 4, lambda t: t.context.micro_batches.limits["training"]),

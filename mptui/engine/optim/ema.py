@@ -1,13 +1,57 @@
-"""Exponential moving average of the weights, updated only by applied steps."""
+"""Averaged weights, which are evaluated in place of those that are trained."""
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 
 import torch
 
 
-class WeightAverage:
-    """Computes average = decay x average + (1 - decay) x weights after each applied step.
+class AveragedWeights(ABC):
+    """An average of the weights of `model` over the steps of a run.
+
+    Attributes:
+        own_statistics: Whether BatchNorm's statistics are computed anew before the average is evaluated.
+    """
+
+    own_statistics = False
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._weights = [p.detach() for p in model.parameters()]
+        self._names = [name for name, _ in model.named_parameters()]
+
+    @abstractmethod
+    def averages(self) -> list[torch.Tensor]:
+        """Return the average of each parameter of the model."""
+
+    @abstractmethod
+    def update(self, good: torch.Tensor, applied: torch.Tensor) -> None:
+        """Update the average if `good` (0-dim float32: 1 applied, 0 refused) is 1. Never syncs.
+
+        `applied` (int64, one element) is the number of steps applied before this one.
+        """
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Put the averaged weights into the model, at the same addresses; restore its own on exit."""
+        own = [w.clone(memory_format=torch.preserve_format) for w in self._weights]
+        torch._foreach_copy_(self._weights, self.averages())
+        try:
+            yield
+        finally:
+            torch._foreach_copy_(self._weights, own)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return the averages by parameter name."""
+        return dict(zip(self._names, self.averages(), strict=True))
+
+    @abstractmethod
+    def load_state_dict(self, state_dict: Mapping[str, torch.Tensor]) -> None:
+        """Restore from a result of `state_dict`, which is empty if the checkpoint has none."""
+
+
+class WeightAverage(AveragedWeights):
+    """Exponential moving average (EMA): decay x average + (1 - decay) x weights after each applied step.
 
     After n steps the decay is at most (1 + n) / (10 + n): otherwise the initial random weights would dominate
     the average at first, and in a short run to its end.
@@ -17,36 +61,22 @@ class WeightAverage:
     """
 
     def __init__(self, model: torch.nn.Module, decay: float) -> None:
-        self._weights = [p.detach() for p in model.parameters()]
-        self._names = [name for name, _ in model.named_parameters()]
+        super().__init__(model)
         self._average = [w.clone(memory_format=torch.preserve_format) for w in self._weights]
         self.decay = decay
 
-    def update(self, good: torch.Tensor, applied: torch.Tensor) -> None:
-        """Update the average if `good` (0-dim float32: 1 applied, 0 refused) is 1. Never syncs.
+    def averages(self) -> list[torch.Tensor]:
+        """Return the EMA of each parameter."""
+        return self._average
 
-        `applied` (int64, one element) is the number of steps applied before this one.
-        """
+    def update(self, good: torch.Tensor, applied: torch.Tensor) -> None:
+        """Move the average towards the weights if the step was applied."""
         share = (9.0 / (applied + 10.0)).clamp_(min=1.0 - self.decay)
         difference = torch._foreach_sub(self._weights, self._average)
         torch._foreach_mul_(difference, (good * share).squeeze())
         torch._foreach_add_(self._average, difference)
 
-    @contextlib.contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Put the averaged weights into the model, at the same addresses; restore its own on exit."""
-        own = [w.clone(memory_format=torch.preserve_format) for w in self._weights]
-        torch._foreach_copy_(self._weights, self._average)
-        try:
-            yield
-        finally:
-            torch._foreach_copy_(self._weights, own)
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return the averages by parameter name."""
-        return dict(zip(self._names, self._average, strict=True))
-
     def load_state_dict(self, state_dict: Mapping[str, torch.Tensor]) -> None:
-        """Restore from `state_dict`; start from the current weights if it is empty."""
+        """Restore from `state_dict`, or start from the current weights if it is empty."""
         for name, average, weight in zip(self._names, self._average, self._weights, strict=True):
             average.copy_(state_dict[name] if state_dict else weight)

@@ -9,7 +9,7 @@ so that no step synchronizes. An optimizer without a fused kernel syncs once per
 import numpy as np
 import torch
 
-from mptui.engine.optim.ema import WeightAverage
+from mptui.engine.optim.ema import AveragedWeights
 from mptui.engine.optim.fused import FusedOptimizer
 from mptui.engine.optim.grad_norm import GradientNorm
 from mptui.engine.precision.amp import Precision
@@ -28,7 +28,7 @@ class Updater:
         lr: 0-dim float32 tensor on the device, the rate of the next step.
         lr_table: Rate of each applied step, float32, shape (steps,).
         clip_grad_norm: Maximum L2 norm of the gradients; None: no clipping.
-        average: The EMA of the weights, if there is one.
+        average: The average of the weights, if there is one.
 
     Attributes:
         applying: Weights are being updated: an error now leaves the step partly applied.
@@ -44,7 +44,7 @@ class Updater:
         lr: torch.Tensor,
         lr_table: np.ndarray,
         clip_grad_norm: float | None,
-        average: WeightAverage | None,
+        average: AveragedWeights | None,
     ) -> None:
         self._optimizer = optimizer
         self._precision = precision
@@ -170,7 +170,9 @@ class RevertibleBuffers:
     """
 
     def __init__(self, model: torch.nn.Module, *, sync: bool) -> None:
-        norms = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._NormBase)]
+        norms = self.norms = [
+            m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._NormBase)
+        ]
         self._statistics = [b for m in norms for b in (m.running_mean, m.running_var) if b is not None]
         self._counters = [m.num_batches_tracked for m in norms if m.num_batches_tracked is not None]
         self._sizes = [len(b) for b in self._statistics]

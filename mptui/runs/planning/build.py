@@ -272,10 +272,11 @@ def check_space(folder: Path, job: Job) -> None:
 
 
 def _checkpoint_bytes(job: Job) -> int:
-    """Return the size of a checkpoint of `job`: weights, buffers, optimizer state, EMA."""
+    """Return the size of a checkpoint of `job`: weights, buffers, optimizer state, averaged weights."""
     training = job.config.training
     weights = sum(p.numel() for p in job.model.parameters())
-    each = OPTIMIZERS[training.optimizer].state_bytes + 4 * (training.ema_decay is not None)
+    spec = OPTIMIZERS[training.optimizer]
+    each = spec.state_bytes + 4 * (spec.averages or training.ema_decay is not None)
     whole: int = sum(t.numel() * t.element_size() for t in job.model.state_dict().values())
     return each * weights + whole
 

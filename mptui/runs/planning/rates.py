@@ -2,6 +2,7 @@
 
 from mptui.config.schema import TrainingConfig
 from mptui.engine.optim.lr_schedule import scaled_lr, warmup_epochs
+from mptui.registry.optimizers import OPTIMIZERS
 
 
 def effective_words(training: TrainingConfig) -> str:
@@ -27,6 +28,11 @@ def rate_notes(training: TrainingConfig) -> tuple[str, ...]:
         notes.append(
             f"Warm-up: {training.warmup_epochs:g} epochs, or {training.warmup_max_fraction:.0%} of the steps "
             "if that is less (training.warmup_max_fraction)"
+        )
+    if OPTIMIZERS[training.optimizer].averages and training.schedule != "constant":
+        notes.append(
+            f'Schedule: {training.optimizer} is meant for training.schedule = "constant" with warm-up, not '
+            f'"{training.schedule}": it averages the weights in place of decaying the rate'
         )
     return tuple(notes)
 
