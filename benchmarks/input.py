@@ -36,7 +36,7 @@ from PIL import Image
 from benchmarks.common import alternate, cpu_s, parser_of, ratios, save
 from benchmarks.photos import SHARES, imagefolder, photos_of, prepared
 from mptui.data.core.rng import RandomStream, uniforms
-from mptui.data.decode.image import FileRequest
+from mptui.data.decode.request import FileRequest
 from mptui.data.loading.loader import Loader
 from mptui.data.transforms.crop import DRAWS, Geometry, cut_image, views
 from mptui.data.transforms.resize import resized
@@ -147,10 +147,10 @@ def difference_from_pillow(root: Path) -> dict[str, dict[str, float]]:
     most = dict.fromkeys(means, 0.0)
     for path, draws in zip(paths, draws_BD, strict=True):
         decoded = FileRequest(str(path), 0).read(geometry.resize)
-        decoded_width, image_HW3 = decoded.image_HW3.shape[1], resized(decoded, geometry.resize).image_HW3
-        size = np.array(image_HW3.shape[1::-1])
+        decoded_width, image_HWC = decoded.image_HWC.shape[1], resized(decoded, geometry.resize).image_HWC
+        size = np.array(image_HWC.shape[1::-1])
         boxes, _ = views(geometry, draws[None], size[:1].astype(float), size[1:].astype(float))
-        found = cut_image(image_HW3, boxes[0], np.zeros(3, bool), SIDE)
+        found = cut_image(image_HWC, boxes[0], np.zeros(3, bool), SIDE)
         with Image.open(path) as file:
             box = np.rint(np.rint(boxes[0].reshape(2, 2) * size) / size * file.size).astype(int)
             left, top, right, bottom = box.flatten().tolist()

@@ -17,6 +17,7 @@ from mptui.data.formats.open import files_of, open_dataset
 from mptui.data.loading import whole_images
 from mptui.data.loading.loader import Loader
 from mptui.data.transforms.crop import default_resize
+from mptui.data.transforms.crop_on_device import cut_by_products
 from mptui.data.transforms.normalization import IMAGENET
 from mptui.registry.samples import SampleKind
 from mptui.registry.tasks import task_for
@@ -57,7 +58,7 @@ def prepared(folder: Path, out: Path, side: int, quality: int) -> Path:
 def as_on_a_gpu() -> Iterator[None]:
     """Crop whole images by matrix products, as on a GPU."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whole_images, "_cut_by_opencv", whole_images.cut_by_products)
+        patch.setattr(whole_images, "_cut_by_opencv", cut_by_products)
         yield
 
 

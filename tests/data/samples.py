@@ -132,7 +132,7 @@ class Chatty:
     def read(self, side_hint: int | None = None) -> Decoded:
         os.write(1, b"chatter")
         os.write(2, b"chatter")
-        return Decoded(Drawn(self.index).read().image_HW3, label=int("torch" in sys.modules))
+        return Decoded(Drawn(self.index).read().image_HWC, label=int("torch" in sys.modules))
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def test_an_image_and_its_mask_are_cut_alike(index: int) -> None:
     assert sample.mask_HW is not None
     draws = uniforms(RandomStream.GEOMETRY, 0, 0, np.array([index]), DRAWS)
     boxes, flips = views(geometry, draws, np.array([128.0]), np.array([96.0]))
-    image = cut_image(sample.image_HW3, boxes[0], flips[0], 64)
+    image = cut_image(sample.image_HWC, boxes[0], flips[0], 64)
     mask = cut_mask(sample.mask_HW, boxes[0], flips[0], 64)
     assert ((image[:, :, 0] > 127) == (mask == 1)).mean() > 0.97
 
@@ -107,7 +107,7 @@ def test_an_image_as_small_as_the_network_sees_is_shown_whole() -> None:
     side = np.array([28.0])
     boxes, flips = views(Geometry.for_validation(SampleKind.CLASS, 28), np.zeros((1, DRAWS)), side, side)
     assert boxes[0].tolist() == [0, 0, 1, 1]
-    image = np.ascontiguousarray(Drawn(3, 28, 28).read().image_HW3)
+    image = np.ascontiguousarray(Drawn(3, 28, 28).read().image_HWC)
     np.testing.assert_array_equal(cut_image(image, boxes[0], flips[0], 28), image)
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from mptui.data.convert.shrink import Settings, shrink
 from mptui.data.core import read_errors
-from mptui.data.decode.image import FileRequest
+from mptui.data.decode.request import FileRequest
 from mptui.data.loading.shared_memory import Arena
 from mptui.data.scan.check_sample import check
 from mptui.data.scan.scan import ScanReport

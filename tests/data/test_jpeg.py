@@ -13,7 +13,8 @@ from PIL import Image
 
 from mptui.data.core.types import BadSampleError, Pixels
 from mptui.data.decode import jpeg
-from mptui.data.decode.image import FileRequest, load_upright, opened, read_rgb, to_rgb
+from mptui.data.decode.image import load_upright, opened, read_rgb, to_rgb
+from mptui.data.decode.request import FileRequest
 from mptui.data.loading.worker import ReadTask, perform
 from mptui.data.loading.worker_pool import Pool
 from mptui.data.transforms.crop import Geometry
@@ -106,7 +107,7 @@ def test_a_size_that_only_libjpeg_reads_is_left_to_pillow(tmp_path: Path) -> Non
 def test_a_photo_decoded_smaller_is_upright(tmp_path: Path, orientation: int) -> None:
     upright = photo(480, 320)
     save_oriented(tmp_path / "a.jpg", orientation, upright)
-    small = FileRequest(str(tmp_path / "a.jpg"), 0).read(80).image_HW3
+    small = FileRequest(str(tmp_path / "a.jpg"), 0).read(80).image_HWC
     assert difference(small, np.asarray(upright.reduce(4)))[0] < 2
     np.testing.assert_array_equal(small.shape, (80, 120, 3))
 

@@ -213,7 +213,7 @@ def test_a_mask_is_turned_with_its_image(tmp_path, orientation):
 def test_a_mask_follows_a_jpeg_that_is_decoded_smaller(tmp_path):
     dataset = opened(pairs(tmp_path, [stripes(0, 1, size=(480, 320))] * 2, size=(480, 320)))
     decoded = dataset.train.request(0).read(side_hint=80)
-    assert decoded.image_HW3.shape[:2] == decoded.mask_HW.shape == (80, 120)
+    assert decoded.image_HWC.shape[:2] == decoded.mask_HW.shape == (80, 120)
     assert (decoded.mask_HW[:, :60] == 0).all()
     assert (decoded.mask_HW[:, 60:] == 1).all()
 

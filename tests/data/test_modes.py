@@ -8,7 +8,8 @@ import torch
 from PIL import Image
 
 from mptui.data.core.types import Decoded
-from mptui.data.loading.whole_images import Views, WholeImages, cut, cut_by_products
+from mptui.data.loading.whole_images import WholeImages, cut
+from mptui.data.transforms.crop_on_device import Views, cut_by_products
 from mptui.registry.samples import SampleKind
 from tests.data.images import pairs, save_oriented
 from tests.data.loaders import loader
@@ -187,7 +188,7 @@ def test_products_resize_as_pillow_does() -> None:
     counts = np.array([width * height for width, height in sizes])
     table = np.array(sizes)
     kept = WholeImages(
-        pixels_P3=torch.from_numpy(pixels),
+        pixels_PC=torch.from_numpy(pixels),
         masks_P=None,
         labels_N=torch.zeros(len(sizes), dtype=torch.int64),
         starts_N=np.cumsum(counts) - counts,
@@ -197,7 +198,7 @@ def test_products_resize_as_pillow_does() -> None:
     boxes = np.tile([0.0, 0.0, 1.0, 1.0], (len(sizes), 1))
     flips = np.zeros((len(sizes), 3), bool)
     chosen = Views(kept.starts_N, table[:, 0], table[:, 1], boxes, flips)
-    found, _ = cut_by_products(kept, chosen, 48)
+    found, _ = cut_by_products(kept.pixels_PC, None, chosen, 48)
     for picture, seen in zip(pictures, found, strict=True):
         expected = Image.fromarray(picture).resize((48, 48), Image.Resampling.BILINEAR)
         assert np.abs(seen.numpy() - np.asarray(expected, np.float32)).max() < 1.5
@@ -205,5 +206,8 @@ def test_products_resize_as_pillow_does() -> None:
         turned = Views(
             kept.starts_N, table[:, 0], table[:, 1], boxes, np.tile(np.array(turn, bool), (len(sizes), 1))
         )
-        by_products, by_opencv = cut_by_products(kept, turned, 48)[0], cut(kept, turned, 48)[0]
+        by_products, by_opencv = (
+            cut_by_products(kept.pixels_PC, None, turned, 48)[0],
+            cut(kept, turned, 48)[0],
+        )
         assert (by_products - by_opencv.float()).abs().mean() < 1.0

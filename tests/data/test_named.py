@@ -44,7 +44,7 @@ def test_a_set_that_is_one_array(tmp_path, name, family):
     assert dataset.class_counts == [2, 2] + [1] * 8
     decoded = dataset.train.request(11).read()
     assert decoded.label == 1
-    assert (decoded.image_HW3[..., 1].ravel() == (np.arange(784) + 11 * 784).astype(np.uint8)).all()
+    assert (decoded.image_HWC[..., 1].ravel() == (np.arange(784) + 11 * 784).astype(np.uint8)).all()
 
 
 def test_the_second_time_the_array_is_enough(tmp_path, monkeypatch):
@@ -124,11 +124,11 @@ def test_an_array_is_never_seen_half_written(tmp_path, own_cache, monkeypatch):
     first = opened("mnist", tmp_path)
     (array,) = own_cache.rglob("train-images.npy")
     seen = array.stat().st_ino
-    expected = first.train.request(3).read().image_HW3
+    expected = first.train.request(3).read().image_HWC
     (array.parent / "classes.json").unlink()  # as in another run that is about to write the same
     opened("mnist", tmp_path)
     assert array.stat().st_ino != seen  # processes that mapped the first one keep it
-    assert np.array_equal(first.train.request(3).read().image_HW3, expected)
+    assert np.array_equal(first.train.request(3).read().image_HWC, expected)
     assert {path.suffix for path in array.parent.iterdir()} == {".npy", ".json"}
 
 

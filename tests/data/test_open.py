@@ -230,7 +230,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(tmp_path):
 def test_nothing_named_means_shapes():
     dataset = opened(samples=20)
     assert (dataset.name, len(dataset.train), len(dataset.val)) == ("shapes", 20, 10)
-    assert dataset.train.request(3).read().image_HW3.shape == (32, 32, 3)
+    assert dataset.train.request(3).read().image_HWC.shape == (32, 32, 3)
 
 
 def test_a_real_set_names_each_broken_file(tmp_path):

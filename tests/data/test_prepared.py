@@ -9,7 +9,7 @@ import torch
 
 from mptui.config.schema import DataConfig
 from mptui.data.core.types import IGNORE
-from mptui.data.decode.image import FileRequest
+from mptui.data.decode.request import FileRequest
 from mptui.data.formats.open import kind_of
 from mptui.data.loading.loader import Loader
 from mptui.data.transforms.resize import resized
@@ -34,9 +34,9 @@ def same_samples(raw, other, tolerance):
         for index in range(len(half)):
             found, wanted = half.request(index).read(SIDE), expected.request(index).read(SIDE)
             assert found.label == wanted.label
-            assert min(found.image_HW3.shape[:2]) >= min(SIDE, *wanted.image_HW3.shape[:2])
+            assert min(found.image_HWC.shape[:2]) >= min(SIDE, *wanted.image_HWC.shape[:2])
             if tolerance == 0:
-                assert np.array_equal(found.image_HW3, wanted.image_HW3)
+                assert np.array_equal(found.image_HWC, wanted.image_HWC)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_lossless_set_has_the_pixels_of_a_cache_in_memory(tmp_path):
     raw, other = opened(data), opened(tmp_path / "out")
     for index in range(len(raw.train)):
         expected = resized(FileRequest(raw.train.request(index).name, 0).read(RESIZE), RESIZE)
-        assert np.array_equal(other.train.request(index).read().image_HW3, expected.image_HW3)
+        assert np.array_equal(other.train.request(index).read().image_HWC, expected.image_HWC)
 
 
 def test_masks_come_along(tmp_path, small_shards):
@@ -130,7 +130,7 @@ def test_masks_come_along(tmp_path, small_shards):
         found, wanted = other.train.request(index).read(), raw.train.request(index).read()
         assert set(np.unique(found.mask_HW)) == set(np.unique(wanted.mask_HW))
         assert (found.mask_HW == IGNORE).mean() == pytest.approx((wanted.mask_HW == IGNORE).mean(), abs=0.03)
-        assert found.mask_HW.shape == found.image_HW3.shape[:2]
+        assert found.mask_HW.shape == found.image_HWC.shape[:2]
     for (_, mask), (_, expected) in zip(
         batches(other, train=False, kind=SampleKind.MASK),
         batches(raw, train=False, kind=SampleKind.MASK),

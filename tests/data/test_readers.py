@@ -9,7 +9,8 @@ import pytest
 from PIL import Image, ImageCms, UnidentifiedImageError
 
 from mptui.data.core.types import BadSampleError
-from mptui.data.decode.image import ArrayRequest, FileRequest, read_rgb
+from mptui.data.decode.image import read_rgb
+from mptui.data.decode.request import ArrayRequest, FileRequest
 
 from .images import SHARED, photo, png_header, save_oriented
 
@@ -50,7 +51,7 @@ def test_every_mode_of_every_format_comes_out_as_the_same_picture(tmp_path, form
     stored = as_lab(picture) if mode == "LAB" else picture.convert(mode)
     path = tmp_path / "picture.dat"  # the suffix is uninformative; the content decides
     stored.save(path, form)
-    read_HW3 = FileRequest(str(path), 3).read().image_HW3
+    read_HW3 = FileRequest(str(path), 3).read().image_HWC
     expected = {"1": stored, "P": stored, "L": stored, "LA": stored}.get(mode, picture)
     assert read_HW3.dtype == np.uint8
     assert read_HW3.flags.writeable
@@ -175,7 +176,7 @@ for path in sys.argv[1:]:
 )
 def test_a_jpeg_is_decoded_smaller_but_never_below_the_hint(tmp_path, hint, size):
     save_oriented(tmp_path / "a.jpg", 6, photo(480, 320))
-    assert FileRequest(str(tmp_path / "a.jpg"), 0).read(hint).image_HW3.shape[:2] == size
+    assert FileRequest(str(tmp_path / "a.jpg"), 0).read(hint).image_HWC.shape[:2] == size
 
 
 def test_an_array_gives_its_images_as_rgb(tmp_path):
@@ -183,8 +184,8 @@ def test_an_array_gives_its_images_as_rgb(tmp_path):
     np.save(tmp_path / "grey.npy", grey)
     decoded = ArrayRequest(str(tmp_path / "grey.npy"), 1, 7).read()
     assert decoded.label == 7
-    assert (decoded.image_HW3 == grey[1][..., None]).all()
-    assert decoded.image_HW3.shape == (4, 5, 3)
+    assert (decoded.image_HWC == grey[1][..., None]).all()
+    assert decoded.image_HWC.shape == (4, 5, 3)
     with pytest.raises(BadSampleError):
         ArrayRequest(str(tmp_path / "grey.npy"), 2, 0).read()
 

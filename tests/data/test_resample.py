@@ -6,8 +6,8 @@ import pytest
 from PIL import Image
 
 from mptui.data.core.types import Mask, Pixels
-from mptui.data.decode.image import FileRequest
 from mptui.data.decode.mask import MaskCoding, MaskedFileRequest
+from mptui.data.decode.request import FileRequest
 from mptui.data.transforms.crop import DRAWS, Geometry, cut_image, cut_mask, views
 from mptui.data.transforms.resample import resampled
 from mptui.registry.samples import SampleKind
@@ -64,7 +64,7 @@ def test_a_view_of_a_jpeg_is_within_a_tolerance_of_pillows(tmp_path: Path, index
     for hint, row in zip(
         (128, 300, 400, 700) * 2, np.random.default_rng(index).random((8, DRAWS)), strict=True
     ):
-        image = FileRequest(path, 0).read(hint).image_HW3
+        image = FileRequest(path, 0).read(hint).image_HWC
         height, width = image.shape[:2]
         decoded_at.add(width)
         boxes, flips = views(geometry, row[None], np.array([float(width)]), np.array([float(height)]))
@@ -174,12 +174,12 @@ def test_a_jpeg_decoded_smaller_keeps_its_mask(tmp_path: Path, orientation: int,
     coding = MaskCoding(("a", "b", "c", "d"), (0, 1, 2, 3), (0, 1, 2, 3))
     sample = MaskedFileRequest(str(tmp_path / "a.jpg"), str(tmp_path / "a.png"), coding).read(hint)
     assert sample.mask_HW is not None
-    assert sample.mask_HW.shape == sample.image_HW3.shape[:2] == ((450, 601) if hint is None else (113, 151))
+    assert sample.mask_HW.shape == sample.image_HWC.shape[:2] == ((450, 601) if hint is None else (113, 151))
     for row in np.random.default_rng(2).random((10, DRAWS)):
         height, width = sample.mask_HW.shape
         geometry = Geometry.for_training(SampleKind.MASK, 64)
         boxes, flips = views(geometry, row[None], np.array([float(width)]), np.array([float(height)]))
-        shown = read_back(cut_image(sample.image_HW3, boxes[0], flips[0], 64))
+        shown = read_back(cut_image(sample.image_HWC, boxes[0], flips[0], 64))
         told = cut_mask(sample.mask_HW, boxes[0], flips[0], 64)
         inner = off_edges(told, 2)
         assert (shown == told)[inner].all()

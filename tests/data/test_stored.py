@@ -13,7 +13,7 @@ import torch
 
 from mptui.data.core.batch import Batch
 from mptui.data.core.types import Decoded, SampleRequest
-from mptui.data.decode.image import FileRequest
+from mptui.data.decode.request import FileRequest
 from mptui.data.loading.loader import Loader
 from mptui.data.loading.ram_cache import CachedSplit, SampleCache, cache_bytes
 from mptui.data.transforms.crop import Geometry, cut_image, views
@@ -208,7 +208,7 @@ def test_a_half_written_sample_is_read_again() -> None:
     assert cache.find(2) is None
     os.pwrite(cache.fd, bytes(8), cache.slot_bytes)  # a header that was not written
     assert cache.find(1) is None
-    assert np.array_equal(split.request(1).read().image_HW3, whole.image_HW3)
+    assert np.array_equal(split.request(1).read().image_HWC, whole.image_HWC)
     split.close()
 
 
@@ -218,7 +218,7 @@ def test_views_of_a_resized_image_are_those_of_the_file() -> None:
     geometry = Geometry.for_training(SampleKind.CLASS, side, crop_scale=(0.3, 1.0))
     for number in range(4):
         decoded = Decoded(np.array(photo(600 + 40 * number, 450, seed=number)))
-        whole, kept = decoded.image_HW3, resized(decoded, geometry.resize).image_HW3
+        whole, kept = decoded.image_HWC, resized(decoded, geometry.resize).image_HWC
         assert min(kept.shape[:2]) == 2 * side
         draws = np.random.default_rng(0).random((8, 7))
         for row in draws:
@@ -246,9 +246,9 @@ def test_what_is_kept_is_never_larger_than_it_need_be(
     sample = Decoded(np.zeros((height, width, 3), np.uint8), mask_HW=np.zeros((height, width), np.int16))
     kept = resized(sample, 100)
     assert kept.mask_HW is not None
-    assert kept.image_HW3.shape[:2] == kept.mask_HW.shape
-    assert kept.image_HW3.shape[0] * kept.image_HW3.shape[1] <= 3 * 100 * 100
-    assert np.abs(np.array(kept.image_HW3.shape[1::-1]) - expected).max() <= 1
+    assert kept.image_HWC.shape[:2] == kept.mask_HW.shape
+    assert kept.image_HWC.shape[0] * kept.image_HWC.shape[1] <= 3 * 100 * 100
+    assert np.abs(np.array(kept.image_HWC.shape[1::-1]) - expected).max() <= 1
 
 
 @pytest.mark.parametrize("augment", [True, False])
@@ -256,7 +256,7 @@ def test_the_bytes_told_are_those_taken(files: list[Path], augment: bool) -> Non
     make = Geometry.for_training if augment else Geometry.for_validation
     geometry = make(SampleKind.CLASS, SIDE)
     requests: list[SampleRequest] = [FileRequest(str(path), 0) for path in files]
-    sizes = [sorted(request.read().image_HW3.shape[:2]) for request in requests]
+    sizes = [sorted(request.read().image_HWC.shape[:2]) for request in requests]
     split = CachedSplit(
         of_files(files), geometry, masks=False, room=lambda taken: 1 << 30, on_full=lambda kept, count: None
     )
@@ -264,5 +264,5 @@ def test_the_bytes_told_are_those_taken(files: list[Path], augment: bool) -> Non
         split.request(index).read()
     taken = os.fstat(split.cache.fd).st_blocks * 512
     split.close()
-    told = cache_bytes(geometry, False, len(files), np.array(sizes, np.uint16))
+    told = cache_bytes(geometry, 3, len(files), np.array(sizes, np.uint16))
     assert told * 0.8 <= taken <= told * 1.2

@@ -37,9 +37,9 @@ class Scene(Blot):
 
     def read(self, side_hint: int | None = None) -> Decoded:
         blot = super().read(side_hint)
-        mask = (blot.image_HW3[..., 0] >= 120).astype(np.int16)
+        mask = (blot.image_HWC[..., 0] >= 120).astype(np.int16)
         mask[: SIDE * (self.index % 4) // 4] = IGNORE
-        return Decoded(blot.image_HW3, mask_HW=mask)
+        return Decoded(blot.image_HWC, mask_HW=mask)
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Unseen(Blot):
     """A blot whose mask ignores every pixel."""
 
     def read(self, side_hint: int | None = None) -> Decoded:
-        return Decoded(super().read(side_hint).image_HW3, mask_HW=np.full((SIDE, SIDE), IGNORE, np.int16))
+        return Decoded(super().read(side_hint).image_HWC, mask_HW=np.full((SIDE, SIDE), IGNORE, np.int16))
 
 
 @dataclass(frozen=True)

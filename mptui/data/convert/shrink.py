@@ -16,8 +16,9 @@ from PIL import Image
 
 from mptui.data.core.read_errors import reason_of, tried_again
 from mptui.data.core.types import IGNORE, BadSampleError, Decoded, Mask
-from mptui.data.decode.image import FileRequest, opened
+from mptui.data.decode.image import opened
 from mptui.data.decode.mask import MaskCoding, MaskedFileRequest
+from mptui.data.decode.request import FileRequest
 from mptui.data.formats.sharded import ignored_value
 from mptui.data.scan.check_sample import Sample
 from mptui.data.scan.process_pool import Work
@@ -106,7 +107,7 @@ def _shrunk(sample: Sample, settings: Settings) -> Small:
     kind, image = _as_it_was(path, decoded) if small is decoded else ("", b"")
     if not image:
         kind, image = _encoded(small, settings.quality)
-    height, width = small.image_HW3.shape[:2]
+    height, width = small.image_HWC.shape[:2]
     mask, pixels = b"", tuple[int, ...]()
     if small.mask_HW is not None and settings.coding is not None:
         mask, pixels = _encoded_mask(small.mask_HW, len(settings.coding.classes))
@@ -130,19 +131,19 @@ def _as_it_was(path: str, decoded: Decoded) -> tuple[str, bytes]:
     """
     with opened(path) as image:
         kind, size = _KEPT_FORMATS.get(image.format or "", ""), image.size
-    if not kind or size[0] * size[1] != decoded.image_HW3.shape[0] * decoded.image_HW3.shape[1]:
+    if not kind or size[0] * size[1] != decoded.image_HWC.shape[0] * decoded.image_HWC.shape[1]:
         return "", b""
     try:
         with Path(path).open("rb") as file:
-            content = file.read(decoded.image_HW3.nbytes + _KEPT_OVERHEAD + 1)
+            content = file.read(decoded.image_HWC.nbytes + _KEPT_OVERHEAD + 1)
     except OSError as error:
         raise BadSampleError(path, reason_of(error)) from error
-    return (kind, content) if len(content) <= decoded.image_HW3.nbytes + _KEPT_OVERHEAD else ("", b"")
+    return (kind, content) if len(content) <= decoded.image_HWC.nbytes + _KEPT_OVERHEAD else ("", b"")
 
 
 def _encoded(sample: Decoded, quality: int) -> tuple[str, bytes]:
     content = BytesIO()
-    image = Image.fromarray(sample.image_HW3)
+    image = Image.fromarray(sample.image_HWC)
     if quality == 0:
         image.save(content, "PNG", compress_level=3)
         return "png", content.getvalue()

@@ -1,12 +1,12 @@
 """Types shared by the modules of `mptui.data`. Imports no torch, as workers import this.
 
-Shapes: H and W are pixels, 3 is RGB. Images are uint8 HW3; masks int16 HW with class indices, and
-`IGNORE` for pixels that are ignored.
+Shapes: H and W are pixels, C are the bands. Images are HWC in a `PixelFormat`, mostly uint8 RGB; masks int16
+HW with class indices, and `IGNORE` for pixels that are ignored.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,17 +15,42 @@ from mptui.registry.samples import SampleKind
 
 IGNORE = -1
 
-Pixels = npt.NDArray[np.uint8]
+Pixels = npt.NDArray[Any]
+"""An image [H, W, C], in one of `DTYPES`."""
 Mask = npt.NDArray[np.int16]
 Sides = npt.NDArray[np.uint16]
 """[N, 2]: the shorter and the longer side of images in pixels."""
 
 
+DTYPES = ("uint8", "uint16", "int16", "float32")
+"""Types of values that images may have: float32 holds each of them exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class PixelFormat:
+    """The number of bands of an image, and the type of their values: one of `DTYPES`."""
+
+    bands: int
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a pixel."""
+        return self.bands * np.dtype(self.dtype).itemsize
+
+    def __str__(self) -> str:
+        return f"{self.bands} band{'s' * (self.bands != 1)} of {self.dtype}"
+
+
+RGB = PixelFormat(3, "uint8")
+"""The format of photographs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A decoded sample: an RGB image and its label or its mask."""
+    """A decoded sample: an image and its label or its mask."""
 
-    image_HW3: Pixels
+    image_HWC: Pixels
     label: int = 0
     mask_HW: Mask | None = None
 
@@ -97,3 +122,5 @@ class Dataset:
     """Shorter sides of the images in pixels: smallest, median, largest."""
     sizes: tuple[Sides, Sides] | None = None
     """Sides of the training and validation images; None: all images are squares of `sides`."""
+    pixels: PixelFormat = RGB
+    """The format of all images."""

@@ -11,17 +11,16 @@ import stat
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
+from PIL.ImageFile import ImageFile
 
 from mptui.data.core.read_errors import reason_of
-from mptui.data.core.types import BadSampleError, Decoded, Pixels
+from mptui.data.core.types import BadSampleError, Pixels
 from mptui.data.decode import jpeg
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO")
@@ -53,54 +52,8 @@ warnings.filterwarnings("ignore", module=r"PIL\.")
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
-@dataclass(frozen=True, slots=True)
-class FileRequest:
-    """An image file and its class."""
-
-    path: str
-    label: int
-
-    @property
-    def name(self) -> str:
-        """The path of the file."""
-        return self.path
-
-    def read(self, side_hint: int | None = None) -> Decoded:
-        """Decode the file; see `SampleRequest.read`."""
-        return Decoded(read_rgb(self.path, side_hint), label=self.label)
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayRequest:
-    """Image `index` of a uint8 array in an `.npy` file, [N, H, W] or [N, H, W, 3], and its class."""
-
-    path: str
-    index: int
-    label: int
-
-    @property
-    def name(self) -> str:
-        """Path of the array, and the image's position in it."""
-        return f"{self.path}[{self.index}]"
-
-    def read(self, side_hint: int | None = None) -> Decoded:
-        """Copy the image out of the file; see `SampleRequest.read`."""
-        try:
-            image = np.array(_mapped(self.path)[self.index])
-        except (OSError, ValueError, IndexError) as error:
-            raise BadSampleError(self.name, _reason(error)) from error
-        return Decoded(np.stack([image] * 3, axis=-1) if image.ndim == 2 else image, label=self.label)
-
-
-@lru_cache(maxsize=8)
-def _mapped(path: str) -> Pixels:
-    """Map an array into memory, once in a process."""
-    array: Pixels = np.load(path, mmap_mode="r", allow_pickle=False)
-    return array
-
-
 @contextmanager
-def opened(path: str, content: bytes | None = None) -> Iterator[Image.Image]:
+def opened(path: str, content: bytes | None = None) -> Iterator[ImageFile]:
     """Open an image of a valid size; any exception in the context becomes a `BadSampleError`.
 
     Args:
@@ -112,9 +65,9 @@ def opened(path: str, content: bytes | None = None) -> Iterator[Image.Image]:
     """
     try:
         if content is None:
-            _check_file(path)
+            check_file(path)
         with Image.open(path if content is None else BytesIO(content), formats=FORMATS) as image:
-            _check_size(path, image)
+            check_size(path, *image.size)
             yield image
     except BadSampleError:
         raise
@@ -122,7 +75,7 @@ def opened(path: str, content: bytes | None = None) -> Iterator[Image.Image]:
         raise BadSampleError(path, _unidentified(path, content)) from error
     except Exception as error:
         # A damaged file makes Pillow's parsers raise anything.
-        raise BadSampleError(path, _reason(error)) from error
+        raise BadSampleError(path, reason_for(error)) from error
 
 
 def load_upright(image: Image.Image) -> tuple[Image.Image, int]:
@@ -132,7 +85,7 @@ def load_upright(image: Image.Image) -> tuple[Image.Image, int]:
         The upright image, and the orientation (1 to 8) that it was stored with.
     """
     image.load()
-    orientation = _orientation(image)
+    orientation = orientation_of(image)
     return turned(image, orientation), orientation
 
 
@@ -165,7 +118,7 @@ def upright_rgb(image: Image.Image, side_hint: int | None) -> tuple[Pixels, int]
     """
     pixels_HW3 = jpeg.decoded(image, side_hint)
     if pixels_HW3 is not None:
-        orientation = _orientation(image)
+        orientation = orientation_of(image)
         return jpeg.turned(pixels_HW3, orientation), orientation
     if side_hint is not None:
         image.draft(None, (side_hint, side_hint))
@@ -217,7 +170,7 @@ def _by_own_range(values_HW: npt.NDArray[np.float64]) -> Pixels:
     return grey_HW
 
 
-def _orientation(image: Image.Image) -> int:
+def orientation_of(image: Image.Image) -> int:
     """Read the EXIF orientation; 1 if there is none, or the EXIF block is damaged."""
     try:
         orientation = image.getexif().get(_ORIENTATION_TAG, 1)
@@ -226,15 +179,24 @@ def _orientation(image: Image.Image) -> int:
     return orientation if orientation in _UPRIGHT else 1
 
 
-def _check_file(path: str) -> None:
-    """Refuse pipes, sockets and devices, as a read from one may never end."""
+def check_file(path: str) -> None:
+    """Refuse pipes, sockets and devices, as a read from one may never end.
+
+    Raises:
+        BadSampleError: The path is one of them.
+        OSError: The file is missing.
+    """
     kind = stat.S_IFMT(os.stat(path).st_mode)  # noqa: PTH116 - a Path for each image is slow
     if kind not in {stat.S_IFREG, stat.S_IFDIR}:
         raise BadSampleError(path, "not a file")
 
 
-def _check_size(path: str, image: Image.Image) -> None:
-    width, height = image.size
+def check_size(path: str, width: int, height: int) -> None:
+    """Refuse an image that is empty or too large.
+
+    Raises:
+        BadSampleError: It is.
+    """
     if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
         raise BadSampleError(
             path,
@@ -249,11 +211,12 @@ def _unidentified(path: str, content: bytes | None) -> str:
     try:
         size = Path(path).stat().st_size if content is None else len(content)
     except OSError as error:  # it has just been removed
-        return _reason(error)
+        return reason_for(error)
     return "empty (0 bytes)" if size == 0 else "not an image, or of an unsupported format"
 
 
-def _reason(error: Exception) -> str:
+def reason_for(error: Exception) -> str:
+    """Return the short reason why a file can't be read."""
     if isinstance(error, Image.DecompressionBombError):
         return f"too large: at most {MAX_PIXELS // 1_000_000} megapixels"
     if isinstance(error, OSError) and error.strerror:

@@ -53,12 +53,12 @@ def decoded(image: Image.Image, side_hint: int | None) -> Pixels | None:
     return pixels_HW3
 
 
-def turned(image_HW3: Pixels, orientation: int) -> Pixels:
+def turned(image_HWC: Pixels, orientation: int) -> Pixels:
     """Turn an image stored with an EXIF `orientation` upright."""
     if orientation not in _UPRIGHT:
-        return image_HW3
+        return image_HWC
     transposed, mirrored_x, mirrored_y = _UPRIGHT[orientation]
-    return flipped(image_HW3, transposed=transposed, mirrored_x=mirrored_x, mirrored_y=mirrored_y)
+    return flipped(image_HWC, transposed=transposed, mirrored_x=mirrored_x, mirrored_y=mirrored_y)
 
 
 def shrink_of(shorter: int, side_hint: int | None) -> int:

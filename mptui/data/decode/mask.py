@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from mptui.data.core.types import BadSampleError, Decoded, Mask
+from mptui.data.core.types import BadSampleError, Decoded, Mask, PixelFormat, Pixels
 from mptui.data.decode.image import load_upright, opened, turned, upright_rgb
+from mptui.data.decode.stored import read_stored
 from mptui.data.transforms.resample import resized_mask
 
 MAX_CODES = 256
@@ -61,6 +62,8 @@ class MaskedFileRequest:
     path: str
     mask_path: str
     coding: MaskCoding
+    stored: PixelFormat | None = None
+    """The format in which the image is read as it is stored; None: as 8-bit RGB."""
 
     @property
     def name(self) -> str:
@@ -69,11 +72,18 @@ class MaskedFileRequest:
 
     def read(self, side_hint: int | None = None) -> Decoded:
         """Decode both files, the mask at the size of the image; see `SampleRequest.read`."""
+        pixels_HWC, size, orientation = self._image(side_hint)
+        mask_HW = self._mask(size, orientation)
+        return Decoded(pixels_HWC, mask_HW=resized_mask(mask_HW, pixels_HWC.shape[0], pixels_HWC.shape[1]))
+
+    def _image(self, side_hint: int | None) -> tuple[Pixels, Size, int]:
+        """Return the upright image, the size of the file's image, and its orientation there."""
+        if self.stored is not None:
+            read = read_stored(self.path, self.stored)
+            return read.pixels_HWC, read.size, read.orientation
         with opened(self.path) as image:
-            stored = image.size
-            pixels_HW3, orientation = upright_rgb(image, side_hint)
-        mask_HW = self._mask(stored, orientation)
-        return Decoded(pixels_HW3, mask_HW=resized_mask(mask_HW, pixels_HW3.shape[0], pixels_HW3.shape[1]))
+            size = image.size
+            return (pixels := upright_rgb(image, side_hint))[0], size, pixels[1]
 
     def _mask(self, stored: Size, orientation: int) -> Mask:
         with opened(self.mask_path) as file:

@@ -85,10 +85,10 @@ class PreparedRequest:
 
     def read(self, side_hint: int | None = None) -> Decoded:
         """Decode the image, and its mask at the same size; see `SampleRequest.read`."""
-        image_HW3 = read_rgb(self.name, side_hint, self._content(self.at, self.size))
+        image_HWC = read_rgb(self.name, side_hint, self._content(self.at, self.size))
         if self.coding is None:
-            return Decoded(image_HW3, self.label)
-        return Decoded(image_HW3, mask_HW=self._mask(self.coding, image_HW3.shape[0], image_HW3.shape[1]))
+            return Decoded(image_HWC, self.label)
+        return Decoded(image_HWC, mask_HW=self._mask(self.coding, image_HWC.shape[0], image_HWC.shape[1]))
 
     def _mask(self, coding: MaskCoding, height: int, width: int) -> Mask:
         with opened(self.name, self._content(self.mask_at, self.mask_size)) as file:

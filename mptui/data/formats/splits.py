@@ -9,8 +9,9 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from mptui.data.decode.image import ArrayRequest, FileRequest
+from mptui.data.core.types import PixelFormat
 from mptui.data.decode.mask import MaskCoding, MaskedFileRequest
+from mptui.data.decode.request import ArrayRequest, FileRequest
 
 Rows = npt.NDArray[np.int64]
 Labels = npt.NDArray[np.int64]
@@ -48,6 +49,8 @@ class FileSplit:
     paths: Sequence[str]
     labels: Labels
     rows: Rows
+    stored: PixelFormat | None = None
+    """The format in which files are read as they are stored; None: as 8-bit RGB."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -55,7 +58,7 @@ class FileSplit:
     def request(self, index: int) -> FileRequest:
         """Return the request for sample `index`."""
         row = int(self.rows[index])
-        return FileRequest(self.paths[row], int(self.labels[row]))
+        return FileRequest(self.paths[row], int(self.labels[row]), self.stored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,8 @@ class MaskedSplit:
     mask_paths: Sequence[str]
     coding: MaskCoding
     rows: Rows
+    stored: PixelFormat | None = None
+    """The format in which images are read as they are stored; None: as 8-bit RGB."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -73,7 +78,7 @@ class MaskedSplit:
     def request(self, index: int) -> MaskedFileRequest:
         """Return the request for sample `index`."""
         row = int(self.rows[index])
-        return MaskedFileRequest(self.paths[row], self.mask_paths[row], self.coding)
+        return MaskedFileRequest(self.paths[row], self.mask_paths[row], self.coding, self.stored)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from mptui.data.core.types import Dataset, Sides
-from mptui.data.loading.ram_cache import cache_bytes
+from mptui.data.loading.ram_cache import cache_bytes, sample_bytes
 from mptui.data.loading.whole_images import device_bytes
 from mptui.data.transforms.crop import Geometry
 from mptui.hardware.host import host_memory
@@ -73,8 +73,9 @@ def choose_cache(
             return CacheChoice("device", "requested")
         warning = f"data.cache = device: {on_device}; images are cached in memory (data.cache = ram)"
         return CacheChoice("ram", on_device, warning)
+    each = sample_bytes(dataset.pixels, dataset.kind is SampleKind.MASK)
     needed = sum(
-        cache_bytes(geometry, dataset.kind is SampleKind.MASK, len(split), sides_of(dataset, half))
+        cache_bytes(geometry, each, len(split), sides_of(dataset, half))
         for half, (geometry, split) in enumerate(zip(halves, (dataset.train, dataset.val), strict=True))
     )
     budget = memory_room(_SHARE_ASKED if asked == "ram" else _SHARE)(0)
@@ -126,10 +127,11 @@ def _on_device(
     if masks and dataset.has_ignored and halves[0].random:
         what = "masks have ignored pixels, which must be counted before they are on the device"
         return True, f"on {device.type}, {what}"
+    each = sample_bytes(dataset.pixels, masks)
     needed = sum(
-        device_bytes(geometry.resize, masks, len(split), sides_of(dataset, half))
+        device_bytes(geometry.resize, each, len(split), sides_of(dataset, half))
         if geometry.random
-        else len(split) * geometry.side**2 * (5 if masks else 3)
+        else len(split) * geometry.side**2 * each
         for half, (geometry, split) in enumerate(zip(halves, (dataset.train, dataset.val), strict=True))
     )
     budget = _device_room(device, share)

@@ -1,6 +1,6 @@
-"""Device cache of a split with one fixed view per sample: decoded once, stored as uint8, gathered as batches.
+"""Device cache of a split with one fixed view per sample: decoded once, stored, gathered as batches.
 
-Shapes: N samples of the split, B of a batch, H and W pixels.
+Shapes: N samples of the split, B of a batch, H and W pixels, C bands.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class Resident:
     """A split on the device. Row i is sample i of the split, or its replacement."""
 
     pixels: torch.Tensor
-    """uint8 images_NHW3; if `finished`, the float32 input of the network, with N first in memory."""
+    """images_NHWC as decoded; if `finished`, the float32 input of the network, with N first in memory."""
     targets: torch.Tensor
     """int64 labels_N or int16 masks_NHW."""
     indices: npt.NDArray[np.int64]
@@ -37,7 +37,7 @@ class Resident:
 
     def finish(self, finish: Finish) -> "Resident":
         """Normalise a small split in advance, so that a batch needs only a gather."""
-        if self.pixels.nbytes * 4 > _FINISHED_BYTES:
+        if self.pixels.numel() * 4 > _FINISHED_BYTES:
             return self
         return replace(self, pixels=finish.stored(self.pixels), finished=True)
 
@@ -83,7 +83,9 @@ def load(
         DataError: Too many samples are bad.
     """
     count, side = len(source.split), source.geometry.side
-    pixels = torch.empty((count, side, side, 3), dtype=torch.uint8, device=device)
+    form = source.pixels
+    shape = (count, side, side, form.bands)
+    pixels = torch.empty(shape, dtype=getattr(torch, form.dtype), device=device)
     if source.masks:
         targets = torch.empty((count, side, side), dtype=torch.int16, device=device)
     else:

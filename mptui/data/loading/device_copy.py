@@ -1,6 +1,6 @@
 """Copies batches from shared memory to the device; on CUDA from pinned memory in a separate stream.
 
-Shapes: B samples, H and W pixels.
+Shapes: B samples, H and W pixels, C bands.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from mptui.data.loading.shared_memory import Arena
 
 
 class _Moved(NamedTuple):
-    pixels_BHW3: torch.Tensor
+    pixels_BHWC: torch.Tensor
     targets: torch.Tensor
 
 
@@ -55,7 +55,7 @@ class Transfer:
         """Start copying a complete batch, unless its copy was started before."""
         if batch.slot in self._moved:
             return
-        pixels = torch.from_numpy(batch.pixels_BHW3)
+        pixels = torch.from_numpy(batch.pixels_BHWC)
         targets = torch.from_numpy(batch.labels if batch.masks_BHW is None else batch.masks_BHW)
         if self._stream is None:
             self._moved[batch.slot] = _Moved(pixels.to(self._device), targets.to(self._device))
@@ -67,7 +67,7 @@ class Transfer:
             self._events[batch.slot] = self._stream.record_event()
 
     def finish(self, batch: HostBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the uint8 images_BHW3 and the labels or masks of a batch, for use in the current stream."""
+        """Return the images_BHWC and the labels or masks of a batch, for use in the current stream."""
         self.start(batch)
         moved = self._moved.pop(batch.slot)
         if self._stream is not None:
@@ -75,7 +75,7 @@ class Transfer:
             current.wait_event(self._events[batch.slot])
             for tensor in moved:
                 tensor.record_stream(current)
-        return moved.pixels_BHW3, moved.targets
+        return moved.pixels_BHWC, moved.targets
 
     def settle(self, slots: Iterable[int] | None = None) -> None:
         """Wait until no copy reads `slots` (None: all), and drop unused copies."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from mptui.data.core.batch import Batch, Window, to_device
-from mptui.data.core.types import Problem, Sides, Split
+from mptui.data.core.types import RGB, PixelFormat, Problem, Sides, Split
 from mptui.data.loading.cache_policy import CacheMode, memory_room
 from mptui.data.loading.device_cache import Pass, Resident, load
 from mptui.data.loading.device_copy import Transfer
@@ -39,6 +39,7 @@ class Loader:
     Args:
         split: The samples.
         kind: Kind of the samples; noise is added to images alone.
+        pixels: Format of the images; the colours of RGB alone are jittered.
         batch_size: Samples per batch.
         side: Side of the network's input in pixels.
         resize: The shorter side in pixels that images are resized to before views are cut; None:
@@ -75,6 +76,7 @@ class Loader:
         split: Split,
         *,
         kind: SampleKind,
+        pixels: PixelFormat = RGB,
         batch_size: int,
         side: int,
         resize: int | None = None,
@@ -118,15 +120,25 @@ class Loader:
         if cache == "ram":
             room = cache_room or memory_room()
             split = self._cached_split = CachedSplit(
-                split, self._geometry, masks=masks, room=room, on_full=on_cache_full
+                split, self._geometry, masks=masks, pixels=pixels, room=room, on_full=on_cache_full
             )
         self._pool = self._new_pool(workers)
         self._bad = BadSamples(len(split), bad_budget, on_bad)
         whole = self._on_device and self._augment
-        source = partial(SampleSource, masks=masks, classes=num_classes, seed=seed, whole=whole)
-        self._source = source(split, self._pool, self._bad, self._geometry)
-        self._normalization = normalization or default_normalization(kind)
-        self._finish = Finish(side, device, self._normalization, channels_last=channels_last)
+        self._source = SampleSource(
+            split,
+            self._pool,
+            self._bad,
+            self._geometry,
+            masks=masks,
+            classes=num_classes,
+            seed=seed,
+            whole=whole,
+            pixels=pixels,
+        )
+        normalization = normalization or default_normalization(kind)
+        self._jitter = normalization if self._augment and pixels == RGB else None
+        self._finish = Finish(side, device, normalization, pixels, channels_last=channels_last)
         self._noiser = self._new_noiser(mirror=train and augment) if noisy else None
         self._transfer = Transfer(device, self._pool.arena)
         self._stream: Prefetcher | None = None
@@ -303,8 +315,8 @@ class Loader:
             coming = batches[number + 1] if number + 1 < len(batches) else stream.next_ready()
             if coming is not None:
                 self._transfer.start(coming)
-        if self._augment:
-            colour = to_device(colours(self._seed, epoch, batch.indices, self._normalization), self._device)
+        if self._jitter is not None:
+            colour = to_device(colours(self._seed, epoch, batch.indices, self._jitter), self._device)
             images = self._finish.coloured(pixels, colour)
         else:
             images = self._finish.plain(pixels)
@@ -326,7 +338,7 @@ class Loader:
         if isinstance(resident, Resident):
             chosen = Pass(resident, order)
         else:
-            chosen = WholePass(resident, order, self._geometry, self._normalization, self._seed, epoch)
+            chosen = WholePass(resident, order, self._geometry, self._jitter, self._seed, epoch)
         for first in range(start, end, self._batch_size * accumulate):
             places = range(first, min(first + self._batch_size * accumulate, end))
             yield self._order.window(
@@ -343,11 +355,12 @@ class Loader:
         last = min(first + self._batch_size, places.stop)
         if isinstance(chosen, WholePass):
             pixels, targets, colour = chosen.gather(first, last)
-            images = self._finish.coloured(pixels, colour)
+            finish = self._finish
+            images = finish.plain(pixels) if colour is None else finish.coloured(pixels, colour)
         else:
             stored, targets = chosen.gather(first, last)
-            finish = self._finish.unstored if chosen.resident.finished else self._finish.plain
-            images = finish(stored)
+            finished = self._finish.unstored if chosen.resident.finished else self._finish.plain
+            images = finished(stored)
         valid = chosen.valid(first, last)
         return self._batch(images, targets, chosen.indices[first:last], valid, (epoch, first))
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from mptui.data.core.read_errors import machine_fault
 from mptui.data.core.rng import replacement
-from mptui.data.core.types import Mask, Pixels, Problem, Split
-from mptui.data.loading.worker import Answer, ReadFailure, ReadTask, whole_mask_bytes
+from mptui.data.core.types import RGB, Mask, PixelFormat, Pixels, Problem, Split
+from mptui.data.loading.worker import Answer, ReadFailure, ReadTask
 from mptui.data.loading.worker_pool import Pool
 from mptui.data.transforms.crop import Geometry
 from mptui.data.transforms.resize import most_pixels
@@ -33,7 +33,7 @@ class HostBatch:
     """Position in the order of the epoch."""
     indices: npt.NDArray[np.int64]
     slot: int
-    pixels_BHW3: Pixels
+    pixels_BHWC: Pixels
     masks_BHW: Mask | None
     labels: npt.NDArray[np.int64]
     valid_counts: npt.NDArray[np.int64]
@@ -118,20 +118,22 @@ class SampleSource:
     seed: int
     whole: bool = False
     """Read whole resized images instead of views."""
+    pixels: PixelFormat = RGB
+    """The format of the images."""
 
     @property
     def slot_bytes(self) -> int:
         """Distance between two images of a batch in bytes."""
         if self.whole:
-            return 3 * most_pixels(self.geometry.resize)
-        return self.geometry.side**2 * 3
+            return self.pixels.nbytes * most_pixels(self.geometry.resize)
+        return self.pixels.nbytes * self.geometry.side**2
 
     @property
     def mask_slot_bytes(self) -> int:
         """Distance between two masks of a batch in bytes."""
         if not self.masks:
             return 0
-        return whole_mask_bytes(self.slot_bytes) if self.whole else self.geometry.side**2 * 2
+        return 2 * (most_pixels(self.geometry.resize) if self.whole else self.geometry.side**2)
 
 
 class Prefetcher:
@@ -216,7 +218,7 @@ class Prefetcher:
             first=self._first + begin,
             indices=indices,
             slot=slot,
-            pixels_BHW3=arena.pixels(at, count, side),
+            pixels_BHWC=arena.pixels(at, count, side, self._source.pixels),
             masks_BHW=arena.masks(at + self._masks_offset, count, side) if self._source.masks else None,
             labels=np.zeros(count, np.int64),
             valid_counts=np.zeros(count, np.int64),
@@ -251,6 +253,7 @@ class Prefetcher:
             pixels_offset=at + row * source.slot_bytes,
             masks_offset=at + self._masks_offset + row * source.mask_slot_bytes if source.masks else None,
             whole_bytes=source.slot_bytes if source.whole else 0,
+            whole_mask_bytes=source.mask_slot_bytes if source.whole else 0,
         )
         self._parts[task.id] = (batch, row, attempt)
         source.pool.submit(task)

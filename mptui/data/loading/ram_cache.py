@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mptui.data.core.types import Decoded, SampleRequest, Sides, Split
+from mptui.data.core.types import RGB, Decoded, PixelFormat, SampleRequest, Sides, Split
 from mptui.data.loading.shared_memory import anonymous_file, extend
 from mptui.data.transforms.crop import DRAWS, Geometry, cut_image, cut_mask, views
 from mptui.data.transforms.resize import most_pixels, resized, resized_pixels
@@ -38,12 +38,12 @@ class SampleCache:
     fd: int
     geometry: Geometry
     masks: bool
+    pixels: PixelFormat
 
     @property
     def slot_bytes(self) -> int:
         """Bytes of an entry."""
-        pixels = _most_pixels(self.geometry)
-        return _aligned(_HEAD.size + pixels * (5 if self.masks else 3))
+        return _aligned(_HEAD.size + _most_pixels(self.geometry) * sample_bytes(self.pixels, self.masks))
 
     def find(self, index: int) -> Decoded | None:
         """Return the entry of sample `index`, or None; the arrays are views of the memory."""
@@ -52,18 +52,26 @@ class SampleCache:
         if whole != _WHOLE:
             return None
         shape, at = (height, width), at + _HEAD.size
+        image_bytes = self.pixels.nbytes * height * width
         mask_bytes = 2 * height * width * self.masks
+        # first the one whose values are larger, so that both are aligned
+        mask_at, image_at = (at, at + mask_bytes) if self._mask_first else (at + image_bytes, at)
         return Decoded(
-            np.ndarray((*shape, 3), np.uint8, memory, at + mask_bytes),
+            np.ndarray((*shape, self.pixels.bands), self.pixels.dtype, memory, image_at),
             label,
-            np.ndarray(shape, np.int16, memory, at) if self.masks else None,
+            np.ndarray(shape, np.int16, memory, mask_at) if self.masks else None,
         )
+
+    @property
+    def _mask_first(self) -> bool:
+        return np.dtype(self.pixels.dtype).itemsize < np.dtype(np.int16).itemsize
 
     def put(self, index: int, sample: Decoded) -> None:
         """Write the entry of sample `index`, from `form`. The head is written last."""
-        at, (height, width) = index * self.slot_bytes, sample.image_HW3.shape[:2]
+        at, (height, width) = index * self.slot_bytes, sample.image_HWC.shape[:2]
         mask = b"" if sample.mask_HW is None else np.ascontiguousarray(sample.mask_HW).tobytes()
-        content = mask + np.ascontiguousarray(sample.image_HW3).tobytes()
+        image = np.ascontiguousarray(sample.image_HWC).tobytes()
+        content = mask + image if self._mask_first else image + mask
         with suppress(OSError):  # the disk is full, if the system has no anonymous memory
             if os.pwrite(self.fd, content, at + _HEAD.size) == len(content):
                 os.pwrite(self.fd, _HEAD.pack(_WHOLE, sample.label, height, width), at)
@@ -77,11 +85,11 @@ class SampleCache:
         sample = resized(request.read(self.geometry.resize), self.geometry.resize)
         if self.geometry.random:
             return sample
-        height, width = sample.image_HW3.shape[:2]
+        height, width = sample.image_HWC.shape[:2]
         boxes, flips = views(self.geometry, _NO_DRAWS, np.array([float(width)]), np.array([float(height)]))
         mask = sample.mask_HW
         return Decoded(
-            cut_image(sample.image_HW3, boxes[0], flips[0], self.geometry.side),
+            cut_image(sample.image_HWC, boxes[0], flips[0], self.geometry.side),
             sample.label,
             None if mask is None else cut_mask(mask, boxes[0], flips[0], self.geometry.side),
         )
@@ -119,6 +127,7 @@ class CachedSplit:
         split: The samples.
         geometry: Geometry of the views.
         masks: Whether samples have masks.
+        pixels: Format of the images.
         room: Returns the bytes still available, given the bytes in use; called repeatedly, as other programs
             use memory too.
         on_full: Called once, when the cache is full, with the numbers of cached and of all samples.
@@ -130,10 +139,11 @@ class CachedSplit:
         geometry: Geometry,
         *,
         masks: bool,
+        pixels: PixelFormat = RGB,
         room: Callable[[int], int],
         on_full: Callable[[int, int], None],
     ) -> None:
-        self.cache = SampleCache(anonymous_file(), geometry, masks)
+        self.cache = SampleCache(anonymous_file(), geometry, masks, pixels)
         self._split, self._room, self._on_full = split, room, on_full
         self._asked = np.zeros(len(split), np.bool_)
         self._kept = 0
@@ -168,20 +178,24 @@ class CachedSplit:
             self._on_full(self._kept, len(self))
 
 
-def cache_bytes(geometry: Geometry, masks: bool, count: int, sides_N2: Sides | None) -> int:
+def sample_bytes(pixels: PixelFormat, masks: bool) -> int:
+    """Return the bytes that each pixel of a decoded sample takes."""
+    return pixels.nbytes + 2 * masks
+
+
+def cache_bytes(geometry: Geometry, each: int, count: int, sides_N2: Sides | None) -> int:
     """Return the size in bytes of the entries of a whole split.
 
     Args:
         geometry: Geometry of the views.
-        masks: Whether the samples have masks.
+        each: Bytes of a pixel of a sample: `sample_bytes`.
         count: Number of samples.
         sides_N2: The shorter and longer side of each image in pixels; None: unknown, the largest are assumed.
     """
-    each = _HEAD.size + _most_pixels(geometry) * (5 if masks else 3)
     if not geometry.random or sides_N2 is None:
-        return count * _aligned(each)
+        return count * _aligned(_HEAD.size + _most_pixels(geometry) * each)
     pixels = resized_pixels(sides_N2, geometry.resize)
-    return int((np.ceil((_HEAD.size + pixels * (5 if masks else 3)) / _PAGE) * _PAGE).sum())
+    return int((np.ceil((_HEAD.size + pixels * each) / _PAGE) * _PAGE).sum())
 
 
 def _mapped(fd: int) -> mmap.mmap:

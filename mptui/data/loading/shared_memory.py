@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mptui.data.core.types import Mask, Pixels
+from mptui.data.core.types import RGB, Mask, PixelFormat, Pixels
 from mptui.errors import DiskError
 
 
@@ -34,9 +34,9 @@ class Arena:
             extend(self.fd, size)
             self._map = mmap.mmap(self.fd, size)
 
-    def pixels(self, at: int, count: int, side: int) -> Pixels:
+    def pixels(self, at: int, count: int, side: int, form: PixelFormat = RGB) -> Pixels:
         """Return a view of `count` square images that begin at byte `at`."""
-        return self._view(np.dtype(np.uint8), at, (count, side, side, 3))
+        return self._view(np.dtype(form.dtype), at, (count, side, side, form.bands))
 
     def slots(self, at: int, count: int, slot_bytes: int) -> npt.NDArray[np.uint8]:
         """Return a view of `count` slots of `slot_bytes` bytes that begin at byte `at`."""

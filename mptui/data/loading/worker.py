@@ -45,6 +45,8 @@ class ReadTask:
     """The same for masks; None: the samples have labels."""
     whole_bytes: int = 0
     """Bytes reserved for each image, to write the whole resized one; 0: a view is written."""
+    whole_mask_bytes: int = 0
+    """The same for its mask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +104,9 @@ def _write_view(
     """Read one sample and write its view; return the label and the number of valid items."""
     geometry = task.geometry
     sample = resized(request.read(geometry.resize), geometry.resize)
-    height, width = sample.image_HW3.shape[:2]
+    height, width = sample.image_HWC.shape[:2]
     boxes_14, flips_13 = views(geometry, draws_1D, np.array([float(width)]), np.array([float(height)]))
-    pixels = cut_image(sample.image_HW3, boxes_14[0], flips_13[0], geometry.side)
+    pixels = cut_image(sample.image_HWC, boxes_14[0], flips_13[0], geometry.side)
     write_at(fd, pixels, task.pixels_offset + row * pixels.nbytes)
     return _write_target(task, row, request, sample, boxes_14[0], flips_13[0], fd)
 
@@ -114,20 +116,15 @@ def _write_whole(
 ) -> tuple[int, int, tuple[int, int]]:
     """Read one sample and write all of it; return label, number of valid items, width and height."""
     sample = resized(request.read(task.geometry.resize), task.geometry.resize)
-    height, width = sample.image_HW3.shape[:2]
-    write_at(fd, np.ascontiguousarray(sample.image_HW3), task.pixels_offset + row * task.whole_bytes)
+    height, width = sample.image_HWC.shape[:2]
+    write_at(fd, np.ascontiguousarray(sample.image_HWC), task.pixels_offset + row * task.whole_bytes)
     if task.masks_offset is None:
         _check_class(request, sample.label, "label", task.classes)
         return sample.label, 1, (width, height)
     assert sample.mask_HW is not None, "a segmentation sample has a mask"
-    mask_at = task.masks_offset + row * whole_mask_bytes(task.whole_bytes)
+    mask_at = task.masks_offset + row * task.whole_mask_bytes
     valid = _write_mask(task, request, sample.mask_HW, mask_at, fd)
     return 0, valid, (width, height)
-
-
-def whole_mask_bytes(image_bytes: int) -> int:
-    """Return the mask size of a whole image of `image_bytes`: one int16 for three uint8."""
-    return image_bytes // 3 * 2
 
 
 def _write_target(

@@ -1,9 +1,11 @@
-"""Color jitter, normalisation, mixup and cutmix of uint8 batches on the device, in few passes over memory.
+"""Color jitter, normalisation, mixup and cutmix of batches on the device, in few passes over memory.
 
 Brightness, contrast, saturation and normalisation are all linear in a pixel's RGB, so one 3x3 matrix and one
 offset per sample apply them together.
 
-Shapes: B samples, H and W pixels, N = HW.
+The colours of RGB alone are jittered: of other bands, such as infrared or 16 bits, nothing is known.
+
+Shapes: B samples, H and W pixels, N = HW, C bands.
 """
 
 import cv2
@@ -12,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from mptui.data.core.rng import RandomStream, generator, uniforms
+from mptui.data.core.types import RGB, PixelFormat
 from mptui.data.transforms.normalization import Normalization
 
 _JITTER = 0.2
@@ -20,31 +23,45 @@ _LUMA = np.array([0.299, 0.587, 0.114])
 
 
 class Finish:
-    """Converts uint8 batches to normalised float32 in a memory format.
+    """Converts batches of any `PixelFormat` to normalised float32 in a memory format.
 
     Jittered batches are normalised by the matrices of `colours`.
     """
 
     def __init__(
-        self, side: int, device: torch.device, normalization: Normalization, *, channels_last: bool
+        self,
+        side: int,
+        device: torch.device,
+        normalization: Normalization,
+        pixels: PixelFormat = RGB,
+        *,
+        channels_last: bool,
     ) -> None:
-        self._channels_last = channels_last
-        mean_3, std_3 = np.array(normalization.mean), np.array(normalization.std)
-        scale_3 = torch.tensor(1 / (255 * std_3), dtype=torch.float32, device=device)
-        offset_3 = torch.tensor(-mean_3 / std_3, dtype=torch.float32, device=device)
+        self._channels_last, self._is_uint8 = channels_last, pixels.dtype == "uint8"
+        mean_C, std_C = np.array(normalization.mean), np.array(normalization.std)
+        scale_C = 1 / (255 * std_C) if self._is_uint8 else 1 / std_C
+        shift_C = -mean_C / std_C if self._is_uint8 else -mean_C
         # One coefficient per value of a row of pixels: an inner axis of 3 is 4 times slower.
-        self._scale = scale_3.repeat(side) if channels_last else scale_3.view(3, 1, 1)
-        self._offset = offset_3.repeat(side) if channels_last else offset_3.view(3, 1, 1)
+        self._scale, self._shift = (
+            each_C.repeat(side) if channels_last else each_C.view(-1, 1, 1)
+            for each_C in (torch.tensor(v, dtype=torch.float32, device=device) for v in (scale_C, shift_C))
+        )
 
-    def plain(self, pixels_BHW3: torch.Tensor) -> torch.Tensor:
-        """Normalise uint8 pixels; return images_BCHW."""
-        return self.unstored(self.stored(pixels_BHW3))
+    def plain(self, pixels_BHWC: torch.Tensor) -> torch.Tensor:
+        """Normalise pixels; return images_BCHW."""
+        return self.unstored(self.stored(pixels_BHWC))
 
-    def stored(self, pixels_BHW3: torch.Tensor) -> torch.Tensor:
-        """Normalise uint8 pixels; the axes of the result are in memory order, BHWC or BCHW."""
+    def stored(self, pixels_BHWC: torch.Tensor) -> torch.Tensor:
+        """Normalise pixels; the axes of the result are in memory order, BHWC or BCHW."""
         if not self._channels_last:
-            return torch.addcmul(self._offset, pixels_BHW3.permute(0, 3, 1, 2).contiguous(), self._scale)
-        return torch.addcmul(self._offset, pixels_BHW3.flatten(2), self._scale).view(pixels_BHW3.shape)
+            return self._normalised(pixels_BHWC.permute(0, 3, 1, 2).contiguous())
+        return self._normalised(pixels_BHWC.flatten(2)).view(pixels_BHWC.shape)
+
+    def _normalised(self, values: torch.Tensor) -> torch.Tensor:
+        if self._is_uint8:
+            return torch.addcmul(self._shift, values, self._scale)
+        # one after the other: the product of a large value, rounded, would lose its low bits
+        return torch.add(values, self._shift).mul_(self._scale)
 
     def unstored(self, images: torch.Tensor) -> torch.Tensor:
         """Return the result of `stored` as images_BCHW."""

@@ -130,10 +130,10 @@ def views(
     return _boxes(sizes_B2, draws_BD[:, 2:4]), flips_B3
 
 
-def cut_image(image_HW3: Pixels, box: Boxes, flips: Flips, side: int) -> Pixels:
+def cut_image(image_HWC: Pixels, box: Boxes, flips: Flips, side: int) -> Pixels:
     """Cut a view from an image: crop, antialiased resize, flips."""
-    left, top, right, bottom = pixel_box(box, image_HW3.shape[1], image_HW3.shape[0])
-    square = resampled(image_HW3[top:bottom, left:right], side, side)
+    left, top, right, bottom = pixel_box(box, image_HWC.shape[1], image_HWC.shape[0])
+    square = resampled(image_HWC[top:bottom, left:right], side, side)
     transposed, mirrored_x, mirrored_y = flips.tolist()
     return flipped(square, transposed=transposed, mirrored_x=mirrored_x, mirrored_y=mirrored_y)
 

@@ -7,7 +7,10 @@ from mptui.registry.samples import SampleKind
 
 @dataclass(frozen=True, slots=True)
 class Normalization:
-    """What is subtracted from each channel, and what divides it, of pixels in 0..1."""
+    """What is subtracted from each channel, and what divides it.
+
+    Values of uint8 are in 0..1, all others as they are stored.
+    """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]

@@ -29,12 +29,12 @@ def resized_size(width: int, height: int, resize: int) -> tuple[int, int]:
 
 def resized(sample: Decoded, resize: int) -> Decoded:
     """Resize a sample and its mask; return the sample itself if it is small enough."""
-    height, width = sample.image_HW3.shape[:2]
+    height, width = sample.image_HWC.shape[:2]
     new = resized_size(width, height, resize)
     if new == (width, height):
         return sample
     mask = None if sample.mask_HW is None else resized_mask(sample.mask_HW, new[1], new[0])
-    return Decoded(resampled(sample.image_HW3, *new), sample.label, mask)
+    return Decoded(resampled(sample.image_HWC, *new), sample.label, mask)
 
 
 def most_pixels(resize: int) -> int:

@@ -1,0 +1,162 @@
+"""Cuts random views from whole images that lie on an accelerator, in a few kernels for a batch.
+
+Crops are resized by products with the weights of Pillow's bilinear filter, which `resampled` approximates.
+
+Shapes: B samples, P pixels of all images, H and W pixels of a crop, S of a view, C bands.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mptui.data.core.batch import to_device
+from mptui.data.transforms.crop import Boxes, Flips, pixel_box
+
+_VALUES_AT_ONCE = 3 << 22
+"""Largest number of crop values per batched product: 100 MB of RGB with the positions in the flat tensor."""
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """The boxes and flips of a batch of views, on the host."""
+
+    starts_B: Ints
+    widths_B: Ints
+    """Widths of the whole images in pixels, i.e. the strides of their rows."""
+    heights_B: Ints
+    boxes_B4: Boxes
+    """Boxes as fractions of the images."""
+    flips_B3: Flips
+
+    def __len__(self) -> int:
+        return len(self.starts_B)
+
+    def part(self, part: slice) -> "Views":
+        """Return some of the views."""
+        return Views(
+            self.starts_B[part],
+            self.widths_B[part],
+            self.heights_B[part],
+            self.boxes_B4[part],
+            self.flips_B3[part],
+        )
+
+
+def cut_by_products(
+    pixels_PC: torch.Tensor, masks_P: torch.Tensor | None, chosen: Views, side: int
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Cut views on any device in a few kernels, without a sync.
+
+    Args:
+        pixels_PC: The images, one after the other, row after row.
+        masks_P: Their masks, at the same positions.
+        chosen: The views.
+        side: S, of the views.
+
+    Returns:
+        float32 images_BSSC, and masks_BSS or None without masks.
+    """
+    boxes_B4 = _pixel_boxes(chosen)
+    parts = list(_portions(boxes_B4, pixels_PC.shape[1]))
+    with _without_tf32() if pixels_PC.dtype != torch.uint8 else nullcontext():
+        cut_BSSC = torch.cat([_products(pixels_PC, chosen.part(p), boxes_B4[p], side) for p in parts])
+    if masks_P is None:
+        return cut_BSSC, None
+    return cut_BSSC, _nearest(masks_P, chosen, boxes_B4, side)
+
+
+def _pixel_boxes(chosen: Views) -> Ints:
+    """Return left, top, right and bottom of the crops in whole pixels."""
+    sizes = zip(chosen.boxes_B4, chosen.widths_B.tolist(), chosen.heights_B.tolist(), strict=True)
+    return np.array([pixel_box(box, width, height) for box, width, height in sizes], np.int64)
+
+
+@contextmanager
+def _without_tf32() -> Iterator[None]:
+    """Compute products in full float32: TF32 would keep the upper 11 bits of a value."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _portions(boxes_B4: Ints, bands: int) -> Iterator[slice]:
+    """Split the crops so that each part, padded to the largest crop, has at most `_VALUES_AT_ONCE` values."""
+    largest = int((boxes_B4[:, 2:] - boxes_B4[:, :2]).max(axis=0).prod())
+    step = max(1, _VALUES_AT_ONCE // (largest * bands))
+    return (slice(start, start + step) for start in range(0, len(boxes_B4), step))
+
+
+def _products(pixels_PC: torch.Tensor, chosen: Views, boxes_B4: Ints, side: int) -> torch.Tensor:
+    """Resize crops by one product with the pixel weights per dimension; return float32 images_BSSC."""
+    left_B, top_B, right_B, bottom_B = boxes_B4.T
+    transposed_B, mirrored_x_B, mirrored_y_B = chosen.flips_B3.T
+    widths_B, heights_B = right_B - left_B, bottom_B - top_B
+    W, H = int(widths_B.max()), int(heights_B.max())
+    facts = np.stack(
+        [
+            chosen.starts_B + top_B * chosen.widths_B + left_B,
+            chosen.widths_B,
+            widths_B,
+            heights_B,
+            transposed_B,
+            # a view is mirrored after the transposition, so along the other side of the crop
+            np.where(transposed_B, mirrored_y_B, mirrored_x_B),
+            np.where(transposed_B, mirrored_x_B, mirrored_y_B),
+        ]
+    )
+    start, stride, width, height, turn, mirror_x, mirror_y = to_device(facts, pixels_PC.device)
+    rows_BH = start[:, None] + _up_to(H, height) * stride[:, None]
+    places_BHW = rows_BH[:, :, None] + _up_to(W, width)[:, None]
+    bands = pixels_PC.shape[1]
+    crops = pixels_PC.index_select(0, places_BHW.flatten()).float().view(len(chosen), H, W * bands)
+    rows_BSWC = torch.bmm(_weights(height, H, side, mirror_y), crops).view(-1, side, W, bands)
+    columns = rows_BSWC.transpose(1, 2).reshape(-1, W, side * bands)
+    cut_BSSC = torch.bmm(_weights(width, W, side, mirror_x), columns).view(-1, side, side, bands)
+    return torch.where(turn.bool()[:, None, None, None], cut_BSSC, cut_BSSC.transpose(1, 2))
+
+
+def _up_to(longest: int, length_B: torch.Tensor) -> torch.Tensor:
+    """Return the pixel numbers along a side; beyond its end the last one, which gets no weight."""
+    numbers = torch.arange(longest, device=length_B.device)
+    return torch.minimum(numbers, length_B[:, None] - 1)
+
+
+def _weights(length_B: torch.Tensor, longest: int, side: int, mirrored_B: torch.Tensor) -> torch.Tensor:
+    """Return the weights of Pillow's bilinear filter for a resize of each side to `side` pixels.
+
+    Returns:
+        float32 of shape (B, side, longest), whose rows sum to 1.
+    """
+    length_B11 = length_B[:, None, None].float()
+    scale_B11 = length_B11 / side
+    centres_S1 = (torch.arange(side, device=length_B.device) + 0.5)[:, None]
+    centres_BS1 = torch.where(mirrored_B.bool()[:, None, None], side - centres_S1, centres_S1) * scale_B11
+    numbers = torch.arange(longest, device=length_B.device)
+    distance = (numbers + 0.5 - centres_BS1).abs() / scale_B11.clamp(min=1.0)
+    weights = (1.0 - distance).clamp(min=0.0) * (numbers < length_B11)
+    return weights / weights.sum(dim=-1, keepdim=True)
+
+
+def _nearest(masks_P: torch.Tensor, chosen: Views, boxes_B4: Ints, side: int) -> torch.Tensor:
+    """Cut the same views from masks, with the same bits as `cut_mask`."""
+    left_B1, top_B1, right_B1, bottom_B1 = boxes_B4.T[:, :, None]
+    transposed_B1, mirrored_x_B1, mirrored_y_B1 = chosen.flips_B3.T[:, :, None]
+    centres_S = (np.arange(side) + 0.5) / side
+    columns_BS = (left_B1 + centres_S * (right_B1 - left_B1)).astype(np.int64)
+    rows_BS = (top_B1 + centres_S * (bottom_B1 - top_B1)).astype(np.int64) * chosen.widths_B[:, None]
+    along_y_BS = np.where(transposed_B1, columns_BS, rows_BS)
+    along_x_BS = np.where(transposed_B1, rows_BS, columns_BS)
+    along_y_BS = np.where(mirrored_y_B1, along_y_BS[:, ::-1], along_y_BS) + chosen.starts_B[:, None]
+    along_x_BS = np.where(mirrored_x_B1, along_x_BS[:, ::-1], along_x_BS)
+    along_y, along_x = to_device(np.stack([along_y_BS, along_x_BS]), masks_P.device)
+    places = (along_y[:, :, None] + along_x[:, None]).flatten()
+    return masks_P.index_select(0, places).view(-1, side, side)
