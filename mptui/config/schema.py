@@ -111,16 +111,17 @@ class TrainingConfig(Table):
     step_gamma: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """schedule = step: factor of the learning rate at each decay."""
     optimizer: Annotated[str, OneOf(OPTIMIZERS)] = "sgd"
-    """sgd: with momentum; adamw: Adam with decoupled weight decay; lion: moves by the sign of momentum, at a
-    tenth of the rate of adamw; *_schedule_free: average the weights, in place of decaying the rate."""
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """sgd, sgd_schedule_free: momentum."""
+    """sgd: with momentum; adamw: Adam with decoupled weight decay; muon: orthogonal updates for the matrices
+    of hidden layers, as large as adamw's at the same rate, and adamw for the rest; lion: moves by the sign of
+    momentum, at a tenth of adamw's rate; *_schedule_free: average the weights, with no decay of the rate."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """sgd, sgd_schedule_free, muon: momentum; unset: 0.9, muon: 0.95."""
     nesterov: bool | None = None
-    """sgd: Nesterov momentum; unset: off."""
+    """sgd, muon: Nesterov momentum; unset: muon only."""
     betas: Betas | None = None
     """Decay of the averages of gradients and of their squares; unset: [0.9, 0.999], lion: [0.9, 0.99]."""
     eps: Annotated[float, Field(gt=0)] | None = None
-    """adamw, adamw_schedule_free: term added to the denominator; unset: 1e-8."""
+    """adamw, muon, adamw_schedule_free: term added to the denominator; unset: 1e-8."""
     weight_decay: Annotated[float, Field(ge=0)] = 1e-4
     """Weight decay; not applied to norms and biases."""
     clip_grad_norm: Annotated[float, Field(gt=0)] | None = None
@@ -321,7 +322,7 @@ def _optimizer_faults(training: TrainingConfig) -> list[str]:
         for key in ("nesterov", "betas", "eps")
         if getattr(training, key) is not None and key not in spec.settings
     ]
-    if training.nesterov and not training.momentum:
+    if training.nesterov and training.momentum == 0:
         faults.append("training.nesterov needs training.momentum above 0")
     if not spec.averages:
         return faults
@@ -330,7 +331,7 @@ def _optimizer_faults(training: TrainingConfig) -> list[str]:
             f'training.ema_decay with training.optimizer = "{name}", which averages the weights itself: '
             'set training.ema_decay = "none"'
         )
-    if "momentum" in spec.settings and not training.momentum:
+    if "momentum" in spec.settings and training.momentum == 0:
         faults.append(f'training.optimizer = "{name}" needs training.momentum above 0')
     if training.betas is not None and not training.betas[0]:
         faults.append(f'training.optimizer = "{name}" needs the first of training.betas above 0')

@@ -23,6 +23,8 @@ class OptimizerSpec:
             `torch.optim.Optimizer` the host sets the `lr` of its groups and skips the step, at the price of
             one sync a step.
         state_bytes: Bytes of state for each weight.
+        matrix_state_bytes: The same for the matrices of hidden layers, if the optimizer has a way of its own
+            with them; its parameter groups then have `hidden`, which says which they are.
         has_fused: Whether there are two, and `fused` says which: with it, `build` returns a `FusedOptimizer`.
         settings: The keys of [training] that `build` takes, and the value of each where it is unset. Its
             parameter groups have the same keys, so that a switch to another profile can change them.
@@ -33,10 +35,16 @@ class OptimizerSpec:
 
     build: "Callable[..., torch.optim.Optimizer]"
     state_bytes: int
+    matrix_state_bytes: int | None = None
     has_fused: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
     averages: bool = False
     momentum: str | None = None
+
+    def state_of(self, weights: int, matrices: int) -> int:
+        """Return the bytes of state for weights, of which `matrices` are in matrices of hidden layers."""
+        of_matrices = self.state_bytes if self.matrix_state_bytes is None else self.matrix_state_bytes
+        return (weights - matrices) * self.state_bytes + matrices * of_matrices
 
 
 Betas = tuple[float, float]
@@ -64,6 +72,21 @@ def _adamw(
     if fused:
         return FusedAdamW(groups, lr, betas=betas, eps=eps)
     return torch.optim.AdamW(groups, lr=float(lr), betas=betas, eps=eps)
+
+
+def _muon(
+    groups: Groups,
+    lr: "torch.Tensor",
+    *,
+    fused: bool,
+    momentum: float,
+    nesterov: bool,
+    betas: Betas,
+    eps: float,
+) -> "torch.optim.Optimizer":
+    from mptui.engine.optim.muon import Muon
+
+    return Muon(groups, lr, momentum=momentum, nesterov=nesterov, betas=betas, eps=eps)
 
 
 def _lion(groups: Groups, lr: "torch.Tensor", *, fused: bool, betas: Betas) -> "torch.optim.Optimizer":
@@ -99,6 +122,12 @@ OPTIMIZERS: dict[str, OptimizerSpec] = {
     # these divide their averages of gradients by their size, so that they need no scaling
     "adamw": OptimizerSpec(
         build=_adamw, state_bytes=8, has_fused=True, settings={"betas": (0.9, 0.999), "eps": 1e-8}
+    ),
+    "muon": OptimizerSpec(
+        build=_muon,
+        state_bytes=8,
+        matrix_state_bytes=4,
+        settings={"momentum": 0.95, "nesterov": True, "betas": (0.9, 0.999), "eps": 1e-8},
     ),
     "lion": OptimizerSpec(build=_lion, state_bytes=4, settings={"betas": (0.9, 0.99)}),
     "sgd_schedule_free": OptimizerSpec(

@@ -21,6 +21,7 @@ CASES: dict[str, dict[str, Any]] = {
     "sgd not fused": {"speed": {"fused": False}},
     "lion": {"training": {"optimizer": "lion", "lr": 0.001, "betas": [0.9, 0.95]}},
     "schedule free": {"training": {"optimizer": "adamw_schedule_free", "warmup_epochs": 0.5, "lr": 0.01}},
+    "muon": {"training": {"optimizer": "muon", "lr": 0.01}},
     "average": {"training": {"ema_decay": 0.8}},
     "accumulate": {"training": {"accumulate": 3, "batch_size": 4, "epochs": 3}},
     "warm-up and step": {

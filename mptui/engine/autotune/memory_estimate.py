@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mptui.config.schema import ModelConfig, RunConfig, TrainingConfig
 from mptui.data.core.batch import Batch
+from mptui.engine.optim.param_groups import hidden_matrices
 from mptui.engine.precision.amp import DTYPES
 from mptui.models.zoo import build
 from mptui.registry.optimizers import OPTIMIZERS
@@ -45,6 +46,8 @@ class ModelMemory:
     """Bytes of a network's weights, buffers and saved activations."""
 
     weights: int
+    matrices: int
+    """The part of the weights in matrices of hidden layers."""
     buffers: int
     activations: tuple[float, float]
     """Fixed part, and part per sample."""
@@ -95,7 +98,7 @@ def footprint(config: RunConfig, task: str, *, device: str, precision: str) -> F
     return Footprint(
         weights=kept.weights + kept.buffers,
         gradients=kept.weights,
-        optimizer=kept.weights // 4 * OPTIMIZERS[training.optimizer].state_bytes,
+        optimizer=OPTIMIZERS[training.optimizer].state_of(kept.weights // 4, kept.matrices // 4),
         average=kept.weights if training.ema_decay else 0,
         activations=int(fixed + each * batch),
         working=int(2 * kept.largest * batch),
@@ -133,6 +136,7 @@ def _kept(
     each = float(grown.sum())
     return ModelMemory(
         weights=sum(p.numel() * p.element_size() for p in parameters),
+        matrices=sum(p.numel() * p.element_size() for p in hidden_matrices(network)),
         buffers=sum(b.numel() * b.element_size() for b in buffers),
         activations=(float(few.sum()) - each * _COUNTED[0], each),
         largest=float(grown.max()),

@@ -38,35 +38,53 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
             for p in group["params"]:
                 self.state[p] = {
                     name: torch.zeros_like(p, memory_format=torch.preserve_format)
-                    for name in self.state_names
+                    for name in self._state_names(group)
                 }
         # detached aliases, so that no step needs torch.no_grad
-        self._weights = [[_alias(p) for p in group["params"]] for group in self.param_groups]
+        self._weights = [
+            [self._view(group, p.detach()) for p in group["params"]] for group in self.param_groups
+        ]
         self._states = [
-            [[_alias(self.state[p][name]) for p in group["params"]] for name in self.state_names]
+            [
+                [self._view(group, self.state[p][name]) for p in group["params"]]
+                for name in self._state_names(group)
+            ]
             for group in self.param_groups
         ]
-        self._in_rows = [
-            [number for number, p in enumerate(group["params"]) if _must_be_a_row(p)]
-            for group in self.param_groups
+        self._viewed = [
+            [
+                n
+                for n, (p, weight) in enumerate(zip(group["params"], weights, strict=True))
+                if p.shape != weight.shape
+            ]
+            for group, weights in zip(self.param_groups, self._weights, strict=True)
         ]
 
     def update(self, found_inf: torch.Tensor) -> None:
         """Update all weights, unless `found_inf` (0-dim float32) is 1; never syncs. Gradients may change."""
         if self._is_scaled:
             torch.mul(self._lr, self._scales, out=self._scaled)
-        lists = zip(self.param_groups, self._rates, self._weights, self._states, self._in_rows, strict=True)
-        for group, rate, weights, states, in_rows in lists:
+        lists = zip(self.param_groups, self._rates, self._weights, self._states, self._viewed, strict=True)
+        for group, rate, weights, states, viewed in lists:
             grads = [p.grad for p in group["params"]]
-            for number in in_rows:  # autograd gives a gradient its weight's strides
+            for number in viewed:  # autograd gives a gradient its weight's strides
                 if (grad := grads[number]) is not None:
-                    grads[number] = in_a_row(grad)
+                    grads[number] = self._view(group, grad)
             if any(grad is None for grad in grads):  # the step did not use a part of the network
                 used = [i for i, grad in enumerate(grads) if grad is not None]
                 weights, grads = [weights[i] for i in used], [grads[i] for i in used]
                 states = [[state[i] for i in used] for state in states]
             if grads:
                 self._update_group(group, rate, weights, grads, states, found_inf)
+
+    def _state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """Return the names of the state tensors of each parameter of a group."""
+        return self.state_names
+
+    def _view(self, group: dict[str, Any], tensor: torch.Tensor) -> torch.Tensor:
+        """Return the form in which a weight of a group, its gradient and its state are updated."""
+        must_be_a_row = tensor.device.type == "cpu" and not tensor.is_contiguous()
+        return in_a_row(tensor) if must_be_a_row else tensor
 
     @abstractmethod
     def _update_group(
@@ -174,8 +192,9 @@ class FusedAdamW(FusedOptimizer):
     ) -> None:
         super().__init__(groups, lr, {"betas": betas, "eps": eps})
         self.steps = torch.zeros((), device=lr.device)
-        for p in self.state:
-            self.state[p]["step"] = self.steps
+        for state in self.state.values():
+            if "exp_avg" in state:
+                state["step"] = self.steps
 
     def update(self, found_inf: torch.Tensor) -> None:
         """Count and apply the step; undo the count if the step was refused."""
@@ -236,11 +255,3 @@ class FusedLion(FusedOptimizer):
         torch._foreach_sign_(signs)
         descend(weights, signs, rate, found_inf, group["weight_decay"])
         average_in(averages, grads, 1 - beta2, found_inf)
-
-
-def _alias(tensor: torch.Tensor) -> torch.Tensor:
-    return in_a_row(tensor.detach()) if _must_be_a_row(tensor) else tensor.detach()
-
-
-def _must_be_a_row(tensor: torch.Tensor) -> bool:
-    return tensor.device.type == "cpu" and not tensor.is_contiguous()

@@ -3,27 +3,32 @@
 from typing import Any
 
 import torch
+from torch import nn
 
 from mptui.config.schema import TrainingConfig
 from mptui.models.layers import layers_of
 from mptui.models.weights import head_name
-from mptui.registry.optimizers import Groups
+from mptui.registry.optimizers import OPTIMIZERS, Groups
 
 
 def parameter_groups(model: torch.nn.Module, training: TrainingConfig) -> Groups:
     """Return the trainable parameters in groups, those with weight decay first.
 
     A group is a dictionary as `torch.optim` takes it, with `params`, `weight_decay` (0 for norms and biases)
-    and `lr_scale`: the factor of the learning rate, 1 in a run without `layer_decay` and `head_lr_scale`.
+    and `lr_scale`: the factor of the learning rate, 1 in a run without `layer_decay` and `head_lr_scale`. For
+    an optimizer that has a way of its own with them, those with `hidden` are matrices of hidden layers.
     """
     scales = lr_scales(model, training)
-    groups: dict[tuple[bool, float], dict[str, Any]] = {}
+    apart = OPTIMIZERS[training.optimizer].matrix_state_bytes is not None
+    hidden = hidden_matrices(model) if apart else set()
+    groups: dict[tuple[bool, float, bool], dict[str, Any]] = {}
     for parameter in model.parameters():
         if parameter.requires_grad:
             decays, scale = has_weight_decay(parameter), scales.get(parameter, 1.0)
             decay = training.weight_decay if decays else 0.0
-            empty = {"params": [], "weight_decay": decay, "lr_scale": scale}
-            groups.setdefault((decays, scale), empty)["params"].append(parameter)
+            is_hidden = parameter in hidden
+            empty = {"params": [], "weight_decay": decay, "lr_scale": scale, "hidden": is_hidden}
+            groups.setdefault((decays, scale, is_hidden), empty)["params"].append(parameter)
     return [groups[key] for key in sorted(groups, key=lambda key: not key[0])]
 
 
@@ -45,6 +50,19 @@ def lr_scales(model: torch.nn.Module, training: TrainingConfig) -> dict[torch.nn
 def head_parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     """Return the parameters of the layer that outputs the logits."""
     return list(model.get_submodule(head_name(model)).parameters())
+
+
+def hidden_matrices(model: torch.nn.Module) -> set[nn.Parameter]:
+    """Return the weights of linear layers, attention and convolutions, but for those of the head."""
+    kinds = nn.Linear, nn.MultiheadAttention, nn.modules.conv._ConvNd
+    found = {
+        parameter
+        for module in model.modules()
+        if isinstance(module, kinds)
+        for parameter in module.parameters(recurse=False)
+        if parameter.ndim >= 2
+    }
+    return found.difference(head_parameters(model)) if found else found
 
 
 def has_weight_decay(parameter: torch.Tensor) -> bool:

@@ -19,6 +19,7 @@ from mptui.engine.checkpoint.files import checkpoints
 from mptui.engine.evaluate import PROGRESS_S
 from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox, Stopped
+from mptui.engine.optim.param_groups import hidden_matrices
 from mptui.engine.precision.fp32_layers import layers_named
 from mptui.engine.torch_setup import prepare_torch
 from mptui.engine.trainer import Trainer
@@ -276,9 +277,10 @@ def _checkpoint_bytes(job: Job) -> int:
     training = job.config.training
     weights = sum(p.numel() for p in job.model.parameters())
     spec = OPTIMIZERS[training.optimizer]
-    each = spec.state_bytes + 4 * (spec.averages or training.ema_decay is not None)
+    state = spec.state_of(weights, sum(p.numel() for p in hidden_matrices(job.model)))
+    average = 4 * weights * (spec.averages or training.ema_decay is not None)
     whole: int = sum(t.numel() * t.element_size() for t in job.model.state_dict().values())
-    return each * weights + whole
+    return state + average + whole
 
 
 @dataclass(frozen=True, slots=True)
