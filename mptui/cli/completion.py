@@ -17,9 +17,9 @@ def profiles(incomplete: str) -> list[str]:
 
 def models(incomplete: str) -> list[str]:
     """Return the names of networks that start with `incomplete`."""
-    from mptui.registry.models import MODELS
+    from mptui.registry.models import model_names
 
-    return [name for name in sorted(MODELS) if name.startswith(incomplete)]
+    return sorted(model_names(incomplete))
 
 
 def weights(incomplete: str) -> list[str]:

@@ -33,7 +33,7 @@ Model = Annotated[
         "--model",
         metavar="NAME",
         # names as text: importing the registry takes a twentieth of the time of --help
-        help="A torchvision network (resnet50, vit_b_16, …), unet or diffusion_unet.",
+        help="A torchvision network (resnet50, …), timm/NAME, unet or diffusion_unet.",
         autocompletion=completion.models,
     ),
 ]

@@ -35,7 +35,8 @@ class ModelConfig(Table):
     """The network to train."""
 
     name: str | None = None
-    """A torchvision classifier (`resnet50`, …), `unet` or `diffusion_unet`; unset: chosen for the data."""
+    """A torchvision classifier (`resnet50`, …), one of timm (`timm/convnext_tiny`, …), `unet` or
+    `diffusion_unet`; unset: chosen for the data."""
     weights: str | None = None
     """A local weights file (.safetensors, or .pth loaded without running its code), or `pretrained`: the
     published weights of the network, downloaded once; unset: random weights."""

@@ -44,7 +44,7 @@ class HubFile:
         try:
             return self.fetch()
         except Exception as error:  # of the network, the hub, the disk
-            reason = clean(str(error).strip().partition("\n")[0], limit=200)
+            reason = clean(str(error).strip().partition("\n")[0], limit=120)
             raise ConfigError(
                 f"model.weights = pretrained: {self.place} is missing, and can't be downloaded: "
                 f"{reason or type(error).__name__}",
@@ -66,3 +66,20 @@ def torch_hub_file(url: str) -> HubFile:
         return place
 
     return HubFile(place, fetch, f"curl -LO {url}", name)
+
+
+def hugging_face_file(repository: str, name: str) -> HubFile:
+    """Return a file of a repository of the Hugging Face hub, in its cache (`$HF_HOME/hub`)."""
+    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
+
+    folder = Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
+    newest = folder / "refs" / "main"
+    revision = newest.read_text().strip() if newest.is_file() else "main"
+    place = folder / "snapshots" / revision / name
+
+    def fetch() -> Path:
+        disable_progress_bars()  # they would be drawn over the screen
+        return Path(hf_hub_download(repository, name))
+
+    return HubFile(place, fetch, f"hf download {repository} {name} --local-dir .", name)

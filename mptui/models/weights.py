@@ -141,26 +141,32 @@ def _is_counter(name: str) -> bool:
 
 
 def _drop_other_head(weights: State, own: State, model: nn.Module, path: Path) -> list[str]:
-    """Remove the head from `weights` if it is for another number of classes."""
-    head = head_name(model)
-    names = [name for name in (f"{head}.weight", f"{head}.bias") if name in weights and name in own]
-    others = [name for name in names if weights[name].shape[:1] != own[name].shape[:1]]
-    if not others:
+    """Remove the head from `weights` and `own` if it is for another number of classes, or missing."""
+    heads = head_names(model)
+    names = [name for name in own if name.rpartition(".")[0] in heads]
+    there = [name for name in names if name in weights]
+    others = [name for name in there if weights[name].shape[:1] != own[name].shape[:1]]
+    if others:
+        known = f"its head is for {len(weights[others[0]])} classes, not {len(own[others[0]])}"
+    elif names and not there:
+        known = "it has no head"
+    else:
         return []
-    theirs, ours = len(weights[others[0]]), len(own[others[0]])
     for name in names:
-        del weights[name], own[name]
-    return [
-        f"{clean(path.name)}: its head is for {theirs} classes, not {ours}: {head} starts from random weights"
-    ]
+        weights.pop(name, None)
+        del own[name]
+    return [f"{clean(path.name)}: {known}: {', '.join(heads)} starts from random weights"]
 
 
-def head_name(model: nn.Module) -> str:
-    """Return the name of the layer that outputs the logits, the last one in all networks of the zoo."""
+def head_names(model: nn.Module) -> list[str]:
+    """Return the names of the layers that output logits: those that timm names, else the last layer."""
+    named = getattr(model, "pretrained_cfg", {}).get("classifier")
+    if named:
+        return [named] if isinstance(named, str) else list(named)
     layers: list[str] = [
         name for name, module in model.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)
     ]
-    return layers[-1]
+    return layers[-1:]
 
 
 def _check_names(weights: State, own: State, path: Path) -> None:
@@ -171,7 +177,7 @@ def _check_names(weights: State, own: State, path: Path) -> None:
     if unexpected:
         faults.append(f"unexpected: {_first(name for name in weights if name in unexpected)}")
     if faults:
-        raise _other_network(path, faults)
+        raise other_network(path, faults)
 
 
 def _check_shapes(weights: State, own: State, path: Path) -> None:
@@ -181,7 +187,7 @@ def _check_shapes(weights: State, own: State, path: Path) -> None:
         if weights[name].shape != tensor.shape
     ]
     if faults:
-        raise _other_network(path, faults[:_NAMED_IN_AN_ERROR])
+        raise other_network(path, faults[:_NAMED_IN_AN_ERROR])
 
 
 def _check_kinds(weights: State, path: Path) -> None:
@@ -229,7 +235,8 @@ def _check_finite(weights: State, own: State, path: Path) -> None:
         )
 
 
-def _other_network(path: Path, faults: list[str]) -> ConfigError:
+def other_network(path: Path, faults: list[str]) -> ConfigError:
+    """Return the error for a file with the weights of another network."""
     return ConfigError(
         "\n".join([f"model.weights: {path}: these are the weights of another network", *faults]),
         hint="Use the --model that the file was trained with.",

@@ -13,6 +13,7 @@ from mptui.models.pretrained import Pretrained
 from mptui.models.weights import load_state, load_weights
 from mptui.registry.models import MODELS, PRETRAINED, ModelSpec, example_models, find_model
 from mptui.registry.tasks import TASKS
+from mptui.registry.timm_names import PREFIX, timm_names
 
 
 def build(config: ModelConfig, *, num_classes: int, task: str, side: int) -> nn.Module:
@@ -110,7 +111,12 @@ def _known(name: str | None) -> tuple[str, ModelSpec]:
         )
     spec = find_model(name)
     if spec is None:
-        near = get_close_matches(name.lower(), MODELS, n=3, cutoff=0.5)
+        if name.startswith(PREFIX) and not timm_names():
+            raise ConfigError(
+                f"model.name: {name} needs timm, which is not installed",
+                hint="Install it: pip install 'mptui[timm]'",
+            )
+        near = get_close_matches(name.lower(), [*MODELS, *timm_names()], n=3, cutoff=0.5)
         hint = f"Did you mean {' or '.join(near)}?" if near else f"Try {' or '.join(example_models())}."
         raise ConfigError(f"model.name: no network called {name!r}", hint=hint)
     return name, spec

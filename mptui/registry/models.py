@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mptui.registry.tasks import CLASSIFICATION, DEFAULT_TASK, DIFFUSION, SEGMENTATION, TASKS, ByDevice
+from mptui.registry.timm_names import PREFIX, architecture, timm_names
 
 if TYPE_CHECKING:
     from torch import nn
@@ -66,6 +67,25 @@ def _pretrained_classifier(name: str) -> "Pretrained":
     from mptui.models.classifiers import pretrained_classifier
 
     return pretrained_classifier(name)
+
+
+def _timm(name: str, *, num_classes: int, side: int) -> "nn.Module":
+    from mptui.models.timm_networks import build_timm
+
+    return build_timm(name, num_classes, side)
+
+
+def _pretrained_timm(name: str) -> "Pretrained | None":
+    from mptui.models.timm_networks import pretrained_timm
+
+    return pretrained_timm(name)
+
+
+def _timm_spec(name: str) -> ModelSpec:
+    """Return the spec of a network of timm; which images it takes is tried when it is built."""
+    return ModelSpec(
+        task=CLASSIFICATION, build=partial(_timm, name), pretrained=partial(_pretrained_timm, name)
+    )
 
 
 _CLASSIFIERS = (
@@ -131,8 +151,21 @@ def example_models() -> list[str]:
 
 
 def find_model(name: str | None) -> ModelSpec | None:
-    """The network called `name`, as `model.name` has it; None if there is none."""
+    """The network called `name`, as `model.name` has it; None if there is none.
+
+    Those of timm may have the name of weights: `timm/resnet50.a1_in1k`.
+    """
+    if name is not None and name.startswith(PREFIX):
+        return _timm_spec(name) if architecture(name) in timm_names() else None
     return MODELS.get(str(name))
+
+
+def model_names(start: str) -> list[str]:
+    """The names of networks that begin with `start`; timm's only where something is typed."""
+    names = [name for name in MODELS if name.startswith(start)]
+    if start and (start.startswith(PREFIX) or PREFIX.startswith(start)):
+        names += [name for name in timm_names() if name.startswith(start)]
+    return names
 
 
 def task_of_model(name: str) -> str:

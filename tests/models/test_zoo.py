@@ -4,7 +4,7 @@ from torch.overrides import TorchFunctionMode
 
 from mptui.config.schema import ModelConfig
 from mptui.errors import ConfigError
-from mptui.models.weights import head_name
+from mptui.models.weights import head_names
 from mptui.models.zoo import build, parameter_count
 from mptui.registry.models import MODELS
 
@@ -35,7 +35,8 @@ def test_the_names_are_the_classifiers_and_the_unets():
 def test_every_classifier_builds_with_the_classes_of_the_data(name):
     with WithoutMemory():
         model = classifier(name, side=224)
-    head = model.get_submodule(head_name(model))
+    (name,) = head_names(model)
+    head = model.get_submodule(name)
     assert CLASSES in {getattr(head, "out_features", None), getattr(head, "out_channels", None)}
 
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from mptui.config.schema import TrainingConfig
 from mptui.models.layers import layers_of
-from mptui.models.weights import head_name
+from mptui.models.weights import head_names
 from mptui.registry.optimizers import OPTIMIZERS, Groups
 
 
@@ -48,8 +48,8 @@ def lr_scales(model: torch.nn.Module, training: TrainingConfig) -> dict[torch.nn
 
 
 def head_parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """Return the parameters of the layer that outputs the logits."""
-    return list(model.get_submodule(head_name(model)).parameters())
+    """Return the parameters of the layers that output the logits."""
+    return [p for name in head_names(model) for p in model.get_submodule(name).parameters()]
 
 
 def hidden_matrices(model: torch.nn.Module) -> set[nn.Parameter]:

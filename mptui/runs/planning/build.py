@@ -128,8 +128,8 @@ def prepare(
 
 
 def _weights_file(model: ModelConfig, emit: Emit) -> Path | None:
-    if model.weights == PRETRAINED and not (file := zoo.pretrained(model).file).cached:
-        emit(PhaseChanged(phase="preparing", detail=f"downloading {file.place.name}"))
+    if model.weights == PRETRAINED and not (found := zoo.pretrained(model)).file.cached:
+        emit(PhaseChanged(phase="preparing", detail=f"downloading {found.name}"))
     return zoo.weights_file(model)
 
 

@@ -5,7 +5,7 @@ import os
 from textual.suggester import Suggester
 
 from mptui.io.places import expanded
-from mptui.registry.models import MODELS
+from mptui.registry.models import model_names
 from mptui.tui.threads import in_background
 
 
@@ -17,7 +17,7 @@ class ModelSuggester(Suggester):
 
     async def get_suggestion(self, value: str) -> str | None:
         """Return the first name with this prefix."""
-        return next((name for name in MODELS if value and name.startswith(value)), None)
+        return await in_background(lambda: next(iter(model_names(value)), None)) if value else None
 
 
 class DataSuggester(Suggester):
