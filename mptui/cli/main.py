@@ -13,7 +13,7 @@ from mptui import __version__
 from mptui.cli.look import detect, doctor, profiles
 from mptui.cli.measure import bench, check_amp, parity, selftest, tune
 from mptui.cli.train import attach, resume, run, runs, stop
-from mptui.cli.use import prepare
+from mptui.cli.use import evaluate, prepare
 from mptui.errors import DiskError, MptuiError
 from mptui.streams import OutputError, drop_unwritten, standard_streams
 from mptui.text import clean
@@ -66,6 +66,7 @@ for _module in (
     check_amp,
     doctor,
     parity,
+    evaluate,
     prepare,
     selftest,
 ):

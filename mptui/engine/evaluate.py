@@ -10,7 +10,7 @@ from mptui.data.core.batch import Batch
 from mptui.data.loading.loader import Loader
 from mptui.engine.precision.amp import Precision
 from mptui.events import Progress, Validated
-from mptui.tasks.base import Task
+from mptui.tasks.base import Metrics, Task
 
 PROGRESS_S = 0.25
 MOST_CLASSES = 32
@@ -77,18 +77,20 @@ def evaluate(
     check_stop: Callable[[], None],
     in_pieces: InPieces,
     outputs_stay: bool,
+    metrics: Metrics | None = None,
 ) -> ValidationResult:
     """Evaluate `model` on all of `loader`, in eval mode and in the training precision.
 
     `in_pieces` calls its second argument with the batch, or with its micro-batches if it does not fit.
     `outputs_stay` is False if each forward pass overwrites the previous outputs, as with CUDA graphs.
+    `metrics` are new ones; None: those of the task.
 
     Raises:
         Stopped: From `check_stop`, called before each batch.
     """
     started = time.perf_counter()
     told = started
-    metrics = task.metrics(device)
+    metrics = metrics or task.metrics(device)
     loss_sums = torch.zeros(2, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
     valid = samples = 0
 

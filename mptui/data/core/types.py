@@ -120,6 +120,8 @@ class Dataset:
     """Training samples of each class; with masks, training pixels."""
     sides: tuple[int, int, int] | None = None
     """Shorter sides of the images in pixels: smallest, median, largest."""
+    held_out: bool = False
+    """Whether the validation half was held out from a set that has none, by `data.val_fraction`."""
     sizes: tuple[Sides, Sides] | None = None
     """Sides of the training and validation images; None: all images are squares of `sides`."""
     pixels: PixelFormat = RGB

@@ -92,6 +92,7 @@ def assemble_prepared(prepared: ShardIndex, data: DataConfig, side: int, seed: i
         has_ignored=pixels is not None and bool(pixels[:, -1].any()),
         class_counts=counts,
         sides=shorter_sides(sides),
+        held_out=facts["train_count"] is None,
         sizes=(sides[train], sides[val]),
     )
 
@@ -120,6 +121,7 @@ def _with_labels(
         warnings=tuple(warnings),
         class_counts=counts,
         sides=shorter_sides(report.sides),
+        held_out=found.train_rows == len(found.images),
         sizes=(report.sides[train], report.sides[val]),
     )
 
@@ -147,6 +149,7 @@ def _with_masks(name: str, found: Found, report: ScanReport, data: DataConfig, s
         has_ignored=ignored_train or ignored_val,
         class_counts=counts,
         sides=shorter_sides(report.sides),
+        held_out=found.train_rows == len(found.images),
         sizes=(report.sides[train], report.sides[val]),
     )
 

@@ -1,9 +1,10 @@
 """Splits batches into micro-batches."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from mptui.data.core.batch import Batch
+from mptui.engine.hooks import Recovery
 
 
 class MicroBatches:
@@ -38,3 +39,37 @@ def part(batch: Batch, first: int, last: int) -> Batch:
     )
     piece.sample_indices = batch.sample_indices[first:last]
     return piece
+
+
+def in_pieces(
+    batch: Batch,
+    compute: Callable[[Batch], None],
+    *,
+    limit: Callable[[], int | None],
+    recovery_for: Callable[[Exception, int], Recovery | None],
+) -> None:
+    """Call `compute` with an inference batch, or with its micro-batches if it does not fit.
+
+    Args:
+        batch: The batch.
+        compute: Adds nothing if it raises.
+        limit: Returns the maximum samples per micro-batch; None: a whole batch.
+        recovery_for: Returns what to do before a retry after an error with a batch of so many samples; None:
+            raise the error.
+    """
+    done, rows = 0, batch.images_BCHW.shape[0]
+    while done < rows:
+        size = limit() or rows
+        piece = batch if size >= rows else part(batch, done, done + size)
+        recover = None
+        try:
+            if piece.size:
+                compute(piece)
+        except Exception as error:
+            recover = recovery_for(error, rows)
+            if recover is None:
+                raise
+        if recover is None:
+            done += size
+        else:  # outside the except block, since the traceback holds the tensors of all frames
+            recover()

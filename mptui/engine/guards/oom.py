@@ -13,7 +13,7 @@ import torch
 from mptui.data.core.batch import Batch, Window
 from mptui.engine.context import TrainContext
 from mptui.engine.guards.batch_size_finder import find_micro_batch
-from mptui.engine.guards.microbatch import part
+from mptui.engine.guards.microbatch import in_pieces
 from mptui.engine.guards.oom_errors import is_host_full, is_out_of_memory, is_too_few_for_norm, release
 from mptui.engine.hooks import Hook, Recovery
 from mptui.errors import MemoryExhaustedError
@@ -129,22 +129,12 @@ def compute_in_pieces(context: TrainContext, batch: Batch, compute: Callable[[Ba
     Raises:
         MemoryExhaustedError: Not even one sample fits.
     """
-    done, rows = 0, batch.images_BCHW.shape[0]
-    while done < rows:
-        limit = context.micro_batches.limits["validating"] or rows
-        piece = batch if limit >= rows else part(batch, done, done + limit)
-        recover = None
-        try:
-            if piece.size:
-                compute(piece)
-        except Exception as error:
-            recover = context.recovery_for(error, "validating", rows)
-            if recover is None:
-                raise
-        if recover is None:
-            done += limit
-        else:
-            recover()
+    in_pieces(
+        batch,
+        compute,
+        limit=lambda: context.micro_batches.limits["validating"],
+        recovery_for=lambda error, rows: context.recovery_for(error, "validating", rows),
+    )
 
 
 def read_windows(context: TrainContext, begin: Callable[[], Iterator[Window]]) -> Iterator[Window]:

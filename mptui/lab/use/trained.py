@@ -171,7 +171,7 @@ def _read(run: Path, checkpoint: str | None, note: Callable[[str], None]) -> tup
         snapshot = read_named(run / CHECKPOINTS, name, (MODEL, AVERAGE))
         if snapshot is not None:
             if checkpoint is None and name != BEST:
-                note(f"{run.name} has no best checkpoint, as it has not been validated: the last one is used")
+                note(f"{run.name} has no best checkpoint: the last one is used")
             return name, snapshot
     what = "no checkpoint" if checkpoint is None else f"no {checkpoint} checkpoint"
     raise RunDirectoryError(
@@ -188,6 +188,8 @@ def _planned(run: Path, snapshot: Snapshot, flags: Flags) -> Plan:
         for key, value in snapshot.state.get("settings", {}).items()
         if key in SETTINGS and key.startswith(_OF_RESULTS) and key not in _OF_THE_MACHINE
     }
+    saved["data.cache"] = ("one pass", "off")
+    saved["data.workers"] = ("default", "auto")
     machine = find_machine(with_torch=True)
     asked = resolve(str(run / CONFIG), task=None, flags={}, sets=(), environ={}).config.hardware.device
     try:

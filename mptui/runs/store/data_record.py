@@ -35,6 +35,13 @@ def note_data(run: Path, dataset: Dataset, warn: Callable[[str, str], None]) -> 
         directory.write_json(run / NAME, {"version": directory.VERSION, **asdict(now)})
 
 
+def data_changes(run: Path, dataset: Dataset) -> str | None:
+    """Describe how the data of a run has changed since its last training; None: not at all, or unknown."""
+    before = _read(run / NAME)
+    told = [] if before is None else changes(before, fingerprint(dataset))
+    return "; ".join(told) or None
+
+
 def recorded_classes(run: Path) -> tuple[str, ...] | None:
     """Return the classes of a run in the order of its network's outputs; None if they are not recorded.
 

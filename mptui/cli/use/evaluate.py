@@ -1,0 +1,189 @@
+"""`mptui evaluate`: all metrics of a trained run on a set, its worst samples and its surest mistakes."""
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mptui.cli import options as o
+from mptui.cli.output import file_progress, print_json, print_next
+from mptui.cli.use.options import Budget, Checkpoint, check_checkpoint, note, opened, settings_of
+from mptui.text import clean, shell_word
+
+if TYPE_CHECKING:
+    from mptui.lab.use.evaluation import Evaluation, ListedSample
+    from mptui.lab.use.trained import Trained
+
+FORMAT_VERSION = 1
+_MOST_CLASSES_SHOWN = 50
+
+_Data = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="NAME|PATH",
+        help="Data to measure on: its validation half, or all of it if it has none; default: the run's own.",
+        show_default=False,
+    ),
+]
+_Worst = Annotated[
+    int,
+    typer.Option("--worst", metavar="N", min=0, help="Number of samples to list by name.", show_default=True),
+]
+
+
+def app_command(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("evaluate")(evaluate)
+
+
+def evaluate(
+    ctx: typer.Context,
+    run: o.Run,
+    data: _Data = None,
+    checkpoint: Checkpoint = None,
+    worst: _Worst = 10,
+    budget: Budget = None,
+    download: o.Download = False,
+    device: o.Device = None,
+    batch_size: o.BatchSize = None,
+    workers: o.Workers = None,
+    runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
+    as_json: o.Json = False,
+) -> int:
+    """Measure a trained run, and name its worst samples.
+
+    On the run's own validation data, the figures are those of the run.
+    The run may be training; nothing of it is changed.
+    """
+    check_checkpoint(checkpoint)
+    from mptui.config.given import data_flags
+    from mptui.lab.use.evaluation import evaluate_run
+
+    trained = opened(run, runs_dir, checkpoint, settings_of(ctx.params))
+    given = {} if data is None else {key: value for key, (_, value) in data_flags(data, "--data").items()}
+    given = {key.partition(".")[2]: value for key, value in given.items()}
+    if download:
+        given["download"] = True
+    with (
+        file_progress("scanning", _silent) as scanning,
+        file_progress("evaluating", _silent) as measuring,
+    ):
+        found = evaluate_run(trained, given, listed=worst, scanning=scanning, measuring=measuring, note=note)
+    if as_json:
+        print_json(_document(trained, found))
+    else:
+        _print(trained, found)
+        print_next(f"predict files: mptui predict {shell_word(trained.run)} INPUT…")
+    return 0
+
+
+def _silent(_done: int, _total: int) -> None:
+    pass
+
+
+def _document(trained: "Trained", found: "Evaluation") -> dict[str, Any]:
+    from mptui.codec import finite_json
+
+    result, confusion = found.result, found.confusion
+    document: dict[str, Any] = finite_json(
+        {
+            "version": FORMAT_VERSION,
+            "run": trained.run.name,
+            "checkpoint": trained.checkpoint,
+            "step": trained.step,
+            "task": trained.plan.task,
+            "data": found.data.dataset.name,
+            "part": found.data.part,
+            "samples": len(found.data.split),
+            "classes": list(trained.classes),
+            "device": trained.plan.device.torch_name,
+            "precision": trained.precision.name,
+            "batch_size": found.limit or trained.config.training.batch_size,
+            "loss": result.loss,
+            "metrics": result.metrics,
+            "per_class": result.per_class,
+            "confusion": None if confusion is None else confusion.tolist(),
+            "recorded": found.recorded,
+            "worst": [_entry(sample) for sample in found.worst],
+            "confused": [_entry(sample) for sample in found.confused],
+            "left_out": [{"file": problem.path, "reason": problem.reason} for problem in found.problems],
+            "seconds": result.seconds,
+        }
+    )
+    return document
+
+
+def _entry(sample: "ListedSample") -> dict[str, Any]:
+    return {
+        "file": clean(sample.name, 4096),
+        "loss": sample.loss,
+        "class": sample.truth,
+        "predicted": sample.predicted,
+        "confidence": sample.confidence,
+    }
+
+
+def _print(trained: "Trained", found: "Evaluation") -> None:
+    data = found.data
+    typer.echo(
+        clean(
+            f"{trained.run.name}, {trained.checkpoint} checkpoint (step {trained.step:,}), on "
+            f"{data.dataset.name}: {data.part}, {len(data.split):,} samples, {trained.precision.name}"
+        )
+    )
+    _print_metrics(found)
+    _print_classes(found)
+    _print_samples("highest loss", found.worst)
+    _print_samples("wrong with the highest confidence", found.confused)
+
+
+def _print_metrics(found: "Evaluation") -> None:
+    from mptui.lab.use.evaluation import VAL_LOSS
+
+    for name, value in {VAL_LOSS: found.result.loss, **found.result.metrics}.items():
+        typer.echo(f"  {clean(name, 24):<18} {_figure(value)}{_compared(value, found.recorded, name)}")
+
+
+def _compared(value: float, recorded: dict[str, float] | None, name: str) -> str:
+    if recorded is None or name not in recorded:
+        return ""
+    before = recorded[name]
+    if value == before or (math.isnan(value) and math.isnan(before)):
+        return "   as the run measured"
+    return f"   the run measured {before:.6f}"
+
+
+def _print_classes(found: "Evaluation") -> None:
+    from mptui.cli.table import TableColumn, fitting, lines, terminal_width
+
+    per_class = found.result.per_class
+    names = list(next(iter(per_class.values()), {}))
+    if not names:
+        return
+    shown = names[:_MOST_CLASSES_SHOWN]
+    columns = [TableColumn("class", [clean(name, 40) for name in shown])]
+    columns += [
+        TableColumn(clean(metric, 24), [_figure(values[name]) for name in shown], right=True, leave=place)
+        for place, (metric, values) in enumerate(per_class.items(), 1)
+    ]
+    typer.echo("")
+    for line in lines(fitting(columns, terminal_width())):
+        typer.echo(line)
+    if len(names) > len(shown):
+        typer.echo(f"… {len(names) - len(shown):,} more classes: --json has all")
+
+
+def _print_samples(title: str, samples: "list[ListedSample]") -> None:
+    if not samples:
+        return
+    typer.echo(f"\n{title}")
+    for sample in samples:
+        words = ""
+        if sample.truth is not None and sample.confidence is not None:
+            words = f"  {sample.truth} → {sample.predicted} {sample.confidence:.3f}"
+        typer.echo(clean(f"  {sample.loss:8.4f}{words}  {sample.name}", 4096))
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.6f}"

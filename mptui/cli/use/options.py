@@ -1,0 +1,76 @@
+"""Options of the commands that use a trained run, and the opening of it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mptui.cli import options as o
+from mptui.text import clean
+
+if TYPE_CHECKING:
+    from mptui.lab.use.trained import Trained
+
+_NAMES = ("best", "last")
+
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="best|last",
+        help="Checkpoint of the run; default: best, or last if the run has no best.",
+        show_default=False,
+    ),
+]
+Budget = Annotated[
+    float | None,
+    typer.Option(
+        "--bad-sample-budget",
+        metavar="SHARE",
+        min=0,
+        max=1,
+        callback=o.finite,
+        help="Largest fraction of unreadable files to leave out; default: the run's.",
+        show_default=False,
+    ),
+]
+
+_USED = ("device", "batch_size", "workers")
+
+
+def check_checkpoint(name: str | None) -> None:
+    """Check the value of --checkpoint.
+
+    Raises:
+        BadParameter: It is neither best nor last.
+    """
+    if name is not None and name not in _NAMES:
+        raise typer.BadParameter(f"--checkpoint {clean(name, 100)}: neither best nor last")
+
+
+def settings_of(params: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
+    """Return the settings given for the use of a run: table.key -> (flag, value)."""
+    flags = o.overrides({name: params[name] for name in _USED if name in params})
+    if params.get("budget") is not None:
+        flags["data.bad_sample_budget"] = ("--bad-sample-budget", params["budget"])
+    return flags
+
+
+def opened(
+    run: str, runs_dir: Path, checkpoint: str | None, settings: dict[str, tuple[str, Any]]
+) -> "Trained":
+    """Find and open a run."""
+    from mptui.hardware.memory import keep_freed_memory
+    from mptui.runs.store.directory import find_run
+
+    path = find_run(runs_dir, run)
+    keep_freed_memory()
+    from mptui.lab.use.trained import open_trained
+
+    return open_trained(path, checkpoint, settings, note=note)
+
+
+def note(message: str) -> None:
+    """Print a warning on stderr."""
+    typer.echo(f"warning: {clean(message)}", err=True)

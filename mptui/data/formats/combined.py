@@ -1,0 +1,60 @@
+"""Splits made of others: two in one, and one with its classes renumbered. Workers import this: no torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mptui.data.core.types import IGNORE, Decoded, SampleRequest, Split
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedSplit:
+    """The samples of one split, then those of another."""
+
+    first: Split
+    second: Split
+
+    def __len__(self) -> int:
+        return len(self.first) + len(self.second)
+
+    def request(self, index: int) -> SampleRequest:
+        """Return the request for sample `index`."""
+        count = len(self.first)
+        return self.first.request(index) if index < count else self.second.request(index - count)
+
+
+@dataclass(frozen=True, slots=True)
+class RenumberedSplit:
+    """A split whose class i is class `numbers[i]`."""
+
+    split: Split
+    numbers: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def request(self, index: int) -> "RenumberedRequest":
+        """Return the request for sample `index`."""
+        return RenumberedRequest(self.split.request(index), tuple(self.numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class RenumberedRequest:
+    """A request whose label or mask is renumbered."""
+
+    request: SampleRequest
+    numbers: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the sample."""
+        return self.request.name
+
+    def read(self, side_hint: int | None = None) -> Decoded:
+        """Read the sample; see `SampleRequest.read`."""
+        sample = self.request.read(side_hint)
+        if sample.mask_HW is None:
+            return replace(sample, label=self.numbers[sample.label])
+        table = np.array([*self.numbers, IGNORE], np.int16)  # IGNORE, -1, is the last place
+        return replace(sample, mask_HW=table[sample.mask_HW])

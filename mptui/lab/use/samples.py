@@ -1,0 +1,112 @@
+"""The samples that a trained run is measured on: its own validation set, or another set of its classes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mptui.config.schema import DataConfig
+from mptui.data.core.types import Dataset, Split
+from mptui.data.formats.combined import JoinedSplit, RenumberedSplit
+from mptui.data.formats.open import open_dataset
+from mptui.errors import DataError
+from mptui.io.places import absolute
+from mptui.lab.use.trained import Trained
+from mptui.registry.samples import SampleKind
+from mptui.runs.store.data_record import data_changes
+from mptui.text import clean_name
+
+_NAMED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationData:
+    """The samples of an evaluation.
+
+    Attributes:
+        dataset: The opened set, with the classes of the run.
+        split: Its samples that are measured.
+        part: Which they are: validation, or all.
+        own: Whether it is the run's validation set, unchanged as far as is known.
+    """
+
+    dataset: Dataset
+    split: Split
+    part: str
+    own: bool
+
+
+def open_samples(
+    trained: Trained,
+    given: Mapping[str, Any],
+    *,
+    on_progress: Callable[[int, int], None],
+    note: Callable[[str], None],
+) -> EvaluationData:
+    """Open the data of an evaluation.
+
+    Of another set, the validation half is measured, or all of it if it has none.
+
+    Args:
+        trained: The run.
+        given: Values of [data] that a person gave (name, path, download); empty: the run's own data.
+        on_progress: Called with (checked files, all files).
+        note: Called with warnings about the data.
+
+    Raises:
+        ConfigError: There is no set of that name.
+        DataError: The data is missing or unreadable, of another kind, or has classes that the run lacks.
+    """
+    config = _settings(trained.config.data, given)
+    dataset = open_dataset(
+        config,
+        kind=trained.preprocessing.kind,
+        side=trained.preprocessing.geometry.side,
+        seed=trained.config.training.seed,
+        on_progress=on_progress,
+        should_stop=lambda: False,
+        on_warning=note,
+    )
+    own = (config.name, config.path) == (trained.config.data.name, trained.config.data.path)
+    whole = dataset.held_out and not own
+    if own and (told := data_changes(trained.run, dataset)) is not None:
+        note(f"the data of this run has changed since it was trained: {told}")
+        own = False
+    split: Split = JoinedSplit(dataset.train, dataset.val) if whole else dataset.val
+    split = _with_classes_of_run(split, dataset, trained, note)
+    dataset = replace(dataset, classes=trained.classes)
+    return EvaluationData(dataset, split, "all samples" if whole else "validation", own)
+
+
+def _settings(data: DataConfig, given: Mapping[str, Any]) -> DataConfig:
+    """Return the data settings with what a person gave."""
+    if given.get("path") is not None:
+        given = {**given, "path": absolute(given["path"])}
+    if given.get("name") is not None and given["name"] == data.name:
+        given = {key: value for key, value in given.items() if key != "path"}  # the folder where it is stored
+    return data.model_copy(update=dict(given))
+
+
+def _with_classes_of_run(
+    split: Split, dataset: Dataset, trained: Trained, note: Callable[[str], None]
+) -> Split:
+    """Return the split with its classes numbered as the run's."""
+    theirs, ours = dataset.classes, trained.classes
+    if dataset.kind is SampleKind.IMAGE or theirs == ours:
+        return split
+    unknown = [name for name in theirs if name not in ours]
+    missing = [name for name in ours if name not in theirs]
+    if unknown:
+        faults = [f"only in the data: {_listed(unknown)}"]
+        faults += [f"only in the run: {_listed(missing)}"] if missing else []
+        raise DataError(
+            "\n".join([f"{dataset.name}: its classes differ from those of {trained.run.name}", *faults]),
+            hint="give --data a set whose classes have the names of the run's",
+        )
+    if missing:
+        note(f"{dataset.name} has no sample of these classes of the run: {_listed(missing)}")
+    return RenumberedSplit(split, [ours.index(name) for name in theirs])
+
+
+def _listed(names: list[str]) -> str:
+    more = f", … ({len(names)} in all)" if len(names) > _NAMED else ""
+    return ", ".join(map(clean_name, names[:_NAMED])) + more

@@ -1,0 +1,110 @@
+"""An evaluation repeats the run's own figures to the bit, and names samples."""
+
+import shutil
+
+import pytest
+from PIL import Image
+
+from mptui.errors import DataError
+from mptui.lab.use.evaluation import evaluate_run
+from mptui.lab.use.trained import open_trained
+from mptui.runs.store.directory import read_summary
+from tests.lab.use.runs import class_pictures
+
+
+def evaluated(run, given=None, *, checkpoint=None, flags=None, notes=None):
+    told = notes if notes is not None else []
+    trained = open_trained(run, checkpoint, flags, note=told.append)
+    ignore = lambda done, total: None  # noqa: E731
+    return evaluate_run(trained, given or {}, listed=5, scanning=ignore, measuring=ignore, note=told.append)
+
+
+@pytest.mark.parametrize("run", ["classifier", "segmenter"])
+def test_it_equals_the_figures_of_the_run_to_the_bit(run, request):
+    run = request.getfixturevalue(run)
+    summary = read_summary(run)
+    last = evaluated(run, checkpoint="last")
+    found = {"val_loss": last.result.loss, **last.result.metrics}
+    assert {key: summary["final"][key] for key in found} == found
+    assert last.recorded == found
+    best = evaluated(run)
+    assert best.result.metrics[summary["best"]["metric"]] == summary["best"]["value"]
+    assert best.recorded == {"val_loss": best.result.loss, **best.result.metrics}
+
+
+def test_the_loss_of_a_sample_is_that_of_a_set_of_it_alone(classifier, segmenter):
+    for run, samples in ((classifier, 6), (segmenter, 8)):
+        found = evaluated(run, flags={"training.batch_size": ("--batch-size", 1)})
+        assert len(found.data.split) == samples
+        listed = [sample.loss for sample in found.worst]
+        assert listed == sorted(listed, reverse=True)
+        if run == classifier:
+            continue
+        alone = evaluated(run)
+        assert [sample.name for sample in alone.worst] == [sample.name for sample in found.worst]
+        assert listed == pytest.approx([sample.loss for sample in alone.worst], rel=1e-5)
+
+
+def test_another_set_is_measured_as_a_whole_with_classes_by_name(tmp_path, classifier):
+    # "grey" comes first in neither order; without blue, green is the first class of the set
+    class_pictures(tmp_path / "test", {"green": 3, "red": 2})
+    notes: list[str] = []
+    found = evaluated(classifier, {"path": str(tmp_path / "test"), "name": None}, notes=notes)
+    assert (found.data.part, len(found.data.split), found.recorded) == ("all samples", 5, None)
+    assert any("blue" in message for message in notes)
+    assert {sample.truth for sample in found.worst} == {"green", "red"}
+    for sample in found.worst:
+        assert f"/{sample.truth}/" in sample.name
+    assert found.confusion is not None
+    assert found.confusion.sum(dim=1).tolist() == [0, 3, 2]
+
+
+def test_a_set_with_other_classes_is_refused_and_they_are_named(tmp_path, classifier):
+    class_pictures(tmp_path / "test", {"green": 2, "grey": 2})
+    with pytest.raises(DataError) as error:
+        evaluated(classifier, {"path": str(tmp_path / "test"), "name": None})
+    assert "only in the data: grey" in error.value.message
+    assert "only in the run: blue, red" in error.value.message
+
+
+def test_the_surest_mistake_is_named_with_both_classes(tmp_path, classifier):
+    class_pictures(tmp_path / "test", {"blue": 2, "green": 2, "red": 2})
+    Image.new("RGB", (36, 40), (20, 220, 30)).save(tmp_path / "test" / "red" / "wrong.png")
+    found = evaluated(classifier, {"path": str(tmp_path / "test"), "name": None})
+    for sample in found.confused:
+        assert sample.truth != sample.predicted
+        assert f"/{sample.truth}/" in sample.name
+    confidences = [sample.confidence for sample in found.confused]
+    assert confidences == sorted(confidences, reverse=True)
+
+
+def test_changed_data_is_said_and_compared_with_nothing(tmp_path, classifier, pictures):
+    moved = shutil.copytree(pictures, tmp_path / "moved")
+    run = shutil.copytree(classifier, tmp_path / "run", symlinks=True)
+    config = run / "run.toml"
+    config.write_text(config.read_text().replace(str(pictures), str(moved)))
+    assert evaluated(run).recorded is not None  # a copy is the same data
+    next((moved / "red").iterdir()).unlink()
+    notes: list[str] = []
+    assert evaluated(run, notes=notes).recorded is None
+    assert any("1 of 24 samples" in message for message in notes)
+
+
+def test_batches_that_do_not_fit_are_halved_and_this_is_said_once(classifier, monkeypatch):
+    notes: list[str] = []
+    trained = open_trained(classifier, note=notes.append)
+    forward = trained.model.forward
+
+    def small_memory(images):
+        if len(images) > 2:
+            raise MemoryError("out of memory")
+        return forward(images)
+
+    monkeypatch.setattr(trained.model, "forward", small_memory)
+    ignore = lambda done, total: None  # noqa: E731
+    found = evaluate_run(trained, {}, listed=5, scanning=ignore, measuring=ignore, note=notes.append)
+    assert found.limit == 2
+    assert len([message for message in notes if "out of memory" in message]) == 1
+    assert found.recorded is not None
+    assert found.result.metrics["acc1"] == found.recorded["acc1"]
+    assert found.result.loss == pytest.approx(found.recorded["val_loss"], rel=1e-5)
