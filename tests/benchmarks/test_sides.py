@@ -94,7 +94,8 @@ def test_photos_are_read_and_trained_on(monkeypatch):
         return {"wall_s": got[-1][-1]}
 
     monkeypatch.setattr("benchmarks.sides.os.cpu_count", lambda: 0)
-    found = gpu.photos(gpu.SMOKE["resnet50"], rounds=1, side=48, get=get)
+    case = replace(gpu.SMOKE["resnet50"], batch=2, steps=3, warm_up=1)
+    found = gpu.photos(case, rounds=1, side=48, get=get)
     assert [each[:3] for each in got] == [("mptui", "bf16", True), ("bare", "fp32", False)]
     assert found["over_plain_script"]["median"] > 0
 

@@ -21,7 +21,9 @@ from tests.engine.small import build_trainer, config, end
 
 def plan(**flags):
     values = {
-        "model.name": "resnet18",
+        "model.name": "unet",
+        "model.width": 4,
+        "model.depth": 2,
         "data.name": "shapes",
         "data.samples": 16,
         "data.image_size": 32,
@@ -154,7 +156,7 @@ def test_the_words_follow_from_the_cosines(tmp_path, layer, control, verdict):
 def test_it_is_deterministic_and_what_it_advises_can_be_trained(tmp_path):
     first, again = (check(plan(), 1, Mailbox()) for _ in range(2))
     assert first.checked == again.checked
-    assert (first.model, first.batches, first.use) == ("resnet18", 1, first.use)
+    assert (first.model, first.batches, first.use) == ("unet", 1, first.use)
     advised = first.config(plan().config)
     assert advised.precision.mode == first.use
     assert resolve(None, task=None, flags={}, sets=(), environ={})  # the defaults stay unchanged
@@ -171,9 +173,9 @@ def test_it_obeys_a_stop():
 def test_what_it_needs_is_in_the_profile():
     report = check(plan(precision__mode="fp16"), 1, Mailbox())
     assert report.use == "fp16"
-    report.checked["fp16"].fp32_layers = ["layer1.*"]
+    report.checked["fp16"].fp32_layers = ["decoder.*"]
     advised = report.config(plan().config).precision
-    assert (advised.mode, advised.fp32_layers) == ("fp16", ["layer1.*"])
+    assert (advised.mode, advised.fp32_layers) == ("fp16", ["decoder.*"])
     assert advised.grad_scaler.init_scale == report.checked["fp16"].loss_scale
 
 
