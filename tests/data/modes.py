@@ -45,6 +45,8 @@ def open_split(folder: Path, kind: SampleKind) -> Split:
 
 
 def prepared(folder: Path, out: Path, side: int, quality: int) -> Path:
+    if out.exists():
+        return out
     config = DataConfig(path=str(folder))
     name, kind, found = files_of(config, None, lambda: False)
     order = ConversionRequest(
@@ -63,12 +65,15 @@ def as_on_a_gpu() -> Iterator[None]:
 
 
 def batches_of(
-    folder: Path, mode: str, tmp_path: Path, *, kind: SampleKind, side: int, epochs: int, **settings: Any
+    folder: Path, mode: str, made: Path, *, kind: SampleKind, side: int, epochs: int, **settings: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return all training images as RGB in 0..255, in sample order, and their labels or masks."""
+    """Return all training images as RGB in 0..255, in sample order, and their labels or masks.
+
+    Prepared sets are made in the folder `made` where they are not there yet.
+    """
     if mode.startswith("prepared"):
         quality = 95 if mode == "prepared" else 0
-        folder = prepared(folder, tmp_path / f"prepared-{quality}-{side}", side, quality)
+        folder = prepared(folder, made / f"{folder.name}-{quality}-{side}", side, quality)
     cache = next((each for each in ("ram", "device") if mode.startswith(each) or mode.endswith(each)), "off")
     chosen: dict[str, Any] = {
         "kind": kind, "batch_size": 7, "side": side, "num_classes": 10, "device": torch.device("cpu"),

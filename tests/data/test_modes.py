@@ -1,6 +1,9 @@
 """The cache mode doesn't change training."""
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,27 +58,36 @@ def wide_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+ViewsOf = Callable[..., tuple[torch.Tensor, torch.Tensor]]
+
+
 def off(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     return (found - expected).abs().mean(dim=(1, 2, 3))
 
 
-def views_of(
-    folder: Path, mode: str, tmp_path: Path, **settings: object
-) -> tuple[torch.Tensor, torch.Tensor]:
-    if mode == "device, as on a GPU":
-        with as_on_a_gpu():
-            return batches_of(folder, mode, tmp_path, **settings)  # type: ignore[arg-type]
-    return batches_of(folder, mode, tmp_path, **settings)  # type: ignore[arg-type]
+@pytest.fixture(scope="module")
+def views_of(tmp_path_factory: pytest.TempPathFactory) -> ViewsOf:
+    """Returns the views of a folder in a mode, which are made once for all tests; not to be changed."""
+    made = tmp_path_factory.mktemp("made")
+
+    @cache
+    def views(folder: Path, mode: str, **settings: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        if mode == "device, as on a GPU":
+            with as_on_a_gpu():
+                return batches_of(folder, mode, made, **settings)
+        return batches_of(folder, mode, made, **settings)
+
+    return views
 
 
 @pytest.mark.parametrize("mode", TOLERANCES)
 @pytest.mark.parametrize("side", [32, 130])
 def test_the_views_of_a_seed_are_the_same_in_every_mode(
-    mixed: Path, tmp_path: Path, mode: str, side: int
+    mixed: Path, views_of: ViewsOf, mode: str, side: int
 ) -> None:
     settings = {"kind": SampleKind.CLASS, "side": side, "epochs": 2}
-    expected, labels = views_of(mixed, "off", tmp_path, **settings)
-    found, found_labels = views_of(mixed, mode, tmp_path, **settings)
+    expected, labels = views_of(mixed, "off", **settings)
+    found, found_labels = views_of(mixed, mode, **settings)
     assert torch.equal(found_labels, labels)
     if mode in EXACT:
         assert torch.equal(found, expected)
@@ -85,10 +97,12 @@ def test_the_views_of_a_seed_are_the_same_in_every_mode(
 
 
 @pytest.mark.parametrize("mode", TOLERANCES)
-def test_masks_and_their_images_are_the_same_in_every_mode(masked: Path, tmp_path: Path, mode: str) -> None:
+def test_masks_and_their_images_are_the_same_in_every_mode(
+    masked: Path, views_of: ViewsOf, mode: str
+) -> None:
     settings = {"kind": SampleKind.MASK, "side": 48, "epochs": 2}
-    expected, masks = views_of(masked, "off", tmp_path, **settings)
-    found, found_masks = views_of(masked, mode, tmp_path, **settings)
+    expected, masks = views_of(masked, "off", **settings)
+    found, found_masks = views_of(masked, mode, **settings)
     assert torch.equal(found_masks, masks)
     assert off(found, expected).mean() <= TOLERANCES[mode]
 
@@ -96,20 +110,16 @@ def test_masks_and_their_images_are_the_same_in_every_mode(masked: Path, tmp_pat
 @pytest.mark.parametrize("mode", EXACT)
 @pytest.mark.parametrize("settings", [{"train": False}, {"augment": False}], ids=str)
 def test_fixed_views_are_the_same_in_every_mode(
-    mixed: Path, tmp_path: Path, mode: str, settings: dict[str, bool]
+    mixed: Path, views_of: ViewsOf, mode: str, settings: dict[str, bool]
 ) -> None:
     asked = {"kind": SampleKind.CLASS, "side": 40, "epochs": 1, **settings}
-    assert torch.equal(
-        views_of(mixed, mode, tmp_path, **asked)[0], views_of(mixed, "off", tmp_path, **asked)[0]
-    )
+    assert torch.equal(views_of(mixed, mode, **asked)[0], views_of(mixed, "off", **asked)[0])
 
 
-def test_crops_and_pixels_are_distributed_alike_in_every_mode(wide_photos: Path, tmp_path: Path) -> None:
+def test_crops_and_pixels_are_distributed_alike_in_every_mode(wide_photos: Path, views_of: ViewsOf) -> None:
     """For images twice as wide as high: how often crops show the outer quarters, and their sharpness."""
     figures = {
-        mode: outside_and_sharpness(
-            views_of(wide_photos, mode, tmp_path, kind=SampleKind.CLASS, side=128, epochs=2)[0]
-        )
+        mode: outside_and_sharpness(views_of(wide_photos, mode, kind=SampleKind.CLASS, side=128, epochs=2)[0])
         for mode in ("off", *TOLERANCES)
     }
     outside, sharpness = figures["off"]
@@ -121,18 +131,18 @@ def test_crops_and_pixels_are_distributed_alike_in_every_mode(wide_photos: Path,
 
 @pytest.mark.parametrize("mode", ["off", "ram", "device", "device, as on a GPU"])
 def test_the_resolution_that_is_kept_is_a_setting_in_every_mode(
-    wide_photos: Path, tmp_path: Path, mode: str
+    wide_photos: Path, views_of: ViewsOf, mode: str
 ) -> None:
     settings = {"kind": SampleKind.CLASS, "side": 64, "epochs": 2}
-    whole = outside_and_sharpness(views_of(wide_photos, mode, tmp_path, resize=300, **settings)[0])[1]
-    small = outside_and_sharpness(views_of(wide_photos, mode, tmp_path, resize=74, **settings)[0])[1]
+    whole = outside_and_sharpness(views_of(wide_photos, mode, resize=300, **settings)[0])[1]
+    small = outside_and_sharpness(views_of(wide_photos, mode, resize=74, **settings)[0])[1]
     assert small < 0.8 * whole
     tiny_crops = {"crop_scale": (0.02, 0.05), "crop_ratio": (1.0, 1.0)}
-    narrow = outside_and_sharpness(views_of(wide_photos, mode, tmp_path, **tiny_crops, **settings)[0])[0]
+    narrow = outside_and_sharpness(views_of(wide_photos, mode, **tiny_crops, **settings)[0])[0]
     assert 0.4 < narrow < 0.85  # most crops lie inside one half
 
 
-def test_what_lies_beyond_the_middle_is_learnt_in_every_mode(tmp_path: Path) -> None:
+def test_what_lies_beyond_the_middle_is_learnt_in_every_mode(tmp_path: Path, views_of: ViewsOf) -> None:
     """Two classes of photos that differ only at their ends: the same accuracy, well above chance."""
     root = tmp_path / "ends"
     for index in range(40):
@@ -144,7 +154,7 @@ def test_what_lies_beyond_the_middle_is_learnt_in_every_mode(tmp_path: Path) -> 
         picture.save(root / "ab"[index % 2] / f"{index:02}.jpg", quality=90)
     found = {}
     for mode in ("off", *TOLERANCES):
-        images, labels = views_of(root, mode, tmp_path, kind=SampleKind.CLASS, side=24, epochs=6)
+        images, labels = views_of(root, mode, kind=SampleKind.CLASS, side=24, epochs=6)
         found[mode] = accuracy(images, labels, len(images) // 6)
     assert found["off"] > 0.8
     for mode, share in found.items():
@@ -165,7 +175,7 @@ def accuracy(images: torch.Tensor, labels: torch.Tensor, photos: int) -> float:
     return float(right.float().mean())
 
 
-def test_a_centre_square_would_have_been_noticed(wide_photos: Path, tmp_path: Path) -> None:
+def test_a_centre_square_would_have_been_noticed() -> None:
     """Negative control: the same figures for images cropped to their middle."""
 
     class Middle:
