@@ -1,8 +1,10 @@
-"""Shell completion of the values of --profile, --model and RUN, without importing torch.
+"""Shell completion of the values of --profile, --model, --set and RUN, without importing torch.
 
 The shell completes other values as files or folders.
 """
 
+import os
+from collections.abc import MutableMapping
 from pathlib import Path
 
 import typer
@@ -25,6 +27,50 @@ def models(incomplete: str) -> list[str]:
 def weights(incomplete: str) -> list[str]:
     """Return the word that --weights takes, if it starts with `incomplete`."""
     return ["pretrained"] if "pretrained".startswith(incomplete) else []
+
+
+def settings(incomplete: str) -> list[str]:
+    """Return what --set may go on with: keys, and where only one is left, that with its values.
+
+    A key that takes any value ends with "=".
+    """
+    from mptui.config.keys import SETTINGS
+
+    if (given := os.environ.get(_GIVEN_KEY)) is not None:
+        words = SETTINGS[given].words if given in SETTINGS else []
+        return [word for word in words if word.startswith(incomplete)]
+    key, equals, value = incomplete.partition("=")
+    found = [name for name in SETTINGS if name.startswith(key) and (name == key or not equals)]
+    if len(found) != 1 or not (words := SETTINGS[found[0]].words):
+        return [] if equals else [f"{name}=" for name in found]
+    return [f"{found[0]}={word}" for word in words if word.startswith(value)]
+
+
+def join_assignments(environ: MutableMapping[str, str]) -> None:
+    """Join KEY, "=" and VALUE in the words of a bash that asks for completions: it splits words at "=".
+
+    The word to complete begins after the "=" for a bash; its key is then in another variable.
+    """
+    if environ.get("_MPTUI_COMPLETE") != "complete_bash":
+        return
+    current = int(environ["COMP_CWORD"])
+    joined: list[str] = []
+    before = ""
+    for number, word in enumerate(environ["COMP_WORDS"].split("\n")):
+        if joined and "=" in {word, before}:
+            joined[-1] += word
+        else:
+            joined.append(word)
+        before = word
+        if number == current:
+            environ["COMP_CWORD"] = str(len(joined) - 1)
+            key, equals, value = joined[-1].partition("=")
+            if equals and not key.startswith("-"):
+                environ[_GIVEN_KEY], joined[-1] = key, value
+    environ["COMP_WORDS"] = "\n".join(joined)
+
+
+_GIVEN_KEY = "_MPTUI_COMPLETE_KEY"
 
 
 def runs(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -3,6 +3,7 @@
 Importing this module doesn't import the schema, torch or Textual: each command imports what it needs.
 """
 
+import os
 import sys
 import traceback
 from typing import Annotated, NoReturn
@@ -10,6 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from mptui import __version__
+from mptui.cli.completion import join_assignments
 from mptui.cli.look import detect, doctor, profiles
 from mptui.cli.measure import bench, check_amp, parity, selftest, tune
 from mptui.cli.train import attach, resume, run, runs, stop
@@ -76,6 +78,7 @@ for _module in (
 def main() -> NoReturn:
     """Run the command line and end the process with its exit code."""
     arguments = sys.argv[1:]
+    join_assignments(os.environ)
     with standard_streams():
         code = _exit_code([a for a in arguments if a != "--debug"], debug="--debug" in arguments)
     sys.exit(code)

@@ -77,7 +77,12 @@ Seed = Annotated[
 Download = Annotated[bool, typer.Option("--download", help="Download a torchvision set if it is missing.")]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Set any key of a profile; repeatable."),
+    typer.Option(
+        "--set",
+        metavar="TABLE.KEY=VALUE",
+        help="Set any key of a profile, as training.optimizer=adamw; repeatable; --dry-run lists all keys.",
+        autocompletion=completion.settings,
+    ),
 ]
 RunsDir = Annotated[
     Path,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -44,6 +44,13 @@ class Setting:
         if bool in words:
             return ["true", "false", *(word for inner in words for word in get_args(inner))]
         return [str(word) for word in words] if words and all(isinstance(word, str) for word in words) else []
+
+    @property
+    def words(self) -> list[str]:
+        """The words that a flag may give the key, where they are few; empty where it takes any value."""
+        if not self.choices or get_origin(self.field.annotation) is list:
+            return []
+        return [*self.choices, UNSET] if self.may_be_unset else self.choices
 
 
 def subtable(field: FieldInfo) -> type[Table] | None:

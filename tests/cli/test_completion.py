@@ -52,6 +52,11 @@ def in_shell(folder, *command, **environ):
         ("mptui resume 2026", ["20261120-fast"]),
         ("mptui runs compare 20261120-fast 2", ["20261120-fast"]),
         ("mptui attach --runs-dir elsewhere o", ["other"]),
+        ("mptui run --set training.lr_", ["training.lr_scaling=", "training.lr_batch_size="]),
+        ("mptui run --set training.lr_s", [f"training.lr_scaling={w}" for w in ("linear", "sqrt", "off")]),
+        ("mptui run --set training.optimizer = ad", ["adamw", "adamw_schedule_free"]),
+        ("mptui run --set training.nesterov =", ["true", "false", "none"]),
+        ("mptui run --set training.lr = 0.1 --profile sta", ["stable"]),
     ],
 )
 def test_a_bash_completes_commands_profiles_models_and_runs(shell, line, offered):
@@ -74,9 +79,13 @@ def test_the_other_shells_are_served_too(shell, kind, separator):
         "_TYPER_COMPLETE_FISH_ACTION": "get-args",
     }
     assert separator in in_shell(shell, "mptui", **asked)
+    asked["_TYPER_COMPLETE_ARGS"] = "mptui run --set training.optimizer=mu"
+    assert "training.optimizer=muon" in in_shell(shell, "mptui", **asked)
 
 
-@pytest.mark.parametrize("line", ["mptui run --model res", "mptui resume 2", "mptui run --profile f"])
+@pytest.mark.parametrize(
+    "line", ["mptui run --model res", "mptui resume 2", "mptui run --profile f", "mptui run --set training.o"]
+)
 def test_completing_loads_no_torch(shell, line):
     program = (
         "import sys, atexit\n"
@@ -86,7 +95,7 @@ def test_completing_loads_no_torch(shell, line):
     words = line.split()
     asked = {
         "_MPTUI_COMPLETE": "complete_bash",
-        "COMP_WORDS": line,
+        "COMP_WORDS": "\n".join(words),
         "COMP_CWORD": str(len(words) - 1),
     }
     *offered, loaded = in_shell(shell, sys.executable, "-c", program, **asked).splitlines()
