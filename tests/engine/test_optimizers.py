@@ -95,7 +95,8 @@ def network(layout):
         torch.nn.Conv2d(8, 12, 3, stride=2),
         torch.nn.Flatten(),
         torch.nn.Linear(48, 16),
-        torch.nn.Linear(16, 5),
+        torch.nn.Linear(16, 20),
+        torch.nn.Linear(20, 5),
     )
     return made.to(memory_format=layout)
 

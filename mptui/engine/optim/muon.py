@@ -72,10 +72,12 @@ class Muon(FusedAdamW):
         (buffers,), momentum = states, group["momentum"]
         average_in(buffers, grads, 1 - momentum, found_inf)
         averages = torch._foreach_lerp(grads, buffers, momentum) if group["nesterov"] else buffers
-        updates = [_orthogonal(average).float() for average in averages]
+        updates = [_orthogonal(average) for average in averages]
         torch._foreach_mul_(updates, [0.2 * math.sqrt(max(update.shape)) for update in updates])
         descend(weights, updates, rate, found_inf, group["weight_decay"])
 
 
 def _orthogonal(matrix: torch.Tensor) -> torch.Tensor:
-    return _muon._zeropower_via_newtonschulz(matrix, _COEFFICIENTS, _muon.DEFAULT_NS_STEPS, _muon.EPS)
+    found = _muon._zeropower_via_newtonschulz(matrix, _COEFFICIENTS, _muon.DEFAULT_NS_STEPS, _muon.EPS)
+    # a tall one is transposed, and the kernel reads memory in order
+    return found.to(torch.float32, memory_format=torch.contiguous_format)
