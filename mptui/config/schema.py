@@ -21,6 +21,8 @@ Range = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=2, max_l
 """The smallest and the largest value."""
 Betas = Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+Freeze = Literal["backbone"] | list[str] | None
+"""Layers that are not trained."""
 
 
 class Table(BaseModel):
@@ -96,6 +98,9 @@ class TrainingConfig(Table):
     """Rescaling of `lr` from `lr_batch_size` to the effective batch (batch_size x accumulate)."""
     lr_batch_size: Count | None = None
     """Effective batch that `lr` was chosen for; unset: the batch in use, so `lr` is not rescaled."""
+    freeze: Count | Freeze = None
+    """Layers that are not trained. backbone: all but the head; a number: all but the head, in so many first
+    epochs; a list: names of the network's modules, `*` matches any part; unset: none."""
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Factor of the learning rate from each layer to the one before it, so that layers near the input change
     less in fine-tuning; 1: one rate for all layers."""

@@ -11,13 +11,13 @@ from mptui.engine.evaluate import ValidationResult
 from mptui.engine.guards.microbatch import MicroBatches
 from mptui.engine.guards.rollback import Rollback
 from mptui.engine.hooks import Recovery
-from mptui.engine.job import Job, Parts, ProfileSwitch, build_parts
+from mptui.engine.job import Job, Parts, ProfileSwitch
 from mptui.engine.mailbox import Command, Mailbox
 from mptui.engine.progress import Outcome
 from mptui.engine.reporting.device_buffer import StepRow
 from mptui.engine.state import TrainState
 from mptui.engine.torch_setup import StepSeeds
-from mptui.events import Event, PhaseChanged, Warned
+from mptui.events import Event, PhaseChanged
 from mptui.tasks.base import Task
 
 Emit = Callable[[Event], None]
@@ -63,7 +63,7 @@ class TrainContext:
         self.on_best = on_best
         self.device = job.device
         self.state = TrainState(job, emit)
-        self.state.use(build_parts(job, self.warn))
+        self.state.build(job, None)
         self.hooks, self.reporter = self.state.hooks, self.state.report
         self.reporter.watcher = self._rows_read
         self.seeds = StepSeeds(job.config.training.seed, job.device)
@@ -96,7 +96,7 @@ class TrainContext:
 
     def warn(self, code: str, message: str) -> None:
         """Emit a warning."""
-        self.emit(Warned(step=self.state.step, code=code, message=message))
+        self.state.warn(code, message)
 
     def enter(
         self, phase: str, *, detail: str = "", total: int | None = None, expected_s: float | None = None
@@ -164,8 +164,7 @@ class TrainContext:
         state.given = job
         for adapt_job in self.hooks.adapt_job:
             job = adapt_job(job)
-        state.job = job
-        state.use(build_parts(job, self.warn, state.parts, state.steps_left()))
+        state.build(job, state.parts)
         self.hooks.refresh()
         for settings_changed in self.hooks.settings_changed:
             settings_changed()

@@ -13,7 +13,8 @@ from mptui.engine.context import TrainContext
 from mptui.engine.evaluate import ValidationResult, evaluate
 from mptui.engine.guards.oom import compute_in_pieces
 from mptui.engine.reporting.reporter import EpochSums
-from mptui.events import EpochFinished, EpochStarted
+from mptui.events import EpochFinished, EpochStarted, LayersThawed
+from mptui.models.zoo import parameter_count
 from mptui.registry.tasks import VAL_LOSS
 
 MEANINGFUL = 100.0
@@ -25,7 +26,12 @@ schedule-free optimizers use."""
 
 
 def begin_epoch(context: TrainContext) -> None:
-    """Report that a pass over the data begins or continues."""
+    """Thaw the layers that are due, and report that a pass over the data begins or continues."""
+    if context.state.frozen_changes:
+        context.take_job(context.state.given)
+        model = context.model
+        counts = {"trained": parameter_count(model, trained=True), "parameters": parameter_count(model)}
+        context.emit(LayersThawed(step=context.state.step, **counts))
     context.left_epoch = False
     cursor = context.state.cursor
     context.emit(

@@ -101,7 +101,9 @@ def evaluate(
         metrics.update(outputs if outputs_stay else outputs.clone(), batch)
         loss_sums.add_(sums)
 
-    was_training = model.training
+    modes = [
+        (module, module.training) for module in model.modules()
+    ]  # BatchNorm of a frozen layer has its own
     model.eval()
     try:
         for window in loader.windows(epoch=0, accumulate=1):
@@ -115,7 +117,8 @@ def evaluate(
                 told = now
                 on_progress(Progress(phase="validating", done=window.index + 1, total=loader.batches))
     finally:
-        model.train(was_training)
+        for module, training in modes:
+            module.training = training
     over_valid, over_samples = loss_sums.tolist()
     found = metrics.compute()
     return ValidationResult(

@@ -12,6 +12,7 @@ from mptui.engine.autotune.result_cache import CachedResult, facts_of
 from mptui.engine.checkpoint.files import Snapshot
 from mptui.engine.compile.policy import Compiler
 from mptui.engine.optim.ema import AveragedWeights, WeightAverage
+from mptui.engine.optim.freezing import FrozenLayers, frozen_in
 from mptui.engine.optim.guarded_step import Updater
 from mptui.engine.optim.lr_schedule import (
     RAMP_FACTOR,
@@ -22,7 +23,7 @@ from mptui.engine.optim.lr_schedule import (
     schedule_progress,
     steps_ahead,
 )
-from mptui.engine.optim.optimizer import build_optimizer, shrink_momentum, supports_fused, take_over
+from mptui.engine.optim.optimizer import build_optimizer, continued, shrink_momentum, supports_fused
 from mptui.engine.optim.schedule_free import ScheduleFree, ScheduleFreeAverage
 from mptui.engine.precision.amp import Precision, build_precision
 from mptui.engine.precision.fp32_layers import apply_fp32_layers
@@ -80,6 +81,7 @@ class Parts:
     """Objects of a run that are built from one configuration."""
 
     job: Job
+    frozen: FrozenLayers
     schedule: Schedule
     precision: Precision
     optimizer: torch.optim.Optimizer
@@ -124,27 +126,36 @@ def steps_left(job: Job, cursor: Cursor, step: int) -> int:
     return steps_ahead(training, steps_per_epoch, (cursor.epoch, cursor.sample), step)
 
 
-def build_parts(job: Job, warn: Warn, kept: Parts | None = None, left: int | None = None) -> Parts:
-    """Build the parts of `job`.
+def build_parts(
+    job: Job, warn: Warn, kept: Parts | None = None, left: int | None = None, epoch: int = 0
+) -> Parts:
+    """Build the parts of `job`, and put its model into training mode.
 
     Args:
         job: The job to train.
         warn: Called with (code, message) for settings that can't be applied.
         kept: Parts of the previous job, whose optimizer and average are reused.
         left: Optimizer steps ahead; None: all.
+        epoch: The current epoch, from 0, which says what is frozen.
     """
     config, training = job.config, job.config.training
     schedule = schedule_of(training, job.train_loader.steps(training.accumulate))
     left = schedule.total_steps if left is None else left
+    if kept is not None:
+        kept.updater.close()
+        kept.frozen.thaw()
+    frozen = FrozenLayers(job.model, frozen_in(training, epoch))
     if kept is None:
         lr = torch.zeros((), device=job.device)
         fused = config.speed.fused and supports_fused(training.optimizer, job.device)
         optimizer = build_optimizer(job.model, training, lr, fused=fused)
-        average = _average(job.model, training, optimizer)
+        average = _average(job.model, training, optimizer, None)
     else:
-        lr, optimizer, average = kept.updater.lr, kept.optimizer, kept.average
-        take_over(optimizer, training)
-        kept.updater.close()
+        lr = kept.updater.lr
+        optimizer = continued(kept.optimizer, job.model, training, lr)
+        average = kept.average
+        if optimizer is not kept.optimizer:
+            average = _average(job.model, training, optimizer, average)
     precision = _precision(job, kept)
     fp32_regions = _fp32_regions(job, kept)
     updater = Updater(
@@ -156,20 +167,28 @@ def build_parts(job: Job, warn: Warn, kept: Parts | None = None, left: int | Non
         clip_grad_norm=training.clip_grad_norm,
         average=average,
     )
-    parts = Parts(
-        job, schedule, precision, optimizer, average, updater, _compiler(job, kept, left, warn), fp32_regions
-    )
+    compiler = _compiler(job, frozen, kept, left, warn)
+    parts = Parts(job, frozen, schedule, precision, optimizer, average, updater, compiler, fp32_regions)
     if kept is not None:
         parts.go_on(kept.schedule_progress(), left)
     return parts
 
 
 def _average(
-    model: torch.nn.Module, training: TrainingConfig, optimizer: torch.optim.Optimizer
+    model: torch.nn.Module,
+    training: TrainingConfig,
+    optimizer: torch.optim.Optimizer,
+    kept: AveragedWeights | None,
 ) -> AveragedWeights | None:
+    """Return the average of the trained weights, which goes on from `kept`; None if there is none."""
     if isinstance(optimizer, ScheduleFree):
         return ScheduleFreeAverage(model, optimizer)
-    return WeightAverage(model, training.ema_decay) if training.ema_decay else None
+    if not training.ema_decay:
+        return None
+    average = WeightAverage(model, training.ema_decay)
+    if kept is not None:
+        average.load_state_dict(kept.state_dict())
+    return average
 
 
 def _precision(job: Job, kept: Parts | None) -> Precision:
@@ -193,10 +212,10 @@ def _fp32_regions(job: Job, kept: Parts | None) -> list[Fp32Region]:
     return apply_fp32_layers(job.model, layers, job.device)
 
 
-def _compiler(job: Job, kept: Parts | None, left: int, warn: Warn) -> Compiler:
+def _compiler(job: Job, frozen: FrozenLayers, kept: Parts | None, left: int, warn: Warn) -> Compiler:
     """Return the previous compiler if its compiled code is valid for this job; else a new one."""
     if kept is not None:
-        if _compiled_for(kept.job) == _compiled_for(job):
+        if _compiled_for(kept.job, kept.frozen) == _compiled_for(job, frozen):
             kept.compiler.go_on(left)
             return kept.compiler
         kept.compiler.undo()
@@ -207,12 +226,12 @@ def _compiler(job: Job, kept: Parts | None, left: int, warn: Warn) -> Compiler:
         forced=job.force_compile,
         steps=left,
         warn=warn,
-        kept=CachedResult("compile", _compiled_for(job)),
+        kept=CachedResult("compile", _compiled_for(job, frozen)),
         repeatable=job.config.training.deterministic,
     )
 
 
-def _compiled_for(job: Job) -> dict[str, object]:
+def _compiled_for(job: Job, frozen: FrozenLayers) -> dict[str, object]:
     """Return everything that compiled code, its cost and its gain depend on."""
     config = job.config
     facts = facts_of(config, job.device_name, job.num_classes)
@@ -222,4 +241,4 @@ def _compiled_for(job: Job) -> dict[str, object]:
         "channels_last": config.speed.channels_last,
         "micro_batch": config.memory.micro_batch,
     }
-    return {**facts, **how}
+    return {**facts, **how} | ({"frozen": frozen.frozen} if frozen.frozen else {})

@@ -11,13 +11,14 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from mptui.engine.hooks import Hooks
-from mptui.engine.job import Job, Parts, steps_left
+from mptui.engine.job import Job, Parts, build_parts, steps_left
+from mptui.engine.optim.freezing import frozen_in
 from mptui.engine.optim.lr_schedule import ScheduleProgress
 from mptui.engine.optim.optimizer_state import OptimizerState
 from mptui.engine.progress import Best, Cursor
 from mptui.engine.reporting.exactly_once_metrics import ExactlyOnceMetrics
 from mptui.engine.reporting.reporter import Reporter
-from mptui.events import Event
+from mptui.events import Event, Warned
 
 
 @runtime_checkable
@@ -72,10 +73,22 @@ class TrainState:
             host_metrics=job.task.metrics(torch.device("cpu"), training=True),
         )
 
-    def use(self, parts: Parts) -> None:
-        """Set the parts built from the job's settings."""
-        self.parts = parts
-        self.optimizer = OptimizerState(self.job.config.training.optimizer, self.model, parts.optimizer)
+        self._emit = emit
+
+    def warn(self, code: str, message: str) -> None:
+        """Emit a warning."""
+        self._emit(Warned(step=self.step, code=code, message=message))
+
+    @property
+    def frozen_changes(self) -> bool:
+        """Whether the epoch of the cursor freezes other layers than those frozen now."""
+        return self.parts.frozen.frozen != frozen_in(self.job.config.training, self.cursor.epoch)
+
+    def build(self, job: Job, kept: Parts | None) -> None:
+        """Build the parts of `job` for the epoch of the cursor; what of `kept` still applies is reused."""
+        self.job = job
+        self.parts = parts = build_parts(job, self.warn, kept, self.steps_left(), self.cursor.epoch)
+        self.optimizer = OptimizerState(job.config.training.optimizer, self.model, parts.optimizer)
         self.average, self.scaler = parts.average, parts.precision
         self.schedule = SchedulePosition(self)
         self.compiler = parts.compiler

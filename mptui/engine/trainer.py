@@ -86,7 +86,6 @@ class Trainer:
             DiskError: A checkpoint could not be written.
         """
         context = self.context
-        context.model.train()
         context.begin()
         try:
             while has_more(context):

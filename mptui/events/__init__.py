@@ -16,7 +16,15 @@ from mptui.events.mixed_precision import (
     StepSkipped,
 )
 from mptui.events.recovery import Alert, Diagnosed, Recovered, Warned
-from mptui.events.training import CheckpointSaved, DeviceSample, EpochFinished, EpochStarted, Step, Validated
+from mptui.events.training import (
+    CheckpointSaved,
+    DeviceSample,
+    EpochFinished,
+    EpochStarted,
+    LayersThawed,
+    Step,
+    Validated,
+)
 
 __all__ = [
     "NUMERICS_BUDGET",
@@ -31,6 +39,7 @@ __all__ = [
     "EpochFinished",
     "EpochStarted",
     "Event",
+    "LayersThawed",
     "LossScale",
     "Numerics",
     "NumericsLayer",

@@ -19,6 +19,16 @@ class EpochStarted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayersThawed(Event):
+    """Layers that were frozen are trained from now on: `trained` of `parameters` parameters."""
+
+    kind: ClassVar[str] = "layers_thawed"
+
+    trained: int
+    parameters: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Step(Event):
     """The optimizer steps since the previous `Step` event: a few events a second, at any step rate.
 

@@ -1,8 +1,13 @@
-"""The layers of any network, in order from its input."""
+"""The layers of any network: by their order from the input, and by name."""
 
 from collections import Counter
+from collections.abc import Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 
 from torch import nn
+
+from mptui.errors import ConfigError
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
@@ -43,3 +48,30 @@ def layers_of(model: nn.Module) -> list[list[nn.Parameter]]:
 
     visit(model)
     return [layer for layer in layers if layer]
+
+
+def layers_named(model: nn.Module, patterns: Sequence[str], *, key: str) -> list[str]:
+    """Return the names of the modules that match `patterns`, without those inside another match.
+
+    Args:
+        model: The network.
+        patterns: Module names; `*` matches any text, dots included.
+        key: The setting that has the patterns, for the message.
+
+    Raises:
+        ConfigError: A pattern matches no module.
+    """
+    names = [name for name, _ in model.named_modules() if name]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            near = get_close_matches(pattern, names, n=1) or names[:1]
+            raise ConfigError(
+                f'{key}: the network has no layer "{pattern}"',
+                hint=f"use names of the network's layers, such as {near[0]}" if near else "remove it",
+            )
+    chosen: list[str] = []
+    for name in names:
+        inside = any(name.startswith(f"{outer}.") for outer in chosen)
+        if not inside and any(fnmatchcase(name, pattern) for pattern in patterns):
+            chosen.append(name)
+    return chosen

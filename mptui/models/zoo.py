@@ -94,9 +94,9 @@ def load(model: nn.Module, config: ModelConfig, path: Path, side: int) -> list[s
     return load_state(model.get_submodule(found.part), found.read(path, side), path)
 
 
-def parameter_count(model: nn.Module) -> int:
-    """Number of trainable parameters of `model`."""
-    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+def parameter_count(model: nn.Module, *, trained: bool = False) -> int:
+    """Number of parameters of `model`; with `trained`, of those that are trained now."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad or not trained)
 
 
 def _settings(config: ModelConfig, spec: ModelSpec) -> dict[str, Any]:

@@ -76,6 +76,22 @@ def test_weights_gradients_optimizer_and_average_are_those_of_the_real_ones(opti
     assert counted.optimizer == sum(states.values())
 
 
+@pytest.mark.parametrize("freeze", ["backbone", ["conv1", "bn1", "layer*"]])
+def test_frozen_weights_have_no_gradient_no_state_and_no_activations(freeze):
+    training = {"optimizer": "adamw", "ema_decay": 0.99}
+    configs = (
+        run_config("resnet18", 64, 8, **training, **m) for m in ({}, {"freeze": freeze}, {"freeze": 1})
+    )
+    whole, frozen, thawed = (
+        footprint(each, "classification", device="cpu", precision="fp32") for each in configs
+    )
+    head = 4 * (512 * 10 + 10)
+    assert (frozen.gradients, frozen.optimizer, frozen.average) == (head, 2 * head, head)
+    assert frozen.activations < whole.activations / 20
+    assert (frozen.weights, frozen.parameters) == (whole.weights, whole.parameters)
+    assert thawed == whole
+
+
 def test_the_largest_batch_fits_and_one_more_does_not():
     def counted(batch):
         return footprint(run_config("unet", 32, batch), "segmentation", device="cpu", precision="fp32")

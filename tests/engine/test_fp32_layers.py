@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from mptui.engine.guards.divergence import NanGuard
-from mptui.engine.precision.fp32_layers import layers_named
 from mptui.errors import ConfigError
+from mptui.models.layers import layers_named
 from tests.engine.small import build_trainer, config, end, small_net
 
 
@@ -61,11 +61,14 @@ def test_a_layer_that_a_repair_put_in_fp32_stays_so_when_another_preset_no_longe
 
 def test_patterns_name_modules_the_outer_ones_for_their_inner_ones():
     model = torch.nn.ModuleDict({"a": small_net(), "b": small_net()})
-    assert layers_named(model, ["a", "a.3", "b.*"]) == ["a", *(f"b.{n}" for n in range(8))]
-    assert layers_named(model, []) == []
+    assert layers_named(model, ["a", "a.3", "b.*"], key="precision.fp32_layers") == [
+        "a",
+        *(f"b.{n}" for n in range(8)),
+    ]
+    assert layers_named(model, [], key="precision.fp32_layers") == []
 
 
 def test_a_name_that_is_none_is_refused_with_the_nearest():
     with pytest.raises(ConfigError, match=r'no layer "b\.33"') as error:
-        layers_named(torch.nn.ModuleDict({"b": small_net()}), ["b.33"])
+        layers_named(torch.nn.ModuleDict({"b": small_net()}), ["b.33"], key="precision.fp32_layers")
     assert "b.3" in error.value.hint

@@ -30,6 +30,12 @@ CASES: dict[str, dict[str, Any]] = {
     # grows every other step, so that it overflows, backs off and skips
     "fp16": {"precision": {"grad_scaler": {"init_scale": 2.0**22, "growth_interval": 2}}},
     "patience": {"training": {"epochs": 9, "lr": 1e-9, "early_stopping_patience": 2}},
+    "thawed": {"training": {"optimizer": "adamw", "lr": 0.01, "freeze": 1, "ema_decay": 0.8}},
+    "thawed, schedule free": {"training": {"optimizer": "adamw_schedule_free", "lr": 0.01, "freeze": 1}},
+    "thawed, not fused": {
+        "training": {"optimizer": "adamw", "lr": 0.01, "freeze": 1, "layer_decay": 0.7},
+        "speed": {"fused": False},
+    },
     "max_steps": {"training": {"epochs": 9, "max_steps": 8}},
     "from memory": {"training": {"epochs": 3}},
     "diffusion": {"training": {"optimizer": "adamw", "lr": 0.001, "accumulate": 2, "batch_size": 4}},

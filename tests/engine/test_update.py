@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mptui.engine.job import build_parts
 from mptui.engine.optim.lr_schedule import Schedule
 from tests.engine.blots import CLASSES, SIDE
 from tests.engine.small import build_trainer, config, small_net
@@ -148,7 +147,7 @@ def test_momentum_that_a_preset_brings_starts_at_zero_even_if_its_first_step_is_
     job = trainer.context.job
     training = job.config.training.model_copy(update={"momentum": 0.9})
     job = replace(job, config=job.config.model_copy(update={"training": training}))
-    trainer.state.use(build_parts(job, lambda code, message: None, trainer.context.parts))
+    trainer.state.build(job, trainer.context.parts)
     take_step(trainer, 1, "nan image")
     take_step(trainer, 2)
     assert all(p.isfinite().all() for p in trainer.context.model.parameters())

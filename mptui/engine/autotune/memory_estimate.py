@@ -12,7 +12,7 @@ eager code. A data set cached on the device is not included.
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mptui.config.schema import ModelConfig, RunConfig, TrainingConfig
 from mptui.data.core.batch import Batch
+from mptui.engine.optim.freezing import FrozenLayers, frozen_at_last
 from mptui.engine.optim.param_groups import hidden_matrices
 from mptui.engine.precision.amp import DTYPES
 from mptui.models.zoo import build
@@ -46,8 +47,10 @@ class ModelMemory:
     """Bytes of a network's weights, buffers and saved activations."""
 
     weights: int
+    trained: int
+    """The part of the weights that is trained."""
     matrices: int
-    """The part of the weights in matrices of hidden layers."""
+    """Of this part, matrices of hidden layers."""
     buffers: int
     activations: tuple[float, float]
     """Fixed part, and part per sample."""
@@ -67,6 +70,8 @@ class Footprint:
     working: int
     batches: int
     context: int
+    parameters: int
+    """Number of parameters of the network."""
     per_sample: float
     """Bytes of each further sample in a micro-batch."""
 
@@ -91,19 +96,22 @@ def footprint(config: RunConfig, task: str, *, device: str, precision: str) -> F
     """
     training, side = config.training, int(config.data.image_size or 0)
     like = device if device == "cuda" and torch.cuda.is_available() else "cpu"
-    kept = _kept(config.model, task, side, precision, like, _loss_of(training, task))
+    frozen = frozen_at_last(training)
+    layers = tuple(frozen) if isinstance(frozen, list) else frozen
+    kept = _kept(config.model, task, side, precision, like, _loss_of(training, task), layers)
     batch = training.batch_size
     fixed, each = kept.activations
     image = 3 * side * side * 4
     return Footprint(
         weights=kept.weights + kept.buffers,
-        gradients=kept.weights,
-        optimizer=OPTIMIZERS[training.optimizer].state_of(kept.weights // 4, kept.matrices // 4),
-        average=kept.weights if training.ema_decay else 0,
+        gradients=kept.trained,
+        optimizer=OPTIMIZERS[training.optimizer].state_of(kept.trained // 4, kept.matrices // 4),
+        average=kept.trained if training.ema_decay else 0,
         activations=int(fixed + each * batch),
         working=int(2 * kept.largest * batch),
         batches=BATCHES_AHEAD * batch * image,
         context=CONTEXT_BYTES.get(device, 0),
+        parameters=kept.weights // 4,
         per_sample=each + 2 * kept.largest + BATCHES_AHEAD * image,
     )
 
@@ -115,11 +123,18 @@ def _loss_of(training: TrainingConfig, task: str) -> TrainingConfig:
 
 @lru_cache(maxsize=64)
 def _kept(
-    model: ModelConfig, task: str, side: int, precision: str, device: str, training: TrainingConfig
+    model: ModelConfig,
+    task: str,
+    side: int,
+    precision: str,
+    device: str,
+    training: TrainingConfig,
+    layers: Literal["backbone"] | tuple[str, ...] | None,
 ) -> ModelMemory:
     learnt = build_task(task, [str(number) for number in range(_CLASSES)], training)
     with FakeTensorMode(), _NoValues(), torch.device(device):  # type: ignore[no-untyped-call]
         network = build(model, num_classes=_CLASSES, task=task, side=side)
+        FrozenLayers(network, list(layers) if isinstance(layers, tuple) else layers)
         parameters, buffers = list(network.parameters()), list(network.buffers())
         counts = [
             _forward(
@@ -136,7 +151,8 @@ def _kept(
     each = float(grown.sum())
     return ModelMemory(
         weights=sum(p.numel() * p.element_size() for p in parameters),
-        matrices=sum(p.numel() * p.element_size() for p in hidden_matrices(network)),
+        trained=sum(p.numel() * p.element_size() for p in parameters if p.requires_grad),
+        matrices=sum(p.numel() * p.element_size() for p in hidden_matrices(network) if p.requires_grad),
         buffers=sum(b.numel() * b.element_size() for b in buffers),
         activations=(float(few.sum()) - each * _COUNTED[0], each),
         largest=float(grown.max()),

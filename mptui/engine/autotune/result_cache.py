@@ -48,7 +48,9 @@ class CachedResult:
 
 def facts_of(config: RunConfig, device_name: str, num_classes: int) -> dict[str, object]:
     """Return the part of the key that all measurements share: device, software and shape."""
+    frozen = {} if config.training.freeze is None else {"freeze": config.training.freeze}
     return {
+        **frozen,
         "device": device_name,
         "torch": str(torch.__version__),
         "threads": torch.get_num_threads(),

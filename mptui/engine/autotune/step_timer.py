@@ -10,6 +10,7 @@ from mptui.config.schema import RunConfig
 from mptui.data.core.batch import Batch
 from mptui.engine.compile.policy import Stopwatch
 from mptui.engine.guards.oom_errors import forget_peak, release
+from mptui.engine.optim.freezing import FrozenLayers, frozen_at_last
 from mptui.engine.optim.guarded_step import Updater
 from mptui.engine.optim.optimizer import build_optimizer, supports_fused
 from mptui.engine.precision.amp import Precision, build_precision
@@ -86,7 +87,8 @@ class StepTimer:
         if channels_last not in self._networks:
             network = copy.deepcopy(self._model).to(self._device)
             apply_fp32_layers(network, self._config.precision.fp32_layers, self._device)
-            self._networks[channels_last] = network.to(memory_format=_FORMATS[channels_last]).train()
+            FrozenLayers(network, frozen_at_last(self._config.training))
+            self._networks[channels_last] = network.to(memory_format=_FORMATS[channels_last])
         return self._networks[channels_last]
 
     def _updater(self, computing: Precision, *, channels_last: bool, fused: bool) -> Updater:

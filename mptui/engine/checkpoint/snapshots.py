@@ -79,6 +79,8 @@ def restore(state: TrainState, snapshot: Snapshot) -> None:
     try:
         state.step = snapshot.step
         for name in state.stateful():
+            if name == "optimizer" and state.frozen_changes:  # in the epoch of the restored cursor
+                state.build(state.job, state.parts)
             own = (
                 {key: values[key] for key in AT_TOP[name] if key in values}
                 if name in AT_TOP

@@ -31,17 +31,19 @@ class MemoryGuard(Hook):
 
     def _configure(self, micro_batch: int | str | None) -> None:
         self._configured = micro_batch
+        self._frozen = self._context.parts.frozen.frozen
         self._limits["training"] = micro_batch if isinstance(micro_batch, int) else None
         self._to_find = micro_batch == "auto"
 
     def settings_changed(self) -> None:
-        """Apply the micro-batch size if its setting has changed.
+        """Apply the micro-batch size if its setting has changed; find it again if other layers are frozen.
 
         Raises:
             MemoryExhaustedError: Not even one sample fits.
         """
         micro_batch = self._context.job.config.memory.micro_batch
-        if micro_batch != self._configured:
+        found_for, self._frozen = self._frozen, self._context.parts.frozen.frozen
+        if micro_batch != self._configured or (micro_batch == "auto" and found_for != self._frozen):
             self._configure(micro_batch)
             self.run_begins()
 

@@ -8,7 +8,7 @@ import torch
 
 
 class AveragedWeights(ABC):
-    """An average of the weights of `model` over the steps of a run.
+    """An average of the trained weights of `model` over the steps of a run.
 
     Attributes:
         own_statistics: Whether BatchNorm's statistics are computed anew before the average is evaluated.
@@ -17,12 +17,12 @@ class AveragedWeights(ABC):
     own_statistics = False
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._weights = [p.detach() for p in model.parameters()]
-        self._names = [name for name, _ in model.named_parameters()]
+        trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+        self._names, self._weights = list(trained), list(trained.values())
 
     @abstractmethod
     def averages(self) -> list[torch.Tensor]:
-        """Return the average of each parameter of the model."""
+        """Return the average of each trained parameter of the model."""
 
     @abstractmethod
     def update(self, good: torch.Tensor, applied: torch.Tensor) -> None:
@@ -66,7 +66,7 @@ class WeightAverage(AveragedWeights):
         self.decay = decay
 
     def averages(self) -> list[torch.Tensor]:
-        """Return the EMA of each parameter."""
+        """Return the EMA of each trained parameter."""
         return self._average
 
     def update(self, good: torch.Tensor, applied: torch.Tensor) -> None:
@@ -77,6 +77,6 @@ class WeightAverage(AveragedWeights):
         torch._foreach_add_(self._average, difference)
 
     def load_state_dict(self, state_dict: Mapping[str, torch.Tensor]) -> None:
-        """Restore from `state_dict`, or start from the current weights if it is empty."""
+        """Restore from `state_dict`; weights that are missing in it start from their current values."""
         for name, average, weight in zip(self._names, self._average, self._weights, strict=True):
-            average.copy_(state_dict[name] if state_dict else weight)
+            average.copy_(state_dict.get(name, weight))

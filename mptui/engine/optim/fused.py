@@ -11,12 +11,15 @@ longer than the update. On a CPU they therefore get 1-D views, which are always 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from mptui.engine.optim.dense import in_a_row
+
+STEP = "step"
+"""The state that counts the steps of a weight, 0-dim float32: one for all weights until layers are thawed."""
 
 Tensors = tuple[torch.Tensor, ...] | list[torch.Tensor]
 
@@ -39,18 +42,14 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
                 self.state[p] = {
                     name: torch.zeros_like(p, memory_format=torch.preserve_format)
                     for name in self._state_names(group)
+                    if name != STEP
                 }
         # detached aliases, so that no step needs torch.no_grad
         self._weights = [
             [self._view(group, p.detach()) for p in group["params"]] for group in self.param_groups
         ]
-        self._states = [
-            [
-                [self._view(group, self.state[p][name]) for p in group["params"]]
-                for name in self._state_names(group)
-            ]
-            for group in self.param_groups
-        ]
+        self._count_from({})
+        self._states = self._lists_of_states()
         self._viewed = [
             [
                 n
@@ -60,10 +59,41 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
             for group, weights in zip(self.param_groups, self._weights, strict=True)
         ]
 
+    def load(self, states: Mapping[torch.Tensor, Mapping[str, torch.Tensor]]) -> None:
+        """Copy the state of weights into theirs; those that are missing have not been trained yet."""
+        for p, state in states.items():
+            for name, value in state.items():
+                if name != STEP:
+                    self.state[p][name].copy_(value)
+        self._count_from({p: float(state[STEP]) for p, state in states.items() if STEP in state})
+        self._states = self._lists_of_states()
+
+    def _count_from(self, steps: Mapping[torch.Tensor, float]) -> None:
+        """Count the steps of each weight from `steps`; weights with equal counts share a counter."""
+        counters: dict[float, torch.Tensor] = {}
+        for group in self.param_groups:
+            for p in group["params"] if STEP in self._state_names(group) else ():
+                count = steps.get(p, 0.0)
+                counters.setdefault(count, torch.tensor(count, device=self._lr.device))
+                self.state[p][STEP] = counters[count]
+        self._counters = list(counters.values())
+
+    def _lists_of_states(self) -> list[list[list[torch.Tensor]]]:
+        """Return lists of state tensors parallel to the weights, for each state of each group."""
+        return [
+            [
+                [self._view(group, self.state[p][name]) for p in group["params"]]
+                for name in self._state_names(group)
+            ]
+            for group in self.param_groups
+        ]
+
     def update(self, found_inf: torch.Tensor) -> None:
         """Update all weights, unless `found_inf` (0-dim float32) is 1; never syncs. Gradients may change."""
         if self._is_scaled:
             torch.mul(self._lr, self._scales, out=self._scaled)
+        for counter in self._counters:
+            counter.add_(1)
         lists = zip(self.param_groups, self._rates, self._weights, self._states, self._viewed, strict=True)
         for group, rate, weights, states, viewed in lists:
             grads = [p.grad for p in group["params"]]
@@ -76,6 +106,8 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
                 states = [[state[i] for i in used] for state in states]
             if grads:
                 self._update_group(group, rate, weights, grads, states, found_inf)
+        for counter in self._counters:  # a refused step does not count
+            counter.sub_(found_inf)
 
     def _state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         """Return the names of the state tensors of each parameter of a group."""
@@ -103,7 +135,8 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
             rate: The learning rate of this group, 0-dim float32.
             weights: Weights.
             grads: Their gradients, in the same layout.
-            states: Lists of state tensors parallel to the weights, in the order of `state_names`.
+            states: Lists of state tensors parallel to the weights, in the order of `state_names`. `STEP`
+                counts this step, too.
             found_inf: 0-dim float32.
         """
 
@@ -183,24 +216,14 @@ class FusedSGD(FusedOptimizer):
 
 
 class FusedAdamW(FusedOptimizer):
-    """AdamW (Loshchilov & Hutter 2019) as in torch.optim.AdamW, with one step count for all weights."""
+    """AdamW (Loshchilov & Hutter 2019) as in torch.optim.AdamW."""
 
-    state_names = ("exp_avg", "exp_avg_sq")
+    state_names = ("exp_avg", "exp_avg_sq", STEP)
 
     def __init__(
         self, groups: Iterable[dict[str, Any]], lr: torch.Tensor, *, betas: tuple[float, float], eps: float
     ) -> None:
         super().__init__(groups, lr, {"betas": betas, "eps": eps})
-        self.steps = torch.zeros((), device=lr.device)
-        for state in self.state.values():
-            if "exp_avg" in state:
-                state["step"] = self.steps
-
-    def update(self, found_inf: torch.Tensor) -> None:
-        """Count and apply the step; undo the count if the step was refused."""
-        self.steps.add_(1)
-        super().update(found_inf)
-        self.steps.sub_(found_inf)
 
     def _update_group(
         self,
@@ -211,14 +234,14 @@ class FusedAdamW(FusedOptimizer):
         states: Sequence[Tensors],
         found_inf: torch.Tensor,
     ) -> None:
-        (averages, squares), (beta1, beta2) = states, group["betas"]
+        (averages, squares, steps), (beta1, beta2) = states, group["betas"]
         torch._fused_adamw_(
             weights,
             grads,
             averages,
             squares,
             [],
-            [self.steps] * len(weights),
+            steps,
             lr=rate,
             weight_decay=group["weight_decay"],
             beta1=beta1,

@@ -5,8 +5,10 @@ from typing import Any
 import torch
 
 from mptui.config.schema import TrainingConfig
+from mptui.engine.optim.fused import FusedOptimizer
+from mptui.engine.optim.optimizer_state import OptimizerState
 from mptui.engine.optim.param_groups import has_weight_decay, parameter_groups
-from mptui.registry.optimizers import OPTIMIZERS
+from mptui.registry.optimizers import OPTIMIZERS, Groups
 
 
 def build_optimizer(
@@ -24,8 +26,28 @@ def build_optimizer(
     return OPTIMIZERS[training.optimizer].build(groups, lr, fused=fused, **_settings(training))
 
 
-def take_over(optimizer: torch.optim.Optimizer, training: TrainingConfig) -> None:
-    """Set the hyperparameters of an optimizer from another configuration; its state stays."""
+def continued(
+    optimizer: torch.optim.Optimizer, model: torch.nn.Module, training: TrainingConfig, lr: torch.Tensor
+) -> torch.optim.Optimizer:
+    """Return `optimizer` with other hyperparameters; a new one with its state if it trains other weights.
+
+    The arguments are those of `build_optimizer`. Weights that were not trained have no state yet.
+    """
+    if _rates(optimizer.param_groups) == _rates(parameter_groups(model, training)):
+        _take_over(optimizer, training)
+        return optimizer
+    other = build_optimizer(model, training, lr, fused=isinstance(optimizer, FusedOptimizer))
+    state = OptimizerState(training.optimizer, model, optimizer).state_dict()
+    OptimizerState(training.optimizer, model, other).load_state_dict(state)
+    return other
+
+
+def _rates(groups: Groups) -> dict[torch.Tensor, float]:
+    """Return the factor of the learning rate of each trained weight."""
+    return {p: group["lr_scale"] for group in groups for p in group["params"]}
+
+
+def _take_over(optimizer: torch.optim.Optimizer, training: TrainingConfig) -> None:
     for group in optimizer.param_groups:
         if has_weight_decay(group["params"][0]):
             group["weight_decay"] = training.weight_decay

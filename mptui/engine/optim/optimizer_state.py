@@ -32,7 +32,7 @@ class OptimizerState:
         return {"optimizer": self._name, **tensors}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Copy the tensors into the optimizer's state, in place if it is allocated.
+        """Copy the tensors into the optimizer's state, without those of weights that it does not train.
 
         Raises:
             RuntimeError: The state is of another optimizer.
@@ -40,17 +40,23 @@ class OptimizerState:
         """
         if state_dict["optimizer"] != self._name:
             raise RuntimeError(f"the optimizer is {state_dict['optimizer']}, not {self._name}")
-        parameters = dict(self._model.named_parameters())
-        if not isinstance(self._optimizer, FusedOptimizer):
-            self._optimizer.state.clear()  # torch's optimizers allocate state at the first step
+        parameters: dict[str, torch.Tensor] = dict(self._model.named_parameters())
+        trained = {p for group in self._optimizer.param_groups for p in group["params"]}
+        states: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
         for full_name, value in state_dict.items():
             if isinstance(value, torch.Tensor):
                 key, _, name = full_name.partition("/")
-                self._load(key, parameters[name], value)
+                if (parameter := parameters[name]) in trained:
+                    states.setdefault(parameter, {})[key] = value
+        if isinstance(self._optimizer, FusedOptimizer):
+            self._optimizer.load(states)
+            return
+        self._optimizer.state.clear()  # torch's optimizers allocate state at the first step
+        for parameter, state in states.items():
+            self._optimizer.state[parameter] = {
+                key: _like(parameter, value).copy_(value) for key, value in state.items()
+            }
 
-    def _load(self, key: str, parameter: torch.Tensor, value: torch.Tensor) -> None:
-        own = self._optimizer.state[parameter].get(key)
-        if own is None:
-            own = torch.empty_like(parameter) if value.ndim else torch.empty((), device=parameter.device)
-            self._optimizer.state[parameter][key] = own
-        own.copy_(value)
+
+def _like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(parameter) if value.ndim else torch.empty((), device=parameter.device)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from mptui.engine.optim.ema import AveragedWeights
-from mptui.engine.optim.fused import FusedOptimizer, Tensors, average_in, descend
+from mptui.engine.optim.fused import STEP, FusedOptimizer, Tensors, average_in, descend
 
 
 class ScheduleFree(FusedOptimizer):
@@ -26,17 +26,22 @@ class ScheduleFree(FusedOptimizer):
         device = lr.device
         # a sum of a million equal weights needs more than 24 bits, which mps does not have
         wide = torch.float32 if device.type == "mps" else torch.float64
-        self._steps, self._highest_rate = torch.zeros((), device=device), torch.zeros((), device=device)
+        self._highest_rate = torch.zeros((), device=device)
         self._total = torch.zeros((), dtype=wide, device=device)
         self._share = torch.zeros((), device=device)
         for p, state in self.state.items():
             state["z"].copy_(p.detach())
-            state |= {"step": self._steps, "highest_rate": self._highest_rate, "total": self._total}
+            state |= {"highest_rate": self._highest_rate, "total": self._total}
+
+    def load(self, states: Mapping[torch.Tensor, Mapping[str, torch.Tensor]]) -> None:
+        """Copy the state of weights into theirs; those that are missing start from their current values."""
+        super().load(states)
+        for p in self.state.keys() - states.keys():
+            self.state[p]["z"].copy_(p.detach())
 
     def update(self, found_inf: torch.Tensor) -> None:
         """Update the counts and all weights, unless `found_inf` is 1."""
         applied = 1 - found_inf
-        self._steps.add_(applied)
         torch.maximum(self._highest_rate, self._lr * applied, out=self._highest_rate)
         weight = self._highest_rate.to(self._total.dtype).square() * applied
         self._total.add_(weight)
@@ -74,7 +79,7 @@ class ScheduleFree(FusedOptimizer):
 class ScheduleFreeSGD(ScheduleFree):
     """Schedule-free SGD; `momentum` is beta."""
 
-    state_names = ("z",)
+    state_names = ("z", STEP)
 
     def __init__(self, groups: Iterable[dict[str, Any]], lr: torch.Tensor, *, momentum: float) -> None:
         super().__init__(groups, lr, {"momentum": momentum})
@@ -92,7 +97,7 @@ class ScheduleFreeSGD(ScheduleFree):
 class ScheduleFreeAdamW(ScheduleFree):
     """Schedule-free AdamW; the first of the `betas` is beta."""
 
-    state_names = ("z", "exp_avg_sq")
+    state_names = ("z", "exp_avg_sq", STEP)
 
     def __init__(
         self, groups: Iterable[dict[str, Any]], lr: torch.Tensor, *, betas: tuple[float, float], eps: float
@@ -110,8 +115,12 @@ class ScheduleFreeAdamW(ScheduleFree):
         average_in(squares, torch._foreach_mul(grads, grads), 1 - beta2, found_inf)
         sizes = torch._foreach_sqrt(squares)
         # 1 - beta2^step, without its cancellation in float32
-        correction = -torch.expm1(self._steps * math.log(beta2)) if beta2 else torch.ones_like(self._steps)
-        torch._foreach_mul_(sizes, correction.rsqrt())
+        corrections = {
+            step: (-torch.expm1(step * math.log(beta2)) if beta2 else torch.ones_like(step)).rsqrt()
+            for step in dict.fromkeys(states[-1])
+        }
+        one, *others = corrections.values()
+        torch._foreach_mul_(sizes, [corrections[step] for step in states[-1]] if others else one)
         torch._foreach_add_(sizes, group["eps"])
         torch._foreach_div_(grads, sizes)
 
@@ -123,17 +132,18 @@ class ScheduleFreeAverage(AveragedWeights):
 
     def __init__(self, model: torch.nn.Module, optimizer: ScheduleFree) -> None:
         super().__init__(model)
-        self._parameters, self._optimizer = list(model.parameters()), optimizer
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._optimizer = optimizer
 
     def averages(self) -> list[torch.Tensor]:
-        """Return x of each parameter; parameters that are not trained are their own average."""
+        """Return x of each trained parameter."""
         optimizer = self._optimizer
         found = {
             p: torch.lerp(p.detach(), optimizer.state[p]["z"], 1 - 1 / optimizer.beta(group))
             for group in optimizer.param_groups
             for p in group["params"]
         }
-        return [found.get(p, p.detach()) for p in self._parameters]
+        return [found[p] for p in self._parameters]
 
     def update(self, good: torch.Tensor, applied: torch.Tensor) -> None:
         """Do nothing: the optimizer has updated y and z."""

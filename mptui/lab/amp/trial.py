@@ -16,6 +16,7 @@ from mptui.engine.guards.nan_localizer import LOSS
 from mptui.engine.job import Job
 from mptui.engine.numerics.probe import Probe
 from mptui.engine.numerics.ranking import PartStatistics
+from mptui.engine.optim.freezing import FrozenLayers, frozen_at_last
 from mptui.engine.precision.amp import DTYPES
 from mptui.engine.precision.fp32_layers import apply_fp32_layers
 from mptui.engine.torch_setup import StepSeeds
@@ -73,7 +74,7 @@ class TrialSetup:
             look: Also record the numerics of each layer.
         """
         regions = apply_fp32_layers(self.model, fp32_layers, self.job.device)
-        self.model.train()
+        frozen = FrozenLayers(self.model, frozen_at_last(self.job.config.training))
         counter = Probe(self.model, self.job.device)
         try:
             if look:
@@ -86,6 +87,7 @@ class TrialSetup:
             trial.gradients = self._gradients(scale or 1.0)
             return trial
         finally:
+            frozen.thaw()
             for region in regions:
                 region.remove()
             self.model.zero_grad(set_to_none=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from mptui.config.schema import DataConfig, ModelConfig
+from mptui.config.schema import DataConfig, ModelConfig, RunConfig
 from mptui.data.core.types import Dataset, Problem, Split
 from mptui.data.formats.open import check_data, open_dataset
 from mptui.data.loading.cache_policy import choose_cache, sides_of
@@ -19,12 +19,13 @@ from mptui.engine.checkpoint.files import checkpoints
 from mptui.engine.evaluate import PROGRESS_S
 from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox, Stopped
+from mptui.engine.optim.freezing import frozen_at_last, frozen_in, frozen_parameters
 from mptui.engine.optim.param_groups import hidden_matrices
-from mptui.engine.precision.fp32_layers import layers_named
 from mptui.engine.torch_setup import prepare_torch
 from mptui.engine.trainer import Trainer
 from mptui.events import Event, PhaseChanged, Progress, RunStarted, Warned
 from mptui.models import zoo
+from mptui.models.layers import layers_named
 from mptui.models.weights import check_file
 from mptui.models.zoo import build, parameter_count
 from mptui.registry.models import PRETRAINED
@@ -120,7 +121,10 @@ def prepare(
         for message in zoo.load(model, config.model, weights, side):
             emit(Warned(code="weights", message=message))
     mailbox.check_stop()
-    layers_named(model, config.precision.fp32_layers)  # report faults before the first step
+    _check_layers(model, config)  # report faults before the first step
+    if config.training.freeze and config.model.weights is None and not goes_on:
+        message = "frozen layers have random weights; name trained ones with model.weights"
+        emit(Warned(code="freeze", message=message))
     plan = decide(_with_cache(plan, dataset, emit), model, dataset)
     loaders = LoaderMaker(plan, dataset, emit, on_bad, mailbox.check_stop)
     job = build_job(plan, loaders, model.to(device), force_compile=force_compile)
@@ -192,7 +196,7 @@ def build_job(
     dataset = loaders.dataset
     speed = {"channels_last": plan.channels_last, "fused": plan.fused}
     config = plan.config.model_copy(update={"speed": plan.config.speed.model_copy(update=speed)})
-    layers_named(model, config.precision.fp32_layers)  # report faults before the switch
+    _check_layers(model, config)  # report faults before the switch
     memory_format = torch.channels_last if plan.channels_last else torch.contiguous_format
     return Job(
         config=config,
@@ -213,6 +217,16 @@ def _normalization(data: DataConfig) -> Normalization | None:
     if data.mean is None or data.std is None:
         return None
     return Normalization(tuple(data.mean), tuple(data.std))
+
+
+def _check_layers(model: torch.nn.Module, config: RunConfig) -> None:
+    """Check that the network has the layers that the configuration names.
+
+    Raises:
+        ConfigError: It has not, or no weights are left to train.
+    """
+    layers_named(model, config.precision.fp32_layers, key="precision.fp32_layers")
+    frozen_parameters(model, frozen_in(config.training, epoch=0))
 
 
 def run_started(
@@ -249,8 +263,19 @@ def run_started(
         val_batches=job.val_loader.batches,
         total_steps=trainer.context.parts.schedule_steps,
         resumed_from_step=resumed_from,
-        notes=list(plan.notes),
+        notes=[*plan.notes, *_frozen_note(job)],
     )
+
+
+def _frozen_note(job: Job) -> list[str]:
+    """Describe what is frozen as the run begins."""
+    asked = job.config.training.freeze
+    if not asked:
+        return []
+    what = "the backbone" if not isinstance(asked, list) else ", ".join(asked)
+    time = f" until the end of epoch {asked}" if isinstance(asked, int) else ""
+    trained, all_of_it = parameter_count(job.model, trained=True), parameter_count(job.model)
+    return [f"Frozen: {what}{time}; {trained:,} of {all_of_it:,} parameters are trained"]
 
 
 def check_space(folder: Path, job: Job) -> None:
@@ -275,9 +300,10 @@ def check_space(folder: Path, job: Job) -> None:
 def _checkpoint_bytes(job: Job) -> int:
     """Return the size of a checkpoint of `job`: weights, buffers, optimizer state, averaged weights."""
     training = job.config.training
-    weights = sum(p.numel() for p in job.model.parameters())
+    frozen = set(frozen_parameters(job.model, frozen_at_last(training)))
+    weights = parameter_count(job.model) - sum(p.numel() for p in frozen)
     spec = OPTIMIZERS[training.optimizer]
-    state = spec.state_of(weights, sum(p.numel() for p in hidden_matrices(job.model)))
+    state = spec.state_of(weights, sum(p.numel() for p in hidden_matrices(job.model) - frozen))
     average = 4 * weights * (spec.averages or training.ema_decay is not None)
     whole: int = sum(t.numel() * t.element_size() for t in job.model.state_dict().values())
     return state + average + whole

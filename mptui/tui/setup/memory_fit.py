@@ -35,7 +35,7 @@ class Fit:
     @property
     def parameters(self) -> int:
         """Number of parameters of the network, which are float32."""
-        return self.footprint.gradients // 4
+        return self.footprint.parameters
 
     @property
     def fits(self) -> bool:

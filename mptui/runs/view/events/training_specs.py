@@ -10,6 +10,7 @@ from mptui.events import (
     DeviceSample,
     EpochFinished,
     EpochStarted,
+    LayersThawed,
     RunStarted,
     Step,
     Validated,
@@ -35,6 +36,14 @@ def _with_steps(started: RunStarted, event: EpochStarted) -> RunStarted:
     if started.total_steps < started.epochs * started.steps_per_epoch:  # limited by training.max_steps
         total = min(total, started.total_steps)
     return replace(started, steps_per_epoch=event.steps, total_steps=total)
+
+
+def _thaw(view: ViewState, event: LayersThawed) -> None:
+    view.mark(event, "thawed")
+
+
+def _thaw_words(event: LayersThawed) -> str:
+    return f"layers thawed: {event.trained:,} of {event.parameters:,} parameters are trained"
 
 
 def _step(view: ViewState, event: Step) -> None:
@@ -164,6 +173,14 @@ TRAINING = (
         handle=_start_epoch,
         log_lines=nothing,
         console_lines=nothing,
+        summarize=nothing,
+        scalars=nothing,
+    ),
+    EventSpec(
+        event=LayersThawed,
+        handle=_thaw,
+        log_lines=lambda event: [(_thaw_words(event), "plain")],
+        console_lines=lambda event: [_thaw_words(event)],
         summarize=nothing,
         scalars=nothing,
     ),
