@@ -26,6 +26,13 @@ class MptuiError(Exception):
         super().__init__(self.message)
 
 
+class OwnCodeError(MptuiError):
+    """A bug in the person's own network, task or data set; the message has their lines of the traceback."""
+
+    exit_code = 1
+    meaning = "a bug: in your own code, shown with its file and line, or in mptui"
+
+
 class ConfigError(MptuiError):
     """A flag, a profile or a configuration is wrong."""
 
@@ -73,6 +80,7 @@ EXIT_CODES: dict[int, str] = {
     **{
         error.exit_code: error.meaning
         for error in (
+            OwnCodeError,
             ConfigError,
             DataError,
             DivergedError,

@@ -17,6 +17,7 @@ from mptui.cli.measure import bench, check_amp, parity, selftest, tune
 from mptui.cli.train import attach, resume, run, runs, stop
 from mptui.cli.use import evaluate, prepare
 from mptui.errors import DiskError, MptuiError
+from mptui.registry.own_code import fault_of
 from mptui.streams import OutputError, drop_unwritten, standard_streams
 from mptui.text import clean
 
@@ -44,6 +45,9 @@ def mptui(
     isolate: Annotated[
         bool, typer.Option("--isolate", help="Train each run of the terminal UI in its own process.")
     ] = False,
+    trust_code: Annotated[
+        bool, typer.Option("--trust-code", help="Let your own MODULE:NAME run in runs of the terminal UI.")
+    ] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Add tracebacks to errors; accepted after any command.")
     ] = False,
@@ -52,7 +56,7 @@ def mptui(
     if version:
         typer.echo(f"mptui {__version__}")
         raise typer.Exit
-    return _open_tui(isolate) if ctx.invoked_subcommand is None else 0
+    return _open_tui(isolate, trust_code) if ctx.invoked_subcommand is None else 0
 
 
 for _module in (
@@ -103,10 +107,16 @@ def _exit_code(arguments: list[str], debug: bool) -> int:
         drop_unwritten(sys.stdout)
         _report_error(f"standard output: {error.strerror}", "free disk space, or redirect the output", debug)
         return DiskError.exit_code
+    except Exception as error:
+        fault = fault_of(error)
+        if fault is None:
+            raise
+        _report_error(fault.message, fault.hint, debug)
+        return fault.exit_code
     return code or 0
 
 
-def _open_tui(isolate: bool) -> int:
+def _open_tui(isolate: bool, trust_code: bool) -> int:
     from mptui.tui.terminal.stdio import check_terminal
     from mptui.tui.terminal.supervisor import Part, guarded
 
@@ -119,7 +129,7 @@ def _open_tui(isolate: bool) -> int:
     def cockpit(part: Part) -> int:
         from mptui.tui.cockpit import open_cockpit
 
-        return open_cockpit(part, isolate=isolate)
+        return open_cockpit(part, isolate=isolate, trust_code=trust_code)
 
     return guarded(cockpit)
 

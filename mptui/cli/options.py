@@ -33,7 +33,7 @@ Model = Annotated[
         "--model",
         metavar="NAME",
         # names as text: importing the registry takes a twentieth of the time of --help
-        help="A torchvision network (resnet50, …), timm/NAME, unet or diffusion_unet.",
+        help="A torchvision network (resnet50, …), timm/NAME, unet, diffusion_unet, or your MODULE:FUNCTION.",
         autocompletion=completion.models,
     ),
 ]
@@ -46,9 +46,24 @@ Weights = Annotated[
         autocompletion=completion.weights,
     ),
 ]
+Task = Annotated[
+    str | None,
+    typer.Option(
+        "--task",
+        metavar="NAME",
+        help="Your loss as MODULE:NAME, or classification, segmentation, diffusion.",
+    ),
+]
 Data = Annotated[
     str | None,
-    typer.Option("--data", metavar="NAME|PATH", help="shapes, a torchvision set (cifar10, …) or a folder."),
+    typer.Option(
+        "--data",
+        metavar="NAME|PATH",
+        help="shapes, a torchvision set (cifar10, …), a folder, or your MODULE:CLASS.",
+    ),
+]
+TrustCode = Annotated[
+    bool, typer.Option("--trust-code", help="Let your own MODULE:NAME run, from the current folder.")
 ]
 Epochs = Annotated[str | None, typer.Option("--epochs", metavar="N", help="Passes over the training set.")]
 MaxSteps = Annotated[
@@ -126,6 +141,7 @@ def finite(value: float | None) -> float | None:
 _TEXTS = {
     "model": "model.name",
     "weights": "model.weights",
+    "task": "model.task",
     "precision": "precision.mode",
     "device": "hardware.device",
 }
@@ -145,7 +161,11 @@ def request_of(ctx: typer.Context, profile: str | None = None) -> "Request":
 
     given = ctx.params
     return Request(
-        profile or given.get("profile"), overrides(given), tuple(given.get("sets") or ()), os.environ
+        profile or given.get("profile"),
+        overrides(given),
+        tuple(given.get("sets") or ()),
+        os.environ,
+        trust_code=bool(given.get("trust_code")),
     )
 
 

@@ -116,9 +116,12 @@ def _task_layer(values: Mapping[str, Any], task: str, source: str) -> Layer:
 
 
 def _task(layers: Sequence[Layer]) -> str | None:
-    """Return the task of the model named last."""
-    names = [layer["model.name"][0] for layer in layers if "model.name" in layer]
-    return task_of_model(names[-1]) if names and names[-1] else None
+    """Return the task that the settings name, or that of their network."""
+    merged = {key: value for layer in layers for key, (value, _) in layer.items()}
+    if (task := merged.get("model.task")) in TASKS:
+        return str(task)
+    name = merged.get("model.name")
+    return task_of_model(name) if name else None
 
 
 def _validated(document: dict[str, Any], sources: dict[str, str]) -> RunConfig:
@@ -140,7 +143,8 @@ def _with_sources(line: str, sources: dict[str, str]) -> str:
 
 
 def _refuse_other_task(config: RunConfig, sources: dict[str, str], task: str | None) -> None:
-    if task and config.model.name and task_of_model(config.model.name) != task:
+    own = task_of_model(config.model.name) if config.model.name else None
+    if task and own not in (None, task):
         raise ConfigError(
             f'model.name = "{config.model.name}" ({sources["model.name"]}): not a network for {task}',
             hint=f"remove `name` from the profile's [{task}.model], or name another network with --model",

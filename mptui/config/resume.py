@@ -15,6 +15,7 @@ _SAMPLES = "the order of its samples and its validation set depend on it"
 
 FIXED: Mapping[str, str] = {
     **dict.fromkeys(("model.name", "model.width", "model.depth", "model.up", "model.norm"), _WEIGHTS),
+    "model.task": "its loss and its best epoch depend on it",
     "model.weights": "it continues from its own weights",
     "training.primary_metric": "its best checkpoint was chosen by it",
     "training.optimizer": "its optimizer state fits no other",

@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mptui.config.one_of import OneOf
 from mptui.registry.optimizers import OPTIMIZERS
+from mptui.registry.own_code import is_own
+from mptui.registry.tasks import TASKS
 from mptui.registry.trackers import TRACKERS
 
 PrecisionMode = Literal["auto", "bf16", "fp16", "fp32"]
@@ -37,8 +39,12 @@ class ModelConfig(Table):
     """The network to train."""
 
     name: str | None = None
-    """A torchvision classifier (`resnet50`, …), one of timm (`timm/convnext_tiny`, …), `unet` or
-    `diffusion_unet`; unset: chosen for the data."""
+    """A torchvision classifier (`resnet50`, …), one of timm (`timm/convnext_tiny`, …), `unet`,
+    `diffusion_unet`, or your own as `package.module:function` (with --trust-code); unset: chosen for the
+    data."""
+    task: Annotated[str, OneOf(TASKS, or_own=True)] | None = None
+    """What the network learns: classification, segmentation, diffusion, or your own loss as
+    `package.module:name` (with --trust-code); unset: that of the network and of the data."""
     weights: str | None = None
     """A local weights file (.safetensors, or .pth loaded without running its code), or `pretrained`: the
     published weights of the network, downloaded once; unset: random weights."""
@@ -172,7 +178,8 @@ class DataConfig(Table):
     """The data set, its augmentation and its loading."""
 
     name: str | None = None
-    """`shapes` (built in) or a torchvision set: cifar10, mnist, fashionmnist, oxford-pets, imagenette, …"""
+    """`shapes` (built in), a torchvision set (cifar10, mnist, fashionmnist, oxford-pets, imagenette, …), or
+    your own as `package.module:name` (with --trust-code)."""
     path: str | None = None
     """A folder with class folders, with images and masks, or with images only; for a named set, the folder
     where it is stored."""
@@ -275,6 +282,13 @@ class HardwareConfig(Table):
     """auto, cpu, cuda, cuda:N, xpu, or mps."""
 
 
+class CodeConfig(Table):
+    """Your own code: a network, task or data set named as `package.module:name`."""
+
+    folder: str | None = None
+    """Folder that your own code is imported from, as by `python -m`; unset: the current folder."""
+
+
 class RunConfig(Table):
     """The complete configuration of a run: saved as `run.toml`, repeated by `--profile run.toml`."""
 
@@ -290,6 +304,7 @@ class RunConfig(Table):
     guards: GuardsConfig = GuardsConfig()
     logging: LoggingConfig = LoggingConfig()
     hardware: HardwareConfig = HardwareConfig()
+    code: CodeConfig = CodeConfig()
 
     @model_validator(mode="after")
     def _possible(self) -> "RunConfig":
@@ -313,7 +328,7 @@ class RunConfig(Table):
                 faults.append(f"data.{name}: {pair[0]:g} is above {pair[1]:g}; put the smaller one first")
         if self.data.crop_scale is not None and self.data.crop_scale[1] > 1:
             faults.append(f"data.crop_scale: {self.data.crop_scale[1]:g} is more than the whole image")
-        if self.data.download and self.data.name in {None, "shapes"}:
+        if self.data.download and (self.data.name in {None, "shapes"} or is_own(self.data.name)):
             faults.append("data.download needs data.name, the name of a torchvision set")
         if faults:
             raise ValueError("\n".join(faults))

@@ -101,7 +101,7 @@ def _wanted(current: RunConfig, profile: RunConfig) -> tuple[list[str], dict[str
         switchable = key.startswith(_SWITCHABLE_TABLES) or key in _SWITCHABLE_KEYS
         if switchable or (same_optimizer and key in _OPTIMIZER_KEYS):
             wanted.append(key)
-        elif not key.startswith(("model.", "data.", "hardware.")):
+        elif not key.startswith(("model.", "data.", "hardware.", "code.")):
             kept[key] = ""
     return wanted, kept
 

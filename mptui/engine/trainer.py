@@ -31,6 +31,7 @@ from mptui.engine.progress import Outcome
 from mptui.engine.reporting.speed_advice import SpeedAdvice
 from mptui.errors import DataError, MemoryExhaustedError
 from mptui.events import Recovered
+from mptui.registry.own_code import fault_of
 
 HOOKS: dict[str, Callable[[TrainContext], Hook]] = {
     "numerics": NumericsMonitor,
@@ -100,7 +101,8 @@ class Trainer:
             context.save("stop")
             raise
         except Exception as error:
-            if is_memory_full(error) or isinstance(error, (DataError, MemoryExhaustedError)):
+            known = isinstance(error, (DataError, MemoryExhaustedError))
+            if known or is_memory_full(error) or fault_of(error) is not None:
                 save_before_error(context)
             raise
         for run_ends in context.hooks.run_ends:

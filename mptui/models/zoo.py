@@ -123,7 +123,7 @@ def _known(name: str | None) -> tuple[str, ModelSpec]:
 
 
 def _check_task(name: str, spec: ModelSpec, task: str) -> None:
-    if (own := spec.task) != task:
+    if (own := spec.task) is not None and own != task:
         raise ConfigError(
             f"model.name: {name} {TASKS[own].output}, but this data is {TASKS[task].sample.value}",
             hint=f"Use --model {TASKS[task].network.accelerator}, or data with {TASKS[own].sample.value}.",

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mptui.registry.own_code import is_own
 from mptui.registry.tasks import CLASSIFICATION, DEFAULT_TASK, DIFFUSION, SEGMENTATION, TASKS, ByDevice
 from mptui.registry.timm_names import PREFIX, architecture, timm_names
 
@@ -23,7 +24,7 @@ class ModelSpec:
     """A network.
 
     Attributes:
-        task: What it learns: a key of `mptui.registry.tasks.TASKS`.
+        task: What it learns: a key of `mptui.registry.tasks.TASKS`; None: what the data is for.
         build: Called as `build(num_classes=..., side=..., **settings)` for images of `side` pixels. Returns
             the network with random weights.
         pretrained: Called as `pretrained(**settings)`. Returns its published weights, or None without any.
@@ -35,7 +36,7 @@ class ModelSpec:
         defaults: Defaults of the keys of [model], where they are not those of the schema.
     """
 
-    task: str
+    task: str | None
     build: "Callable[..., nn.Module]"
     pretrained: "Callable[..., Pretrained | None]" = lambda **settings: None
     settings: tuple[str, ...] = ()
@@ -86,6 +87,12 @@ def _timm_spec(name: str) -> ModelSpec:
     return ModelSpec(
         task=CLASSIFICATION, build=partial(_timm, name), pretrained=partial(_pretrained_timm, name)
     )
+
+
+def _own(name: str, *, num_classes: int, side: int) -> "nn.Module":
+    from mptui.models.own import build_own
+
+    return build_own(name, num_classes)
 
 
 _CLASSIFIERS = (
@@ -153,8 +160,11 @@ def example_models() -> list[str]:
 def find_model(name: str | None) -> ModelSpec | None:
     """The network called `name`, as `model.name` has it; None if there is none.
 
-    Those of timm may have the name of weights: `timm/resnet50.a1_in1k`.
+    Those of timm may have the name of weights: `timm/resnet50.a1_in1k`. One of the person's own
+    (`package.module:function`) is imported when it is built.
     """
+    if is_own(name):
+        return ModelSpec(task=None, build=partial(_own, str(name)))
     if name is not None and name.startswith(PREFIX):
         return _timm_spec(name) if architecture(name) in timm_names() else None
     return MODELS.get(str(name))
@@ -168,7 +178,7 @@ def model_names(start: str) -> list[str]:
     return names
 
 
-def task_of_model(name: str) -> str:
-    """The task of a network; of a name that is unknown, the default."""
+def task_of_model(name: str) -> str | None:
+    """The task of a network; None: what the data is for. Of a name that is unknown, the default."""
     spec = find_model(name)
     return DEFAULT_TASK if spec is None else spec.task

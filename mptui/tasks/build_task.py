@@ -6,23 +6,31 @@ import torch
 
 from mptui.config.schema import TrainingConfig
 from mptui.errors import ConfigError
+from mptui.registry.own_code import is_own
 from mptui.registry.tasks import TASKS, VAL_LOSS
 from mptui.tasks.base import Task
+from mptui.tasks.own import build_own_task
 
 
-def build_task(name: str, classes: Sequence[str], training: TrainingConfig) -> Task:
+def build_task(
+    name: str, classes: Sequence[str], training: TrainingConfig, learns: str | None = None
+) -> Task:
     """Build a task: its loss and its metrics.
 
     Args:
         name: A key of `mptui.registry.tasks.TASKS`.
         classes: The names of the dataset's classes; the index of each is its label.
         training: Holds the settings that the loss depends on.
+        learns: `model.task`: one of the person's own has the data of the task `name`, and a loss of its own.
 
     Raises:
-        ConfigError: The data has no such primary metric, as AUROC without two classes.
+        ConfigError: The data has no such primary metric, as AUROC without two classes, or the person has no
+            such task.
     """
     spec = TASKS[name]
     task = spec.build(classes, **{key: getattr(training, key) for key in spec.settings})
+    if is_own(learns):
+        task = build_own_task(str(learns), task, len(classes))
     if training.primary_metric is not None:
         task.primary = training.primary_metric
         _check_primary(task)

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -148,7 +149,7 @@ class Cockpit(TerminalApp):
         return self.run_now.exit_code if self.run_now else 0
 
 
-def open_cockpit(part: Part, *, isolate: bool = False) -> int:
+def open_cockpit(part: Part, *, isolate: bool = False, trust_code: bool = False) -> int:
     """Show the program on this terminal until the user quits; return the exit code of its last run.
 
     A run of this process that is still training when the screen closes continues without the terminal.
@@ -156,6 +157,7 @@ def open_cockpit(part: Part, *, isolate: bool = False) -> int:
     Args:
         part: Ends the parent, so that the shell continues.
         isolate: Train each run in a separate process.
+        trust_code: Let the person's own code run.
     """
     keep_freed_memory()
     terminal = Terminal(state_folder() / LOG)
@@ -165,6 +167,7 @@ def open_cockpit(part: Part, *, isolate: bool = False) -> int:
         from mptui.tui.sources.in_process import SessionSource
         from mptui.tui.sources.subprocess import IsolatedSource
 
+        request = replace(request, trust_code=trust_code)
         if isolate and resume is None:
             return IsolatedSource(request, runs).start()
         return SessionSource(
@@ -191,6 +194,7 @@ def open_resumed(part: Part, request: "Request", path: Path) -> int:
         terminal.log_to(run / LOG)
 
     def start(asked: "Request", resume: Path | None) -> Run:
+        asked = replace(asked, trust_code=request.trust_code)
         return SessionSource(asked, path.parent, on_directory=log_to, resume=resume).start()
 
     run = start(request, path)

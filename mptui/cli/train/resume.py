@@ -29,6 +29,7 @@ def resume(
     workers: o.Workers = None,
     device: o.Device = None,
     sets: o.Set = None,
+    trust_code: o.TrustCode = False,
     runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
     detach: o.Detach = False,
     isolate: o.Isolate = False,

@@ -113,7 +113,8 @@ def prepare(
     config = DataConfig(**flags, download=download, ignore_index=ignore_index, bad_sample_budget=bad_budget)
     began = time.monotonic()
     try:
-        asked = None if model is None else TASKS[task_of_model(model)].sample
+        task = None if model is None else task_of_model(model)
+        asked = None if task is None else TASKS[task].sample
         name, kind, found = files_of(config, asked, lambda: signals.stop_requested)
         task = task_for(kind)
         side = image_size or TASKS[task].side.accelerator

@@ -1,4 +1,4 @@
-"""Opens the data of a configuration: a path, a torchvision set, or the built-in shapes."""
+"""Opens the data of a configuration: a path, a torchvision set, the person's own, or the built-in shapes."""
 
 import os
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from mptui.data.core.types import Dataset
 from mptui.data.formats.assemble import assemble, assemble_prepared
 from mptui.data.formats.folder_format import Found
 from mptui.data.formats.known_formats import recognize
+from mptui.data.formats.own.dataset import kind_of_own, open_own
 from mptui.data.formats.sharded import ShardIndex
 from mptui.data.formats.synthetic import DEFAULT_SAMPLES, shapes
 from mptui.data.formats.torchvision_sets import NAMED, fetched, open_arrays, open_files
@@ -18,6 +19,7 @@ from mptui.data.scan.scan import OnProgress, ShouldStop
 from mptui.errors import ConfigError, DataError
 from mptui.io.places import expanded
 from mptui.io.user_cache import cache_folder
+from mptui.registry.own_code import is_own
 from mptui.registry.samples import SampleKind
 from mptui.text import clean_name
 
@@ -109,6 +111,8 @@ def files_of(
         if isinstance(found, ShardIndex):
             raise ConfigError(f"{data.path} is a prepared set already", hint=f"mptui run --data {data.path}")
         return _title(folder), chosen, found
+    if is_own(data.name):
+        raise ConfigError(f"{data.name} can't be prepared", hint=f"mptui run --data {data.name} --trust-code")
     name, kinds = _kinds(data)
     if kind is not None and not _serves(kinds, kind):
         raise _wrong_kind(name, kinds, kind)
@@ -144,6 +148,8 @@ def _open_named(
     on_progress: OnProgress,
     should_stop: ShouldStop,
 ) -> Dataset:
+    if is_own(name):
+        return open_own(name, data, kind, seed)
     kind = _as_labelled(kind)
     if name == BUILT_IN:
         return shapes(kind, data.samples or DEFAULT_SAMPLES, side, seed)
@@ -160,6 +166,8 @@ def _kinds(data: DataConfig) -> tuple[str, tuple[SampleKind, ...]]:
     if data.name is None and data.path is not None:
         return data.path, (recognize(str(expanded(data.path)))[1],)
     name = data.name or BUILT_IN
+    if is_own(name):
+        return name, (kind_of_own(name),)
     if name == BUILT_IN:
         return name, (SampleKind.CLASS, SampleKind.MASK)
     if name in NAMED:

@@ -26,6 +26,7 @@ from mptui.data.core.types import IGNORE, BadSampleError, Decoded, Mask, SampleR
 from mptui.data.loading.shared_memory import write_at
 from mptui.data.transforms.crop import DRAWS, Boxes, Flips, Geometry, cut_image, cut_mask, views
 from mptui.data.transforms.resize import resized
+from mptui.registry.own_code import fault_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,8 @@ class Answer:
     """Duration of the task in seconds."""
     error: str | None = None
     """Traceback of an unexpected exception."""
+    fault: tuple[str, str] | None = None
+    """Message and hint if it is one of the person's own code."""
 
 
 def perform(task: ReadTask, fd: int, is_cancelled: Callable[[], bool]) -> Answer:
@@ -188,8 +191,9 @@ class _TaskReceiver:
         number, message = self._messages.get()
         try:
             return perform(pickle.loads(message), fd, lambda: number <= self._cancelled)  # noqa: S301 - own parent
-        except Exception:  # noqa: BLE001 - sent to the trainer, which raises it
-            return Answer(error=traceback.format_exc())
+        except Exception as error:  # noqa: BLE001 - sent to the trainer, which raises it
+            fault = fault_of(error)
+            return Answer(error=traceback.format_exc(), fault=(fault.message, fault.hint) if fault else None)
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from types import TracebackType
 
 from mptui.data.loading.shared_memory import Arena
 from mptui.data.loading.worker import Answer, ReadTask, perform
-from mptui.errors import DataError
+from mptui.errors import DataError, OwnCodeError
 from mptui.processes.child import start
 
 _DEATHS_BY_ONE_TASK = 3
@@ -109,6 +109,7 @@ class Pool:
 
         Raises:
             DataError: A task has killed its worker several times.
+            OwnCodeError: The person's own data set raised an exception.
             RuntimeError: A worker raised an unexpected exception.
         """
         if block:
@@ -129,7 +130,10 @@ class Pool:
         wanted = [(task, answer) for task, answer in answers if task.id > self._cancelled]
         for _, answer in wanted:
             if answer.error is not None:
-                raise RuntimeError(f"a data worker failed\n{answer.error}")
+                bug = RuntimeError(f"a data worker failed\n{answer.error}")
+                if answer.fault is not None:
+                    raise OwnCodeError(answer.fault[0], hint=answer.fault[1]) from bug
+                raise bug
         return wanted
 
     def _ready(self, block: bool) -> set[object]:

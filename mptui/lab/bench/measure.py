@@ -146,6 +146,7 @@ class Measurer:
         flags |= {key: ["bench", value] for key, value in settings.items()}
         sets = [given for given in request.sets if given.partition("=")[0].strip() not in settings]
         asked: dict[str, object] = {"profile": request.profile, "flags": flags, "sets": sets}
+        asked |= {"trust_code": request.trust_code}
         asked |= {"seconds": effort.seconds, "loss_at": effort.loss_at}
         asked |= {"first_step_limit_s": effort.first_step_limit_s}
         answer = self._answer(asked, effort.limit_s)
@@ -198,6 +199,7 @@ def _run(
     profile: str | None,
     flags: dict[str, Any],
     sets: Sequence[str],
+    trust_code: bool,
     seconds: float,
     loss_at: int,
     first_step_limit_s: float | None,
@@ -212,7 +214,7 @@ def _run(
     given["logging.step_interval_s"] = ("bench", 0.0 if loss_at else _INTERVAL_S)
     given["guards.on_nan"] = ("bench", "ignore")  # a recovery would change the measured settings
     given["guards.on_oom"] = ("bench", "stop")
-    plan = plan_run(Request(profile, given, sets, os.environ))
+    plan = plan_run(Request(profile, given, sets, os.environ, trust_code))
     watch = RunListener(seconds, loss_at=loss_at)
     run = create_run(Path(folder), "bench", str(plan.config.model.name), None)
     session = UnsavedSession(plan, run, force_compile=plan.config.speed.compile != "off")

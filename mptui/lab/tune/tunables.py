@@ -13,6 +13,7 @@ from mptui.engine.autotune.memory_estimate import footprint
 from mptui.hardware.advice import measurable_precisions
 from mptui.lab.bench.measure import COMPILE_S, ShortRunResult
 from mptui.lab.tune.search import Option, Settings, TunedSetting
+from mptui.registry.own_code import is_own
 from mptui.runs.planning.plan import Plan
 
 MICRO_BATCH, BATCH = "memory.micro_batch", "training.batch_size"
@@ -153,8 +154,8 @@ class Tunable:
             samples = min(samples, asked.data.samples)
         if samples < _EPOCH_STEPS * batch:
             return False
-        if self.free_bytes is None:
-            return True
+        if self.free_bytes is None or is_own(asked.model.name):
+            return True  # what does not fit is found out
         config = asked.model_copy(
             update={"training": asked.training.model_copy(update={"batch_size": batch})}
         )

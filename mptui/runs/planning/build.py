@@ -31,7 +31,9 @@ from mptui.models.zoo import build, parameter_count
 from mptui.registry.models import PRETRAINED
 from mptui.registry.optimizers import OPTIMIZERS
 from mptui.registry.tasks import TASKS
+from mptui.runs.planning.check_outputs import check_outputs
 from mptui.runs.planning.plan import Plan
+from mptui.runs.planning.trust import import_own_code
 from mptui.tasks.build_task import build_task
 from mptui.text import clean
 
@@ -65,13 +67,14 @@ class PreparedRun:
 
 
 def check_inputs(plan: Plan) -> None:
-    """Check the inputs of a new run before its directory is created. Reads no files of the data.
+    """Check the inputs of a new run before its directory is created; imports own code, reads no files.
 
     Raises:
         ConfigError: The network, weights file or set doesn't exist, or they don't match.
         DataError: The folder is missing, has an unknown layout, or is for another task.
     """
     model, data = plan.config.model, plan.config.data
+    import_own_code(plan.config)
     check_data(data, TASKS[plan.task].sample)
     zoo.check(model, plan.task, int(data.image_size or 0))
     if model.weights not in {None, PRETRAINED}:
@@ -117,6 +120,7 @@ def prepare(
     mailbox.check_stop()
     emit(PhaseChanged(phase="preparing"))
     model = build(config.model, num_classes=len(dataset.classes), task=plan.task, side=side)
+    check_outputs(plan, model, len(dataset.classes))
     if weights is not None:
         for message in zoo.load(model, config.model, weights, side):
             emit(Warned(code="weights", message=message))
@@ -201,7 +205,7 @@ def build_job(
     return Job(
         config=config,
         model=model.to(memory_format=memory_format),
-        task=build_task(plan.task, dataset.classes, config.training),
+        task=build_task(plan.task, dataset.classes, config.training, config.model.task),
         num_classes=len(dataset.classes),
         device=torch.device(plan.device.torch_name),
         precision=plan.precision.used,

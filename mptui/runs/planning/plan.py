@@ -18,6 +18,7 @@ from mptui.registry.tasks import DEFAULT_TASK, TASKS, ByDevice, task_for
 from mptui.runs.planning.images import image_choices
 from mptui.runs.planning.ranks import check_single_process
 from mptui.runs.planning.rates import rate_notes
+from mptui.runs.planning.trust import allow_own_code, own_names
 
 BUILT_IN = "shapes"
 
@@ -33,6 +34,8 @@ class Request:
     flags: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
     sets: Sequence[str] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
+    trust_code: bool = False
+    """Whether the person's own code may run: `--trust-code`. Never saved: each start asks for it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,8 @@ def plan_run(request: Request, machine: Machine | None = None) -> Plan:
         machine: This machine, with torch's view; None: detect it now.
 
     Raises:
-        ConfigError: A value is invalid, the device is missing, or a launcher started several processes.
+        ConfigError: A value is invalid, the device is missing, a launcher started several processes, or own
+            code is named, but not trusted.
         DataError: The folder of the data is missing or has an unknown layout.
     """
     check_single_process(request.environ)
@@ -78,7 +82,7 @@ def plan_run(request: Request, machine: Machine | None = None) -> Plan:
     resolved, notes = filled(resolved, device)
     reason = default_reason(machine.devices) if resolved.config.hardware.device == "auto" else None
     config = resolved.config
-    task = task_of_model(str(config.model.name))
+    task = resolved.task or DEFAULT_TASK
     _check_model(config, task)
     workers = config.data.workers
     return Plan(
@@ -116,6 +120,7 @@ def _for_its_task(request: Request) -> Resolved:
         )
 
     first = resolved_for(None)
+    allow_own_code(first.config, trusted=request.trust_code)
     if first.task is not None:
         return first
     kind = kind_of(first.config.data)
@@ -139,7 +144,7 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
         }
         model = model.model_copy(update=left_open)
         sources |= dict.fromkeys((f"model.{key}" for key in left_open), why)
-    task = task_of_model(str(model.name))
+    task = task_of_model(str(model.name)) or resolved.task or DEFAULT_TASK
     changes: dict[str, Any] = {}
     if data.name is None and data.path is None:
         changes["name"] = BUILT_IN
@@ -160,5 +165,8 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
             f"{model.name} at {data.image_size} px on {data.path or data.name} "
             "(choose with --model, --data, --set data.image_size=N)"
         )
-    filled = config.model_copy(update={"model": model, "data": data})
+    code = config.code
+    if own_names(config):
+        code = code.model_copy(update={"folder": absolute(code.folder or ".")})
+    filled = config.model_copy(update={"model": model, "data": data, "code": code})
     return replace(resolved, config=filled, sources=sources), tuple(notes)

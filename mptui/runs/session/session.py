@@ -36,6 +36,7 @@ from mptui.events import (
     Warned,
 )
 from mptui.hardware.device_sampler import DeviceSampler
+from mptui.registry.own_code import fault_of
 from mptui.runs.planning.autoselect import Decider
 from mptui.runs.planning.build import PreparedRun, check_space, prepare, run_started
 from mptui.runs.planning.plan import Plan
@@ -171,7 +172,7 @@ class Session:
         except MptuiError as caught:
             error = caught
         except BaseException as caught:  # noqa: BLE001 - a bug: recorded, and raised again by the owner
-            error = not_deterministic(caught) or out_of_memory(caught)
+            error = not_deterministic(caught) or out_of_memory(caught) or fault_of(caught)
             if error is None:
                 bug, status, code = caught, "failed", 1
         if error is not None:

@@ -2,6 +2,7 @@
 
 from mptui.config.given import data_flags
 from mptui.config.schema import DataConfig
+from mptui.registry.own_code import is_own
 from mptui.registry.tasks import task_for
 from mptui.text import clean
 
@@ -19,6 +20,8 @@ def about_data(where: str) -> tuple[str | None, str]:
         return None, "no data named: built-in shapes"
     flags = data_flags(where, "")
     name, path = flags["data.name"][1], flags["data.path"][1]
+    if is_own(name):
+        return None, "✓ your own data, opened when the run starts"
     kind = kind_of(DataConfig(name=name, path=path))
     if kind is None:
         return None, f"✓ {clean(where, 200)}"

@@ -12,6 +12,7 @@ from mptui.config.merge import Resolved
 from mptui.errors import ConfigError
 from mptui.hardware.advice import choose_precision
 from mptui.hardware.devices import Device
+from mptui.registry.own_code import is_own
 from mptui.registry.tasks import DEFAULT_TASK
 from mptui.runs.planning.plan import filled
 
@@ -86,6 +87,8 @@ def _counted(
     from mptui.engine.autotune.memory_estimate import footprint
 
     for name, resolution in resolutions:
+        if is_own(resolution.config.model.name):
+            continue  # it is imported only where it is trained
         kind = device.torch_name.partition(":")[0]
         try:
             config = filled(resolution, device)[0].config

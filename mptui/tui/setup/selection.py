@@ -24,8 +24,8 @@ from mptui.text import clean
 
 EDITED = "edited"
 PICKED = "picked"
-_WHAT_ON = ("model.name", "data.name", "data.path", "hardware.device")
-"""Settings that aren't saved in a profile: model, data and device."""
+_WHAT_ON = ("model.name", "data.name", "data.path", "hardware.device", "code.folder")
+"""Settings that aren't saved in a profile: model, data and device, and the folder of their code."""
 
 _DEFAULTS = values_of(RunConfig())
 
@@ -114,7 +114,7 @@ def resolved(picked: Picked, task: str | None, environ: Mapping[str, str] = os.e
     Raises:
         ConfigError: A value is invalid, or two exclude each other.
     """
-    task = task_of_model(picked.model) if picked.model else task or DEFAULT_TASK
+    task = (task_of_model(picked.model) if picked.model else None) or task or DEFAULT_TASK
     return resolve(picked.profile, task=task, flags=picked.flags(), sets=(), environ=environ)
 
 
@@ -190,9 +190,10 @@ def to_save(picked: Picked, task: str | None, environ: Mapping[str, str] = os.en
     default = RunConfig()
     return how.model_copy(
         update={
-            "model": how.model.model_copy(update={"name": None}),
+            "model": how.model.model_copy(update={"name": None, "task": None}),
             "data": how.data.model_copy(update={"name": None, "path": None}),
             "hardware": default.hardware,
+            "code": default.code,
         }
     )
 

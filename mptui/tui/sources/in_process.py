@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from mptui.errors import ConfigError, DataError, MptuiError
 from mptui.events import CommandAnswered, Event, PhaseChanged, RunFinished
+from mptui.registry.own_code import fault_of
 from mptui.runs.remote.control_server import preset_names
 from mptui.runs.remote.daemonize import launcher
 from mptui.runs.store.index import read_run
@@ -114,7 +115,9 @@ class SessionSource:
             self._refused(error.message, error.hint, error.exit_code, started)
         except Exception as error:  # noqa: BLE001 - a bug: shown on the screen, which must not wait forever
             traceback.print_exc()  # to the log
-            self._refused(clean(repr(error)), "", 1, started)
+            fault = fault_of(error)
+            message, hint = (fault.message, fault.hint) if fault else (clean(repr(error)), "")
+            self._refused(message, hint, 1, started)
         finally:
             self._commands.put(None)
             self._ended.set()

@@ -161,6 +161,7 @@ class IsolatedSource:
 def command(request: "Request", runs: Path) -> list[str]:
     """Return the command line that starts `request`."""
     words = mptui_command("run", "--detach", "--json", "--runs-dir", str(runs))
+    words += ["--trust-code"] if request.trust_code else []
     if request.profile is not None:
         words += ["--profile", request.profile]
     for key, (_, value) in request.flags.items():

@@ -1,0 +1,1 @@
+"""Data sets of the person's own: their samples, read in data workers, and their halves."""

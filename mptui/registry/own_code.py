@@ -1,0 +1,170 @@
+"""The person's own code: networks, tasks and data sets named as `package.module:name`.
+
+A name is imported as `python -m package.module` would find it, from one folder, and only after `allow`, which
+planning a run calls once the person has trusted the code (`--trust-code`). Imports no torch: data workers use
+this.
+"""
+
+import importlib
+import os
+import re
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from mptui.errors import ConfigError, MptuiError, OwnCodeError
+from mptui.text import clean
+
+OBJECTS = "python"
+"""The module in the names of objects that a Python program gave to `mptui.train`, and that no other process
+can import."""
+
+_WORD = r"[^\W\d]\w*"
+_NAME = re.compile(rf"{_WORD}(\.{_WORD})*:{_WORD}(\.{_WORD})*")
+_OURS = Path(__file__).parents[1]
+_LIBRARIES = re.compile(r"[/\\](site|dist)-packages[/\\]")
+_MOST_FRAMES = 12
+
+_folders: list[str] = []
+_given: dict[str, Any] = {}
+_importing: list[str] = []
+
+
+def is_own(name: object) -> bool:
+    """Whether this names the person's own code: `package.module:name`."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def allow(folder: str) -> None:
+    """Import the person's own code from `folder` from now on; it comes first, as with `python -m`."""
+    if allowed() != folder:
+        _folders.append(folder)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
+def allowed() -> str:
+    """Return the folder that was allowed last; "" if none."""
+    return _folders[-1] if _folders else ""
+
+
+def give(name: str, thing: object) -> None:
+    """Let `name` stand for an object of this program, which needs no import."""
+    _given[name] = thing
+
+
+def is_given(name: str) -> bool:
+    """Whether `name` stands for an object of this program."""
+    return name in _given
+
+
+def is_importing() -> bool:
+    """Whether a module of the person's own code is being imported now."""
+    return bool(_importing)
+
+
+def load(name: str) -> Any:  # noqa: ANN401 - whatever the person has written
+    """Return what `name` stands for; imports its module.
+
+    Raises:
+        ConfigError: There is no such module or name, or no folder was allowed.
+        Exception: Whatever the person's module raises; see `fault_of`.
+    """
+    if name in _given:
+        return _given[name]
+    module, _, attribute = name.partition(":")
+    if module == OBJECTS:
+        raise ConfigError(
+            f"{name} was an object of a Python program, which can't be imported",
+            hint="resume the run there: mptui.resume(RUN, model=…, task=…, data=…)",
+        )
+    if not _folders:
+        raise ConfigError(f"{name}: your own code is not trusted", hint="add --trust-code")
+    found = _imported(name, module)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ConfigError(
+                f"{name}: {module} has no {attribute!r}", hint=f"define it in {_file_of(module)}"
+            )
+        found = getattr(found, part)
+    return found
+
+
+def _imported(name: str, module: str) -> Any:  # noqa: ANN401 - a module
+    importlib.invalidate_caches()  # the file may be younger than the look into its folder
+    _importing.append(module)
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # a module that theirs imports
+        raise ConfigError(
+            f"{name}: no module called {error.name} in {allowed()}",
+            hint=f"start mptui where `python -m {module}` works, or --set code.folder=FOLDER",
+        ) from error
+    finally:
+        _importing.pop()
+    file = Path(getattr(found, "__file__", None) or allowed())
+    if any(file.is_relative_to(folder) for folder in _folders[:-1]) and not file.is_relative_to(allowed()):
+        raise ConfigError(
+            f"{name}: this process has imported {module} from {file.parent} already",
+            hint="start mptui again",
+        )
+    return found
+
+
+def _file_of(module: str) -> str:
+    return str(getattr(sys.modules[module], "__file__", None) or module)
+
+
+def fault_of(error: BaseException) -> OwnCodeError | None:
+    """Convert an exception of the person's own code, its traceback cut to their lines; None for any other.
+
+    It is theirs if their lines are further inside the traceback than any of mptui's.
+    """
+    if isinstance(error, MptuiError):
+        return error if isinstance(error, OwnCodeError) else None
+    cause: BaseException | None = error
+    while cause is not None:
+        if places := _places(cause):
+            words = str(cause).strip().splitlines() or [""]
+            told = clean(f"{type(cause).__name__}: {words[0]}".removesuffix(": "), 500)
+            lines = [f"{places[-1].partition(' in ')[0]}: {told}", *(f"  {place}" for place in places)]
+            raised = OwnCodeError(
+                "\n".join(lines), hint="correct your code; --debug shows the whole traceback"
+            )
+            raised.__cause__ = error
+            return raised
+        cause = cause.__cause__
+    return None
+
+
+def _places(error: BaseException) -> list[str]:
+    """Return the person's lines in a traceback, from the outermost; none if the fault is not theirs."""
+    frames = [(frame, _owner(frame.filename)) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        name, text = error.filename, (error.text or "").strip()
+        frames.append((traceback.FrameSummary(name, error.lineno, "<module>", line=text), _owner(name)))
+    owners = [owner for _, owner in frames if owner]
+    if not owners or owners[-1] != "person":
+        return []
+    theirs = [frame for frame, owner in frames if owner == "person"][-_MOST_FRAMES:]
+    return [f"{_shown(f.filename)}:{f.lineno} in {f.name}: {f.line}" for f in theirs]
+
+
+def _owner(file: str) -> str:
+    """Whose file it is: of the person, of mptui, or "" of a library."""
+    path = os.path.abspath(file)  # noqa: PTH100 - links stay as they are
+    if Path(path).is_relative_to(_OURS):
+        return "mptui"
+    inside = any(Path(path).is_relative_to(folder) for folder in _folders)
+    library = _LIBRARIES.search(path) or Path(path).is_relative_to(os.path.dirname(os.__file__))  # noqa: PTH120
+    return "person" if inside and not library and Path(path).is_file() else ""
+
+
+def _shown(file: str) -> str:
+    """Return a file relative to the current folder if it is in it."""
+    path = os.path.abspath(file)  # noqa: PTH100 - links stay as they are
+    relative = os.path.relpath(path)
+    return path if relative.startswith(os.pardir) else relative
