@@ -3,7 +3,7 @@
 from torch import nn
 
 from mptui.errors import ConfigError
-from mptui.registry.own_code import load
+from mptui.registry.own_code import call, load
 
 
 def build_own(name: str, num_classes: int) -> nn.Module:
@@ -20,7 +20,7 @@ def build_own(name: str, num_classes: int) -> nn.Module:
     make = load(name)
     if not callable(make):
         raise ConfigError(f"{name} is no function", hint="write one: def make(num_classes): return NETWORK")
-    model = make(num_classes=num_classes)
+    model = call(name, make, num_classes=num_classes)
     if not isinstance(model, nn.Module):
         raise ConfigError(
             f"{name} returned {type(model).__name__}, not a network",

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ can import."""
 _WORD = r"[^\W\d]\w*"
 _NAME = re.compile(rf"{_WORD}(\.{_WORD})*:{_WORD}(\.{_WORD})*")
 _OURS = Path(__file__).parents[1]
+_LAYERS = _OURS / "models"
+"""Parts of networks, which the person's networks call, as they do torch's."""
 _LIBRARIES = re.compile(r"[/\\](site|dist)-packages[/\\]")
 _MOST_FRAMES = 12
 
@@ -118,6 +121,21 @@ def _file_of(module: str) -> str:
     return str(getattr(sys.modules[module], "__file__", None) or module)
 
 
+def call(name: str, function: Callable[..., Any], *arguments: object, **named: object) -> Any:  # noqa: ANN401
+    """Call the person's function.
+
+    Raises:
+        OwnCodeError: It doesn't take these arguments.
+        Exception: Whatever it raises.
+    """
+    try:
+        return function(*arguments, **named)
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+            raise  # from inside
+        raise OwnCodeError(f"{name}: {error}", hint="correct its arguments: docs/own_code.md") from error
+
+
 def fault_of(error: BaseException) -> OwnCodeError | None:
     """Convert an exception of the person's own code, its traceback cut to their lines; None for any other.
 
@@ -157,7 +175,7 @@ def _owner(file: str) -> str:
     """Whose file it is: of the person, of mptui, or "" of a library."""
     path = os.path.abspath(file)  # noqa: PTH100 - links stay as they are
     if Path(path).is_relative_to(_OURS):
-        return "mptui"
+        return "" if Path(path).is_relative_to(_LAYERS) else "mptui"
     inside = any(Path(path).is_relative_to(folder) for folder in _folders)
     library = _LIBRARIES.search(path) or Path(path).is_relative_to(os.path.dirname(os.__file__))  # noqa: PTH120
     return "person" if inside and not library and Path(path).is_file() else ""

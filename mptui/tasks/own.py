@@ -12,7 +12,7 @@ import torch
 
 from mptui.data.core.batch import Batch
 from mptui.errors import ConfigError, OwnCodeError
-from mptui.registry.own_code import load
+from mptui.registry.own_code import call, load
 from mptui.tasks.base import Metrics, Task
 
 Measure = Callable[[torch.Tensor, torch.Tensor], Mapping[str, torch.Tensor]]
@@ -40,7 +40,7 @@ def build_own_task(name: str, base: Task, num_classes: int) -> Task:
     if inspect.isclass(code):
         make: Callable[..., Any] = code
         takes = "num_classes" in inspect.signature(make).parameters
-        code = make(num_classes=num_classes) if takes else make()
+        code = call(name, make, num_classes=num_classes) if takes else call(name, make)
     if hasattr(code, "loss_sums"):
         return cast(Task, code)
     loss = getattr(code, "loss", code)
@@ -113,7 +113,7 @@ class OwnTask:
         if self._module is not None:
             self._module.to(outputs.device)
         with torch.autocast(outputs.device.type, enabled=False):
-            values = self._function(outputs, targets)
+            values = call(self._name, self._function, outputs, targets)
         return mean_of(values, len(outputs), f"{self._name}: the loss")
 
 
@@ -155,7 +155,7 @@ class OwnMetrics:
     def update(self, outputs: torch.Tensor, batch: Batch) -> None:
         """See `Metrics.update`."""
         size = batch.size
-        found = self._measure(outputs[:size].float(), batch.targets[:size])
+        found = call(self._name, self._measure, outputs[:size].float(), batch.targets[:size])
         sums = {key: mean_of(value, size, f"{self._name}: {key}") * size for key, value in found.items()}
         if self._primary not in sums:
             raise OwnCodeError(
@@ -175,7 +175,8 @@ class OwnMetrics:
         count = float(self._count)
         if not count or not self._sums:
             return {self._primary: math.nan}
-        return {key: float(value) / count for key, value in self._sums.items()}
+        means = {key: float(value) / count for key, value in self._sums.items()}
+        return {self._primary: means[self._primary], **means}  # the first one is shown as the best
 
     def per_class(self) -> dict[str, dict[str, float | None]]:
         """Empty: the person's metrics are over all classes together."""

@@ -10,6 +10,7 @@ from mptui.errors import ConfigError
 REFUSED = {
     "model.name": ("resnet18", "resnet50"),
     "model.weights": (None, "other.safetensors"),
+    "model.task": ("mine:Loss", "mine:OtherLoss"),
     "model.width": (64, 32),
     "model.depth": (4, 3),
     "model.up": ("transposed", "bilinear"),

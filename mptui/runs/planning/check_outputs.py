@@ -6,7 +6,7 @@ With outputs of another shape, a loss may be wrong without an error, or end a CU
 import torch
 
 from mptui.errors import OwnCodeError
-from mptui.registry.own_code import is_own
+from mptui.registry.own_code import fault_of, is_own
 from mptui.registry.samples import SampleKind
 from mptui.registry.tasks import TASKS
 from mptui.runs.planning.plan import Plan
@@ -38,8 +38,14 @@ def check_outputs(plan: Plan, model: torch.nn.Module, num_classes: int) -> None:
         return
     task = build_task(plan.task, [str(number) for number in range(num_classes)], plan.config.training)
     batch = task.made_up_batch(torch.zeros(_SAMPLES, 3, side, side))
-    with torch.random.fork_rng(devices=[]):
-        outputs = model.eval()(*batch.inputs)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            outputs = model.eval()(*batch.inputs)
+    except Exception as error:
+        if fault_of(error) is not None:
+            raise
+        what = f"{name} failed on images {list(batch.images_BCHW.shape)}: {type(error).__name__}: {error}"
+        raise OwnCodeError(what, hint="correct your network; --debug shows the whole traceback") from error
     model.train()
     needed = {
         SampleKind.CLASS: [_SAMPLES, num_classes],

@@ -23,7 +23,7 @@ from PIL import Image
 from mptui.data.core.read_errors import reason_of
 from mptui.data.core.types import IGNORE, BadSampleError, Decoded, Mask, Pixels
 from mptui.errors import ConfigError, OwnCodeError
-from mptui.registry.own_code import allow, is_given, load
+from mptui.registry.own_code import allow, call, is_given, load
 
 Part = Literal["train", "val", "all"]
 """A half of a data set that is made with `train`, or all of one that is not."""
@@ -119,7 +119,7 @@ def opened(folder: str, code: str, part: Part) -> Any:  # noqa: ANN401 - the per
         raise ConfigError(
             f"{code} can't be called", hint="name a class, or a function that returns the data set"
         )
-    dataset = make() if part == "all" else make(train=part == "train")
+    dataset = call(code, make) if part == "all" else call(code, make, train=part == "train")
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise ConfigError(
             f"{code} makes no data set, but {type(dataset).__name__}",
