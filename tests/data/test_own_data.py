@@ -113,7 +113,7 @@ def test_masks_are_split_by_the_seed_and_ignored_values_are_ignored(given):
     rows = [split.request(i).index for split in (dataset.train, dataset.val) for i in range(len(split))]
     assert sorted(rows) == list(range(10))
     read = dataset.train.request(2).read()
-    assert read.image_HW3.shape == (20, 24, 3)
+    assert read.image_HWC.shape == (20, 24, 3)
     assert np.unique(read.mask_HW).tolist() == [IGNORE, 0, 1]
 
 
