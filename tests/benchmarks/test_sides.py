@@ -1,8 +1,6 @@
 """The compared training loops and the evaluation of their figures, on networks that train in a moment."""
 
-import os
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -14,9 +12,10 @@ import torch
 from benchmarks import gpu, peers
 from benchmarks.common import rotate
 from benchmarks.relay import relay
-from benchmarks.sides import NEEDS, SIDES, command, figures, missing, train
+from benchmarks.sides import NEEDS, SIDES, figures, missing, train
 from benchmarks.subjects import CASES, Case, Stamps
 from benchmarks.targets import OnGpu
+from tests.program import Program
 
 SMALL = Case("unet", side=16, batch=2, classes=3, steps=4, warm_up=1, width=2)
 TINY = replace(CASES["tiny"], steps=4, warm_up=1)
@@ -141,22 +140,27 @@ clock.stop()
 after = real(), time.perf_counter(), time.monotonic()
 print(*(b - a for a, b in zip(before, after)))
 """
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as child:
-        os.waitpid(child.pid, os.WUNTRACED)
-        since = time.monotonic()
-        while (stopped := time.monotonic() - since) < 0.2:
-            pass
-        child.send_signal(signal.SIGCONT)
-        real, *told = map(float, child.communicate()[0].split())
+    child = Program(script, call="tests.program:execute")
+    while psutil.Process(child.pid).status() != psutil.STATUS_STOPPED:
+        time.sleep(0.005)
+    since = time.monotonic()
+    while (stopped := time.monotonic() - since) < 0.2:
+        pass
+    child.send_signal(signal.SIGCONT)
+    real, *told = map(float, child.communicate()[0].split())
     assert all(real - seconds >= stopped for seconds in told)
 
 
 def test_a_side_that_fails_is_told_with_what_it_said_and_none_is_left(monkeypatch):
     others = set(psutil.Process().children())
 
+    codes = {
+        "bare": "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
+        "recipe": "raise SystemExit('no such thing')",
+    }
+
     def failing(side, *about):
-        fails = [sys.executable, "-c", "raise SystemExit('no such thing')"]
-        return fails if side == "recipe" else command(side, *about)
+        return [sys.executable, "-c", codes[side]]
 
     monkeypatch.setattr("benchmarks.relay.command", failing)
     with pytest.raises(RuntimeError, match=r"(?s)recipe failed.*no such thing"):

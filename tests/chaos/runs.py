@@ -1,5 +1,6 @@
 """Tiny real runs of `mptui run`."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,7 +8,8 @@ from pathlib import Path
 
 from mptui.events import Event, PhaseChanged, Step
 from mptui.lab.crash.run_server import Child, RunServer
-from mptui.runs.store.journal import read_journal
+from mptui.runs.store.journal import NAME
+from mptui.runs.store.journal_reader import read_events
 
 LIMIT_S = 300.0
 """Timeout well above the time of any of these runs on a busy machine, in seconds."""
@@ -97,8 +99,13 @@ def stepped(count: int) -> Callable[[list[Event]], bool]:
 def wait_for(child: Child, run: Path, seen: Callable[[list[Event]], bool]) -> list[Event]:
     """Wait until the events in a run's journal meet a condition; return them."""
     until = time.monotonic() + LIMIT_S
+    events: list[Event] = []
+    position = 0
     while True:
-        events = list(read_journal(run))
+        with contextlib.suppress(FileNotFoundError):
+            for end, read in read_events(run / NAME, position):
+                position = end
+                events += read
         if seen(events):
             return events
         ended = child.poll()

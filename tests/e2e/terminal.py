@@ -1,5 +1,6 @@
 """The program on a real pseudo-terminal: its screen, its input, its end."""
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -16,8 +17,11 @@ from pathlib import Path
 import psutil
 import pyte
 
+from mptui.events import Event
 from mptui.lab.crash.run_server import MAIN
 from mptui.processes import child as processes
+from mptui.runs.store.journal import NAME
+from mptui.runs.store.journal_reader import read_events
 from tests.program import server
 
 DEADLINE_S = 180
@@ -45,6 +49,8 @@ class Terminal:
         self.screen = pyte.Screen(*size)
         self._stream = pyte.ByteStream(self.screen)
         self.output = b""
+        self._events: list[Event] = []
+        self._read_to = 0
         settings = {
             "TERM": "xterm-256color",
             "LANG": "C.UTF-8",
@@ -77,6 +83,15 @@ class Terminal:
         self.output += data
         self._stream.feed(data)
         return True
+
+    def journal(self) -> list[Event]:
+        """Return the events of the only run so far; each is parsed once."""
+        for run in (self.folder / "runs").glob("*"):
+            with contextlib.suppress(FileNotFoundError):
+                for end, events in read_events(run / NAME, self._read_to):
+                    self._read_to = end
+                    self._events += events
+        return list(self._events)
 
     @property
     def text(self) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from mptui.events import Paused, Resumed, RunFinished, Step
 from mptui.runs.store.lock import owner_of
-from tests.e2e.test_terminal import ENDLESS, count, journal, look_until, start_training
+from tests.e2e.test_terminal import ENDLESS, count, look_until, start_training
 from tests.program import run_to_end
 
 pytestmark = pytest.mark.slow
@@ -118,7 +118,7 @@ def test_a_closed_terminal_leaves_a_run_that_is_no_busier_for_it(terminal):
     watcher.shows("■ stopped")
     watcher.press("q")
     assert watcher.exit_code() == 0
-    last = journal(program)[-1]
+    last = program.journal()[-1]
     assert isinstance(last, RunFinished)
     assert (last.status, last.exit_code) == ("stopped", 0)
     assert list((run_of(program) / "checkpoints").iterdir())

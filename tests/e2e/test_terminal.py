@@ -22,7 +22,6 @@ from mptui.events import (
     RunFinished,
     Step,
 )
-from mptui.runs.store.journal import read_journal
 from tests.e2e.terminal import DEADLINE_S, LOOK_S, Terminal
 
 pytestmark = pytest.mark.slow
@@ -41,14 +40,8 @@ SHORT = TINY | {"MPTUI_TRAINING_MAX_STEPS": "6"}
 ENDLESS = TINY | {"MPTUI_TRAINING_EPOCHS": "100000"}
 
 
-def journal(terminal: Terminal) -> list[Event]:
-    """Return the events of the only run."""
-    runs = list((terminal.folder / "runs").glob("*"))
-    return list(read_journal(runs[0])) if runs else []
-
-
 def count(terminal: Terminal, kind: type[Event]) -> int:
-    return sum(isinstance(event, kind) for event in journal(terminal))
+    return sum(isinstance(event, kind) for event in terminal.journal())
 
 
 def start_training(terminal: Terminal, digit: str = "4", words: str = "A first run, or debugging") -> None:
@@ -70,7 +63,7 @@ def test_a_run_from_the_first_frame_to_the_exit_code(terminal):
     program.press("q")
     assert program.exit_code() == 0
     assert program.is_restored()
-    last = journal(program)[-1]
+    last = program.journal()[-1]
     assert isinstance(last, RunFinished)
     assert (last.status, last.step) == ("completed", 6)
     assert (program.folder / "runs" / Path(last.directory).name / "console.log").exists()
@@ -94,7 +87,7 @@ def test_presets_switched_in_the_middle_lose_and_repeat_no_sample(terminal):
     program.press("q")
     assert program.exit_code() == 0
     assert program.is_restored()
-    events = journal(program)
+    events = program.journal()
     steps = [event for event in events if isinstance(event, Step)]
     assert [step.step for step in steps] == list(range(1, len(steps) + 1))
     seen = [step.samples_seen for step in steps]
@@ -117,7 +110,7 @@ def test_presets_switched_in_the_middle_lose_and_repeat_no_sample(terminal):
 
 def switches(terminal: Terminal) -> list[str]:
     """Return the profiles that were applied."""
-    events = journal(terminal)
+    events = terminal.journal()
     return [f"{each.previous} → {each.profile}" for each in events if isinstance(each, PresetSwitched)]
 
 
@@ -133,7 +126,7 @@ def test_a_paused_run_takes_no_step(terminal):
     program.press("space")
     program.until(lambda: count(program, Resumed), "going on")
     program.until(lambda: count(program, Step) > steps, "a step")
-    kinds = [event.kind for event in journal(program)]
+    kinds = [event.kind for event in program.journal()]
     assert "step" not in kinds[kinds.index("paused") : kinds.index("resumed")]
 
 
@@ -149,7 +142,7 @@ def test_leaving_while_it_trains_asks_first(terminal):
     program.press("x")
     assert program.exit_code() == 0
     assert "in the background" not in program.text
-    last = journal(program)[-1]
+    last = program.journal()[-1]
     assert isinstance(last, RunFinished)
     assert last.status == "stopped"
     assert list((program.folder / "runs").glob("*/checkpoints/*"))
@@ -163,7 +156,7 @@ def test_a_signal_saves_leaves_and_restores_the_terminal(terminal, number, code)
     os.kill(program.pid, number)
     assert program.exit_code() == code
     assert program.is_restored()
-    last = journal(program)[-1]
+    last = program.journal()[-1]
     assert isinstance(last, RunFinished)
     assert (last.status, last.exit_code) == ("stopped", code)
     assert list((program.folder / "runs").glob("*/checkpoints/*"))
@@ -190,7 +183,7 @@ def test_a_stop_while_it_compiles_is_seen_at_once_and_the_program_can_be_left(te
     assert program.exit_code() == 0
     assert waits.exists()  # it would still be compiling
     assert program.is_restored()
-    last = journal(program)[-1]
+    last = program.journal()[-1]
     assert isinstance(last, RunFinished)
     assert last.status == "stopped"
     assert list((program.folder / "runs").glob("*/checkpoints/*"))
@@ -275,7 +268,7 @@ def test_a_closed_terminal_ends_the_screen_and_not_the_run(terminal):
     opened = [str(Path(f"/proc/{child.pid}/fd/{number}").readlink()) for number in (0, 1, 2)]
     look_until(lambda: count(program, RunFinished))
     look_until(program.ended)
-    last = journal(program)[-1]
+    last = program.journal()[-1]
     assert opened == [os.devnull, str(log), str(log)]
     assert isinstance(last, RunFinished)
     assert (last.status, last.step) == ("completed", 25 * SAMPLES // 2)
@@ -297,7 +290,7 @@ def test_nothing_spins_after_the_terminal_was_closed(terminal):
     child.terminate()
     look_until(lambda: count(program, RunFinished))
     assert busy < 0.15
-    last = journal(program)[-1]
+    last = program.journal()[-1]
     assert isinstance(last, RunFinished)
     assert (last.status, last.exit_code) == ("stopped", 143)
 
