@@ -11,7 +11,7 @@ longer than the update. On a CPU they therefore get 1-D views, which are always 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ STEP = "step"
 """The state that counts the steps of a weight, 0-dim float32: one for all weights until layers are thawed."""
 
 Tensors = tuple[torch.Tensor, ...] | list[torch.Tensor]
+View = Callable[[torch.Tensor], torch.Tensor]
 
 
 class FusedOptimizer(torch.optim.Optimizer, ABC):
@@ -44,19 +45,17 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
                     for name in self._state_names(group)
                     if name != STEP
                 }
+        self._views = [[self._view(group, p) for p in group["params"]] for group in self.param_groups]
         # detached aliases, so that no step needs torch.no_grad
         self._weights = [
-            [self._view(group, p.detach()) for p in group["params"]] for group in self.param_groups
+            [view(p.detach()) for view, p in zip(views, group["params"], strict=True)]
+            for views, group in zip(self._views, self.param_groups, strict=True)
         ]
         self._count_from({})
         self._states = self._lists_of_states()
         self._viewed = [
-            [
-                n
-                for n, (p, weight) in enumerate(zip(group["params"], weights, strict=True))
-                if p.shape != weight.shape
-            ]
-            for group, weights in zip(self.param_groups, self._weights, strict=True)
+            [(number, view) for number, view in enumerate(views) if view is not _as_it_is]
+            for views in self._views
         ]
 
     def load(self, states: Mapping[torch.Tensor, Mapping[str, torch.Tensor]]) -> None:
@@ -82,10 +81,13 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
         """Return lists of state tensors parallel to the weights, for each state of each group."""
         return [
             [
-                [self._view(group, self.state[p][name]) for p in group["params"]]
+                [
+                    self.state[p][name] if name == STEP else view(self.state[p][name])
+                    for view, p in zip(views, group["params"], strict=True)
+                ]
                 for name in self._state_names(group)
             ]
-            for group in self.param_groups
+            for views, group in zip(self._views, self.param_groups, strict=True)
         ]
 
     def update(self, found_inf: torch.Tensor) -> None:
@@ -97,9 +99,9 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
         lists = zip(self.param_groups, self._rates, self._weights, self._states, self._viewed, strict=True)
         for group, rate, weights, states, viewed in lists:
             grads = [p.grad for p in group["params"]]
-            for number in viewed:  # autograd gives a gradient its weight's strides
+            for number, view in viewed:  # autograd gives a gradient its weight's strides
                 if (grad := grads[number]) is not None:
-                    grads[number] = self._view(group, grad)
+                    grads[number] = view(grad)
             if any(grad is None for grad in grads):  # the step did not use a part of the network
                 used = [i for i, grad in enumerate(grads) if grad is not None]
                 weights, grads = [weights[i] for i in used], [grads[i] for i in used]
@@ -113,10 +115,10 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
         """Return the names of the state tensors of each parameter of a group."""
         return self.state_names
 
-    def _view(self, group: dict[str, Any], tensor: torch.Tensor) -> torch.Tensor:
-        """Return the form in which a weight of a group, its gradient and its state are updated."""
-        must_be_a_row = tensor.device.type == "cpu" and not tensor.is_contiguous()
-        return in_a_row(tensor) if must_be_a_row else tensor
+    def _view(self, group: dict[str, Any], parameter: torch.Tensor) -> View:
+        """Return the view of a parameter of a group, its gradient and its state that is updated."""
+        must_be_a_row = parameter.device.type == "cpu" and not parameter.is_contiguous()
+        return in_a_row if must_be_a_row else _as_it_is
 
     @abstractmethod
     def _update_group(
@@ -278,3 +280,7 @@ class FusedLion(FusedOptimizer):
         torch._foreach_sign_(signs)
         descend(weights, signs, rate, found_inf, group["weight_decay"])
         average_in(averages, grads, 1 - beta2, found_inf)
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.optim import _muon
 
-from mptui.engine.optim.fused import FusedAdamW, Tensors, average_in, descend
+from mptui.engine.optim.fused import FusedAdamW, Tensors, View, average_in, descend
 
 _COEFFICIENTS = (_muon.DEFAULT_A, _muon.DEFAULT_B, _muon.DEFAULT_C)
 
@@ -50,12 +50,8 @@ class Muon(FusedAdamW):
     def _state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("momentum_buffer",) if group["hidden"] else super()._state_names(group)
 
-    def _view(self, group: dict[str, Any], tensor: torch.Tensor) -> torch.Tensor:
-        if not group["hidden"]:
-            return super()._view(group, tensor)
-        rows = tensor.shape[0]
-        columns = tensor.numel() // rows
-        return tensor.as_strided((rows, columns), (columns, 1))
+    def _view(self, group: dict[str, Any], parameter: torch.Tensor) -> View:
+        return _as_matrix if group["hidden"] else super()._view(group, parameter)
 
     def _update_group(
         self,
@@ -75,6 +71,12 @@ class Muon(FusedAdamW):
         updates = [_orthogonal(average) for average in averages]
         torch._foreach_mul_(updates, [0.2 * math.sqrt(max(update.shape)) for update in updates])
         descend(weights, updates, rate, found_inf, group["weight_decay"])
+
+
+def _as_matrix(tensor: torch.Tensor) -> torch.Tensor:
+    rows = tensor.shape[0]
+    columns = tensor.numel() // rows
+    return tensor.as_strided((rows, columns), (columns, 1))
 
 
 def _orthogonal(matrix: torch.Tensor) -> torch.Tensor:
