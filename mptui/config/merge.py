@@ -153,13 +153,18 @@ def _refuse_other_task(config: RunConfig, sources: dict[str, str], task: str | N
 
 def _refuse_impossible(config: RunConfig, sources: dict[str, str], task: str) -> None:
     """Refuse settings that this task does not have."""
+    training, spec = config.training, TASKS[task]
+    chosen = (
+        ("training.loss", training.loss, spec.losses),
+        ("training.primary_metric", training.primary_metric, spec.primaries),
+    )
     faults = [
-        f'{key} = "{value}" ({sources[key]}): {task} has {", ".join(choices)}'
-        for key, value, choices in (
-            ("training.primary_metric", config.training.primary_metric, TASKS[task].primaries),
-        )
+        f'{key} = "{value}" ({sources[key]}): {task} has {", ".join(choices) or "no choice"}'
+        for key, value, choices in chosen
         if value is not None and value not in choices
     ]
+    if training.class_weights is not None and "class_weights" not in spec.settings:
+        faults.append(f"training.class_weights ({sources['training.class_weights']}): {task} has no classes")
     if faults:
-        hint = f"choose one of these; a profile for several tasks sets it in [{task}.training]"
+        hint = f"unset it for {task}; a profile has settings of one task in tables like [{task}.training]"
         raise ConfigError("\n".join(faults), hint=hint)

@@ -1,6 +1,6 @@
 """The type of a setting that names an entry of a registry."""
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ class OneOf:
     With `or_own`, it may name the person's own code instead: `package.module:name`.
     """
 
-    registry: Mapping[str, object]
+    registry: Collection[str]
     or_own: bool = False
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # noqa: ANN401

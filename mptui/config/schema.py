@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from mptui.config.one_of import OneOf
 from mptui.registry.optimizers import OPTIMIZERS
 from mptui.registry.own_code import is_own
-from mptui.registry.tasks import TASKS
+from mptui.registry.tasks import LOSSES, TASKS
 from mptui.registry.trackers import TRACKERS
 
 PrecisionMode = Literal["auto", "bf16", "fp16", "fp32"]
@@ -140,6 +140,12 @@ class TrainingConfig(Table):
     """Maximum total L2 norm of the gradients, applied after unscaling."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """classification: share of the target spread over all classes."""
+    loss: Annotated[str, OneOf(LOSSES)] | None = None
+    """segmentation: cross_entropy_dice (unset), cross_entropy, focal, focal_dice or dice, where focal is the
+    focal loss with gamma 2, and dice the soft Dice loss. classification: cross_entropy."""
+    class_weights: Literal["balanced"] | list[Annotated[float, Field(gt=0)]] | None = None
+    """classification, segmentation: weight of each class in the loss, in the order of the classes; balanced:
+    inverse to its number of training samples or pixels. The mean of a batch is divided by its weights."""
     primary_metric: str | None = None
     """Validation metric that decides which epoch is best, and when to stop early: val_loss, or
     classification: acc1 (unset), acc5, balanced_accuracy, macro_f1, macro_precision, macro_recall, auroc;
@@ -316,6 +322,10 @@ class RunConfig(Table):
                 'autotuning is not repeatable; use "default" or "off"'
             )
         faults += _optimizer_faults(self.training)
+        if self.training.class_weights is not None and self.training.loss == "dice":
+            faults.append(
+                'training.class_weights with training.loss = "dice": only other losses are weighted'
+            )
         scaler = self.precision.grad_scaler
         if scaler.min_scale > scaler.init_scale:
             faults.append("precision.grad_scaler.min_scale is above precision.grad_scaler.init_scale")

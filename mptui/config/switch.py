@@ -20,6 +20,8 @@ _SWITCHABLE_KEYS = {
     "training.accumulate",
     "training.clip_grad_norm",
     "training.label_smoothing",
+    "training.loss",
+    "training.class_weights",
     "training.freeze",
     "training.early_stopping_patience",
     "speed.compile",

@@ -91,15 +91,16 @@ def evaluate(
     started = time.perf_counter()
     told = started
     metrics = metrics or task.metrics(device)
-    loss_sums = torch.zeros(2, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
-    valid = samples = 0
+    # over items, over samples, and the items' weights
+    totals = torch.zeros(3, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
+    samples = 0
 
     def measure(batch: Batch) -> None:
         with precision.forward_context():
             outputs = model(*batch.inputs)
             sums = task.loss_sums(outputs, batch)
         metrics.update(outputs if outputs_stay else outputs.clone(), batch)
-        loss_sums.add_(sums)
+        totals[:2] += sums
 
     modes = [
         (module, module.training) for module in model.modules()
@@ -108,9 +109,9 @@ def evaluate(
     try:
         for window in loader.windows(epoch=0, accumulate=1):
             check_stop()
+            totals[2] += task.window_weight(window)
             for batch in window:
                 in_pieces(batch, measure)
-                valid += batch.valid
                 samples += batch.size
             now = time.perf_counter()
             if now - told >= PROGRESS_S:
@@ -119,10 +120,10 @@ def evaluate(
     finally:
         for module, training in modes:
             module.training = training
-    over_valid, over_samples = loss_sums.tolist()
+    over_items, over_samples, weight = totals.tolist()
     found = metrics.compute()
     return ValidationResult(
-        loss=over_valid / max(valid, 1) + over_samples / max(samples, 1),
+        loss=(over_items / weight if weight else 0.0) + over_samples / max(samples, 1),
         metrics=dict(sorted(found.items(), key=lambda each: each[0] != task.primary)),
         primary=task.primary,
         per_class=metrics.per_class(),

@@ -198,6 +198,7 @@ class Trainer:
         mark = context.reporter.clock.mark
         context.seeds.set(state.cursor.epoch, state.cursor.sample)
         state.once.begin()
+        weight = task.window_weight(window)
         losses = []
         for step_begins in hooks.step_begins:
             step_begins()
@@ -209,7 +210,7 @@ class Trainer:
                 mark("copy")
                 with precision.forward_context():  # autocast
                     outputs = model(*micro_batch.inputs)
-                    loss = task.loss(outputs, micro_batch, window.valid, window.size)
+                    loss = task.loss(outputs, micro_batch, weight, window.size)
                 if check:
                     check_loss(loss.detach(), state.step)
                 mark("forward")

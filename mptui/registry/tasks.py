@@ -16,6 +16,9 @@ CLASSIFICATION, SEGMENTATION, DIFFUSION = "classification", "segmentation", "dif
 VAL_LOSS = "val_loss"
 """The validation loss as the primary metric of any task; of all of them, only here is smaller better."""
 
+LOSSES = ("cross_entropy", "cross_entropy_dice", "focal", "focal_dice", "dice")
+"""The values of `training.loss`."""
+
 DEFAULT_TASK = CLASSIFICATION
 """The task where neither a network nor data says which."""
 
@@ -52,7 +55,8 @@ class TaskSpec:
         network: The network that is trained where none is named: a key of `mptui.registry.models.MODELS`.
         side: Height and width of the images in pixels where none is set.
         metrics: How each metric is shown. The first is the primary one if `training.primary_metric` is unset.
-        settings: The keys of [training] that `build` takes.
+        settings: The keys of [training] that `build` takes; of `class_weights` it is given a list, or None.
+        losses: The values of `training.loss`.
         defaults: table.key -> default, where the schema's would hardly train.
     """
 
@@ -63,6 +67,7 @@ class TaskSpec:
     side: ByDevice[int]
     metrics: Mapping[str, MetricSpec]
     settings: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -75,16 +80,20 @@ class TaskSpec:
         return self.metrics.get(primary, next(iter(self.metrics.values()))).chart
 
 
-def _classification(classes: Sequence[str], *, label_smoothing: float) -> "Task":
+def _classification(
+    classes: Sequence[str], *, label_smoothing: float, class_weights: Sequence[float] | None
+) -> "Task":
     from mptui.tasks.classification import Classification
 
-    return Classification(classes, label_smoothing)
+    return Classification(classes, label_smoothing, class_weights)
 
 
-def _segmentation(classes: Sequence[str]) -> "Task":
+def _segmentation(
+    classes: Sequence[str], *, loss: str | None, class_weights: Sequence[float] | None
+) -> "Task":
     from mptui.tasks.segmentation import Segmentation
 
-    return Segmentation(classes)
+    return Segmentation(classes, loss or "cross_entropy_dice", class_weights)
 
 
 def _diffusion(classes: Sequence[str]) -> "Task":
@@ -109,7 +118,8 @@ TASKS: dict[str, TaskSpec] = {
             "macro_recall": MetricSpec("macro recall", fraction=True),
             "auroc": MetricSpec("AUROC", fraction=True),
         },
-        settings=("label_smoothing",),
+        settings=("label_smoothing", "class_weights"),
+        losses=("cross_entropy",),
     ),
     SEGMENTATION: TaskSpec(
         build=_segmentation,
@@ -123,6 +133,8 @@ TASKS: dict[str, TaskSpec] = {
             "miou": MetricSpec("mean IoU", fraction=True),
             "pixel_acc": MetricSpec("pixel accuracy", fraction=True),
         },
+        settings=("loss", "class_weights"),
+        losses=LOSSES,
     ),
     DIFFUSION: TaskSpec(
         build=_diffusion,

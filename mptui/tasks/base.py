@@ -4,7 +4,7 @@ from typing import Protocol
 
 import torch
 
-from mptui.data.core.batch import Batch
+from mptui.data.core.batch import Batch, Window
 
 
 class Metrics(Protocol):
@@ -46,7 +46,15 @@ class Task(Protocol):
     chance: float
     """Approximate loss of an untrained network."""
 
-    def loss(self, outputs: torch.Tensor, batch: Batch, window_valid: int, window_size: int) -> torch.Tensor:
+    def window_weight(self, window: Window) -> torch.Tensor | float:
+        """The total weight of a window's valid items in the loss: `window.valid`, or by class weights.
+
+        With weights it is a 0-dim tensor on the device; never syncs.
+        """
+
+    def loss(
+        self, outputs: torch.Tensor, batch: Batch, window_weight: torch.Tensor | float, window_size: int
+    ) -> torch.Tensor:
         """This micro-batch's share of the loss of its accumulation window.
 
         The shares of a window's micro-batches add up to the loss of the window taken as one batch.
@@ -54,7 +62,7 @@ class Task(Protocol):
         Args:
             outputs: What the network returned, in any floating dtype.
             batch: The micro-batch it was given.
-            window_valid: Sum of `valid` over the window; at least 1.
+            window_weight: Total weight of the window's valid items, from `window_weight`; above 0.
             window_size: Sum of `size` over the window.
 
         Returns:
@@ -64,8 +72,9 @@ class Task(Protocol):
     def loss_sums(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
         """The sums that the loss is made of, for a set whose size is known only at its end.
 
-        The loss of any number of batches is the total of the first sum divided by the total of `valid`, plus
-        the total of the second divided by the total of `size`. It does not depend on how the set is batched.
+        The loss of any number of batches is the total of the first sum divided by the total weight of the
+        items (`window_weight`), plus the total of the second divided by the total of `size`. It does not
+        depend on how the set is batched.
 
         Args:
             outputs: What the network returned, in any floating dtype.

@@ -9,11 +9,16 @@ from mptui.errors import ConfigError
 from mptui.registry.own_code import is_own
 from mptui.registry.tasks import TASKS, VAL_LOSS
 from mptui.tasks.base import Task
+from mptui.tasks.class_weights import class_weights
 from mptui.tasks.own import build_own_task
 
 
 def build_task(
-    name: str, classes: Sequence[str], training: TrainingConfig, learns: str | None = None
+    name: str,
+    classes: Sequence[str],
+    training: TrainingConfig,
+    learns: str | None = None,
+    counts: Sequence[int] = (),
 ) -> Task:
     """Build a task: its loss and its metrics.
 
@@ -22,13 +27,17 @@ def build_task(
         classes: The names of the dataset's classes; the index of each is its label.
         training: Holds the settings that the loss depends on.
         learns: `model.task`: one of the person's own has the data of the task `name`, and a loss of its own.
+        counts: Training samples, or pixels, of each class, for balanced weights; empty: unknown.
 
     Raises:
-        ConfigError: The data has no such primary metric, as AUROC without two classes, or the person has no
-            such task.
+        ConfigError: The data has no such primary metric, as AUROC without two classes; the class weights
+            don't fit its classes; or the person has no such task.
     """
     spec = TASKS[name]
-    task = spec.build(classes, **{key: getattr(training, key) for key in spec.settings})
+    given = {key: getattr(training, key) for key in spec.settings}
+    if "class_weights" in given:
+        given["class_weights"] = class_weights(training.class_weights, classes, counts)
+    task = spec.build(classes, **given)
     if is_own(learns):
         task = build_own_task(str(learns), task, len(classes))
     if training.primary_metric is not None:

@@ -10,41 +10,52 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from mptui.data.core.batch import Batch
+from mptui.data.core.batch import Batch, Window
 from mptui.tasks.accuracy import Accuracy, ClassMetrics, real_rows
+from mptui.tasks.class_weights import ItemWeights
 
 
 class Classification:
     """Learn the class of each image.
 
-    The loss of a window is the mean cross-entropy of its samples. For two mixed images it is the mean of both
-    labels' cross-entropies, weighted by their shares.
+    The loss of a window is the mean cross-entropy of its samples, weighted by their classes. For two mixed
+    images it is the mean of both labels' cross-entropies, weighted by their shares.
 
     Args:
         classes: The names of the K classes.
         label_smoothing: Share of each target that is spread over all classes.
+        class_weights: The weight of each class; None: all are equal.
     """
 
     primary = "acc1"
 
-    def __init__(self, classes: Sequence[str], label_smoothing: float) -> None:
+    def __init__(
+        self, classes: Sequence[str], label_smoothing: float, class_weights: Sequence[float] | None = None
+    ) -> None:
+        self._weights = ItemWeights(class_weights)
         self.classes = tuple(classes)
         self.chance = math.log(max(2, len(classes)))
         self.label_smoothing = label_smoothing
 
-    def loss(self, outputs: torch.Tensor, batch: Batch, window_valid: int, window_size: int) -> torch.Tensor:
+    def window_weight(self, window: Window) -> torch.Tensor | float:
+        """See `Task.window_weight`; mixing shifts the labels of a batch, which keeps their total."""
+        return self._weights.total(window)
+
+    def loss(
+        self, outputs: torch.Tensor, batch: Batch, window_weight: torch.Tensor | float, window_size: int
+    ) -> torch.Tensor:
         """See `Task.loss`; outputs are logits_BK."""
         logits_BK = real_rows(outputs, batch.size).float()
-        mean = self._cross_entropy(logits_BK, batch.targets)
+        total = self._cross_entropy(logits_BK, batch.targets)
         if batch.mixed_targets is not None:
             mixed = self._cross_entropy(logits_BK, batch.mixed_targets)
-            mean = batch.lam * mean + (1 - batch.lam) * mixed
-        return mean if batch.size == window_size else mean * (batch.size / window_size)
+            total = batch.lam * total + (1 - batch.lam) * mixed
+        return total / window_weight
 
     def loss_sums(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
         """See `Task.loss_sums`; outputs are logits_BK."""
-        over_samples = batch.size * self.loss(outputs, batch, batch.valid, batch.size)
-        return torch.stack((torch.zeros_like(over_samples), over_samples))
+        over_items = self.loss(outputs, batch, 1.0, batch.size)
+        return torch.stack((over_items, torch.zeros_like(over_items)))
 
     def made_up_batch(self, images_BCHW: torch.Tensor) -> Batch:
         """See `Task.made_up_batch`; all labels are 0."""
@@ -57,6 +68,11 @@ class Classification:
         return Accuracy(len(self.classes), device) if training else ClassMetrics(self.classes, device)
 
     def _cross_entropy(self, logits_BK: torch.Tensor, targets_B: torch.Tensor) -> torch.Tensor:
+        """The sum over the samples."""
         return F.cross_entropy(
-            logits_BK, real_rows(targets_B, logits_BK.shape[0]), label_smoothing=self.label_smoothing
+            logits_BK,
+            real_rows(targets_B, logits_BK.shape[0]),
+            weight=self._weights.on(logits_BK.device),
+            label_smoothing=self.label_smoothing,
+            reduction="sum",
         )

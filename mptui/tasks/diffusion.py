@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from mptui.data.core.batch import Batch
+from mptui.data.core.batch import Batch, Window
 
 
 class Diffusion:
@@ -21,7 +21,13 @@ class Diffusion:
     primary = "r2"
     chance = 1.0
 
-    def loss(self, outputs: torch.Tensor, batch: Batch, window_valid: int, window_size: int) -> torch.Tensor:
+    def window_weight(self, window: Window) -> float:
+        """See `Task.window_weight`."""
+        return window.valid
+
+    def loss(
+        self, outputs: torch.Tensor, batch: Batch, window_weight: torch.Tensor | float, window_size: int
+    ) -> torch.Tensor:
         """See `Task.loss`; outputs are noise_BCHW."""
         # float32 before the squares: their sum overflows float16
         mean = F.mse_loss(outputs[: batch.size].float(), batch.targets[: batch.size])

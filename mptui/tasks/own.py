@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import torch
 
-from mptui.data.core.batch import Batch
+from mptui.data.core.batch import Batch, Window
 from mptui.errors import ConfigError, OwnCodeError
 from mptui.registry.own_code import call, load
 from mptui.tasks.base import Metrics, Task
@@ -85,7 +85,13 @@ class OwnTask:
         self.primary = self._first = primary
         self._base, self._module = base, module
 
-    def loss(self, outputs: torch.Tensor, batch: Batch, window_valid: int, window_size: int) -> torch.Tensor:
+    def window_weight(self, window: Window) -> float:
+        """See `Task.window_weight`."""
+        return window.valid
+
+    def loss(
+        self, outputs: torch.Tensor, batch: Batch, window_weight: torch.Tensor | float, window_size: int
+    ) -> torch.Tensor:
         """See `Task.loss`; the person's loss is given float32 outputs."""
         real = outputs[: batch.size].float()
         mean = self._mean(real, batch.targets[: batch.size])

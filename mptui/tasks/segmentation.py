@@ -1,4 +1,4 @@
-"""Segmentation of images: cross-entropy and Dice loss, IoU, Dice score and pixel accuracy.
+"""Segmentation of images: cross-entropy, focal and Dice loss, IoU, Dice score and pixel accuracy.
 
 A class is foreground unless it is the first one and called `background`.
 
@@ -11,11 +11,14 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from mptui.data.core.batch import Batch
+from mptui.data.core.batch import Batch, Window
 from mptui.data.core.types import IGNORE
 from mptui.tasks.class_counts import ClassCounts, mean_of_present
+from mptui.tasks.class_weights import ItemWeights
 
 _BACKGROUND = "background"
+_FOCUS = 2
+"""Exponent of the focal loss, gamma: the best one of Lin et al. (2017)."""
 _SMOOTH = 1.0
 """Pixels added to both sides of a Dice ratio: a region of few pixels has no extreme gradient."""
 
@@ -23,31 +26,52 @@ _SMOOTH = 1.0
 class Segmentation:
     """Learn the class of each pixel.
 
-    The loss of a window is the mean cross-entropy of its valid pixels, plus the mean soft Dice loss of its
-    images. An image's Dice loss is the mean over the foreground classes in its mask; an image with none of
-    them adds 0.
+    The loss of a window is the sum of one or two means:
+
+    - over its valid pixels, weighted by their classes: the cross-entropy, or the focal loss of Lin et al.
+      (2017), (1 - p)^2 times the cross-entropy, where p is the probability of the right class;
+    - over its images: the soft Dice loss of Milletari et al. (2016), whose own is the mean over the
+      foreground classes in its mask. An image with none of them adds 0.
 
     Args:
         classes: The names of the K classes.
+        loss: The means: a name of `LOSSES`.
+        class_weights: The weight of each class; None: all are equal.
     """
 
     primary = "iou"
 
-    def __init__(self, classes: Sequence[str]) -> None:
+    def __init__(
+        self,
+        classes: Sequence[str],
+        loss: str = "cross_entropy_dice",
+        class_weights: Sequence[float] | None = None,
+    ) -> None:
         self.classes = tuple(classes)
-        self.chance = math.log(max(2, len(classes))) + 1  # and no overlap at all
+        self._focal, self._dice = "focal" in loss, "dice" in loss
+        self._over_pixels = loss != "dice"
+        self._weights = ItemWeights(class_weights)
+        count = max(2, len(classes))
+        of_pixels = math.log(count) * ((1 - 1 / count) ** _FOCUS if self._focal else 1)
+        self.chance = of_pixels * self._over_pixels + self._dice  # no overlap at all
 
-    def loss(self, outputs: torch.Tensor, batch: Batch, window_valid: int, window_size: int) -> torch.Tensor:
+    def window_weight(self, window: Window) -> torch.Tensor | float:
+        """See `Task.window_weight`."""
+        return self._weights.total(window)
+
+    def loss(
+        self, outputs: torch.Tensor, batch: Batch, window_weight: torch.Tensor | float, window_size: int
+    ) -> torch.Tensor:
         """See `Task.loss`; outputs are logits_BKHW."""
         over_pixels, over_images = self._sums(outputs, batch)
-        return over_pixels / window_valid + over_images / window_size
+        return over_pixels / window_weight + over_images / window_size
 
     def loss_sums(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
         """See `Task.loss_sums`; outputs are logits_BKHW."""
         return torch.stack(self._sums(outputs, batch))
 
     def _sums(self, outputs: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sum of the cross-entropy over valid pixels, and of the Dice loss over images; both 0-dim."""
+        """Sum of the cross-entropy or focal loss over valid pixels, and of Dice over images; both 0-dim."""
         # float32 before any sum: the pixels of one image overflow float16. Contiguous, since a CPU computes
         # the softmax of channels_last logits pixel by pixel, which takes a quarter longer.
         planes_BKHW = outputs[: batch.size].to(torch.float32, memory_format=torch.contiguous_format)
@@ -55,11 +79,23 @@ class Segmentation:
         targets_BHW = batch.targets[: batch.size]
         # converted once, and not in each product
         truth_BKHW = _one_hot(targets_BHW, num_classes=log_p_BKHW.shape[1]).float()
-        valid_B1HW = (targets_BHW != IGNORE).unsqueeze(1).float()
+        over_pixels = over_images = log_p_BKHW.new_zeros(())
+        if self._over_pixels:
+            over_pixels = self._pixel_losses(log_p_BKHW, truth_BKHW).sum()
+        if self._dice:
+            valid_B1HW = (targets_BHW != IGNORE).unsqueeze(1).float()
+            first = _first_foreground(self.classes)
+            over_images = _dice_losses(log_p_BKHW.exp(), truth_BKHW, valid_B1HW, first).sum()
+        return over_pixels, over_images
+
+    def _pixel_losses(self, log_p_BKHW: torch.Tensor, truth_BKHW: torch.Tensor) -> torch.Tensor:
+        """Weighted losses of each pixel and class, 0 but for the true one."""
+        weights_K = self._weights.on(log_p_BKHW.device)
         # not nll_loss, which is not deterministic for images on CUDA
-        cross_entropy = -(log_p_BKHW * truth_BKHW).sum()
-        first = _first_foreground(self.classes)
-        return cross_entropy, _dice_losses(log_p_BKHW.exp(), truth_BKHW, valid_B1HW, first).sum()
+        losses_BKHW = -(log_p_BKHW * truth_BKHW)
+        if self._focal:
+            losses_BKHW = losses_BKHW * (1 - log_p_BKHW.exp()) ** _FOCUS
+        return losses_BKHW if weights_K is None else losses_BKHW * weights_K[:, None, None]
 
     def made_up_batch(self, images_BCHW: torch.Tensor) -> Batch:
         """See `Task.made_up_batch`; all pixels are of class 0."""

@@ -182,6 +182,11 @@ def test_a_metric_of_another_task_is_refused(tmp_path):
     assert resolved(str(path), task="segmentation").config.training.primary_metric == "dice"
     fault = fault_of(str(path), task="diffusion")
     assert fault.message == 'training.primary_metric = "dice" (profile mine): diffusion has r2, val_loss'
+    fault = fault_of(task="diffusion", sets=("training.loss=focal", "training.class_weights=balanced"))
+    assert fault.message.splitlines() == [
+        'training.loss = "focal" (--set): diffusion has no choice',
+        "training.class_weights (--set): diffusion has no classes",
+    ]
     path.write_text('[segmentation.training]\nprimary_metric = "dice"\n')
     assert resolved(str(path), task="diffusion").config.training.primary_metric is None
 

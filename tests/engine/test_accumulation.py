@@ -5,13 +5,16 @@ import copy
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from mptui.data.core.batch import Batch
+from mptui.data.core.types import IGNORE
 from mptui.events import Step, Warned
 from tests.engine.blots import Blot, Scene, Unseen
 from tests.engine.small import build_trainer, config, end, mask_net, of, small_net
 
 LR = 0.05
+WEIGHTS = [0.3, 5.0, 1.0]
 
 
 def run_config(accumulate, **training):
@@ -96,6 +99,24 @@ def test_seven_batches_by_four_are_a_window_of_four_and_one_of_three(tmp_path, k
 def test_the_mean_of_means_is_another_gradient(tmp_path, kind):
     model, _ = trained(tmp_path / "run", kind, 50, 4)
     assert distance(model, by_hand(tmp_path, kind, 50, 4, mean_of_means(4))) > 1e-4
+
+
+def weighted_by_torch(model, task, batches):
+    whole = joined(batches)
+    weights = torch.tensor(WEIGHTS[: len(task.classes)])
+    return F.cross_entropy(model(whole.images_BCHW), whole.targets, weight=weights, ignore_index=IGNORE)
+
+
+@pytest.mark.parametrize("cache", ["off", "device"])
+@pytest.mark.parametrize("kind", [Blot, Scene], ids=["classification", "masks with ignored pixels"])
+def test_a_window_with_class_weights_is_one_batch_of_torch(tmp_path, kind, cache):
+    weights = WEIGHTS[:3] if kind is Blot else WEIGHTS[:2]
+    run = run_config(4, class_weights=weights, loss="cross_entropy")
+    trainer, _ = build_trainer(run, tmp_path / "run", model=net_for(kind), train=50, kind=kind, cache=cache)
+    trainer.context.micro_batches.limits["training"] = 3
+    trainer.train()
+    end(trainer)
+    assert distance(trainer.context.model, by_hand(tmp_path, kind, 50, 4, weighted_by_torch)) < 1e-6
 
 
 def test_the_loss_that_is_told_is_that_of_the_window(tmp_path):

@@ -11,11 +11,10 @@ from tests.engine.small import build_trainer, config, end
 SAMPLES = 21
 
 
-def measured(folder, kind, batch_size, *, at_once=None, workers=0):
+def measured(folder, kind, batch_size, *, at_once=None, workers=0, **training):
     """Validate an untrained network."""
-    trainer, _ = build_trainer(
-        config(training={"batch_size": batch_size}), folder, kind=kind, val=SAMPLES, workers=workers
-    )
+    run = config(training={"batch_size": batch_size, **training})
+    trainer, _ = build_trainer(run, folder, kind=kind, val=SAMPLES, workers=workers)
     trainer.context.micro_batches.limits["validating"] = at_once
     found = validate(trainer.context)
     end(trainer)
@@ -42,6 +41,16 @@ def test_the_loss_does_not_depend_on_the_batches_nor_their_pieces_nor_the_worker
     assert measured(tmp_path, kind, 8, at_once=3).loss == expected
     assert measured(tmp_path, kind, 2 * SAMPLES).loss == expected
     assert measured(tmp_path, kind, 5, workers=2).loss == expected
+
+
+@pytest.mark.parametrize("kind", [Blot, Scene], ids=["classification", "masks with ignored pixels"])
+def test_nor_does_the_weighted_loss(tmp_path, kind):
+    weights = [9.0, 1.0, 0.1][: 3 if kind is Blot else 2]
+    whole = measured(tmp_path, kind, 2 * SAMPLES, class_weights=weights).loss
+    assert whole != pytest.approx(measured(tmp_path, kind, 2 * SAMPLES).loss, rel=1e-3)
+    assert measured(tmp_path, kind, 4, class_weights=weights).loss == pytest.approx(whole, rel=1e-6)
+    again = measured(tmp_path, kind, 8, class_weights=weights, at_once=3).loss
+    assert again == pytest.approx(whole, rel=1e-6)
 
 
 def test_a_set_whose_every_pixel_is_ignored_has_no_loss(tmp_path):

@@ -86,6 +86,8 @@ class Window:
     batches: int
     load: Callable[[int], Batch] = field(repr=False)
     """Loads batch i of the window."""
+    targets: Callable[[int], torch.Tensor] = field(repr=False)
+    """Loads the targets of batch i alone, of any integer dtype: labels_B or masks_BHW."""
 
     def __len__(self) -> int:
         return self.batches

@@ -59,10 +59,14 @@ class Pass:
         """Return the number of valid items of the samples at positions `first` to `last`."""
         return int(self._valid_counts[first:last].sum())
 
+    def targets(self, first: int, last: int) -> torch.Tensor:
+        """Return the targets at positions `first` to `last` of the order."""
+        return self.resident.targets.index_select(0, self._rows[first:last])
+
     def gather(self, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the stored pixels and targets at positions `first` to `last` of the order."""
         rows = self._rows[first:last]
-        return self.resident.pixels.index_select(0, rows), self.resident.targets.index_select(0, rows)
+        return self.resident.pixels.index_select(0, rows), self.targets(first, last)
 
 
 def load(

@@ -3,7 +3,7 @@
 Shapes: B samples, H and W pixels, C bands.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -76,6 +76,17 @@ class Transfer:
             for tensor in moved:
                 tensor.record_stream(current)
         return moved.pixels_BHWC, moved.targets
+
+    def targets_of(self, batches: Sequence[HostBatch], number: int) -> torch.Tensor:
+        """Return the labels or masks of one of the batches before its `finish`; starts copying the batch."""
+        batch = batches[number]
+        self.start(batch)
+        targets = self._moved[batch.slot].targets
+        if self._stream is not None:
+            current = torch.cuda.current_stream(self._device)
+            current.wait_event(self._events[batch.slot])
+            targets.record_stream(current)
+        return targets
 
     def settle(self, slots: Iterable[int] | None = None) -> None:
         """Wait until no copy reads `slots` (None: all), and drop unused copies."""

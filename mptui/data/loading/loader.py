@@ -299,6 +299,7 @@ class Loader:
                     valid=sum(batch.valid for batch in batches),
                     wait_s=time.perf_counter() - began,
                     load=partial(self._streamed_batch, stream, batches, epoch),
+                    targets=partial(self._transfer.targets_of, batches),
                 )
                 self._transfer.settle(batch.slot for batch in batches)
                 stream.release(batches)
@@ -348,11 +349,19 @@ class Loader:
                 valid=chosen.valid(places.start, places.stop),
                 wait_s=0.0,
                 load=partial(self._resident_batch, chosen, places, epoch),
+                targets=partial(self._resident_targets, chosen, places),
             )
 
-    def _resident_batch(self, chosen: Pass | WholePass, places: range, epoch: int, number: int) -> Batch:
+    def _ends(self, places: range, number: int) -> tuple[int, int]:
+        """Return the first position of a batch of the window `places`, and the one after its last."""
         first = places.start + number * self._batch_size
-        last = min(first + self._batch_size, places.stop)
+        return first, min(first + self._batch_size, places.stop)
+
+    def _resident_targets(self, chosen: Pass | WholePass, places: range, number: int) -> torch.Tensor:
+        return chosen.targets(*self._ends(places, number))
+
+    def _resident_batch(self, chosen: Pass | WholePass, places: range, epoch: int, number: int) -> Batch:
+        first, last = self._ends(places, number)
         if isinstance(chosen, WholePass):
             pixels, targets, colour = chosen.gather(first, last)
             finish = self._finish

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from mptui.data.core.batch import Batch, Window
 from mptui.data.core.rng import RandomStream, generator
@@ -51,6 +52,7 @@ class EpochOrder:
         valid: int,
         wait_s: float,
         load: Callable[[int], Batch],
+        targets: Callable[[int], torch.Tensor],
     ) -> Window:
         """Return the window of the samples at positions `places`; `end` is the end of the used samples."""
         return Window(
@@ -61,4 +63,5 @@ class EpochOrder:
             next_sample=self.count if places.stop == end else places.stop,
             batches=-(-len(places) // self.batch_size),
             load=load,
+            targets=targets,
         )

@@ -214,6 +214,12 @@ class WholePass:
         """Return the number of valid items of the views; no mask pixel is ignored."""
         return (last - first) * (1 if self.images.masks_P is None else self._geometry.side**2)
 
+    def targets(self, first: int, last: int) -> torch.Tensor:
+        """Return the labels, or the masks of the views, at positions `first` to `last` of the order."""
+        if self.images.masks_P is not None:
+            return self.gather(first, last)[1]
+        return self.images.labels_N.index_select(0, self._rows[first:last])
+
     def gather(self, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Cut random views of the samples at positions `first` to `last` of the order.
 
@@ -227,9 +233,9 @@ class WholePass:
         drawn = slice(first - self._drawn.start, last - self._drawn.start)
         chosen, side = self._views.part(drawn), self._geometry.side
         images_BSSC, masks_BSS = cut(self.images, chosen, side)
-        targets = self.images.labels_N.index_select(0, self._rows[first:last])
+        targets = self.targets(first, last) if masks_BSS is None else masks_BSS
         colour_B43 = None if self._colour_N43 is None else self._colour_N43[drawn]
-        return images_BSSC, targets if masks_BSS is None else masks_BSS, colour_B43
+        return images_BSSC, targets, colour_B43
 
     def _draw(self, first: int, last: int) -> None:
         rows, indices = self._order[first:last], self.indices[first:last]

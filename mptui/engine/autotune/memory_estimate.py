@@ -117,8 +117,9 @@ def footprint(config: RunConfig, task: str, *, device: str, precision: str) -> F
 
 
 def _loss_of(training: TrainingConfig, task: str) -> TrainingConfig:
-    """Return the training settings that the loss depends on, so that others share the cached count."""
-    return TrainingConfig(**{key: getattr(training, key) for key in TASKS[task].settings})
+    """Return the training settings that the memory of the loss depends on, so that others share the count."""
+    keys = set(TASKS[task].settings) - {"class_weights"}  # which would need the classes
+    return TrainingConfig(**{key: getattr(training, key) for key in keys})
 
 
 @lru_cache(maxsize=64)

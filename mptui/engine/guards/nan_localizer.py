@@ -134,7 +134,7 @@ def _pass(
             # not `model(…)`: that would run compiled code, which hides single operations
             outputs = context.model.forward(*batch.inputs)
             watcher.layer = LOSS
-            loss = context.task.loss(outputs, batch, window.valid, window.size)
+            loss = context.task.loss(outputs, batch, context.task.window_weight(window), window.size)
         if watcher.origin is None and not bool(torch.isfinite(loss)):
             watcher.origin = _Origin("loss", LOSS, "", "")
         watcher.where, watcher.layer = "backward", LOSS

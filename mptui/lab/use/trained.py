@@ -29,7 +29,7 @@ from mptui.registry.samples import SampleKind
 from mptui.registry.tasks import TASKS
 from mptui.runs.planning.autoselect import choices_taken
 from mptui.runs.planning.plan import Plan, Request, plan_run
-from mptui.runs.store.data_record import recorded_classes
+from mptui.runs.store.data_record import recorded_classes, recorded_counts
 from mptui.runs.store.directory import CHECKPOINTS, CONFIG, check_version
 from mptui.tasks.base import Task
 from mptui.tasks.build_task import build_task
@@ -154,7 +154,7 @@ def open_trained(
         plan=plan,
         classes=classes,
         model=model,
-        task=build_task(plan.task, classes, config.training),
+        task=build_task(plan.task, classes, config.training, counts=recorded_counts(run)),
         precision=build_precision(used, device, config.precision.grad_scaler),
         preprocessing=Preprocessing.of(TASKS[plan.task].sample, config),
         state=snapshot.state,

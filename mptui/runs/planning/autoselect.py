@@ -71,7 +71,8 @@ class Decider:
         if self.again and (taken := choices_taken(plan, self.run)) is not None:
             return taken
         device = torch.device(plan.device.torch_name)
-        task = build_task(plan.task, dataset.classes, plan.config.training, plan.config.model.task)
+        learns, counts = plan.config.model.task, dataset.class_counts
+        task = build_task(plan.task, dataset.classes, plan.config.training, learns, counts)
         trial = StepTimer(model, task, plan.config, device)
         with contextlib.closing(trial):
             decided = self._measured(plan, trial, dataset)

@@ -205,7 +205,7 @@ def build_job(
     return Job(
         config=config,
         model=model.to(memory_format=memory_format),
-        task=build_task(plan.task, dataset.classes, config.training, config.model.task),
+        task=build_task(plan.task, dataset.classes, config.training, config.model.task, dataset.class_counts),
         num_classes=len(dataset.classes),
         device=torch.device(plan.device.torch_name),
         precision=plan.precision.used,

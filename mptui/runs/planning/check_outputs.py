@@ -36,7 +36,8 @@ def check_outputs(plan: Plan, model: torch.nn.Module, num_classes: int) -> None:
     )
     if not is_own(name):
         return
-    task = build_task(plan.task, [str(number) for number in range(num_classes)], plan.config.training)
+    classes, counts = [str(number) for number in range(num_classes)], [1] * num_classes
+    task = build_task(plan.task, classes, plan.config.training, counts=counts)
     batch = task.made_up_batch(torch.zeros(_SAMPLES, 3, side, side))
     try:
         with torch.random.fork_rng(devices=[]):

@@ -32,7 +32,9 @@ def note_data(run: Path, dataset: Dataset, warn: Callable[[str, str], None]) -> 
         text = f"the data of this run has changed: {'; '.join(told)}"
         warn("data_changed", f"{text}. The run continues with the changed data.")
     if before != now:
-        directory.write_json(run / NAME, {"version": directory.VERSION, **asdict(now)})
+        counts = [int(count) for count in dataset.class_counts]
+        document = {"version": directory.VERSION, **asdict(now), "class_counts": counts}
+        directory.write_json(run / NAME, document)
 
 
 def data_changes(run: Path, dataset: Dataset) -> str | None:
@@ -54,6 +56,12 @@ def recorded_classes(run: Path) -> tuple[str, ...] | None:
     except OSError:
         return None
     return None if started is None else tuple(started.classes)
+
+
+def recorded_counts(run: Path) -> list[int]:
+    """Return the training samples, or pixels, of each class of a run; empty if they are not recorded."""
+    counts = directory.read_json(run / NAME).get("class_counts")
+    return counts if isinstance(counts, list) and all(type(count) is int for count in counts) else []
 
 
 def _read(path: Path) -> Fingerprint | None:
