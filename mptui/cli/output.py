@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 OnProgress = Callable[[int, int], None]
 """Receives the samples that are done, and all of them."""
+
+_LINE_EVERY_S = 10.0
 
 
 def print_json(document: object) -> None:
@@ -32,6 +35,19 @@ def console(file: TextIO | None = None, **options: Any) -> "Console":  # noqa: A
     from rich.console import Console
 
     return Console(file=file or sys.stdout, markup=False, highlight=False, emoji=False, **options)
+
+
+class ProgressLines:
+    """Prints the progress on stderr every `_LINE_EVERY_S` seconds, where there is no terminal for a bar."""
+
+    def __init__(self) -> None:
+        self._last_line = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        """Report that `done` of `total` are done."""
+        if time.monotonic() - self._last_line >= _LINE_EVERY_S:
+            self._last_line = time.monotonic()
+            typer.echo(f"{done:,} of {total:,}", err=True)
 
 
 @contextmanager

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mptui.cli import options as o
-from mptui.cli.output import file_progress, print_json, print_next
+from mptui.cli.output import ProgressLines, file_progress, print_json, print_next
 from mptui.cli.use.options import Budget, Checkpoint, check_checkpoint, note, opened, settings_of
 from mptui.text import clean, shell_word
 
 if TYPE_CHECKING:
-    from mptui.lab.use.evaluation import Evaluation, ListedSample
+    from mptui.lab.use.evaluation.evaluate import Evaluation, ListedSample
     from mptui.lab.use.trained import Trained
 
 FORMAT_VERSION = 1
@@ -58,28 +58,23 @@ def evaluate(
     """
     check_checkpoint(checkpoint)
     from mptui.config.given import data_flags
-    from mptui.lab.use.evaluation import evaluate_run
+    from mptui.runs.store.directory import find_run
 
-    trained = opened(run, runs_dir, checkpoint, settings_of(ctx.params))
+    trained = opened(find_run(runs_dir, run), checkpoint, settings_of(ctx.params))
+    from mptui.lab.use.evaluation.evaluate import evaluate_run
+
     given = {} if data is None else {key: value for key, (_, value) in data_flags(data, "--data").items()}
     given = {key.partition(".")[2]: value for key, value in given.items()}
     if download:
         given["download"] = True
-    with (
-        file_progress("scanning", _silent) as scanning,
-        file_progress("evaluating", _silent) as measuring,
-    ):
-        found = evaluate_run(trained, given, listed=worst, scanning=scanning, measuring=measuring, note=note)
+    with file_progress("", ProgressLines()) as on_progress:
+        found = evaluate_run(trained, given, listed=worst, on_progress=on_progress, note=note)
     if as_json:
         print_json(_document(trained, found))
     else:
         _print(trained, found)
         print_next(f"predict files: mptui predict {shell_word(trained.run)} INPUT…")
     return 0
-
-
-def _silent(_done: int, _total: int) -> None:
-    pass
 
 
 def _document(trained: "Trained", found: "Evaluation") -> dict[str, Any]:
@@ -139,7 +134,7 @@ def _print(trained: "Trained", found: "Evaluation") -> None:
 
 
 def _print_metrics(found: "Evaluation") -> None:
-    from mptui.lab.use.evaluation import VAL_LOSS
+    from mptui.lab.use.evaluation.evaluate import VAL_LOSS
 
     for name, value in {VAL_LOSS: found.result.loss, **found.result.metrics}.items():
         typer.echo(f"  {clean(name, 24):<18} {_figure(value)}{_compared(value, found.recorded, name)}")

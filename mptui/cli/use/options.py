@@ -57,18 +57,14 @@ def settings_of(params: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
     return flags
 
 
-def opened(
-    run: str, runs_dir: Path, checkpoint: str | None, settings: dict[str, tuple[str, Any]]
-) -> "Trained":
-    """Find and open a run."""
+def opened(run: Path, checkpoint: str | None, settings: dict[str, tuple[str, Any]]) -> "Trained":
+    """Open a run; `note` receives its warnings."""
     from mptui.hardware.memory import keep_freed_memory
-    from mptui.runs.store.directory import find_run
 
-    path = find_run(runs_dir, run)
-    keep_freed_memory()
+    keep_freed_memory()  # before torch starts threads
     from mptui.lab.use.trained import open_trained
 
-    return open_trained(path, checkpoint, settings, note=note)
+    return open_trained(run, checkpoint, settings, note=note)
 
 
 def note(message: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mptui.cli import options as o
-from mptui.cli.output import file_progress, print_json, print_next
+from mptui.cli.output import ProgressLines, file_progress, print_json, print_next
 from mptui.cli.train.signals import Signals
 from mptui.text import clean
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from mptui.data.formats.sharded import ShardIndex
 
 FORMAT_VERSION = 1
-_LINE_EVERY_S = 10.0
 
 _Data = Annotated[
     str,
@@ -128,7 +127,7 @@ def prepare(
             quality=0 if lossless else quality,
             data=config,
         )
-        with file_progress("", _Lines()) as on_progress:
+        with file_progress("", ProgressLines()) as on_progress:
             prepared = prepare_set(order, _print, on_progress, lambda: signals.stop_requested)
     except ScanCancelledError:
         typer.echo("stopped; the same command continues from here", err=True)
@@ -144,7 +143,7 @@ def _verify(data: str, as_json: bool) -> int:
 
     began = time.monotonic()
     prepared = open_prepared(data)
-    with file_progress("", _Lines()) as on_progress:
+    with file_progress("", ProgressLines()) as on_progress:
         check_bytes(prepared, on_progress)
     _print(f"{data}: prepared set, complete")
     _report(prepared, time.monotonic() - began, as_json)
@@ -187,15 +186,3 @@ def _document(prepared: "ShardIndex", seconds: float) -> dict[str, Any]:
 
 def _print(line: str) -> None:
     typer.echo(clean(line, limit=4096), err=True)
-
-
-class _Lines:
-    """Prints the progress every `_LINE_EVERY_S` seconds."""
-
-    def __init__(self) -> None:
-        self._last_line = time.monotonic()
-
-    def __call__(self, done: int, total: int) -> None:
-        if time.monotonic() - self._last_line >= _LINE_EVERY_S:
-            self._last_line = time.monotonic()
-            _print(f"{done:,} of {total:,}")

@@ -39,6 +39,7 @@ class Loader:
     Args:
         split: The samples.
         kind: Kind of the samples; noise is added to images alone.
+        labelled: Whether the samples have targets; otherwise those of the batches are all 0.
         pixels: Format of the images; the colours of RGB alone are jittered.
         batch_size: Samples per batch.
         side: Side of the network's input in pixels.
@@ -76,6 +77,7 @@ class Loader:
         split: Split,
         *,
         kind: SampleKind,
+        labelled: bool = True,
         pixels: PixelFormat = RGB,
         batch_size: int,
         side: int,
@@ -107,7 +109,7 @@ class Loader:
         self._count, self._batch_size, self._side = len(split), batch_size, side
         self._device, self._seed, self._train = device, seed, train
         self._order = EpochOrder(len(split), batch_size, train, drop_last, seed)
-        noisy, masks = kind is SampleKind.IMAGE, kind is SampleKind.MASK
+        noisy, masks = kind is SampleKind.IMAGE, kind is SampleKind.MASK and labelled
         self._augment = train and augment and not noisy
         self.workers, self._on_progress = workers, on_progress
         self.cached, self._on_device = cache != "off", cache == "device"

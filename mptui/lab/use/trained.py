@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from mptui.config.keys import SETTINGS
+from mptui.config.keys import SETTINGS, UNSET
 from mptui.config.merge import resolve
 from mptui.config.schema import RunConfig
 from mptui.data.transforms.crop import Geometry
@@ -188,6 +188,10 @@ def _planned(run: Path, snapshot: Snapshot, flags: Flags) -> Plan:
         for key, value in snapshot.state.get("settings", {}).items()
         if key in SETTINGS and key.startswith(_OF_RESULTS) and key not in _OF_THE_MACHINE
     }
+    saved["model.weights"] = (
+        "the checkpoint",
+        UNSET,
+    )  # its own weights take the place of those it began with
     saved["data.cache"] = ("one pass", "off")
     saved["data.workers"] = ("default", "auto")
     machine = find_machine(with_torch=True)

@@ -331,14 +331,15 @@ class LoaderMaker:
         """Return a maker for another plan."""
         return replace(self, plan=plan)
 
-    def make(self, split: Split, *, train: bool) -> Loader:
-        """Build the loader of the training or validation set."""
+    def make(self, split: Split, *, train: bool, labelled: bool = True) -> Loader:
+        """Build the loader of the training or validation set, or of images without labels."""
         config = self.plan.config
         data, training = config.data, config.training
         side = int(data.image_size or 0)
         return Loader(
             split,
             kind=TASKS[self.plan.task].sample,
+            labelled=labelled,
             batch_size=training.batch_size,
             side=side,
             resize=data.resize,

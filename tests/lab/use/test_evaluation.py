@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from mptui.errors import DataError
-from mptui.lab.use.evaluation import evaluate_run
+from mptui.lab.use.evaluation.evaluate import evaluate_run
 from mptui.lab.use.trained import open_trained
 from mptui.runs.store.directory import read_summary
 from tests.lab.use.runs import class_pictures
@@ -16,7 +16,7 @@ def evaluated(run, given=None, *, checkpoint=None, flags=None, notes=None):
     told = notes if notes is not None else []
     trained = open_trained(run, checkpoint, flags, note=told.append)
     ignore = lambda done, total: None  # noqa: E731
-    return evaluate_run(trained, given or {}, listed=5, scanning=ignore, measuring=ignore, note=told.append)
+    return evaluate_run(trained, given or {}, listed=5, on_progress=ignore, note=told.append)
 
 
 @pytest.mark.parametrize("run", ["classifier", "segmenter"])
@@ -102,7 +102,7 @@ def test_batches_that_do_not_fit_are_halved_and_this_is_said_once(classifier, mo
 
     monkeypatch.setattr(trained.model, "forward", small_memory)
     ignore = lambda done, total: None  # noqa: E731
-    found = evaluate_run(trained, {}, listed=5, scanning=ignore, measuring=ignore, note=notes.append)
+    found = evaluate_run(trained, {}, listed=5, on_progress=ignore, note=notes.append)
     assert found.limit == 2
     assert len([message for message in notes if "out of memory" in message]) == 1
     assert found.recorded is not None

@@ -19,9 +19,9 @@ from mptui.data.loading.loader import Loader
 from mptui.engine.compile.policy import Compiler
 from mptui.engine.evaluate import ValidationResult, evaluate
 from mptui.events import Event, Validated, Warned
+from mptui.lab.use.evaluation.observed import ObservedMetrics, SampleFigures
+from mptui.lab.use.evaluation.samples import EvaluationData, open_samples
 from mptui.lab.use.halving import HalvingBatches
-from mptui.lab.use.observed import ObservedMetrics, SampleFigures
-from mptui.lab.use.samples import EvaluationData, open_samples
 from mptui.lab.use.trained import Trained
 from mptui.registry.samples import SampleKind
 from mptui.runs.planning.build import LoaderMaker
@@ -80,8 +80,7 @@ def evaluate_run(
     given: Mapping[str, Any],
     *,
     listed: int,
-    scanning: OnProgress,
-    measuring: OnProgress,
+    on_progress: OnProgress,
     note: Note,
 ) -> Evaluation:
     """Evaluate a trained run.
@@ -90,8 +89,7 @@ def evaluate_run(
         trained: The run.
         given: Values of [data] that a person gave; empty: the run's own data.
         listed: Number of samples to list by name.
-        scanning: Called with (checked files, all files).
-        measuring: Called with (batches done, all batches).
+        on_progress: Called with (checked files, all files), then with (batches done, all batches).
         note: Called with what a person should know.
 
     Raises:
@@ -99,7 +97,7 @@ def evaluate_run(
         DataError: The data is missing or unreadable, or has other classes.
         MemoryExhaustedError: Not even one sample fits into memory.
     """
-    data = open_samples(trained, given, on_progress=scanning, note=note)
+    data = open_samples(trained, given, on_progress=on_progress, note=note)
     problems = list(data.dataset.problems)
 
     def tell(event: Event) -> None:
@@ -109,7 +107,7 @@ def evaluate_run(
     maker = LoaderMaker(trained.plan, data.dataset, tell, problems.append, lambda: None)
     with maker.make(data.split, train=False) as loader:
         observed = ObservedMetrics(trained.task.metrics(trained.device), trained.task, len(trained.classes))
-        result, limit = _measured(trained, loader, observed, measuring, note)
+        result, limit = _measured(trained, loader, observed, on_progress, note)
         samples = observed.samples()
         listing = _Listing(trained, loader, samples)
         losses = np.where(np.isnan(samples.losses), math.inf, samples.losses)  # NaN is the worst
@@ -127,7 +125,7 @@ def evaluate_run(
 
 
 def _measured(
-    trained: Trained, loader: Loader, metrics: ObservedMetrics, measuring: OnProgress, note: Note
+    trained: Trained, loader: Loader, metrics: ObservedMetrics, on_progress: OnProgress, note: Note
 ) -> tuple[ValidationResult, int | None]:
     """Evaluate, compiled if the run was; return the maximum samples at once too."""
     compiler = Compiler(
@@ -151,7 +149,7 @@ def _measured(
             loader,
             trained.precision,
             trained.device,
-            on_progress=lambda progress: measuring(progress.done, progress.total),
+            on_progress=lambda progress: on_progress(progress.done, progress.total),
             check_stop=lambda: None,
             in_pieces=batches,
             outputs_stay=not compiler.static_shapes,

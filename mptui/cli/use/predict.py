@@ -1,0 +1,199 @@
+"""`mptui predict`: classes or masks of image files by a trained run."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mptui.cli import options as o
+from mptui.cli.output import ProgressLines, file_progress, print_json, print_next
+from mptui.cli.use.options import Budget, Checkpoint, check_checkpoint, note, opened, settings_of
+from mptui.errors import ConfigError, DiskError
+from mptui.text import clean, clean_name, shell_word
+
+if TYPE_CHECKING:
+    from mptui.data.core.types import Problem
+    from mptui.lab.use.prediction.predict import PredictionRun
+
+FORMAT_VERSION = 1
+_TABLE = "predictions.csv"
+_CSV, _JSON_LINES = (".csv",), (".jsonl", ".ndjson")
+
+_Inputs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="INPUT…", help="Image files, folders of images, or quoted patterns.", show_default=False
+    ),
+]
+_Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="DIR|FILE",
+        help="Folder of the masks; of classes, a .csv or .jsonl file or a folder. Default: CSV on stdout.",
+        show_default=False,
+    ),
+]
+_Mirror = Annotated[
+    bool,
+    typer.Option("--mirror", help="Average the probabilities of each image and its mirror image."),
+]
+
+
+def app_command(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("predict")(predict)
+
+
+def predict(
+    ctx: typer.Context,
+    run: o.Run,
+    inputs: _Inputs,
+    out: _Out = None,
+    checkpoint: Checkpoint = None,
+    mirror: _Mirror = False,
+    budget: Budget = None,
+    device: o.Device = None,
+    batch_size: o.BatchSize = None,
+    workers: o.Workers = None,
+    runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
+    as_json: o.Json = False,
+) -> int:
+    """Predict the classes or masks of images with a trained run.
+
+    Images are resized, cut and normalised as in the run's validation. Masks have the size of their image.
+    Files that can't be read are named and left out.
+    """
+    check_checkpoint(checkpoint)
+    from mptui.lab.use.prediction.inputs import find_inputs
+    from mptui.runs.store.directory import find_run
+
+    path = find_run(runs_dir, run)
+    files = find_inputs(inputs)  # faults of arguments are told before torch is imported
+    trained = opened(path, checkpoint, settings_of(ctx.params))
+    from mptui.lab.use.prediction.predict import PredictionRun
+    from mptui.registry.samples import SampleKind
+
+    kind = trained.preprocessing.kind
+    if kind is SampleKind.IMAGE:
+        raise ConfigError(
+            f"{trained.run.name} is of a network that generates images: it predicts nothing of one",
+            hint=f"measure it: mptui evaluate {shell_word(trained.run)}",
+        )
+    rows: list[dict[str, Any]] | None
+    place: Path | None
+    with file_progress("", ProgressLines()) as on_progress:
+        work = PredictionRun(trained, files, mirror, on_progress, _tell_left_out, note)
+        if kind is SampleKind.MASK:
+            rows, place = _masks(work, out)
+        else:
+            rows, place = _classes(work, out, as_json=as_json)
+    if as_json:
+        print_json(_document(work, rows, place))
+    _tell_end(work, place)
+    return 0
+
+
+def _classes(
+    work: "PredictionRun", out: Path | None, *, as_json: bool
+) -> tuple[list[dict[str, Any]] | None, Path | None]:
+    """Write the table; return its rows if they go into the JSON document, and its file."""
+    from mptui.lab.use.prediction.tables import CsvTable, JsonLines, RowList
+
+    classes = work.trained.classes
+    if out is None and as_json:
+        rows = RowList(classes)
+        work.classes(rows)
+        return rows.rows, None
+    if out is None:
+        work.classes(CsvTable(sys.stdout, classes))
+        return None, None
+    path = out if out.suffix in _CSV + _JSON_LINES and not out.is_dir() else out / _TABLE
+    with _table(path) as fresh, fresh.open("w", encoding="utf-8", newline="") as stream:
+        work.classes((JsonLines if path.suffix in _JSON_LINES else CsvTable)(stream, classes))
+    return None, path
+
+
+@contextmanager
+def _table(path: Path) -> Iterator[Path]:
+    """Write a file that takes its name when it is complete."""
+    from mptui.io.atomic import replacing
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as fresh:
+            yield fresh
+    except OSError as error:
+        raise DiskError(
+            f"{path}: cannot be written: {error.strerror or error}",
+            hint="free disk space, or choose another place with --out",
+        ) from error
+
+
+def _masks(work: "PredictionRun", out: Path | None) -> tuple[list[dict[str, Any]], Path]:
+    """Write the masks; return their rows of the JSON document, and their folder or file."""
+    if out is None:
+        raise ConfigError(
+            f"{work.trained.run.name} predicts masks, which need a folder",
+            hint="name it: --out DIR (or of one image, --out FILE.png)",
+        )
+    single = out.suffix == ".png"
+    if single and len(work.files.paths) > 1:
+        raise ConfigError(
+            f"--out {out}: one file for the masks of {len(work.files.paths):,} images",
+            hint="name a folder: --out DIR",
+        )
+    rows = [
+        {
+            "file": clean_name(work.files.paths[written.index], 4096),
+            "mask": str(written.mask),
+            "overlay": None if written.overlay is None else str(written.overlay),
+            "shares": written.shares,
+        }
+        for written in work.masks(out, single=single)
+    ]
+    return rows, out
+
+
+def _tell_left_out(problem: "Problem") -> None:
+    typer.echo(clean(f"left out {clean_name(problem.path, 4096)}: {problem.reason}", 4500), err=True)
+
+
+def _document(work: "PredictionRun", rows: list[dict[str, Any]] | None, place: Path | None) -> dict[str, Any]:
+    from mptui.codec import finite_json
+
+    trained = work.trained
+    document: dict[str, Any] = finite_json(
+        {
+            "version": FORMAT_VERSION,
+            "run": trained.run.name,
+            "checkpoint": trained.checkpoint,
+            "step": trained.step,
+            "task": trained.plan.task,
+            "classes": list(trained.classes),
+            "device": trained.plan.device.torch_name,
+            "precision": trained.precision.name,
+            "mirror": work.mirror,
+            "out": None if place is None else str(place),
+            "files": len(work.files.paths),
+            "predicted": work.done,
+            "left_out": [{"file": each.path, "reason": each.reason} for each in work.problems],
+            "seconds": work.seconds,
+            **({} if rows is None else {"predictions": rows}),
+        }
+    )
+    return document
+
+
+def _tell_end(work: "PredictionRun", place: Path | None) -> None:
+    rate = work.done / work.seconds if work.seconds else 0.0
+    where = "" if place is None else f" in {place}"
+    left_out = f", {len(work.problems):,} left out" if work.problems else ""
+    typer.echo(
+        clean(f"{work.done:,} of {len(work.files.paths):,} files{where}{left_out}, {rate:,.0f} images/s"),
+        err=True,
+    )
+    print_next(f"measure the run: mptui evaluate {shell_word(work.trained.run)}")

@@ -1,0 +1,1 @@
+"""Measures a trained run on a set, and names its worst samples."""

@@ -1,0 +1,88 @@
+"""`mptui predict` and `mptui evaluate` from the command line."""
+
+import csv
+import json
+import shutil
+
+import pytest
+
+from mptui.runs.store.directory import read_summary
+from tests.program import run_to_end
+
+pytestmark = pytest.mark.slow
+
+
+def mptui(*arguments):
+    return run_to_end(*arguments)
+
+
+def test_a_thousand_files_of_which_ten_are_broken_give_990_rows_and_ten_names(tmp_path, classifier, pictures):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    files = sorted(pictures.rglob("*.png"))
+    for index in range(1000):
+        shutil.copy(files[index % len(files)], folder / f"{index:04}.png")
+    broken = [folder / f"{index:04}.png" for index in range(7, 1000, 100)]
+    for path in broken:
+        path.write_bytes(path.read_bytes()[:100])
+    ended = mptui("predict", classifier, folder, "--batch-size", 64)
+    assert ended.returncode == 0, ended.stderr
+    rows = list(csv.DictReader(ended.stdout.splitlines()))
+    left = sorted(set(map(str, folder.iterdir())) - set(map(str, broken)))
+    assert [row["file"] for row in rows] == left
+    named = [line for line in ended.stderr.splitlines() if line.startswith("left out ")]
+    assert len(named) == 10
+    assert all(any(str(path) in line for line in named) for path in broken)
+    assert "990 of 1,000 files, 10 left out" in ended.stderr
+
+    out = tmp_path / "out" / "classes.jsonl"
+    strict = mptui("predict", classifier, folder, "--out", out, "--bad-sample-budget", 0.005)
+    assert strict.returncode == 3
+    assert "data.bad_sample_budget allows 5" in strict.stderr
+    assert list(out.parent.iterdir()) == []
+
+
+def test_predictions_and_measures_as_one_json_document(tmp_path, classifier, segmenter, pictures):
+    found = mptui("predict", classifier, f"{pictures}/*/0.png", "--json", "--mirror")
+    document = json.loads(found.stdout)
+    assert [row["file"] for row in document["predictions"]] == [
+        str(pictures / name / "0.png") for name in ("blue", "green", "red")
+    ]
+    assert (document["predicted"], document["left_out"], document["mirror"]) == (3, [], True)
+
+    drawn = mptui("predict", segmenter, pictures / "red", "--out", tmp_path / "masks", "--json")
+    document = json.loads(drawn.stdout)
+    assert document["predicted"] == len(document["predictions"]) == 8
+    assert (tmp_path / "masks" / "masks" / "0.png").exists()
+    assert (tmp_path / "masks" / "overlays" / "0.png").exists()
+
+    measured = json.loads(mptui("evaluate", classifier, "--checkpoint", "last", "--json").stdout)
+    final = read_summary(classifier)["final"]
+    assert {"val_loss": measured["loss"], **measured["metrics"]} == {
+        key: value for key, value in final.items() if key in measured["recorded"]
+    }
+    assert "as the run measured" in mptui("evaluate", classifier).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "named"),
+    [
+        (["predict", "RUN", "gone.png"], 3, "gone.png"),
+        (["predict", "nothing", "."], 6, "nothing"),
+        (["predict", "RUN", "DATA", "--checkpoint", "first"], 2, "first"),
+        (["predict", "RUN", "DATA", "--device", "cuda:9"], 2, "cuda:9"),
+        (["predict", "MASKS", "DATA"], 2, "--out DIR"),
+        (["predict", "MASKS", "DATA", "--out", "one.png"], 2, "24 images"),
+        (["evaluate", "RUN", "--data", "./gone"], 3, "gone"),
+        (["evaluate", "RUN", "--data", "shapes"], 3, "only in the data: circle"),
+    ],
+)
+def test_a_mistake_gets_one_line_a_remedy_and_its_code(
+    arguments, code, named, classifier, segmenter, pictures
+):
+    words = {"RUN": classifier, "MASKS": segmenter, "DATA": pictures}
+    ended = mptui(*(words.get(word, word) for word in arguments))
+    assert ended.returncode == code, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert named in ended.stderr
+    assert ended.stdout == ""
