@@ -154,6 +154,9 @@ _NUMBERS = {
     "seed": "training.seed",
 }
 
+SETTING_OF_FLAG: dict[str, str] = {**_TEXTS, **_NUMBERS}
+"""Name of a flag with a value -> the `table.key` that it sets."""
+
 
 def request_of(ctx: typer.Context, profile: str | None = None) -> "Request":
     """Collect a command's --profile (or `profile`, if given), flags and --set."""
@@ -180,7 +183,7 @@ def overrides(given: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
 
     flags = {
         key: (f"--{name.replace('_', '-')}", _number(given[name]) if name in _NUMBERS else given[name])
-        for name, key in {**_TEXTS, **_NUMBERS}.items()
+        for name, key in SETTING_OF_FLAG.items()
         if given.get(name) is not None
     }
     if (data := given.get("data")) is not None:

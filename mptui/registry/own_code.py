@@ -177,8 +177,12 @@ def _owner(file: str) -> str:
     if Path(path).is_relative_to(_OURS):
         return "" if Path(path).is_relative_to(_LAYERS) else "mptui"
     inside = any(Path(path).is_relative_to(folder) for folder in _folders)
-    library = _LIBRARIES.search(path) or Path(path).is_relative_to(os.path.dirname(os.__file__))  # noqa: PTH120
-    return "person" if inside and not library and Path(path).is_file() else ""
+    return "person" if inside and not is_library(path) and Path(path).is_file() else ""
+
+
+def is_library(file: str) -> bool:
+    """Whether a file is of an installed package or of Python."""
+    return bool(_LIBRARIES.search(file)) or Path(file).is_relative_to(Path(os.__file__).parent)
 
 
 def _shown(file: str) -> str:

@@ -76,8 +76,10 @@ class TaskSpec:
         return (*self.metrics, VAL_LOSS)
 
     def chart(self, primary: str) -> str:
-        """Return the title of the chart of a primary metric; of another one, that of the first metric."""
-        return self.metrics.get(primary, next(iter(self.metrics.values()))).chart
+        """Return the title of the chart of a primary metric; for the loss or none, that of the first one."""
+        if primary in {"", VAL_LOSS}:
+            return next(iter(self.metrics.values())).chart
+        return self.metrics.get(primary, MetricSpec(primary)).chart
 
 
 def _classification(

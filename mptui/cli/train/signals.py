@@ -10,8 +10,8 @@ Handlers are installed before torch is imported, so that signals work from the s
 """
 
 import signal
-from types import FrameType
-from typing import TYPE_CHECKING
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -26,17 +26,34 @@ _STOPS = {
 
 
 class Signals:
-    """Catches signals from its creation on, and passes them to the run once there is one."""
+    """Catches signals from its creation on, and passes them to the run once there is one.
+
+    A context manager, which restores the previous handlers.
+
+    Attributes:
+        stop: The signal that asked to stop; None: none did.
+    """
 
     def __init__(self) -> None:
         self._mailbox: Mailbox | None = None
-        self._stop: signal.Signals | None = None
+        self.stop: signal.Signals | None = None
         self._save = False
         self._suspend = False
-        for number in _STOPS:
-            signal.signal(number, self._stopped)
-        signal.signal(signal.SIGUSR2, self._save_requested)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        handlers: dict[signal.Signals, Any] = {
+            **dict.fromkeys(_STOPS, self._stopped),
+            signal.SIGUSR2: self._save_requested,
+        }
+        handlers[signal.SIGHUP] = signal.SIG_IGN
+        self._before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+
+    def __enter__(self) -> "Signals":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def attach(self, mailbox: "Mailbox") -> None:
         """Pass signals received so far, and later ones, to the run."""
@@ -46,7 +63,7 @@ class Signals:
     @property
     def stop_requested(self) -> bool:
         """Whether a signal asked to stop."""
-        return self._stop is not None
+        return self.stop is not None
 
     def catch_suspend(self) -> None:
         """Record SIGTSTP (ctrl+z) from now on instead of stopping, so that a display can close first."""
@@ -59,13 +76,13 @@ class Signals:
 
     def leave_if_stopped(self) -> None:
         """Exit if a stop was asked for before the run began: there is nothing to save."""
-        if self._stop is not None:
-            raise typer.Exit(128 + self._stop)
+        if self.stop is not None:
+            raise typer.Exit(128 + self.stop)
 
     def _stopped(self, number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGINT and self._stop is not None:
+        if number == signal.SIGINT and self.stop is not None:
             raise KeyboardInterrupt
-        self._stop = _STOPS[signal.Signals(number)]
+        self.stop = _STOPS[signal.Signals(number)]
         self._pass_on()
 
     def _save_requested(self, _number: int, _frame: FrameType | None) -> None:
@@ -78,8 +95,8 @@ class Signals:
     def _pass_on(self) -> None:
         if self._mailbox is None:
             return
-        if self._stop is not None:
-            self._mailbox.stop(self._stop)
+        if self.stop is not None:
+            self._mailbox.stop(self.stop)
         if self._save:
             self._save = False
             self._mailbox.save()
