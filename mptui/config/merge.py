@@ -17,6 +17,7 @@ from mptui.config.schema import RunConfig
 from mptui.config.validate import read_profile
 from mptui.errors import ConfigError
 from mptui.registry.models import task_of_model
+from mptui.registry.samples import SampleKind
 from mptui.registry.tasks import TASKS
 from mptui.text import clean
 
@@ -165,6 +166,10 @@ def _refuse_impossible(config: RunConfig, sources: dict[str, str], task: str) ->
     ]
     if training.class_weights is not None and "class_weights" not in spec.settings:
         faults.append(f"training.class_weights ({sources['training.class_weights']}): {task} has no classes")
+    if config.data.sampler == "balanced" and spec.sample is not SampleKind.CLASS:
+        faults.append(
+            f'data.sampler = "balanced" ({sources["data.sampler"]}): {task} has no class of a sample'
+        )
     if faults:
         hint = f"unset it for {task}; a profile has settings of one task in tables like [{task}.training]"
         raise ConfigError("\n".join(faults), hint=hint)

@@ -213,6 +213,9 @@ class DataConfig(Table):
     """Fraction of the samples held out, per class, where the data has no validation folder."""
     ignore_index: Annotated[int, Field(ge=0, le=65535)] | None = None
     """Mask value that loss and metrics ignore."""
+    sampler: Literal["uniform", "balanced"] = "uniform"
+    """classification: samples of an epoch. uniform: each once; balanced: as many, equally many of each class,
+    so that those of a small class are repeated, each time with another view."""
     workers: Annotated[int, Field(ge=0, le=256)] | Literal["auto"] = "auto"
     """Processes that load and decode images; 0: the training thread; auto: from the number of CPUs."""
     prefetch: Annotated[int, Field(ge=1, le=64)] = 4

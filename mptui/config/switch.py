@@ -28,6 +28,7 @@ _SWITCHABLE_KEYS = {
     "data.workers",
     "data.prefetch",
     "data.augment",
+    "data.sampler",
     "data.mixup_alpha",
     "data.cutmix_alpha",
     "data.bad_sample_budget",

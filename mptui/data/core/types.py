@@ -6,7 +6,7 @@ HW with class indices, and `IGNORE` for pixels that are ignored.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -94,6 +94,15 @@ class Split(Protocol):
 
     def request(self, index: int) -> SampleRequest:
         """Return the request for sample `index`."""
+
+
+@runtime_checkable
+class LabelledSplit(Split, Protocol):
+    """A split that knows the classes of its samples without reading them."""
+
+    @property
+    def sample_labels(self) -> npt.NDArray[np.int64]:
+        """The class of each sample, [N]."""
 
 
 @dataclass(frozen=True, slots=True)

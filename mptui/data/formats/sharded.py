@@ -123,6 +123,11 @@ class PreparedSplit:
         path = f"{self.folder}{os.sep}{shard_name(shard)}"
         return PreparedRequest(path, row, at, size, label, mask_at, mask_size, self.coding)
 
+    @property
+    def sample_labels(self) -> Labels:
+        """See `LabelledSplit`."""
+        return self.records["label"][self.rows].astype(np.int64)
+
 
 @dataclass(frozen=True, slots=True)
 class ShardIndex:

@@ -60,6 +60,11 @@ class FileSplit:
         row = int(self.rows[index])
         return FileRequest(self.paths[row], int(self.labels[row]), self.stored)
 
+    @property
+    def sample_labels(self) -> Labels:
+        """See `LabelledSplit`."""
+        return self.labels[self.rows]
+
 
 @dataclass(frozen=True, slots=True)
 class MaskedSplit:
@@ -94,6 +99,11 @@ class ArraySplit:
     def request(self, index: int) -> ArrayRequest:
         """Return the request for sample `index`."""
         return ArrayRequest(self.path, index, int(self.labels[index]))
+
+    @property
+    def sample_labels(self) -> Labels:
+        """See `LabelledSplit`."""
+        return self.labels
 
 
 def split_by_class(labels: Labels, rows: Rows, val_fraction: float, seed: int) -> tuple[Rows, Rows]:

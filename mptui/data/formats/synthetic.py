@@ -81,6 +81,11 @@ class ShapesSplit:
         """Return the request for sample `index`."""
         return ShapesRequest(self.seed, self.half, index, self.side, self.kind)
 
+    @property
+    def sample_labels(self) -> npt.NDArray[np.int64]:
+        """See `LabelledSplit`."""
+        return np.arange(self.samples) % len(CLASSES)
+
 
 def shapes(kind: SampleKind, samples: int, side: int, seed: int) -> Dataset:
     """Return the built-in dataset.

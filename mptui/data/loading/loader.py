@@ -23,7 +23,7 @@ from mptui.data.loading.device_cache import Pass, Resident, load
 from mptui.data.loading.device_copy import Transfer
 from mptui.data.loading.prefetcher import BadSamples, HostBatch, Prefetcher, SampleSource
 from mptui.data.loading.ram_cache import CachedSplit
-from mptui.data.loading.sampler import EpochOrder
+from mptui.data.loading.sampler import EpochOrder, Labels
 from mptui.data.loading.whole_images import WholeImages, WholePass, load_whole
 from mptui.data.loading.worker_pool import Pool
 from mptui.data.transforms.color_mixup import Finish, colours, mix
@@ -54,6 +54,7 @@ class Loader:
             sample is dropped, as BatchNorm can't be trained on it.
         augment: Random views and colours in training; for diffusion only random mirroring.
         seed: Seed of the order, the views and the colors.
+        labels_N: The class of each sample, to draw all classes equally often; None: each sample once.
         channels_last: Images are NHWC in memory.
         workers: Number of worker processes; 0: the calling thread decodes.
         prefetch: Batches to read ahead per worker, up to a GiB in total.
@@ -90,6 +91,7 @@ class Loader:
         train: bool,
         augment: bool,
         seed: int,
+        labels_N: Labels | None = None,
         channels_last: bool = True,
         workers: int = 0,
         prefetch: int = 4,
@@ -108,7 +110,7 @@ class Loader:
     ) -> None:
         self._count, self._batch_size, self._side = len(split), batch_size, side
         self._device, self._seed, self._train = device, seed, train
-        self._order = EpochOrder(len(split), batch_size, train, drop_last, seed)
+        self._order = EpochOrder(len(split), batch_size, train, drop_last, seed, labels_N)
         noisy, masks = kind is SampleKind.IMAGE, kind is SampleKind.MASK and labelled
         self._augment = train and augment and not noisy
         self.workers, self._on_progress = workers, on_progress
@@ -337,11 +339,11 @@ class Loader:
     ) -> Iterator[Window]:
         """Yield windows of the split on the device."""
         end, order = self._order.end(start), self._order.of(epoch)
-        chosen: Pass | WholePass
-        if isinstance(resident, Resident):
-            chosen = Pass(resident, order)
-        else:
-            chosen = WholePass(resident, order, self._geometry, self._jitter, self._seed, epoch)
+        chosen = (
+            Pass(resident, order % self._count)
+            if isinstance(resident, Resident)
+            else WholePass(resident, order, self._geometry, self._jitter, self._seed, epoch)
+        )
         for first in range(start, end, self._batch_size * accumulate):
             places = range(first, min(first + self._batch_size * accumulate, end))
             yield self._order.window(
@@ -372,8 +374,8 @@ class Loader:
             stored, targets = chosen.gather(first, last)
             finished = self._finish.unstored if chosen.resident.finished else self._finish.plain
             images = finished(stored)
-        valid = chosen.valid(first, last)
-        return self._batch(images, targets, chosen.indices[first:last], valid, (epoch, first))
+        indices, valid = chosen.indices[first:last], chosen.valid(first, last)
+        return self._batch(images, targets, indices, valid, (epoch, first))
 
     def _batch(
         self,
@@ -384,17 +386,14 @@ class Loader:
         place: tuple[int, int],
     ) -> Batch:
         """Mix, add noise and pad; `place` is the epoch and the position of the first sample."""
-        batch = Batch(images, targets.long(), len(indices), valid, indices)
-        mixup_alpha, cutmix_alpha = self._alphas
-        if mixup_alpha or cutmix_alpha:
-            position = (self._seed, *place)
-            batch.images_BCHW, batch.lam = mix(
-                images, mixup_alpha=mixup_alpha, cutmix_alpha=cutmix_alpha, position=position
-            )
+        batch = Batch(images, targets.long(), len(indices), valid, indices % self._count)
+        mixup, cutmix = self._alphas
+        if mixup or cutmix:
+            how = {"mixup_alpha": mixup, "cutmix_alpha": cutmix}
+            batch.images_BCHW, batch.lam = mix(images, position=(self._seed, *place), **how)
             batch.mixed_targets = batch.targets.roll(1, 0)
         if self._noiser is not None:
-            noised = self._noiser.noised(images, indices, place[0])
-            batch.images_BCHW, batch.targets, batch.timesteps = noised
+            batch.images_BCHW, batch.targets, batch.timesteps = self._noiser.noised(images, indices, place[0])
         if self._pad_last and batch.size < self._batch_size:
             layout = torch.channels_last if self._channels_last else torch.contiguous_format
             batch.pad(self._batch_size, layout)

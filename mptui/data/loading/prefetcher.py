@@ -142,7 +142,7 @@ class Prefetcher:
     Args:
         source: The source of the samples.
         epoch: Selects the random numbers.
-        indices: Indices of the samples, in order.
+        indices: Indices of the samples, in order; of repeated ones, draws as in `EpochOrder.of`.
         first: Position of the first of them in the order of the epoch.
         batch_size: Samples per batch; the last may have fewer.
         ahead: Number of batches to prefetch, if memory allows.
@@ -244,7 +244,7 @@ class Prefetcher:
         source, at = self._source, batch.slot * self._slot_size
         task = ReadTask(
             id=source.pool.next_id(),
-            requests=tuple(source.split.request(index) for index in indices),
+            requests=tuple(source.split.request(index % len(source.split)) for index in indices),
             indices=tuple(indices),
             seed=source.seed,
             epoch=self._epoch,
@@ -276,7 +276,7 @@ class Prefetcher:
         source = self._source
         for failure in answer.failures:
             index, place = task.indices[failure.row], row + failure.row
-            source.bad.record(index, failure)
+            source.bad.record(index % len(source.split), failure)
             other = replacement(source.seed, self._epoch, index, attempt, len(source.split))
             batch.indices[place] = other
             self._read(batch, place, [other], attempt + 1)

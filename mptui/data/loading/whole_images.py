@@ -185,7 +185,7 @@ class WholePass:
 
     Args:
         images: The split.
-        order: Its rows, in the order of the epoch.
+        order: Its draws in the order of the epoch, as `EpochOrder.of`.
         geometry: Geometry of the views.
         jitter: Normalisation of images with jittered colours; None: their colours are not jittered.
         seed: Selects the random views and colors, together with the epoch.
@@ -201,9 +201,9 @@ class WholePass:
         seed: int,
         epoch: int,
     ) -> None:
-        self.images, self.indices = images, images.indices[order]
-        self._order = order
-        self._rows = to_device(order, images.labels_N.device)
+        self._order = order % len(images.indices)
+        self.images, self.indices = images, images.indices[self._order] + (order - self._order)
+        self._rows = to_device(self._order, images.labels_N.device)
         self._geometry, self._jitter = geometry, jitter
         self._seed, self._epoch = seed, epoch
         self._drawn = range(0)

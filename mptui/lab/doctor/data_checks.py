@@ -72,9 +72,8 @@ def _fit(dataset: Dataset, plan: Plan) -> Iterator[Finding]:
             dataset.classes[list(dataset.class_counts).index(pick(counts))] for pick in (max, min)
         )
         what = f"unbalanced classes: {largest} has {max(counts):,} images, {smallest} {min(counts):,}"
-        yield advice(
-            "data", "classes", what, "check the accuracy of each class besides acc1, or collect more images"
-        )
+        do = "--set data.sampler=balanced, with training.primary_metric=balanced_accuracy"
+        yield advice("data", "classes", what, do)
     side = int(plan.config.data.image_size or 0)
     if dataset.sides is not None and dataset.sides[1] < side:
         what = f"half of the images are smaller than data.image_size = {side} and are enlarged"

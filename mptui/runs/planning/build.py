@@ -8,10 +8,11 @@ from pathlib import Path
 import torch
 
 from mptui.config.schema import DataConfig, ModelConfig, RunConfig
-from mptui.data.core.types import Dataset, Problem, Split
+from mptui.data.core.types import Dataset, LabelledSplit, Problem, Split
 from mptui.data.formats.open import check_data, open_dataset
 from mptui.data.loading.cache_policy import choose_cache, sides_of
 from mptui.data.loading.loader import Loader
+from mptui.data.loading.sampler import Labels
 from mptui.data.scan.process_pool import ScanCancelledError
 from mptui.data.transforms.normalization import Normalization
 from mptui.engine.checkpoint.disk_space import cant_save, need_space
@@ -23,6 +24,7 @@ from mptui.engine.optim.freezing import frozen_at_last, frozen_in, frozen_parame
 from mptui.engine.optim.param_groups import hidden_matrices
 from mptui.engine.torch_setup import prepare_torch
 from mptui.engine.trainer import Trainer
+from mptui.errors import ConfigError
 from mptui.events import Event, PhaseChanged, Progress, RunStarted, Warned
 from mptui.models import zoo
 from mptui.models.layers import layers_named
@@ -349,6 +351,7 @@ class LoaderMaker:
             train=train,
             augment=train and data.augment == "default",
             seed=training.seed,
+            labels_N=_labels(split) if train and data.sampler == "balanced" else None,
             device=torch.device(self.plan.device.torch_name),
             channels_last=self.plan.channels_last,
             workers=self.plan.workers,
@@ -384,3 +387,12 @@ class LoaderMaker:
     def _bad_sample(self, problem: Problem) -> None:
         self.on_bad(problem)
         self.emit(Warned(code="bad_sample", message=f"left out {problem.path}: {problem.reason}"))
+
+
+def _labels(split: Split) -> Labels:
+    if not isinstance(split, LabelledSplit):
+        raise ConfigError(
+            'data.sampler = "balanced": this data set does not list the classes of its samples',
+            hint='set training.class_weights = "balanced" instead',
+        )
+    return split.sample_labels

@@ -138,6 +138,7 @@ def _next_job(plan: Plan, fresh: Plan, prepared: PreparedRun, current: Job) -> J
 def _loader_settings(plan: Plan, *, train: bool) -> object:
     """Return the settings of a loader that a switch can change."""
     config = plan.config
-    data = config.data.model_dump(exclude=None if train else {"augment", "mixup_alpha", "cutmix_alpha"})
+    of_training = {"augment", "sampler", "mixup_alpha", "cutmix_alpha"}
+    data = config.data.model_dump(exclude=None if train else of_training)
     drop_last = train and config.speed.compile != "off"
     return data, config.training.batch_size, plan.workers, plan.channels_last, drop_last
