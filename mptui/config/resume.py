@@ -14,7 +14,9 @@ _WEIGHTS = "its weights fit no other network"
 _SAMPLES = "the order of its samples and its validation set depend on it"
 
 FIXED: Mapping[str, str] = {
-    **dict.fromkeys(("model.name", "model.width", "model.depth", "model.up", "model.norm"), _WEIGHTS),
+    **dict.fromkeys(
+        ("model.name", "model.encoder", "model.width", "model.depth", "model.up", "model.norm"), _WEIGHTS
+    ),
     "model.task": "its loss and its best epoch depend on it",
     "model.weights": "it continues from its own weights",
     "training.primary_metric": "its best checkpoint was chosen by it",

@@ -48,9 +48,13 @@ class ModelConfig(Table):
     weights: str | None = None
     """A local weights file (.safetensors, or .pth loaded without running its code), or `pretrained`: the
     published weights of the network, downloaded once; unset: random weights."""
+    encoder: str | None = None
+    """unet: a network of timm (`timm/resnet34`, …) as its encoder; with `weights = "pretrained"` it has its
+    published weights; unset: `depth` levels of two convolutions."""
     width: Annotated[int, Field(ge=1, le=1024)] = 64
-    """unet: channels of the first level, doubled at each level below. diffusion_unet: channels of the first
-    level and added at each level below; unset: 128, on a CPU 32."""
+    """unet: channels of the first level, doubled at each level below; with an encoder: of the decoder at a
+    quarter of the resolution. diffusion_unet: channels of the first level and added at each level below;
+    unset: 128, on a CPU 32."""
     depth: Annotated[int, Field(ge=1, le=6)] = 4
     """unet, diffusion_unet: number of times the resolution is halved; diffusion_unet, unset: 3."""
     up: Literal["transposed", "bilinear"] = "transposed"

@@ -54,11 +54,12 @@ class UNet(nn.Module):
         )
         self.bottom = _double_conv(levels[-2], outputs[-1], outputs[-1], norm)
         self.decoder = nn.ModuleList(
-            _DecoderLevel(levels[level], outputs[level], up, norm) for level in reversed(range(depth))
+            DecoderLevel(outputs[level + 1], levels[level], levels[level], outputs[level], up, norm)
+            for level in reversed(range(depth))
         )
         self.pool = nn.MaxPool2d(2)
         self.head = nn.Conv2d(width, num_classes, kernel_size=1)
-        self.apply(_initialise)
+        self.apply(initialise)
 
     def forward(self, x_BCHW: torch.Tensor) -> torch.Tensor:
         """Map images to logits_BKHW; H and W of at least 2^depth."""
@@ -74,29 +75,36 @@ class UNet(nn.Module):
         return logits_BKHW
 
 
-class _DecoderLevel(nn.Module):
-    """Upsamples, concatenates the encoder's output of this level, and convolves to `out_channels`."""
+class DecoderLevel(nn.Module):
+    """Upsamples, concatenates the encoder's output of this level, and convolves twice.
 
-    def __init__(self, channels: int, out_channels: int, up: Up, norm: Norm) -> None:
+    Args:
+        below: Channels of the level below.
+        skip: Channels of the encoder's output.
+        middle: Channels between the convolutions, and of a transposed convolution.
+        after: Channels of the output.
+        up: Upsampling.
+        norm: Normalisation after each convolution.
+    """
+
+    def __init__(self, below: int, skip: int, middle: int, after: int, up: Up, norm: Norm) -> None:
         super().__init__()
-        self.up = (
-            nn.ConvTranspose2d(2 * channels, channels, kernel_size=2, stride=2)
-            if up == "transposed"
-            else None
-        )
-        self.conv = _double_conv(2 * channels, channels, out_channels, norm)
+        learnt = up == "transposed"
+        self.up = nn.ConvTranspose2d(below, middle, kernel_size=2, stride=2) if learnt else None
+        self.conv = _double_conv((middle if learnt else below) + skip, middle, after, norm)
 
     def forward(self, x_BCHW: torch.Tensor, skip_BCHW: torch.Tensor) -> torch.Tensor:
+        """Map the output of the level below to that of this one, of the size of `skip_BCHW`."""
         if self.up is None:
             x_BCHW = F.interpolate(x_BCHW, size=skip_BCHW.shape[-2:], mode="bilinear")
         else:
-            x_BCHW = _padded(self.up(x_BCHW), skip_BCHW)
+            x_BCHW = _fitted(self.up(x_BCHW), skip_BCHW)
         joined: torch.Tensor = self.conv(torch.cat((skip_BCHW, x_BCHW), dim=1))
         return joined
 
 
-def _padded(x_BCHW: torch.Tensor, like_BCHW: torch.Tensor) -> torch.Tensor:
-    """Pad with zeros the row and column that pooling an odd size dropped."""
+def _fitted(x_BCHW: torch.Tensor, like_BCHW: torch.Tensor) -> torch.Tensor:
+    """Pad with zeros what pooling an odd size dropped, or crop what a padded convolution added."""
     rows, columns = (want - have for want, have in zip(like_BCHW.shape[-2:], x_BCHW.shape[-2:], strict=True))
     return F.pad(x_BCHW, (0, columns, 0, rows)) if rows or columns else x_BCHW
 
@@ -118,7 +126,7 @@ def _norm(channels: int, norm: Norm) -> nn.Module:
     return nn.BatchNorm2d(channels) if norm == "batch" else nn.GroupNorm(math.gcd(channels, 8), channels)
 
 
-def _initialise(module: nn.Module) -> None:
+def initialise(module: nn.Module) -> None:
     """Initialise so that the variance of activations is constant over layers (He et al. 2015)."""
     if isinstance(module, nn.ConvTranspose2d):
         # With the stride equal to the kernel size, each output pixel uses one weight per input channel.

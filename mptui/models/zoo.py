@@ -42,7 +42,9 @@ def check(config: ModelConfig, task: str, side: int) -> ModelSpec:
     """
     name, spec = _known(config.name)
     _check_task(name, spec, task)
-    _check_side(name, spec, side, config.depth)
+    if config.encoder is not None:
+        _check_encoder(name, spec, config.encoder)
+    _check_side(name, spec, side, None if config.encoder else config.depth)
     return spec
 
 
@@ -103,7 +105,7 @@ def _settings(config: ModelConfig, spec: ModelSpec) -> dict[str, Any]:
     return {key: getattr(config, key) for key in spec.settings}
 
 
-def _known(name: str | None) -> tuple[str, ModelSpec]:
+def _known(name: str | None, key: str = "model.name") -> tuple[str, ModelSpec]:
     if name is None:
         raise ConfigError(
             "model.name is not set",
@@ -113,12 +115,12 @@ def _known(name: str | None) -> tuple[str, ModelSpec]:
     if spec is None:
         if name.startswith(PREFIX) and not timm_names():
             raise ConfigError(
-                f"model.name: {name} needs timm, which is not installed",
+                f"{key}: {name} needs timm, which is not installed",
                 hint="Install it: pip install 'mptui[timm]'",
             )
         near = get_close_matches(name.lower(), [*MODELS, *timm_names()], n=3, cutoff=0.5)
         hint = f"Did you mean {' or '.join(near)}?" if near else f"Try {' or '.join(example_models())}."
-        raise ConfigError(f"model.name: no network called {name!r}", hint=hint)
+        raise ConfigError(f"{key}: no network called {name!r}", hint=hint)
     return name, spec
 
 
@@ -130,13 +132,25 @@ def _check_task(name: str, spec: ModelSpec, task: str) -> None:
         )
 
 
-def _check_side(name: str, spec: ModelSpec, side: int, depth: int) -> None:
+def _check_encoder(name: str, spec: ModelSpec, encoder: str) -> None:
+    if "encoder" not in spec.settings:
+        raise ConfigError(
+            f"model.encoder = {encoder}: {name} has an encoder of its own",
+            hint="Use --model unet, or leave model.encoder out.",
+        )
+    _known(encoder, "model.encoder")
+    if not encoder.startswith(PREFIX):
+        raise ConfigError(f"model.encoder: {encoder} is no network of timm", hint=f"Use {PREFIX}{encoder}.")
+
+
+def _check_side(name: str, spec: ModelSpec, side: int, depth: int | None) -> None:
     smallest, multiple = spec.smallest_side, spec.side_multiple
-    if "depth" in spec.settings:
+    at_depth = ""
+    if "depth" in spec.settings and depth is not None:
+        at_depth = f" at depth {depth}"
         smallest = max(smallest, 2**depth)
         multiple = max(multiple, 2**depth if spec.whole_levels else 1)
     if side < smallest:
-        at_depth = f" at depth {depth}" if "depth" in spec.settings else ""
         raise ConfigError(
             f"data.image_size: {name}{at_depth} can't take images of {side} pixels",
             hint=f"Use --set data.image_size={smallest} or more, or another network.",

@@ -28,8 +28,8 @@ class ModelSpec:
         build: Called as `build(num_classes=..., side=..., **settings)` for images of `side` pixels. Returns
             the network with random weights.
         pretrained: Called as `pretrained(**settings)`. Returns its published weights, or None without any.
-        settings: The keys of [model] that `build` takes. With `depth`, images must be large enough to be
-            halved that often.
+        settings: The keys of [model] that `build` takes. With `depth`, and without an `encoder`, images must
+            be large enough to be halved that often.
         smallest_side: The smallest height and width of images in pixels.
         side_multiple: What the height and width must be a multiple of.
         whole_levels: With `depth`: each halving must leave a whole number of pixels.
@@ -46,10 +46,24 @@ class ModelSpec:
     defaults: Mapping[str, ByDevice[int]] = field(default_factory=dict)
 
 
-def _unet(*, num_classes: int, side: int, width: int, depth: int, up: "Up", norm: "Norm") -> "nn.Module":
+def _unet(
+    *, num_classes: int, side: int, encoder: str | None, width: int, depth: int, up: "Up", norm: "Norm"
+) -> "nn.Module":
+    if encoder is not None:
+        from mptui.models.timm_networks import build_encoder_unet
+
+        return build_encoder_unet(encoder, num_classes, side, width=width, up=up, norm=norm)
     from mptui.models.unet import UNet
 
     return UNet(num_classes, width=width, depth=depth, up=up, norm=norm)
+
+
+def _pretrained_encoder(*, encoder: str | None, **settings: object) -> "Pretrained | None":
+    if encoder is None:
+        return None
+    from mptui.models.timm_networks import pretrained_timm
+
+    return pretrained_timm(encoder, part="encoder")
 
 
 def _diffusion_unet(*, num_classes: int, side: int, width: int, depth: int) -> "nn.Module":
@@ -139,7 +153,12 @@ def _classifiers() -> dict[str, ModelSpec]:
 
 MODELS: dict[str, ModelSpec] = {
     **_classifiers(),
-    "unet": ModelSpec(task=SEGMENTATION, build=_unet, settings=("width", "depth", "up", "norm")),
+    "unet": ModelSpec(
+        task=SEGMENTATION,
+        build=_unet,
+        pretrained=_pretrained_encoder,
+        settings=("encoder", "width", "depth", "up", "norm"),
+    ),
     "diffusion_unet": ModelSpec(
         task=DIFFUSION,
         build=_diffusion_unet,
