@@ -18,6 +18,7 @@ FIXED: Mapping[str, str] = {
         ("model.name", "model.encoder", "model.width", "model.depth", "model.up", "model.norm"), _WEIGHTS
     ),
     "model.task": "its loss and its best epoch depend on it",
+    "data.bands": _WEIGHTS.replace("network", "images"),
     "model.weights": "it continues from its own weights",
     "training.primary_metric": "its best checkpoint was chosen by it",
     "training.optimizer": "its optimizer state fits no other",

@@ -208,9 +208,12 @@ class DataConfig(Table):
     from 128 px on, [0.35, 1] below, [0.4, 1] for masks."""
     crop_ratio: Range = [3 / 4, 4 / 3]
     """Random resized crops: smallest and largest ratio of width to height."""
+    bands: Literal["rgb", "all"] = "rgb"
+    """rgb: images are read as 8-bit RGB; all: as they are stored, e.g. TIFF and PNG with all bands and bits
+    (uint8, uint16, int16, float32), and normalised by the training set's own mean and std."""
     mean: Annotated[list[float], Field(min_length=1)] | None = None
-    """Mean of each channel, of pixels in 0..1, that is subtracted from images; unset: of pretrained weights,
-    else ImageNet's (diffusion: 0.5)."""
+    """Mean of each channel, of pixels in 0..1 (of more than 8 bits: as stored), subtracted from images;
+    unset: of pretrained weights, else ImageNet's (diffusion: 0.5); with bands = all, measured."""
     std: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)] | None = None
     """Standard deviation of each channel, of pixels in 0..1, that images are divided by; unset: as `mean`."""
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
@@ -236,6 +239,11 @@ class DataConfig(Table):
     """classification: CutMix with Beta(alpha, alpha); 0: off. With both, each batch uses one at random."""
     bad_sample_budget: Fraction = 0.01
     """Largest fraction of unreadable files that a run leaves out; with more, it ends with exit code 3."""
+
+    @property
+    def channels(self) -> int:
+        """Number of channels of the network's input: of the normalisation, and 3 before it is chosen."""
+        return 3 if self.mean is None else len(self.mean)
 
 
 class CheckpointConfig(Table):
@@ -345,6 +353,8 @@ class RunConfig(Table):
                 faults.append(f"data.{name}: {pair[0]:g} is above {pair[1]:g}; put the smaller one first")
         if self.data.crop_scale is not None and self.data.crop_scale[1] > 1:
             faults.append(f"data.crop_scale: {self.data.crop_scale[1]:g} is more than the whole image")
+        if self.data.bands == "all" and self.data.name is not None:
+            faults.append('data.bands = "all" needs data.path: sets by name are read as 8-bit RGB')
         if self.data.download and (self.data.name in {None, "shapes"} or is_own(self.data.name)):
             faults.append("data.download needs data.name, the name of a torchvision set")
         if faults:

@@ -11,6 +11,7 @@ from torch import nn
 from torchvision.models.vision_transformer import VisionTransformer, interpolate_embeddings
 
 from mptui.errors import ConfigError
+from mptui.models.bands import RGB_BANDS, adapted_filters, first_convolution
 from mptui.text import clean
 
 State = dict[str, torch.Tensor]
@@ -27,7 +28,8 @@ def load_weights(model: nn.Module, path: str | Path) -> list[str]:
     """Load the weights in a file into `model`.
 
     Prefixes of DataParallel, DDP and torch.compile and the auxiliary heads of googlenet and inception_v3 are
-    ignored. A head for another number of classes keeps its random weights.
+    ignored. A head for another number of classes keeps its random weights; a first convolution of RGB is
+    adapted to the bands of the model (`adapted_filters`).
 
     Args:
         model: The network, on any device.
@@ -49,7 +51,7 @@ def load_state(model: nn.Module, state: Mapping[str, torch.Tensor], path: Path) 
     weights = _resized_positions(model, _canonical(state))
     _check_kinds(weights, path)
     own = {name: tensor for name, tensor in model.state_dict().items() if not _is_counter(name)}
-    warnings = _drop_other_head(weights, own, model, path)
+    warnings = [*_drop_other_head(weights, own, model, path), *_fit_bands(weights, model, path)]
     _check_names(weights, own, path)
     _check_shapes(weights, own, path)
     _check_finite(weights, own, path)
@@ -156,6 +158,20 @@ def _drop_other_head(weights: State, own: State, model: nn.Module, path: Path) -
         weights.pop(name, None)
         del own[name]
     return [f"{clean(path.name)}: {known}: {', '.join(heads)} starts from random weights"]
+
+
+def _fit_bands(weights: State, model: nn.Module, path: Path) -> list[str]:
+    """Adapt the filters of RGB to a model for other bands."""
+    found = first_convolution(model)
+    name = f"{found[0]}.weight" if found else ""
+    if found is None or name not in weights or found[1].in_channels == RGB_BANDS:
+        return []
+    if weights[name].ndim != 4 or weights[name].shape[1] != RGB_BANDS:
+        return []
+    bands = found[1].in_channels
+    weights[name] = adapted_filters(weights[name], bands)
+    how = "summed" if bands == 1 else f"repeated and scaled by {RGB_BANDS}/{bands}"
+    return [f"{clean(path.name)}: {found[0]} is for RGB, not for {bands} bands: its filters are {how}"]
 
 
 def head_names(model: nn.Module) -> list[str]:

@@ -8,15 +8,19 @@ from torch import nn
 
 from mptui.config.schema import ModelConfig
 from mptui.errors import ConfigError
+from mptui.models.bands import RGB_BANDS, adapt_first_convolution
 from mptui.models.convolutions import guard_convolutions
 from mptui.models.pretrained import Pretrained
 from mptui.models.weights import load_state, load_weights
 from mptui.registry.models import MODELS, PRETRAINED, ModelSpec, example_models, find_model
+from mptui.registry.own_code import is_own
 from mptui.registry.tasks import TASKS
 from mptui.registry.timm_names import PREFIX, timm_names
 
 
-def build(config: ModelConfig, *, num_classes: int, task: str, side: int) -> nn.Module:
+def build(
+    config: ModelConfig, *, num_classes: int, task: str, side: int, bands: int = RGB_BANDS
+) -> nn.Module:
     """Build a network with random weights, on torch's default device.
 
     Args:
@@ -24,12 +28,18 @@ def build(config: ModelConfig, *, num_classes: int, task: str, side: int) -> nn.
         num_classes: Classes to tell apart.
         task: The task of the data: a key of `mptui.registry.tasks.TASKS`.
         side: Height and width of the images, in pixels.
+        bands: Number of their bands.
 
     Raises:
-        ConfigError: There is no such network, it does not fit the task, or it can't take images of `side`.
+        ConfigError: There is no such network, it does not fit the task, or it can't take images of `side` or `bands`.
     """
     spec = check(config, task, side)
     model = spec.build(num_classes=num_classes, side=side, **_settings(config, spec))
+    if bands != RGB_BANDS and not adapt_first_convolution(model, bands) and not is_own(config.name):
+        raise ConfigError(
+            f"model.name: {config.name} takes images of {RGB_BANDS} bands, not of {bands}",
+            hint="Use another network, or leave data.bands out.",
+        )
     guard_convolutions(model)
     return model
 

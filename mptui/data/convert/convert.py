@@ -17,7 +17,7 @@ from mptui.config.schema import DataConfig
 from mptui.data.convert.shard_writer import Shard, ShardWriter, finished_shard, forget_notes, write_file
 from mptui.data.convert.shrink import Settings, Small, shrinking
 from mptui.data.core.read_errors import machine_fault
-from mptui.data.formats.assemble import mask_coding, within_budget
+from mptui.data.formats.assemble import lossy_images, mask_coding, within_budget
 from mptui.data.formats.folder_format import Found
 from mptui.data.formats.sharded import (
     BEGUN,
@@ -98,7 +98,10 @@ def prepare_set(
     """
     _refuse_others(order.out)
     told(f"checking {len(order.found.images):,} files")
-    plan = _planned(order, scan(order.found.images, order.found.masks, on_progress, should_stop))
+    report = scan(order.found.images, order.found.masks, on_progress, should_stop)
+    plan = _planned(order, report)
+    for warning in lossy_images(order.found, report, None):
+        told(warning)
     try:
         order.out.mkdir(parents=True, exist_ok=True)
         with _alone(order.out):

@@ -96,6 +96,14 @@ class Window:
         return map(self.load, range(self.batches))
 
 
+def take_rows(values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Return some rows of a tensor of any type."""
+    if values.dtype != torch.uint16:
+        return values.index_select(0, rows)
+    # CUDA indexes few unsigned types: the same bits as int16
+    return values.view(torch.int16).index_select(0, rows).view(torch.uint16)
+
+
 def to_device(values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
     """Copy a small array to `device` for the current stream. On CUDA the host does not wait."""
     tensor = torch.from_numpy(values)

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
@@ -32,7 +32,8 @@ MAX_BYTES = 1 << 30
 
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 """The first bytes of a TIFF and of a BigTIFF."""
-_ORIENTATION_TAG = 0x0112
+_ORIENTATION_TAG, _BITS_TAG, _BANDS_TAG, _EXTRA_TAG, _KIND_TAG = 0x0112, 258, 277, 338, 339
+_KINDS = {2: "int", 3: "float"}
 _PALETTE = 3
 _SAVED_AS_16_BITS = ";16B"
 _PNG_BANDS = {"I": [0], "RGB": [2, 1, 0], "LA": [0, 3], "RGBA": [2, 1, 0, 3]}
@@ -90,15 +91,19 @@ def other_format(found: PixelFormat, expected: PixelFormat) -> str:
 
 
 def lossy_as_rgb(image: ImageFile) -> PixelFormat | None:
-    """Return the format of an opened PNG or TIFF of which 8-bit RGB would be a part; None: it is ordinary."""
+    """Return the format of an opened PNG or TIFF of which 8-bit RGB is only a part; None: it is ordinary.
+
+    Call it before the pixels are decoded. Extra samples of a TIFF that it does not call alpha are bands.
+    """
     if image.format == "PNG":
         return PixelFormat(len(_png_bands(image)), "uint16") if _has_16_bits(image) else None
     if image.format != "TIFF":
         return None
-    with _opened_tiff(str(image.filename)) as file:
-        found = _tiff_format(file)
-        unspecified = 0 in file.pages.first.extrasamples
-    return found if found.dtype != "uint8" or unspecified else None
+    tags: Any = getattr(image, "tag_v2", {})
+    bits, kind = max(tags.get(_BITS_TAG, (1,))), tags.get(_KIND_TAG, (1,))[0]
+    if bits <= 8 and 0 not in tags.get(_EXTRA_TAG, ()):
+        return None
+    return PixelFormat(int(tags.get(_BANDS_TAG, 1)), f"{_KINDS.get(kind, 'uint')}{bits}")
 
 
 def stored_tiff_format(path: str) -> PixelFormat | None:

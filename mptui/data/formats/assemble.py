@@ -1,17 +1,20 @@
 """Builds a dataset from a list of files: scans them, drops unusable ones and splits the others."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
 
 from mptui.config.schema import DataConfig
-from mptui.data.core.types import Dataset, Problem, Sides
+from mptui.data.core.types import RGB, Dataset, PixelFormat, Problem, Sides
 from mptui.data.decode.mask import MaskCoding
+from mptui.data.decode.stored import other_format
 from mptui.data.formats.folder_format import Found
 from mptui.data.formats.image_folder import some
 from mptui.data.formats.mask_classes import class_pixels, find_coding, unknown_code
 from mptui.data.formats.sharded import ShardIndex
 from mptui.data.formats.splits import FileSplit, Labels, MaskedSplit, Rows, split_by_class
+from mptui.data.scan.check_sample import NOT_RGB
 from mptui.data.scan.scan import OnProgress, ScanReport, ShouldStop, scan
 from mptui.data.transforms.crop import default_resize
 from mptui.errors import DataError
@@ -38,11 +41,23 @@ def assemble(
         DataError: Too many files are unusable, or too few are left.
         ScanCancelledError: `should_stop` returned True.
     """
-    report = scan(found.images, found.masks, on_progress, should_stop)
+    stored = data.bands == "all"
+    report = scan(found.images, found.masks, on_progress, should_stop, stored=stored)
+    form = _one_format(found, report) if stored else None
     if found.masks is not None:
-        return _with_masks(name, found, report, data, seed)
+        return _with_masks(name, found, report, data, seed, form)
     assert found.labels is not None
-    return _with_labels(name, found, found.labels, report, data, seed)
+    return _with_labels(name, found, found.labels, report, data, seed, form)
+
+
+def _one_format(found: Found, report: ScanReport) -> PixelFormat:
+    """Return the format of most images as they are stored, and leave out the others."""
+    counts = Counter(report.formats.values())
+    form = counts.most_common(1)[0][0] if counts else RGB
+    for row, other in report.formats.items():
+        if other != form:
+            report.leave_out(row, found.images[row], other_format(other, form))
+    return form
 
 
 def assemble_prepared(prepared: ShardIndex, data: DataConfig, side: int, seed: int) -> Dataset:
@@ -98,12 +113,18 @@ def assemble_prepared(prepared: ShardIndex, data: DataConfig, side: int, seed: i
 
 
 def _with_labels(
-    name: str, found: Found, labels: Labels, report: ScanReport, data: DataConfig, seed: int
+    name: str,
+    found: Found,
+    labels: Labels,
+    report: ScanReport,
+    data: DataConfig,
+    seed: int,
+    form: PixelFormat | None,
 ) -> Dataset:
     problems = within_budget(found, report, data.bad_sample_budget)
     train, val = _halves_of(name, found, labels, report, data.val_fraction, seed)
     counts = np.bincount(labels[train], minlength=len(found.classes)).tolist()
-    warnings = [*found.warnings, *_not_finite(found, report)]
+    warnings = [*found.warnings, *_not_finite(found, report, form), *lossy_images(found, report, form)]
     if unusable := [name for name, count in zip(found.classes, counts, strict=True) if not count]:
         warnings.append(f"classes without a usable training image: {some(unusable)}")
     if found.train_rows == len(found.images):
@@ -115,18 +136,21 @@ def _with_labels(
         name=name,
         kind=SampleKind.CLASS,
         classes=found.classes,
-        train=FileSplit(found.images, labels, train),
-        val=FileSplit(found.images, labels, val),
+        train=FileSplit(found.images, labels, train, form),
+        val=FileSplit(found.images, labels, val, form),
         problems=problems,
         warnings=tuple(warnings),
         class_counts=counts,
         sides=shorter_sides(report.sides),
         held_out=found.train_rows == len(found.images),
         sizes=(report.sides[train], report.sides[val]),
+        pixels=form or RGB,
     )
 
 
-def _with_masks(name: str, found: Found, report: ScanReport, data: DataConfig, seed: int) -> Dataset:
+def _with_masks(
+    name: str, found: Found, report: ScanReport, data: DataConfig, seed: int, form: PixelFormat | None
+) -> Dataset:
     assert found.masks is not None
     coding = mask_coding(found, report, data)
     problems = within_budget(found, report, data.bad_sample_budget)
@@ -135,15 +159,15 @@ def _with_masks(name: str, found: Found, report: ScanReport, data: DataConfig, s
     train, val = _halves_of(name, found, as_one_class, report, data.val_fraction, seed)
     counts, ignored_train = class_pixels([surveys[int(row)] for row in train], coding)
     _, ignored_val = class_pixels([surveys[int(row)] for row in val], coding)
-    warnings = [*found.warnings, *_not_finite(found, report)]
+    warnings = [*found.warnings, *_not_finite(found, report, form), *lossy_images(found, report, form)]
     if absent := [title for title, pixels in zip(coding.classes, counts, strict=True) if not pixels]:
         warnings.append(f"classes without a pixel in any training mask: {some(absent)}")
     return Dataset(
         name=name,
         kind=SampleKind.MASK,
         classes=coding.classes,
-        train=MaskedSplit(found.images, found.masks, coding, train),
-        val=MaskedSplit(found.images, found.masks, coding, val),
+        train=MaskedSplit(found.images, found.masks, coding, train, form),
+        val=MaskedSplit(found.images, found.masks, coding, val, form),
         problems=problems,
         warnings=tuple(warnings),
         has_ignored=ignored_train or ignored_val,
@@ -151,13 +175,22 @@ def _with_masks(name: str, found: Found, report: ScanReport, data: DataConfig, s
         sides=shorter_sides(report.sides),
         held_out=found.train_rows == len(found.images),
         sizes=(report.sides[train], report.sides[val]),
+        pixels=form or RGB,
     )
 
 
-def _not_finite(found: Found, report: ScanReport) -> Iterator[str]:
+def _not_finite(found: Found, report: ScanReport, form: PixelFormat | None) -> Iterator[str]:
     if report.not_finite:
         named = some([found.images[row] for row in report.not_finite])
-        yield f"images with NaN or infinite pixels, read as black or white: {named}"
+        how = "black or white" if form is None else "0"
+        yield f"images with NaN or infinite pixels, read as {how}: {named}"
+
+
+def lossy_images(found: Found, report: ScanReport, form: PixelFormat | None) -> Iterator[str]:
+    """Name the images that are read as 8-bit RGB but are more than that; `form` is how they are read."""
+    if form is None and report.formats:
+        named = some([f"{found.images[row]} ({more})" for row, more in report.formats.items()])
+        yield f'images are read as 8-bit RGB, data.bands = "all" reads them as they are stored: {named}'
 
 
 def mask_coding(found: Found, report: ScanReport, data: DataConfig) -> MaskCoding:
@@ -172,9 +205,7 @@ def mask_coding(found: Found, report: ScanReport, data: DataConfig) -> MaskCodin
     coding = found.coding or find_coding(list(report.surveys.values()), data.ignore_index, found.class_file)
     for row, survey in list(report.surveys.items()):
         if (unknown := unknown_code(survey, coding)) is not None:
-            report.problems[row] = Problem(found.masks[row], f"{unknown} of the mask is none of the classes")
-            report.sides[row] = 0, 0
-            del report.surveys[row]
+            report.leave_out(row, found.masks[row], f"{unknown} of the mask is none of the classes")
     return coding
 
 
@@ -189,10 +220,14 @@ def within_budget(found: Found, report: ScanReport, budget: float) -> tuple[Prob
     if len(problems) > budget * total:
         named = [f"  {clean_name(problem.path)}: {problem.reason}" for problem in problems[:_MOST_NAMED]]
         more = [f"  … and {len(problems) - _MOST_NAMED} more"] if len(problems) > _MOST_NAMED else []
+        hint = (
+            f"Repair or remove them, or raise data.bad_sample_budget (now {budget:g}) above"
+            f" {len(problems) / total:.3g} to leave them out."
+        )
+        if any(problem.reason.endswith(NOT_RGB) for problem in problems):
+            hint = "Train with --set data.bands=all, which reads images as they are stored."
         raise DataError(
-            "\n".join([f"{len(problems)} of {total} samples can't be used:", *named, *more]),
-            hint="Repair or remove them, or raise data.bad_sample_budget"
-            f" (now {budget:g}) above {len(problems) / total:.3g} to leave them out.",
+            "\n".join([f"{len(problems)} of {total} samples can't be used:", *named, *more]), hint=hint
         )
     return problems
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mptui.data.core.types import Dataset
+from mptui.data.core.types import RGB, Dataset, PixelFormat
 from mptui.data.formats.sharded import PreparedSplit
 from mptui.data.formats.splits import ArraySplit, FileSplit, MaskedSplit, Rows
 
@@ -33,6 +33,13 @@ class Fingerprint:
     names: str
     sizes: str
     labels: str
+    bands: int = RGB.bands
+    dtype: str = RGB.dtype
+
+    @property
+    def pixels(self) -> PixelFormat:
+        """The format of the images."""
+        return PixelFormat(self.bands, self.dtype)
 
 
 def fingerprint(dataset: Dataset) -> Fingerprint:
@@ -45,6 +52,8 @@ def fingerprint(dataset: Dataset) -> Fingerprint:
         names=hashlib.sha256(names).hexdigest(),
         sizes=hashlib.sha256(sizes).hexdigest(),
         labels=hashlib.sha256(labels).hexdigest(),
+        bands=dataset.pixels.bands,
+        dtype=dataset.pixels.dtype,
     )
 
 
@@ -58,6 +67,8 @@ def changes(before: Fingerprint, now: Fingerprint) -> list[str]:
         told.append(f"new: {new - old:,} on top of {old:,} samples")
     elif before.train_samples != now.train_samples:
         told.append(f"{now.train_samples:,} training samples instead of {before.train_samples:,}")
+    if before.pixels != now.pixels:
+        told.append(f"images have {now.pixels} instead of {before.pixels}")
     if before.classes != now.classes:
         told.append(_classes(before.classes, now.classes))
     if old == new and now.names not in (before.names, _NOTHING):

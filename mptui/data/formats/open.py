@@ -79,6 +79,11 @@ def open_dataset(
     if data.name is None and data.path is not None:
         folder = str(expanded(data.path))
         found = _find(data.path, folder, kind)[1]
+        if isinstance(found, ShardIndex) and data.bands == "all":
+            raise ConfigError(
+                f'data.bands = "all": {clean_name(data.path)} was prepared as 8-bit RGB',
+                hint="Give --data the folder of the original images.",
+            )
         if isinstance(found, ShardIndex):
             dataset = assemble_prepared(found, data, side, seed)
         else:

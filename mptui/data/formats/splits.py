@@ -55,6 +55,11 @@ class FileSplit:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def files(self) -> list[str]:
+        """Paths of the images."""
+        return [self.paths[row] for row in self.rows]
+
     def request(self, index: int) -> FileRequest:
         """Return the request for sample `index`."""
         row = int(self.rows[index])
@@ -79,6 +84,11 @@ class MaskedSplit:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def files(self) -> list[str]:
+        """Paths of the images."""
+        return [self.paths[row] for row in self.rows]
 
     def request(self, index: int) -> MaskedFileRequest:
         """Return the request for sample `index`."""

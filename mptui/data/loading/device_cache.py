@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mptui.data.core.batch import to_device
+from mptui.data.core.batch import take_rows, to_device
 from mptui.data.loading.device_copy import Transfer
 from mptui.data.loading.prefetcher import Prefetcher, SampleSource
 from mptui.data.transforms.color_mixup import Finish
@@ -66,7 +66,7 @@ class Pass:
     def gather(self, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the stored pixels and targets at positions `first` to `last` of the order."""
         rows = self._rows[first:last]
-        return self.resident.pixels.index_select(0, rows), self.targets(first, last)
+        return take_rows(self.resident.pixels, rows), self.targets(first, last)
 
 
 def load(

@@ -14,12 +14,16 @@ from typing import Any
 from PIL import Image
 
 from mptui.data.core.read_errors import tried_again
-from mptui.data.core.types import BadSampleError
+from mptui.data.core.types import BadSampleError, PixelFormat
 from mptui.data.decode.image import is_finite, load_upright, opened
-from mptui.data.decode.mask import MaskSurvey, survey, upright_mask
+from mptui.data.decode.mask import MaskSurvey, Size, survey, upright_mask
+from mptui.data.decode.stored import lossy_as_rgb, read_stored, stored_tiff_format
 
 Sample = tuple[str, str | None]
 """An image file and the file of its mask, if it has one."""
+
+NOT_RGB = ', which data.bands = "rgb" can\'t read'
+"""End of the reason of a file that only `data.bands = "all"` reads."""
 
 _END_MARKERS = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND"}
 _END_BYTES = 64
@@ -37,6 +41,8 @@ class SampleCheck:
     mask: MaskSurvey | None = None
     finite: bool = True
     """False: some pixels are NaN or infinite; the sample is still usable."""
+    pixels: PixelFormat | None = None
+    """The format of the image as it is stored; if it is read as 8-bit RGB, only where that loses some."""
 
     def to_json(self) -> list[Any]:
         """Return the fields in order, ready for JSON."""
@@ -45,9 +51,10 @@ class SampleCheck:
     @staticmethod
     def from_json(values: Sequence[Any]) -> "SampleCheck":
         """Create a check from the result of `to_json`."""
-        path, reason, side, longer, mask, finite = values
+        path, reason, side, longer, mask, finite, pixels = values
         found = None if mask is None else survey_from_json(mask)
-        return SampleCheck(path, reason, side, longer, found, bool(finite))
+        form = None if pixels is None else PixelFormat(*pixels)
+        return SampleCheck(path, reason, side, longer, found, bool(finite), form)
 
 
 def survey_from_json(values: Sequence[Any]) -> MaskSurvey:
@@ -56,41 +63,59 @@ def survey_from_json(values: Sequence[Any]) -> MaskSurvey:
     return MaskSurvey(kind, tuple(codes), tuple(counts), tuple(colours), bool(lossy))
 
 
-def check(sample: Sample, whole: bool) -> SampleCheck:
+def check(sample: Sample, whole: bool, stored: bool = False) -> SampleCheck:
     """Check whether a sample can be read.
 
     Args:
         sample: The image file, and its mask file.
         whole: Decode every pixel. Otherwise a JPEG or PNG file with a valid end counts as complete, and only
             its header is read.
+        stored: The image is read as it is stored, always whole; otherwise as 8-bit RGB.
     """
     try:
-        return tried_again(lambda: _looked_at(sample, whole))
+        return tried_again(lambda: _looked_at(sample, whole, stored))
     except BadSampleError as error:
         return SampleCheck(path=error.name, reason=error.reason)
 
 
-def _looked_at(sample: Sample, whole: bool) -> SampleCheck:
+def _looked_at(sample: Sample, whole: bool, stored: bool) -> SampleCheck:
     path, mask_path = sample
-    with opened(path) as image:
-        stored = image.size
-        if not whole and _ends_well(path, image):
-            return SampleCheck(side=min(stored), longer=max(stored))
-        image.draft(None, (1, 1))
-        upright, orientation = load_upright(image)
-        seen = SampleCheck(side=min(stored), longer=max(stored), finite=is_finite(upright))
+    seen, size, orientation = _as_stored(path) if stored else _as_rgb(path, whole or mask_path is not None)
     if mask_path is None:
         return seen
     with opened(mask_path) as file:
-        mask = upright_mask(mask_path, file, stored, orientation)
+        mask = upright_mask(mask_path, file, size, orientation)
         return replace(seen, mask=survey(mask_path, mask))
 
 
+def _as_stored(path: str) -> tuple[SampleCheck, Size, int]:
+    image = read_stored(path)
+    side, longer = sorted(image.size)
+    seen = SampleCheck(side=side, longer=longer, finite=image.finite, pixels=image.format)
+    return seen, image.size, image.orientation
+
+
+def _as_rgb(path: str, whole: bool) -> tuple[SampleCheck, Size, int]:
+    try:
+        with opened(path) as image:
+            size = image.size
+            seen = SampleCheck(side=min(size), longer=max(size), pixels=lossy_as_rgb(image))
+            if not whole and _ends_well(path, image):
+                return seen, size, 1
+            image.draft(None, (1, 1))
+            upright, orientation = load_upright(image)
+            return replace(seen, finite=is_finite(upright)), size, orientation
+    except BadSampleError as error:
+        if (found := stored_tiff_format(path)) is None:
+            raise
+        raise BadSampleError(path, f"{found}{NOT_RGB}") from error
+
+
 def main() -> None:
-    """Answer each line of stdin, a JSON list [whole, samples], with a line of results, until stdin ends."""
+    """Answer each line of stdin, a JSON list [[whole, stored], samples], until stdin ends."""
     for line in sys.stdin:
-        whole, samples = json.loads(line)
-        findings = [check((path, mask_path), whole).to_json() for path, mask_path in samples]
+        (whole, stored), samples = json.loads(line)
+        findings = [check((path, mask_path), whole, stored).to_json() for path, mask_path in samples]
         sys.stdout.write(json.dumps(findings) + "\n")
         sys.stdout.flush()
 

@@ -33,9 +33,9 @@ class Work(Generic[Found]):
     """Creates the result of a sample that ends the child, from its path and the reason."""
 
 
-def looking(*, whole: bool) -> Work[SampleCheck]:
-    """Return the work of checking samples; with `whole`, every pixel is decoded."""
-    return Work("mptui.data.scan.check_sample", whole, SampleCheck.from_json, SampleCheck)
+def looking(*, whole: bool, stored: bool = False) -> Work[SampleCheck]:
+    """Return the work of checking samples: whole, or headers; as they are stored, or as 8-bit RGB."""
+    return Work("mptui.data.scan.check_sample", [whole, stored], SampleCheck.from_json, SampleCheck)
 
 
 class ScanCancelledError(Exception):

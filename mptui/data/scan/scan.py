@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mptui.data.core.read_errors import machine_fault
-from mptui.data.core.types import Problem, Sides
+from mptui.data.core.types import PixelFormat, Problem, Sides
 from mptui.data.decode.mask import MaskSurvey
 from mptui.data.scan.check_sample import Sample, SampleCheck
-from mptui.data.scan.process_pool import check_all, looking
+from mptui.data.scan.process_pool import Work, check_all, looking
 from mptui.data.scan.scan_cache import Keys, file_keys, recall, remember
 from mptui.io.user_cache import cache_folder
 
@@ -48,6 +48,8 @@ class ScanReport:
     """The unusable samples."""
     not_finite: list[int] = field(default_factory=list)
     """Usable samples with NaN or infinite pixels."""
+    formats: dict[int, PixelFormat] = field(default_factory=dict)
+    """Formats of usable images as they are stored; if all are read as 8-bit RGB, of those that lose some."""
 
     def add(self, index: int, finding: SampleCheck) -> None:
         """Add the check of a sample.
@@ -63,12 +65,25 @@ class ScanReport:
             return
         if not finding.finite:
             self.not_finite.append(index)
+        if finding.pixels is not None:
+            self.formats[index] = finding.pixels
         if finding.mask is not None:
             self.surveys[index] = finding.mask
 
+    def leave_out(self, index: int, path: str, reason: str) -> None:
+        """Make a sample unusable that can be read, but does not fit its set."""
+        self.problems[index] = Problem(path, reason)
+        self.sides[index] = 0, 0
+        self.surveys.pop(index, None)
+
 
 def scan(
-    images: Sequence[str], masks: Sequence[str] | None, on_progress: OnProgress, should_stop: ShouldStop
+    images: Sequence[str],
+    masks: Sequence[str] | None,
+    on_progress: OnProgress,
+    should_stop: ShouldStop,
+    *,
+    stored: bool = False,
 ) -> ScanReport:
     """Check every sample that has changed since the last scan; read the others from the cache.
 
@@ -77,27 +92,29 @@ def scan(
         masks: The mask files, in the same order.
         on_progress: Called with (done, total) repeatedly, in this thread.
         should_stop: Called several times per second.
+        stored: Whether images are read as they are stored.
 
     Raises:
         DataError: The machine has no open files or memory left.
         ScanCancelledError: `should_stop` returned True.
     """
     whole = masks is not None or len(images) <= DECODE_WHOLE
-    kept = _place(images, masks, whole)
+    kept = _place(images, masks, whole, stored)
     keys = file_keys(images, masks, should_stop)
-    sides, surveys = recall(kept, keys, masked=masks is not None)
-    report = ScanReport(sides, keys, surveys)
+    sides, surveys, formats = recall(kept, keys, masked=masks is not None)
+    report = ScanReport(sides, keys, surveys, formats=formats)
     # Unusable files are never cached, so that a repaired file or a mounted disk is seen at once.
     todo = np.flatnonzero(report.sides[:, 0] == 0)
     for start in range(0, len(todo), _REMEMBER_EVERY):
         try:
             part = todo[start : start + _REMEMBER_EVERY]
             done = len(images) - len(todo) + start
-            _look(report, part, done, images, masks, whole, on_progress, should_stop)
+            work = looking(whole=whole, stored=stored)
+            _look(report, part, done, images, masks, whole, work, on_progress, should_stop)
         finally:
             known = report.sides.copy()
             known[report.not_finite] = 0  # checked again the next time, to be reported again
-            remember(kept, keys, known, report.surveys)
+            remember(kept, keys, known, report.surveys, report.formats)
     on_progress(len(images), len(images))
     return report
 
@@ -109,6 +126,7 @@ def _look(
     images: Sequence[str],
     masks: Sequence[str] | None,
     whole: bool,
+    work: Work[SampleCheck],
     on_progress: OnProgress,
     should_stop: ShouldStop,
 ) -> None:
@@ -121,18 +139,17 @@ def _look(
 
     on_progress(done, len(images))
     processes = min(processors(), _MOST_PROCESSES, len(starts))
-    for start, findings in zip(
-        starts, check_all(chunks(), looking(whole=whole), processes, should_stop), strict=True
-    ):
+    for start, findings in zip(starts, check_all(chunks(), work, processes, should_stop), strict=True):
         for index, finding in zip(todo[start : start + size], findings, strict=True):
             report.add(int(index), finding)
         on_progress(done + start + len(findings), len(images))
 
 
-def _place(images: Sequence[str], masks: Sequence[str] | None, whole: bool) -> Path:
+def _place(images: Sequence[str], masks: Sequence[str] | None, whole: bool, stored: bool) -> Path:
     """Return the cache file for these files, by their common folder."""
     common = os.path.commonpath([images[0], images[len(images) - 1]]) if len(images) else ""
-    digest = hashlib.sha256(os.fsencode(f"{common}\0{masks is not None}\0{whole}")).hexdigest()
+    what = f"{common}\0{masks is not None}\0{whole}" + "\0stored" * stored
+    digest = hashlib.sha256(os.fsencode(what)).hexdigest()
     return cache_folder() / "scans" / f"{digest[:32]}.npz"
 
 

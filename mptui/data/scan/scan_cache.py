@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from mptui.data.core.types import Sides
+from mptui.data.core.types import PixelFormat, Sides
 from mptui.data.decode.mask import MaskSurvey
 from mptui.data.scan.check_sample import survey_from_json
 from mptui.data.scan.process_pool import ScanCancelledError
@@ -45,37 +45,54 @@ def file_keys(images: Sequence[str], masks: Sequence[str] | None, should_stop: C
     return keys
 
 
-def recall(path: Path, keys: Keys, *, masked: bool) -> tuple[Sides, dict[int, MaskSurvey]]:
-    """Load the cached sides (0: not cached) and surveys of the samples with `keys`."""
+def recall(
+    path: Path, keys: Keys, *, masked: bool
+) -> tuple[Sides, dict[int, MaskSurvey], dict[int, PixelFormat]]:
+    """Load the cached sides (0: not cached), surveys and formats of the samples with `keys`."""
     sides = np.zeros((len(keys), 2), np.uint16)
     surveys: dict[int, MaskSurvey] = {}
+    formats: dict[int, PixelFormat] = {}
     kept = load_arrays(path)
     try:
         known, known_sides = kept["keys"].astype(np.uint64), kept["sides"].astype(np.uint16)
         if known_sides.shape != (len(known), 2) or not len(known):
-            return sides, {}
+            return sides, {}, {}
         by_key = np.argsort(known)
         found = by_key[np.searchsorted(known, keys, sorter=by_key).clip(max=len(known) - 1)]
         same = np.flatnonzero(known[found] == keys)
         if masked:
             texts = dict(json.loads(kept["surveys"].tobytes()))
             surveys = {int(row): survey_from_json(texts[int(found[row])]) for row in same}
+        if "formats" in kept:  # version 0.1.0 kept none
+            stored = {int(place): PixelFormat(*form) for place, form in json.loads(kept["formats"].tobytes())}
+            places = {int(row): int(found[row]) for row in same} if stored else {}
+            formats = {row: stored[place] for row, place in places.items() if place in stored}
     except (KeyError, IndexError, TypeError, ValueError, OverflowError, RecursionError):
-        return sides, {}
+        return sides, {}, {}
     sides[same] = known_sides[found[same]]
-    return sides, surveys
+    return sides, surveys, formats
 
 
-def remember(path: Path, keys: Keys, sides: Sides, surveys: Mapping[int, MaskSurvey]) -> None:
-    """Save the sides and surveys of the usable samples."""
+def remember(
+    path: Path,
+    keys: Keys,
+    sides: Sides,
+    surveys: Mapping[int, MaskSurvey],
+    formats: Mapping[int, PixelFormat],
+) -> None:
+    """Save the sides, surveys and formats of the usable samples."""
     usable = np.flatnonzero(sides[:, 0])
-    texts = [(place, astuple(surveys[row])) for place, row in enumerate(usable.tolist()) if row in surveys]
+    texts, stored = (
+        [(place, astuple(of[row])) for place, row in enumerate(usable.tolist()) if row in of]
+        for of in (surveys, formats)
+    )
     save_arrays(
         path,
         {
             "keys": keys[usable],
             "sides": sides[usable],
             "surveys": np.frombuffer(json.dumps(texts).encode(), np.uint8),
+            "formats": np.frombuffer(json.dumps(stored).encode(), np.uint8),
         },
     )
 

@@ -61,7 +61,7 @@ class Finish:
         if self._is_uint8:
             return torch.addcmul(self._shift, values, self._scale)
         # one after the other: the product of a large value, rounded, would lose its low bits
-        return torch.add(values, self._shift).mul_(self._scale)
+        return values.to(torch.float32, copy=True).add_(self._shift).mul_(self._scale)
 
     def unstored(self, images: torch.Tensor) -> torch.Tensor:
         """Return the result of `stored` as images_BCHW."""

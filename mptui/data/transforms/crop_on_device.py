@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mptui.data.core.batch import to_device
+from mptui.data.core.batch import take_rows, to_device
 from mptui.data.transforms.crop import Boxes, Flips, pixel_box
 
 _VALUES_AT_ONCE = 3 << 22
@@ -117,7 +117,7 @@ def _products(pixels_PC: torch.Tensor, chosen: Views, boxes_B4: Ints, side: int)
     rows_BH = start[:, None] + _up_to(H, height) * stride[:, None]
     places_BHW = rows_BH[:, :, None] + _up_to(W, width)[:, None]
     bands = pixels_PC.shape[1]
-    crops = pixels_PC.index_select(0, places_BHW.flatten()).float().view(len(chosen), H, W * bands)
+    crops = take_rows(pixels_PC, places_BHW.flatten()).float().view(len(chosen), H, W * bands)
     rows_BSWC = torch.bmm(_weights(height, H, side, mirror_y), crops).view(-1, side, W, bands)
     columns = rows_BSWC.transpose(1, 2).reshape(-1, W, side * bands)
     cut_BSSC = torch.bmm(_weights(width, W, side, mirror_x), columns).view(-1, side, side, bands)

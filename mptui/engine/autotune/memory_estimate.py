@@ -98,10 +98,11 @@ def footprint(config: RunConfig, task: str, *, device: str, precision: str) -> F
     like = device if device == "cuda" and torch.cuda.is_available() else "cpu"
     frozen = frozen_at_last(training)
     layers = tuple(frozen) if isinstance(frozen, list) else frozen
-    kept = _kept(config.model, task, side, precision, like, _loss_of(training, task), layers)
+    bands = config.data.channels
+    kept = _kept(config.model, task, side, bands, precision, like, _loss_of(training, task), layers)
     batch = training.batch_size
     fixed, each = kept.activations
-    image = 3 * side * side * 4
+    image = bands * side * side * 4
     return Footprint(
         weights=kept.weights + kept.buffers,
         gradients=kept.trained,
@@ -127,6 +128,7 @@ def _kept(
     model: ModelConfig,
     task: str,
     side: int,
+    bands: int,
     precision: str,
     device: str,
     training: TrainingConfig,
@@ -134,13 +136,13 @@ def _kept(
 ) -> ModelMemory:
     learnt = build_task(task, [str(number) for number in range(_CLASSES)], training)
     with FakeTensorMode(), _NoValues(), torch.device(device):  # type: ignore[no-untyped-call]
-        network = build(model, num_classes=_CLASSES, task=task, side=side)
+        network = build(model, num_classes=_CLASSES, task=task, side=side, bands=bands)
         FrozenLayers(network, list(layers) if isinstance(layers, tuple) else layers)
         parameters, buffers = list(network.parameters()), list(network.buffers())
         counts = [
             _forward(
                 network,
-                learnt.made_up_batch(torch.zeros((size, 3, side, side), device=device)),
+                learnt.made_up_batch(torch.zeros((size, bands, side, side), device=device)),
                 learnt,
                 precision,
                 device,

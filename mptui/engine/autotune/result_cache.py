@@ -59,6 +59,7 @@ def facts_of(config: RunConfig, device_name: str, num_classes: int) -> dict[str,
         "tf32": config.precision.tf32,
         "classes": num_classes,
         "side": config.data.image_size,
+        "bands": config.data.channels,
         "batch_size": config.training.batch_size,
         "optimizer": config.training.optimizer,
     }

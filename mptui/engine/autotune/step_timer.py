@@ -114,5 +114,5 @@ class StepTimer:
         limit = self._config.memory.micro_batch
         rows = min(rows, limit) if isinstance(limit, int) else rows
         made_up = torch.Generator().manual_seed(0)
-        images = torch.randn(rows, 3, side, side, generator=made_up).to(self._device)
+        images = torch.randn(rows, self._config.data.channels, side, side, generator=made_up).to(self._device)
         return self._task.made_up_batch(images.contiguous(memory_format=_FORMATS[channels_last]))

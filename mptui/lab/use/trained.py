@@ -13,6 +13,7 @@ import torch
 from mptui.config.keys import SETTINGS, UNSET
 from mptui.config.merge import resolve
 from mptui.config.schema import RunConfig
+from mptui.data.core.types import PixelFormat
 from mptui.data.transforms.crop import Geometry
 from mptui.data.transforms.normalization import Normalization
 from mptui.engine.checkpoint.files import Snapshot
@@ -29,7 +30,7 @@ from mptui.registry.samples import SampleKind
 from mptui.registry.tasks import TASKS
 from mptui.runs.planning.autoselect import choices_taken
 from mptui.runs.planning.plan import Plan, Request, plan_run
-from mptui.runs.store.data_record import recorded_classes, recorded_counts
+from mptui.runs.store.data_record import recorded_classes, recorded_counts, recorded_pixels
 from mptui.runs.store.directory import CHECKPOINTS, CONFIG, check_version
 from mptui.tasks.base import Task
 from mptui.tasks.build_task import build_task
@@ -51,21 +52,25 @@ _OF_RESULTS = ("model.", "precision.", "training.", "data.", "speed.")
 class Preprocessing:
     """How an image becomes the network's input; the same in validation, predictions and exports.
 
-    An image is decoded as RGB, resized and cut as `geometry` says, and normalised: (x / 255 - mean) / std.
+    An image is decoded as RGB, or as it is stored, resized and cut as `geometry` says, and normalised:
+    (x / 255 - mean) / std for uint8, (x - mean) / std for others.
     """
 
     kind: SampleKind
     geometry: Geometry
     normalization: Normalization
+    stored: PixelFormat | None = None
+    """The format in which files are read as they are stored; None: as 8-bit RGB."""
 
     @classmethod
-    def of(cls, kind: SampleKind, config: RunConfig) -> "Preprocessing":
-        """Return the preprocessing of a run's validation."""
+    def of(cls, kind: SampleKind, config: RunConfig, pixels: PixelFormat) -> "Preprocessing":
+        """Return the preprocessing of a run's validation; `pixels` is the format of its images."""
         data = config.data
         geometry = Geometry.for_validation(kind, int(data.image_size or 0), data.resize)
         assert data.mean is not None, "the plan chooses it"
         assert data.std is not None, "the plan chooses it"
-        return cls(kind, geometry, Normalization(tuple(data.mean), tuple(data.std)))
+        stored = pixels if data.bands == "all" else None
+        return cls(kind, geometry, Normalization(tuple(data.mean), tuple(data.std)), stored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +146,9 @@ def open_trained(
     device = torch.device(plan.device.torch_name)
     prepare_torch(config, device)
     side = int(config.data.image_size or 0)
-    model = build(config.model, num_classes=len(classes), task=plan.task, side=side)
+    model = build(
+        config.model, num_classes=len(classes), task=plan.task, side=side, bands=config.data.channels
+    )
     _load(model, snapshot, run)
     memory_format = torch.channels_last if plan.channels_last else torch.contiguous_format
     model = model.to(device).to(memory_format=memory_format).eval()
@@ -156,7 +163,7 @@ def open_trained(
         model=model,
         task=build_task(plan.task, classes, config.training, counts=recorded_counts(run)),
         precision=build_precision(used, device, config.precision.grad_scaler),
-        preprocessing=Preprocessing.of(TASKS[plan.task].sample, config),
+        preprocessing=Preprocessing.of(TASKS[plan.task].sample, config, recorded_pixels(run)),
         state=snapshot.state,
         fp32_regions=[
             *apply_fp32_layers(model, config.precision.fp32_layers, device),

@@ -35,6 +35,7 @@ from mptui.registry.optimizers import OPTIMIZERS
 from mptui.registry.tasks import TASKS
 from mptui.runs.planning.check_outputs import check_outputs
 from mptui.runs.planning.plan import Plan
+from mptui.runs.planning.statistics import with_statistics
 from mptui.runs.planning.trust import import_own_code
 from mptui.tasks.build_task import build_task
 from mptui.text import clean
@@ -117,11 +118,14 @@ def prepare(
     emit(PhaseChanged(phase="scanning", detail=str(config.data.path or config.data.name)))
     try:
         dataset = _scanned(plan, side, emit, mailbox)
+        progress = PacedProgress(emit, "scanning")
+        plan = with_statistics(plan, dataset, progress, lambda: mailbox.stop_requested)
     except ScanCancelledError:
         raise Stopped(mailbox.stop_signal) from None
     mailbox.check_stop()
     emit(PhaseChanged(phase="preparing"))
-    model = build(config.model, num_classes=len(dataset.classes), task=plan.task, side=side)
+    bands = dataset.pixels.bands
+    model = build(config.model, num_classes=len(dataset.classes), task=plan.task, side=side, bands=bands)
     check_outputs(plan, model, len(dataset.classes))
     if weights is not None:
         for message in zoo.load(model, config.model, weights, side):
@@ -341,6 +345,7 @@ class LoaderMaker:
         return Loader(
             split,
             kind=TASKS[self.plan.task].sample,
+            pixels=self.dataset.pixels,
             labelled=labelled,
             batch_size=training.batch_size,
             side=side,

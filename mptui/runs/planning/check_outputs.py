@@ -38,7 +38,7 @@ def check_outputs(plan: Plan, model: torch.nn.Module, num_classes: int) -> None:
         return
     classes, counts = [str(number) for number in range(num_classes)], [1] * num_classes
     task = build_task(plan.task, classes, plan.config.training, counts=counts)
-    batch = task.made_up_batch(torch.zeros(_SAMPLES, 3, side, side))
+    batch = task.made_up_batch(torch.zeros(_SAMPLES, plan.config.data.channels, side, side))
     try:
         with torch.random.fork_rng(devices=[]):
             outputs = model.eval()(*batch.inputs)

@@ -76,8 +76,15 @@ def _normalization(data: DataConfig, kind: SampleKind, weights: "Pretrained | No
     """Return the unset ones of `mean` and `std`.
 
     Raises:
-        ConfigError: They are not for as many channels as images have.
+        ConfigError: They are not for as many channels as images have, or no network learns such images.
     """
+    if data.bands == "all":
+        if kind is SampleKind.IMAGE:
+            raise ConfigError(
+                'data.bands = "all": networks that generate images make 8-bit RGB',
+                hint="leave data.bands out",
+            )
+        return {}  # the training images are measured
     usual = default_normalization(kind)
     source = own or ("chosen: pixels in -1..1" if usual == HALF else "chosen: of ImageNet")
     given = {"mean": data.mean, "std": data.std}

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from mptui.data.core.types import Dataset
+from mptui.data.core.types import RGB, Dataset, PixelFormat
 from mptui.data.formats.fingerprint import Fingerprint, changes, fingerprint
 from mptui.runs.store import directory
 from mptui.runs.store.index import read_run
@@ -64,13 +64,21 @@ def recorded_counts(run: Path) -> list[int]:
     return counts if isinstance(counts, list) and all(type(count) is int for count in counts) else []
 
 
+def recorded_pixels(run: Path) -> PixelFormat:
+    """Return the format of a run's images."""
+    fingerprint = _read(run / NAME)
+    return RGB if fingerprint is None else fingerprint.pixels
+
+
 def _read(path: Path) -> Fingerprint | None:
     """Return the saved fingerprint; None if it is missing or unreadable."""
     document = directory.read_json(path)
+    # version 0.1.0 recorded no format: all images were RGB
+    document = {"bands": RGB.bands, "dtype": RGB.dtype, **document}
     values: dict[str, Any] = {name: document.get(name) for name in Fingerprint.__dataclass_fields__}
     kinds = {
-        **dict.fromkeys(("train_samples", "val_samples"), int),
-        **dict.fromkeys(("names", "sizes", "labels"), str),
+        **dict.fromkeys(("train_samples", "val_samples", "bands"), int),
+        **dict.fromkeys(("names", "sizes", "labels", "dtype"), str),
         "classes": list,
     }
     if not all(type(value) is kinds[name] for name, value in values.items()):

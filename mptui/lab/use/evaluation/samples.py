@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mptui.config.schema import DataConfig
-from mptui.data.core.types import Dataset, Split
+from mptui.data.core.types import RGB, Dataset, Split
 from mptui.data.formats.combined import JoinedSplit, RenumberedSplit
 from mptui.data.formats.open import open_dataset
 from mptui.errors import DataError
@@ -54,7 +54,7 @@ def open_samples(
 
     Raises:
         ConfigError: There is no set of that name.
-        DataError: The data is missing or unreadable, of another kind, or has classes that the run lacks.
+        DataError: The data is missing or unreadable, of another kind or format, or has classes that the run lacks.
     """
     config = _settings(trained.config.data, given)
     dataset = open_dataset(
@@ -66,6 +66,11 @@ def open_samples(
         should_stop=lambda: False,
         on_warning=note,
     )
+    if dataset.pixels != (trained_on := trained.preprocessing.stored or RGB):
+        raise DataError(
+            f"{clean_name(dataset.name)}: images have {dataset.pixels}, but the run was trained on {trained_on}",
+            hint="Give --data images of the same bands and values.",
+        )
     own = (config.name, config.path) == (trained.config.data.name, trained.config.data.path)
     whole = dataset.held_out and not own
     if own and (told := data_changes(trained.run, dataset)) is not None:
