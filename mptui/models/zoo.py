@@ -31,7 +31,8 @@ def build(
         bands: Number of their bands.
 
     Raises:
-        ConfigError: There is no such network, it does not fit the task, or it can't take images of `side` or `bands`.
+        ConfigError: There is no such network, it does not fit the task, or it can't take images of `side` or
+            `bands`.
     """
     spec = check(config, task, side)
     model = spec.build(num_classes=num_classes, side=side, **_settings(config, spec))

@@ -9,6 +9,7 @@ from mptui.errors import ConfigError
 
 REFUSED = {
     "model.name": ("resnet18", "resnet50"),
+    "data.bands": ("all", "rgb"),
     "model.weights": (None, "other.safetensors"),
     "model.task": ("mine:Loss", "mine:OtherLoss"),
     "model.width": (64, 32),

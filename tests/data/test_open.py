@@ -112,8 +112,9 @@ def test_a_picture_that_holds_nan_is_used_and_named_each_time(tmp_path):
     for _ in range(2):
         dataset = opened(tmp_path)
         assert len(dataset.train) + len(dataset.val) == 11
-        (named,) = dataset.warnings
+        named, reduced = dataset.warnings
         assert str(tmp_path / "dog" / "nan.tif") in named
+        assert "nan.tif (1 band of float32)" in reduced
 
 
 def test_an_unchanged_set_is_not_decoded_again_and_a_changed_one_is(tmp_path, own_cache):

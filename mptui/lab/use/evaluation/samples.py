@@ -54,7 +54,8 @@ def open_samples(
 
     Raises:
         ConfigError: There is no set of that name.
-        DataError: The data is missing or unreadable, of another kind or format, or has classes that the run lacks.
+        DataError: The data is missing or unreadable, of another kind or pixel format, or has classes that the
+            run lacks.
     """
     config = _settings(trained.config.data, given)
     dataset = open_dataset(
@@ -68,7 +69,7 @@ def open_samples(
     )
     if dataset.pixels != (trained_on := trained.preprocessing.stored or RGB):
         raise DataError(
-            f"{clean_name(dataset.name)}: images have {dataset.pixels}, but the run was trained on {trained_on}",
+            f"{clean_name(dataset.name)}: images have {dataset.pixels}, but the run has {trained_on}",
             hint="Give --data images of the same bands and values.",
         )
     own = (config.name, config.path) == (trained.config.data.name, trained.config.data.path)
