@@ -130,15 +130,7 @@ class Loader:
         self._bad = BadSamples(len(split), bad_budget, on_bad)
         whole = self._on_device and self._augment
         self._source = SampleSource(
-            split,
-            self._pool,
-            self._bad,
-            self._geometry,
-            masks=masks,
-            classes=num_classes,
-            seed=seed,
-            whole=whole,
-            pixels=pixels,
+            split, self._pool, self._bad, self._geometry, masks, num_classes, seed, whole, pixels
         )
         normalization = normalization or default_normalization(kind)
         self._jitter = normalization if self._augment and pixels == RGB else None
