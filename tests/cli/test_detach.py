@@ -115,11 +115,14 @@ def test_a_run_without_a_socket_is_stopped_by_a_signal(folder):
 def test_a_terminal_that_closes_while_it_starts_keeps_no_run_from_starting(folder, number):
     process = Program("run", "--detach", "--name", "away", "--runs-dir", folder, environ=ENDLESS)
     look_until(lambda: psutil.Process(process.pid).children())
+    (run_process,) = psutil.Process(process.pid).children()
+    run_process.suspend()  # or it might be ready, and the first process end, before the signal
     if number == signal.SIGHUP:
         os.killpg(process.pid, number)
     else:
         process.kill()
     assert process.wait(DEADLINE_S) == -number
+    run_process.resume()
     run = folder / "away"
     look_until(lambda: len(steps(run)) > 3)
     assert mptui(folder, "stop", "away").returncode == 0
