@@ -187,7 +187,8 @@ def test_a_run_directory_that_cant_be_written_is_a_disk_error(tmp_path):
 
 def test_a_diverging_run_ends_with_its_code_and_a_report(tmp_path):
     ended = mptui(
-        *("run", "--lr", "1e20", "--epochs", 50, "--runs-dir", tmp_path, "--name", "up"),
+        *("run", "--model", "unet", "--set", "model.width=4", "--set", "model.depth=2"),
+        *("--lr", "1e20", "--epochs", 50, "--runs-dir", tmp_path, "--name", "up"),
         *("--set", "training.warmup_epochs=0", "--set", "guards.max_skipped_streak=3"),
     )
     assert ended.returncode == 4, ended.stderr
