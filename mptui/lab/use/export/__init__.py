@@ -1,0 +1,1 @@
+"""`mptui export`: a trained network as a file for use elsewhere, checked against the run."""

@@ -1,0 +1,138 @@
+"""What a user of an exported network must know: classes, input, origin, metrics, licences."""
+
+import contextlib
+import json
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, metadata
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from mptui.codec import finite_json
+from mptui.config.merge import resolve
+from mptui.data.core.types import RGB, PixelFormat
+from mptui.events import EpochFinished, Validated
+from mptui.lab.use.trained import Trained
+from mptui.runs.store import journal
+from mptui.runs.store.directory import CONFIG, read_summary
+from mptui.runs.store.journal_reader import read_events
+
+NOT_STATED = "not stated"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """The course of a run.
+
+    Attributes:
+        epochs: Its epochs.
+        validated: The validation at the exported checkpoint, if there was one.
+        precision: The precision that it was trained in; "": unknown.
+        weights: What its weights were at the start, as `model.weights`; None: random.
+    """
+
+    epochs: list[EpochFinished]
+    validated: Validated | None
+    precision: str
+    weights: str | None
+
+
+def course_of(trained: Trained) -> Course:
+    """Read the course of a run from its files; an unreadable journal has no epochs."""
+    epochs: dict[int, EpochFinished] = {}
+    validated = None
+    with contextlib.suppress(OSError):
+        for _, events in read_events(trained.run / journal.NAME, 0):
+            for event in events:
+                if isinstance(event, EpochFinished):
+                    epochs[event.epoch] = event
+                elif isinstance(event, Validated) and event.step == trained.step:
+                    validated = event
+    precision = read_summary(trained.run).get("precision", {}).get("used")
+    config = resolve(str(trained.run / CONFIG), task=None, flags={}, sets=(), environ={}).config
+    return Course(
+        [epochs[number] for number in sorted(epochs)], validated, str(precision or ""), config.model.weights
+    )
+
+
+def facts_of(trained: Trained, course: Course, pixels: PixelFormat, licence: str | None) -> dict[str, Any]:
+    """Return the facts of a network, JSON-ready.
+
+    Args:
+        trained: The run.
+        course: Its course.
+        pixels: The format of its images.
+        licence: The SPDX identifier under which the file will be given away; None: not stated.
+    """
+    config, geometry = trained.config, trained.preprocessing.geometry
+    normalization = trained.preprocessing.normalization
+    validated = course.validated
+    facts: dict[str, Any] = finite_json(
+        {
+            "version": _VERSION,
+            "task": trained.plan.task,
+            "model": config.model.model_dump(exclude_none=True, exclude_defaults=True),
+            "classes": list(trained.classes),
+            "input": {
+                "layout": f"NCHW, float32; images have {pixels}" + (", RGB" if pixels == RGB else ""),
+                "side": geometry.side,
+                "resize": f"shorter side to {geometry.resize} px, never enlarged",
+                "view": _view(trained),
+                "values": f"({'pixel / 255' if pixels.dtype == 'uint8' else 'pixel'} - mean) / std",
+                "mean": list(normalization.mean),
+                "std": list(normalization.std),
+            },
+            "run": {
+                "name": trained.run.name,
+                "checkpoint": trained.checkpoint,
+                "step": trained.step,
+                "precision": course.precision,
+                "ema": config.training.ema_decay is not None,
+                "data": config.data.name if config.data.path is None else Path(config.data.path).name,
+            },
+            "metrics": {} if validated is None else {"val_loss": validated.loss, **validated.metrics},
+            "licences": licences_of(trained.model, course.weights, licence),
+        }
+    )
+    return facts
+
+
+def _view(trained: Trained) -> str:
+    """Describe how the network's square is cut from a resized image."""
+    geometry = trained.preprocessing.geometry
+    if not geometry.keep_proportions:
+        return "the whole image, resized to a square"
+    return f"centre square of {100 / geometry.margin:g} % of the shorter side, resized"
+
+
+def as_text(facts: dict[str, Any]) -> str:
+    """Return facts as they are stored in a file."""
+    return json.dumps(facts, ensure_ascii=True, allow_nan=False, sort_keys=True)
+
+
+def licences_of(model: nn.Module, weights: str | None, licence: str | None) -> dict[str, str]:
+    """Return the licences that bear on an exported network, as far as they are known.
+
+    Args:
+        model: The network.
+        weights: What its weights were at the start, as `model.weights`.
+        licence: The licence of the file.
+    """
+    package = type(model).__module__.partition(".")[0]
+    return {
+        "network": f"{package}: {_licence_of_package(package)}",
+        "initial weights": "random" if weights is None else f"{Path(weights).name}: {NOT_STATED}",
+        "data": NOT_STATED,
+        "this file": licence or NOT_STATED,
+    }
+
+
+def _licence_of_package(package: str) -> str:
+    try:
+        entries = metadata(package)
+    except PackageNotFoundError:
+        return NOT_STATED
+    names = [name for name in ("License-Expression", "License") if name in entries]
+    return entries[names[0]].strip().splitlines()[0][:80] if names else NOT_STATED
