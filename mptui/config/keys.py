@@ -46,6 +46,11 @@ class Setting:
         return [str(word) for word in words] if words and all(isinstance(word, str) for word in words) else []
 
     @property
+    def examples(self) -> list[str]:
+        """Words to suggest where the key takes any text."""
+        return [str(word) for word in self.field.examples or ()]
+
+    @property
     def words(self) -> list[str]:
         """The words that a flag may give the key, where they are few; empty where it takes any value."""
         if not self.choices or get_origin(self.field.annotation) is list:

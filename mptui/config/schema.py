@@ -45,10 +45,10 @@ class ModelConfig(Table):
     task: Annotated[str, OneOf(TASKS, or_own=True)] | None = None
     """What the network learns: classification, segmentation, diffusion, or your own loss as
     `package.module:name` (with --trust-code); unset: that of the network and of the data."""
-    weights: str | None = None
+    weights: Annotated[str | None, Field(examples=["pretrained"])] = None
     """A local weights file (.safetensors, or .pth loaded without running its code), or `pretrained`: the
     published weights of the network, downloaded once; unset: random weights."""
-    encoder: str | None = None
+    encoder: Annotated[str | None, Field(examples=["timm/resnet34", "timm/convnext_tiny"])] = None
     """unet: a network of timm (`timm/resnet34`, …) as its encoder; with `weights = "pretrained"` it has its
     published weights; unset: `depth` levels of two convolutions."""
     width: Annotated[int, Field(ge=1, le=1024)] = 64

@@ -10,6 +10,7 @@ import timm
 import torch
 from timm.models import get_pretrained_cfg
 from torch import nn
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
 from mptui.errors import ConfigError
 from mptui.models.encoder_unet import EncoderUNet
@@ -81,6 +82,8 @@ def _tried(name: str, side: int, **settings: Any) -> tuple[nn.Module, Any]:  # n
     try:
         model: nn.Module = timm.create_model(_bare(name), **settings, **_size(config, side))
         return model, _output(model, side)
+    except DynamicOutputShapeException:  # says nothing of the network: its memory is being estimated
+        raise
     except Exception as error:  # each network has its own way to say that a size does not suit
         raise ConfigError(
             f"data.image_size: {name} can't take images of {side} pixels: {_reason(error)}",

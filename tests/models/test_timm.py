@@ -9,12 +9,16 @@ import torch
 from huggingface_hub import constants
 from safetensors.torch import save_file
 
-from mptui.config.schema import ModelConfig
+from mptui.config.merge import resolve
+from mptui.config.schema import ModelConfig, RunConfig
+from mptui.engine.autotune.memory_estimate import footprint
 from mptui.errors import ConfigError
 from mptui.models import zoo
 from mptui.registry import models, timm_names
 from mptui.registry.tasks import CLASSIFICATION
 from mptui.runs.store.directory import create_run
+from mptui.tui.setup.memory_fit import fits
+from tests.hardware.machines import H200
 from tests.models.published import load, own_caches
 from tests.toys.training import dry_run, trained
 
@@ -113,6 +117,23 @@ def test_a_size_that_does_not_suit_is_refused_with_one_that_does():
         built("vgg11", side=16)
     assert "timm/vgg11 can't take images of 16 pixels: " in error.value.message
     assert "data.image_size=224" in error.value.hint
+
+
+@pytest.mark.parametrize("name", ["timm/test_nfnet", "timm/test_mambaout"])
+def test_their_memory_is_estimated(name):
+    config = RunConfig.model_validate({"model": {"name": name}, "data": {"image_size": 64}})
+    weights = sum(
+        p.nbytes for p in timm.create_model(name.removeprefix("timm/"), num_classes=10).parameters()
+    )
+    assert footprint(config, CLASSIFICATION, device="cpu", precision="fp32").gradients == weights
+
+
+def test_a_network_whose_memory_can_not_be_estimated_can_be_started():
+    resolved = resolve(
+        None, task=None, flags={"model.name": ("--model", "timm/regnetx_002")}, sets=(), environ={}
+    )
+    assert fits({"own": resolved}, H200) == {}
+    assert built("regnetx_002") is not None
 
 
 def test_weights_that_timm_does_not_have_are_refused():

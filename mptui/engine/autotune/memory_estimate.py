@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mptui.config.schema import ModelConfig, RunConfig, TrainingConfig
@@ -40,6 +40,10 @@ BATCHES_AHEAD = 1
 _CLASSES = 10
 _COUNTED = 2, 4
 """Batch sizes of the two counts; BatchNorm needs at least 2 samples in training."""
+
+
+class UncountableError(Exception):
+    """The memory of a network can't be estimated: its layers depend on values of tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,7 @@ def footprint(config: RunConfig, task: str, *, device: str, precision: str) -> F
 
     Raises:
         ConfigError: There is no such network, or it does not support this task or image size.
+        UncountableError: The network can't be counted.
     """
     training, side = config.training, int(config.data.image_size or 0)
     like = device if device == "cuda" and torch.cuda.is_available() else "cpu"
@@ -136,7 +141,10 @@ def _kept(
 ) -> ModelMemory:
     learnt = build_task(task, [str(number) for number in range(_CLASSES)], training)
     with FakeTensorMode(), _NoValues(), torch.device(device):  # type: ignore[no-untyped-call]
-        network = build(model, num_classes=_CLASSES, task=task, side=side, bands=bands)
+        try:
+            network = build(model, num_classes=_CLASSES, task=task, side=side, bands=bands)
+        except DynamicOutputShapeException as error:
+            raise UncountableError from error
         FrozenLayers(network, list(layers) if isinstance(layers, tuple) else layers)
         parameters, buffers = list(network.parameters()), list(network.buffers())
         counts = [

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from mptui.config.keys import SETTINGS
-from mptui.engine.autotune.memory_estimate import footprint
+from mptui.engine.autotune.memory_estimate import UncountableError, footprint
 from mptui.hardware.advice import measurable_precisions
 from mptui.lab.bench.measure import COMPILE_S, ShortRunResult
 from mptui.lab.tune.search import Option, Settings, TunedSetting
@@ -160,7 +160,12 @@ class Tunable:
             update={"training": asked.training.model_copy(update={"batch_size": batch})}
         )
         device = self.plan.device.torch_name.partition(":")[0]
-        predicted = footprint(config, self.plan.task, device=device, precision=str(best["precision.mode"]))
+        try:
+            predicted = footprint(
+                config, self.plan.task, device=device, precision=str(best["precision.mode"])
+            )
+        except UncountableError:
+            return True
         return predicted.total <= self.free_bytes
 
     def _of_the_data(self, best: Settings, first: ShortRunResult) -> Iterator[TunedSetting]:

@@ -283,7 +283,7 @@ class PickerScreen(Page):
                 value.value,
                 check=lambda text: read_value(setting, text)[1],
                 take=lambda text: self._edited(key, text),
-                suggestions=setting.choices,
+                suggestions=setting.choices or setting.examples,
             )
         )
 

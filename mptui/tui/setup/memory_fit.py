@@ -84,7 +84,7 @@ def fits(resolutions: Mapping[str, Resolved], device: Device) -> dict[str, "Fit 
 def _counted(
     resolutions: Iterable[tuple[str, Resolved]], device: Device
 ) -> Iterable[tuple[str, "Fit | str"]]:
-    from mptui.engine.autotune.memory_estimate import footprint
+    from mptui.engine.autotune.memory_estimate import UncountableError, footprint
 
     for name, resolution in resolutions:
         if is_own(resolution.config.model.name):
@@ -95,6 +95,8 @@ def _counted(
             precision = choose_precision(config.precision.mode, device).used
             task = resolution.task or DEFAULT_TASK
             counted = footprint(config, task, device=kind, precision=precision)
+        except UncountableError:
+            continue
         except ConfigError as error:
             yield name, error.message
         else:
