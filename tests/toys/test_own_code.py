@@ -6,6 +6,7 @@ import sys
 import pytest
 import tomli
 import torch
+from textual.widgets import Input
 
 from mptui.cli.main import _exit_code
 from mptui.engine.checkpoint.files import read_newest
@@ -16,7 +17,8 @@ from mptui.runs.store.journal import read_journal
 from mptui.tui.sources.subprocess import command
 from tests.program import Program
 from tests.toys.own_project import make_project
-from tests.toys.training import bits
+from tests.toys.training import bits, picker
+from tests.tui.cockpits import until
 
 SETTINGS = {
     "data.image_size": 32,
@@ -80,7 +82,22 @@ def test_trust_is_not_saved_and_a_resume_asks_for_it_again(module, tmp_path, cap
     del sys.modules[module]
     assert run("resume", "runs/first", "--no-tui", "--epochs", "5") == 2
     assert "--trust-code" in capsys.readouterr().err
+    assert run("evaluate", "runs/first") == 2
     assert run("runs") == 0
+    assert not imported(tmp_path)
+    assert run("evaluate", "runs/first", "--trust-code", "--device", "cpu") == 0
+    assert "near" in capsys.readouterr().out
+
+
+async def test_the_picker_takes_the_names_and_imports_nothing(module, tmp_path):
+    async with picker(tmp_path) as (app, pilot, screen):
+        screen.query_one("#model", Input).value = f"{module}:Net"
+        screen.query_one("#data", Input).value = f"{module}:Data"
+        await until(app, pilot, "your own data, opened when the run starts")
+        request = screen.picked.request({})
+        assert screen._faults() == {}
+    assert request.flags["model.name"][1] == f"{module}:Net"
+    assert not request.trust_code
     assert not imported(tmp_path)
 
 

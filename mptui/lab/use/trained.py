@@ -115,7 +115,12 @@ class Trained:
 
 
 def open_trained(
-    run: Path, checkpoint: str | None = None, flags: Flags | None = None, *, note: Callable[[str], None]
+    run: Path,
+    checkpoint: str | None = None,
+    flags: Flags | None = None,
+    *,
+    note: Callable[[str], None],
+    trust_code: bool = False,
 ) -> Trained:
     """Open a run of any status that has a checkpoint.
 
@@ -125,15 +130,16 @@ def open_trained(
         flags: Settings of this use: hardware.device, training.batch_size, data.workers. Without a device, the
             run's is used, or the default if it is missing here.
         note: Called with what a person should know: another checkpoint than expected, a slow precision.
+        trust_code: Whether the person's own code may run.
 
     Raises:
-        ConfigError: A flag is wrong, or the network can't be built.
+        ConfigError: A flag is wrong, the network can't be built, or its code is not trusted.
         RunDirectoryError: The checkpoint is missing or damaged, or its run is of a newer version.
         DiskError: The checkpoint can't be read now.
     """
     check_version(run)
     name, snapshot = _read(run, checkpoint, note)
-    plan = _planned(run, snapshot, flags or {})
+    plan = _planned(run, snapshot, flags or {}, trust_code=trust_code)
     if plan.precision.warning is not None:
         note(plan.precision.warning)
     config = plan.config
@@ -161,7 +167,7 @@ def open_trained(
         plan=plan,
         classes=classes,
         model=model,
-        task=build_task(plan.task, classes, config.training, counts=recorded_counts(run)),
+        task=build_task(plan.task, classes, config.training, config.model.task, recorded_counts(run)),
         precision=build_precision(used, device, config.precision.grad_scaler),
         preprocessing=Preprocessing.of(TASKS[plan.task].sample, config, recorded_pixels(run)),
         state=snapshot.state,
@@ -188,7 +194,7 @@ def _read(run: Path, checkpoint: str | None, note: Callable[[str], None]) -> tup
     )
 
 
-def _planned(run: Path, snapshot: Snapshot, flags: Flags) -> Plan:
+def _planned(run: Path, snapshot: Snapshot, flags: Flags, *, trust_code: bool) -> Plan:
     """Resolve the settings in force at a checkpoint for this machine."""
     saved = {
         key: ("the checkpoint", value)
@@ -207,7 +213,7 @@ def _planned(run: Path, snapshot: Snapshot, flags: Flags) -> Plan:
         select_device(asked, machine.devices)
     except ConfigError:  # it was trained on another machine
         saved["hardware.device"] = ("default", "auto")
-    plan = plan_run(Request(str(run / CONFIG), {**saved, **flags}), machine)
+    plan = plan_run(Request(str(run / CONFIG), {**saved, **flags}, trust_code=trust_code), machine)
     return choices_taken(plan, run) or plan
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mptui.runs.store.directory import CONFIG
+from mptui.runs.store.directory import CONFIG, read_summary
 
 if TYPE_CHECKING:
     from mptui.config.schema import RunConfig
@@ -73,7 +73,7 @@ def predict_switch(
     request = request or Request(environ=os.environ)
     preset = resolve(
         profile,
-        task=task_of_model(str(now.model.name)),
+        task=task_of_model(str(now.model.name)) or read_summary(run).get("task"),
         flags=request.flags,
         sets=request.sets,
         environ=request.environ,
