@@ -28,8 +28,9 @@ ORDER = (
     "older-gpu",
     "aggressive",
     "ultra-stable",
+    "finetune",
 )
-"""Profiles in the order of their digits on the screens, `1` first; all others follow by name."""
+"""Profiles in the order of the screens, the first nine by their digits; all others follow by name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,8 @@ def test_each_built_in_profile_resolves_for_each_task(places, name, task):
         ("older-gpu", "segmentation", 100, 8, "fp16", 1e-3),
         ("aggressive", "classification", 100, 384, "auto", 0.75),
         ("ultra-stable", "classification", 100, 64, "bf16", 0.1),
+        ("finetune", "classification", 30, 64, "auto", 1e-4),
+        ("finetune", "segmentation", 30, 8, "auto", 5e-5),
         ("fast", "diffusion", 50, 64, "auto", 2e-4),
         ("stable", "diffusion", 100, 32, "fp32", 1e-4),
         ("memory-limited", "diffusion", 100, 32, "auto", 1e-4),
