@@ -229,16 +229,20 @@ def test_the_bits_of_a_file_reach_the_device(
 def test_random_views_are_the_same_with_any_cache(tmp_path: Path, form: PixelFormat) -> None:
     data = stored_images(tmp_path, form)
 
-    def images(cache: str) -> torch.Tensor:
-        how: dict[str, Any] = {"train": True, "augment": True, "cache": cache, "side": 20}
+    def images(cache: str, start: int = 0, **more: Any) -> torch.Tensor:
+        how: dict[str, Any] = {"train": True, "augment": True, "cache": cache, "side": 20, **more}
         with loader(data.classes, form, **how) as chosen:
-            found = [batch for epoch in (0, 1) for window in chosen.windows(epoch, 1) for batch in window]
-        return torch.cat([batch.images_BCHW for batch in found])
+            windows = (window for epoch in (0, 1) for window in chosen.windows(epoch, 1, start))
+            return torch.cat([batch.images_BCHW for window in windows for batch in window])
 
     plain = images("off")
     assert plain.std() > 0.1 * values(form.dtype, 1000).astype(float).std()
     assert torch.equal(images("ram"), plain)
     assert torch.equal(images("device"), plain)
+    assert torch.equal(images("off", workers=2), plain)
+    resumed = images("off", start=8)
+    half = len(plain) // 2
+    assert torch.equal(resumed, torch.cat([plain[8:half], plain[half + 8 :]]))
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])

@@ -72,9 +72,7 @@ def read_stored(path: str, expected: PixelFormat | None = None) -> StoredImage:
     """
     try:
         check_file(path)
-        with Path(path).open("rb") as file:
-            is_tiff = file.read(4) in _TIFF
-        image = _read_tiff(path) if is_tiff else _read_other(path)
+        image = _read_tiff(path) if _is_tiff(path) else _read_other(path)
     except BadSampleError:
         raise
     except Exception as error:
@@ -109,10 +107,18 @@ def lossy_as_rgb(image: ImageFile) -> PixelFormat | None:
 def stored_tiff_format(path: str) -> PixelFormat | None:
     """Return the format of a TIFF, from its header; None: it can't be read, or is none."""
     try:
+        check_file(path)
+        if not _is_tiff(path):
+            return None
         with _opened_tiff(path) as file:
             return _tiff_format(file)
     except Exception:  # noqa: BLE001 - a damaged file makes the parser raise anything
         return None
+
+
+def _is_tiff(path: str) -> bool:
+    with Path(path).open("rb") as file:
+        return file.read(4) in _TIFF
 
 
 def _opened_tiff(path: str) -> "TiffFile":
