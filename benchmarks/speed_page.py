@@ -89,6 +89,10 @@ def _loop() -> Iterator[Figure]:
 
 
 def _data() -> Iterator[Figure]:
+    for clock, name in (("processor", "processor time"), ("wall", "wall time")):
+        what = f"ResNet-18 at 64 px, images in memory: `mptui predict` over a bare loop, {name}"
+        goal = targets.PREDICT if clock == "processor" else None  # wall time needs a quiet machine
+        yield Figure(what, "predict", clock, "benchmarks.predict --threads 1", goal)
     what = "Photos to batches at 224 px: `ImageFolder` over `mptui`, "
     path, command = "imagefolder_over_mptui", "benchmarks.input --only mixed"
     yield Figure(f"{what}processor time", "input-mixed", f"mixed/cpu_ms/{path}", command, targets.INPUT)

@@ -19,6 +19,8 @@ GUARDS = 0.01
 """Maximum overhead, as a fraction of step time."""
 UI = {"resnet18": 0.97, "python": 0.90}
 """Minimum throughput, as a fraction of that without a screen."""
+PREDICT = 0.97
+"""Minimum throughput of predictions on images in memory, as a fraction of a bare inference loop's."""
 
 INPUT = 1.5
 """Minimum ratio of CPU time per image, ImageFolder at its best over mptui."""

@@ -164,6 +164,6 @@ def test_results_arrive_while_the_next_batch_is_computed(classifier, pictures):
     forwards: list[int] = []
     trained.model.register_forward_hook(lambda *_: forwards.append(len(forwards)))
     predictor = Predictor(trained, mirror=False, note=lambda message: None)
-    with loader_of(trained, files.split(), lambda problem: None) as loader:
+    with loader_of(trained, files.split(None), lambda problem: None) as loader:
         seen = [len(forwards) for _ in predictor(loader, probabilities)]
     assert seen == [2, 3, 4, 5, 6, 6]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mptui.data.core.types import PixelFormat
 from mptui.data.formats.layout import walk_images
 from mptui.data.formats.splits import FileSplit, PathTable
 from mptui.errors import DataError
@@ -25,10 +26,10 @@ class InputFiles:
     paths: Sequence[str]
     folder: str
 
-    def split(self) -> FileSplit:
-        """Return the files as samples, all of class 0."""
+    def split(self, stored: PixelFormat | None) -> FileSplit:
+        """Return the files as samples, all of class 0; `stored` is the format of files with bands."""
         count = len(self.paths)
-        return FileSplit(self.paths, np.zeros(count, np.int64), np.arange(count))
+        return FileSplit(self.paths, np.zeros(count, np.int64), np.arange(count), stored)
 
     def relative(self, index: int) -> str:
         """Return the path of a file from `folder`."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mptui.data.core.types import Problem
+from mptui.data.formats.splits import FileSplit
+from mptui.data.loading.loader import Loader
 from mptui.lab.use.prediction.inputs import InputFiles
 from mptui.lab.use.prediction.mask_files import MaskFiles, WrittenMask
 from mptui.lab.use.prediction.masks import MaskMaker
@@ -52,15 +54,19 @@ class PredictionRun:
             MemoryExhaustedError: Not even one image fits into memory.
         """
         started = time.perf_counter()
-        predictor = Predictor(self.trained, mirror=self.mirror, note=self.note)
-        with loader_of(self.trained, self.files.split(), self._leave_out) as loader:
-            for predicted in predictor(loader, probabilities):
-                rows = predicted.result.tolist()
-                for index, kept, row in zip(predicted.indices.tolist(), predicted.kept, rows, strict=True):
-                    if kept:
-                        table.write(self.files.paths[index], row)
-                self._count(predicted.kept.sum(), int(predicted.indices[-1]) + 1)
+        with loader_of(self.trained, self._samples(), self._leave_out) as loader:
+            self.classes_from(loader, table)
         self.seconds = time.perf_counter() - started
+
+    def classes_from(self, loader: Loader, table: Table) -> None:
+        """Write the class probabilities of the samples of a loader; raises as `classes`."""
+        predictor = Predictor(self.trained, mirror=self.mirror, note=self.note)
+        for predicted in predictor(loader, probabilities):
+            rows = predicted.result.tolist()
+            for index, kept, row in zip(predicted.indices.tolist(), predicted.kept, rows, strict=True):
+                if kept:
+                    table.write(self.files.paths[index], row)
+            self._count(predicted.kept.sum(), int(predicted.indices[-1]) + 1)
 
     def masks(self, folder: Path, *, single: bool) -> Iterator[WrittenMask]:
         """Write the masks of all files; yield what is on disk, in the order of the files.
@@ -75,7 +81,7 @@ class PredictionRun:
         with (
             MaskMaker(self.files) as maker,
             MaskFiles(folder, self.files, self.trained.classes, single=single) as written,
-            loader_of(self.trained, self.files.split(), self._leave_out) as loader,
+            loader_of(self.trained, self._samples(), self._leave_out) as loader,
         ):
             for predicted in predictor(loader, maker):
                 indices = predicted.indices
@@ -88,6 +94,9 @@ class PredictionRun:
                 self._count(predicted.kept.sum(), int(indices[-1]) + 1)
             yield from written.rest()
         self.seconds = time.perf_counter() - started
+
+    def _samples(self) -> FileSplit:
+        return self.files.split(self.trained.preprocessing.stored)
 
     def _count(self, kept: int, place: int) -> None:
         self.done += int(kept)

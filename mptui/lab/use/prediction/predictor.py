@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from mptui.data.core.batch import Batch
-from mptui.data.core.types import Dataset, Problem, Split
+from mptui.data.core.types import RGB, Dataset, Problem, Split
 from mptui.data.loading.loader import Loader
 from mptui.engine.reporting.late_reads import HostCopy
 from mptui.events import Event
@@ -60,7 +60,8 @@ def loader_of(trained: Trained, files: Split, on_bad: Callable[[Problem], None])
     resolved = replace(trained.plan.resolved, config=config.model_copy(update={"training": training}))
     workers = 0 if count <= _FEW else trained.plan.workers
     plan = replace(trained.plan, resolved=resolved, workers=workers)
-    dataset = Dataset("", trained.preprocessing.kind, trained.classes, train=files, val=files)
+    kind, stored = trained.preprocessing.kind, trained.preprocessing.stored
+    dataset = Dataset("", kind, trained.classes, train=files, val=files, pixels=stored or RGB)
     return LoaderMaker(plan, dataset, _unheard, on_bad, lambda: None).make(files, train=False, labelled=False)
 
 
