@@ -7,7 +7,7 @@ import typer
 
 from mptui.cli import options as o
 from mptui.cli.output import ProgressLines, file_progress, print_json, print_next
-from mptui.cli.use.options import Budget, Checkpoint, check_checkpoint, note, opened
+from mptui.cli.use.options import Budget, Checkpoint, check_checkpoint, note, opened, settings_of
 from mptui.text import clean, shell_word
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def evaluate(
     from mptui.config.given import data_flags
     from mptui.runs.store.directory import find_run
 
-    trained = opened(find_run(runs_dir, run), checkpoint, ctx.params)
+    trained = opened(find_run(runs_dir, run), checkpoint, settings_of(ctx.params), trust_code=trust_code)
     from mptui.lab.use.evaluation.evaluate import evaluate_run
 
     given = {} if data is None else {key: value for key, (_, value) in data_flags(data, "--data").items()}

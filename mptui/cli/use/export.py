@@ -58,6 +58,7 @@ def export(
     data: _Data = None,
     images: _Images = 200,
     licence: _Licence = None,
+    trust_code: o.TrustCode = False,
     runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
     as_json: o.Json = False,
 ) -> int:
@@ -73,7 +74,7 @@ def export(
 
     check_format(format_)
     began = time.monotonic()
-    trained = opened(find_run(runs_dir, run), checkpoint, dict(SETTINGS))
+    trained = opened(find_run(runs_dir, run), checkpoint, dict(SETTINGS), trust_code=trust_code)
     given = {} if data is None else {key: value for key, (_, value) in data_flags(data, "--data").items()}
     request = ExportRequest(
         format=format_,

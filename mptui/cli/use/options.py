@@ -57,16 +57,16 @@ def settings_of(params: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
     return flags
 
 
-def opened(run: Path, checkpoint: str | None, params: Mapping[str, Any]) -> "Trained":
-    """Open a run with the parameters of a command; `note` receives its warnings."""
+def opened(
+    run: Path, checkpoint: str | None, settings: dict[str, tuple[str, Any]], *, trust_code: bool
+) -> "Trained":
+    """Open a run; `note` receives its warnings."""
     from mptui.hardware.memory import keep_freed_memory
 
     keep_freed_memory()  # before torch starts threads
     from mptui.lab.use.trained import open_trained
 
-    return open_trained(
-        run, checkpoint, settings_of(params), note=note, trust_code=bool(params.get("trust_code"))
-    )
+    return open_trained(run, checkpoint, settings, note=note, trust_code=trust_code)
 
 
 def note(message: str) -> None:

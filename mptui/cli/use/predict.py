@@ -10,7 +10,7 @@ import typer
 
 from mptui.cli import options as o
 from mptui.cli.output import ProgressLines, file_progress, print_json, print_next
-from mptui.cli.use.options import Budget, Checkpoint, check_checkpoint, note, opened
+from mptui.cli.use.options import Budget, Checkpoint, check_checkpoint, note, opened, settings_of
 from mptui.errors import ConfigError, DiskError
 from mptui.text import clean, clean_name, shell_word
 
@@ -74,7 +74,7 @@ def predict(
 
     path = find_run(runs_dir, run)
     files = find_inputs(inputs)  # faults of arguments are told before torch is imported
-    trained = opened(path, checkpoint, ctx.params)
+    trained = opened(path, checkpoint, settings_of(ctx.params), trust_code=trust_code)
     from mptui.lab.use.prediction.predict import PredictionRun
     from mptui.registry.samples import SampleKind
 
