@@ -27,7 +27,7 @@ async def test_profiles_have_the_digits_of_the_design(environ):
             assert screen.picked.profile == names[int(digit) - 1]
         text = frame(app)
     assert names[:4] == ["fast", "stable", "memory-limited", "debug"]
-    for number, name in enumerate(names, 1):
+    for number, name in enumerate(names[:9], 1):
         assert f"{number} {name}" in text
 
 
