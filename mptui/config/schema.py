@@ -228,8 +228,9 @@ class DataConfig(Table):
     prefetch: Annotated[int, Field(ge=1, le=64)] = 4
     """Batches prefetched by each worker."""
     cache: Literal["auto", "off", "ram", "device"] = "auto"
-    """Cache of decoded images. device: all images as uint8 in device memory, filled before the first epoch;
-    ram: in memory shared by the workers, filled as images are read; auto: device or ram if they fit."""
+    """Cache of decoded images. device: all images, not yet normalised, in device memory, filled before the
+    first epoch; ram: in memory shared by the workers, filled as images are read; auto: device or ram if they
+    fit."""
     augment: Literal["default", "none"] = "default"
     """default: flips, random resized crops and colour (diffusion: horizontal flips only); none: only a
     resize."""
