@@ -12,6 +12,7 @@ REFUSED = {
     "data.bands": ("all", "rgb"),
     "model.weights": (None, "other.safetensors"),
     "model.task": ("mine:Loss", "mine:OtherLoss"),
+    "model.encoder": (None, "timm/resnet18"),
     "model.width": (64, 32),
     "model.depth": (4, 3),
     "model.up": ("transposed", "bilinear"),
