@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from mptui.cli.use.export import export
+from mptui.cli.main import app
 from mptui.errors import ConfigError, MptuiError
 from mptui.lab.use.export import export as exports
-from mptui.lab.use.export.agreement import BATCH_SIZES, LOADED, compare
+from mptui.lab.use.export.agreement import BATCH_SIZES, LOADED, Agreement, compare
 from mptui.lab.use.export.formats import EXPORT_FORMATS
 from mptui.lab.use.trained import open_trained
 from mptui.models.weights import load_weights
@@ -124,4 +124,18 @@ def test_a_missing_runtime_and_an_unknown_format_are_named(monkeypatch):
     with pytest.raises(ConfigError, match="onnxruntime not installed"):
         exports.check_format("onnx")
     with pytest.raises(ConfigError, match="no such format"):
-        export("none", "caffe")
+        exports.check_format("caffe")
+
+
+def test_the_command_opens_the_run_for_any_machine(monkeypatch, classifier, tmp_path):
+    seen = []
+
+    def export_run(trained, *_, **__):
+        seen.append(trained)
+        return exports.Exported(tmp_path / "x", 1, tmp_path / "README.md", Agreement(40, 0.0, 1.0))
+
+    monkeypatch.setattr(exports, "export_run", export_run)
+    assert app(["export", str(classifier), "--out", str(tmp_path)], standalone_mode=False) == 0
+    (trained,) = seen
+    assert (trained.device.type, trained.precision.name) == ("cpu", "fp32")
+    assert trained.config.training.batch_size == LOADED

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from mptui.data.core.types import RGB
 from mptui.errors import ConfigError, DataError, DiskError, MptuiError
 from mptui.io.atomic import sync_folder
 from mptui.lab.use.evaluation.samples import open_samples
@@ -153,9 +154,13 @@ def _write(spec: ExportFormat, model: nn.Module, example: Inputs, facts: str, fi
 
 def _load(spec: ExportFormat, trained: Trained, file: Path, facts: str) -> Network:
     def new_model() -> nn.Module:
-        side = trained.preprocessing.geometry.side
-        config = trained.config.model
-        return build(config, num_classes=len(trained.classes), task=trained.plan.task, side=side)
+        return build(
+            trained.config.model,
+            num_classes=len(trained.classes),
+            task=trained.plan.task,
+            side=trained.preprocessing.geometry.side,
+            bands=(trained.preprocessing.stored or RGB).bands,
+        )
 
     network, found = spec.load(file, new_model)
     if found != facts:
