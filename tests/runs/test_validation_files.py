@@ -3,7 +3,9 @@ import csv
 import torch
 
 from mptui.engine.evaluate import ValidationResult
+from mptui.runs.store.directory import create_run, read_summary
 from mptui.runs.store.validation_files import CLASSES, CONFUSION, validation_texts
+from mptui.runs.store.writer import Records
 
 
 def result(per_class, confusion):
@@ -27,3 +29,12 @@ def test_each_class_and_each_confusion_has_a_row():
 
 def test_a_task_without_classes_has_no_files():
     assert validation_texts(result({}, None)) == {}
+
+
+def test_a_run_that_is_killed_after_its_best_validation_has_it_in_the_summary(tmp_path):
+    run = create_run(tmp_path, "fast", "resnet18", None)
+    records, best = Records(run), result({}, None)
+    records.handle(best.event(10, 2, best=True))
+    records.write_best(best)
+    assert read_summary(run)["best"] == {"epoch": 2, "metric": "acc1", "value": 0.5}
+    records.close()

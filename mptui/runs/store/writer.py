@@ -101,7 +101,12 @@ class Records:
         directory.write_text(self._run / directory.SUMMARY, text, self._guard)
 
     def write_best(self, result: ValidationResult) -> None:
-        """Write the files of the best validation; a failed write is that of the next best one."""
+        """Write the files of the best validation; a failed write is repeated with the next best one.
+
+        The summary is written too: a run that is killed and resumed may have no better validation.
+        """
+        with contextlib.suppress(MptuiError):
+            self.write_summary()
         for name, text in validation_texts(result).items():
             with contextlib.suppress(MptuiError):
                 directory.write_text(self._run / name, text, self._guard)
