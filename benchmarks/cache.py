@@ -160,7 +160,7 @@ def compare(root: Path, ready: Path, rounds: int) -> dict[str, Any]:
 def prepare(root: Path, out: Path) -> dict[str, Any]:
     """Prepares the photos for `SIDE`; returns their prepared size."""
     data = DataConfig(path=str(root))
-    name, kind, found = files_of(data, None, lambda: False)
+    name, kind, found = files_of(data, None, lambda *_: None, lambda: False)
     order = ConversionRequest(name, str(task_for(kind)), found, out, SIDE, default_resize(SIDE), 90, data)
     started = time.perf_counter()
     ready = prepare_set(order, lambda line: None, lambda done, total: None, lambda: False)

@@ -48,7 +48,7 @@ def prepared(folder: Path, out: Path, side: int, quality: int) -> Path:
     if out.exists():
         return out
     config = DataConfig(path=str(folder))
-    name, kind, found = files_of(config, None, lambda: False)
+    name, kind, found = files_of(config, None, lambda *_: None, lambda: False)
     order = ConversionRequest(
         name, str(task_for(kind)), found, out, side, default_resize(side), quality, config
     )

@@ -17,7 +17,7 @@ RESIZE = 64
 
 def prepared(data, out, *, size=SIDE, quality=95, told=lambda line: None, **settings):
     config = DataConfig(path=str(data), **settings)
-    name, kind, found = files_of(config, None, lambda: False)
+    name, kind, found = files_of(config, None, lambda *_: None, lambda: False)
     order = ConversionRequest(
         name, str(task_for(kind)), found, Path(out), size, default_resize(size), quality, config
     )

@@ -27,7 +27,7 @@ def recognize(path: str) -> SampleKind | None:
     return SampleKind.CLASS if path.endswith(".csv") and Path(path).is_file() else None
 
 
-def find(path: str, _kind: SampleKind) -> Found:
+def find(path: str, _kind: SampleKind, *_: object) -> Found:
     try:
         with Path(path).open(newline="", encoding="utf-8") as file:
             images, names = zip(*csv.reader(file), strict=True)

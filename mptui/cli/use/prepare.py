@@ -114,7 +114,8 @@ def prepare(
     try:
         task = None if model is None else task_of_model(model)
         asked = None if task is None else TASKS[task].sample
-        name, kind, found = files_of(config, asked, lambda: signals.stop_requested)
+        with file_progress("", ProgressLines()) as on_progress:
+            name, kind, found = files_of(config, asked, on_progress, lambda: signals.stop_requested)
         task = task_for(kind)
         side = image_size or TASKS[task].side.accelerator
         order = ConversionRequest(

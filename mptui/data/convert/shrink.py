@@ -8,12 +8,12 @@ import sys
 from base64 import b64decode, b64encode
 from dataclasses import dataclass
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from mptui.data.core.parts import open_binary
 from mptui.data.core.read_errors import reason_of, tried_again
 from mptui.data.core.types import IGNORE, BadSampleError, Decoded, Mask
 from mptui.data.decode.image import opened
@@ -134,7 +134,7 @@ def _as_it_was(path: str, decoded: Decoded) -> tuple[str, bytes]:
     if not kind or size[0] * size[1] != decoded.image_HWC.shape[0] * decoded.image_HWC.shape[1]:
         return "", b""
     try:
-        with Path(path).open("rb") as file:
+        with open_binary(path) as file:
             content = file.read(decoded.image_HWC.nbytes + _KEPT_OVERHEAD + 1)
     except OSError as error:
         raise BadSampleError(path, reason_of(error)) from error

@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from mptui.data.core.parts import title_of
 from mptui.registry.samples import SampleKind
 
 IGNORE = -1
@@ -77,9 +78,9 @@ class SampleRequest(Protocol):
 class BadSampleError(Exception):
     """A sample that can't be used; `reason` is a short explanation."""
 
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"{name}: {reason}")
-        self.name, self.reason = name, reason
+    def __init__(self, address: str, reason: str) -> None:
+        self.name, self.reason = title_of(address), reason
+        super().__init__(f"{self.name}: {reason}")
 
     def __reduce__(self) -> tuple[type["BadSampleError"], tuple[str, str]]:
         """Pickle with name and reason, to pass between processes."""

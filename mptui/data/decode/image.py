@@ -12,13 +12,14 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
-from pathlib import Path
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
 
+from mptui.data.core.parts import is_part, open_binary, status_of
 from mptui.data.core.read_errors import reason_of
 from mptui.data.core.types import BadSampleError, Pixels
 from mptui.data.decode import jpeg
@@ -57,16 +58,14 @@ def opened(path: str, content: bytes | None = None) -> Iterator[ImageFile]:
     """Open an image of a valid size; any exception in the context becomes a `BadSampleError`.
 
     Args:
-        path: The file, or its name in messages.
+        path: The address of the file, or its name in messages.
         content: The bytes of the file, if they were read already.
 
     Raises:
         BadSampleError: The file can't be read, is no image, is too large, or is damaged.
     """
     try:
-        if content is None:
-            check_file(path)
-        with Image.open(path if content is None else BytesIO(content), formats=FORMATS) as image:
+        with Image.open(_source(path, content), formats=FORMATS) as image:
             check_size(path, *image.size)
             yield image
     except BadSampleError:
@@ -76,6 +75,13 @@ def opened(path: str, content: bytes | None = None) -> Iterator[ImageFile]:
     except Exception as error:
         # A damaged file makes Pillow's parsers raise anything.
         raise BadSampleError(path, reason_for(error)) from error
+
+
+def _source(path: str, content: bytes | None) -> str | IO[bytes]:
+    if content is not None:
+        return BytesIO(content)
+    check_file(path)
+    return open_binary(path) if is_part(path) else path
 
 
 def load_upright(image: Image.Image) -> tuple[Image.Image, int]:
@@ -186,6 +192,8 @@ def check_file(path: str) -> None:
         BadSampleError: The path is one of them.
         OSError: The file is missing.
     """
+    if is_part(path):  # its file is checked when it is opened
+        return
     kind = stat.S_IFMT(os.stat(path).st_mode)  # noqa: PTH116 - a Path for each image is slow
     if kind not in {stat.S_IFREG, stat.S_IFDIR}:
         raise BadSampleError(path, "not a file")
@@ -209,7 +217,7 @@ def check_size(path: str, width: int, height: int) -> None:
 
 def _unidentified(path: str, content: bytes | None) -> str:
     try:
-        size = Path(path).stat().st_size if content is None else len(content)
+        size = status_of(path)[0] if content is None else len(content)
     except OSError as error:  # it has just been removed
         return reason_for(error)
     return "empty (0 bytes)" if size == 0 else "not an image, or of an unsupported format"

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from mptui.data.core.parts import title_of
 from mptui.data.core.types import BadSampleError, Decoded, Mask, PixelFormat, Pixels
 from mptui.data.decode.image import load_upright, opened, turned, upright_rgb
 from mptui.data.decode.stored import read_stored
@@ -68,7 +69,7 @@ class MaskedFileRequest:
     @property
     def name(self) -> str:
         """The path of the image."""
-        return self.path
+        return title_of(self.path)
 
     def read(self, side_hint: int | None = None) -> Decoded:
         """Decode both files, the mask at the size of the image; see `SampleRequest.read`."""

@@ -5,6 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from mptui.data.core.parts import title_of
 from mptui.data.core.types import BadSampleError, Decoded, PixelFormat, Pixels
 from mptui.data.decode.image import read_rgb, reason_for
 from mptui.data.decode.stored import read_stored
@@ -22,7 +23,7 @@ class FileRequest:
     @property
     def name(self) -> str:
         """The path of the file."""
-        return self.path
+        return title_of(self.path)
 
     def read(self, side_hint: int | None = None) -> Decoded:
         """Decode the file; see `SampleRequest.read`."""

@@ -12,7 +12,6 @@ import logging
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cv2
@@ -20,6 +19,7 @@ import numpy as np
 from PIL import Image
 from PIL.ImageFile import ImageFile
 
+from mptui.data.core.parts import is_part, open_binary
 from mptui.data.core.types import DTYPES, BadSampleError, PixelFormat, Pixels
 from mptui.data.decode.image import check_file, check_size, load_upright, opened, orientation_of, reason_for
 from mptui.data.decode.jpeg import turned
@@ -117,7 +117,7 @@ def stored_tiff_format(path: str) -> PixelFormat | None:
 
 
 def _is_tiff(path: str) -> bool:
-    with Path(path).open("rb") as file:
+    with open_binary(path) as file:
         return file.read(4) in _TIFF
 
 
@@ -125,7 +125,7 @@ def _opened_tiff(path: str) -> "TiffFile":
     import tifffile  # 0.3 s, which only sets of TIFFs should pay
 
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # its warnings would corrupt the screen
-    return tifffile.TiffFile(path)
+    return tifffile.TiffFile(open_binary(path) if is_part(path) else path)
 
 
 def _tiff_format(file: "TiffFile") -> PixelFormat:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from mptui.config.schema import DataConfig
+from mptui.data.core.parts import title_of
 from mptui.data.core.types import RGB, Dataset, PixelFormat, Problem, Sides
 from mptui.data.decode.mask import MaskCoding
 from mptui.data.decode.stored import other_format
@@ -181,7 +182,7 @@ def _with_masks(
 
 def _not_finite(found: Found, report: ScanReport, form: PixelFormat | None) -> Iterator[str]:
     if report.not_finite:
-        named = some([found.images[row] for row in report.not_finite])
+        named = some([title_of(found.images[row]) for row in report.not_finite])
         how = "black or white" if form is None else "0"
         yield f"images with NaN or infinite pixels, read as {how}: {named}"
 
@@ -189,7 +190,7 @@ def _not_finite(found: Found, report: ScanReport, form: PixelFormat | None) -> I
 def lossy_images(found: Found, report: ScanReport, form: PixelFormat | None) -> Iterator[str]:
     """Name the images that are read as 8-bit RGB but are more than that; `form` is how they are read."""
     if form is None and report.formats:
-        named = some([f"{found.images[row]} ({more})" for row, more in report.formats.items()])
+        named = some([f"{title_of(found.images[row])} ({more})" for row, more in report.formats.items()])
         yield f'images are read as 8-bit RGB, data.bands = "all" reads them as they are stored: {named}'
 
 

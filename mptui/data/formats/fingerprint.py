@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from mptui.data.core.parts import status_of, title_of
 from mptui.data.core.types import RGB, Dataset, PixelFormat
 from mptui.data.formats.sharded import PreparedSplit
 from mptui.data.formats.splits import ArraySplit, FileSplit, MaskedSplit, Rows
@@ -119,8 +120,9 @@ def _both(train: Rows, val: Rows) -> Rows:
     return np.sort(np.concatenate([train, val]))
 
 
-def _names(files: Sequence[str]) -> bytes:
+def _names(addresses: Sequence[str]) -> bytes:
     """Return the names relative to the common folder of the first and the last file."""
+    files = [title_of(address) for address in addresses]
     start = len(os.path.commonpath([files[0], files[-1]])) + 1 if len(files) > 1 else 0
     return os.fsencode("\0".join(file[start:] for file in files))
 
@@ -132,7 +134,7 @@ def _sizes(files: Sequence[str]) -> bytes:
     def look(start: int) -> None:
         for place in range(start, min(start + _AT_ONCE, len(files))):
             try:
-                sizes[place] = os.stat(files[place]).st_size  # noqa: PTH116 - a Path for each file is slow
+                sizes[place] = status_of(files[place])[0]
             except OSError:
                 sizes[place] = -1
 

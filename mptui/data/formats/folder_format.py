@@ -8,6 +8,7 @@ from mptui.data.core.types import Problem
 from mptui.data.decode.mask import MaskCoding
 from mptui.data.formats.sharded import ShardIndex
 from mptui.data.formats.splits import Labels
+from mptui.data.scan.scan import OnProgress, ShouldStop
 from mptui.registry.samples import SampleKind
 
 
@@ -27,7 +28,7 @@ class Found:
     """Coding of the masks, if it is known in advance."""
     class_file: Path | None = None
     unpaired: tuple[Problem, ...] = ()
-    """Images without a mask."""
+    """Samples that can't be used, known before an image is opened: those without a mask, or a label."""
     warnings: tuple[str, ...] = ()
 
 
@@ -40,11 +41,11 @@ class FolderFormat:
         recognize: Called with the path of an existing folder or file. Returns the kind of its samples, or
             None if the path has another format. Reads names only. May raise a `DataError` for data of this
             format that can't be used.
-        find: Called with such a path and the requested kind of samples: the recognized kind, or images alone
-            for class folders. Lists the samples, or opens the index of a prepared set. Raises a `DataError`
-            if there are none.
+        find: Called with such a path, the requested kind of samples (the recognized kind, or images alone
+            for images in classes), and the callbacks of a scan, for a list that takes long. Lists the
+            samples, or opens the index of a prepared set. Raises a `DataError` if there are none.
     """
 
     layout: str
     recognize: Callable[[str], SampleKind | None]
-    find: Callable[[str, SampleKind], Found | ShardIndex]
+    find: Callable[[str, SampleKind, OnProgress, ShouldStop], Found | ShardIndex]

@@ -15,6 +15,7 @@ from mptui.data.formats.layout import (
     has_subfolders,
     subfolders,
 )
+from mptui.data.formats.packed.open_packed import TAR_SHARDS, find_in_shards, has_shards
 from mptui.data.formats.sharded import is_prepared, kind_of_prepared, open_prepared
 from mptui.errors import DataError
 from mptui.registry.samples import SampleKind
@@ -39,20 +40,21 @@ def _has_images(path: str) -> SampleKind | None:
     return SampleKind.IMAGE if has_images(path) else None
 
 
-def _find_in_class_folders(path: str, kind: SampleKind) -> Found:
+def _find_in_class_folders(path: str, kind: SampleKind, *_: object) -> Found:
     return find_images(path) if kind is SampleKind.IMAGE else find_classes(path)
 
 
 FORMATS: dict[str, FolderFormat] = {
     "prepared set": FolderFormat(
-        "DATA/prepared.json, as mptui prepare writes it", _is_prepared, lambda path, _: open_prepared(path)
+        "DATA/prepared.json, as mptui prepare writes it", _is_prepared, lambda path, *_: open_prepared(path)
     ),
-    "images and masks": FolderFormat(IMAGES_AND_MASKS, _has_pairs, lambda path, _: find_pairs(path)),
+    "images and masks": FolderFormat(IMAGES_AND_MASKS, _has_pairs, lambda path, *_: find_pairs(path)),
     "class folders": FolderFormat(CLASS_FOLDERS, _has_classes, _find_in_class_folders),
+    "tar shards": FolderFormat(TAR_SHARDS, has_shards, find_in_shards),
     "images alone": FolderFormat(
         "DATA/1.jpg, at any depth; images in classes can be used as images alone too",
         _has_images,
-        lambda path, _: find_images(path),
+        lambda path, *_: find_images(path),
     ),
 }
 """Name -> format, in the order of detection."""

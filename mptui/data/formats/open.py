@@ -78,7 +78,7 @@ def open_dataset(
     """
     if data.name is None and data.path is not None:
         folder = str(expanded(data.path))
-        found = _find(data.path, folder, kind)[1]
+        found = _find(data.path, folder, kind, on_progress, should_stop)[1]
         if isinstance(found, ShardIndex) and data.bands == "all":
             raise ConfigError(
                 f'data.bands = "all": {clean_name(data.path)} was prepared as 8-bit RGB',
@@ -97,14 +97,15 @@ def open_dataset(
 
 
 def files_of(
-    data: DataConfig, kind: SampleKind | None, should_stop: ShouldStop
+    data: DataConfig, kind: SampleKind | None, on_progress: OnProgress, should_stop: ShouldStop
 ) -> tuple[str, SampleKind, Found]:
     """Return name, kind of the samples and files of a set with a file per sample.
 
     Args:
         data: The set.
         kind: Kind of the samples if the set has several; None: the first of them.
-        should_stop: Called several times per second while files are downloaded.
+        on_progress: Called with (done, total) while packed files are listed.
+        should_stop: Called several times per second meanwhile, and while files are downloaded.
 
     Raises:
         ConfigError: The set does not consist of files.
@@ -112,7 +113,7 @@ def files_of(
     """
     if data.name is None and data.path is not None:
         folder = os.path.abspath(expanded(data.path))  # noqa: PTH100 - don't resolve links
-        chosen, found = _find(data.path, folder, kind)
+        chosen, found = _find(data.path, folder, kind, on_progress, should_stop)
         if isinstance(found, ShardIndex):
             raise ConfigError(f"{data.path} is a prepared set already", hint=f"mptui run --data {data.path}")
         return _title(folder), chosen, found
@@ -130,13 +131,15 @@ def files_of(
     return name, chosen, open_files(name, root, chosen)
 
 
-def _find(what: str, folder: str, kind: SampleKind | None) -> tuple[SampleKind, Found | ShardIndex]:
+def _find(
+    what: str, folder: str, kind: SampleKind | None, on_progress: OnProgress, should_stop: ShouldStop
+) -> tuple[SampleKind, Found | ShardIndex]:
     """List the samples of a folder as `kind`; None: as the kind that is recognized."""
     known, recognized = recognize(folder)
     kind = kind or recognized
     if not _serves((recognized,), kind):
         raise _wrong_kind(what, (recognized,), kind)
-    return kind, known.find(folder, kind)
+    return kind, known.find(folder, kind, on_progress, should_stop)
 
 
 def _title(path: str) -> str:

@@ -27,6 +27,23 @@ class PathTable(Sequence[str]):
             ends.append(len(text))
         self._text, self._ends = bytes(text), ends
 
+    @classmethod
+    def restored(cls, text: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> "PathTable":
+        """Create a table from the result of `arrays`.
+
+        Raises:
+            ValueError: The arrays don't fit each other.
+        """
+        table = cls(())
+        if not len(ends) or ends[0] != 0 or ends[-1] != len(text) or (np.diff(ends) < 0).any():
+            raise ValueError("ends outside the text")
+        table._text, table._ends = text.tobytes(), array("q", ends.astype(np.int64).tobytes())
+        return table
+
+    def arrays(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+        """Return the table as two arrays."""
+        return np.frombuffer(self._text, np.uint8), np.array(self._ends, np.int64)
+
     def __len__(self) -> int:
         return len(self._ends) - 1
 

@@ -8,11 +8,11 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
+from mptui.data.core.parts import open_binary
 from mptui.data.core.read_errors import tried_again
 from mptui.data.core.types import BadSampleError, PixelFormat
 from mptui.data.decode.image import is_finite, load_upright, opened
@@ -124,7 +124,7 @@ def _ends_well(path: str, image: Image.Image) -> bool:
     marker = _END_MARKERS.get(image.format or "")
     if marker is None:
         return False
-    with Path(path).open("rb") as file:
+    with open_binary(path) as file:
         file.seek(0, 2)
         file.seek(max(0, file.tell() - _END_BYTES))
         return marker in file.read()

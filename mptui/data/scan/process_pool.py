@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from mptui.data.core.parts import title_of
 from mptui.data.scan.check_sample import Sample, SampleCheck
 from mptui.processes.child import start
 
@@ -62,7 +63,7 @@ class CheckProcess(Generic[Found]):
         except (OSError, EOFError):
             self._restart()
         if len(samples) == 1:
-            return [self._work.failed(samples[0][0], _ENDED)]
+            return [self._work.failed(title_of(samples[0][0]), _ENDED)]
         return [found for sample in samples for found in self.check([sample])]
 
     def stop(self) -> None:

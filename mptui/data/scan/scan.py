@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from mptui.data.core.parts import title_of
 from mptui.data.core.read_errors import machine_fault
 from mptui.data.core.types import PixelFormat, Problem, Sides
 from mptui.data.decode.mask import MaskSurvey
@@ -72,7 +73,7 @@ class ScanReport:
 
     def leave_out(self, index: int, path: str, reason: str) -> None:
         """Make a sample unusable that can be read, but does not fit its set."""
-        self.problems[index] = Problem(path, reason)
+        self.problems[index] = Problem(title_of(path), reason)
         self.sides[index] = 0, 0
         self.surveys.pop(index, None)
 
@@ -147,7 +148,9 @@ def _look(
 
 def _place(images: Sequence[str], masks: Sequence[str] | None, whole: bool, stored: bool) -> Path:
     """Return the cache file for these files, by their common folder."""
-    common = os.path.commonpath([images[0], images[len(images) - 1]]) if len(images) else ""
+    common = (
+        os.path.commonpath([title_of(images[row]) for row in (0, len(images) - 1)]) if len(images) else ""
+    )
     what = f"{common}\0{masks is not None}\0{whole}" + "\0stored" * stored
     digest = hashlib.sha256(os.fsencode(what)).hexdigest()
     return cache_folder() / "scans" / f"{digest[:32]}.npz"

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from mptui.data.core.parts import status_of
 from mptui.data.core.types import PixelFormat, Sides
 from mptui.data.decode.mask import MaskSurvey
 from mptui.data.scan.check_sample import survey_from_json
@@ -101,8 +102,8 @@ def _key(image: str, mask: str | None) -> int:
     digest = hashlib.blake2b(digest_size=8)
     for path in (image,) if mask is None else (image, mask):
         try:
-            status = os.stat(path)  # noqa: PTH116 - a Path for each of a million files is slow
-            facts = f"{status.st_size} {status.st_mtime_ns}"
+            size, changed_ns = status_of(path)
+            facts = f"{size} {changed_ns}"
         except OSError:
             facts = "missing"
         digest.update(os.fsencode(path) + b"\0" + facts.encode() + b"\0")

@@ -1,0 +1,100 @@
+r"""Addresses of images, as text: the path of a file, or a part of a larger file such as a tar shard.
+
+The address of a part is `FILE\0AT\0SIZE\0TITLE`, as no path holds a NUL. So lists of images, the scan, its
+cache and the requests of workers need not know where an image is stored; who opens a file uses `open_binary`.
+"""
+
+import io
+import os
+from functools import lru_cache
+from typing import BinaryIO
+
+from mptui.regular import open_regular
+
+_SEPARATOR = "\0"
+
+
+def part_of(file: str, at: int, size: int, title: str) -> str:
+    """Return the address of `size` bytes of a file from offset `at`.
+
+    Args:
+        file: The path of the file.
+        at: Offset in bytes.
+        size: Number of bytes.
+        title: The name of the part in messages.
+    """
+    return _SEPARATOR.join((file, str(at), str(size), title))
+
+
+def is_part(address: str) -> bool:
+    """Whether an address is that of a part of a file."""
+    return _SEPARATOR in address
+
+
+def title_of(address: str) -> str:
+    """Return the name of an image in messages: the path of its file, or the title of a part."""
+    return address.split(_SEPARATOR, 3)[3] if is_part(address) else address
+
+
+def open_binary(address: str) -> BinaryIO:
+    """Open a file, or a part of one as if it were a file; a file of parts is opened once per process.
+
+    Raises:
+        OSError: It can't be opened, or a file of parts is not a regular file.
+    """
+    if not is_part(address):
+        return open(address, "rb")  # noqa: PTH123 - a Path for each image is slow
+    file, at, size, _ = address.split(_SEPARATOR, 3)
+    return io.BufferedReader(_Part(_opened(file), int(at), int(size)))
+
+
+def status_of(address: str) -> tuple[int, int]:
+    """Return the size of an image in bytes, and when its file was last changed, in ns.
+
+    Raises:
+        OSError: The file is missing.
+    """
+    file, _, rest = address.partition(_SEPARATOR)
+    status = os.stat(file)  # noqa: PTH116 - a Path for each image is slow
+    return int(rest.split(_SEPARATOR, 2)[1]) if rest else status.st_size, status.st_mtime_ns
+
+
+class _Part(io.RawIOBase):
+    """A part of a file; ends early where the file does."""
+
+    def __init__(self, file: io.FileIO, at: int, size: int) -> None:
+        self._file, self._start, self._size, self._place = file, at, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._place
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._place, os.SEEK_END: self._size}[whence]
+        if base + offset < 0:
+            raise ValueError("a place before the start")
+        self._place = base + offset
+        return self._place
+
+    def readall(self) -> bytes:
+        # pread: forked workers share the descriptor, and with it the position
+        content = os.pread(self._file.fileno(), max(self._size - self._place, 0), self._start + self._place)
+        self._place += len(content)
+        return content
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        wanted = min(len(buffer), max(self._size - self._place, 0))
+        content = os.pread(self._file.fileno(), wanted, self._start + self._place)
+        buffer[: len(content)] = content
+        self._place += len(content)
+        return len(content)
+
+
+@lru_cache(maxsize=256)
+def _opened(file: str) -> io.FileIO:
+    return io.FileIO(open_regular(file), "rb")

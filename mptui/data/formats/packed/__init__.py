@@ -1,0 +1,1 @@
+"""Sets whose images are packed into large files: tar shards and Parquet files."""

@@ -1,0 +1,237 @@
+"""Joins the lists of packed files to the list of a set, in the order that a folder of the same images has."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+from mptui.data.core.parts import part_of
+from mptui.data.core.types import Problem
+from mptui.data.formats.folder_format import Found
+from mptui.data.formats.layout import natural_key
+from mptui.data.formats.mask_classes import CLASS_FILE
+from mptui.data.formats.packed.listing import Listing
+from mptui.data.formats.splits import PathTable, Rows
+from mptui.errors import DataError
+from mptui.registry.samples import SampleKind
+from mptui.text import clean_name
+
+_NO_CLASS = -1
+_UNLABELLED = frozenset({"-1"})
+
+
+@dataclass(frozen=True, slots=True)
+class PartTable(Sequence[str]):
+    """Addresses of parts of files, made when they are asked for: a table of millions is small."""
+
+    files: tuple[tuple[str, str], ...]
+    """The path of each file, and its name in messages."""
+    of_file: npt.NDArray[np.int32]
+    rows: npt.NDArray[np.int64]
+    """Number of each sample in its file."""
+    names: PathTable
+    at: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    suffix: str = ""
+    """End of the names in messages."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        name = self.names[index]
+        file, title = self.files[self.of_file[index]]
+        title = f"{title}:{name or self.rows[index]}{self.suffix}"
+        return part_of(file, int(self.at[index]), int(self.sizes[index]), title)
+
+
+@dataclass(slots=True)
+class _Samples:
+    """The samples of some files, as columns."""
+
+    of_file: list[npt.NDArray[np.int32]] = field(default_factory=list)
+    rows: list[Rows] = field(default_factory=list)
+    places: list[npt.NDArray[np.void]] = field(default_factory=list)
+    labels: list[Rows] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def join(
+    path: str,
+    train: Sequence[Listing],
+    val: Sequence[Listing],
+    test: Sequence[Listing],
+    kind: SampleKind,
+    declared: tuple[str, ...] | None,
+) -> Found:
+    """Join the lists of files: training first, by class and by name, as class folders are listed.
+
+    Args:
+        path: The set.
+        train: The lists of its training files.
+        val: Those of validation.
+        test: Those of the test; they serve for validation if there are no others and they have labels.
+        kind: Kind of the samples.
+        declared: Names of the classes 0, 1, …; None: as the files declare them.
+
+    Raises:
+        DataError: There are no samples of this kind, fewer than two classes, or files disagree.
+    """
+    if not val and all(_is_labelled(each, kind) for each in test):
+        val = test
+    lists = [*train, *val]
+    classes = _classes(path, lists, declared) if kind is SampleKind.CLASS else ("image",)
+    parts = [_Samples(), _Samples()]
+    for number, listing in enumerate(lists):
+        _add(parts[number >= len(train)], number, listing, kind, classes, declared)
+    counts = [_sort(part) for part in parts]
+    if not counts[0]:
+        raise DataError(
+            f"{clean_name(path)}: no usable training sample{_first_problem(parts)}",
+            hint="Check that its images have labels or masks.",
+        )
+    of_file, rows, places, labels = (
+        np.concatenate([array for part in parts for array in getattr(part, column)])
+        for column in ("of_file", "rows", "places", "labels")
+    )
+    names = PathTable(name for part in parts for name in part.names)
+    files = tuple((listing.file, listing.title) for listing in lists)
+
+    def table(at: str, size: str, suffix: str = "") -> PartTable:
+        return PartTable(files, of_file, rows, names, places[at], places[size], suffix)
+
+    masked = kind is SampleKind.MASK
+    return Found(
+        images=table("at", "size"),
+        train_rows=counts[0],
+        classes=() if masked else classes,
+        labels=None if masked else labels,
+        masks=table("mask_at", "mask_size", " (mask)") if masked else None,
+        class_file=_beside(path, CLASS_FILE) if masked else None,
+        unpaired=tuple(problem for part in parts for problem in part.problems),
+        warnings=tuple(warning for listing in lists for warning in listing.warnings),
+    )
+
+
+def declared_classes(path: str, names: Sequence[str]) -> tuple[str, ...] | None:
+    """Read the class file of a set, a name a line; None if it has none.
+
+    Raises:
+        DataError: It can't be read.
+    """
+    file = next((found for name in names if (found := _beside(path, name))), None)
+    if file is None:
+        return None
+    try:
+        lines = file.read_text("utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{clean_name(str(file))}: {clean_name(str(error))}", hint="Write the name of a class a line."
+        ) from error
+    return tuple(line.strip() for line in lines if line.strip())
+
+
+def _beside(path: str, name: str) -> Path | None:
+    folder = path if os.path.isdir(path) else os.path.dirname(path)  # noqa: PTH112, PTH120
+    file = Path(folder) / name
+    return file if file.is_file() else None
+
+
+def _classes(path: str, lists: Sequence[Listing], declared: tuple[str, ...] | None) -> tuple[str, ...]:
+    in_files = {listing.classes for listing in lists if listing.classes is not None}
+    if declared is None and len(in_files) > 1:
+        raise DataError(
+            f"{clean_name(path)}: its files declare different classes", hint="Give --data one set of files."
+        )
+    labels = {label for listing in lists for label in listing.labels}
+    classes = declared or next(iter(in_files), None) or tuple(sorted(labels, key=natural_key))
+    if len(classes) < 2:
+        raise DataError(
+            f"{clean_name(path)}: only one class: {clean_name(classes[0])}"
+            if classes
+            else f"{clean_name(path)}: no labels",
+            hint="Choose --model diffusion_unet for images alone, or data with two classes or more.",
+        )
+    return tuple(clean_name(name) for name in classes)
+
+
+def _add(
+    part: _Samples,
+    number: int,
+    listing: Listing,
+    kind: SampleKind,
+    classes: tuple[str, ...],
+    declared: tuple[str, ...] | None,
+) -> None:
+    places = listing.places
+    part.problems += listing.problems
+    labels = np.zeros(len(places), np.int64)
+    usable = np.ones(len(places), np.bool_)
+    if kind is SampleKind.MASK:
+        usable = places["mask_size"] > 0
+    elif kind is SampleKind.CLASS:
+        numbered = declared is not None or listing.classes is not None
+        codes = [*(_number(label, classes, numbered) for label in listing.labels), _NO_CLASS]
+        labels = np.array(codes, np.int64)[places["label"]]
+        usable = labels != _NO_CLASS
+    for row in np.flatnonzero(~usable).tolist():
+        title = f"{listing.title}:{listing.names[row] or row}"
+        part.problems.append(Problem(title, _fault(listing, row, kind, classes)))
+    kept = np.flatnonzero(usable)
+    part.of_file.append(np.full(len(kept), number, np.int32))
+    part.rows.append(kept)
+    part.places.append(places[kept])
+    part.labels.append(labels[kept])
+    part.names += [listing.names[row] for row in kept.tolist()]
+
+
+def _sort(part: _Samples) -> int:
+    """Sort samples by class, then by name, then as they are stored; return their number."""
+    if not part.names:
+        return 0
+    labels = np.concatenate(part.labels).tolist()
+    names = [name.replace("/", "\0") for name in part.names]  # folders are listed before longer names
+    order = sorted(range(len(names)), key=lambda row: (labels[row], names[row]))
+    for column in ("of_file", "rows", "places", "labels"):
+        setattr(part, column, [np.concatenate(getattr(part, column))[order]])
+    part.names = [part.names[row] for row in order]
+    return len(order)
+
+
+def _number(label: str, classes: tuple[str, ...], numbered: bool) -> int:
+    """Return the class of a label: its place in `classes`, or the number itself."""
+    if numbered and label.isascii() and label.isdecimal():
+        return int(label) if len(label) < 10 and int(label) < len(classes) else _NO_CLASS
+    name = clean_name(label)
+    return classes.index(name) if name in classes else _NO_CLASS
+
+
+def _fault(listing: Listing, row: int, kind: SampleKind, classes: tuple[str, ...]) -> str:
+    if kind is SampleKind.MASK:
+        return "has no mask"
+    code = int(listing.places["label"][row])
+    if code == _NO_CLASS:
+        return "has no label"
+    return f"its label {clean_name(listing.labels[code], 50)} is none of the {len(classes)} classes"
+
+
+def _is_labelled(listing: Listing, kind: SampleKind) -> bool:
+    if kind is SampleKind.MASK:
+        return bool(listing.places["mask_size"].any())
+    return kind is SampleKind.IMAGE or bool(set(listing.labels) - _UNLABELLED)
+
+
+def _first_problem(parts: Sequence[_Samples]) -> str:
+    problems = [problem for part in parts for problem in part.problems]
+    return f": {clean_name(problems[0].path)} {problems[0].reason}" if problems else ""
