@@ -48,16 +48,14 @@ def png(seed=0):
     return content.getvalue()
 
 
+def sound(name, seed=0, label=0):
+    """The two members of a sample."""
+    return [(f"{name}.png", png(seed), {}), (f"{name}.cls", str(label).encode(), {})]
+
+
 def labelled(count=8):
     """Members of sound samples of two classes."""
-    return [
-        member
-        for number in range(count)
-        for member in (
-            (f"{number}.png", png(number), {}),
-            (f"{number}.cls", str(number % 2).encode(), {}),
-        )
-    ]
+    return [member for number in range(count) for member in sound(number, number, number % 2)]
 
 
 @pytest.mark.parametrize("label", ["cls", "json"])
@@ -140,7 +138,7 @@ def test_a_member_that_cannot_be_used_is_named(tmp_path, own_cache, members, rea
 
 def test_names_of_members_are_text(tmp_path, own_cache):
     hostile = ["/etc/passwd.png", "../../up.png", "a\x1b[2J.png", "\udcff.png", "C:\\x.png"]
-    more = [member for name in hostile for member in ((name, png(), {}), (name[:-4] + ".cls", b"0", {}))]
+    more = [member for name in hostile for member in sound(name[:-4])]
     shard(tmp_path / "train.tar", [*labelled(), *more])
     before = sorted(tmp_path.iterdir())
     found = opened(tmp_path)
