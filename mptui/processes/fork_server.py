@@ -26,6 +26,7 @@ from mptui.processes.child import end_with_parent, function_of, start
 
 _MESSAGE_BYTES = 1 << 20
 _POLL_S = 0.005
+_LONGEST_POLL_S = 0.05
 Server = TypeVar("Server", bound="ForkServer")
 # macOS' own libraries start threads as they are loaded, and Windows can't fork
 _FORKS = sys.platform == "linux"
@@ -153,23 +154,27 @@ class ForkedChild:
             self.returncode = self._server.state_of(self._number)[1]
         return self.returncode
 
-    def wait(self, timeout: float) -> int:
-        """Wait `timeout` seconds for its end; returns its exit code.
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait `timeout` seconds for its end, or without a limit; returns its exit code.
 
         Raises:
             subprocess.TimeoutExpired: It has not ended.
         """
-        until = time.monotonic() + timeout
+        began, pause = time.monotonic(), _POLL_S
         while (code := self.poll()) is None:
-            if time.monotonic() > until:
+            if timeout is not None and time.monotonic() > began + timeout:
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
-            time.sleep(_POLL_S)
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_POLL_S)
         return code
 
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
-        if self.poll() is None:
-            os.kill(self.pid, number)
+        if self.returncode is None:
+            # one question: it is not reaped, and its PID not used again, before the next one
+            pid, self.returncode = self._server.state_of(self._number)
+            if self.returncode is None:
+                os.kill(pid, number)
 
     def kill(self) -> None:
         """End it at once."""

@@ -15,7 +15,7 @@ from mptui.lab.parity.result import read_outcome
 from mptui.runs.planning.plan import Request
 from mptui.runs.store.directory import write_json
 from mptui.runs.store.lock import owner_of
-from tests.program import DEADLINE_S, Program, run_to_end
+from tests.program import DEADLINE_S, Program, run_to_end, server
 
 pytestmark = pytest.mark.slow
 
@@ -102,7 +102,7 @@ def test_another_precision_takes_the_fp32_that_is_there_and_tells_all_of_both(
     before = (both / "fp32-seed0/summary.json").stat().st_mtime_ns
     outcomes = []
     for piece in comparison.pieces(both):
-        summary = train(piece, ENVIRON, Stop(), quiet=True)
+        summary = train(piece, server(), ENVIRON, Stop(), quiet=True)
         assert summary is not None
         outcomes.append(read_outcome(piece, summary))
     assert (both / "fp32-seed0/summary.json").stat().st_mtime_ns == before
@@ -162,7 +162,7 @@ def test_a_stop_before_a_training_trains_nothing(comparison, tmp_path):
     stop = Stop()
     stop.ask(signal.SIGTERM)
     piece = next(iter(comparison.pieces(tmp_path)))
-    assert train(piece, ENVIRON, stop, quiet=True) is None
+    assert train(piece, server(), ENVIRON, stop, quiet=True) is None
     assert not piece.run.exists()
 
 

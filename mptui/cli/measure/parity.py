@@ -94,18 +94,21 @@ def _catch_signals(stop: "Stop") -> None:
 
 
 def _train(comparison: "Comparison", folder: Path, stop: "Stop", *, quiet: bool) -> "list[TrainingResult]":
+    from mptui.lab.crash.run_server import RUN_MODULES
     from mptui.lab.parity.pieces import train
     from mptui.lab.parity.result import read_outcome
+    from mptui.processes.fork_server import ForkServer
 
     outcomes: list[TrainingResult] = []
     total = 2 * len(comparison.seeds)
-    for number, piece in enumerate(comparison.pieces(folder), 1):
-        if not quiet:
-            typer.secho(f"{number}/{total}  {piece.name}", bold=True, err=True)
-        summary = train(piece, os.environ, stop, quiet=quiet)
-        if summary is None:
-            break
-        outcomes.append(read_outcome(piece, summary))
+    with ForkServer(RUN_MODULES, os.environ) as server:
+        for number, piece in enumerate(comparison.pieces(folder), 1):
+            if not quiet:
+                typer.secho(f"{number}/{total}  {piece.name}", bold=True, err=True)
+            summary = train(piece, server, os.environ, stop, quiet=quiet)
+            if summary is None:
+                break
+            outcomes.append(read_outcome(piece, summary))
     return outcomes
 
 

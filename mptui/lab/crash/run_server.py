@@ -17,14 +17,15 @@ MAIN = "mptui.cli.main:main"
 """Entry point of the command `mptui`."""
 
 # torch imports its compiler as it builds the first optimizer, which takes 2 s: once will do
-_PRELOAD = ("torch._dynamo", "mptui.cli.main", "mptui.runs.planning.plan", "mptui.runs.session.session")
+RUN_MODULES = ("torch._dynamo", "mptui.cli.main", "mptui.runs.planning.plan", "mptui.runs.session.session")
+"""What a run imports."""
 
 
 class RunServer(ForkServer):
     """A fork server that has imported everything a run needs."""
 
     def __init__(self, *preload: str) -> None:
-        super().__init__((*_PRELOAD, *preload), {**os.environ, "OMP_NUM_THREADS": "1"})
+        super().__init__((*RUN_MODULES, *preload), {**os.environ, "OMP_NUM_THREADS": "1"})
 
     def run(
         self,

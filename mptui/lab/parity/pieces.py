@@ -6,12 +6,11 @@ runs/NAME/
   parity.json            the result
 """
 
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mptui.config.dump import to_toml
 from mptui.config.given import RESERVED_VARIABLES
@@ -25,12 +24,18 @@ from mptui.errors import (
     RunDirectoryError,
 )
 from mptui.hardware.devices import Machine, find_machine
-from mptui.processes.child import exit_code_name, mptui_command
+from mptui.lab.crash.run_server import MAIN
+from mptui.processes.child import exit_code_name
+from mptui.processes.fork_server import ForkedChild, ForkServer
 from mptui.runs.planning.plan import Plan, Request, plan_run
 from mptui.runs.store import directory
 
+if TYPE_CHECKING:
+    import subprocess
+
 SETTINGS = "settings.toml"
 MOST_SEEDS = 100
+_STDERR = 2
 _ENDED = {"diverged", "out_of_memory"}
 """Failures that count as a result of a precision other than FP32."""
 _ERRORS: dict[int, type[MptuiError]] = {
@@ -87,7 +92,7 @@ class Stop:
 
     def __init__(self) -> None:
         self.signal: int | None = None
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: ForkedChild | subprocess.Popen[bytes] | None = None
 
     def requested(self) -> bool:
         """Whether a stop was requested."""
@@ -103,7 +108,7 @@ class Stop:
         """Whether a training is running."""
         return self._child is not None
 
-    def watch(self, child: "subprocess.Popen[bytes] | None") -> None:
+    def watch(self, child: "ForkedChild | subprocess.Popen[bytes] | None") -> None:
         """Set the current training."""
         self._child = child
         if self.signal is not None:
@@ -169,11 +174,14 @@ def _shared_text(text: str) -> list[str]:
     return [line for line in text.splitlines() if not line.startswith("mode = ")]
 
 
-def train(piece: Piece, environ: Mapping[str, str], stop: Stop, *, quiet: bool) -> dict[str, Any] | None:
+def train(
+    piece: Piece, server: ForkServer, environ: Mapping[str, str], stop: Stop, *, quiet: bool
+) -> dict[str, Any] | None:
     """Run or resume a training, unless it is done.
 
     Args:
         piece: The training.
+        server: Forks its process.
         environ: The environment; its settings are already in the plan.
         stop: The stop request.
         quiet: Print only warnings on stderr.
@@ -189,7 +197,7 @@ def train(piece: Piece, environ: Mapping[str, str], stop: Stop, *, quiet: bool) 
         return summary
     if stop.requested():
         return None
-    code = _run(piece, environ, stop, quiet=quiet)
+    code = _run(piece, server, environ, stop, quiet=quiet)
     summary = directory.read_summary(piece.run)
     if stop.requested() and not is_done(piece, summary):
         return None
@@ -204,7 +212,7 @@ def is_done(piece: Piece, summary: Mapping[str, Any]) -> bool:
     return status == "completed" or (status in _ENDED and piece.precision != "fp32")
 
 
-def _run(piece: Piece, environ: Mapping[str, str], stop: Stop, *, quiet: bool) -> int:
+def _run(piece: Piece, server: ForkServer, environ: Mapping[str, str], stop: Stop, *, quiet: bool) -> int:
     with tempfile.TemporaryDirectory() as folder:
         profile = Path(folder) / "parity.toml"
         profile.write_text(to_toml(piece.plan.config), encoding="utf-8")
@@ -212,13 +220,9 @@ def _run(piece: Piece, environ: Mapping[str, str], stop: Stop, *, quiet: bool) -
         arguments += ["--resume"]
         arguments += ["--quiet"] if quiet else []
         arguments += ["--compile"] if piece.plan.resolved.compile_forced else []
-        child = subprocess.Popen(  # noqa: S603 - this program
-            mptui_command("run", *arguments),
-            env={k: v for k, v in environ.items() if not k.startswith("MPTUI_") or k in RESERVED_VARIABLES},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,  # ctrl+c is forwarded by this process, once
-        )
+        environ = {k: v for k, v in environ.items() if not k.startswith("MPTUI_") or k in RESERVED_VARIABLES}
+        # in a session of its own: ctrl+c is forwarded by this process, once
+        child = server.start(MAIN, "run", *arguments, streams=(None, None, _STDERR), environ=environ)
         stop.watch(child)
         try:
             return child.wait()
