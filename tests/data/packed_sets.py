@@ -1,8 +1,39 @@
-"""Writes the images of a folder as tar shards."""
+"""Writes the images of a folder as tar shards and as Parquet files."""
 
 import io
+import json
 import tarfile
 from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.data.images import photo
+
+IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+def samples(split):
+    return [split.request(index).read() for index in range(len(split))]
+
+
+def assert_same(found, expected):
+    assert found.classes == expected.classes
+    assert found.class_counts == expected.class_counts
+    for one, other in ((found.train, expected.train), (found.val, expected.val)):
+        assert len(one) == len(other)
+        for a, b in zip(samples(one), samples(other), strict=True):
+            assert np.array_equal(a.image_HWC, b.image_HWC)
+            assert a.label == b.label
+            assert (a.mask_HW is None) == (b.mask_HW is None)
+            assert a.mask_HW is None or np.array_equal(a.mask_HW, b.mask_HW)
+
+
+def png(seed=0):
+    content = io.BytesIO()
+    photo(20, 16, seed).save(content, "PNG")
+    return content.getvalue()
 
 
 def add(tar, name, content, **facts):
@@ -48,3 +79,39 @@ def shard(path: Path, members):
         for name, content, facts in members:
             add(tar, name, content, **facts)
     return path
+
+
+def parquet(path: Path, images, labels=None, masks=None, classes=None, **options):
+    """Write a Parquet file as the `datasets` library does: images and masks are (bytes, path) or None."""
+    columns = {"image": _images(images)}
+    if labels is not None:
+        columns["label"] = pa.array(labels)
+    if masks is not None:
+        columns["annotation"] = _images(masks)
+    table = pa.table(columns)
+    if classes is not None:
+        features = {"image": {"_type": "Image"}, "label": {"names": list(classes), "_type": "ClassLabel"}}
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, **{"row_group_size": 5, **options})
+    return path
+
+
+def classes_to_parquet(folder, out, files=2):
+    """Write class folders as Parquet files in a mixed order."""
+    classes = sorted(entry.name for entry in folder.iterdir())
+    rows = sorted(folder.glob("*/*"), key=lambda file: (file.stem, file.parent.name))
+    for number in range(files):
+        part = rows[number::files]
+        parquet(
+            out / "data" / f"train-{number:05d}-of-{files:05d}.parquet",
+            [(file.read_bytes(), file.name) for file in part],
+            [classes.index(file.parent.name) for file in part],
+            classes=classes,
+        )
+    return out
+
+
+def _images(values):
+    rows = [None if value is None else {"bytes": value[0], "path": value[1]} for value in values]
+    return pa.array(rows, IMAGE)

@@ -1,6 +1,5 @@
 """Tar shards: the same samples in the same order as a folder, and a line for each fault."""
 
-import io
 import os
 import tarfile
 
@@ -14,38 +13,16 @@ from mptui.data.formats.packed import tar as tar_shards
 from mptui.data.scan import scan
 from mptui.errors import DataError
 from mptui.registry.samples import SampleKind
-from tests.data.images import class_folders, pairs, photo, stripes
-from tests.data.packed_sets import classes_to_tar, pairs_to_tar, shard
+from tests.data.images import class_folders, pairs, stripes
+from tests.data.packed_sets import assert_same, classes_to_tar, pairs_to_tar, png, shard
 from tests.data.prepared_sets import opened, prepared
 
 LINK = {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}
 
 
-def samples(split):
-    return [split.request(index).read() for index in range(len(split))]
-
-
-def assert_same(found, expected):
-    assert found.classes == expected.classes
-    assert found.class_counts == expected.class_counts
-    for one, other in ((found.train, expected.train), (found.val, expected.val)):
-        assert len(one) == len(other)
-        for a, b in zip(samples(one), samples(other), strict=True):
-            assert np.array_equal(a.image_HWC, b.image_HWC)
-            assert a.label == b.label
-            assert (a.mask_HW is None) == (b.mask_HW is None)
-            assert a.mask_HW is None or np.array_equal(a.mask_HW, b.mask_HW)
-
-
 @pytest.fixture
 def folder(tmp_path, own_cache):
     return class_folders(tmp_path / "folder", {"cat": 12, "dog": 7})
-
-
-def png(seed=0):
-    content = io.BytesIO()
-    photo(20, 16, seed).save(content, "PNG")
-    return content.getvalue()
 
 
 def sound(name, seed=0, label=0):

@@ -15,7 +15,14 @@ from mptui.data.formats.layout import (
     has_subfolders,
     subfolders,
 )
-from mptui.data.formats.packed.open_packed import TAR_SHARDS, find_in_shards, has_shards
+from mptui.data.formats.packed.open_packed import (
+    PARQUET_FILES,
+    TAR_SHARDS,
+    find_in_parquet,
+    find_in_shards,
+    has_parquet,
+    has_shards,
+)
 from mptui.data.formats.sharded import is_prepared, kind_of_prepared, open_prepared
 from mptui.errors import DataError
 from mptui.registry.samples import SampleKind
@@ -51,6 +58,7 @@ FORMATS: dict[str, FolderFormat] = {
     "images and masks": FolderFormat(IMAGES_AND_MASKS, _has_pairs, lambda path, *_: find_pairs(path)),
     "class folders": FolderFormat(CLASS_FOLDERS, _has_classes, _find_in_class_folders),
     "tar shards": FolderFormat(TAR_SHARDS, has_shards, find_in_shards),
+    "Parquet files": FolderFormat(PARQUET_FILES, has_parquet, find_in_parquet),
     "images alone": FolderFormat(
         "DATA/1.jpg, at any depth; images in classes can be used as images alone too",
         _has_images,

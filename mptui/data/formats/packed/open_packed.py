@@ -1,24 +1,35 @@
-"""Recognizes sets of tar shards, and lists their samples."""
+"""Recognizes sets of tar shards and of Parquet files, and lists their samples."""
 
 from collections.abc import Callable
 
 from mptui.data.formats.folder_format import Found
 from mptui.data.formats.packed.files import PackedFiles, find_packed
 from mptui.data.formats.packed.listing import Listing
+from mptui.data.formats.packed.parquet import columns_of, rows_of, unpack
 from mptui.data.formats.packed.samples import declared_classes, join
 from mptui.data.formats.packed.tar import kind_of_shard, list_shard
 from mptui.data.scan.scan import OnProgress, ShouldStop
 from mptui.registry.samples import SampleKind
 
-TAR = ".tar"
 TAR_SHARDS = "DATA/train-0000.tar and DATA/val-0000.tar, of members 1.jpg and 1.cls, 1.json or 1.mask.png"
-_CLASS_FILES = ("classes.txt", "classnames.txt")
+PARQUET_FILES = "DATA/train-0000.parquet and DATA/validation-0000.parquet, of columns image and label or mask"
+
+_TAR, _PARQUET = ".tar", ".parquet"
 
 
 def has_shards(path: str) -> SampleKind | None:
     """Return the kind of the samples of tar shards; None if the path has none."""
-    files = find_packed(path, TAR)
+    files = find_packed(path, _TAR)
     return None if files is None or not files.train else kind_of_shard(files.train[0])
+
+
+def has_parquet(path: str) -> SampleKind | None:
+    """Return the kind of the samples of Parquet files; None if the path has none with images."""
+    files = find_packed(path, _PARQUET)
+    if files is None or not files.train:
+        return None
+    columns = columns_of(files.train[0])
+    return None if columns is None else columns.kind
 
 
 def find_in_shards(path: str, kind: SampleKind, on_progress: OnProgress, should_stop: ShouldStop) -> Found:
@@ -28,23 +39,53 @@ def find_in_shards(path: str, kind: SampleKind, on_progress: OnProgress, should_
         DataError: A shard is damaged, or there are no usable samples.
         ScanCancelledError: `should_stop` returned True.
     """
-    files = find_packed(path, TAR)
-    assert files is not None
-    lists = _lists(files, lambda file, _: list_shard(file, should_stop), on_progress)
-    return join(path, *lists, kind, declared_classes(path, _CLASS_FILES))
+    splits = _splits(path, _TAR)
+    total = sum(map(len, splits))
+
+    def listed(file: str, done: int) -> tuple[Listing, int]:
+        listing = list_shard(file, should_stop)
+        on_progress(done + 1, total)
+        return listing, done + 1
+
+    return join(path, *_each(splits, listed), kind, declared_classes(path))
 
 
-def _lists(
-    files: PackedFiles, listed: Callable[[str, int], Listing], on_progress: OnProgress
+def find_in_parquet(path: str, kind: SampleKind, on_progress: OnProgress, should_stop: ShouldStop) -> Found:
+    """List the samples of Parquet files, after their images were copied to the cache.
+
+    Raises:
+        ConfigError: pyarrow is not installed.
+        DataError: A file is damaged, or there are no usable samples.
+        DiskError: The cache has no room for the images.
+        ScanCancelledError: `should_stop` returned True.
+    """
+    splits = _splits(path, _PARQUET)
+    total = sum(rows_of(file) for split in splits for file in split)
+
+    def listed(file: str, done: int) -> tuple[Listing, int]:
+        listing = unpack(file, lambda rows: on_progress(done + rows, total), should_stop)
+        done += len(listing.places) + len(listing.problems)
+        on_progress(done, total)
+        return listing, done
+
+    return join(path, *_each(splits, listed), kind, None)
+
+
+def _splits(path: str, ending: str) -> tuple[list[str], list[str], list[str]]:
+    """Return the files for training, for validation and, if there are none, those of the test."""
+    files = find_packed(path, ending) or PackedFiles([], [], [])
+    return files.train, files.val, [] if files.val else files.test
+
+
+def _each(
+    splits: tuple[list[str], ...], listed: Callable[[str, int], tuple[Listing, int]]
 ) -> tuple[list[Listing], list[Listing], list[Listing]]:
-    """List the files of the splits that are used."""
-    splits = [files.train, files.val, [] if files.val else files.test]
-    total, done = sum(map(len, splits)), 0
-    lists: list[list[Listing]] = []
+    """List the files of the splits; `listed` is called with a file and with what was done before it."""
+    done, found = 0, []
     for split in splits:
-        lists.append([])
+        found.append(list[Listing]())
         for file in split:
-            lists[-1].append(listed(file, done))
-            done += 1
-            on_progress(done, total)
-    return lists[0], lists[1], lists[2]
+            listing, done = listed(file, done)
+            found[-1].append(listing)
+    train, val, test = found
+    return train, val, test

@@ -21,6 +21,7 @@ from mptui.registry.samples import SampleKind
 from mptui.text import clean_name
 
 _NO_CLASS = -1
+_CLASS_FILES = ("classes.txt", "classnames.txt")
 _UNLABELLED = frozenset({"-1"})
 
 
@@ -124,13 +125,13 @@ def join(
     )
 
 
-def declared_classes(path: str, names: Sequence[str]) -> tuple[str, ...] | None:
+def declared_classes(path: str) -> tuple[str, ...] | None:
     """Read the class file of a set, a name a line; None if it has none.
 
     Raises:
         DataError: It can't be read.
     """
-    file = next((found for name in names if (found := _beside(path, name))), None)
+    file = next((found for name in _CLASS_FILES if (found := _beside(path, name))), None)
     if file is None:
         return None
     try:
