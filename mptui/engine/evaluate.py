@@ -1,7 +1,8 @@
 """Evaluates a network on the whole validation set."""
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -65,6 +66,18 @@ def worst_classes(
     return {metric: {name: values[name] for name in worst} for metric, values in per_class.items()}
 
 
+@contextlib.contextmanager
+def _in_eval_mode(model: torch.nn.Module) -> Iterator[None]:
+    """Restore the mode of each module afterwards: BatchNorm of a frozen layer has its own."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
 @torch.no_grad()
 def evaluate(
     model: torch.nn.Module,
@@ -102,11 +115,7 @@ def evaluate(
         metrics.update(outputs if outputs_stay else outputs.clone(), batch)
         totals[:2] += sums
 
-    modes = [
-        (module, module.training) for module in model.modules()
-    ]  # BatchNorm of a frozen layer has its own
-    model.eval()
-    try:
+    with _in_eval_mode(model):
         for window in loader.windows(epoch=0, accumulate=1):
             check_stop()
             totals[2] += task.window_weight(window)
@@ -117,9 +126,6 @@ def evaluate(
             if now - told >= PROGRESS_S:
                 told = now
                 on_progress(Progress(phase="validating", done=window.index + 1, total=loader.batches))
-    finally:
-        for module, training in modes:
-            module.training = training
     over_items, over_samples, weight = totals.tolist()
     found = metrics.compute()
     return ValidationResult(

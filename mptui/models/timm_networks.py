@@ -13,10 +13,10 @@ from torch import nn
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
 from mptui.errors import ConfigError
-from mptui.models.encoder_unet import EncoderUNet
 from mptui.models.hub import hugging_face_file, torch_hub_file
 from mptui.models.pretrained import Pretrained
-from mptui.models.unet import Norm, Up
+from mptui.models.unets.encoder_unet import EncoderUNet
+from mptui.models.unets.unet import Norm, Up
 from mptui.models.weights import other_network, read_state
 from mptui.registry.timm_names import PREFIX
 from mptui.text import clean

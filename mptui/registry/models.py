@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from mptui.models.pretrained import Pretrained
-    from mptui.models.unet import Norm, Up
+    from mptui.models.unets.unet import Norm, Up
 
 PRETRAINED = "pretrained"
 """Value of `model.weights` for the published weights of the network."""
@@ -53,7 +53,7 @@ def _unet(
         from mptui.models.timm_networks import build_encoder_unet
 
         return build_encoder_unet(encoder, num_classes, side, width=width, up=up, norm=norm)
-    from mptui.models.unet import UNet
+    from mptui.models.unets.unet import UNet
 
     return UNet(num_classes, width=width, depth=depth, up=up, norm=norm)
 
@@ -67,7 +67,7 @@ def _pretrained_encoder(*, encoder: str | None, **settings: object) -> "Pretrain
 
 
 def _diffusion_unet(*, num_classes: int, side: int, width: int, depth: int) -> "nn.Module":
-    from mptui.models.diffusion_unet import DiffusionUNet
+    from mptui.models.unets.diffusion_unet import DiffusionUNet
 
     return DiffusionUNet(width=width, depth=depth)
 
@@ -104,7 +104,7 @@ def _timm_spec(name: str) -> ModelSpec:
 
 
 def _own(name: str, *, num_classes: int, side: int) -> "nn.Module":
-    from mptui.models.own import build_own
+    from mptui.models.own_network import build_own
 
     return build_own(name, num_classes)
 

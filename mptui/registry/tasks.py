@@ -58,6 +58,7 @@ class TaskSpec:
         settings: The keys of [training] that `build` takes; of `class_weights` it is given a list, or None.
         losses: The values of `training.loss`.
         defaults: table.key -> default, where the schema's would hardly train.
+        hub_tag: The task as model cards of the Hugging Face Hub name it (`pipeline_tag`).
     """
 
     build: "Callable[..., Task]"
@@ -69,6 +70,7 @@ class TaskSpec:
     settings: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    hub_tag: str = ""
 
     @property
     def primaries(self) -> tuple[str, ...]:
@@ -107,6 +109,7 @@ def _diffusion(classes: Sequence[str]) -> "Task":
 TASKS: dict[str, TaskSpec] = {
     CLASSIFICATION: TaskSpec(
         build=_classification,
+        hub_tag="image-classification",
         sample=SampleKind.CLASS,
         output="gives each image a class",
         network=ByDevice("resnet50", cpu="resnet18"),
@@ -125,6 +128,7 @@ TASKS: dict[str, TaskSpec] = {
     ),
     SEGMENTATION: TaskSpec(
         build=_segmentation,
+        hub_tag="image-segmentation",
         sample=SampleKind.MASK,
         output="gives each pixel a class",
         network=ByDevice("unet", cpu="unet"),
@@ -140,6 +144,7 @@ TASKS: dict[str, TaskSpec] = {
     ),
     DIFFUSION: TaskSpec(
         build=_diffusion,
+        hub_tag="unconditional-image-generation",
         sample=SampleKind.IMAGE,
         output="generates images",
         network=ByDevice("diffusion_unet", cpu="diffusion_unet"),

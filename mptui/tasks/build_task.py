@@ -10,7 +10,7 @@ from mptui.registry.own_code import is_own
 from mptui.registry.tasks import TASKS, VAL_LOSS
 from mptui.tasks.base import Task
 from mptui.tasks.class_weights import class_weights
-from mptui.tasks.own import build_own_task
+from mptui.tasks.own_loss import build_own_task
 
 
 def build_task(

@@ -14,7 +14,7 @@ from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox
 from mptui.engine.trainer import Trainer
 from mptui.events import Event, Step
-from mptui.models.diffusion_unet import DiffusionUNet
+from mptui.models.unets.diffusion_unet import DiffusionUNet
 from mptui.registry.tasks import TASKS
 from mptui.tasks.build_task import build_task
 from tests.engine.blots import CLASSES, SIDE, Blot, Samples

@@ -4,8 +4,7 @@ import torch
 
 from mptui.engine.evaluate import ValidationResult
 from mptui.runs.store.directory import create_run, read_summary
-from mptui.runs.store.validation_files import CLASSES, CONFUSION, validation_texts
-from mptui.runs.store.writer import Records
+from mptui.runs.store.writer import CLASSES, CONFUSION, Records, validation_texts
 
 
 def result(per_class, confusion):

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from mptui.errors import ConfigError, OwnCodeError
 from mptui.registry import own_code
 from mptui.tasks.classification import Classification
-from mptui.tasks.own import build_own_task
+from mptui.tasks.own_loss import build_own_task
 from tests.tasks.batches import labelled
 
 CPU = torch.device("cpu")

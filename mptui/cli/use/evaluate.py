@@ -7,11 +7,11 @@ import typer
 
 from mptui.cli import options as o
 from mptui.cli.output import ProgressLines, file_progress, print_json, print_next
-from mptui.cli.use.options import Budget, Checkpoint, check_checkpoint, note, opened, settings_of
+from mptui.cli.use.use_options import Budget, Checkpoint, check_checkpoint, note, opened, settings_of
 from mptui.text import clean, shell_word
 
 if TYPE_CHECKING:
-    from mptui.lab.use.evaluation.evaluate import Evaluation, ListedSample
+    from mptui.lab.use.evaluation.evaluation import Evaluation, ListedSample
     from mptui.lab.use.trained import Trained
 
 FORMAT_VERSION = 1
@@ -62,7 +62,7 @@ def evaluate(
     from mptui.runs.store.directory import find_run
 
     trained = opened(find_run(runs_dir, run), checkpoint, settings_of(ctx.params), trust_code=trust_code)
-    from mptui.lab.use.evaluation.evaluate import evaluate_run
+    from mptui.lab.use.evaluation.evaluation import evaluate_run
 
     given = {} if data is None else {key: value for key, (_, value) in data_flags(data, "--data").items()}
     given = {key.partition(".")[2]: value for key, value in given.items()}
@@ -135,7 +135,7 @@ def _print(trained: "Trained", found: "Evaluation") -> None:
 
 
 def _print_metrics(found: "Evaluation") -> None:
-    from mptui.lab.use.evaluation.evaluate import VAL_LOSS
+    from mptui.lab.use.evaluation.evaluation import VAL_LOSS
 
     for name, value in {VAL_LOSS: found.result.loss, **found.result.metrics}.items():
         typer.echo(f"  {clean(name, 24):<18} {_figure(value)}{_compared(value, found.recorded, name)}")

@@ -8,7 +8,7 @@ import typer
 
 from mptui.cli import options as o
 from mptui.cli.output import ProgressLines, file_progress, print_json
-from mptui.cli.use.options import Checkpoint, check_checkpoint, note, opened
+from mptui.cli.use.use_options import Checkpoint, check_checkpoint, note, opened
 from mptui.text import clean
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import typer
 
 from mptui.cli import options as o
 from mptui.cli.output import ProgressLines, file_progress, print_json, print_next
-from mptui.cli.use.options import Budget, Checkpoint, check_checkpoint, note, opened, settings_of
+from mptui.cli.use.use_options import Budget, Checkpoint, check_checkpoint, note, opened, settings_of
 from mptui.errors import ConfigError, DiskError
 from mptui.text import clean, clean_name, shell_word
 

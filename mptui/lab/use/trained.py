@@ -142,19 +142,10 @@ def open_trained(
     plan = _planned(run, snapshot, flags or {}, trust_code=trust_code)
     if plan.precision.warning is not None:
         note(plan.precision.warning)
-    config = plan.config
-    classes = recorded_classes(run)
-    if classes is None:
-        raise RunDirectoryError(
-            f"{run}: neither data.json nor the journal of this run records its classes",
-            hint="resume it once, which records them: mptui resume",
-        )
+    config, classes = plan.config, _classes(run)
     device = torch.device(plan.device.torch_name)
     prepare_torch(config, device)
-    side = int(config.data.image_size or 0)
-    model = build(
-        config.model, num_classes=len(classes), task=plan.task, side=side, bands=config.data.channels
-    )
+    model = new_network(plan, len(classes))
     _load(model, snapshot, run)
     memory_format = torch.channels_last if plan.channels_last else torch.contiguous_format
     model = model.to(device).to(memory_format=memory_format).eval()
@@ -176,6 +167,23 @@ def open_trained(
             *(Fp32Region(model, layer, device) for layer in fallbacks.fp32_layers),
         ],
     )
+
+
+def new_network(plan: Plan, num_classes: int) -> torch.nn.Module:
+    """Build the network of a run's plan with random weights, on the CPU."""
+    model, data = plan.config.model, plan.config.data
+    side = int(data.image_size or 0)
+    return build(model, num_classes=num_classes, task=plan.task, side=side, bands=data.channels)
+
+
+def _classes(run: Path) -> tuple[str, ...]:
+    classes = recorded_classes(run)
+    if classes is None:
+        raise RunDirectoryError(
+            f"{run}: neither data.json nor the journal of this run records its classes",
+            hint="resume it once, which records them: mptui resume",
+        )
+    return classes
 
 
 def _read(run: Path, checkpoint: str | None, note: Callable[[str], None]) -> tuple[str, Snapshot]:

@@ -23,9 +23,8 @@ from mptui.engine.mailbox import Mailbox, Stopped
 from mptui.engine.optim.freezing import frozen_at_last, frozen_in, frozen_parameters
 from mptui.engine.optim.param_groups import hidden_matrices
 from mptui.engine.torch_setup import prepare_torch
-from mptui.engine.trainer import Trainer
 from mptui.errors import ConfigError
-from mptui.events import Event, PhaseChanged, Progress, RunStarted, Warned
+from mptui.events import Event, PhaseChanged, Progress, Warned
 from mptui.models import zoo
 from mptui.models.layers import layers_named
 from mptui.models.weights import check_file
@@ -38,7 +37,6 @@ from mptui.runs.planning.plan import Plan
 from mptui.runs.planning.statistics import with_statistics
 from mptui.runs.planning.trust import import_own_code
 from mptui.tasks.build_task import build_task
-from mptui.text import clean
 
 Emit = Callable[[Event], None]
 OnBad = Callable[[Problem], None]
@@ -237,55 +235,6 @@ def _check_layers(model: torch.nn.Module, config: RunConfig) -> None:
     """
     layers_named(model, config.precision.fp32_layers, key="precision.fp32_layers")
     frozen_parameters(model, frozen_in(config.training, epoch=0))
-
-
-def run_started(
-    plan: Plan, run: Path, prepared: PreparedRun, trainer: Trainer, resumed_from: int | None
-) -> RunStarted:
-    """Return the event of a run that is ready."""
-    config, dataset, job = plan.config, prepared.dataset, prepared.job
-    return RunStarted(
-        step=trainer.state.step,
-        run=run.name,
-        directory=str(run),
-        profile=plan.resolved.profile,
-        task=plan.task,
-        primary=job.task.primary,
-        model=str(config.model.name),
-        parameters=parameter_count(job.model),
-        dataset=clean(dataset.name),
-        train_samples=len(dataset.train),
-        val_samples=len(dataset.val),
-        classes=[clean(name) for name in dataset.classes],
-        device=plan.device.torch_name,
-        device_name=plan.device.name,
-        precision_requested=plan.precision.requested,
-        precision=plan.precision.used,
-        precision_reason=plan.precision.reason,
-        tf32=config.precision.tf32 and plan.device.native.get("tf32") == "native",
-        channels_last=plan.channels_last,
-        compile_mode=config.speed.compile,
-        image_size=int(config.data.image_size or 0),
-        batch_size=config.training.batch_size,
-        accumulate=config.training.accumulate,
-        epochs=config.training.epochs,
-        steps_per_epoch=trainer.context.parts.steps_per_epoch,
-        val_batches=job.val_loader.batches,
-        total_steps=trainer.context.parts.schedule_steps,
-        resumed_from_step=resumed_from,
-        notes=[*plan.notes, *_frozen_note(job)],
-    )
-
-
-def _frozen_note(job: Job) -> list[str]:
-    """Describe what is frozen as the run begins."""
-    asked = job.config.training.freeze
-    if not asked:
-        return []
-    what = "the backbone" if not isinstance(asked, list) else ", ".join(asked)
-    time = f" until the end of epoch {asked}" if isinstance(asked, int) else ""
-    trained, all_of_it = parameter_count(job.model, trained=True), parameter_count(job.model)
-    return [f"Frozen: {what}{time}; {trained:,} of {all_of_it:,} parameters are trained"]
 
 
 def check_space(folder: Path, job: Job) -> None:

@@ -5,9 +5,11 @@ failed writes are repeated the next time.
 """
 
 import contextlib
+import csv
+import io
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from mptui.engine.evaluate import ValidationResult
@@ -19,8 +21,9 @@ from mptui.runs.store.bad_samples import BadSampleList
 from mptui.runs.store.index import Index
 from mptui.runs.store.journal import Journal
 from mptui.runs.store.summary import Summary
-from mptui.runs.store.validation_files import validation_texts
 
+CLASSES, CONFUSION = "best_classes.csv", "best_confusion.csv"
+"""The best validation by class, and its confusion matrix."""
 WRITTEN_EVERY_S = 30.0
 """Seconds between two updates of index and summary; limits how much of the journal a reader has to read."""
 
@@ -130,3 +133,33 @@ class Records:
             lost = f"; {self._journal.lost:,} older ones were dropped" if self._journal.lost else ""
             action = f"the journal is written again, with {waiting:,} delayed events{lost}"
             emit(Recovered(step=step, problem="disk", action=action))
+
+
+def validation_texts(result: ValidationResult) -> dict[str, str]:
+    """Return the files of a validation, by name: none for a task without classes.
+
+    The metrics have a row for each class; the confusion matrix one for each cell that is not 0, the largest
+    first, so that 1,000 classes have at most as many rows as samples.
+    """
+    texts = {}
+    if result.per_class:
+        names = list(next(iter(result.per_class.values())))
+        columns = [[values[name] for name in names] for values in result.per_class.values()]
+        header = ["class", *result.per_class]
+        texts[CLASSES] = _text(header, zip(names, *columns, strict=True))
+        if result.confusion is not None and len(names) == len(result.confusion):
+            cells = result.confusion.nonzero().tolist()
+            counted = [
+                (names[true], names[other], int(result.confusion[true, other])) for true, other in cells
+            ]
+            counted.sort(key=lambda cell: -cell[2])
+            texts[CONFUSION] = _text(["true", "predicted", "count"], counted)
+    return texts
+
+
+def _text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = io.StringIO()
+    writer = csv.writer(lines, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return lines.getvalue()

@@ -12,7 +12,7 @@ from mptui.cli.main import app
 from mptui.errors import ConfigError, MptuiError
 from mptui.lab.use.export import export as exports
 from mptui.lab.use.export.agreement import BATCH_SIZES, LOADED, Agreement, compare
-from mptui.lab.use.export.formats import EXPORT_FORMATS
+from mptui.lab.use.export.file_formats import EXPORT_FORMATS
 from mptui.lab.use.trained import open_trained
 from mptui.models.weights import load_weights
 from mptui.models.zoo import build

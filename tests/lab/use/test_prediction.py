@@ -10,7 +10,7 @@ from PIL import Image
 
 from mptui.data.formats.mask_classes import CLASS_FILE
 from mptui.errors import DataError
-from mptui.lab.use.evaluation.evaluate import evaluate_run
+from mptui.lab.use.evaluation.evaluation import evaluate_run
 from mptui.lab.use.prediction.inputs import find_inputs
 from mptui.lab.use.prediction.mask_files import palette
 from mptui.lab.use.prediction.masks import mask_of

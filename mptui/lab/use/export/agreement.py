@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from mptui.lab.use.evaluation.samples import EvaluationData
-from mptui.lab.use.export.formats import Inputs, Network
+from mptui.lab.use.evaluation.evaluation_data import EvaluationData
+from mptui.lab.use.export.file_formats import Inputs, Network
 from mptui.lab.use.trained import Trained
 from mptui.registry.samples import SampleKind
 from mptui.runs.planning.build import LoaderMaker

@@ -11,16 +11,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from mptui.data.core.types import RGB
 from mptui.errors import ConfigError, DataError, DiskError, MptuiError
 from mptui.io.atomic import sync_folder
-from mptui.lab.use.evaluation.samples import open_samples
+from mptui.lab.use.evaluation.evaluation_data import open_samples
 from mptui.lab.use.export.agreement import LOADED, Agreement, compare, has_classes, real_inputs
-from mptui.lab.use.export.card import CARD, CURVES, card, curves
 from mptui.lab.use.export.facts import Course, as_text, course_of, facts_of
-from mptui.lab.use.export.formats import EXPORT_FORMATS, ExportFormat, Inputs, Network
-from mptui.lab.use.trained import Trained
-from mptui.models.zoo import build
+from mptui.lab.use.export.file_formats import EXPORT_FORMATS, ExportFormat, Inputs, Network
+from mptui.lab.use.export.model_card import CARD, CURVES, card, curves
+from mptui.lab.use.trained import Trained, new_network
 from mptui.text import clean
 
 OnProgress = Callable[[int, int], None]
@@ -153,16 +151,7 @@ def _write(spec: ExportFormat, model: nn.Module, example: Inputs, facts: str, fi
 
 
 def _load(spec: ExportFormat, trained: Trained, file: Path, facts: str) -> Network:
-    def new_model() -> nn.Module:
-        return build(
-            trained.config.model,
-            num_classes=len(trained.classes),
-            task=trained.plan.task,
-            side=trained.preprocessing.geometry.side,
-            bands=(trained.preprocessing.stored or RGB).bands,
-        )
-
-    network, found = spec.load(file, new_model)
+    network, found = spec.load(file, lambda: new_network(trained.plan, len(trained.classes)))
     if found != facts:
         raise MptuiError(
             f"{file.name}: the facts in the file are not those that were written",

@@ -19,8 +19,8 @@ from mptui.data.loading.loader import Loader
 from mptui.engine.compile.policy import Compiler
 from mptui.engine.evaluate import ValidationResult, evaluate
 from mptui.events import Event, Validated, Warned
+from mptui.lab.use.evaluation.evaluation_data import EvaluationData, open_samples
 from mptui.lab.use.evaluation.observed import ObservedMetrics, SampleFigures
-from mptui.lab.use.evaluation.samples import EvaluationData, open_samples
 from mptui.lab.use.halving import HalvingBatches
 from mptui.lab.use.trained import Trained
 from mptui.registry.samples import SampleKind

@@ -13,6 +13,7 @@ import yaml
 from mptui.events import EpochFinished
 from mptui.lab.use.export.agreement import BATCH_SIZES, Agreement
 from mptui.lab.use.export.facts import NOT_STATED, Course
+from mptui.registry.tasks import TASKS
 from mptui.text import clean
 
 CARD, CURVES = "README.md", "curves.svg"
@@ -20,7 +21,6 @@ CARD, CURVES = "README.md", "curves.svg"
 _MOST_CLASSES = 50
 _MOST_EPOCHS = 12
 _WIDTH, _HEIGHT = 640, 240
-_HUB_TASKS = {"classification": "image-classification", "segmentation": "image-segmentation"}
 
 
 def card(
@@ -83,8 +83,8 @@ def _front_matter(facts: dict[str, Any]) -> str:
     entries: dict[str, Any] = {"tags": ["mptui", clean(str(facts["model"]["name"]))]}
     if (licence := facts["licences"]["this file"]) != NOT_STATED:
         entries["license"] = licence.lower()
-    if facts["task"] in _HUB_TASKS:
-        entries["pipeline_tag"] = _HUB_TASKS[facts["task"]]
+    if tag := TASKS[facts["task"]].hub_tag:
+        entries["pipeline_tag"] = tag
     if facts["metrics"]:
         entries["metrics"] = sorted(facts["metrics"])
     return f"---\n{yaml.safe_dump(entries, sort_keys=True, allow_unicode=True)}---"

@@ -12,7 +12,7 @@ from math import ceil
 import torch
 from torch import nn
 
-from mptui.models.unet import DecoderLevel, Norm, Up, initialise
+from mptui.models.unets.unet import DecoderLevel, Norm, Up, initialise
 
 
 class EncoderUNet(nn.Module):
