@@ -5,8 +5,9 @@
 DATA has train/ and val/ with a folder for each class. A ResNet-18 is pretrained on the classes after the
 first `--classes`. Those first ones, with `--images` training images in all, are then learnt from random
 weights, with the pretrained backbone frozen, and by the profile `finetune`, for the same number of epochs.
-Sides other than `finetune` take the learning rate of `--rates` that is the best for them. The figure is the
-accuracy on val/ after the last epoch, with other random weights, order and images in each round.
+The two sets must differ in their number of classes: else the pretrained head is kept. Sides other than
+`finetune` take the learning rate of `--rates` that is the best for them. The figure is the accuracy on val/
+after the last epoch, with other random weights, order and images in each round.
 """
 
 import argparse
@@ -36,7 +37,7 @@ FIXED: dict[str, Any] = {
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--classes", type=int, default=5)
+    parser.add_argument("--classes", type=int, default=4)
     parser.add_argument("--images", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=10)
