@@ -22,6 +22,7 @@ FIXED: Mapping[str, str] = {
     "model.weights": "it continues from its own weights",
     "training.primary_metric": "its best checkpoint was chosen by it",
     "training.optimizer": "its optimizer state fits no other",
+    "data.interpolation": "its network learns images that were resampled so",
     **dict.fromkeys(("training.seed", "data.name", "data.samples", "data.val_fraction"), _SAMPLES),
 }
 """Settings that can't change at a resume -> the reason."""
@@ -38,7 +39,7 @@ def check_resume(before: RunConfig, now: RunConfig) -> None:
     Raises:
         ConfigError: It can't: one line per setting.
     """
-    had, asked = values_of(before), values_of(now)
+    had, asked = _compared(before), _compared(now)
     differing = changed(had, asked)
     faults = [
         f"{key} = {asked[key]}: this run has {had[key]}, and {why}"
@@ -48,3 +49,8 @@ def check_resume(before: RunConfig, now: RunConfig) -> None:
     if faults:
         hint = "resume without it, or start a new run with it: mptui run"
         raise ConfigError("\n".join(faults), hint=hint)
+
+
+def _compared(config: RunConfig) -> dict[str, Any]:
+    """Return the values of each key; the interpolation is bilinear in runs that do not record it."""
+    return values_of(config) | {"data.interpolation": config.data.interpolation or "bilinear"}

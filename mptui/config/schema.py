@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from mptui.config.one_of import OneOf
 from mptui.registry.optimizers import OPTIMIZERS
 from mptui.registry.own_code import is_own
+from mptui.registry.samples import Interpolation
 from mptui.registry.tasks import LOSSES, TASKS
 from mptui.registry.trackers import TRACKERS
 
@@ -203,6 +204,12 @@ class DataConfig(Table):
     resize: Annotated[int, Field(ge=8, le=16_384)] | None = None
     """Shorter side in pixels that images are resized to, never enlarged, before views are cut from them, with
     any cache and by `mptui prepare`; unset: twice image_size."""
+    interpolation: Interpolation | None = None
+    """Filter that resamples images, antialiased; masks are resampled by nearest neighbour. Unset: that of
+    pretrained weights, else bilinear."""
+    crop_pct: Annotated[float, Field(gt=0, le=1)] | None = None
+    """classification: fraction of the shorter side in the centre crop of validation; unset: of pretrained
+    weights, else 0.875."""
     crop_scale: Range | None = None
     """Random resized crops: smallest and largest fraction of the image's area; unset: [0.08, 1] for classes
     from 128 px on, [0.35, 1] below, [0.4, 1] for masks."""

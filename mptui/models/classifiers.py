@@ -4,6 +4,7 @@ from typing import Any
 
 import torchvision
 from torch import nn
+from torchvision.transforms import InterpolationMode
 
 from mptui.models.hub import torch_hub_file
 from mptui.models.pretrained import Pretrained
@@ -38,6 +39,8 @@ def pretrained_classifier(name: str) -> Pretrained:
         mean=half or tuple(images.mean),
         std=half or tuple(images.std),
         side=images.crop_size[0],
+        interpolation="bicubic" if images.interpolation is InterpolationMode.BICUBIC else "bilinear",
+        crop_pct=images.crop_size[0] / images.resize_size[0],
         read=lambda path, side: read_state(path),
     )
 

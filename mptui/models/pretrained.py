@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from mptui.models.hub import HubFile
+from mptui.registry.samples import Interpolation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,8 @@ class Pretrained:
         mean: Mean of each channel of their images, of pixels in 0..1.
         std: Standard deviation of each channel.
         side: Height and width of these in pixels; None: of no importance.
+        interpolation: How they were resampled.
+        crop_pct: Fraction of the shorter side in the centre crop that they are validated with.
         read: Called with the path of the file and the side of the images of a run; returns the weights by the
             names of the network.
         part: Name of the module of the network that they are for; "": of all of it.
@@ -29,5 +32,7 @@ class Pretrained:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     side: int | None
+    interpolation: Interpolation
+    crop_pct: float
     read: Callable[[Path, int], Mapping[str, torch.Tensor]]
     part: str = ""

@@ -109,6 +109,8 @@ def pretrained_timm(name: str, *, part: str = "") -> Pretrained | None:
         mean=tuple(config.mean),
         std=tuple(config.std),
         side=None if part else config.input_size[-1],
+        interpolation="bilinear" if config.interpolation == "bilinear" else "bicubic",
+        crop_pct=min(config.crop_pct, 1.0),  # a few have more: images with a border
         read=partial(_weights, name, features_only=bool(part)),
         part=part,
     )

@@ -1,6 +1,10 @@
-"""What a dataset may hold."""
+"""What a dataset may hold, and how its images are resampled."""
 
 from enum import Enum
+from typing import Literal
+
+Interpolation = Literal["bilinear", "bicubic"]
+"""The filter that resamples images; both antialias."""
 
 
 class SampleKind(Enum):

@@ -10,6 +10,7 @@ from mptui.errors import ConfigError
 REFUSED = {
     "model.name": ("resnet18", "resnet50"),
     "data.bands": ("all", "rgb"),
+    "data.interpolation": ("bilinear", "bicubic"),
     "model.weights": (None, "other.safetensors"),
     "model.task": ("mine:Loss", "mine:OtherLoss"),
     "model.encoder": (None, "timm/resnet18"),
@@ -43,6 +44,12 @@ def test_a_setting_that_the_state_depends_on_is_refused(key):
 def test_only_settings_that_there_are_can_be_refused():
     assert set(FIXED) == set(REFUSED)
     assert set(FIXED) <= set(SETTINGS)
+
+
+def test_a_run_that_does_not_record_its_interpolation_was_bilinear():
+    check_resume(RunConfig(), configured("data.interpolation", "bilinear"))
+    with pytest.raises(ConfigError, match="this run has bilinear"):
+        check_resume(RunConfig(), configured("data.interpolation", "bicubic"))
 
 
 @pytest.mark.parametrize("key", ["training.epochs", "memory.micro_batch", "data.workers"])

@@ -60,7 +60,7 @@ def prepared(folder: Path, out: Path, side: int, quality: int) -> Path:
 def as_on_a_gpu() -> Iterator[None]:
     """Crop whole images by matrix products, as on a GPU."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whole_images, "_cut_by_opencv", cut_by_products)
+        patch.setattr(whole_images, "_cut_on_host", cut_by_products)
         yield
 
 

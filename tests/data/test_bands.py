@@ -164,6 +164,21 @@ def test_bands_are_resampled_and_flipped_alike(bands: int, dtype: str) -> None:
         assert np.array_equal(flipped(pixels, **flips), expected)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bands", [1, 2, 4, 13])
+def test_bicubic_bands_of_every_type_are_pillows(bands: int, dtype: str) -> None:
+    pixels = values(dtype, 60, 90, bands)
+    for size in ((40, 31), (120, 77)):
+        found = resampled(pixels, *size, "bicubic")
+        assert (found.shape, found.dtype) == ((size[1], size[0], bands), pixels.dtype)
+        last = Image.fromarray(pixels[..., -1].astype("uint8" if dtype == "uint8" else "float32"))
+        expected = np.asarray(last.resize(size, Image.Resampling.BICUBIC))
+        if dtype != "float32":
+            expected = expected.clip(np.iinfo(dtype).min, np.iinfo(dtype).max)
+        np.testing.assert_allclose(found[..., -1].astype(float), expected.astype(float), atol=0.5)
+    assert np.array_equal(resampled(pixels, 90, 60, "bicubic"), pixels)
+
+
 @dataclass(frozen=True)
 class Stored:
     """A folder of stored images with masks, and their values."""

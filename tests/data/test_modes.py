@@ -11,12 +11,23 @@ import torch
 from PIL import Image
 
 from mptui.data.core.types import Decoded
+from mptui.data.decode.request import FileRequest
 from mptui.data.loading.whole_images import WholeImages, cut
+from mptui.data.transforms.crop import DRAWS, Geometry, pixel_box, views
 from mptui.data.transforms.crop_on_device import Views, cut_by_products
-from mptui.registry.samples import SampleKind
+from mptui.data.transforms.resize import resized_size
+from mptui.registry.samples import Interpolation, SampleKind
 from tests.data.images import pairs, save_oriented
 from tests.data.loaders import loader
-from tests.data.modes import EXACT, TOLERANCES, as_on_a_gpu, batches_of, outside_and_sharpness, wide
+from tests.data.modes import (
+    EXACT,
+    TOLERANCES,
+    as_on_a_gpu,
+    batches_of,
+    open_split,
+    outside_and_sharpness,
+    wide,
+)
 from tests.data.samples import Samples
 from tests.data.test_resample import natural
 
@@ -175,6 +186,15 @@ def accuracy(images: torch.Tensor, labels: torch.Tensor, photos: int) -> float:
     return float(right.float().mean())
 
 
+def test_a_bicubic_crop_of_black_and_white_stays_between_them() -> None:
+    """The kernel overshoots: without clipping, values would lie beyond those of pixels."""
+    pixels = np.random.default_rng(0).integers(0, 2, (90 * 60, 3), np.uint8) * 255
+    starts, widths, heights = np.array([0]), np.array([90]), np.array([60])
+    chosen = Views(starts, widths, heights, np.array([[0.0, 0.0, 1.0, 1.0]]), np.zeros((1, 3), bool))
+    (found,), _ = cut_by_products(torch.from_numpy(pixels), None, chosen, 48, "bicubic")
+    assert (found.min(), found.max()) == (0, 255)
+
+
 def test_a_centre_square_would_have_been_noticed() -> None:
     """Negative control: the same figures for images cropped to their middle."""
 
@@ -190,10 +210,43 @@ def test_a_centre_square_would_have_been_noticed() -> None:
     assert outside_and_sharpness((images * 0.226 + 0.45) * 255)[0] < 0.05
 
 
-def test_products_resize_as_pillow_does() -> None:
-    """Images are enlarged and reduced with the weights of Pillow's bilinear filter."""
+@pytest.mark.parametrize("mode", ["off", "ram", "device"])
+def test_bicubic_views_are_pillows_in_every_mode(mixed: Path, views_of: ViewsOf, mode: str) -> None:
+    asked = {"kind": SampleKind.CLASS, "side": 40, "epochs": 1, "train": False}
+    found, _ = views_of(mixed, mode, resize=60, interpolation="bicubic", crop_pct=0.8, **asked)
+    split = open_split(mixed, SampleKind.CLASS)
+    files = [request.name for request in map(split.request, range(len(split)))]
+    assert len(files) == len(found)
+    for path, view in zip(files, found, strict=True):
+        image = FileRequest(path, 0).read(60).image_HWC
+        height, width = image.shape[:2]
+        whole = Image.fromarray(image).resize(resized_size(width, height, 60), Image.Resampling.BICUBIC)
+        geometry = Geometry.for_validation(SampleKind.CLASS, 40, 60, crop_pct=0.8)
+        (box,), _ = views(geometry, np.zeros((1, DRAWS)), *np.array(whole.size, float)[:, None])
+        view_of_pillow = whole.crop(pixel_box(box, *whole.size)).resize((40, 40), Image.Resampling.BICUBIC)
+        assert np.abs(view.permute(1, 2, 0).numpy() - np.asarray(view_of_pillow)).max() < 0.01
+
+
+@pytest.mark.parametrize("mode", ["ram", "device", "device, as on a GPU"])
+def test_bicubic_views_of_a_seed_are_the_same_in_every_mode(
+    mixed: Path, views_of: ViewsOf, mode: str
+) -> None:
+    settings = {"kind": SampleKind.CLASS, "side": 40, "epochs": 2, "interpolation": "bicubic"}
+    expected, _ = views_of(mixed, "off", **settings)
+    found, _ = views_of(mixed, mode, **settings)
+    assert off(found, expected).max() < (0.7 if mode.endswith("GPU") else 1e-9)
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_products_resize_as_pillow_does(interpolation: Interpolation) -> None:
+    """Images are enlarged and reduced with the weights of Pillow's filters."""
+    pillows = Image.Resampling[interpolation.upper()]
     sizes = [(200, 130), (9, 300), (2, 2), (64, 64), (333, 40)]
     pictures = [natural(width, height, seed=width) for width, height in sizes]
+    if (
+        interpolation == "bicubic"
+    ):  # what overshoots is clipped, in an order of the dimensions of Pillow's own
+        pictures = [picture // 2 + 60 for picture in pictures]
     pixels = np.concatenate([picture.reshape(-1, 3) for picture in pictures])
     counts = np.array([width * height for width, height in sizes])
     table = np.array(sizes)
@@ -208,16 +261,16 @@ def test_products_resize_as_pillow_does() -> None:
     boxes = np.tile([0.0, 0.0, 1.0, 1.0], (len(sizes), 1))
     flips = np.zeros((len(sizes), 3), bool)
     chosen = Views(kept.starts_N, table[:, 0], table[:, 1], boxes, flips)
-    found, _ = cut_by_products(kept.pixels_PC, None, chosen, 48)
+    found, _ = cut_by_products(kept.pixels_PC, None, chosen, 48, interpolation)
     for picture, seen in zip(pictures, found, strict=True):
-        expected = Image.fromarray(picture).resize((48, 48), Image.Resampling.BILINEAR)
+        expected = Image.fromarray(picture).resize((48, 48), pillows)
         assert np.abs(seen.numpy() - np.asarray(expected, np.float32)).max() < 1.5
     for turn in np.ndindex(2, 2, 2):
         turned = Views(
             kept.starts_N, table[:, 0], table[:, 1], boxes, np.tile(np.array(turn, bool), (len(sizes), 1))
         )
         by_products, by_opencv = (
-            cut_by_products(kept.pixels_PC, None, turned, 48)[0],
-            cut(kept, turned, 48)[0],
+            cut_by_products(kept.pixels_PC, None, turned, 48, interpolation)[0],
+            cut(kept, turned, 48, interpolation)[0],
         )
         assert (by_products - by_opencv.float()).abs().mean() < 1.0

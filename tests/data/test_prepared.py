@@ -177,6 +177,8 @@ def test_a_larger_view_than_it_was_prepared_for_is_told(ready):
     (told,) = opened(out, side=SIDE * 2).warnings
     assert f"prepared at a shorter side of {RESIZE} px, but data.resize is {RESIZE * 2}" in told
     assert f"--resize {RESIZE * 2}, or set data.resize to {RESIZE}" in told
+    (told,) = opened(out, interpolation="bicubic").warnings
+    assert "data.interpolation = bicubic resamples their crops alone" in told
 
 
 # -- repeated preparation -------------------------------------------------------------------------

@@ -114,7 +114,9 @@ def test_the_images_are_those_of_the_weights_where_nothing_else_is_asked_for(cap
     told = {line.partition(" = ")[0]: line for line in shown.splitlines()}
     assert told["weights"].endswith("# --weights")
     assert told["image_size"].startswith("image_size = 480 ")
-    for key in ("image_size", "mean", "std"):
+    assert told["interpolation"].startswith('interpolation = "bicubic" ')
+    assert told["crop_pct"].startswith("crop_pct = 1.0 ")
+    for key in ("image_size", "interpolation", "crop_pct", "mean", "std"):
         assert told[key].endswith("# weights efficientnet_v2_l IMAGENET1K_V1")
     assert shown.partition("mean = [")[2].splitlines()[1].strip() == "0.5,"
     shown = dry_run(

@@ -97,6 +97,11 @@ def assemble_prepared(prepared: ShardIndex, data: DataConfig, side: int, seed: i
             f" crops differ from those of the files; prepare it again with --resize {wanted},"
             f" or set data.resize to {facts['side']}"
         )
+    if data.interpolation == "bicubic" and bool((sides[:, 0] == facts["side"]).any()):
+        warnings.append(
+            "images were resized by the bilinear filter when they were prepared:"
+            " data.interpolation = bicubic resamples their crops alone"
+        )
     return Dataset(
         name=clean_name(facts["name"]),
         kind=prepared.kind,

@@ -30,7 +30,7 @@ from mptui.data.transforms.color_mixup import Finish, colours, mix
 from mptui.data.transforms.crop import CROP_RATIO, Geometry
 from mptui.data.transforms.diffusion_noise import Noiser
 from mptui.data.transforms.normalization import Normalization, default_normalization
-from mptui.registry.samples import SampleKind
+from mptui.registry.samples import Interpolation, SampleKind
 
 
 class Loader:
@@ -47,6 +47,8 @@ class Loader:
             `default_resize`.
         crop_scale: The range of a random crop's share of the area; None: `default_crop_scale`.
         crop_ratio: The range of a random crop's width over its height.
+        crop_pct: As of `Geometry.for_validation`.
+        interpolation: How images are resampled; None: bilinear.
         normalization: Mean and standard deviation of each channel; None: `default_normalization`.
         num_classes: Number of classes; samples with a larger label or mask value are bad.
         device: Device of the batches.
@@ -85,6 +87,8 @@ class Loader:
         resize: int | None = None,
         crop_scale: tuple[float, float] | None = None,
         crop_ratio: tuple[float, float] = CROP_RATIO,
+        crop_pct: float | None = None,
+        interpolation: Interpolation | None = None,
         normalization: Normalization | None = None,
         num_classes: int,
         device: torch.device,
@@ -117,8 +121,9 @@ class Loader:
         self.cached, self._on_device = cache != "off", cache == "device"
         self._alphas = (mixup_alpha, cutmix_alpha) if train and not noisy else (0.0, 0.0)
         self._ahead, self._pad_last = workers * prefetch, pad_last
-        random = Geometry.for_training(kind, side, resize, crop_scale, crop_ratio)
-        self._geometry = random if self._augment else Geometry.for_validation(kind, side, resize)
+        random = Geometry.for_training(kind, side, resize, crop_scale, crop_ratio, interpolation)
+        fixed = Geometry.for_validation(kind, side, resize, crop_pct, interpolation)
+        self._geometry = random if self._augment else fixed
         self._sizes, self._check_stop, self._channels_last = sizes, check_stop, channels_last
         self._cached_split: CachedSplit | None = None
         if cache == "ram":

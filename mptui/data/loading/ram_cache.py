@@ -82,16 +82,17 @@ class SampleCache:
         Raises:
             BadSampleError: The sample can't be used.
         """
-        sample = resized(request.read(self.geometry.resize), self.geometry.resize)
-        if self.geometry.random:
+        geometry = self.geometry
+        sample = resized(request.read(geometry.resize), geometry.resize, geometry.interpolation)
+        if geometry.random:
             return sample
         height, width = sample.image_HWC.shape[:2]
-        boxes, flips = views(self.geometry, _NO_DRAWS, np.array([float(width)]), np.array([float(height)]))
+        boxes, flips = views(geometry, _NO_DRAWS, np.array([float(width)]), np.array([float(height)]))
         mask = sample.mask_HW
         return Decoded(
-            cut_image(sample.image_HWC, boxes[0], flips[0], self.geometry.side),
+            cut_image(sample.image_HWC, boxes[0], flips[0], geometry.side, geometry.interpolation),
             sample.label,
-            None if mask is None else cut_mask(mask, boxes[0], flips[0], self.geometry.side),
+            None if mask is None else cut_mask(mask, boxes[0], flips[0], geometry.side),
         )
 
 

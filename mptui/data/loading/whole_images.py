@@ -2,8 +2,8 @@
 
 The resized images (`mptui.data.transforms.resize`) are stored as decoded, each at its own size, one after the
 other in a flat tensor. The view of a sample is the same box as in a worker. On a CPU it is cut by the same
-code, with the same bits; on other devices by batched products with the weights of Pillow's bilinear filter,
-which `resampled` approximates: the pixels of a view differ by about 0.4 of 255 on average.
+code, with the same bits; on other devices by batched products with the weights of Pillow's filter, which
+`resampled` approximates if it is bilinear: the pixels of a view differ by about 0.4 of 255 on average.
 
 Shapes: N samples of the split, B of a batch, P pixels of all samples, H and W pixels of a crop, S of a view,
 C bands.
@@ -27,6 +27,7 @@ from mptui.data.transforms.crop_on_device import Ints, Views, cut_by_products
 from mptui.data.transforms.normalization import Normalization
 from mptui.data.transforms.resize import most_pixels, resized_pixels
 from mptui.errors import ConfigError
+from mptui.registry.samples import Interpolation
 
 SPARE = 1.01
 """Factor of memory over the sizes of the files, as a decoder rounds up when it decodes at half size."""
@@ -232,7 +233,7 @@ class WholePass:
         assert self._views is not None
         drawn = slice(first - self._drawn.start, last - self._drawn.start)
         chosen, side = self._views.part(drawn), self._geometry.side
-        images_BSSC, masks_BSS = cut(self.images, chosen, side)
+        images_BSSC, masks_BSS = cut(self.images, chosen, side, self._geometry.interpolation)
         targets = self.targets(first, last) if masks_BSS is None else masks_BSS
         colour_B43 = None if self._colour_N43 is None else self._colour_N43[drawn]
         return images_BSSC, targets, colour_B43
@@ -251,14 +252,20 @@ class WholePass:
         self._drawn = range(first, last)
 
 
-def cut(images: WholeImages, chosen: Views, side: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+def cut(
+    images: WholeImages, chosen: Views, side: int, interpolation: Interpolation = "bilinear"
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Cut views; return images_BSSC and masks_BSS, or None without masks."""
-    cut_views = _cut_by_opencv if images.pixels_PC.device.type == "cpu" else cut_by_products
-    return cut_views(images.pixels_PC, images.masks_P, chosen, side)
+    cut_views = _cut_on_host if images.pixels_PC.device.type == "cpu" else cut_by_products
+    return cut_views(images.pixels_PC, images.masks_P, chosen, side, interpolation)
 
 
-def _cut_by_opencv(
-    pixels_PC: torch.Tensor, masks_P: torch.Tensor | None, chosen: Views, side: int
+def _cut_on_host(
+    pixels_PC: torch.Tensor,
+    masks_P: torch.Tensor | None,
+    chosen: Views,
+    side: int,
+    interpolation: Interpolation,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Cut each view like a worker, with the same bits."""
     count = len(chosen)
@@ -269,7 +276,8 @@ def _cut_by_opencv(
     places = zip(chosen.starts_B.tolist(), chosen.heights_B.tolist(), chosen.widths_B.tolist(), strict=True)
     for row, (start, height, width) in enumerate(places):
         box, flips, end = chosen.boxes_B4[row], chosen.flips_B3[row], start + height * width
-        cut_BSSC[row] = cut_image(pixels[start:end].reshape(height, width, bands), box, flips, side)
+        image_HWC = pixels[start:end].reshape(height, width, bands)
+        cut_BSSC[row] = cut_image(image_HWC, box, flips, side, interpolation)
         if masks is not None and masks_BSS is not None:
             masks_BSS[row] = cut_mask(masks[start:end].reshape(height, width), box, flips, side)
     return torch.from_numpy(cut_BSSC), None if masks_BSS is None else torch.from_numpy(masks_BSS)

@@ -106,10 +106,10 @@ def _write_view(
 ) -> tuple[int, int]:
     """Read one sample and write its view; return the label and the number of valid items."""
     geometry = task.geometry
-    sample = resized(request.read(geometry.resize), geometry.resize)
+    sample = resized(request.read(geometry.resize), geometry.resize, geometry.interpolation)
     height, width = sample.image_HWC.shape[:2]
     boxes_14, flips_13 = views(geometry, draws_1D, np.array([float(width)]), np.array([float(height)]))
-    pixels = cut_image(sample.image_HWC, boxes_14[0], flips_13[0], geometry.side)
+    pixels = cut_image(sample.image_HWC, boxes_14[0], flips_13[0], geometry.side, geometry.interpolation)
     write_at(fd, pixels, task.pixels_offset + row * pixels.nbytes)
     return _write_target(task, row, request, sample, boxes_14[0], flips_13[0], fd)
 
@@ -118,7 +118,8 @@ def _write_whole(
     task: ReadTask, row: int, request: SampleRequest, fd: int
 ) -> tuple[int, int, tuple[int, int]]:
     """Read one sample and write all of it; return label, number of valid items, width and height."""
-    sample = resized(request.read(task.geometry.resize), task.geometry.resize)
+    geometry = task.geometry
+    sample = resized(request.read(geometry.resize), geometry.resize, geometry.interpolation)
     height, width = sample.image_HWC.shape[:2]
     write_at(fd, np.ascontiguousarray(sample.image_HWC), task.pixels_offset + row * task.whole_bytes)
     if task.masks_offset is None:

@@ -7,21 +7,22 @@ Shapes: B samples, H and W pixels. Boxes are left, top, right, bottom; flips are
 right, mirrored top to bottom, applied in this order.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from mptui.data.core.types import Mask, Pixels
 from mptui.data.transforms.resample import flipped, resampled
-from mptui.registry.samples import SampleKind
+from mptui.registry.samples import Interpolation, SampleKind
 
 DRAWS = 7
 """Number of random numbers per view: area, aspect ratio, two for the position, three flips."""
 
 CROP_RATIO = (3 / 4, 4 / 3)
 
-_EVAL_MARGIN = 256 / 224
+CROP_PCT = 0.875
+"""Default share of the shorter side in the centre crop: 224 of 256 pixels."""
 
 Boxes = npt.NDArray[np.float64]
 Flips = npt.NDArray[np.bool_]
@@ -51,20 +52,35 @@ class Geometry:
     """Random crops: range of width over height, before the resize to a square."""
     all_turns: bool = False
     """Random crops: also flip top to bottom and rotate by 90°, for images without an upright orientation."""
+    interpolation: Interpolation = "bilinear"
+    """How images are resampled, both times."""
 
     @classmethod
-    def for_validation(cls, kind: SampleKind, side: int, resize: int | None = None) -> "Geometry":
+    def for_validation(
+        cls,
+        kind: SampleKind,
+        side: int,
+        resize: int | None = None,
+        crop_pct: float | None = None,
+        interpolation: Interpolation | None = None,
+    ) -> "Geometry":
         """Return the geometry of one fixed view: the centre, or with masks the whole image.
 
         Args:
             kind: Kind of the samples.
             side: Side of the view in pixels.
             resize: The shorter side that images are resized to; None: `default_resize`.
+            crop_pct: Images with classes: share of the shorter side in the crop; None: `CROP_PCT`.
+            interpolation: How images are resampled; None: bilinear.
         """
-        resize = resize or default_resize(side)
-        if kind is SampleKind.CLASS:
-            return cls(side, resize, keep_proportions=True, margin=_EVAL_MARGIN)
-        return cls(side, resize, keep_proportions=kind is SampleKind.IMAGE)
+        margin = 1.0 / (crop_pct or CROP_PCT) if kind is SampleKind.CLASS else 1.0
+        return cls(
+            side,
+            resize or default_resize(side),
+            keep_proportions=kind is not SampleKind.MASK,
+            margin=margin,
+            interpolation=interpolation or "bilinear",
+        )
 
     @classmethod
     def for_training(
@@ -74,6 +90,7 @@ class Geometry:
         resize: int | None = None,
         crop_scale: tuple[float, float] | None = None,
         crop_ratio: tuple[float, float] = CROP_RATIO,
+        interpolation: Interpolation | None = None,
     ) -> "Geometry":
         """Return the geometry of random resized crops and flips; images alone have the fixed view.
 
@@ -83,13 +100,21 @@ class Geometry:
             resize: The shorter side that images are resized to; None: `default_resize`.
             crop_scale: Range of a crop's share of the area; None: `default_crop_scale`.
             crop_ratio: Range of a crop's width over its height.
+            interpolation: How images are resampled; None: bilinear.
         """
+        fixed = cls.for_validation(kind, side, resize, interpolation=interpolation)
         crop_scale = crop_scale or default_crop_scale(kind, side)
         if crop_scale is None:
-            return cls.for_validation(kind, side, resize)
-        labels = kind is SampleKind.CLASS
-        resize = resize or default_resize(side)
-        return cls(side, resize, labels, crop_scale=crop_scale, crop_ratio=crop_ratio, all_turns=not labels)
+            return fixed
+        turns = kind is not SampleKind.CLASS
+        return replace(
+            fixed,
+            keep_proportions=not turns,
+            margin=1.0,
+            crop_scale=crop_scale,
+            crop_ratio=crop_ratio,
+            all_turns=turns,
+        )
 
     @property
     def random(self) -> bool:
@@ -130,10 +155,12 @@ def views(
     return _boxes(sizes_B2, draws_BD[:, 2:4]), flips_B3
 
 
-def cut_image(image_HWC: Pixels, box: Boxes, flips: Flips, side: int) -> Pixels:
+def cut_image(
+    image_HWC: Pixels, box: Boxes, flips: Flips, side: int, interpolation: Interpolation = "bilinear"
+) -> Pixels:
     """Cut a view from an image: crop, antialiased resize, flips."""
     left, top, right, bottom = pixel_box(box, image_HWC.shape[1], image_HWC.shape[0])
-    square = resampled(image_HWC[top:bottom, left:right], side, side)
+    square = resampled(image_HWC[top:bottom, left:right], side, side, interpolation)
     transposed, mirrored_x, mirrored_y = flips.tolist()
     return flipped(square, transposed=transposed, mirrored_x=mirrored_x, mirrored_y=mirrored_y)
 

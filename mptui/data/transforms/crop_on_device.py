@@ -1,6 +1,6 @@
 """Cuts random views from whole images that lie on an accelerator, in a few kernels for a batch.
 
-Crops are resized by products with the weights of Pillow's bilinear filter, which `resampled` approximates.
+Crops are resized by products with the weights of Pillow's filters; `resampled` approximates the bilinear one.
 
 Shapes: B samples, P pixels of all images, H and W pixels of a crop, S of a view, C bands.
 """
@@ -15,6 +15,7 @@ import torch
 
 from mptui.data.core.batch import take_rows, to_device
 from mptui.data.transforms.crop import Boxes, Flips, pixel_box
+from mptui.registry.samples import Interpolation
 
 _VALUES_AT_ONCE = 3 << 22
 """Largest number of crop values per batched product: 100 MB of RGB with the positions in the flat tensor."""
@@ -49,7 +50,11 @@ class Views:
 
 
 def cut_by_products(
-    pixels_PC: torch.Tensor, masks_P: torch.Tensor | None, chosen: Views, side: int
+    pixels_PC: torch.Tensor,
+    masks_P: torch.Tensor | None,
+    chosen: Views,
+    side: int,
+    interpolation: Interpolation = "bilinear",
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Cut views on any device in a few kernels, without a sync.
 
@@ -58,6 +63,7 @@ def cut_by_products(
         masks_P: Their masks, at the same positions.
         chosen: The views.
         side: S, of the views.
+        interpolation: How images are resampled.
 
     Returns:
         float32 images_BSSC, and masks_BSS or None without masks.
@@ -65,7 +71,9 @@ def cut_by_products(
     boxes_B4 = _pixel_boxes(chosen)
     parts = list(_portions(boxes_B4, pixels_PC.shape[1]))
     with _without_tf32() if pixels_PC.dtype != torch.uint8 else nullcontext():
-        cut_BSSC = torch.cat([_products(pixels_PC, chosen.part(p), boxes_B4[p], side) for p in parts])
+        cut_BSSC = torch.cat(
+            [_products(pixels_PC, chosen.part(p), boxes_B4[p], side, interpolation) for p in parts]
+        )
     if masks_P is None:
         return cut_BSSC, None
     return cut_BSSC, _nearest(masks_P, chosen, boxes_B4, side)
@@ -95,7 +103,9 @@ def _portions(boxes_B4: Ints, bands: int) -> Iterator[slice]:
     return (slice(start, start + step) for start in range(0, len(boxes_B4), step))
 
 
-def _products(pixels_PC: torch.Tensor, chosen: Views, boxes_B4: Ints, side: int) -> torch.Tensor:
+def _products(
+    pixels_PC: torch.Tensor, chosen: Views, boxes_B4: Ints, side: int, interpolation: Interpolation
+) -> torch.Tensor:
     """Resize crops by one product with the pixel weights per dimension; return float32 images_BSSC."""
     left_B, top_B, right_B, bottom_B = boxes_B4.T
     transposed_B, mirrored_x_B, mirrored_y_B = chosen.flips_B3.T
@@ -118,10 +128,26 @@ def _products(pixels_PC: torch.Tensor, chosen: Views, boxes_B4: Ints, side: int)
     places_BHW = rows_BH[:, :, None] + _up_to(W, width)[:, None]
     bands = pixels_PC.shape[1]
     crops = take_rows(pixels_PC, places_BHW.flatten()).float().view(len(chosen), H, W * bands)
-    rows_BSWC = torch.bmm(_weights(height, H, side, mirror_y), crops).view(-1, side, W, bands)
-    columns = rows_BSWC.transpose(1, 2).reshape(-1, W, side * bands)
-    cut_BSSC = torch.bmm(_weights(width, W, side, mirror_x), columns).view(-1, side, side, bands)
+    rows = torch.bmm(_weights(height, H, side, mirror_y, interpolation), crops)
+    if interpolation == "bicubic":
+        _clip(rows, pixels_PC.dtype)
+    columns = rows.view(-1, side, W, bands).transpose(1, 2).reshape(-1, W, side * bands)
+    cut_BSSC = torch.bmm(_weights(width, W, side, mirror_x, interpolation), columns)
+    if interpolation == "bicubic":
+        _clip(cut_BSSC, pixels_PC.dtype)
+    cut_BSSC = cut_BSSC.view(-1, side, side, bands)
     return torch.where(turn.bool()[:, None, None, None], cut_BSSC, cut_BSSC.transpose(1, 2))
+
+
+def _clip(values: torch.Tensor, dtype: torch.dtype) -> None:
+    """Clip float32 values in place to those of pixels of `dtype`, as Pillow does after each dimension.
+
+    A cubic kernel overshoots. Pillow 13 chooses the order of the dimensions by the shape of the image, so
+    values that are clipped after the first may differ from its own.
+    """
+    if not dtype.is_floating_point:
+        limits = torch.iinfo(dtype)
+        values.clamp_(limits.min, limits.max)
 
 
 def _up_to(longest: int, length_B: torch.Tensor) -> torch.Tensor:
@@ -130,8 +156,10 @@ def _up_to(longest: int, length_B: torch.Tensor) -> torch.Tensor:
     return torch.minimum(numbers, length_B[:, None] - 1)
 
 
-def _weights(length_B: torch.Tensor, longest: int, side: int, mirrored_B: torch.Tensor) -> torch.Tensor:
-    """Return the weights of Pillow's bilinear filter for a resize of each side to `side` pixels.
+def _weights(
+    length_B: torch.Tensor, longest: int, side: int, mirrored_B: torch.Tensor, interpolation: Interpolation
+) -> torch.Tensor:
+    """Return the weights of Pillow's filter for a resize of each side to `side` pixels.
 
     Returns:
         float32 of shape (B, side, longest), whose rows sum to 1.
@@ -142,8 +170,16 @@ def _weights(length_B: torch.Tensor, longest: int, side: int, mirrored_B: torch.
     centres_BS1 = torch.where(mirrored_B.bool()[:, None, None], side - centres_S1, centres_S1) * scale_B11
     numbers = torch.arange(longest, device=length_B.device)
     distance = (numbers + 0.5 - centres_BS1).abs() / scale_B11.clamp(min=1.0)
-    weights = (1.0 - distance).clamp(min=0.0) * (numbers < length_B11)
+    kernel = _cubic(distance) if interpolation == "bicubic" else (1.0 - distance).clamp(min=0.0)
+    weights = kernel * (numbers < length_B11)
     return weights / weights.sum(dim=-1, keepdim=True)
+
+
+def _cubic(distance: torch.Tensor) -> torch.Tensor:
+    """Return the cubic convolution kernel with a = -0.5: Keys 1981, equation 15."""
+    near = (1.5 * distance - 2.5) * distance**2 + 1.0
+    far = ((-0.5 * distance + 2.5) * distance - 4.0) * distance + 2.0
+    return torch.where(distance < 1.0, near, far * (distance < 2.0))
 
 
 def _nearest(masks_P: torch.Tensor, chosen: Views, boxes_B4: Ints, side: int) -> torch.Tensor:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from mptui.data.core.types import Decoded, Sides
 from mptui.data.transforms.resample import resampled, resized_mask
+from mptui.registry.samples import Interpolation
 
 LONGEST = 3
 """Aspect ratio above which an image is resized further, so that none takes more memory than three squares of
@@ -27,14 +28,14 @@ def resized_size(width: int, height: int, resize: int) -> tuple[int, int]:
     return max(1, int(width * scale + 1e-6)), max(1, int(height * scale + 1e-6))
 
 
-def resized(sample: Decoded, resize: int) -> Decoded:
+def resized(sample: Decoded, resize: int, interpolation: Interpolation = "bilinear") -> Decoded:
     """Resize a sample and its mask; return the sample itself if it is small enough."""
     height, width = sample.image_HWC.shape[:2]
     new = resized_size(width, height, resize)
     if new == (width, height):
         return sample
     mask = None if sample.mask_HW is None else resized_mask(sample.mask_HW, new[1], new[0])
-    return Decoded(resampled(sample.image_HWC, *new), sample.label, mask)
+    return Decoded(resampled(sample.image_HWC, *new, interpolation), sample.label, mask)
 
 
 def most_pixels(resize: int) -> int:

@@ -66,7 +66,9 @@ class Preprocessing:
     def of(cls, kind: SampleKind, config: RunConfig, pixels: PixelFormat) -> "Preprocessing":
         """Return the preprocessing of a run's validation; `pixels` is the format of its images."""
         data = config.data
-        geometry = Geometry.for_validation(kind, int(data.image_size or 0), data.resize)
+        geometry = Geometry.for_validation(
+            kind, int(data.image_size or 0), data.resize, data.crop_pct, data.interpolation
+        )
         assert data.mean is not None, "the plan chooses it"
         assert data.std is not None, "the plan chooses it"
         stored = pixels if data.bands == "all" else None

@@ -301,6 +301,8 @@ class LoaderMaker:
             resize=data.resize,
             crop_scale=None if data.crop_scale is None else (data.crop_scale[0], data.crop_scale[1]),
             crop_ratio=(data.crop_ratio[0], data.crop_ratio[1]),
+            crop_pct=data.crop_pct,
+            interpolation=data.interpolation,
             normalization=_normalization(data),
             train=train,
             augment=train and data.augment == "default",

@@ -1,9 +1,9 @@
-"""Chooses what a configuration leaves open of the images: their size, their crops, their normalisation."""
+"""Chooses what a configuration leaves open of the images: size, crops, interpolation, normalisation."""
 
 from typing import TYPE_CHECKING, Any
 
 from mptui.config.schema import DataConfig, RunConfig
-from mptui.data.transforms.crop import default_crop_scale, default_resize
+from mptui.data.transforms.crop import CROP_PCT, default_crop_scale, default_resize
 from mptui.data.transforms.normalization import HALF, default_normalization
 from mptui.errors import ConfigError
 from mptui.registry.models import PRETRAINED
@@ -40,13 +40,19 @@ def image_choices(config: RunConfig, task: str, device: str, why: str) -> Choice
     else:
         size = {"image_size": (TASKS[task].side.on(device), why)}
     side = size["image_size"][0] if size else int(data.image_size or 0)
-    return size | _views(data, kind, side) | _normalization(data, kind, weights, own)
+    return (
+        size
+        | _views(data, kind, side)
+        | _resampling(data, kind, weights, own)
+        | _normalization(data, kind, weights, own)
+    )
 
 
 def _weights(config: RunConfig) -> "Pretrained | None":
     """Return the weights that images are prepared for, if they leave something open."""
     data = config.data
-    if config.model.weights != PRETRAINED or None not in (data.image_size, data.mean, data.std):
+    of_weights = (data.image_size, data.interpolation, data.crop_pct, data.mean, data.std)
+    if config.model.weights != PRETRAINED or None not in of_weights:
         return None
     from mptui.models.zoo import pretrained
 
@@ -69,6 +75,17 @@ def _views(data: DataConfig, kind: SampleKind, side: int) -> Choices:
     scale = default_crop_scale(kind, side)
     if data.crop_scale is None and scale is not None:
         choices["crop_scale"] = (list(scale), source)
+    return choices
+
+
+def _resampling(data: DataConfig, kind: SampleKind, weights: "Pretrained | None", own: str) -> Choices:
+    """Return the unset ones of `interpolation` and of `crop_pct`, which only images with classes have."""
+    source = own or "default"
+    choices: Choices = {}
+    if data.interpolation is None:
+        choices["interpolation"] = (weights.interpolation if weights else "bilinear", source)
+    if data.crop_pct is None and kind is SampleKind.CLASS:
+        choices["crop_pct"] = (weights.crop_pct if weights else CROP_PCT, source)
     return choices
 
 

@@ -80,6 +80,7 @@ def facts_of(trained: Trained, course: Course, pixels: PixelFormat, licence: str
                 "side": geometry.side,
                 "resize": f"shorter side to {geometry.resize} px, never enlarged",
                 "view": _view(trained),
+                "interpolation": f"{geometry.interpolation}, antialiased, as Pillow's",
                 "values": f"({'pixel / 255' if pixels.dtype == 'uint8' else 'pixel'} - mean) / std",
                 "mean": list(normalization.mean),
                 "std": list(normalization.std),
