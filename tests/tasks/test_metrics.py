@@ -14,7 +14,7 @@ from mptui.tasks.segmentation import Overlap
 from tests.tasks.batches import labelled, masked
 
 CPU = torch.device("cpu")
-CASES = 500
+CASES = 1000
 
 
 def names(count):
@@ -78,6 +78,18 @@ def test_classification_is_as_in_torchmetrics():
             scores = (logits[:, 1] - logits[:, 0]).unique(return_inverse=True)[1] / size
             area = theirs.binary_auroc(scores, targets, validate_args=False)
             assert found["auroc"] == pytest.approx(float(area), abs=1e-6)
+
+
+def test_the_area_under_the_curve_is_as_in_torchmetrics():
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(CASES):
+        size, levels = (int(torch.randint(2, 60, (), generator=generator)) for _ in range(2))
+        # few levels, so that scores are equal
+        scores = torch.randint(levels, (size,), generator=generator) / levels
+        targets = (torch.rand(size, generator=generator) < torch.rand((), generator=generator)).long()
+        targets[:2] = torch.tensor([0, 1])  # of one kind alone there is no area
+        area = theirs.binary_auroc(scores, targets, validate_args=False)
+        assert auroc(torch.stack((scores, targets), dim=1).numpy()) == pytest.approx(float(area), abs=1e-6)
 
 
 def test_segmentation_is_as_in_torchmetrics():
