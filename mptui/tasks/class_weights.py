@@ -35,7 +35,7 @@ def class_weights(
     if asked == "balanced":
         if not counts:
             raise ConfigError(
-                'training.class_weights = "balanced": the pixels of this set are not counted',
+                'training.class_weights = "balanced": this data set does not count its classes',
                 hint=f"give a list of {len(classes)} weights, in the order of the classes",
             )
         share = sum(counts) / sum(count > 0 for count in counts)

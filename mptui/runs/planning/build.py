@@ -349,6 +349,6 @@ def _labels(split: Split) -> Labels:
     if not isinstance(split, LabelledSplit):
         raise ConfigError(
             'data.sampler = "balanced": this data set does not list the classes of its samples',
-            hint='set training.class_weights = "balanced" instead',
+            hint="set training.class_weights instead, to a weight for each class, in their order",
         )
     return split.sample_labels
