@@ -192,8 +192,8 @@ class DataConfig(Table):
     """`shapes` (built in), a torchvision set (cifar10, mnist, fashionmnist, oxford-pets, imagenette, …), or
     your own as `package.module:name` (with --trust-code)."""
     path: str | None = None
-    """A folder with class folders, with images and masks, or with images only; for a named set, the folder
-    where it is stored."""
+    """A folder with class folders, with images and masks, with Parquet files or tar shards, or with images
+    only; for a named set, the folder where it is stored."""
     download: bool = False
     """Download a named torchvision set if it is missing."""
     samples: Count | None = None

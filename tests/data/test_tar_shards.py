@@ -148,6 +148,13 @@ def long_name(path):
     os.truncate(path, 11 << 30)
 
 
+def chained(path):
+    """A shard of thousands of extended headers, one inside the other."""
+    header = tarfile.TarInfo("x")
+    header.type, header.size = tarfile.XHDTYPE, 12
+    path.write_bytes((header.tobuf() + b"12 path=abc\n".ljust(512, b"\0")) * 3000)
+
+
 def cut(path):
     shard(path, labelled())
     path.write_bytes(path.read_bytes()[:5000])
@@ -171,6 +178,7 @@ def spoilt(path):
     [
         huge_header,
         long_name,
+        chained,
         cut,
         without_end,
         spoilt,
@@ -178,7 +186,7 @@ def spoilt(path):
         lambda path: path.write_bytes(b"no tar file" * 100),
         lambda path: os.mkfifo(path),
     ],
-    ids=["10 GB", "name of 10 GB", "cut", "no end", "spoilt header", "empty", "text", "fifo"],
+    ids=["10 GB", "name of 10 GB", "chain", "cut", "no end", "spoilt header", "empty", "text", "fifo"],
 )
 def test_a_damaged_shard_is_one_clear_line(tmp_path, own_cache, spoil):
     shard(tmp_path / "train-0.tar", labelled())

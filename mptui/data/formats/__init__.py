@@ -1,1 +1,1 @@
-"""Formats of datasets: class folders, images with masks, prepared sets, torchvision sets, shapes."""
+"""Formats of datasets: class folders, images with masks, packed, prepared and torchvision sets, shapes."""

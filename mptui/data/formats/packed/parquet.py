@@ -218,7 +218,10 @@ def _opened(path: str) -> "pq.ParquetFile":
         ) from error
     try:
         os.close(open_regular(path))
-        return pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
+        file = pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
+        if not file.schema_arrow.names:  # reads the types, which may be damaged too
+            raise ValueError("no columns")
+        return file
     except (pa.ArrowException, OSError, ValueError) as error:
         raise damaged(path, error) from error
 

@@ -151,7 +151,7 @@ class _Shard:
                         key, (dot + ending).lower(), member.offset_data, member.size, self._fault(member)
                     )
                 self._check_end(tar.offset)
-        except (tarfile.TarError, ValueError, OverflowError) as error:
+        except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
             raise damaged(self._path, str(error) or "not a tar file") from error
 
     def text(self, member: _Member) -> str:
