@@ -7,6 +7,9 @@ import pytest
 
 from tests.program import close_server
 
+# before torch is imported: tensors of tests are small, and threads that wait for each other burn processors
+os.environ["OMP_NUM_THREADS"] = "1"
+
 _LONG_S = 3600
 """Timeout of long tests, in seconds; all others have `timeout` of pyproject.toml."""
 
