@@ -17,7 +17,7 @@ from torch import nn
 
 import mptui
 from benchmarks.common import parser_of, save
-from mptui.data.formats.synthetic import CLASSES, Half, ShapesRequest
+from mptui.data.formats.named.synthetic import CLASSES, Half, ShapesRequest
 from mptui.registry.samples import SampleKind
 
 COMMON, RARE, VAL, SIDE = 500, 10, 100, 32

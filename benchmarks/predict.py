@@ -24,8 +24,8 @@ import torch
 
 from benchmarks.common import RESNET18, alternate, parser_of, ratios, save, spread
 from mptui.data.core.types import Split
+from mptui.data.formats.named.synthetic import shapes
 from mptui.data.formats.splits import PathTable
-from mptui.data.formats.synthetic import shapes
 from mptui.data.loading.loader import Loader
 from mptui.hardware.memory import keep_freed_memory
 from mptui.lab.use.prediction.inputs import InputFiles

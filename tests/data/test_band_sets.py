@@ -14,8 +14,8 @@ from mptui.data.core.types import RGB, Dataset, PixelFormat, Pixels
 from mptui.data.formats.open import open_dataset
 from mptui.data.formats.splits import FileSplit
 from mptui.data.loading.loader import Loader
-from mptui.data.scan import measure as measure_module
-from mptui.data.scan.measure import measure
+from mptui.data.scan import band_statistics
+from mptui.data.scan.band_statistics import measure
 from mptui.errors import DataError
 from mptui.registry.samples import SampleKind
 from tests.data.test_bands import png_of, values
@@ -105,7 +105,7 @@ def test_statistics_are_exact_with_any_number_of_processes(
         save(Path(file), image)
     found = []
     for processes in (1, 3):
-        monkeypatch.setattr(measure_module, "processors", lambda count=processes: count)
+        monkeypatch.setattr(band_statistics, "processors", lambda count=processes: count)
         form = PixelFormat(3, dtype)
         found.append(measure(files, form, lambda done, total: None, lambda: False))
     assert found[0] == found[1]

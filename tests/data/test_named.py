@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from mptui.config.schema import DataConfig
+from mptui.data.formats.named.torchvision_sets import fetched
 from mptui.data.formats.open import kind_of, open_dataset
-from mptui.data.formats.torchvision_sets import fetched
 from mptui.errors import DataError, DiskError
 from mptui.registry.samples import SampleKind
 

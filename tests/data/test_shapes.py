@@ -2,7 +2,7 @@ import colorsys
 
 import numpy as np
 
-from mptui.data.formats.synthetic import CLASSES, MASK_CLASSES, ShapesRequest, shapes
+from mptui.data.formats.named.synthetic import CLASSES, MASK_CLASSES, ShapesRequest, shapes
 from mptui.registry.samples import SampleKind
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from mptui.data.core.types import Dataset, Problem
-from mptui.data.formats.synthetic import shapes
+from mptui.data.formats.named.synthetic import shapes
 from mptui.hardware.devices import Machine
 from mptui.hardware.torch_view import TorchView
 from mptui.lab.doctor import data_checks

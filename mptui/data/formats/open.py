@@ -11,10 +11,10 @@ from mptui.data.core.types import Dataset
 from mptui.data.formats.assemble import assemble, assemble_prepared
 from mptui.data.formats.folder_format import Found
 from mptui.data.formats.known_formats import recognize
+from mptui.data.formats.named.synthetic import DEFAULT_SAMPLES, shapes
+from mptui.data.formats.named.torchvision_sets import NAMED, fetched, open_arrays, open_files
 from mptui.data.formats.own.dataset import kind_of_own, open_own
 from mptui.data.formats.sharded import ShardIndex
-from mptui.data.formats.synthetic import DEFAULT_SAMPLES, shapes
-from mptui.data.formats.torchvision_sets import NAMED, fetched, open_arrays, open_files
 from mptui.data.scan.scan import OnProgress, ShouldStop
 from mptui.errors import ConfigError, DataError
 from mptui.io.places import expanded

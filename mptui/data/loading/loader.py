@@ -75,6 +75,10 @@ class Loader:
         check_stop: Called several times per second while waiting for data; may raise.
     """
 
+    _cached_split: CachedSplit | None = None
+    _stream: Prefetcher | None = None
+    _resident: Resident | WholeImages | None = None
+
     def __init__(
         self,
         split: Split,
@@ -125,25 +129,22 @@ class Loader:
         fixed = Geometry.for_validation(kind, side, resize, crop_pct, interpolation)
         self._geometry = random if self._augment else fixed
         self._sizes, self._check_stop, self._channels_last = sizes, check_stop, channels_last
-        self._cached_split: CachedSplit | None = None
         if cache == "ram":
-            room = cache_room or memory_room()
-            split = self._cached_split = CachedSplit(
-                split, self._geometry, masks=masks, pixels=pixels, room=room, on_full=on_cache_full
-            )
+            kept = partial(CachedSplit, masks=masks, pixels=pixels, on_full=on_cache_full)
+            split = self._cached_split = kept(split, self._geometry, room=cache_room or memory_room())
         self._pool = self._new_pool(workers)
         self._bad = BadSamples(len(split), bad_budget, on_bad)
-        whole = self._on_device and self._augment
-        self._source = SampleSource(
-            split, self._pool, self._bad, self._geometry, masks, num_classes, seed, whole, pixels
-        )
-        normalization = normalization or default_normalization(kind)
-        self._jitter = normalization if self._augment and pixels == RGB else None
-        self._finish = Finish(side, device, normalization, pixels, channels_last=channels_last)
+        views = (self._geometry, masks, num_classes, seed, self._on_device and self._augment, pixels)
+        self._source = SampleSource(split, self._pool, self._bad, *views)
+        self._set_finish(normalization or default_normalization(kind), pixels)
         self._noiser = self._new_noiser(mirror=train and augment) if noisy else None
         self._transfer = Transfer(device, self._pool.arena)
-        self._stream: Prefetcher | None = None
-        self._resident: Resident | WholeImages | None = None
+
+    def _set_finish(self, normalization: Normalization, pixels: PixelFormat) -> None:
+        self._jitter = normalization if self._augment and pixels == RGB else None
+        self._finish = Finish(
+            self._side, self._device, normalization, pixels, channels_last=self._channels_last
+        )
 
     def _new_noiser(self, *, mirror: bool) -> Noiser:
         layout = self._channels_last

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from mptui.data.core.types import Dataset
 from mptui.data.formats.splits import FileSplit, MaskedSplit
-from mptui.data.scan.measure import measure
+from mptui.data.scan.band_statistics import measure
 from mptui.errors import ConfigError
 from mptui.runs.planning.plan import Plan
 

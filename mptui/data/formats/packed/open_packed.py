@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 from mptui.data.formats.folder_format import Found
-from mptui.data.formats.packed.files import PackedFiles, find_packed
 from mptui.data.formats.packed.listing import Listing
+from mptui.data.formats.packed.packed_files import PackedFiles, find_packed
+from mptui.data.formats.packed.packed_samples import declared_classes, join
 from mptui.data.formats.packed.parquet import columns_of, rows_of, unpack
-from mptui.data.formats.packed.samples import declared_classes, join
 from mptui.data.formats.packed.tar import kind_of_shard, list_shard
 from mptui.data.scan.scan import OnProgress, ShouldStop
 from mptui.registry.samples import SampleKind

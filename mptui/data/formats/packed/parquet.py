@@ -46,7 +46,7 @@ _ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class ParquetColumns:
     """The columns of a file that are read."""
 
     image: str
@@ -82,7 +82,7 @@ class _Row:
         return f"{number} ({self.name})" if self.name else str(number)
 
 
-def columns_of(path: str) -> Columns | None:
+def columns_of(path: str) -> ParquetColumns | None:
     """Find the columns of images, masks and labels by their names and types; None: the file has no images.
 
     Raises:
@@ -141,7 +141,7 @@ def unpack(path: str, on_rows: Callable[[int], None], should_stop: ShouldStop) -
 def _unpacked(
     path: str,
     file: "pq.ParquetFile",
-    columns: Columns,
+    columns: ParquetColumns,
     folder: Path,
     on_rows: Callable[[int], None],
     should_stop: ShouldStop,
@@ -182,7 +182,7 @@ def _copy(builder: ListingBuilder, to: IO[bytes], number: int, row: _Row) -> Non
     builder.add(row.name, image, mask, row.label)
 
 
-def _rows(path: str, file: "pq.ParquetFile", columns: Columns) -> Iterator[_Row]:
+def _rows(path: str, file: "pq.ParquetFile", columns: ParquetColumns) -> Iterator[_Row]:
     import pyarrow as pa
 
     try:
@@ -226,7 +226,7 @@ def _opened(path: str) -> "pq.ParquetFile":
         raise damaged(path, error) from error
 
 
-def _columns(schema: "pa.Schema") -> Columns | None:
+def _columns(schema: "pa.Schema") -> ParquetColumns | None:
     features = _features(schema)
     images = [field.name for field in schema if _holds_images(field.type)]
     image = next((name for name in IMAGE_NAMES if name in images), None)
@@ -238,11 +238,11 @@ def _columns(schema: "pa.Schema") -> Columns | None:
     declared = [name for name in labels if isinstance(features.get(name), dict) and "names" in features[name]]
     label = next((name for name in _LABEL_NAMES if name in labels), None) or next(iter(declared), None)
     if mask is not None or label is None:
-        return Columns(image, mask=mask)
+        return ParquetColumns(image, mask=mask)
     names = features[label]["names"] if label in declared else None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        return Columns(image, label)
-    return Columns(image, label, classes=tuple(names))
+        return ParquetColumns(image, label)
+    return ParquetColumns(image, label, classes=tuple(names))
 
 
 def _features(schema: "pa.Schema") -> dict[str, Any]:
@@ -271,7 +271,7 @@ def _holds_labels(kind: "pa.DataType") -> bool:
     return any(test(kind) for test in tests)
 
 
-def _size(file: "pq.ParquetFile", columns: Columns) -> int:
+def _size(file: "pq.ParquetFile", columns: ParquetColumns) -> int:
     """Return the bytes of the columns that are read."""
     total = 0
     for group in range(file.metadata.num_row_groups):

@@ -12,7 +12,7 @@ from mptui.lab.use.prediction.inputs import InputFiles
 from mptui.lab.use.prediction.mask_files import MaskFiles, WrittenMask
 from mptui.lab.use.prediction.masks import MaskMaker
 from mptui.lab.use.prediction.predictor import Predictor, loader_of, probabilities
-from mptui.lab.use.prediction.tables import Table
+from mptui.lab.use.prediction.tables import PredictionTable
 from mptui.lab.use.trained import Trained
 
 OnProgress = Callable[[int, int], None]
@@ -46,7 +46,7 @@ class PredictionRun:
     problems: list[Problem] = field(default_factory=list)
     seconds: float = 0.0
 
-    def classes(self, table: Table) -> None:
+    def classes(self, table: PredictionTable) -> None:
         """Write the class probabilities of all files to a table, in their order.
 
         Raises:
@@ -58,7 +58,7 @@ class PredictionRun:
             self.classes_from(loader, table)
         self.seconds = time.perf_counter() - started
 
-    def classes_from(self, loader: Loader, table: Table) -> None:
+    def classes_from(self, loader: Loader, table: PredictionTable) -> None:
         """Write the class probabilities of the samples of a loader; raises as `classes`."""
         predictor = Predictor(self.trained, mirror=self.mirror, note=self.note)
         for predicted in predictor(loader, probabilities):

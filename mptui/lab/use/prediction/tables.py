@@ -13,7 +13,7 @@ _DIGITS = 6
 COLUMNS = ("file", "class", "probability")
 
 
-class Table(Protocol):
+class PredictionTable(Protocol):
     """A table that is being written."""
 
     def write(self, file: str, probabilities: Sequence[float]) -> None:

@@ -1,0 +1,1 @@
+"""Sets by name: the built-in shapes and those of torchvision."""
