@@ -201,7 +201,7 @@ def test_a_stop_while_it_measures_ends_it_with_nothing_kept(tmp_path, monkeypatc
     flags = {key: ("test", value) for key, value in SETTINGS.items()}
     plan = plan_run(Request("stable", flags, (), os.environ))
     decider = Decider(tmp_path, False, lambda _: None, stop)
-    dataset = type("Set", (), {"classes": ("a", "b"), "train": range(16)})()
+    dataset = type("Set", (), {"classes": ("a", "b"), "train": range(16), "class_counts": (8, 8)})()
     with pytest.raises(Stopped):
         decider.decide(plan, torch.nn.Identity(), dataset)
     assert not (tmp_path / CHOICES).exists()
@@ -215,7 +215,7 @@ def test_fp16_is_not_tried_on_a_cpu_and_bf16_is_whatever_the_table_says(tmp_path
     told = []
     for native in ("native", "emulated"):
         device = replace(plan.device, native={"bf16": native, "fp16": "native"}, name=native)
-        dataset = type("Set", (), {"classes": ("a", "b"), "train": range(16)})()
+        dataset = type("Set", (), {"classes": ("a", "b"), "train": range(16), "class_counts": (8, 8)})()
         decider = Decider(
             tmp_path, False, lambda event: told.append(getattr(event, "detail", "")), lambda: None
         )

@@ -116,7 +116,7 @@ async def test_a_run_says_whether_it_fits(environ):
 
 def test_the_largest_batch_is_the_same_whether_the_run_fits_or_not():
     def words(batch):
-        parts = dict.fromkeys(("optimizer", "average", "working", "batches", "context"), 0)
+        parts = dict.fromkeys(("optimizer", "average", "working", "batches", "context", "parameters"), 0)
         counted = Footprint(weights=100, gradients=100, activations=10 * batch, per_sample=10, **parts)
         return Fit("net", 32, counted, batch, free=100_000).words
 
