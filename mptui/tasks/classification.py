@@ -32,7 +32,7 @@ class Classification:
     def __init__(
         self, classes: Sequence[str], label_smoothing: float, class_weights: Sequence[float] | None = None
     ) -> None:
-        self._weights = ItemWeights(class_weights)
+        self._weights, self._is_weighted = ItemWeights(class_weights), class_weights is not None
         self.classes = tuple(classes)
         self.chance = math.log(max(2, len(classes)))
         self.label_smoothing = label_smoothing
@@ -46,11 +46,14 @@ class Classification:
     ) -> torch.Tensor:
         """See `Task.loss`; outputs are logits_BK."""
         logits_BK = real_rows(outputs, batch.size).float()
-        total = self._cross_entropy(logits_BK, batch.targets)
+        loss = self._cross_entropy(logits_BK, batch.targets)
         if batch.mixed_targets is not None:
             mixed = self._cross_entropy(logits_BK, batch.mixed_targets)
-            total = batch.lam * total + (1 - batch.lam) * mixed
-        return total / window_weight
+            loss = batch.lam * loss + (1 - batch.lam) * mixed
+        if self._is_weighted:
+            return loss / window_weight
+        # the usual batch is its whole window: a division and its backward pass are saved
+        return loss if batch.size == window_weight else loss * (batch.size / window_weight)
 
     def loss_sums(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
         """See `Task.loss_sums`; outputs are logits_BK."""
@@ -68,11 +71,11 @@ class Classification:
         return Accuracy(len(self.classes), device) if training else ClassMetrics(self.classes, device)
 
     def _cross_entropy(self, logits_BK: torch.Tensor, targets_B: torch.Tensor) -> torch.Tensor:
-        """The sum over the samples."""
+        """The mean over the samples; the weighted sum of it with weights."""
         return F.cross_entropy(
             logits_BK,
             real_rows(targets_B, logits_BK.shape[0]),
             weight=self._weights.on(logits_BK.device),
             label_smoothing=self.label_smoothing,
-            reduction="sum",
+            reduction="sum" if self._is_weighted else "mean",
         )
