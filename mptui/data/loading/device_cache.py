@@ -66,7 +66,7 @@ class Pass:
     def gather(self, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the stored pixels and targets at positions `first` to `last` of the order."""
         rows = self._rows[first:last]
-        return take_rows(self.resident.pixels, rows), self.targets(first, last)
+        return take_rows(self.resident.pixels, rows), self.resident.targets.index_select(0, rows)
 
 
 def load(

@@ -384,7 +384,8 @@ class Loader:
         place: tuple[int, int],
     ) -> Batch:
         """Mix, add noise and pad; `place` is the epoch and the position of the first sample."""
-        batch = Batch(images, targets.long(), len(indices), valid, indices % self._count)
+        samples = indices if self._order.labels_N is None else indices % self._count  # draws repeat samples
+        batch = Batch(images, targets.long(), len(indices), valid, samples)
         mixup, cutmix = self._alphas
         if mixup or cutmix:
             how = {"mixup_alpha": mixup, "cutmix_alpha": cutmix}
