@@ -14,6 +14,7 @@ from mptui.engine.hooks import Recovery
 from mptui.engine.job import Job, Parts, ProfileSwitch
 from mptui.engine.mailbox import Command, Mailbox
 from mptui.engine.progress import Outcome
+from mptui.engine.ranks.group import Ranks
 from mptui.engine.reporting.device_buffer import StepRow
 from mptui.engine.state import TrainState
 from mptui.engine.torch_setup import StepSeeds
@@ -78,6 +79,11 @@ class TrainContext:
     def job(self) -> Job:
         """The job, with the settings in force."""
         return self.state.job
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that train the network together."""
+        return self.state.job.ranks
 
     @property
     def model(self) -> torch.nn.Module:

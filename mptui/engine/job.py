@@ -29,6 +29,7 @@ from mptui.engine.precision.amp import Precision, build_precision
 from mptui.engine.precision.fp32_layers import apply_fp32_layers
 from mptui.engine.precision.fp32_region import Fp32Region
 from mptui.engine.progress import Cursor
+from mptui.engine.ranks.group import Ranks
 from mptui.tasks.base import Task
 
 Warn = Callable[[str, str], None]
@@ -51,6 +52,8 @@ class Job:
     force_compile: bool = False
     device_name: str = ""
     """Product name of the device; a key of cached results."""
+    ranks: Ranks = field(default_factory=Ranks.alone)
+    """The processes that train the model together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Training by a group of processes (ranks), one for each device."""

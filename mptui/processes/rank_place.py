@@ -1,0 +1,100 @@
+"""The place of this process in a group that a launcher started: torchrun, or srun of SLURM."""
+
+import re
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+
+_PORTS = range(15_000, 35_000)
+"""Ports for the rendezvous of a SLURM job step, below those that Linux hands out."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlace:
+    """A process (rank) of a group of several.
+
+    Attributes:
+        rank: Number of the process in the group, from 0.
+        local_rank: Number of the process on its node, from 0.
+        world_size: Processes of the group; at least 2.
+        local_world_size: Processes of the group on this node.
+        node: Number of the node, from 0.
+        restart: How often the launcher has restarted the group.
+    """
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    node: int = 0
+    restart: int = 0
+
+
+def rank_place(environ: MutableMapping[str, str]) -> RankPlace | None:
+    """Return the place of this process; None if a launcher started no other process of the group.
+
+    For a job step of srun, this sets MASTER_ADDR and MASTER_PORT in `environ`, if they are not set: the first
+    node of the job, and a port that follows from the job's number.
+    """
+    if "RANK" in environ and "WORLD_SIZE" in environ:
+        return _by_torchrun(environ)
+    # a batch script is one process for any number of tasks of its job; only a step of srun has this variable
+    in_batch_script = environ.get("ENVIRONMENT") == "BATCH"
+    tasks = environ.get("SLURM_STEP_NUM_TASKS") or (None if in_batch_script else environ.get("SLURM_NTASKS"))
+    if _number(tasks, 1) < 2 or "SLURM_PROCID" not in environ:
+        return None
+    place = _by_srun(environ, _number(tasks, 1))
+    job, step = _number(environ.get("SLURM_JOB_ID"), 0), _number(environ.get("SLURM_STEP_ID"), 0)
+    environ.setdefault("MASTER_ADDR", first_host(environ.get("SLURM_JOB_NODELIST", "")) or "127.0.0.1")
+    environ.setdefault("MASTER_PORT", str(_PORTS[(job * 31 + step) % len(_PORTS)]))
+    return place
+
+
+def _by_torchrun(environ: Mapping[str, str]) -> RankPlace | None:
+    world_size, rank = _number(environ["WORLD_SIZE"], 1), _number(environ["RANK"], 0)
+    if world_size < 2:
+        return None
+    local_world_size = _number(environ.get("LOCAL_WORLD_SIZE"), world_size)
+    return RankPlace(
+        rank=rank,
+        local_rank=_number(environ.get("LOCAL_RANK"), rank),
+        world_size=world_size,
+        local_world_size=local_world_size,
+        node=_number(environ.get("GROUP_RANK"), rank // local_world_size),
+        restart=_number(environ.get("TORCHELASTIC_RESTART_COUNT"), 0),
+    )
+
+
+def _by_srun(environ: Mapping[str, str], world_size: int) -> RankPlace:
+    rank, node = _number(environ["SLURM_PROCID"], 0), _number(environ.get("SLURM_NODEID"), 0)
+    by_node = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_NTASKS_PER_NODE") or ""
+    return RankPlace(
+        rank=rank,
+        local_rank=_number(environ.get("SLURM_LOCALID"), rank),
+        world_size=world_size,
+        local_world_size=_of_node(by_node, node) or world_size,
+        node=node,
+        restart=_number(environ.get("SLURM_RESTART_COUNT"), 0),
+    )
+
+
+def first_host(nodes: str) -> str:
+    """Return the first host of a list as SLURM writes it: `gpu[003-006,9],login1` is `gpu003`."""
+    found = re.match(r"([^,\[]*)(?:\[([^\],-]+)[^\]]*\]([^,\[]*))?", nodes.strip())
+    return "" if found is None else "".join(part or "" for part in found.groups())
+
+
+def _of_node(counts: str, node: int) -> int | None:
+    """Return the entry of a node in counts as SLURM writes them: `2(x3),1` is 2, 2, 2 and 1."""
+    for part in counts.split(","):
+        found = re.fullmatch(r"(\d{1,9})(?:\(x(\d{1,9})\))?", part.strip())
+        if found is None:
+            return None
+        count, times = int(found[1]), int(found[2] or 1)
+        if node < times or "," not in counts:
+            return count
+        node -= times
+    return None
+
+
+def _number(text: str | None, otherwise: int) -> int:
+    return int(text) if text is not None and text.isdecimal() and len(text) < 10 else otherwise

@@ -1,0 +1,84 @@
+import pytest
+import torch
+
+from mptui.engine.ranks.group import Ranks
+from mptui.processes.rank_place import RankPlace, first_host, rank_place
+from tests.ranks.groups import in_group
+
+TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
+SRUN = {
+    "SLURM_PROCID": "4",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "2",
+    "SLURM_STEP_NUM_TASKS": "5",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2),1",
+    "SLURM_JOB_NODELIST": "gpu[003-004,11],login1",
+    "SLURM_JOB_ID": "123456",
+}
+
+
+def test_a_process_without_a_launcher_or_without_others_is_alone():
+    batch_script = {"ENVIRONMENT": "BATCH", "SLURM_NTASKS": "8", "SLURM_PROCID": "0"}
+    for environ in (
+        {},
+        {"RANK": "0", "WORLD_SIZE": "1"},
+        {**SRUN, "SLURM_STEP_NUM_TASKS": "1"},
+        batch_script,
+    ):
+        assert rank_place(dict(environ)) is None
+        assert "MASTER_ADDR" not in environ
+
+
+def test_the_place_in_a_group_of_torchrun():
+    assert rank_place(dict(TORCHRUN)) == RankPlace(3, 1, 4, 2, node=1)
+    restarted = rank_place({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"})
+    assert restarted is not None
+    assert restarted.restart == 2
+    # torchrun started by srun, once a node: its own numbers count
+    assert rank_place({**SRUN, **TORCHRUN}) == RankPlace(3, 1, 4, 2, node=1)
+
+
+def test_the_place_in_a_job_step_of_srun_and_where_its_ranks_meet():
+    environ = dict(SRUN)
+    assert rank_place(environ) == RankPlace(4, 0, 5, 1, node=2)
+    assert environ["MASTER_ADDR"] == "gpu003"
+    other = {**SRUN, "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
+    assert rank_place(other) == RankPlace(0, 0, 5, 2)
+    assert other["MASTER_PORT"] == environ["MASTER_PORT"]
+    own = {**SRUN, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
+    rank_place(own)
+    assert (own["MASTER_ADDR"], own["MASTER_PORT"]) == ("10.0.0.1", "29500")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "host"),
+    [("a1", "a1"), ("a1,a2", "a1"), ("n[7-9]", "n7"), ("n[01,05-06]x,b", "n01x"), ("r1n[2]-ib,c", "r1n2-ib")],
+)
+def test_the_first_host_of_a_list_of_slurm(nodes, host):
+    assert first_host(nodes) == host
+
+
+def test_alone_nothing_changes():
+    ranks, values = Ranks.alone(), torch.tensor([1.0, 2.0])
+    assert ranks.is_first
+    assert ranks.sum_(values) is values
+    assert ranks.max_(values).tolist() == [1, 2]
+    assert (ranks.broadcast("a"), ranks.gather("a")) == ("a", ["a"])
+    ranks.close()
+
+
+def share(ranks):
+    values = torch.tensor([ranks.rank, 10.0 * ranks.rank])
+    return [
+        ranks.sum_(values.clone()).tolist(),
+        ranks.max_(values.clone()).tolist(),
+        ranks.broadcast({"rank": ranks.rank}),
+        ranks.gather(ranks.rank),
+        ranks.is_first,
+    ]
+
+
+@pytest.mark.slow
+def test_two_processes_are_a_group():
+    same = [[1, 10], [1, 10], {"rank": 0}, [0, 1]]
+    assert in_group(2, share) == [[*same, True], [*same, False]]
