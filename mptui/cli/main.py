@@ -14,7 +14,7 @@ from mptui import __version__
 from mptui.cli.completion import join_assignments
 from mptui.cli.look import detect, doctor, profiles
 from mptui.cli.measure import bench, check_amp, parity, selftest, tune
-from mptui.cli.train import attach, resume, run, runs, stop
+from mptui.cli.train import attach, resume, run, runs, slurm, stop
 from mptui.cli.use import evaluate, export, predict, prepare
 from mptui.errors import DiskError, MptuiError
 from mptui.registry.own_code import fault_of
@@ -65,6 +65,7 @@ for _module in (
     attach,
     stop,
     runs,
+    slurm,
     detect,
     profiles,
     bench,

@@ -1,0 +1,1 @@
+"""Groups of processes for one run: their start, their guard, and batch jobs of SLURM."""
