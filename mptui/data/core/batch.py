@@ -68,7 +68,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The micro-batches of one optimizer step.
+    """The micro-batches of one optimizer step: of several processes, those that this one reads.
 
     It can be iterated over repeatedly, until the next window is taken.
     """
@@ -76,7 +76,7 @@ class Window:
     index: int
     """Number of the window in the epoch, from 0."""
     size: int
-    """Number of samples."""
+    """Number of samples; of several processes, of all together."""
     valid: int
     """Sum of `valid` of its batches; 0 if all pixels are ignored."""
     wait_s: float
@@ -84,6 +84,7 @@ class Window:
     next_sample: int
     """Start of the next window in the order of the epoch: `start_sample` of a resume."""
     batches: int
+    """Number of batches; 0 if this process reads none of it."""
     load: Callable[[int], Batch] = field(repr=False)
     """Loads batch i of the window."""
     targets: Callable[[int], torch.Tensor] = field(repr=False)

@@ -3,7 +3,7 @@
 Shapes: N samples of the split, B of a batch, H and W pixels, C bands.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -63,10 +63,15 @@ class Pass:
         """Return the targets at positions `first` to `last` of the order."""
         return self.resident.targets.index_select(0, self._rows[first:last])
 
-    def gather(self, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the stored pixels and targets at positions `first` to `last` of the order."""
-        rows = self._rows[first:last]
-        return take_rows(self.resident.pixels, rows), self.resident.targets.index_select(0, rows)
+    def targets_of(self, parts: Sequence[range], number: int) -> torch.Tensor:
+        """Return the targets of one of some ranges of positions."""
+        return self.targets(parts[number].start, parts[number].stop)
+
+    def read(self, part: range, finish: Finish) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the images_BCHW and the targets at the positions `part` of the order."""
+        rows = self._rows[part.start : part.stop]
+        finished = finish.unstored if self.resident.finished else finish.plain
+        return finished(take_rows(self.resident.pixels, rows)), self.resident.targets.index_select(0, rows)
 
 
 def load(
@@ -99,8 +104,7 @@ def load(
         source,
         epoch=0,
         indices=np.arange(count),
-        first=0,
-        batch_size=load_batch(source.pool.size, pixels.nbytes // count),
+        batches=in_batches(count, load_batch(source.pool.size, pixels.nbytes // count)),
         ahead=LOAD_AHEAD,
         held=1,
     )
@@ -125,3 +129,8 @@ def load(
 def load_batch(workers: int, sample_bytes: int) -> int:
     """Return the batch size while a cache is filled; all workers share each batch."""
     return max(_LOAD_BATCH, min(_LOAD_BATCH * workers, _LOAD_BYTES // sample_bytes))
+
+
+def in_batches(count: int, size: int) -> list[range]:
+    """Return the positions of `count` samples in batches of `size`; the last may have fewer."""
+    return [range(first, min(first + size, count)) for first in range(0, count, size)]

@@ -77,8 +77,11 @@ class Transfer:
                 tensor.record_stream(current)
         return moved.pixels_BHWC, moved.targets
 
-    def targets_of(self, batches: Sequence[HostBatch], number: int) -> torch.Tensor:
-        """Return the labels or masks of one of the batches before its `finish`; starts copying the batch."""
+    def targets_of(self, batches: Sequence[HostBatch], first: int, number: int) -> torch.Tensor:
+        """Return the labels or masks of one of the batches before its `finish`, from row `first` on.
+
+        Starts copying the batch.
+        """
         batch = batches[number]
         self.start(batch)
         targets = self._moved[batch.slot].targets
@@ -86,7 +89,7 @@ class Transfer:
             current = torch.cuda.current_stream(self._device)
             current.wait_event(self._events[batch.slot])
             targets.record_stream(current)
-        return targets
+        return targets[first:]
 
     def settle(self, slots: Iterable[int] | None = None) -> None:
         """Wait until no copy reads `slots` (None: all), and drop unused copies."""

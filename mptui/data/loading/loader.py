@@ -7,7 +7,7 @@ the epoch. Therefore any number of workers gives the same bits, and an epoch can
 import contextlib
 import copy
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -23,7 +23,7 @@ from mptui.data.loading.device_cache import Pass, Resident, load
 from mptui.data.loading.device_copy import Transfer
 from mptui.data.loading.prefetcher import BadSamples, HostBatch, Prefetcher, SampleSource
 from mptui.data.loading.ram_cache import CachedSplit
-from mptui.data.loading.sampler import EpochOrder, Labels
+from mptui.data.loading.sampler import WHOLE, EpochOrder, Labels, Share
 from mptui.data.loading.whole_images import WholeImages, WholePass, load_whole
 from mptui.data.loading.worker_pool import Pool
 from mptui.data.transforms.color_mixup import Finish, colours, mix
@@ -57,6 +57,7 @@ class Loader:
         augment: Random views and colours in training; for diffusion only random mirroring.
         seed: Seed of the order, the views and the colors.
         labels_N: The class of each sample, to draw all classes equally often; None: each sample once.
+        share: The part of each batch that this process reads.
         channels_last: Images are NHWC in memory.
         workers: Number of worker processes; 0: the calling thread decodes.
         prefetch: Batches to read ahead per worker, up to a GiB in total.
@@ -100,6 +101,7 @@ class Loader:
         augment: bool,
         seed: int,
         labels_N: Labels | None = None,
+        share: Share = WHOLE,
         channels_last: bool = True,
         workers: int = 0,
         prefetch: int = 4,
@@ -118,13 +120,15 @@ class Loader:
     ) -> None:
         self._count, self._batch_size, self._side = len(split), batch_size, side
         self._device, self._seed, self._train = device, seed, train
-        self._order = EpochOrder(len(split), batch_size, train, drop_last, seed, labels_N)
+        self._order = EpochOrder(len(split), batch_size, train, drop_last, seed, labels_N, share)
         noisy, masks = kind is SampleKind.IMAGE, kind is SampleKind.MASK and labelled
         self._augment = train and augment and not noisy
         self.workers, self._on_progress = workers, on_progress
         self.cached, self._on_device = cache != "off", cache == "device"
         self._alphas = (mixup_alpha, cutmix_alpha) if train and not noisy else (0.0, 0.0)
-        self._ahead, self._pad_last = workers * prefetch, pad_last
+        # images are mixed with the one before them in the whole batch, which another process may read
+        self._lead = int(any(self._alphas) and share.world_size > 1)
+        self._ahead, self._pad_last, self.share_size = workers * prefetch, pad_last, share.largest(batch_size)
         random = Geometry.for_training(kind, side, resize, crop_scale, crop_ratio, interpolation)
         fixed = Geometry.for_validation(kind, side, resize, crop_pct, interpolation)
         self._geometry = random if self._augment else fixed
@@ -147,8 +151,8 @@ class Loader:
         )
 
     def _new_noiser(self, *, mirror: bool) -> Noiser:
-        layout = self._channels_last
-        return Noiser(self._seed, self._device, channels_last=layout, train=self._train, mirror=mirror)
+        how = {"channels_last": self._channels_last, "train": self._train, "mirror": mirror}
+        return Noiser(self._seed, self._device, **how)
 
     def __enter__(self) -> "Loader":
         return self
@@ -277,31 +281,29 @@ class Loader:
     def _streamed_windows(self, epoch: int, accumulate: int, start: int) -> Iterator[Window]:
         """Yield windows prefetched by the workers."""
         end = self._order.end(start)
+        windows = [(p, self._order.parts(p)) for p in self._order.windows(accumulate, start, end)]
         stream = self._stream = Prefetcher(
             self._source,
             epoch=epoch if self._train else 0,
-            indices=self._order.of(epoch)[start:end],
-            first=start,
-            batch_size=self._batch_size,
+            indices=self._order.of(epoch),
+            batches=[self._reads(places, part) for places, parts in windows for part in parts],
             ahead=self._ahead,
             held=accumulate,
         )
         self._transfer.pin()
         try:
-            while True:
+            for places, parts in windows:
                 began = time.perf_counter()
-                batches = stream.take(accumulate)
-                if not batches:
-                    return
-                size = sum(batch.size for batch in batches)
+                batches = stream.take(len(parts))
                 yield self._order.window(
                     accumulate,
-                    range(batches[0].first, batches[0].first + size),
+                    places,
                     end,
-                    valid=sum(batch.valid for batch in batches),
+                    batches=len(parts),
+                    valid=sum(batch.valid(self._lead) for batch in batches),
                     wait_s=time.perf_counter() - began,
-                    load=partial(self._streamed_batch, stream, batches, epoch),
-                    targets=partial(self._transfer.targets_of, batches),
+                    load=partial(self._streamed_batch, stream, batches, places, epoch),
+                    targets=partial(self._transfer.targets_of, batches, self._lead),
                 )
                 self._transfer.settle(batch.slot for batch in batches)
                 stream.release(batches)
@@ -309,7 +311,12 @@ class Loader:
             if stream is self._stream:
                 self._abandon()
 
-    def _streamed_batch(self, stream: Prefetcher, batches: list[HostBatch], epoch: int, number: int) -> Batch:
+    def _reads(self, places: range, part: range) -> Sequence[int]:
+        return [self._order.before(places, part), *part] if self._lead else part
+
+    def _streamed_batch(
+        self, stream: Prefetcher, batches: list[HostBatch], places: range, epoch: int, number: int
+    ) -> Batch:
         if stream is not self._stream:
             raise RuntimeError("this window belongs to a pass that has ended")
         batch = batches[number]
@@ -323,7 +330,8 @@ class Loader:
             images = self._finish.coloured(pixels, colour)
         else:
             images = self._finish.plain(pixels)
-        return self._batch(images, targets, batch.indices, batch.valid, (epoch, batch.first))
+        place = epoch, places[number * self._batch_size]
+        return self._batch(images, targets, batch.indices, batch.valid(self._lead), place)
 
     def _abandon(self) -> None:
         """End the pass in progress, if there is one."""
@@ -342,38 +350,29 @@ class Loader:
             if isinstance(resident, Resident)
             else WholePass(resident, order, self._geometry, self._jitter, self._seed, epoch)
         )
-        for first in range(start, end, self._batch_size * accumulate):
-            places = range(first, min(first + self._batch_size * accumulate, end))
+        for places in self._order.windows(accumulate, start, end):
+            parts = self._order.parts(places)
             yield self._order.window(
                 accumulate,
                 places,
                 end,
-                valid=chosen.valid(places.start, places.stop),
+                batches=len(parts),
+                valid=sum(chosen.valid(part.start, part.stop) for part in parts),
                 wait_s=0.0,
                 load=partial(self._resident_batch, chosen, places, epoch),
-                targets=partial(self._resident_targets, chosen, places),
+                targets=partial(chosen.targets_of, parts),
             )
 
-    def _ends(self, places: range, number: int) -> tuple[int, int]:
-        """Return the first position of a batch of the window `places`, and the one after its last."""
-        first = places.start + number * self._batch_size
-        return first, min(first + self._batch_size, places.stop)
-
-    def _resident_targets(self, chosen: Pass | WholePass, places: range, number: int) -> torch.Tensor:
-        return chosen.targets(*self._ends(places, number))
-
     def _resident_batch(self, chosen: Pass | WholePass, places: range, epoch: int, number: int) -> Batch:
-        first, last = self._ends(places, number)
-        if isinstance(chosen, WholePass):
-            pixels, targets, colour = chosen.gather(first, last)
-            finish = self._finish
-            images = finish.plain(pixels) if colour is None else finish.coloured(pixels, colour)
-        else:
-            stored, targets = chosen.gather(first, last)
-            finished = self._finish.unstored if chosen.resident.finished else self._finish.plain
-            images = finished(stored)
-        indices, valid = chosen.indices[first:last], chosen.valid(first, last)
-        return self._batch(images, targets, indices, valid, (epoch, first))
+        part = self._order.parts(places)[number]
+        images, targets = chosen.read(part, self._finish)
+        indices, valid = chosen.indices[part.start : part.stop], chosen.valid(part.start, part.stop)
+        if self._lead:
+            before = self._order.before(places, part)
+            lead = chosen.read(range(before, before + 1), self._finish)
+            images, targets = map(torch.cat, zip(lead, (images, targets), strict=True))
+            indices = np.append(chosen.indices[before], indices)
+        return self._batch(images, targets, indices, valid, (epoch, places[number * self._batch_size]))
 
     def _batch(
         self,
@@ -383,17 +382,19 @@ class Loader:
         valid: int,
         place: tuple[int, int],
     ) -> Batch:
-        """Mix, add noise and pad; `place` is the epoch and the position of the first sample."""
+        """Mix, add noise and pad; `place` is the epoch and the position of the whole batch's first sample."""
         samples = indices if self._order.labels_N is None else indices % self._count  # draws repeat samples
         batch = Batch(images, targets.long(), len(indices), valid, samples)
-        mixup, cutmix = self._alphas
-        if mixup or cutmix:
-            how = {"mixup_alpha": mixup, "cutmix_alpha": cutmix}
+        if any(self._alphas):
+            how = dict(zip(("mixup_alpha", "cutmix_alpha"), self._alphas, strict=True))
             batch.images_BCHW, batch.lam = mix(images, position=(self._seed, *place), **how)
             batch.mixed_targets = batch.targets.roll(1, 0)
+        if self._lead:
+            batch = batch.rows(slice(1, None), size=batch.size - 1, valid=valid)
+            batch.sample_indices = samples[1:]
         if self._noiser is not None:
             batch.images_BCHW, batch.targets, batch.timesteps = self._noiser.noised(images, indices, place[0])
-        if self._pad_last and batch.size < self._batch_size:
+        if self._pad_last and batch.size < self.share_size:
             layout = torch.channels_last if self._channels_last else torch.contiguous_format
-            batch.pad(self._batch_size, layout)
+            batch.pad(self.share_size, layout)
         return batch

@@ -4,7 +4,7 @@ Imports no torch. Shapes: B samples, H and W pixels.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,10 +46,9 @@ class HostBatch:
         """Number of samples."""
         return len(self.indices)
 
-    @property
-    def valid(self) -> int:
-        """Number of valid items: samples with labels, or pixels of masks."""
-        return int(self.valid_counts.sum())
+    def valid(self, first: int = 0) -> int:
+        """Return the number of valid items from row `first` on: samples with labels, or pixels of masks."""
+        return int(self.valid_counts[first:].sum())
 
 
 @dataclass(slots=True)
@@ -142,9 +141,9 @@ class Prefetcher:
     Args:
         source: The source of the samples.
         epoch: Selects the random numbers.
-        indices: Indices of the samples, in order; of repeated ones, draws as in `EpochOrder.of`.
-        first: Position of the first of them in the order of the epoch.
-        batch_size: Samples per batch; the last may have fewer.
+        indices: Indices of the samples, in the order of the epoch; of repeated ones, draws as in
+            `EpochOrder.of`.
+        batches: The positions of each batch in that order.
         ahead: Number of batches to prefetch, if memory allows.
         held: Largest number of batches that are taken and not yet released.
     """
@@ -155,14 +154,14 @@ class Prefetcher:
         *,
         epoch: int,
         indices: npt.NDArray[np.int64],
-        first: int,
-        batch_size: int,
+        batches: Sequence[Sequence[int]],
         ahead: int,
         held: int,
     ) -> None:
         self._source, self._epoch = source, epoch
-        self._indices, self._first, self._batch_size = indices, first, batch_size
+        self._indices, self._batches = indices, batches
         self._cursor = 0
+        batch_size = max(map(len, batches), default=1)
         self._masks_offset = _aligned(batch_size * source.slot_bytes, 64)
         self._slot_size = _aligned(self._masks_offset + batch_size * source.mask_slot_bytes, _PAGE)
         slots = held + max(1, min(ahead, _READ_AHEAD_BYTES // self._slot_size))
@@ -203,19 +202,19 @@ class Prefetcher:
     def _fill(self) -> bool:
         """Start reading into all free slots; return whether a batch was started."""
         started = False
-        while self._free and self._cursor < len(self._indices):
+        while self._free and self._cursor < len(self._batches):
             self._start(self._free.popleft())
             started = True
         return started
 
     def _start(self, slot: int) -> None:
-        begin = self._cursor
-        indices = self._indices[begin : begin + self._batch_size].copy()
-        self._cursor += len(indices)
+        places = self._batches[self._cursor]
+        indices = self._indices[np.array(places)]
+        self._cursor += 1
         count, side, arena = len(indices), self._source.geometry.side, self._source.pool.arena
         at = slot * self._slot_size
         batch = HostBatch(
-            first=self._first + begin,
+            first=places[0],
             indices=indices,
             slot=slot,
             pixels_BHWC=arena.pixels(at, count, side, self._source.pixels),

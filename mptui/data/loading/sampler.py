@@ -1,6 +1,6 @@
 """Order of the samples in an epoch, number of samples used, and their windows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +43,32 @@ def balanced_draws(labels_N: Labels, random: np.random.Generator) -> npt.NDArray
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """The contiguous part of each batch that one of several processes reads, as even as possible.
+
+    Attributes:
+        rank: Number of the process, from 0; the first ones read the larger parts.
+        world_size: Number of processes.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+
+    def of(self, batch: range) -> range:
+        """Return the part of the positions `batch`; empty if there are fewer than processes."""
+        size = len(batch)
+        return batch[-(-size * self.rank // self.world_size) : -(-size * (self.rank + 1) // self.world_size)]
+
+    def largest(self, batch_size: int) -> int:
+        """Return the size of the largest part of a whole batch, that of rank 0."""
+        return -(-batch_size // self.world_size)
+
+
+WHOLE = Share()
+"""The share of a process that is alone."""
+
+
+@dataclass(frozen=True, slots=True)
 class EpochOrder:
     """The order of a split's samples by epoch.
 
@@ -54,6 +80,7 @@ class EpochOrder:
         drop_last: Drop a short last batch, unless it is the only one.
         seed: Seed of the order.
         labels_N: The class of each sample, to draw all classes equally often; None: each sample once.
+        share: The part of each batch that this process reads.
     """
 
     count: int
@@ -62,6 +89,7 @@ class EpochOrder:
     drop_last: bool
     seed: int
     labels_N: Labels | None = None
+    share: Share = WHOLE
 
     def of(self, epoch: int) -> npt.NDArray[np.int64]:
         """Return the draws of an epoch in order, including dropped ones.
@@ -81,25 +109,53 @@ class EpochOrder:
         ahead = self.count - start
         return start + samples_used(ahead, self.batch_size, train=self.train, drop_last=drop_last)
 
+    def windows(self, accumulate: int, start: int, end: int) -> Iterator[range]:
+        """Return the positions of each window of `accumulate` batches, from `start` to `end`."""
+        size = self.batch_size * accumulate
+        return (range(first, min(first + size, end)) for first in range(start, end, size))
+
+    def parts(self, places: range) -> list[range]:
+        """Return this process's part of each batch of the window `places`, without the empty ones.
+
+        Only the last batch of an epoch has empty parts: it may have fewer samples than there are processes.
+        """
+        batches = (
+            places[first : first + self.batch_size] for first in range(0, len(places), self.batch_size)
+        )
+        return [part for batch in batches if (part := self.share.of(batch))]
+
+    def before(self, places: range, part: range) -> int:
+        """Return the position before a part's first one in its batch of the window `places`.
+
+        Before the first position of a batch is its last.
+        """
+        at = part.start - places.start
+        batch = places[at - at % self.batch_size :][: self.batch_size]
+        return batch[batch.index(part.start) - 1]
+
     def window(
         self,
         accumulate: int,
         places: range,
         end: int,
         *,
+        batches: int,
         valid: int,
         wait_s: float,
         load: Callable[[int], Batch],
         targets: Callable[[int], torch.Tensor],
     ) -> Window:
-        """Return the window of the samples at positions `places`; `end` is the end of the used samples."""
+        """Return the window of the samples at positions `places`, of which `batches` parts are read here.
+
+        `end` is the end of the used samples.
+        """
         return Window(
             index=places.start // (self.batch_size * accumulate),
             size=len(places),
             valid=valid,
             wait_s=wait_s,
             next_sample=self.count if places.stop == end else places.stop,
-            batches=-(-len(places) // self.batch_size),
+            batches=batches,
             load=load,
             targets=targets,
         )

@@ -9,7 +9,7 @@ Shapes: N samples of the split, B of a batch, P pixels of all samples, H and W p
 C bands.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,9 +19,9 @@ from mptui.data.core.batch import to_device
 from mptui.data.core.rng import RandomStream as Numbers
 from mptui.data.core.rng import uniforms
 from mptui.data.core.types import Sides
-from mptui.data.loading.device_cache import LOAD_AHEAD, load_batch
+from mptui.data.loading.device_cache import LOAD_AHEAD, in_batches, load_batch
 from mptui.data.loading.prefetcher import HostBatch, Prefetcher, SampleSource
-from mptui.data.transforms.color_mixup import colours
+from mptui.data.transforms.color_mixup import Finish, colours
 from mptui.data.transforms.crop import DRAWS, Geometry, cut_image, cut_mask, views
 from mptui.data.transforms.crop_on_device import Ints, Views, cut_by_products
 from mptui.data.transforms.normalization import Normalization
@@ -90,8 +90,7 @@ def load_whole(
         source,
         epoch=0,
         indices=np.arange(count),
-        first=0,
-        batch_size=load_batch(source.pool.size, source.slot_bytes),
+        batches=in_batches(count, load_batch(source.pool.size, source.slot_bytes)),
         ahead=LOAD_AHEAD,
         held=1,
     )
@@ -220,6 +219,16 @@ class WholePass:
         if self.images.masks_P is not None:
             return self.gather(first, last)[1]
         return self.images.labels_N.index_select(0, self._rows[first:last])
+
+    def targets_of(self, parts: Sequence[range], number: int) -> torch.Tensor:
+        """Return the targets of one of some ranges of positions."""
+        return self.targets(parts[number].start, parts[number].stop)
+
+    def read(self, part: range, finish: Finish) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the images_BCHW and the targets of the views at the positions `part` of the order."""
+        pixels_BSSC, targets, colour_B43 = self.gather(part.start, part.stop)
+        images = finish.plain(pixels_BSSC) if colour_B43 is None else finish.coloured(pixels_BSSC, colour_B43)
+        return images, targets
 
     def gather(self, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Cut random views of the samples at positions `first` to `last` of the order.
