@@ -12,7 +12,7 @@ longer than the update. On a CPU they therefore get 1-D views, which are always 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -23,6 +23,17 @@ STEP = "step"
 
 Tensors = tuple[torch.Tensor, ...] | list[torch.Tensor]
 View = Callable[[torch.Tensor], torch.Tensor]
+
+
+class GroupTensors(NamedTuple):
+    """A parameter group of an optimizer, and what a step updates of it, in parallel lists."""
+
+    group: dict[str, Any]
+    rate: torch.Tensor
+    """The learning rate of the group, 0-dim float32."""
+    weights: Tensors
+    states: Sequence[Tensors]
+    """Lists of state tensors, in the order of `FusedOptimizer.state_names`. `STEP` counts this step, too."""
 
 
 class FusedOptimizer(torch.optim.Optimizer, ABC):
@@ -45,18 +56,8 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
                     for name in self._state_names(group)
                     if name != STEP
                 }
-        self._views = [[self._view(group, p) for p in group["params"]] for group in self.param_groups]
-        # detached aliases, so that no step needs torch.no_grad
-        self._weights = [
-            [view(p.detach()) for view, p in zip(views, group["params"], strict=True)]
-            for views, group in zip(self._views, self.param_groups, strict=True)
-        ]
         self._count_from({})
-        self._states = self._lists_of_states()
-        self._viewed = [
-            [(number, view) for number, view in enumerate(views) if view is not _as_it_is]
-            for views in self._views
-        ]
+        self._collect()
 
     def load(self, states: Mapping[torch.Tensor, Mapping[str, torch.Tensor]]) -> None:
         """Copy the state of weights into theirs; those that are missing have not been trained yet."""
@@ -65,7 +66,7 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
                 if name != STEP:
                     self.state[p][name].copy_(value)
         self._count_from({p: float(state[STEP]) for p, state in states.items() if STEP in state})
-        self._states = self._lists_of_states()
+        self._collect()
 
     def _count_from(self, steps: Mapping[torch.Tensor, float]) -> None:
         """Count the steps of each weight from `steps`; weights with equal counts share a counter."""
@@ -77,18 +78,19 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
                 self.state[p][STEP] = counters[count]
         self._counters = list(counters.values())
 
-    def _lists_of_states(self) -> list[list[list[torch.Tensor]]]:
-        """Return lists of state tensors parallel to the weights, for each state of each group."""
-        return [
-            [
-                [
-                    self.state[p][name] if name == STEP else view(self.state[p][name])
-                    for view, p in zip(views, group["params"], strict=True)
-                ]
+    def _collect(self) -> None:
+        """Make the lists that a step needs once: the tensors of each group, and its views of gradients."""
+        self._parts: list[tuple[GroupTensors, list[tuple[int, View]]]] = []
+        for group, rate in zip(self.param_groups, self._rates, strict=True):
+            viewed = [(p, self._view(group, p)) for p in group["params"]]
+            # detached aliases, so that no step needs torch.no_grad
+            weights = [view(p.detach()) for p, view in viewed]
+            states = [
+                [self.state[p][name] if name == STEP else view(self.state[p][name]) for p, view in viewed]
                 for name in self._state_names(group)
             ]
-            for views, group in zip(self._views, self.param_groups, strict=True)
-        ]
+            views = [(number, view) for number, (_, view) in enumerate(viewed) if view is not _as_it_is]
+            self._parts.append((GroupTensors(group, rate, weights, states), views))
 
     def update(self, found_inf: torch.Tensor) -> None:
         """Update all weights, unless `found_inf` (0-dim float32) is 1; never syncs. Gradients may change."""
@@ -96,18 +98,20 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
             torch.mul(self._lr, self._scales, out=self._scaled)
         for counter in self._counters:
             counter.add_(1)
-        lists = zip(self.param_groups, self._rates, self._weights, self._states, self._viewed, strict=True)
-        for group, rate, weights, states, viewed in lists:
-            grads = [p.grad for p in group["params"]]
-            for number, view in viewed:  # autograd gives a gradient its weight's strides
+        for part, views in self._parts:
+            grads = [p.grad for p in part.group["params"]]
+            for number, view in views:  # autograd gives a gradient its weight's strides
                 if (grad := grads[number]) is not None:
                     grads[number] = view(grad)
             if any(grad is None for grad in grads):  # the step did not use a part of the network
                 used = [i for i, grad in enumerate(grads) if grad is not None]
-                weights, grads = [weights[i] for i in used], [grads[i] for i in used]
-                states = [[state[i] for i in used] for state in states]
+                grads = [grads[i] for i in used]
+                part = part._replace(
+                    weights=[part.weights[i] for i in used],
+                    states=[[state[i] for i in used] for state in part.states],
+                )
             if grads:
-                self._update_group(group, rate, weights, grads, states, found_inf)
+                self._update_group(part, grads, found_inf)
         for counter in self._counters:  # a refused step does not count
             counter.sub_(found_inf)
 
@@ -121,24 +125,12 @@ class FusedOptimizer(torch.optim.Optimizer, ABC):
         return in_a_row if must_be_a_row else _as_it_is
 
     @abstractmethod
-    def _update_group(
-        self,
-        group: dict[str, Any],
-        rate: torch.Tensor,
-        weights: Tensors,
-        grads: Tensors,
-        states: Sequence[Tensors],
-        found_inf: torch.Tensor,
-    ) -> None:
+    def _update_group(self, part: GroupTensors, grads: Tensors, found_inf: torch.Tensor) -> None:
         """Update the weights of a group that have gradients, unless `found_inf` is 1.
 
         Args:
-            group: A parameter group of the optimizer.
-            rate: The learning rate of this group, 0-dim float32.
-            weights: Weights.
+            part: These weights, and their state.
             grads: Their gradients, in the same layout.
-            states: Lists of state tensors parallel to the weights, in the order of `state_names`. `STEP`
-                counts this step, too.
             found_inf: 0-dim float32.
         """
 
@@ -192,15 +184,8 @@ class FusedSGD(FusedOptimizer):
     ) -> None:
         super().__init__(groups, lr, {"momentum": momentum, "nesterov": nesterov})
 
-    def _update_group(
-        self,
-        group: dict[str, Any],
-        rate: torch.Tensor,
-        weights: Tensors,
-        grads: Tensors,
-        states: Sequence[Tensors],
-        found_inf: torch.Tensor,
-    ) -> None:
+    def _update_group(self, part: GroupTensors, grads: Tensors, found_inf: torch.Tensor) -> None:
+        group, rate, weights, states = part
         torch._fused_sgd_(
             weights,
             grads,
@@ -227,15 +212,8 @@ class FusedAdamW(FusedOptimizer):
     ) -> None:
         super().__init__(groups, lr, {"betas": betas, "eps": eps})
 
-    def _update_group(
-        self,
-        group: dict[str, Any],
-        rate: torch.Tensor,
-        weights: Tensors,
-        grads: Tensors,
-        states: Sequence[Tensors],
-        found_inf: torch.Tensor,
-    ) -> None:
+    def _update_group(self, part: GroupTensors, grads: Tensors, found_inf: torch.Tensor) -> None:
+        group, rate, weights, states = part
         (averages, squares, steps), (beta1, beta2) = states, group["betas"]
         torch._fused_adamw_(
             weights,
@@ -266,15 +244,8 @@ class FusedLion(FusedOptimizer):
     ) -> None:
         super().__init__(groups, lr, {"betas": betas})
 
-    def _update_group(
-        self,
-        group: dict[str, Any],
-        rate: torch.Tensor,
-        weights: Tensors,
-        grads: Tensors,
-        states: Sequence[Tensors],
-        found_inf: torch.Tensor,
-    ) -> None:
+    def _update_group(self, part: GroupTensors, grads: Tensors, found_inf: torch.Tensor) -> None:
+        group, rate, weights, states = part
         (averages,), (beta1, beta2) = states, group["betas"]
         signs = torch._foreach_lerp(averages, grads, 1 - beta1)
         torch._foreach_sign_(signs)

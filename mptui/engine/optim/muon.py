@@ -5,13 +5,13 @@ Newton-Schulz iteration in bfloat16. All other parameters are trained by AdamW.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch.optim import _muon
 
-from mptui.engine.optim.fused import FusedAdamW, Tensors, View, average_in, descend
+from mptui.engine.optim.fused import FusedAdamW, GroupTensors, Tensors, View, average_in, descend
 
 _COEFFICIENTS = (_muon.DEFAULT_A, _muon.DEFAULT_B, _muon.DEFAULT_C)
 
@@ -53,17 +53,10 @@ class Muon(FusedAdamW):
     def _view(self, group: dict[str, Any], parameter: torch.Tensor) -> View:
         return _as_matrix if group["hidden"] else super()._view(group, parameter)
 
-    def _update_group(
-        self,
-        group: dict[str, Any],
-        rate: torch.Tensor,
-        weights: Tensors,
-        grads: Tensors,
-        states: Sequence[Tensors],
-        found_inf: torch.Tensor,
-    ) -> None:
+    def _update_group(self, part: GroupTensors, grads: Tensors, found_inf: torch.Tensor) -> None:
+        group, rate, weights, states = part
         if not group["hidden"]:
-            super()._update_group(group, rate, weights, grads, states, found_inf)
+            super()._update_group(part, grads, found_inf)
             return
         (buffers,), momentum = states, group["momentum"]
         average_in(buffers, grads, 1 - momentum, found_inf)

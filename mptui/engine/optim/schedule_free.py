@@ -9,13 +9,13 @@ y and z are stored; x follows from them.
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
 from mptui.engine.optim.ema import AveragedWeights
-from mptui.engine.optim.fused import STEP, FusedOptimizer, Tensors, average_in, descend
+from mptui.engine.optim.fused import STEP, FusedOptimizer, GroupTensors, Tensors, average_in, descend
 
 
 class ScheduleFree(FusedOptimizer):
@@ -49,16 +49,9 @@ class ScheduleFree(FusedOptimizer):
         self._share.copy_(weight / self._total.clamp(min=torch.finfo(self._total.dtype).tiny))
         super().update(found_inf)
 
-    def _update_group(
-        self,
-        group: dict[str, Any],
-        rate: torch.Tensor,
-        weights: Tensors,
-        grads: Tensors,
-        states: Sequence[Tensors],
-        found_inf: torch.Tensor,
-    ) -> None:
-        self._normalize(group, grads, states, found_inf)
+    def _update_group(self, part: GroupTensors, grads: Tensors, found_inf: torch.Tensor) -> None:
+        group, rate, weights, states = part
+        self._normalize(part, grads, found_inf)
         if group["weight_decay"]:
             torch._foreach_add_(grads, weights, alpha=group["weight_decay"])
         average_in(weights, states[0], self._share, found_inf)
@@ -70,9 +63,7 @@ class ScheduleFree(FusedOptimizer):
         """Return the share of x in y."""
 
     @abstractmethod
-    def _normalize(
-        self, group: dict[str, Any], grads: Tensors, states: Sequence[Tensors], found_inf: torch.Tensor
-    ) -> None:
+    def _normalize(self, part: GroupTensors, grads: Tensors, found_inf: torch.Tensor) -> None:
         """Turn the gradients into the direction of the update, in place; update other state than z."""
 
 
@@ -88,9 +79,7 @@ class ScheduleFreeSGD(ScheduleFree):
         """Return the share of x in y."""
         return float(group["momentum"])
 
-    def _normalize(
-        self, group: dict[str, Any], grads: Tensors, states: Sequence[Tensors], found_inf: torch.Tensor
-    ) -> None:
+    def _normalize(self, part: GroupTensors, grads: Tensors, found_inf: torch.Tensor) -> None:
         pass
 
 
@@ -108,20 +97,18 @@ class ScheduleFreeAdamW(ScheduleFree):
         """Return the share of x in y."""
         return float(group["betas"][0])
 
-    def _normalize(
-        self, group: dict[str, Any], grads: Tensors, states: Sequence[Tensors], found_inf: torch.Tensor
-    ) -> None:
-        squares, beta2 = states[1], group["betas"][1]
+    def _normalize(self, part: GroupTensors, grads: Tensors, found_inf: torch.Tensor) -> None:
+        (_, squares, steps), beta2, eps = part.states, part.group["betas"][1], part.group["eps"]
         average_in(squares, torch._foreach_mul(grads, grads), 1 - beta2, found_inf)
         sizes = torch._foreach_sqrt(squares)
         # 1 - beta2^step, without its cancellation in float32
         corrections = {
             step: (-torch.expm1(step * math.log(beta2)) if beta2 else torch.ones_like(step)).rsqrt()
-            for step in dict.fromkeys(states[-1])
+            for step in dict.fromkeys(steps)
         }
         one, *others = corrections.values()
-        torch._foreach_mul_(sizes, [corrections[step] for step in states[-1]] if others else one)
-        torch._foreach_add_(sizes, group["eps"])
+        torch._foreach_mul_(sizes, [corrections[step] for step in steps] if others else one)
+        torch._foreach_add_(sizes, eps)
         torch._foreach_div_(grads, sizes)
 
 
