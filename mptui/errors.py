@@ -75,20 +75,27 @@ class DiskError(MptuiError):
     meaning = "the disk is full or not writable"
 
 
+_ERRORS: dict[int, type[MptuiError]] = {
+    error.exit_code: error
+    for error in (
+        OwnCodeError,
+        ConfigError,
+        DataError,
+        DivergedError,
+        MemoryExhaustedError,
+        RunDirectoryError,
+        DiskError,
+    )
+}
+
 EXIT_CODES: dict[int, str] = {
     0: "done",
-    **{
-        error.exit_code: error.meaning
-        for error in (
-            OwnCodeError,
-            ConfigError,
-            DataError,
-            DivergedError,
-            MemoryExhaustedError,
-            RunDirectoryError,
-            DiskError,
-        )
-    },
+    **{code: error.meaning for code, error in _ERRORS.items()},
     130: "stopped by SIGINT, with a checkpoint saved first",
     143: "stopped by SIGTERM, with a checkpoint saved first",
 }
+
+
+def error_of_code(code: int) -> type[MptuiError]:
+    """Return the kind of error that ended a process with this exit code."""
+    return _ERRORS.get(code, MptuiError)

@@ -84,7 +84,12 @@ Workers = Annotated[
     str | None, typer.Option("--workers", metavar="N|auto", help="Processes that load and decode data.")
 ]
 Device = Annotated[
-    str | None, typer.Option("--device", metavar="auto|cpu|cuda[:N]|xpu|mps", help="Device to train on.")
+    str | None,
+    typer.Option(
+        "--device",
+        metavar="auto|cpu|cuda[:N]|xpu|mps|N,N",
+        help="Device to train on; 0,2: a process on each.",
+    ),
 ]
 Seed = Annotated[
     str | None, typer.Option("--seed", metavar="N", help="Seed for weights, order and augmentation.")
@@ -123,6 +128,28 @@ DryRun = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only warnings and the result.")]
+
+NprocPerNode = Annotated[
+    str | None,
+    typer.Option(
+        "--nproc-per-node",
+        metavar="N|gpu",
+        help="Processes on this node, one for each device; gpu: all GPUs.",
+    ),
+]
+Nnodes = Annotated[
+    int | None, typer.Option("--nnodes", metavar="N", min=1, help="Nodes, each with its own launcher.")
+]
+RdzvEndpoint = Annotated[
+    str | None,
+    typer.Option("--rdzv-endpoint", metavar="HOST:PORT", help="Where the launchers of several nodes meet."),
+]
+MaxRestarts = Annotated[
+    int,
+    typer.Option(
+        "--max-restarts", metavar="N", min=0, help="Restarts from the last save after a process is lost."
+    ),
+]
 
 DEFAULT_RUNS_DIR = Path("runs")
 

@@ -54,15 +54,14 @@ def _running_or_newest(folder: Path) -> Path:
         ConfigError: Several runs are running.
         RunDirectoryError: The folder has no runs.
     """
-    from mptui.runs.store.directory import list_runs, read_summary, started_of
-    from mptui.runs.store.lock import is_held
+    from mptui.runs.store.directory import is_trained, list_runs, read_summary, started_of
 
     found = list_runs(folder)
     if not found:
         raise RunDirectoryError(
             f"no runs in {folder}", hint="name their folder with --runs-dir, or start a run: mptui run"
         )
-    running = [path for path in found if is_held(path)]
+    running = [path for path in found if is_trained(path)]
     if len(running) > 1:
         names = ", ".join(path.name for path in running)
         raise ConfigError(f"{len(running)} runs are running: {names}", hint="name one: mptui attach RUN")

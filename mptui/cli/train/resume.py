@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mptui.cli import options as o
-from mptui.cli.train import spawn
+from mptui.cli.train import launch, spawn
 from mptui.cli.train.signals import Signals
+from mptui.runs.launch.ranks import MOST_RESTARTS
 
 if TYPE_CHECKING:
     from mptui.runs.planning.plan import Request
@@ -28,6 +29,10 @@ def resume(
     epochs: o.Epochs = None,
     workers: o.Workers = None,
     device: o.Device = None,
+    nproc_per_node: o.NprocPerNode = None,
+    nnodes: o.Nnodes = None,
+    rdzv_endpoint: o.RdzvEndpoint = None,
+    max_restarts: o.MaxRestarts = MOST_RESTARTS,
     sets: o.Set = None,
     trust_code: o.TrustCode = False,
     runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
@@ -46,7 +51,10 @@ def resume(
 
     path = find_run(runs_dir, run)
     check_version(path)
+    group = launch.group_of(ctx)
     request = o.request_of(ctx, str(path / CONFIG))
+    if group is not None:
+        return launch.begin(ctx, group, request, path=path)
     if not (no_tui or quiet or as_json or detach or isolate) and has_terminal():
         return _on_screen(request, path)
     train = partial(_train, request, path)

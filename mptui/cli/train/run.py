@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from mptui.cli import options as o
-from mptui.cli.train import spawn
+from mptui.cli.train import launch, spawn
 from mptui.cli.train.signals import Signals
 from mptui.errors import ConfigError, DataError
+from mptui.runs.launch.ranks import MOST_RESTARTS
 
 if TYPE_CHECKING:
     from mptui.runs.planning.plan import Request
@@ -35,6 +36,10 @@ def run(
     compile: o.Compile = None,
     workers: o.Workers = None,
     device: o.Device = None,
+    nproc_per_node: o.NprocPerNode = None,
+    nnodes: o.Nnodes = None,
+    rdzv_endpoint: o.RdzvEndpoint = None,
+    max_restarts: o.MaxRestarts = MOST_RESTARTS,
     seed: o.Seed = None,
     download: o.Download = False,
     sets: o.Set = None,
@@ -49,11 +54,14 @@ def run(
     quiet: o.Quiet = False,
 ) -> int:
     """Train, and record the run in a run directory."""
+    group = launch.group_of(ctx)
     request = o.request_of(ctx)
     if resume and name is None:
         raise ConfigError("--resume needs --name", hint="name the run with --name, or use: mptui resume RUN")
     if dry_run:
         return _dry_run(request)
+    if group is not None:
+        return launch.begin(ctx, group, request)
     train = partial(_train, request, runs_dir, name, resume, detach or isolate)
     return spawn.begin(train, detach=detach, isolate=isolate, as_json=as_json, quiet=quiet)
 
@@ -92,7 +100,7 @@ def _train(
     from mptui.runs.planning.build import check_inputs
     from mptui.runs.session.session import Session
     from mptui.runs.session.unstarted import discard_unstarted
-    from mptui.runs.store.directory import check_name, create_run
+    from mptui.runs.store.directory import check_name, create_run, has_started
 
     check_inputs(plan)  # reports mistakes before a directory is created
     signals.leave_if_stopped()
@@ -105,7 +113,8 @@ def _train(
         else create_run(runs_dir, plan.resolved.profile, str(plan.config.model.name), name)
     )
     ready(path)
-    session = Session(plan, path, resume=resumes, force_compile=plan.resolved.compile_forced)
+    goes_on = resumes and has_started(path)
+    session = Session(plan, path, resume=goes_on, force_compile=plan.resolved.compile_forced)
     try:
         return host(session, signals, as_json=as_json, quiet=quiet)
     except (ConfigError, DataError):

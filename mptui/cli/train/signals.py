@@ -11,12 +11,20 @@ Handlers are installed before torch is imported, so that signals work from the s
 
 import signal
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import typer
 
-if TYPE_CHECKING:
-    from mptui.engine.mailbox import Mailbox
+
+class Receiver(Protocol):
+    """A run, or the launcher of its processes: called from handlers of signals."""
+
+    def stop(self, signal: int | None, /) -> None:
+        """Ask the run to save and stop."""
+
+    def save(self) -> None:
+        """Ask the run for a checkpoint."""
+
 
 _STOPS = {
     signal.SIGINT: signal.SIGINT,
@@ -35,7 +43,7 @@ class Signals:
     """
 
     def __init__(self) -> None:
-        self._mailbox: Mailbox | None = None
+        self._receiver: Receiver | None = None
         self.stop: signal.Signals | None = None
         self._save = False
         self._suspend = False
@@ -55,9 +63,9 @@ class Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def attach(self, mailbox: "Mailbox") -> None:
+    def attach(self, receiver: Receiver) -> None:
         """Pass signals received so far, and later ones, to the run."""
-        self._mailbox = mailbox
+        self._receiver = receiver
         self._pass_on()
 
     @property
@@ -93,10 +101,10 @@ class Signals:
         self._suspend = True
 
     def _pass_on(self) -> None:
-        if self._mailbox is None:
+        if self._receiver is None:
             return
         if self.stop is not None:
-            self._mailbox.stop(self.stop)
+            self._receiver.stop(self.stop)
         if self._save:
             self._save = False
-            self._mailbox.save()
+            self._receiver.save()

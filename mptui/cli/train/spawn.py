@@ -42,8 +42,18 @@ class Started:
     pid: int
 
 
-def begin(train: Train, *, detach: bool, isolate: bool, as_json: bool, quiet: bool) -> int:
+def begin(
+    train: Train, *, detach: bool, isolate: bool, as_json: bool, quiet: bool, is_launcher: bool = False
+) -> int:
     """Call `train` in this process, in a detached one, or in one that this console follows.
+
+    Args:
+        train: Trains.
+        detach: Let it run on in the background.
+        isolate: Follow it in another process.
+        as_json: Print one JSON document.
+        quiet: Print only warnings and the result.
+        is_launcher: Whether `train` starts the processes that own the run, and is followed.
 
     Raises:
         ConfigError: Runs can't be detached here.
@@ -52,13 +62,13 @@ def begin(train: Train, *, detach: bool, isolate: bool, as_json: bool, quiet: bo
         from mptui.runs.remote.daemonize import check_detach
 
         check_detach()
-        return _start(train, partial(_report_started, as_json=as_json))
-    if isolate:
-        return _start(train, partial(_follow, as_json=as_json, quiet=quiet))
+        return _start(train, partial(_report_started, as_json=as_json), is_launcher)
+    if isolate or is_launcher:
+        return _start(train, partial(_follow, as_json=as_json, quiet=quiet), is_launcher)
     return train(lambda _: None, as_json, quiet)
 
 
-def _start(train: Train, then: Callable[[Started], int]) -> int:
+def _start(train: Train, then: Callable[[Started], int], is_launcher: bool) -> int:
     """Call `train` in a new process, and `then` in this one once the run is ready.
 
     Returns in both processes: in the new one the exit code of `train`; in this one that of `then`, or of
@@ -68,16 +78,17 @@ def _start(train: Train, then: Callable[[Started], int]) -> int:
     read, write = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    blocked = {signal.SIGTERM, signal.SIGHUP}
+    blocked = {signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP}
     signal.pthread_sigmask(signal.SIG_BLOCK, blocked)  # until both processes have their handlers
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
         os.close(read)
-        return train(partial(_detach_when_ready, write), False, False)
+        return train(partial(_detach_when_ready, write, not is_launcher), False, False)
     os.close(write)
-    signal.signal(signal.SIGTERM, lambda number, _frame: os.kill(child, number))
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda number, _frame: os.kill(child, number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
     with os.fdopen(read, encoding="utf-8") as pipe:
         directory = pipe.readline()
@@ -86,14 +97,19 @@ def _start(train: Train, then: Callable[[Started], int]) -> int:
     return _exit_code_of(child)
 
 
+def _is_alive(child: int) -> bool:
+    """Whether a child process has not ended; it can still be waited for."""
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+
 def _exit_code_of(child: int) -> int:
     """Wait for the end of a process; 128 + signal number if a signal killed it."""
     _, status = os.waitpid(child, 0)
     return shell_exit_code(os.waitstatus_to_exitcode(status))
 
 
-def _detach_when_ready(write: int, directory: Path) -> None:
-    """Lock the run, detach from the terminal, and notify the waiting parent if it still exists.
+def _detach_when_ready(write: int, owns: bool, directory: Path) -> None:
+    """Lock a run that this process owns, leave the terminal, and notify the parent if it still exists.
 
     Raises:
         RunDirectoryError: Another process trains this run.
@@ -102,7 +118,8 @@ def _detach_when_ready(write: int, directory: Path) -> None:
     from mptui.runs.remote.daemonize import LOG, leave_terminal
     from mptui.runs.store.directory import claim
 
-    claim(directory)
+    if owns:
+        claim(directory)
     leave_terminal(directory / LOG)
     with contextlib.suppress(BrokenPipeError):
         os.write(write, json.dumps(str(directory)).encode() + b"\n")
@@ -151,7 +168,7 @@ def _print_started(started: Started, *, as_json: bool) -> None:
 def _follow(started: Started, *, as_json: bool, quiet: bool) -> int:
     """Show the run on this console until it ends, and return its exit code.
 
-    SIGINT and SIGTERM are forwarded. SIGHUP ends only this process.
+    SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 are forwarded. SIGHUP ends only this process.
     """
     from mptui.cli.train.run_host import renderer_of, tell_end
     from mptui.runs.remote.attached_run import AttachedRun
@@ -160,9 +177,9 @@ def _follow(started: Started, *, as_json: bool, quiet: bool) -> int:
     def send_on(number: int, _frame: FrameType | None) -> None:
         os.kill(started.pid, number)
 
-    signal.signal(signal.SIGINT, send_on)
-    signal.signal(signal.SIGTERM, send_on)
-    source = AttachedRun(started.directory).start()
+    for forwarded in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(forwarded, send_on)
+    source = AttachedRun(started.directory, is_alive=partial(_is_alive, started.pid)).start()
     renderer = renderer_of(silent=as_json or quiet)
     finished = None
     try:

@@ -40,11 +40,11 @@ def stop(run: o.Run, timeout: Timeout = WAIT_S, runs_dir: o.RunsDir = o.DEFAULT_
 
     The run can be in any process of this machine.
     """
-    from mptui.runs.store.directory import find_run
+    from mptui.runs.store.directory import RANKS, find_run
     from mptui.runs.store.lock import holder_of, owner_of
 
     path = find_run(runs_dir, run)
-    holder = holder_of(path)
+    holder = holder_of(path) or holder_of(path / RANKS)  # no rank lives while a launcher restarts them
     if holder is None:
         _tell_end(path, "is not running; it is")
         return 0
@@ -56,7 +56,7 @@ def stop(run: o.Run, timeout: Timeout = WAIT_S, runs_dir: o.RunsDir = o.DEFAULT_
     _ask(path, holder.pid)
     typer.echo(f"asked {clean(path.name)} to save and stop …", err=True)
     until = time.monotonic() + timeout
-    while owner_of(path) == holder.pid:
+    while holder.pid in {owner_of(path), owner_of(path / RANKS)}:
         if time.monotonic() >= until:
             raise RunDirectoryError(
                 f"{path}: process {holder.pid} was asked to stop {timeout:g} s ago and {_busy(holder.pid)}",

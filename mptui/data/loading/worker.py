@@ -199,8 +199,9 @@ class _TaskReceiver:
 
 def main() -> None:
     """Serve the trainer that started this process; `argv` has the descriptors of pipe and arena."""
-    # The trainer handles stop signals: it finishes its step first, and needs data for that.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    # The trainer handles stop signals: it finishes its step first, and needs data for that. SLURM sends them
+    # to all processes of a job step.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     connection, fd = Connection(int(sys.argv[1])), int(sys.argv[2])
     receiver = _TaskReceiver(connection)

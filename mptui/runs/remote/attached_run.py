@@ -10,17 +10,17 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mptui.events import CommandAnswered, Event, RunFinished
 from mptui.runs.remote import control_socket
 from mptui.runs.store import journal
-from mptui.runs.store.directory import CRASHED, status_of
+from mptui.runs.store.directory import CRASHED, is_trained, status_of
 from mptui.runs.store.index import read_index
 from mptui.runs.store.journal_reader import LONGEST_LINE, read_events
-from mptui.runs.store.lock import is_held
 from mptui.runs.view.events.event_registry import event_of
 from mptui.text import clean
 
@@ -114,6 +114,7 @@ class AttachedRun:
     Args:
         run: Its directory.
         readonly: Send no commands.
+        is_alive: Returns whether events may come; None: while a process trains the run.
 
     Attributes:
         view: The view of the run before the first event of `poll`.
@@ -123,8 +124,11 @@ class AttachedRun:
     can_detach = False
     request = None
 
-    def __init__(self, run: Path, *, readonly: bool = False) -> None:
+    def __init__(
+        self, run: Path, *, readonly: bool = False, is_alive: Callable[[], bool] | None = None
+    ) -> None:
         self.run = run
+        self._is_alive = is_alive or partial(is_trained, run)
         self.profiles: Sequence[str] = ()
         self.exit_code = 0
         self._readonly = readonly
@@ -180,7 +184,7 @@ class AttachedRun:
     def _work(self) -> None:
         try:
             while not self._closing.is_set():
-                alive = is_held(self.run)  # checked before reading, so that its last events are read
+                alive = self._is_alive()  # checked before reading, so that its last events are read
                 self._lived |= alive
                 if alive and self._connect():
                     self._follow()

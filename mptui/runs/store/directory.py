@@ -34,6 +34,9 @@ CHOICES = "choices.json"
 """The values chosen for `auto` settings, with reasons."""
 ENVIRONMENT = "environment.json"
 CHECKPOINTS = "checkpoints"
+RANKS = "ranks"
+"""Folder with the output of each rank of a run in several processes, and the lock of their launcher."""
+_FOLDERS = frozenset({CHECKPOINTS, RANKS})
 LARGEST = 64 << 20
 """Largest size of a file of a run, except for its journal."""
 _SUFFIXES = frozenset({".json", ".jsonl", ".toml", ".txt", ".log"})
@@ -107,6 +110,11 @@ def _not_made(path: Path, error: OSError) -> DiskError:
     return DiskError(
         f"{path}: cannot make this directory: {error.strerror}", hint="choose another folder with --runs-dir"
     )
+
+
+def has_started(run: Path) -> bool:
+    """Whether a process has trained the run; else a launcher has only made its directory."""
+    return (run / CONFIG).is_file()
 
 
 def find_run(folder: Path, run: str) -> Path:
@@ -269,8 +277,13 @@ def status_of(run: Path) -> dict[str, Any]:
     """Read the summary with the actual status: `running` only while a process trains it, else `crashed`."""
     summary = {"run": run.name, **read_summary(run), "directory": str(run)}
     if summary.get("status") in {None, "running"}:
-        summary["status"] = "running" if is_held(run) else CRASHED
+        summary["status"] = "running" if is_trained(run) else CRASHED
     return summary
+
+
+def is_trained(run: Path) -> bool:
+    """Whether a process trains the run, or a launcher is about to start its processes again."""
+    return is_held(run) or is_held(run / RANKS)
 
 
 def claim(run: Path) -> Claim:
@@ -300,7 +313,7 @@ def _check_kinds(run: Path) -> None:
         hint = "choose another folder with --runs-dir"
         raise DiskError(f"{run}: {error.strerror}", hint=hint) from error
     if odd:
-        kind = "folder" if odd[0] == CHECKPOINTS else "regular file"
+        kind = "folder" if odd[0] in _FOLDERS else "regular file"
         raise RunDirectoryError(
             f"{run / odd[0]}: a link or a special file instead of a {kind}; runs don't write to these",
             hint=f"replace it by a copy of the {kind}, or remove it",
@@ -308,6 +321,6 @@ def _check_kinds(run: Path) -> None:
 
 
 def _is_odd(entry: "os.DirEntry[str]") -> bool:
-    if entry.name == CHECKPOINTS:
+    if entry.name in _FOLDERS:
         return not entry.is_dir(follow_symlinks=False)
     return Path(entry.name).suffix in _SUFFIXES and not entry.is_file(follow_symlinks=False)

@@ -1,0 +1,74 @@
+"""What a launcher writes into the journal and the summary of a run whose ranks have ended."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from mptui.errors import DiskError, MptuiError, RunDirectoryError
+from mptui.events import Event, RunFinished, Warned
+from mptui.runs.store import directory
+from mptui.runs.store.directory import read_summary
+from mptui.runs.store.ownership import Ownership
+from mptui.runs.store.writer import Records
+
+LOST = "rank_lost"
+"""Code of the warning about a rank that ended before its time."""
+
+_PATIENCE_S = 40.0
+"""Time limit in seconds for a rank 0 on another node to end: its launcher kills it within 30 s."""
+_LOOK_S = 0.2
+
+
+def record_loss(run: Path, message: str) -> None:
+    """Add the loss of a rank to the journal and the warnings of a run."""
+    with contextlib.suppress(DiskError, RunDirectoryError), _records(run) as (records, step):
+        records.handle(Warned(step=step, code=LOST, message=message))
+
+
+def record_end(run: Path, error: MptuiError) -> None:
+    """Record that a run has failed, in its journal and summary."""
+    with contextlib.suppress(DiskError, RunDirectoryError), _records(run) as (records, step):
+        document = records.summary.document
+        document["status"], document["exit_code"] = "failed", error.exit_code
+        document["error"] = {"message": error.message, "hint": error.hint}
+        end: Event = RunFinished(
+            step=step,
+            status="failed",
+            exit_code=error.exit_code,
+            message=error.message,
+            hint=error.hint,
+            directory=str(run),
+            seconds=document["time"]["total_s"] or 0.0,
+        )
+        records.handle(end)
+
+
+@contextlib.contextmanager
+def _records(run: Path) -> Iterator[tuple[Records, int]]:
+    """Own the files of a run while none of its ranks lives; also yields its step.
+
+    Raises:
+        RunDirectoryError: A rank 0 on another node has not ended.
+        DiskError: The run's directory can't be written.
+    """
+    with contextlib.ExitStack() as stack:
+        ownership = _ownership(run)
+        stack.callback(ownership.release)
+        records = Records(run, ownership.change)
+        stack.callback(records.close)
+        document = records.summary.document
+        document |= read_summary(run)
+        yield records, document["optimizer_steps"]
+        directory.write_json(run / directory.SUMMARY, document, ownership.change)
+
+
+def _ownership(run: Path) -> Ownership:
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return Ownership(run, lambda: None)
+        except RunDirectoryError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(_LOOK_S)

@@ -1,0 +1,195 @@
+"""The launcher of the ranks on one node: torch's elastic agent, which tells how ranks end.
+
+Source: torch.distributed.elastic.agent.server, whose LocalElasticAgent is made to be extended. It starts the
+ranks, restarts all of them when one fails, and meets the agents of other nodes at the rendezvous.
+"""
+
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing.api import (
+    LogsDest,
+    LogsSpecs,
+    SignalException,
+    SubprocessContext,
+)
+
+from mptui.runs.launch.losses import REFUSED, SAVED, LostRank, cause_of, last_lines
+
+STOPPED_S = 10.0
+"""Seconds that a rank may be suspended before it is killed."""
+
+
+class RankLogs(LogsSpecs):
+    """Files `3.log` with what rank 3 writes to stderr and `3.out` for stdout; those of its last start beside.
+
+    Args:
+        folder: Their folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(str(folder))
+        self._folder = folder
+
+    @property
+    def root_log_dir(self) -> str:
+        """The folder."""
+        return str(self._folder)
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Return the files of each local rank."""
+        files = LogsDest(error_files=dict.fromkeys(envs, os.devnull))
+        for local_rank, environ in envs.items():
+            for ending, paths in (("log", files.stderrs), ("out", files.stdouts)):
+                path = self._folder / f"{environ['RANK']}.{ending}"
+                if os.path.lexists(path):
+                    path.replace(path.with_suffix(f".before.{ending}"))
+                paths[local_rank] = str(path)
+        return files
+
+
+class Agent(LocalElasticAgent):
+    """The agent of this node; `stop` and `save` may be called by handlers of signals.
+
+    Args:
+        spec: The ranks of this node, and how often they may restart.
+        logs: Where they write.
+        on_loss: Called after all local ranks have ended because of one, with that one and whether they will
+            restart.
+        on_start: Called with the number of this node before its ranks start.
+    """
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        logs: RankLogs,
+        on_loss: Callable[[LostRank, bool], None],
+        on_start: Callable[[int], None],
+    ) -> None:
+        super().__init__(spec, logs)
+        self._folder, self._on_loss, self._on_start = Path(logs.root_log_dir), on_loss, on_start
+        self._stop: int | None = None
+        self._asked: set[int] = set()
+        self._save = self._in_rendezvous = False
+        self._suspended: dict[int, float] = {}
+        self._killed: dict[int, float] = {}
+
+    # -- signals, as for the mailbox of a run
+
+    def stop(self, number: int | None) -> None:
+        """Ask the ranks to save and stop; the next look at them does it.
+
+        Raises:
+            SignalException: No rank runs, and this waits for other nodes.
+        """
+        self._stop = number or signal.SIGTERM
+        if self._in_rendezvous:
+            raise SignalException("stopped", signal.Signals(self._stop))
+
+    def save(self) -> None:
+        """Ask the ranks for a checkpoint."""
+        self._save = True
+
+    @property
+    def stopped_by(self) -> int | None:
+        """The signal that asked to stop."""
+        return self._stop
+
+    # -- what torch's agent calls
+
+    def _rendezvous(self, worker_group: WorkerGroup) -> None:
+        self._in_rendezvous = True
+        try:
+            if self._stop is not None:
+                self.stop(self._stop)
+            super()._rendezvous(worker_group)
+        finally:
+            self._in_rendezvous = False
+
+    def _start_workers(self, worker_group: WorkerGroup) -> "dict[int, int]":
+        self._suspended.clear()
+        self._asked.clear()
+        self._on_start(worker_group.group_rank or 0)
+        started: dict[int, int] = super()._start_workers(worker_group)
+        return started
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        codes = self._codes()
+        self._forward([pid for pid, code in codes.items() if code is None])
+        self._end_suspended([pid for pid, code in codes.items() if code is None])
+        if SAVED & set(codes.values()) and None in codes.values():
+            return RunResult(state=WorkerState.HEALTHY)  # torch would kill those that still save
+        result: RunResult = super()._monitor_workers(worker_group)
+        if result.state == WorkerState.FAILED:
+            self._account(worker_group, result, first={pid for pid, code in codes.items() if code})
+        return result
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
+        at_once = isinstance(sys.exc_info()[1], KeyboardInterrupt)  # the second SIGINT
+        super()._shutdown(signal.SIGKILL if at_once else death_sig, timeout)
+
+    # -- parts of a look at the ranks
+
+    def _codes(self) -> dict[int, int | None]:
+        """Return the exit code of each local rank by PID, None while it runs."""
+        assert isinstance(self._pcontext, SubprocessContext)
+        processes = [handler.proc for handler in self._pcontext.subprocess_handlers.values()]
+        return {process.pid: process.poll() for process in processes}
+
+    def _forward(self, alive: Sequence[int]) -> None:
+        if self._save:
+            self._save = False
+            _send(alive, signal.SIGUSR2)
+        if self._stop is not None:
+            self._remaining_restarts = 0
+            _send([pid for pid in alive if pid not in self._asked], self._stop)
+            self._asked.update(alive)
+
+    def _end_suspended(self, alive: Sequence[int]) -> None:
+        """Kill ranks that have been suspended for too long; the others wait for them."""
+        now = time.monotonic()
+        suspended = {pid for pid in alive if _is_suspended(pid)}
+        self._suspended = {pid: self._suspended.get(pid, now) for pid in suspended}
+        for pid, since in self._suspended.items():
+            if now - since >= STOPPED_S and pid not in self._killed:
+                self._killed[pid] = now - since
+                _send([pid], signal.SIGKILL)
+
+    def _account(self, worker_group: WorkerGroup, result: RunResult, first: set[int]) -> None:
+        """Tell which rank ended the others: of those in `first`, which ended before torch ended the rest."""
+        lost = [
+            LostRank(
+                rank=rank,
+                host=socket.gethostname(),
+                pid=failure.pid,
+                code=failure.exitcode,
+                stopped_s=self._killed.get(failure.pid),
+                log=f"{self._folder.name}/{rank}.log",
+                words="".join(last_lines(self._folder / f"{rank}.log", 1)),
+            )
+            for rank, failure in result.failures.items()
+        ]
+        cause = cause_of([rank for rank in lost if rank.pid in first] or lost)
+        if cause.code in SAVED | REFUSED or self._stop is not None:
+            self._remaining_restarts = 0
+        self._on_loss(cause, self._remaining_restarts > 0)
+
+
+def _send(pids: Sequence[int], number: int) -> None:
+    for pid in pids:
+        os.kill(pid, number)  # its end has not been waited for, so that the PID is still its own
+
+
+def _is_suspended(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False

@@ -1,0 +1,150 @@
+"""A run in a group of processes (ranks), which torch's elastic launcher starts and restarts.
+
+The ranks are processes of `mptui` with the environment of torchrun: RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR
+and so on. Each start resumes the run, so that a restart goes on from the last save.
+"""
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from torch.distributed.elastic.agent.server.api import WorkerSpec
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+from mptui.errors import MptuiError, error_of_code
+from mptui.hardware.host import read_host
+from mptui.runs.launch.account import record_end, record_loss
+from mptui.runs.launch.agent import Agent, RankLogs
+from mptui.runs.launch.losses import REFUSED, SAVED, LostRank, last_lines
+from mptui.runs.launch.ranks import RUN_ID, Group
+from mptui.runs.store.directory import RANKS, read_summary
+from mptui.runs.store.lock import Claim
+
+_LOCAL = "127.0.0.1"
+_LOOK_S = 0.2
+
+
+def train_in_group(group: Group, command: Sequence[str], run: Path, attach: Callable[[Agent], None]) -> int:
+    """Train in a group until it ends; return the exit code.
+
+    Args:
+        group: The ranks of this node, and how it meets other nodes.
+        command: Command line of a rank, after the interpreter.
+        run: The run directory.
+        attach: Called with the agent, to which signals go from then on.
+
+    Raises:
+        MptuiError: The group failed; the journal has the reason.
+    """
+    guard = _Guard(run, group.max_restarts)
+    agent = Agent(_spec(group, command), RankLogs(run / RANKS), guard.lost, guard.starting)
+    attach(agent)
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"  # the others have handlers of ours
+    threads = max(1, read_host().cpus_usable // group.processes)
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    try:
+        result = agent.run()
+    except SignalException as stopped:
+        return 128 + stopped.sigval
+    finally:
+        guard.close()
+        with contextlib.suppress(Exception):  # other nodes may be gone
+            agent.get_worker_group().spec.rdzv_handler.shutdown()
+    if not result.is_failed():
+        return 0
+    if agent.stopped_by is not None:
+        return 128 + agent.stopped_by
+    return guard.code_of_end()
+
+
+def _spec(group: Group, command: Sequence[str]) -> WorkerSpec:
+    several = group.nodes > 1
+    meeting = RendezvousParameters(
+        backend="c10d",
+        endpoint=group.endpoint if several else f"{_LOCAL}:0",
+        run_id=f"{RUN_ID}-{group.endpoint or os.getpid()}",
+        min_nodes=group.nodes,
+        max_nodes=group.nodes,
+        local_addr=None if several else _LOCAL,
+    )
+    return WorkerSpec(
+        role="rank",
+        local_world_size=group.processes,
+        entrypoint=sys.executable,
+        args=tuple(command),
+        rdzv_handler=get_rendezvous_handler(meeting),
+        max_restarts=group.max_restarts,
+        monitor_interval=_LOOK_S,
+        local_addr=None if several else _LOCAL,
+    )
+
+
+class _Guard:
+    """Records what happens to the ranks of a run.
+
+    Args:
+        run: The run directory.
+        restarts: How often the group may restart.
+    """
+
+    def __init__(self, run: Path, restarts: int) -> None:
+        self._run, self._restarts, self._started = run, restarts, 0
+        self._claim: Claim | None = None
+        self._cause: LostRank | None = None
+
+    def starting(self, node: int) -> None:
+        """Hold the group's lock on the first node, so that the run counts as running between two starts."""
+        self._started += 1
+        if self._claim is not None and node:
+            self.close()
+        elif self._claim is None and not node:
+            self._claim = Claim(self._run / RANKS)
+
+    def lost(self, cause: LostRank, restarts: bool) -> None:
+        """Record that a rank ended the group."""
+        self._cause = cause
+        if cause.code in SAVED | REFUSED:
+            return  # it has told the reason itself
+        then = f"; restart {self._started} of {self._restarts} from the last save" if restarts else ""
+        print(f"{cause.text}{then}", file=sys.stderr, flush=True)  # noqa: T201 - the log of the launcher
+        record_loss(self._run, f"{cause.text}{then}")
+
+    def close(self) -> None:
+        """Release the lock."""
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
+
+    def code_of_end(self) -> int:
+        """Return the exit code of a group that ended because of a rank.
+
+        Raises:
+            MptuiError: The rank did not record the reason.
+        """
+        cause = self._cause
+        assert cause is not None, "the agent tells each loss"
+        if cause.code in SAVED:
+            return cause.code
+        summary = read_summary(self._run)
+        if cause.code in REFUSED and summary.get("exit_code") == cause.code:
+            return cause.code
+        error = self._refusal(cause) if cause.code in REFUSED else self._too_many(cause)
+        record_end(self._run, error)
+        raise error
+
+    def _refusal(self, cause: LostRank) -> MptuiError:
+        """Return the error with which a rank ended before its run began, from its two lines."""
+        lines = last_lines(self._run.joinpath(cause.log), 2)
+        message, hint = lines if len(lines) == 2 else (cause.text, "")
+        return error_of_code(cause.code)(message.removeprefix("mptui: "), hint=hint.strip())
+
+    def _too_many(self, cause: LostRank) -> MptuiError:
+        after = f" after {self._restarts} restarts" if self._restarts else ""
+        return MptuiError(
+            f"the group of processes ended{after}: {cause.text}",
+            hint=f"see {self._run / cause.log}; to go on from the last save: mptui resume {self._run.name}",
+        )

@@ -1,0 +1,26 @@
+"""The processes that a run is started in; without torch, for the command line."""
+
+from dataclasses import dataclass
+
+RUN_ID = "mptui"
+"""Begin of TORCHELASTIC_RUN_ID in ranks that this program started itself."""
+
+MOST_RESTARTS = 3
+"""Restarts of a group unless asked otherwise; torchrun has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The processes (ranks) of a run.
+
+    Attributes:
+        processes: Their number on this node.
+        nodes: Number of nodes.
+        endpoint: `host:port` on one of the nodes, where all meet; "" on a single node.
+        max_restarts: How often all ranks are started again after one is lost.
+    """
+
+    processes: int
+    nodes: int = 1
+    endpoint: str = ""
+    max_restarts: int = MOST_RESTARTS

@@ -1,0 +1,135 @@
+"""The launcher of a group, with small programs as ranks."""
+
+import json
+import os
+import signal
+import textwrap
+import time
+
+import pytest
+
+from mptui.events import RunFinished, Warned
+from mptui.runs.store.directory import read_summary, status_of
+from mptui.runs.store.journal import read_journal
+from tests.program import Program
+
+LAUNCH = """
+import json, sys
+from pathlib import Path
+from mptui.cli.train.signals import Signals
+from mptui.errors import MptuiError
+from mptui.runs.launch import agent
+from mptui.runs.launch.group import train_in_group
+from mptui.runs.launch.ranks import Group
+agent.STOPPED_S = 0.3
+run, code, processes, restarts = json.loads(sys.argv.pop(1))
+signals = Signals()
+try:
+    group = Group(processes=processes, max_restarts=restarts)
+    sys.exit(train_in_group(group, ["-c", code], Path(run), signals.attach))
+except MptuiError as error:
+    print(json.dumps([error.message, error.hint]), flush=True)
+    sys.exit(error.exit_code)
+"""
+RANK = """
+import os, signal, sys, time
+rank, restart = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+def say(*words):
+    print(*words, file=sys.stderr, flush=True)
+def wait():
+    while True:
+        time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    path = tmp_path / "run"
+    (path / "ranks").mkdir(parents=True)
+    return path
+
+
+def launched(run, code, processes=2, restarts=2):
+    arguments = json.dumps([str(run), RANK + textwrap.dedent(code), processes, restarts])
+    return Program(LAUNCH, arguments, call="tests.program:execute")
+
+
+def warnings_of(run):
+    return [event.message for event in read_journal(run) if isinstance(event, Warned)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV])
+def test_a_lost_rank_is_told_and_all_start_again(run, number):
+    group = launched(
+        run,
+        f"""
+        say("rank", rank, "at start", restart)
+        if restart == 0:
+            if rank == 1:
+                os.kill(os.getpid(), {int(number)})
+            wait()
+        """,
+    )
+    out, err = group.communicate()
+    assert group.returncode == 0, out + err
+    (said,) = warnings_of(run)
+    assert said.startswith("rank 1 (process ")
+    how = "suspended (SIGSTOP)" if number == signal.SIGSTOP else f"killed by {number.name}"
+    assert how in said
+    assert "its last words: rank 1 at start 0 (ranks/1.log); restart 1 of 2" in said
+    assert "rank 0 at start 1" in (run / "ranks" / "0.log").read_text()
+    assert [w["code"] for w in read_summary(run)["warnings"]] == ["rank_lost"]
+
+
+def test_the_group_ends_when_each_start_fails_and_the_reason_is_in_the_journal(run):
+    group = launched(run, "if rank: raise RuntimeError(f'no port at {restart}')\nwait()", restarts=1)
+    out, _ = group.communicate()
+    message, hint = json.loads(out.splitlines()[-1])
+    assert group.returncode == 1
+    assert "ended after 1 restarts: rank 1" in message
+    assert "ended with exit code 1; its last words: RuntimeError: no port at 1" in message
+    assert "mptui resume run" in hint
+    *_, end = read_journal(run)
+    assert isinstance(end, RunFinished)
+    assert (end.status, end.message) == ("failed", message)
+    assert status_of(run)["status"] == "failed"
+    assert len(warnings_of(run)) == 2
+
+
+def test_an_error_that_a_restart_would_meet_again_ends_the_group_at_once(run):
+    group = launched(run, "say('mptui: no data\\n  look there'); sys.exit(3)", restarts=2)
+    out, _ = group.communicate()
+    assert group.returncode == 3
+    assert json.loads(out.splitlines()[-1]) == ["no data", "look there"]
+    assert not (run / "ranks" / "0.before.log").exists()
+
+
+@pytest.mark.parametrize("to_launcher", [True, False], ids=["launcher", "rank"])
+def test_a_stop_waits_for_the_rank_that_saves_longest(run, to_launcher):
+    group = launched(
+        run,
+        """
+        asked = []
+        signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+        say("ready", os.getpid())
+        while not asked:
+            time.sleep(0.01)
+        if rank == 0:
+            time.sleep(1.5)
+            say("saved, asked", len(asked))
+        sys.exit(143)
+        """,
+    )
+    logs = [run / "ranks" / f"{rank}.log" for rank in (0, 1)]
+    while not all(log.exists() and "ready" in log.read_text() for log in logs):
+        assert group.poll() is None
+        time.sleep(0.02)
+    if to_launcher:
+        group.send_signal(signal.SIGUSR1)
+    else:  # ranks agree by themselves: here each gets the signal
+        for log in logs:
+            os.kill(int(log.read_text().split()[1]), signal.SIGTERM)
+    group.communicate()
+    assert group.returncode == 143
+    assert "saved, asked 1" in logs[0].read_text()
+    assert warnings_of(run) == []
