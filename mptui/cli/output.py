@@ -37,7 +37,7 @@ def console(file: TextIO | None = None, **options: Any) -> "Console":  # noqa: A
     return Console(file=file or sys.stdout, markup=False, highlight=False, emoji=False, **options)
 
 
-class ProgressLines:
+class _ProgressLines:
     """Prints the progress on stderr every `_LINE_EVERY_S` seconds, where there is no terminal for a bar."""
 
     def __init__(self) -> None:
@@ -51,10 +51,10 @@ class ProgressLines:
 
 
 @contextmanager
-def file_progress(label: str, otherwise: OnProgress) -> Iterator[OnProgress]:
-    """A progress bar on stderr; `otherwise` if stderr is not a terminal."""
+def file_progress(label: str = "", otherwise: OnProgress | None = None) -> Iterator[OnProgress]:
+    """A progress bar on stderr; if stderr is not a terminal `otherwise`, or a line now and then."""
     if not sys.stderr.isatty():
-        yield otherwise
+        yield otherwise or _ProgressLines()
         return
     from rich.progress import Progress
 

@@ -1,1 +1,1 @@
-"""Commands around training: prepare."""
+"""Commands before and after training: prepare; evaluate, predict, export."""

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mptui.cli import options as o
-from mptui.cli.output import ProgressLines, file_progress, print_json, print_next
-from mptui.cli.use.use_options import Budget, Checkpoint, check_checkpoint, note, opened, settings_of
+from mptui.cli.output import file_progress, print_json, print_next
+from mptui.cli.use.use_options import Budget, Checkpoint, check_checkpoint, given_data, note, opened, settings_of
 from mptui.text import clean, shell_word
 
 if TYPE_CHECKING:
@@ -58,17 +58,13 @@ def evaluate(
     The run may be training; nothing of it is changed.
     """
     check_checkpoint(checkpoint)
-    from mptui.config.given import data_flags
     from mptui.runs.store.directory import find_run
 
     trained = opened(find_run(runs_dir, run), checkpoint, settings_of(ctx.params), trust_code=trust_code)
     from mptui.lab.use.evaluation.evaluation import evaluate_run
 
-    given = {} if data is None else {key: value for key, (_, value) in data_flags(data, "--data").items()}
-    given = {key.partition(".")[2]: value for key, value in given.items()}
-    if download:
-        given["download"] = True
-    with file_progress("", ProgressLines()) as on_progress:
+    given = given_data(data) | ({"download": True} if download else {})
+    with file_progress() as on_progress:
         found = evaluate_run(trained, given, listed=worst, on_progress=on_progress, note=note)
     if as_json:
         print_json(_document(trained, found))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mptui.cli import options as o
-from mptui.cli.output import ProgressLines, file_progress, print_json
-from mptui.cli.use.use_options import Checkpoint, check_checkpoint, note, opened
+from mptui.cli.output import file_progress, print_json
+from mptui.cli.use.use_options import Checkpoint, check_checkpoint, given_data, note, opened
 from mptui.text import clean
 
 if TYPE_CHECKING:
@@ -68,22 +68,20 @@ def export(
     it is kept only if they agree.
     """
     check_checkpoint(checkpoint)
-    from mptui.config.given import data_flags
     from mptui.lab.use.export.export import SETTINGS, ExportRequest, check_format, export_run
     from mptui.runs.store.directory import find_run
 
     check_format(format_)
     began = time.monotonic()
     trained = opened(find_run(runs_dir, run), checkpoint, dict(SETTINGS), trust_code=trust_code)
-    given = {} if data is None else {key: value for key, (_, value) in data_flags(data, "--data").items()}
     request = ExportRequest(
         format=format_,
         folder=out or Path(f"{trained.run.name}-export"),
-        data={key.partition(".")[2]: value for key, value in given.items()},
+        data=given_data(data),
         images=images,
         licence=licence,
     )
-    with file_progress("", ProgressLines()) as on_progress:
+    with file_progress() as on_progress:
         exported = export_run(trained, request, on_progress=on_progress, note=note)
     document = _document(trained, format_, exported, time.monotonic() - began)
     if as_json:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mptui.cli import options as o
-from mptui.cli.output import ProgressLines, file_progress, print_json, print_next
+from mptui.cli.output import file_progress, print_json, print_next
 from mptui.cli.use.use_options import Budget, Checkpoint, check_checkpoint, note, opened, settings_of
 from mptui.errors import ConfigError, DiskError
 from mptui.text import clean, clean_name, shell_word
@@ -86,7 +86,7 @@ def predict(
         )
     rows: list[dict[str, Any]] | None
     place: Path | None
-    with file_progress("", ProgressLines()) as on_progress:
+    with file_progress() as on_progress:
         work = PredictionRun(trained, files, mirror, on_progress, _tell_left_out, note)
         if kind is SampleKind.MASK:
             rows, place = _masks(work, out)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mptui.cli import options as o
-from mptui.cli.output import ProgressLines, file_progress, print_json, print_next
+from mptui.cli.output import file_progress, print_json, print_next
 from mptui.cli.train.signals import Signals
 from mptui.text import clean
 
@@ -114,7 +114,7 @@ def prepare(
     try:
         task = None if model is None else task_of_model(model)
         asked = None if task is None else TASKS[task].sample
-        with file_progress("", ProgressLines()) as on_progress:
+        with file_progress() as on_progress:
             name, kind, found = files_of(config, asked, on_progress, lambda: signals.stop_requested)
         task = task_for(kind)
         side = image_size or TASKS[task].side.accelerator
@@ -128,7 +128,7 @@ def prepare(
             quality=0 if lossless else quality,
             data=config,
         )
-        with file_progress("", ProgressLines()) as on_progress:
+        with file_progress() as on_progress:
             prepared = prepare_set(order, _print, on_progress, lambda: signals.stop_requested)
     except ScanCancelledError:
         typer.echo("stopped; the same command continues from here", err=True)
@@ -144,7 +144,7 @@ def _verify(data: str, as_json: bool) -> int:
 
     began = time.monotonic()
     prepared = open_prepared(data)
-    with file_progress("", ProgressLines()) as on_progress:
+    with file_progress() as on_progress:
         check_bytes(prepared, on_progress)
     _print(f"{data}: prepared set, complete")
     _report(prepared, time.monotonic() - began, as_json)

@@ -57,6 +57,14 @@ def settings_of(params: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
     return flags
 
 
+def given_data(data: str | None) -> dict[str, Any]:
+    """Return the values of [data] that --data names; empty without it."""
+    from mptui.config.given import data_flags
+
+    flags = {} if data is None else data_flags(data, "--data")
+    return {key.partition(".")[2]: value for key, (_, value) in flags.items()}
+
+
 def opened(
     run: Path, checkpoint: str | None, settings: dict[str, tuple[str, Any]], *, trust_code: bool
 ) -> "Trained":
