@@ -181,8 +181,8 @@ _NUMBERS = {
     "seed": "training.seed",
 }
 
-SETTING_OF_FLAG: dict[str, str] = {**_TEXTS, **_NUMBERS}
-"""Name of a flag with a value -> the `table.key` that it sets."""
+SETTING_OF_FLAG: dict[str, str] = {**_TEXTS, **_NUMBERS, "download": "data.download"}
+"""Name of a flag -> the `table.key` that it sets to its value."""
 
 
 def request_of(ctx: typer.Context, profile: str | None = None) -> "Request":
@@ -203,22 +203,20 @@ def overrides(given: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
     """Return the settings given by flags, for `mptui.config.merge.resolve`: table.key -> (flag, value).
 
     Args:
-        given: The parameters of the command by name, as in `typer.Context.params`; None: not given.
-            Parameters that aren't settings are ignored.
+        given: The parameters of the command by name, as in `typer.Context.params`; None and False: not
+            given. Parameters that aren't settings are ignored.
     """
     from mptui.config.given import COMPILE_ON, data_flags
 
     flags = {
-        key: (f"--{name.replace('_', '-')}", _number(given[name]) if name in _NUMBERS else given[name])
+        key: (f"--{name.replace('_', '-')}", _number(value) if name in _NUMBERS else value)
         for name, key in SETTING_OF_FLAG.items()
-        if given.get(name) is not None
+        if (value := given.get(name)) is not None and value is not False
     }
     if (data := given.get("data")) is not None:
         flags |= data_flags(data, "--data")
     if (compiled := given.get("compile")) is not None:
         flags["speed.compile"] = ("--compile", COMPILE_ON) if compiled else ("--no-compile", "off")
-    if given.get("download"):
-        flags["data.download"] = ("--download", True)
     return flags
 
 

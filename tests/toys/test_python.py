@@ -117,6 +117,8 @@ def test_faults_are_errors_of_python(capsys):
     assert isinstance(raised.value.__cause__, ValueError)
     with pytest.raises(ConfigError, match="epoch: no such setting"):
         train(Net, epoch=3)
+    with pytest.raises(ConfigError, match=r"data\.download needs data\.name"):
+        train(Net, download=True)
     with pytest.raises(ConfigError, match="runs only with --trust-code"):
         train("some.module:make")
     assert not list(Path("runs").glob("*/checkpoints/*"))

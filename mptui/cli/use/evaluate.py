@@ -7,7 +7,15 @@ import typer
 
 from mptui.cli import options as o
 from mptui.cli.output import file_progress, print_json, print_next
-from mptui.cli.use.use_options import Budget, Checkpoint, check_checkpoint, given_data, note, opened, settings_of
+from mptui.cli.use.use_options import (
+    Budget,
+    Checkpoint,
+    check_checkpoint,
+    given_data,
+    note,
+    opened,
+    settings_of,
+)
 from mptui.text import clean, shell_word
 
 if TYPE_CHECKING:
