@@ -1,5 +1,7 @@
 """Fixtures of all tests: isolation from the user's settings."""
 
+import atexit
+import gc
 import os
 import sys
 
@@ -12,6 +14,16 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 _LONG_S = 3600
 """Timeout of long tests, in seconds; all others have `timeout` of pyproject.toml."""
+
+
+# modules are no garbage, and to look through their million objects takes seconds
+gc.disable()
+atexit.register(gc.unfreeze)
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items):
