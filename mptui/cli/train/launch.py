@@ -128,6 +128,7 @@ def begin(ctx: typer.Context, group: Group, request: "Request", *, path: Path | 
         isolate=bool(given["isolate"]),
         as_json=bool(given["as_json"]),
         quiet=bool(given["quiet"]) or os.environ.get("SLURM_NODEID", "0") != "0",
+        resumes=path is not None or bool(given["resume"]),
         is_launcher=True,
     )
 

@@ -58,7 +58,7 @@ def resume(
     if not (no_tui or quiet or as_json or detach or isolate) and has_terminal():
         return _on_screen(request, path)
     train = partial(_train, request, path)
-    return spawn.begin(train, detach=detach, isolate=isolate, as_json=as_json, quiet=quiet)
+    return spawn.begin(train, detach=detach, isolate=isolate, as_json=as_json, quiet=quiet, resumes=True)
 
 
 def _on_screen(request: "Request", path: Path) -> int:

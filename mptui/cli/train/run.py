@@ -63,7 +63,7 @@ def run(
     if group is not None:
         return launch.begin(ctx, group, request)
     train = partial(_train, request, runs_dir, name, resume, detach or isolate)
-    return spawn.begin(train, detach=detach, isolate=isolate, as_json=as_json, quiet=quiet)
+    return spawn.begin(train, detach=detach, isolate=isolate, as_json=as_json, quiet=quiet, resumes=resume)
 
 
 def _dry_run(request: "Request") -> int:

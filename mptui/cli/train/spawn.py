@@ -22,6 +22,7 @@ import typer
 from mptui.cli.output import print_json
 from mptui.errors import DiskError
 from mptui.processes.child import shell_exit_code
+from mptui.runs.launch.requeue import requeue
 from mptui.streams import OutputError, drop_unwritten
 from mptui.text import clean, shell_word
 
@@ -32,6 +33,7 @@ Train = Callable[[Ready, bool, bool], int]
 """Trains, given `Ready`, --json and --quiet; returns the exit code."""
 
 POLL_S = 0.1
+_TERMINATED = 128 + signal.SIGTERM
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +45,18 @@ class Started:
 
 
 def begin(
-    train: Train, *, detach: bool, isolate: bool, as_json: bool, quiet: bool, is_launcher: bool = False
+    train: Train,
+    *,
+    detach: bool,
+    isolate: bool,
+    as_json: bool,
+    quiet: bool,
+    resumes: bool,
+    is_launcher: bool = False,
 ) -> int:
     """Call `train` in this process, in a detached one, or in one that this console follows.
+
+    A job of SLURM that was asked to stop is queued again.
 
     Args:
         train: Trains.
@@ -53,19 +64,30 @@ def begin(
         isolate: Follow it in another process.
         as_json: Print one JSON document.
         quiet: Print only warnings and the result.
+        resumes: Whether the same command goes on with this run.
         is_launcher: Whether `train` starts the processes that own the run, and is followed.
 
     Raises:
         ConfigError: Runs can't be detached here.
     """
-    if detach:
-        from mptui.runs.remote.daemonize import check_detach
+    process = os.getpid()
+    try:
+        if detach:
+            from mptui.runs.remote.daemonize import check_detach
 
-        check_detach()
-        return _start(train, partial(_report_started, as_json=as_json), is_launcher)
-    if isolate or is_launcher:
-        return _start(train, partial(_follow, as_json=as_json, quiet=quiet), is_launcher)
-    return train(lambda _: None, as_json, quiet)
+            check_detach()
+            code = _start(train, partial(_report_started, as_json=as_json), is_launcher)
+        elif isolate or is_launcher:
+            code = _start(train, partial(_follow, as_json=as_json, quiet=quiet), is_launcher)
+        else:
+            code = train(lambda _: None, as_json, quiet)
+    except typer.Exit as stopped:  # before there was anything to save
+        code = stopped.exit_code
+    if code == _TERMINATED and os.getpid() == process:
+        told = requeue(os.environ, resumes=resumes)
+        if told is not None:
+            typer.echo(told, err=True)
+    return code
 
 
 def _start(train: Train, then: Callable[[Started], int], is_launcher: bool) -> int:
