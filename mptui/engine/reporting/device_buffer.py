@@ -14,6 +14,8 @@ from mptui.engine.reporting.late_reads import HostCopy
 
 COLUMNS = ("loss", "grad_norm", "refused", "loss_scale", "lr")
 CAPACITY = 4096
+_VIEWS = 64
+"""Rows whose views are made at a time: those of the whole ring would cost each start 20 ms."""
 
 About = tuple[int, int, int, int, int]
 
@@ -47,7 +49,7 @@ class Meter:
 
     def __init__(self, device: torch.device) -> None:
         self._ring = torch.zeros(CAPACITY, len(COLUMNS), device=device)
-        self._row = list(self._ring.unbind(0))
+        self._rows: list[torch.Tensor] = []
         self._about: list[About] = []
         self._start = 0
         self._pending: deque[tuple[list[About], list[str], HostCopy]] = deque()
@@ -60,7 +62,10 @@ class Meter:
             about: Step, epoch, step in the epoch (all from 1), samples, and the index (from 0) of the first
                 sample in the epoch's order.
         """
-        torch.stack(values, out=self._row[self._start + len(self._about)])
+        row = self._start + len(self._about)
+        if row == len(self._rows):
+            self._rows += self._ring[row : row + _VIEWS].unbind(0)
+        torch.stack(values, out=self._rows[row])
         self._about.append(about)
 
     @property
