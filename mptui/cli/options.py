@@ -144,6 +144,14 @@ RdzvEndpoint = Annotated[
     str | None,
     typer.Option("--rdzv-endpoint", metavar="HOST:PORT", help="Where the launchers of several nodes meet."),
 ]
+AccelerateConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--accelerate-config",
+        metavar="FILE",
+        help="Processes, machines, GPUs and precision as in an accelerate file, unless given.",
+    ),
+]
 MaxRestarts = Annotated[
     int,
     typer.Option(

@@ -29,12 +29,15 @@ OURS = frozenset(
 def group_of(ctx: typer.Context) -> Group | None:
     """Return the processes that the flags of a command ask for; None for a single one.
 
-    A list of devices (`--device 0,2`) becomes CUDA_VISIBLE_DEVICES, and is taken out of the flags.
+    Flags that are not given are taken from --accelerate-config. A list of devices (`--device 0,2`) becomes
+    CUDA_VISIBLE_DEVICES, and is taken out of the flags.
 
     Raises:
         ConfigError: The flags contradict each other, or the machine lacks the GPUs.
     """
     given = ctx.params
+    if (file := given.get("accelerate_config")) is not None:
+        _follow_accelerate(file, given)
     devices = _take_devices(given)
     asked, nodes = given.get("nproc_per_node"), given.get("nnodes") or 1
     if asked is None and not devices and nodes == 1:
@@ -60,6 +63,16 @@ def group_of(ctx: typer.Context) -> Group | None:
         endpoint=given.get("rdzv_endpoint") or "",
         max_restarts=given["max_restarts"],
     )
+
+
+def _follow_accelerate(file: Path, given: dict[str, Any]) -> None:
+    """Fill in flags that were not given, and tell what can't be followed."""
+    from mptui.lab.doctor.accelerate_launch import read_accelerate_launch
+
+    found = read_accelerate_launch(file)
+    given |= {name: value for name, value in found.flags.items() if given.get(name) is None}
+    for note in found.notes:
+        typer.echo(note, err=True)
 
 
 def _take_devices(given: dict[str, Any]) -> int:

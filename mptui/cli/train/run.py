@@ -40,6 +40,7 @@ def run(
     nnodes: o.Nnodes = None,
     rdzv_endpoint: o.RdzvEndpoint = None,
     max_restarts: o.MaxRestarts = MOST_RESTARTS,
+    accelerate_config: o.AccelerateConfig = None,
     seed: o.Seed = None,
     download: o.Download = False,
     sets: o.Set = None,

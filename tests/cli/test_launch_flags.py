@@ -1,0 +1,155 @@
+"""Flags that ask for several processes, and an accelerate file in their place."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+import typer
+
+from mptui.cli.main import _exit_code, app
+from mptui.cli.train import launch
+from mptui.runs.launch.ranks import Group
+
+FILE = """\
+compute_environment: LOCAL_MACHINE
+debug: false
+distributed_type: {kind}
+downcast_bf16: 'no'
+gpu_ids: {gpus}
+machine_rank: 0
+main_process_ip: 10.0.0.1
+main_process_port: 29501
+main_training_function: main
+mixed_precision: {precision}
+num_machines: {machines}
+num_processes: {processes}
+rdzv_backend: static
+same_network: true
+use_cpu: {on_cpu}
+"""
+
+
+@pytest.fixture(autouse=True)
+def four_gpus(monkeypatch):
+    gpus = [SimpleNamespace(kind="cuda")] * 4
+    machine = SimpleNamespace(devices=[*gpus, SimpleNamespace(kind="cpu")])
+    monkeypatch.setattr("mptui.hardware.devices.find_machine", lambda with_torch: machine)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+
+
+def parsed(*arguments):
+    """The context of `mptui run ARGUMENTS`."""
+    group = typer.main.get_command(app)
+    run = group.get_command(typer.Context(group), "run")  # type: ignore[attr-defined]
+    return run.make_context("run", list(arguments))
+
+
+def group_of(*arguments):
+    return launch.group_of(parsed(*arguments))
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(more="", **values):
+        usual = {"kind": "MULTI_GPU", "gpus": "all", "precision": "bf16", "machines": 1, "on_cpu": "false"}
+        path = tmp_path / "default_config.yaml"
+        path.write_text(FILE.format(**{"processes": 2, **usual, **values}) + more)
+        return str(path)
+
+    return write
+
+
+def test_flags_of_a_group():
+    assert group_of("--epochs", "3") is None
+    assert group_of("--nproc-per-node", "1") is None
+    assert group_of("--nproc-per-node", "2") == Group(processes=2)
+    assert group_of("--nproc-per-node", "gpu", "--max-restarts", "0") == Group(processes=4, max_restarts=0)
+    assert group_of("--nproc-per-node", "9", "--device", "cpu") == Group(processes=9)
+    nodes = ("--nnodes", "2", "--rdzv-endpoint", "first:29500", "--name", "x")
+    assert group_of("--nproc-per-node", "4", *nodes) == Group(processes=4, nodes=2, endpoint="first:29500")
+
+
+def test_a_list_of_devices_is_a_choice_of_the_visible_ones():
+    context = parsed("--device", "0,2")
+    assert launch.group_of(context) == Group(processes=2)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,6"
+    assert launch.rank_flags(context) == []  # each rank takes the visible device of its number
+
+
+def test_a_rank_gets_the_flags_of_the_run():
+    flags = ["--model", "unet", "--no-compile", "--set", "a.b=1", "--set", "c.d=2", "--trust-code"]
+    context = parsed(*flags, "--nproc-per-node", "2", "--name", "x", "--detach", "-q", "--max-restarts", "1")
+    assert launch.rank_flags(context) == ["--model", "unet", *flags[2:]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--nproc-per-node", "5"], "4 GPUs for 5 processes"),
+        (["--nproc-per-node", "two"], "not a number of processes"),
+        (["--nproc-per-node", "3", "--device", "0,1"], "2 GPUs for 3 processes"),
+        (["--device", "0,4"], "CUDA_VISIBLE_DEVICES=4,5,6,7"),
+        (["--device", "1,1"], "not different devices"),
+        (["--nproc-per-node", "gpu", "--device", "cpu"], "there is no GPU"),
+        (["--nnodes", "2", "--name", "x"], "without --rdzv-endpoint"),
+        (["--nnodes", "2", "--rdzv-endpoint", "a:1"], "without --name"),
+        (["--accelerate-config", "nowhere.yaml"], "nowhere.yaml"),
+    ],
+    ids=" ".join,
+)
+def test_mistakes(arguments, message, capsys):
+    assert _exit_code(["run", *arguments], debug=False) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_process_of_torchrun_starts_no_group(monkeypatch, capsys):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "7")
+    assert _exit_code(["run", "--nproc-per-node", "2"], debug=False) == 2
+    assert "torchrun has started this process" in capsys.readouterr().err
+
+
+def test_an_accelerate_file_is_followed(file, capsys):
+    context = parsed("--accelerate-config", file(gpus="1,3"))
+    assert launch.group_of(context) == Group(processes=2)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "5,7"
+    assert context.params["precision"] == "bf16"
+    several = file(machines=2, processes=8)
+    assert group_of("--accelerate-config", several, "--name", "x") == Group(
+        processes=4, nodes=2, endpoint="10.0.0.1:29501"
+    )
+    context = parsed("--accelerate-config", file(kind="'NO'", gpus="3", processes=1, precision="'no'"))
+    assert launch.group_of(context) is None
+    assert (context.params["device"], context.params["precision"]) == ("cuda:3", "fp32")
+    assert group_of("--accelerate-config", file(kind="MULTI_CPU", on_cpu="true", processes=9)) == Group(
+        processes=9
+    )
+    assert capsys.readouterr().err == ""
+
+
+def test_flags_precede_the_file(file):
+    context = parsed("--accelerate-config", file(), "--nproc-per-node", "3", "--precision", "fp16")
+    assert launch.group_of(context) == Group(processes=3)
+    assert context.params["precision"] == "fp16"
+
+
+def test_what_cannot_be_followed_is_told(file, capsys):
+    more = "deepspeed_config:\n  zero_stage: 2\ndynamo_config:\n  dynamo_backend: INDUCTOR\n"
+    group_of("--accelerate-config", file(more, kind="DEEPSPEED", precision="fp8"))
+    told = capsys.readouterr().err
+    assert ":17: deepspeed_config is not followed\n" in told
+    assert ":19: dynamo_config is not followed\n" in told
+    assert ":3: distributed_type: DEEPSPEED: DistributedDataParallel is used instead\n" in told
+    assert ":10: mixed_precision: fp8 is not followed\n" in told
+    assert len(told.splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"machines": 2, "processes": 3}, "num_processes: 3 on num_machines: 2"),
+        ({"gpus": "!!python/object:os.system 1"}, "a tag is not allowed"),
+    ],
+)
+def test_a_file_that_contradicts_itself_is_refused(file, values, message, capsys):
+    assert _exit_code(["run", "--accelerate-config", file(**values)], debug=False) == 2
+    assert message in capsys.readouterr().err
