@@ -183,6 +183,9 @@ class MemoryConfig(Table):
     micro_batch: Count | Literal["auto"] | None = None
     """Samples per pass where `batch_size` doesn't fit into memory; auto: the most that fit, determined before
     the first step."""
+    activation_checkpointing: bool = False
+    """Keep only the inputs of the network's blocks for the backward pass, which computes the rest again: the
+    same result in less memory, and about a third slower."""
 
 
 class DataConfig(Table):

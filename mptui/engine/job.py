@@ -30,6 +30,8 @@ from mptui.engine.precision.fp32_layers import apply_fp32_layers
 from mptui.engine.precision.fp32_region import Fp32Region
 from mptui.engine.progress import Cursor
 from mptui.engine.ranks.group import Ranks
+from mptui.models.activation_checkpointing import apply_activation_checkpointing
+from mptui.models.wrapped_forward import WrappedForward
 from mptui.tasks.base import Task
 
 Warn = Callable[[str, str], None]
@@ -92,6 +94,7 @@ class Parts:
     updater: Updater
     compiler: Compiler
     fp32_regions: list[Fp32Region]
+    checkpointing: list[WrappedForward]
 
     @property
     def steps_per_epoch(self) -> int:
@@ -171,7 +174,19 @@ def build_parts(
         average=average,
     )
     compiler = _compiler(job, frozen, kept, left, warn)
-    parts = Parts(job, frozen, schedule, precision, optimizer, average, updater, compiler, fp32_regions)
+    checkpointing = _checkpointing(job, kept)
+    parts = Parts(
+        job,
+        frozen,
+        schedule,
+        precision,
+        optimizer,
+        average,
+        updater,
+        compiler,
+        fp32_regions,
+        checkpointing,
+    )
     if kept is not None:
         parts.go_on(kept.schedule_progress(), left)
     return parts
@@ -213,6 +228,16 @@ def _fp32_regions(job: Job, kept: Parts | None) -> list[Fp32Region]:
         for region in kept.fp32_regions:
             region.remove()
     return apply_fp32_layers(job.model, layers, job.device)
+
+
+def _checkpointing(job: Job, kept: Parts | None) -> list[WrappedForward]:
+    asked = job.config.memory.activation_checkpointing
+    if kept is not None:
+        if kept.job.config.memory.activation_checkpointing == asked:
+            return kept.checkpointing
+        for wrapped in kept.checkpointing:
+            wrapped.remove()
+    return apply_activation_checkpointing(job.model) if asked else []
 
 
 def _compiler(job: Job, frozen: FrozenLayers, kept: Parts | None, left: int, warn: Warn) -> Compiler:

@@ -8,23 +8,29 @@ of a second.
 Some parts are approximations: workspaces of the allocator and of convolutions count as twice the largest
 saved activation, the libraries of a device as `CONTEXT_BYTES`, and compiled code, which mostly saves less, as
 eager code. A data set cached on the device is not included.
+
+With activation checkpointing, the inputs of blocks are saved, and in the backward pass the activations of one
+block at a time: the peak is the largest of these moments.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from mptui.config.schema import ModelConfig, RunConfig, TrainingConfig
 from mptui.data.core.batch import Batch
 from mptui.engine.optim.freezing import FrozenLayers, frozen_at_last
 from mptui.engine.optim.param_groups import hidden_matrices
 from mptui.engine.precision.amp import DTYPES
+from mptui.models.activation_checkpointing import blocks_of
 from mptui.models.zoo import build
 from mptui.registry.optimizers import OPTIMIZERS
 from mptui.registry.tasks import TASKS
@@ -104,7 +110,8 @@ def footprint(config: RunConfig, task: str, *, device: str, precision: str) -> F
     frozen = frozen_at_last(training)
     layers = tuple(frozen) if isinstance(frozen, list) else frozen
     bands = config.data.channels
-    kept = _kept(config.model, task, side, bands, precision, like, _loss_of(training, task), layers)
+    settings = config.model, task, side, bands, precision, like, _loss_of(training, task), layers
+    kept = _kept(*settings, config.memory.activation_checkpointing)
     batch = training.batch_size
     fixed, each = kept.activations
     image = bands * side * side * 4
@@ -138,6 +145,7 @@ def _kept(
     device: str,
     training: TrainingConfig,
     layers: Literal["backbone"] | tuple[str, ...] | None,
+    checkpointed: bool,
 ) -> ModelMemory:
     learnt = build_task(task, [str(number) for number in range(_CLASSES)], training)
     with FakeTensorMode(), _NoValues(), torch.device(device):  # type: ignore[no-untyped-call]
@@ -147,27 +155,77 @@ def _kept(
             raise UncountableError from error
         FrozenLayers(network, list(layers) if isinstance(layers, tuple) else layers)
         parameters, buffers = list(network.parameters()), list(network.buffers())
-        counts = [
+        blocks = blocks_of(network) if checkpointed else []
+        few, many = (
             _forward(
                 network,
                 learnt.made_up_batch(torch.zeros((size, bands, side, side), device=device)),
                 learnt,
                 precision,
                 device,
+                blocks,
             )
             for size in _COUNTED
-        ]
-    few, many = counts
-    grown = (many - few) / (_COUNTED[1] - _COUNTED[0])
-    each = float(grown.sum())
+        )
+    moments = [_affine(*sizes) for sizes in zip(few.moments(), many.moments(), strict=True)]
     return ModelMemory(
         weights=sum(p.numel() * p.element_size() for p in parameters),
         trained=sum(p.numel() * p.element_size() for p in parameters if p.requires_grad),
         matrices=sum(p.numel() * p.element_size() for p in hidden_matrices(network) if p.requires_grad),
         buffers=sum(b.numel() * b.element_size() for b in buffers),
-        activations=(float(few.sum()) - each * _COUNTED[0], each),
-        largest=float(grown.max()),
+        activations=max(moments, key=lambda moment: moment[1]),
+        largest=max(
+            _affine(*sizes)[1] for sizes in zip(chain(*few.sizes()), chain(*many.sizes()), strict=True)
+        ),
     )
+
+
+def _affine(few: float, many: float) -> tuple[float, float]:
+    """Return the fixed part, and the part per sample, of a size that is counted at two batch sizes."""
+    each = (many - few) / (_COUNTED[1] - _COUNTED[0])
+    return few - each * _COUNTED[0], each
+
+
+@dataclass(slots=True)
+class _Saved:
+    """Tensors that autograd saves, in order: outside of checkpointed blocks, and inside each."""
+
+    own: set[int]
+    """Storages that are not counted: weights and buffers."""
+    outside: dict[int, torch.UntypedStorage] = field(default_factory=dict)
+    inside: list[dict[int, torch.UntypedStorage]] = field(default_factory=list)
+    before: list[int] = field(default_factory=list)
+    """For each block: how many are saved outside when it ends."""
+    in_block: bool = False
+
+    def keep(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self.own and storage._cdata not in self.outside:
+            (self.inside[-1] if self.in_block else self.outside)[storage._cdata] = storage
+        return tensor
+
+    def enter(self, _block: torch.nn.Module, inputs: Any, named: Any) -> None:  # noqa: ANN401 - a hook
+        for value in tree_leaves((inputs, named)):
+            if isinstance(value, torch.Tensor):
+                self.keep(value)
+        self.inside.append({})
+        self.before.append(len(self.outside))
+        self.in_block = True
+
+    def leave(self, _block: torch.nn.Module, _inputs: Any, _outputs: Any) -> None:  # noqa: ANN401 - a hook
+        self.in_block = False
+
+    def sizes(self) -> list[list[int]]:
+        """Return the bytes of each tensor: those outside, then those inside each block."""
+        return [[storage.nbytes() for storage in part.values()] for part in (self.outside, *self.inside)]
+
+    def moments(self) -> list[int]:
+        """Return the bytes at the end of the forward pass, and in the backward pass of each block."""
+        outside, *inside = self.sizes()
+        return [
+            sum(outside),
+            *(sum(outside[:before]) + sum(block) for before, block in zip(self.before, inside, strict=True)),
+        ]
 
 
 def _forward(
@@ -176,26 +234,21 @@ def _forward(
     task: Task,
     precision: str,
     device: str,
-) -> npt.NDArray[np.float64]:
-    """Return the bytes of each tensor that autograd saves in a forward pass and its loss, in order."""
-    own = {p.untyped_storage()._cdata for p in (*network.parameters(), *network.buffers())}
-    kept: dict[int, torch.UntypedStorage] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in own:
-            kept[storage._cdata] = storage
-        return tensor
-
+    blocks: Sequence[torch.nn.Module],
+) -> _Saved:
+    """Return what autograd saves in a forward pass and its loss, where `blocks` are checkpointed."""
+    saved = _Saved({p.untyped_storage()._cdata for p in (*network.parameters(), *network.buffers())})
     dtype = DTYPES.get(precision)
-    with (
-        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
-        torch.autocast(device, dtype=dtype, enabled=dtype is not None),
-    ):
+    with ExitStack() as stack:
+        for block in blocks:
+            stack.callback(block.register_forward_pre_hook(saved.enter, with_kwargs=True).remove)
+            stack.callback(block.register_forward_hook(saved.leave).remove)
+        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(saved.keep, lambda tensor: tensor))
+        stack.enter_context(torch.autocast(device, dtype=dtype, enabled=dtype is not None))
         outputs = network(*batch.inputs)
         loss = task.loss(outputs, batch, batch.valid, batch.size)
     del loss
-    return np.array([storage.nbytes() for storage in kept.values()], dtype=np.float64)
+    return saved
 
 
 class _NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -49,8 +49,10 @@ class CachedResult:
 def facts_of(config: RunConfig, device_name: str, num_classes: int) -> dict[str, object]:
     """Return the part of the key that all measurements share: device, software and shape."""
     frozen = {} if config.training.freeze is None else {"freeze": config.training.freeze}
+    checkpointed = config.memory.activation_checkpointing
     return {
         **frozen,
+        **({"activation_checkpointing": True} if checkpointed else {}),
         "device": device_name,
         "torch": str(torch.__version__),
         "threads": torch.get_num_threads(),

@@ -15,6 +15,7 @@ from mptui.engine.optim.guarded_step import Updater
 from mptui.engine.optim.optimizer import build_optimizer, supports_fused
 from mptui.engine.precision.amp import Precision, build_precision
 from mptui.engine.precision.fp32_layers import apply_fp32_layers
+from mptui.models.activation_checkpointing import apply_activation_checkpointing
 from mptui.tasks.base import Task
 
 UPDATES = 5
@@ -88,6 +89,8 @@ class StepTimer:
             network = copy.deepcopy(self._model).to(self._device)
             apply_fp32_layers(network, self._config.precision.fp32_layers, self._device)
             FrozenLayers(network, frozen_at_last(self._config.training))
+            if self._config.memory.activation_checkpointing:
+                apply_activation_checkpointing(network)
             self._networks[channels_last] = network.to(memory_format=_FORMATS[channels_last])
         return self._networks[channels_last]
 

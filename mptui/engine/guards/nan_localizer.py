@@ -18,6 +18,7 @@ from mptui.data.core.batch import Batch, Window
 from mptui.engine.context import TrainContext
 from mptui.engine.guards.detector import WindowPosition
 from mptui.engine.precision.amp import Precision
+from mptui.models.activation_checkpointing import recomputing
 
 LOSS = "the loss"
 # operations that create values, or produce infinite ones on purpose
@@ -172,6 +173,8 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _entering(self, name: str) -> Any:  # noqa: ANN401 - a hook
         def enter(module: torch.nn.Module, inputs: Any) -> None:  # noqa: ANN401 - whatever the module takes
+            if recomputing():  # forward: it ends early, without leaving all modules that it enters
+                return
             self._stack.append(self.layer)
             self.layer = name
 
@@ -179,6 +182,8 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _leaving(self, name: str) -> Any:  # noqa: ANN401 - a hook
         def leave(module: torch.nn.Module, inputs: Any, outputs: Any) -> None:  # noqa: ANN401 - the same
+            if recomputing():
+                return
             self.layer = self._stack.pop()
             for value in tree_leaves(outputs):
                 if isinstance(value, torch.Tensor) and value.requires_grad:

@@ -171,6 +171,7 @@ def _exhausted(error: Exception, limit: int) -> MemoryExhaustedError:
     at_once = "a micro-batch of one sample" if limit == 1 else f"a micro-batch of {limit} samples"
     return MemoryExhaustedError(
         f"out of memory with {at_once}: {first_line}",
-        hint="try --precision bf16 or fp16, a smaller data.image_size, a smaller model, or a larger device"
+        hint="try --precision bf16 or fp16, --set memory.activation_checkpointing=true, a smaller "
+        "data.image_size, a smaller model, or a larger device"
         + ("" if limit == 1 else ", or split batches (--set guards.on_oom=split)"),
     )

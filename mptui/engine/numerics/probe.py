@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 from mptui.engine.numerics import tally
 from mptui.engine.numerics.ranking import Part, PartStatistics
 from mptui.engine.numerics.spectrum import Spectrum
+from mptui.models.activation_checkpointing import recomputing
 
 WHOLE = "the network"
 """Name of a network that is a single layer."""
@@ -78,6 +79,8 @@ class Probe:
 
     def _passing(self, number: int) -> Callable[[torch.nn.Module, Any, Any], None]:
         def passing(module: torch.nn.Module, inputs: Any, outputs: Any) -> None:  # noqa: ANN401 - a hook
+            if recomputing():
+                return
             for value in tree_leaves(outputs):
                 if isinstance(value, torch.Tensor) and value.is_floating_point():
                     self._add(number, "forward", value)

@@ -4,27 +4,26 @@ from typing import Any
 
 import torch
 
+from mptui.models.wrapped_forward import Forward, WrappedForward
 
-class Fp32Region:
+
+class Fp32Region(WrappedForward):
     """Runs one module outside autocast, on float32 inputs; its state_dict is unchanged."""
 
     def __init__(self, model: torch.nn.Module, name: str, device: torch.device) -> None:
-        self._module = model.get_submodule(name)
-        inner, kind = self._module.forward, device.type
+        kind = device.type
 
-        def in_fp32(*inputs: Any, **named: Any) -> Any:  # noqa: ANN401 - whatever the module takes and gives
-            with torch.autocast(kind, enabled=False):
-                return inner(
-                    *(_in_fp32(value) for value in inputs),
-                    **{name: _in_fp32(value) for name, value in named.items()},
-                )
+        def around(inner: Forward) -> Forward:
+            def in_fp32(*inputs: Any, **named: Any) -> Any:  # noqa: ANN401 - whatever the module takes and gives
+                with torch.autocast(kind, enabled=False):
+                    return inner(
+                        *(_in_fp32(value) for value in inputs),
+                        **{name: _in_fp32(value) for name, value in named.items()},
+                    )
 
-        self._module.forward = in_fp32
+            return in_fp32
 
-    def remove(self) -> None:
-        """Restore the module's original forward."""
-        # the class's own forward remains; a layer can be wrapped twice, by settings and by a fallback
-        vars(self._module).pop("forward", None)
+        super().__init__(model.get_submodule(name), around)
 
 
 def _in_fp32(value: Any) -> Any:  # noqa: ANN401 - whatever the module takes

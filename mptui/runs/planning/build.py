@@ -26,6 +26,7 @@ from mptui.engine.torch_setup import prepare_torch
 from mptui.errors import ConfigError
 from mptui.events import Event, PhaseChanged, Progress, Warned
 from mptui.models import zoo
+from mptui.models.activation_checkpointing import blocks_of
 from mptui.models.layers import layers_named
 from mptui.models.weights import check_file
 from mptui.models.zoo import build, parameter_count
@@ -231,8 +232,10 @@ def _check_layers(model: torch.nn.Module, config: RunConfig) -> None:
     """Check that the network has the layers that the configuration names.
 
     Raises:
-        ConfigError: It has not, or no weights are left to train.
+        ConfigError: It has not, no weights are left to train, or no blocks can be checkpointed.
     """
+    if config.memory.activation_checkpointing:
+        blocks_of(model)
     layers_named(model, config.precision.fp32_layers, key="precision.fp32_layers")
     frozen_parameters(model, frozen_in(config.training, epoch=0))
 

@@ -1,0 +1,126 @@
+"""Runs with activation checkpointing, beside the same runs without it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from mptui.config.schema import ModelConfig, RunConfig
+from mptui.engine.autotune.memory_estimate import footprint
+from mptui.engine.checkpoint import snapshots
+from mptui.engine.precision.fp32_region import Fp32Region
+from mptui.events import Numerics
+from mptui.models.unets.unet import UNet
+from mptui.models.zoo import build
+from tests.engine.blots import SIDE, Scene
+from tests.engine.small import build_trainer, config, diffusion_net, end, losses, of
+
+
+def resnet():
+    torch.manual_seed(0)
+    return build(ModelConfig(name="resnet18"), num_classes=3, task="classification", side=SIDE)
+
+
+def unet():
+    torch.manual_seed(0)
+    return UNet(2, width=4, depth=2)
+
+
+NETS: dict[str, Any] = {
+    "resnet18": (resnet, {}),
+    "unet": (unet, {"kind": Scene}),
+    "diffusion_unet": (diffusion_net, {"task": "diffusion"}),
+}
+
+
+def trainer_of(folder, net, checkpointed, precision="fp32", **tables):
+    make, settings = NETS[net]
+    run = config(
+        training={"epochs": 1, "lr": 0.01, "ema_decay": 0.9},
+        memory={"activation_checkpointing": checkpointed},
+        **tables,
+    )
+    return build_trainer(run, folder, model=make(), precision=precision, **settings)
+
+
+@pytest.mark.parametrize(
+    ("net", "precision"),
+    [
+        pytest.param("resnet18", "fp32", marks=pytest.mark.slow),
+        ("resnet18", "bf16"),
+        ("unet", "fp32"),
+        ("unet", "bf16"),
+        ("diffusion_unet", "fp32"),
+        ("diffusion_unet", "bf16"),
+    ],
+)
+def test_losses_weights_and_averages_are_those_without_it_to_the_bit(tmp_path, net, precision):
+    ended = []
+    for checkpointed in (False, True):
+        trainer, events = trainer_of(tmp_path / str(checkpointed), net, checkpointed, precision)
+        trainer.train()
+        end(trainer)
+        ended.append((losses(events), snapshots.take(trainer.state)))
+    (plain_losses, before), (their_losses, after) = ended
+    assert len(plain_losses) == 5
+    assert plain_losses == their_losses
+    assert {name: list(group) for name, group in before.tensors.items()} == {
+        name: list(group) for name, group in after.tensors.items()
+    }
+    for name, group in before.tensors.items():
+        for key, tensor in group.items():
+            assert torch.equal(tensor, after.tensors[name][key]), key
+
+
+def test_a_switch_turns_it_on_and_off_beside_fp32_layers(tmp_path):
+    trainer, _ = trainer_of(tmp_path, "resnet18", checkpointed=False, precision="bf16")
+    context = trainer.context
+    region = Fp32Region(context.model, "layer1.0", context.device)
+    for checkpointed in (True, False, True):
+        memory = context.job.config.memory.model_copy(update={"activation_checkpointing": checkpointed})
+        context.take_job(
+            replace(context.job, config=context.job.config.model_copy(update={"memory": memory}))
+        )
+        wrapped = vars(context.model.get_submodule("layer2.0"))
+        assert ("forward" in wrapped) == checkpointed
+    region.remove()
+    assert "forward" in vars(context.model.get_submodule("layer1.0"))
+    trainer.train()
+    end(trainer)
+
+
+def test_the_numerics_monitor_counts_each_value_once(tmp_path):
+    counted = []
+    for checkpointed in (False, True):
+        guards = {"numerics": "full"}
+        trainer, events = trainer_of(
+            tmp_path / str(checkpointed), "unet", checkpointed, "fp16", guards=guards
+        )
+        trainer.train()
+        end(trainer)
+        first = of(events, Numerics)[0]
+        counted.append((first.lost, first.layers))
+    assert counted[0] == counted[1]
+
+
+def test_the_estimate_knows_what_is_kept():
+    def estimate(checkpointed, batch):
+        run = RunConfig.model_validate(
+            {
+                "model": {"name": "resnet18"},
+                "training": {"batch_size": batch},
+                "data": {"image_size": 64},
+                "memory": {"activation_checkpointing": checkpointed},
+            }
+        )
+        return footprint(run, "classification", device="cpu", precision="fp32")
+
+    plain, less = estimate(False, 8), estimate(True, 8)
+    # of the stem, then the inputs of two blocks, and what the second one computes again: the largest moment
+    images, stem, block = (8 * 4 * size for size in (3 * 64**2, 64 * 32**2, 64 * 16**2))
+    indices = 2 * block
+    assert less.activations == pytest.approx(images + 2 * stem + indices + 2 * block + 4 * block, rel=0.01)
+    assert less.activations < 0.7 * plain.activations
+    assert (less.weights, less.gradients, less.optimizer) == (plain.weights, plain.gradients, plain.optimizer)
+    assert estimate(True, 16).total - less.total == pytest.approx(8 * less.per_sample, rel=0.01)
