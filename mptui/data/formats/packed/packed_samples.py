@@ -1,7 +1,7 @@
 """Joins the lists of packed files to the list of a set, in the order that a folder of the same images has."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import overload
@@ -68,6 +68,23 @@ class _Samples:
     problems: list[Problem] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Classes:
+    """The classes of a set."""
+
+    names: tuple[str, ...]
+    numbers: Mapping[str, int]
+    """The number of each name; of two classes of one name, that of the first."""
+    declared: bool
+    """Whether the set declares them, in their order: labels in decimal are then their numbers."""
+
+    def number_of(self, label: str, *, numbered: bool) -> int:
+        """Return the class of a label: the number of its name, or with `numbered` the number that it is."""
+        if numbered and label.isascii() and label.isdecimal():
+            return int(label) if len(label) < 10 and int(label) < len(self.names) else _NO_CLASS
+        return self.numbers.get(clean_name(label), _NO_CLASS)
+
+
 def join(
     path: str,
     train: Sequence[Listing],
@@ -92,10 +109,12 @@ def join(
     if not val and all(_is_labelled(each, kind) for each in test):
         val = test
     lists = [*train, *val]
-    classes = _classes(path, lists, declared) if kind is SampleKind.CLASS else ("image",)
+    names = _class_names(path, lists, declared) if kind is SampleKind.CLASS else ("image",)
+    numbers = {name: number for number, name in reversed(list(enumerate(names)))}
+    classes = _Classes(names, numbers, declared is not None)
     parts = [_Samples(), _Samples()]
     for number, listing in enumerate(lists):
-        _add(parts[number >= len(train)], number, listing, kind, classes, declared)
+        _add(parts[number >= len(train)], number, listing, kind, classes)
     counts = [_sort(part) for part in parts]
     if not counts[0]:
         raise DataError(
@@ -106,17 +125,17 @@ def join(
         np.concatenate([array for part in parts for array in getattr(part, column)])
         for column in ("of_file", "rows", "places", "labels")
     )
-    names = PathTable(name for part in parts for name in part.names)
+    paths = PathTable(name for part in parts for name in part.names)
     files = tuple((listing.file, listing.title) for listing in lists)
 
     def table(at: str, size: str, suffix: str = "") -> PartTable:
-        return PartTable(files, of_file, rows, names, places[at], places[size], suffix)
+        return PartTable(files, of_file, rows, paths, places[at], places[size], suffix)
 
     masked = kind is SampleKind.MASK
     return Found(
         images=table("at", "size"),
         train_rows=counts[0],
-        classes=() if masked else classes,
+        classes=() if masked else names,
         labels=None if masked else labels,
         masks=table("mask_at", "mask_size", " (mask)") if masked else None,
         class_file=_beside(path, CLASS_FILE) if masked else None,
@@ -149,7 +168,7 @@ def _beside(path: str, name: str) -> Path | None:
     return file if file.is_file() else None
 
 
-def _classes(path: str, lists: Sequence[Listing], declared: tuple[str, ...] | None) -> tuple[str, ...]:
+def _class_names(path: str, lists: Sequence[Listing], declared: tuple[str, ...] | None) -> tuple[str, ...]:
     in_files = {listing.classes for listing in lists if listing.classes is not None}
     if declared is None and len(in_files) > 1:
         raise DataError(
@@ -172,8 +191,7 @@ def _add(
     number: int,
     listing: Listing,
     kind: SampleKind,
-    classes: tuple[str, ...],
-    declared: tuple[str, ...] | None,
+    classes: _Classes,
 ) -> None:
     places = listing.places
     part.problems += listing.problems
@@ -182,13 +200,13 @@ def _add(
     if kind is SampleKind.MASK:
         usable = places["mask_size"] > 0
     elif kind is SampleKind.CLASS:
-        numbered = declared is not None or listing.classes is not None
-        codes = [*(_number(label, classes, numbered) for label in listing.labels), _NO_CLASS]
+        numbered = classes.declared or listing.classes is not None
+        codes = [*(classes.number_of(label, numbered=numbered) for label in listing.labels), _NO_CLASS]
         labels = np.array(codes, np.int64)[places["label"]]
         usable = labels != _NO_CLASS
     for row in np.flatnonzero(~usable).tolist():
         title = f"{listing.title}:{listing.names[row] or row}"
-        part.problems.append(Problem(title, _fault(listing, row, kind, classes)))
+        part.problems.append(Problem(title, _fault(listing, row, kind, len(classes.names))))
     kept = np.flatnonzero(usable)
     part.of_file.append(np.full(len(kept), number, np.int32))
     part.rows.append(kept)
@@ -210,21 +228,13 @@ def _sort(part: _Samples) -> int:
     return len(order)
 
 
-def _number(label: str, classes: tuple[str, ...], numbered: bool) -> int:
-    """Return the class of a label: its place in `classes`, or the number itself."""
-    if numbered and label.isascii() and label.isdecimal():
-        return int(label) if len(label) < 10 and int(label) < len(classes) else _NO_CLASS
-    name = clean_name(label)
-    return classes.index(name) if name in classes else _NO_CLASS
-
-
-def _fault(listing: Listing, row: int, kind: SampleKind, classes: tuple[str, ...]) -> str:
+def _fault(listing: Listing, row: int, kind: SampleKind, classes: int) -> str:
     if kind is SampleKind.MASK:
         return "has no mask"
     code = int(listing.places["label"][row])
     if code == _NO_CLASS:
         return "has no label"
-    return f"its label {clean_name(listing.labels[code], 50)} is none of the {len(classes)} classes"
+    return f"its label {clean_name(listing.labels[code], 50)} is none of the {classes} classes"
 
 
 def _is_labelled(listing: Listing, kind: SampleKind) -> bool:
