@@ -3,6 +3,7 @@
 import shutil
 import sys
 from collections import namedtuple
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -151,6 +152,15 @@ def test_a_full_disk_and_a_stop_leave_no_part_of_a_copy(tmp_path, own_cache, mon
             opened(tmp_path)
     assert not [file for file in cache_folder().glob("parquet/*/*") if file.is_file()]
     assert len(opened(tmp_path).train)
+
+
+def test_a_copy_that_another_process_has_just_made_stays_while_it_is_made_again(tmp_path, own_cache):
+    path = str(parquet(tmp_path / "t.parquet", images(), labels(), classes=["a", "b"]))
+    copied = parquet_files.unpack(path, lambda _: None, lambda: False)
+    next(cache_folder().glob("parquet/*/list.npz")).unlink()
+    there = []
+    again = parquet_files.unpack(path, lambda _: there.append(Path(copied.file).exists()), lambda: False)
+    assert (again.file, set(there)) == (copied.file, {True})
 
 
 def test_a_folder_of_classes_with_a_table_beside_it_is_a_folder_of_classes(folder):

@@ -150,7 +150,8 @@ def _unpacked(
     size, changed_ns = status_of(path)
     out = folder / f"{size}-{changed_ns}.images"
     for old in folder.glob("*.images"):  # of an earlier version of the file
-        old.unlink()
+        if old != out:  # another process may just have written that, and read it
+            old.unlink(missing_ok=True)
     needed, free = _size(file, columns), shutil.disk_usage(folder).free
     if needed > free:
         raise _no_room(folder, f"{needed:,} bytes are needed for the images, {free:,} are free")
