@@ -1,6 +1,5 @@
 """Splits made of others: two in one, and one with its classes renumbered. Workers import this: no torch."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,14 +28,14 @@ class RenumberedSplit:
     """A split whose class i is class `numbers[i]`."""
 
     split: Split
-    numbers: Sequence[int]
+    numbers: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.split)
 
     def request(self, index: int) -> "RenumberedRequest":
         """Return the request for sample `index`."""
-        return RenumberedRequest(self.split.request(index), tuple(self.numbers))
+        return RenumberedRequest(self.split.request(index), self.numbers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,7 @@ def _with_classes_of_run(
         )
     if missing:
         note(f"{dataset.name} has no sample of these classes of the run: {_listed(missing)}")
-    return RenumberedSplit(split, [ours.index(name) for name in theirs])
+    return RenumberedSplit(split, tuple(ours.index(name) for name in theirs))
 
 
 def _listed(names: list[str]) -> str:
