@@ -4,7 +4,7 @@ Exporters can return a network that runs and is wrong (pytorch issues 169178 and
 outputs tell.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -97,7 +97,9 @@ def _pieces(batches: Iterator[Inputs], images: int) -> Iterator[Inputs]:
                 return
 
 
-def real_inputs(trained: Trained, data: EvaluationData, on_bad: Callable[[object], None]) -> Iterator[Inputs]:
+def real_inputs(
+    trained: Trained, data: EvaluationData, on_bad: Callable[[object], None]
+) -> Generator[Inputs]:
     """Yield inputs of `LOADED` images, in float32 on the CPU.
 
     Where fewer are left they are repeated. `trained` is opened with a batch size of `LOADED`.

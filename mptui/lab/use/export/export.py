@@ -4,7 +4,9 @@ import importlib.util
 import os
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -107,19 +109,21 @@ def export_run(trained: Trained, request: ExportRequest, *, on_progress: OnProgr
     facts = facts_of(trained, course, data.dataset.pixels, request.licence)
     if not len(data.split):
         raise DataError(f"{data.dataset.name}: no images to compare on", hint="Use --data with images.")
-    batches = real_inputs(trained, data, lambda problem: None)
-    first = next(batches)
     name = trained.run.name + spec.suffix
     try:
         request.folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=request.folder, prefix=".", suffix=".partial") as partial:
+        with (
+            closing(real_inputs(trained, data, lambda problem: None)) as batches,
+            tempfile.TemporaryDirectory(dir=request.folder, prefix=".", suffix=".partial") as partial,
+        ):
+            first = next(batches)
             file = Path(partial, name)
             _write(spec, model, tuple(tensor[:2] for tensor in first), as_text(facts), file)
             network = _load(spec, trained, file, as_text(facts))
             agreement = compare(
                 model,
                 network,
-                real_inputs(trained, data, lambda problem: None),
+                chain([first], batches),
                 images=max(LOADED, min(request.images, len(data.split))),
                 has_classes=has_classes(trained.preprocessing.kind),
                 on_progress=on_progress,
