@@ -13,6 +13,7 @@ from mptui.errors import ConfigError, MptuiError
 from mptui.lab.use.export import export as exports
 from mptui.lab.use.export.agreement import BATCH_SIZES, LOADED, Agreement, compare
 from mptui.lab.use.export.file_formats import EXPORT_FORMATS
+from mptui.lab.use.export.model_card import is_card
 from mptui.lab.use.trained import open_trained
 from mptui.models.weights import load_weights
 from mptui.models.zoo import build
@@ -69,9 +70,20 @@ def test_exported_weights_begin_another_run(classifier, tmp_path):
     trained, done = exported(classifier, ask("safetensors", tmp_path))
     model = build(trained.config.model, num_classes=3, task=trained.plan.task, side=32)
     assert load_weights(model, done.file) == []
+    assert is_card(done.card)  # a second export into this folder replaces it
     for name, tensor in trained.model.state_dict().items():
         if not name.endswith("num_batches_tracked"):
             assert torch.equal(model.state_dict()[name], tensor), name
+
+
+@pytest.mark.parametrize(
+    "text", ["# My project", "---\ntags: 3\n---\n", "---\n- [\n---\n", "---\ntags: [mptui2]\n---\n"]
+)
+def test_the_readme_of_a_project_is_not_replaced(classifier, tmp_path, text):
+    (tmp_path / "README.md").write_text(text)
+    with pytest.raises(ConfigError, match=r"README\.md is no model card of mptui"):
+        exported(classifier, ask("safetensors", tmp_path))
+    assert [path.read_text() for path in tmp_path.iterdir()] == [text]
 
 
 def test_a_file_that_computes_other_outputs_is_not_left_behind(classifier, tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from mptui.lab.use.evaluation.evaluation_data import open_samples
 from mptui.lab.use.export.agreement import LOADED, Agreement, compare, has_classes, real_inputs
 from mptui.lab.use.export.facts import Course, as_text, course_of, facts_of
 from mptui.lab.use.export.file_formats import EXPORT_FORMATS, ExportFormat, Inputs, Network
-from mptui.lab.use.export.model_card import CARD, CURVES, card, curves
+from mptui.lab.use.export.model_card import CARD, CURVES, card, curves, is_card
 from mptui.lab.use.trained import Trained, new_network
 from mptui.text import clean
 
@@ -83,6 +83,16 @@ def check_format(name: str) -> ExportFormat:
     return spec
 
 
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder with a README of another origin, which the model card would replace."""
+    path = folder / CARD
+    if path.exists() and not is_card(path):
+        raise ConfigError(
+            f"{path} is no model card of mptui, and would be replaced",
+            hint="Use --out with a folder of its own.",
+        )
+
+
 def _either() -> str:
     *first, last = EXPORT_FORMATS
     return f"{', '.join(first)} or {last}"
@@ -95,12 +105,13 @@ def export_run(trained: Trained, request: ExportRequest, *, on_progress: OnProgr
     network on real images. It takes its place only if they agree.
 
     Raises:
-        ConfigError: The format can't be written here.
+        ConfigError: The format can't be written here, or the folder has a README of another origin.
         DataError: The images are missing or unreadable.
         DiskError: The disk is full or not writable.
         MptuiError: The network can't be exported in this format, or the file computes other outputs.
     """
     spec = check_format(request.format)
+    _check_folder(request.folder)
     for region in trained.fp32_regions:
         region.remove()
     model = trained.model.to(memory_format=torch.contiguous_format)

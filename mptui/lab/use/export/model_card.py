@@ -6,6 +6,7 @@ The front matter follows the Hugging Face Hub's model cards
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -14,10 +15,14 @@ from mptui.events import EpochFinished
 from mptui.lab.use.export.agreement import BATCH_SIZES, Agreement
 from mptui.lab.use.export.facts import NOT_STATED, Course
 from mptui.registry.tasks import TASKS
+from mptui.regular import read_regular
 from mptui.text import clean
 
 CARD, CURVES = "README.md", "curves.svg"
 
+_TAG = "mptui"
+_LARGEST = 1 << 20
+"""Largest model card in bytes."""
 _MOST_CLASSES = 50
 _MOST_EPOCHS = 12
 _WIDTH, _HEIGHT = 640, 240
@@ -38,6 +43,17 @@ def card(
         "## Licences\n\n" + _table(("part", "licence"), list(facts["licences"].items())),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def is_card(path: Path) -> bool:
+    """Whether a file is a model card from `card`, by its front matter; False if it can't be read."""
+    try:
+        front, _, _ = read_regular(path, _LARGEST).decode().removeprefix("---\n").partition("\n---\n")
+        entries = yaml.safe_load(front)
+    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        return False
+    tags = entries.get("tags") if isinstance(entries, dict) else None
+    return isinstance(tags, list) and _TAG in tags
 
 
 def curves(course: Course) -> str | None:
@@ -80,7 +96,7 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _front_matter(facts: dict[str, Any]) -> str:
-    entries: dict[str, Any] = {"tags": ["mptui", clean(str(facts["model"]["name"]))]}
+    entries: dict[str, Any] = {"tags": [_TAG, clean(str(facts["model"]["name"]))]}
     if (licence := facts["licences"]["this file"]) != NOT_STATED:
         entries["license"] = licence.lower()
     if tag := TASKS[facts["task"]].hub_tag:
