@@ -93,6 +93,22 @@ def execute():
     exec(sys.argv.pop(1), {"__name__": "__main__"})
 
 
+def without():
+    """Run the program without the stream that comes first in `argv`: closed at the start, it is None."""
+    import sys
+
+    from mptui.cli.main import main
+
+    name = sys.argv.pop(1)
+    stream = getattr(sys, name)
+    os.close(stream.fileno())
+    setattr(sys, name, None)
+    try:
+        main()
+    finally:
+        setattr(sys, name, stream)
+
+
 def _pipe():
     read, write = os.pipe()
     return os.fdopen(read, encoding="utf-8"), write
