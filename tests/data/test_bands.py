@@ -3,6 +3,7 @@
 import struct
 import zlib
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,13 @@ def test_values_that_are_not_finite_are_zero(tmp_path: Path) -> None:
     assert not found.finite
     assert found.pixels_HWC[0, :2].ravel().tolist() == [0, 0]
     assert np.array_equal(found.pixels_HWC[1:], pixels[1:])
+
+
+@pytest.mark.skipif(find_spec("imagecodecs") is not None, reason="imagecodecs is installed")
+def test_a_compression_that_needs_more_names_what_to_install(tmp_path: Path) -> None:
+    Image.fromarray(values("uint16", 8, 8)).save(tmp_path / "a.tif", compression="tiff_lzw")
+    with pytest.raises(BadSampleError, match=r"compressed by LZW: pip install 'mptui\[tiff\]' to read it"):
+        read_stored(str(tmp_path / "a.tif"))
 
 
 def test_what_cant_be_read_exactly_is_a_bad_sample(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def _read_tiff(path: str) -> StoredImage:
             if "imagecodecs" in str(error):
                 how = COMPRESSION(page.compression).name
                 raise BadSampleError(
-                    path, f"compressed by {how}: pip install imagecodecs to read it"
+                    path, f"compressed by {how}: pip install 'mptui[tiff]' to read it"
                 ) from error
             raise
         axes = "YXS" if rows else series.get_axes(squeeze=False) if stacked else page.axes
