@@ -12,6 +12,8 @@ from mptui.errors import ConfigError
 
 _WEIGHTS = "its weights fit no other network"
 _SAMPLES = "the order of its samples and its validation set depend on it"
+_FORMER = "bilinear"
+"""The interpolation of runs that were made before it was recorded."""
 
 FIXED: Mapping[str, str] = {
     **dict.fromkeys(
@@ -48,9 +50,12 @@ def check_resume(before: RunConfig, now: RunConfig) -> None:
     ]
     if faults:
         hint = "resume without it, or start a new run with it: mptui run"
+        if before.data.interpolation is None and "data.interpolation" in differing:
+            # chosen now by the pretrained weights, and not by the person
+            hint = f"resume it with --set data.interpolation={_FORMER}"
         raise ConfigError("\n".join(faults), hint=hint)
 
 
 def _compared(config: RunConfig) -> dict[str, Any]:
-    """Return the values of each key; the interpolation is bilinear in runs that do not record it."""
-    return values_of(config) | {"data.interpolation": config.data.interpolation or "bilinear"}
+    """Return the values of each key; the interpolation is `_FORMER` in runs that do not record it."""
+    return values_of(config) | {"data.interpolation": config.data.interpolation or _FORMER}

@@ -48,8 +48,9 @@ def test_only_settings_that_there_are_can_be_refused():
 
 def test_a_run_that_does_not_record_its_interpolation_was_bilinear():
     check_resume(RunConfig(), configured("data.interpolation", "bilinear"))
-    with pytest.raises(ConfigError, match="this run has bilinear"):
+    with pytest.raises(ConfigError, match="this run has bilinear") as refused:
         check_resume(RunConfig(), configured("data.interpolation", "bicubic"))
+    assert refused.value.hint == "resume it with --set data.interpolation=bilinear"
 
 
 @pytest.mark.parametrize("key", ["training.epochs", "memory.micro_batch", "data.workers"])
