@@ -8,6 +8,7 @@ from mptui.config.merge import resolve
 from mptui.hardware.devices import Device, Machine
 from mptui.hardware.nvml import GpuInfo
 from mptui.runs.planning.plan import Request, filled, plan_run
+from mptui.runs.planning.rates import rate_notes
 from tests.data.images import class_folders
 from tests.hardware.machines import HOST, card
 
@@ -31,6 +32,18 @@ def test_a_width_and_a_depth_that_were_asked_for_stay():
     resolved = chosen("cuda", "model.width=64", "model.depth=2")
     assert (resolved.config.model.width, resolved.config.model.depth) == (64, 2)
     assert resolved.sources["model.width"] == "--set"
+
+
+def test_rates_that_differ_by_layer_are_told():
+    training = chosen(
+        "cpu", "training.layer_decay=0.75", "training.head_lr_scale=10", model="resnet18"
+    ).config.training
+    told = [note for note in rate_notes(training) if "by layer" in note]
+    assert told == [
+        "Learning rate by layer: x 0.75 from each layer to the one before it (training.layer_decay), "
+        "x 10 for the head (training.head_lr_scale)"
+    ]
+    assert not rate_notes(chosen("cpu", model="resnet18").config.training)
 
 
 def test_the_sizes_of_the_other_networks_do_not_change():

@@ -1,5 +1,7 @@
 """Describes the effective learning rate and batch of a planned run. Imports no torch."""
 
+from collections.abc import Iterator
+
 from mptui.config.schema import TrainingConfig
 from mptui.engine.optim.lr_schedule import scaled_lr, warmup_epochs
 from mptui.registry.optimizers import OPTIMIZERS
@@ -29,12 +31,21 @@ def rate_notes(training: TrainingConfig) -> tuple[str, ...]:
             f"Warm-up: {training.warmup_epochs:g} epochs, or {training.warmup_max_fraction:.0%} of the steps "
             "if that is less (training.warmup_max_fraction)"
         )
+    if by_layer := [*_by_layer(training)]:
+        notes.append(f"Learning rate by layer: {', '.join(by_layer)}")
     if OPTIMIZERS[training.optimizer].averages and training.schedule != "constant":
         notes.append(
             f'Schedule: {training.optimizer} is meant for training.schedule = "constant" with warm-up, not '
             f'"{training.schedule}": it averages the weights in place of decaying the rate'
         )
     return tuple(notes)
+
+
+def _by_layer(training: TrainingConfig) -> Iterator[str]:
+    if training.layer_decay != 1.0:
+        yield f"x {training.layer_decay:g} from each layer to the one before it (training.layer_decay)"
+    if training.head_lr_scale != 1.0:
+        yield f"x {training.head_lr_scale:g} for the head (training.head_lr_scale)"
 
 
 def _batch(training: TrainingConfig) -> int:
