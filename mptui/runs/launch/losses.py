@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGTERM
 
-from mptui.errors import EXIT_CODES
+from mptui.errors import (
+    ConfigError,
+    DataError,
+    DiskError,
+    DivergedError,
+    MemoryExhaustedError,
+    RunDirectoryError,
+)
 from mptui.processes.child import exit_code_name
 from mptui.regular import open_regular
 from mptui.text import clean
@@ -15,7 +22,10 @@ from mptui.text import clean
 SAVED = frozenset({130, 143})
 """Exit codes of a rank that a signal stopped, and that saved first."""
 
-REFUSED = frozenset(EXIT_CODES) - SAVED - {0, 1}
+REFUSED = frozenset(
+    error.exit_code
+    for error in (ConfigError, DataError, DivergedError, MemoryExhaustedError, RunDirectoryError, DiskError)
+)
 """Exit codes of errors that a restart would meet again."""
 
 _TAIL_BYTES = 8192
@@ -58,14 +68,16 @@ class LostRank:
 def cause_of(lost: Collection[LostRank]) -> LostRank:
     """Return the rank whose end is the reason for that of the others.
 
-    The others lose their connection (exit code 1) or are asked to end (SIGTERM); a rank that was killed or
-    that names a known error has a reason of its own.
+    The others lose their connection or are asked to end; a rank that was killed, that names a known error or
+    that met a bug has a reason of its own.
     """
 
     def consequence(rank: LostRank) -> int:
         if rank.stopped_s is not None or (rank.code < 0 and rank.code != -SIGTERM):
             return 0
-        return 1 if rank.code in REFUSED else 3 if rank.code in SAVED or rank.code == -SIGTERM else 2
+        if rank.code in REFUSED or rank.code == 1:
+            return 1 if rank.code in REFUSED else 2
+        return 4 if rank.code in SAVED or rank.code == -SIGTERM else 3
 
     return min(lost, key=consequence)
 

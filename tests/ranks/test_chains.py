@@ -1,0 +1,102 @@
+"""Jobs of a stand-in for SLURM that are preempted and queued again, until their run is complete."""
+
+import random
+import signal
+import time
+
+import pytest
+
+from mptui.events import CheckpointSaved, RunStarted, Step
+from mptui.lab.crash.kills import outcome_of
+from mptui.runs.store.directory import read_summary
+from mptui.runs.store.journal import read_journal
+from tests.program import run_to_end
+from tests.ranks.cluster import Cluster, wait_until
+
+pytestmark = pytest.mark.slow
+
+TINY = {
+    "training.deterministic": "true",
+    "model.width": 2,
+    "model.depth": 1,
+    "model.norm": "group",
+    "data.samples": 16,
+    "data.image_size": 16,
+    "data.workers": 1,
+    "logging.step_interval_s": 0,
+    "checkpoint.every_steps": 10,
+}
+FLAGS = ("--model", "unet", "--batch-size", "4", "--seed", "3", "--device", "cpu")
+SETS = [word for key, value in TINY.items() for word in ("--set", f"{key}={value}")]
+
+
+def flags(folder, epochs):
+    return [*FLAGS, *SETS, "--epochs", str(epochs), "--runs-dir", str(folder / "runs")]
+
+
+def chain(folder, gpus, epochs, preemptions):
+    """Preempt a job again and again until its run ends; return the run.
+
+    Each preemption is a number of steps after the start, or, below 0, of seconds after a signal is heard.
+    """
+    cluster, run = Cluster(folder), folder / "runs" / "run"
+    cluster.submit("--gpus-per-node", gpus, "--name", "run", *flags(folder, epochs))
+    for after in preemptions:
+        job, before = cluster.start(), steps(run)
+        if after < 0:
+            wait_until(lambda job=job: job.listens() or not job.running())
+            time.sleep(-after)
+        else:
+            wait_until(lambda b=before, n=after, j=job: steps(run) >= b + n or not j.running())
+        job.send(signal.SIGUSR1)
+        code, again = job.end()
+        assert (code, again) in {(143, True), (0, False)}, job.output()
+        if not again:
+            break
+    else:
+        job = cluster.start()
+        assert job.end() == (0, False), job.output()
+    assert read_summary(run)["status"] == "completed"
+    return run
+
+
+def steps(run):
+    """The number of steps in a run's journal, also of those that were repeated."""
+    path = run / "events.jsonl"
+    return path.read_text().count('"event":"step"') if path.exists() else 0
+
+
+def steps_lost(run):
+    """The steps after each save that the next start repeated."""
+    lost, step, saved = [], 0, 0
+    for event in read_journal(run):
+        if isinstance(event, CheckpointSaved):
+            saved = event.step
+        elif isinstance(event, RunStarted):
+            assert (event.resumed_from_step or 0) == saved
+            lost.append(step - saved)
+        elif isinstance(event, Step):
+            step = event.step
+    return lost
+
+
+def undisturbed(folder, processes, epochs):
+    group = ["--nproc-per-node", str(processes)] if processes > 1 else []
+    ended = run_to_end("run", "--name", "straight", *group, *flags(folder, epochs))
+    assert ended.returncode == 0, ended.stderr
+    return outcome_of(folder / "runs" / "straight")
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("gpus", [1])
+def test_twenty_chains_lose_no_step(tmp_path, gpus):
+    expected = undisturbed(tmp_path, gpus, epochs=60)
+    chance = random.Random(gpus)
+    starts = 0
+    for number in range(20):
+        preemptions = [chance.choice([-chance.uniform(0, 8), chance.randrange(120)]) for _ in range(3)]
+        run = chain(tmp_path / str(number), gpus, 60, preemptions)
+        assert set(steps_lost(run)) == {0}
+        assert outcome_of(run) == expected
+        starts += len(steps_lost(run))
+    assert starts > 30
