@@ -17,9 +17,15 @@ from mptui.data.transforms.crop import Geometry
 from mptui.errors import DataError
 from mptui.registry.samples import SampleKind
 from tests.data.samples import Chatty, Deadly, Drawn, Faulty, Hanging, Slow
+from tests.program import run_to_end
 
 SIDE = 16
 BYTES = SIDE * SIDE * 3
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forked_decoders() -> None:
+    """Workers are fresh interpreters here, as they are in a run."""
 
 
 def read(pool: Pool, requests: list[SampleRequest]) -> dict[str, Answer]:
@@ -71,13 +77,8 @@ def test_a_script_that_imports_torch_and_has_no_main_guard_can_use_workers(tmp_p
         pool.close()
         """)
     )
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    run_as_main = f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')"
+    done = run_to_end(run_as_main, call="tests.program:execute")
     assert (done.stdout, done.stderr) == ("[0]\n", "")
 
 
@@ -162,9 +163,7 @@ def test_workers_end_with_a_trainer_that_is_killed() -> None:
         print(*pool.pids, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
         """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False
-    )
+    done = run_to_end(textwrap.dedent(code), call="tests.program:execute")
     pids = [int(pid) for pid in done.stdout.split()]
     assert done.returncode == -signal.SIGKILL
     assert len(pids) == 2

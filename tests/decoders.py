@@ -1,0 +1,130 @@
+"""Processes that read samples, forked from one that has imported the decoders.
+
+A fresh interpreter takes 0.2 s of a processor, and a test of a pool starts several.
+
+To a pool they are what `mptui.processes.child.start` gives. A test of the start itself, or of how such a
+process ends with its parent, overrides `forked_decoders` in its module.
+"""
+
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from mptui.processes.child import function_of
+from mptui.processes.fork_server import ForkServer
+
+_PRELOAD = (
+    "simplejpeg",
+    "tifffile",
+    "mptui.data.convert.shrink",
+    "mptui.data.loading.worker",
+    "mptui.data.scan.band_statistics",
+    "mptui.data.scan.check_sample",
+    "tests.data.samples",
+    "tests.decoders",
+)
+_OUT_OF_THE_WAY = 500
+_MESSAGE_BYTES = 1 << 17
+
+
+class _Server(ForkServer):
+    """A fork server for many threads."""
+
+    def __init__(self):
+        threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+        super().__init__(_PRELOAD, {**os.environ, **dict.fromkeys(threads, "1")})
+        self._one = threading.Lock()
+
+    def start(self, *call, **options):
+        with self._one:
+            return super().start(*call, **options)
+
+    def state_of(self, number):
+        with self._one:
+            return super().state_of(number)
+
+
+class _Process:
+    """As far as pools use it, like `Popen`."""
+
+    def __init__(
+        self, server, call, arguments, *, stdin=None, stdout=None, env=None, pass_fds=(), text=False
+    ):
+        assert text or not (stdin or stdout)
+        fds = {number: number for number in pass_fds}
+        self.stdin = self.stdout = None
+        if stdin == subprocess.PIPE:
+            fds[0], write = os.pipe()
+            self.stdin = os.fdopen(write, "w", encoding="utf-8")
+        if stdout == subprocess.PIPE:
+            read, fds[1] = os.pipe()
+            self.stdout = os.fdopen(read, encoding="utf-8")
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs:
+            options = {"environ": dict(os.environ if env is None else env), "folder": str(Path.cwd())}
+            child = server.start("tests.decoders:be_child", streams=(theirs.fileno(), None, None), **options)
+            message = json.dumps([sys.path, call, arguments, list(fds)])
+            socket.send_fds(ours, [message.encode()], list(fds.values()))
+        for number in {0, 1} & fds.keys():
+            os.close(fds[number])
+        self.kill, self.wait, self.poll = child.kill, child.wait, child.poll
+        self.pid = child.pid
+
+    def communicate(self):
+        with suppress(BrokenPipeError):
+            self.stdin.close()
+        with self.stdout:
+            left = self.stdout.read()
+        self.wait()
+        return left, None
+
+
+def be_child():
+    """Take what `argv`, descriptors and modules a fresh process would have, and do its work."""
+    with socket.socket(fileno=os.dup(0)) as channel:
+        message, descriptors, _, _ = socket.recv_fds(channel, _MESSAGE_BYTES, 64)
+    sys.path[:], call, arguments, numbers = json.loads(message)
+    aside = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, _OUT_OF_THE_WAY) for descriptor in descriptors]
+    for descriptor in descriptors:
+        os.close(descriptor)
+    if 0 not in numbers:
+        os.dup2(1, 0)
+    for descriptor, number in zip(aside, numbers, strict=True):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    sys.argv = [call, *arguments]
+    return function_of(call)()
+
+
+@pytest.fixture(scope="session")
+def decoder_server():
+    """Starts the server when it is first called; returns it."""
+    made = []
+
+    def server():
+        if not made:
+            made.append(_Server())
+        return made[0]
+
+    yield server
+    for each in made:
+        each.close()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forked_decoders(decoder_server):
+    def start(call, *arguments, **options):
+        return _Process(decoder_server(), call, arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mptui.data.loading.worker_pool.start", start)
+        patch.setattr("mptui.data.scan.process_pool.start", start)
+        yield
