@@ -15,6 +15,7 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,7 +61,8 @@ class _Process:
     ):
         assert text or not (stdin or stdout)
         fds = {number: number for number in pass_fds}
-        self.stdin = self.stdout = None
+        self.stdin: Any = None
+        self.stdout: Any = None
         if stdin == subprocess.PIPE:
             fds[0], write = os.pipe()
             self.stdin = os.fdopen(write, "w", encoding="utf-8")
@@ -69,8 +71,12 @@ class _Process:
             self.stdout = os.fdopen(read, encoding="utf-8")
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
-            options = {"environ": dict(os.environ if env is None else env), "folder": str(Path.cwd())}
-            child = server.start("tests.decoders:be_child", streams=(theirs.fileno(), None, None), **options)
+            child = server.start(
+                "tests.decoders:be_child",
+                streams=(theirs.fileno(), None, None),
+                environ=dict(os.environ if env is None else env),
+                folder=str(Path.cwd()),
+            )
             message = json.dumps([sys.path, call, arguments, list(fds)])
             socket.send_fds(ours, [message.encode()], list(fds.values()))
         for number in {0, 1} & fds.keys():
@@ -107,7 +113,7 @@ def be_child():
 @pytest.fixture(scope="session")
 def decoder_server():
     """Starts the server when it is first called; returns it."""
-    made = []
+    made: list[_Server] = []
 
     def server():
         if not made:

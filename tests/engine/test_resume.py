@@ -49,7 +49,15 @@ def build(folder, case, workers=0, dropout=0.0):
     cache: CacheMode = "ram" if case == "from memory" else "off"
     task: str | None = "diffusion" if case == "diffusion" else None
     return build_trainer(
-        run, folder, precision=precision, model=model, train=38, workers=workers, cache=cache, task=task
+        run,
+        folder,
+        precision=precision,
+        model=model,
+        train=22,
+        val=8,
+        workers=workers,
+        cache=cache,
+        task=task,
     )
 
 
@@ -162,7 +170,7 @@ def test_stopped_in_every_validation_it_ends_with_the_same_bits(tmp_path):
 def test_two_workers_and_stops_give_the_bits_of_none(tmp_path, case):
     trainer, events = undisturbed(tmp_path / "whole", case)
     resumed, resumed_events, stops = stopped_again_and_again(
-        tmp_path / "parts", case, lambda event: each_step(event) if event.step in {3, 7} else None, workers=2
+        tmp_path / "parts", case, lambda event: each_step(event) if event.step in {2, 5} else None, workers=2
     )
     assert stops == 2
     assert_the_same((trainer, events), (resumed, resumed_events))
