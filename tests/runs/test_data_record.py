@@ -5,13 +5,17 @@ import os
 import shutil
 
 import pytest
+from safetensors.torch import save_file
+from torchvision.models import squeezenet1_1
 
 from mptui.config.dump import to_toml
 from mptui.config.schema import DataConfig
 from mptui.data.formats.open import open_dataset
-from mptui.events import Warned
+from mptui.engine.mailbox import Mailbox
+from mptui.events import Event, Warned
 from mptui.registry.samples import SampleKind
-from mptui.runs.planning.plan import Request, plan_run
+from mptui.runs.planning.build import prepare
+from mptui.runs.planning.plan import Request, head_notes, plan_run
 from mptui.runs.session.session import Session
 from mptui.runs.store.data_record import NAME, note_data
 from mptui.runs.store.directory import create_run
@@ -138,6 +142,36 @@ def test_a_resumed_run_warns_of_files_that_are_gone(run, photos):
     assert "data_changed" not in train(resume=False)
     remove(photos)
     assert "data_changed" in train(resume=True)
+
+
+def test_a_head_that_is_kept_for_other_classes_is_told(tmp_path, photos, run):
+    flags = {**CPU, "data.path": ("--data", str(photos)), "model.name": ("--model", "squeezenet1_1")}
+    file = run / "checkpoints" / "best" / "model.safetensors"
+    file.parent.mkdir(parents=True)
+    save_file(squeezenet1_1(num_classes=2).state_dict(), file)
+    flags |= {"model.weights": ("--weights", str(file))}
+
+    def told():
+        events: list[Event] = []
+        plan = plan_run(Request(None, flags, ["data.image_size=32"], {}))
+        assert "is kept, even if they are others" in head_notes(plan)[0]
+        prepared = prepare(
+            plan, emit=events.append, mailbox=Mailbox(), on_bad=lambda problem: None, force_compile=False
+        )
+        prepared.job.train_loader.close()
+        prepared.job.val_loader.close()
+        return [event.message for event in events if isinstance(event, Warned) and event.code == "weights"]
+
+    kept = "model.safetensors: its head for 2 classes is kept, "
+    assert told() == [f"{kept}whose names are not known"]
+    warned(run, photos)  # records the classes
+    assert told() == []
+    for name in ("cat", "dog"):
+        (photos / name).rename(photos / f"{name}s")
+    assert told() == [f"{kept}which were others: cat, dog"]
+    save_file(squeezenet1_1(num_classes=3).state_dict(), file)
+    (warning,) = told()
+    assert "its head is for 3 classes, not 2" in warning
 
 
 def test_a_relative_path_is_kept_in_full_and_resumes_from_anywhere(tmp_path, photos, monkeypatch):

@@ -69,13 +69,13 @@ def run(
 
 def _dry_run(request: "Request") -> int:
     from mptui.config.dump import dry_run_text
-    from mptui.runs.planning.plan import plan_run
+    from mptui.runs.planning.plan import head_notes, plan_run
     from mptui.runs.planning.rates import effective_words
 
     plan = plan_run(request)
     typer.echo(dry_run_text(plan.resolved), nl=False)
     typer.echo(f"Effective: {effective_words(plan.config.training)}", err=True)
-    for note in plan.notes:
+    for note in (*plan.notes, *head_notes(plan)):
         typer.echo(note, err=True)
     return 0
 

@@ -9,6 +9,7 @@ import torch
 
 from mptui.config.schema import DataConfig, ModelConfig, RunConfig
 from mptui.data.core.types import Dataset, LabelledSplit, Problem, Split
+from mptui.data.formats.image_folder import some
 from mptui.data.formats.open import check_data, open_dataset
 from mptui.data.loading.cache_policy import choose_cache, sides_of
 from mptui.data.loading.loader import Loader
@@ -21,7 +22,7 @@ from mptui.engine.evaluate import PROGRESS_S
 from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox, Stopped
 from mptui.engine.optim.freezing import frozen_at_last, frozen_in, frozen_parameters
-from mptui.engine.optim.param_groups import hidden_matrices
+from mptui.engine.optim.param_groups import head_parameters, hidden_matrices
 from mptui.engine.torch_setup import prepare_torch
 from mptui.errors import ConfigError
 from mptui.events import Event, PhaseChanged, Progress, Warned
@@ -32,12 +33,15 @@ from mptui.models.weights import check_file
 from mptui.models.zoo import build, parameter_count
 from mptui.registry.models import PRETRAINED
 from mptui.registry.optimizers import OPTIMIZERS
+from mptui.registry.samples import SampleKind
 from mptui.registry.tasks import TASKS
 from mptui.runs.planning.check_outputs import check_outputs
 from mptui.runs.planning.plan import Plan
 from mptui.runs.planning.statistics import with_statistics
 from mptui.runs.planning.trust import import_own_code
+from mptui.runs.store.data_record import classes_of_weights
 from mptui.tasks.build_task import build_task
+from mptui.text import clean
 
 Emit = Callable[[Event], None]
 OnBad = Callable[[Problem], None]
@@ -127,7 +131,7 @@ def prepare(
     model = build(config.model, num_classes=len(dataset.classes), task=plan.task, side=side, bands=bands)
     check_outputs(plan, model, len(dataset.classes))
     if weights is not None:
-        for message in zoo.load(model, config.model, weights, side):
+        for message in _load_weights(model, weights, config, dataset):
             emit(Warned(code="weights", message=message))
     mailbox.check_stop()
     _check_layers(model, config)  # report faults before the first step
@@ -144,6 +148,18 @@ def _weights_file(model: ModelConfig, emit: Emit) -> Path | None:
     if model.weights == PRETRAINED and not (found := zoo.pretrained(model)).file.cached:
         emit(PhaseChanged(phase="preparing", detail=f"downloading {found.name}"))
     return zoo.weights_file(model)
+
+
+def _load_weights(model: torch.nn.Module, path: Path, config: RunConfig, dataset: Dataset) -> list[str]:
+    """Load the weights that a run begins with; return warnings, also of a head for other classes."""
+    random = [parameter.detach().clone() for parameter in head_parameters(model)]
+    told = zoo.load(model, config.model, path, int(config.data.image_size or 0))
+    keeps_head = not all(map(torch.equal, head_parameters(model), random))
+    known = classes_of_weights(path)
+    if keeps_head and dataset.kind is not SampleKind.IMAGE and known != dataset.classes:
+        whose = "whose names are not known" if known is None else f"which were others: {some(known)}"
+        told.append(f"{clean(path.name)}: its head for {len(dataset.classes)} classes is kept, {whose}")
+    return told
 
 
 def _with_cache(plan: Plan, dataset: Dataset, emit: Emit) -> Plan:

@@ -14,6 +14,7 @@ from mptui.hardware.advice import PrecisionChoice, choose_precision, default_wor
 from mptui.hardware.devices import Device, Machine, default_reason, find_machine, select_device
 from mptui.io.places import absolute
 from mptui.registry.models import PRETRAINED, find_model, task_of_model
+from mptui.registry.samples import SampleKind
 from mptui.registry.tasks import DEFAULT_TASK, TASKS, ByDevice, task_for
 from mptui.runs.planning.images import image_choices
 from mptui.runs.planning.ranks import check_single_process
@@ -125,6 +126,18 @@ def _for_its_task(request: Request) -> Resolved:
         return first
     kind = kind_of(first.config.data)
     return resolved_for(DEFAULT_TASK if kind is None else task_for(kind))
+
+
+def head_notes(plan: Plan) -> tuple[str, ...]:
+    """Return the line on what becomes of the head of the weights that a new run begins with."""
+    model, kind = plan.config.model, TASKS[plan.task].sample
+    has_no_head = model.weights is None or (model.weights == PRETRAINED and model.encoder is not None)
+    if has_no_head or kind is SampleKind.IMAGE:
+        return ()
+    return (
+        "Weights: a head for as many classes as the data has is kept, even if they are others; "
+        "another starts from random weights",
+    )
 
 
 def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...]]:

@@ -58,6 +58,12 @@ def recorded_classes(run: Path) -> tuple[str, ...] | None:
     return None if started is None else tuple(started.classes)
 
 
+def classes_of_weights(path: Path) -> tuple[str, ...] | None:
+    """Return the classes of a weights file in a checkpoint of a run; None for other files."""
+    folder = path.absolute().parent.parent
+    return recorded_classes(folder.parent) if folder.name == directory.CHECKPOINTS else None
+
+
 def recorded_counts(run: Path) -> list[int]:
     """Return the training samples, or pixels, of each class of a run; empty if they are not recorded."""
     counts = directory.read_json(run / NAME).get("class_counts")
