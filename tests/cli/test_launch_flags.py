@@ -9,6 +9,7 @@ import typer
 from mptui.cli.main import _exit_code, app
 from mptui.cli.train import launch
 from mptui.runs.launch.ranks import Group
+from tests.program import run_to_end
 
 FILE = """\
 compute_environment: LOCAL_MACHINE
@@ -153,3 +154,18 @@ def test_what_cannot_be_followed_is_told(file, capsys):
 def test_a_file_that_contradicts_itself_is_refused(file, values, message, capsys):
     assert _exit_code(["run", "--accelerate-config", file(**values)], debug=False) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--data", "/nowhere"], 3, "no such folder: /nowhere"),
+        (["--set", "training.epoch=1"], 2, "training.epoch"),
+    ],
+)
+def test_mistakes_are_told_before_ranks_start(arguments, code, message, tmp_path):
+    group = ["--nproc-per-node", "2", "--device", "cpu", "--model", "unet", "--runs-dir", tmp_path / "runs"]
+    ended = run_to_end("run", *group, *arguments)
+    assert ended.returncode == code
+    assert message in ended.stderr
+    assert not (tmp_path / "runs").exists()

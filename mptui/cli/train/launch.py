@@ -157,11 +157,14 @@ def _launch(
     _quiet: bool,
 ) -> int:
     signals = Signals()
-    from mptui.config.merge import resolve
+    from mptui.data.formats.open import check_data
+    from mptui.registry.tasks import DEFAULT_TASK, TASKS
+    from mptui.runs.planning.plan import resolve_request
 
-    resolved = resolve(
-        request.profile, task=None, flags=request.flags, sets=request.sets, environ=request.environ
-    )
+    resolved = resolve_request(request)  # reports mistakes before a directory is made
+    data = resolved.config.data
+    if data.name is not None or data.path is not None:
+        check_data(data, TASKS[resolved.task or DEFAULT_TASK].sample)
     signals.leave_if_stopped()
     if path is None:
         model = resolved.config.model.name or resolved.task or "auto"

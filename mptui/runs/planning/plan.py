@@ -76,7 +76,7 @@ def plan_run(request: Request, machine: Machine | None = None) -> Plan:
         DataError: The folder of the data is missing or has an unknown layout.
     """
     check_single_process(request.environ)
-    resolved = _for_its_task(request)  # report mistakes before importing torch
+    resolved = resolve_request(request)  # report mistakes before importing torch
     if machine is None:
         machine = find_machine(with_torch=True)
     device = select_device(resolved.config.hardware.device, machine.devices)
@@ -112,8 +112,12 @@ def _check_model(config: RunConfig, task: str) -> None:
     check(config.model, task, int(config.data.image_size or 0))
 
 
-def _for_its_task(request: Request) -> Resolved:
-    """Resolve the request to find the data, and again with the tables of its task."""
+def resolve_request(request: Request) -> Resolved:
+    """Resolve a request to find the data, and again with the tables of its task; imports no torch.
+
+    Raises:
+        ConfigError, DataError: As `plan_run`, apart from the device.
+    """
 
     def resolved_for(task: str | None) -> Resolved:
         return resolve(
