@@ -139,7 +139,7 @@ def _print(trained: "Trained", found: "Evaluation") -> None:
 
 
 def _print_metrics(found: "Evaluation") -> None:
-    from mptui.lab.use.evaluation.evaluation import VAL_LOSS
+    from mptui.registry.tasks import VAL_LOSS
 
     for name, value in {VAL_LOSS: found.result.loss, **found.result.metrics}.items():
         typer.echo(f"  {clean(name, 24):<18} {_figure(value)}{_compared(value, found.recorded, name)}")

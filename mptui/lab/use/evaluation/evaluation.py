@@ -4,7 +4,6 @@ On the run's own validation set, the figures are those of the run, to the bit: t
 layout, EMA and compiled code.
 """
 
-import contextlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,20 +17,17 @@ from mptui.data.core.types import Problem
 from mptui.data.loading.loader import Loader
 from mptui.engine.compile.policy import Compiler
 from mptui.engine.evaluate import ValidationResult, evaluate
-from mptui.events import Event, Validated, Warned
+from mptui.events import Event, Warned
+from mptui.lab.use.course import course_of
 from mptui.lab.use.evaluation.evaluation_data import EvaluationData, open_samples
 from mptui.lab.use.evaluation.observed import ObservedMetrics, SampleFigures
 from mptui.lab.use.halving import HalvingBatches
 from mptui.lab.use.trained import Trained
 from mptui.registry.samples import SampleKind
 from mptui.runs.planning.build import LoaderMaker
-from mptui.runs.store import journal
-from mptui.runs.store.journal_reader import read_events
 
 OnProgress = Callable[[int, int], None]
 Note = Callable[[str], None]
-
-VAL_LOSS = "val_loss"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +56,7 @@ class Evaluation:
         worst: Samples of the highest loss, the highest first.
         confused: Wrong predictions of the highest confidence, the highest first.
         problems: Files that could not be read.
-        recorded: Loss (as `VAL_LOSS`) and metrics that the run measured at this checkpoint on this data; None
+        recorded: Loss (as `val_loss`) and metrics that the run measured at this checkpoint on this data; None
             if it did not, or the data is another.
         limit: Maximum samples at once, if a batch did not fit into memory.
     """
@@ -119,7 +115,7 @@ def evaluate_run(
             worst=listing.first(losses, listed),
             confused=listing.first(np.where(is_wrong, samples.confidence, -math.inf), listed),
             problems=problems,
-            recorded=_recorded(trained) if data.own else None,
+            recorded=course_of(trained).measured if data.own else None,
             limit=limit,
         )
 
@@ -185,14 +181,3 @@ class _Listing:
         _, places = np.unique(self.samples.indices[rows], return_index=True)
         chosen = rows[np.sort(places)]
         return [self.of(int(row)) for row in chosen[:count] if figures[row] > -math.inf]
-
-
-def _recorded(trained: Trained) -> dict[str, float] | None:
-    """Return what the run measured at the step of the checkpoint."""
-    measured = None
-    with contextlib.suppress(OSError):
-        for _, events in read_events(trained.run / journal.NAME, 0):
-            for event in events:
-                if isinstance(event, Validated) and event.step == trained.step:
-                    measured = {VAL_LOSS: event.loss, **event.metrics}
-    return measured

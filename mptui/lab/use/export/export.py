@@ -15,9 +15,10 @@ from torch import nn
 
 from mptui.errors import ConfigError, DataError, DiskError, MptuiError
 from mptui.io.atomic import sync_folder
+from mptui.lab.use.course import Course, course_of
 from mptui.lab.use.evaluation.evaluation_data import open_samples
 from mptui.lab.use.export.agreement import LOADED, Agreement, compare, has_classes, real_inputs
-from mptui.lab.use.export.facts import Course, as_text, course_of, facts_of
+from mptui.lab.use.export.facts import as_text, facts_of
 from mptui.lab.use.export.file_formats import EXPORT_FORMATS, ExportFormat, Inputs, Network
 from mptui.lab.use.export.model_card import CARD, CURVES, card, curves, is_card
 from mptui.lab.use.trained import Trained, new_network

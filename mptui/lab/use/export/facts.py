@@ -1,8 +1,6 @@
 """What a user of an exported network must know: classes, input, origin, metrics, licences."""
 
-import contextlib
 import json
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 from typing import Any
@@ -10,51 +8,12 @@ from typing import Any
 from torch import nn
 
 from mptui.codec import finite_json
-from mptui.config.merge import resolve
 from mptui.data.core.types import RGB, PixelFormat
-from mptui.events import EpochFinished, Validated
+from mptui.lab.use.course import Course
 from mptui.lab.use.trained import Trained
-from mptui.runs.store import journal
-from mptui.runs.store.directory import CONFIG, read_summary
-from mptui.runs.store.journal_reader import read_events
 
 NOT_STATED = "not stated"
 _VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Course:
-    """The course of a run.
-
-    Attributes:
-        epochs: Its epochs.
-        validated: The validation at the exported checkpoint, if there was one.
-        precision: The precision that it was trained in; "": unknown.
-        weights: What its weights were at the start, as `model.weights`; None: random.
-    """
-
-    epochs: list[EpochFinished]
-    validated: Validated | None
-    precision: str
-    weights: str | None
-
-
-def course_of(trained: Trained) -> Course:
-    """Read the course of a run from its files; an unreadable journal has no epochs."""
-    epochs: dict[int, EpochFinished] = {}
-    validated = None
-    with contextlib.suppress(OSError):
-        for _, events in read_events(trained.run / journal.NAME, 0):
-            for event in events:
-                if isinstance(event, EpochFinished):
-                    epochs[event.epoch] = event
-                elif isinstance(event, Validated) and event.step == trained.step:
-                    validated = event
-    precision = read_summary(trained.run).get("precision", {}).get("used")
-    config = resolve(str(trained.run / CONFIG), task=None, flags={}, sets=(), environ={}).config
-    return Course(
-        [epochs[number] for number in sorted(epochs)], validated, str(precision or ""), config.model.weights
-    )
 
 
 def facts_of(trained: Trained, course: Course, pixels: PixelFormat, licence: str | None) -> dict[str, Any]:
@@ -68,7 +27,6 @@ def facts_of(trained: Trained, course: Course, pixels: PixelFormat, licence: str
     """
     config, geometry = trained.config, trained.preprocessing.geometry
     normalization = trained.preprocessing.normalization
-    validated = course.validated
     facts: dict[str, Any] = finite_json(
         {
             "version": _VERSION,
@@ -93,7 +51,7 @@ def facts_of(trained: Trained, course: Course, pixels: PixelFormat, licence: str
                 "ema": config.training.ema_decay is not None,
                 "data": config.data.name if config.data.path is None else Path(config.data.path).name,
             },
-            "metrics": {} if validated is None else {"val_loss": validated.loss, **validated.metrics},
+            "metrics": course.measured or {},
             "licences": licences_of(trained.model, course.weights, licence),
         }
     )

@@ -12,8 +12,9 @@ from typing import Any
 import yaml
 
 from mptui.events import EpochFinished
+from mptui.lab.use.course import Course
 from mptui.lab.use.export.agreement import BATCH_SIZES, Agreement
-from mptui.lab.use.export.facts import NOT_STATED, Course
+from mptui.lab.use.export.facts import NOT_STATED
 from mptui.registry.tasks import TASKS
 from mptui.regular import read_regular
 from mptui.text import clean
