@@ -1,8 +1,6 @@
 """`mptui predict`: classes or masks of image files by a trained run."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +9,7 @@ import typer
 from mptui.cli import options as o
 from mptui.cli.output import file_progress, print_json, print_next
 from mptui.cli.use.use_options import Budget, Checkpoint, check_checkpoint, note, opened, settings_of
-from mptui.errors import ConfigError, DiskError
+from mptui.errors import ConfigError
 from mptui.text import clean, clean_name, shell_word
 
 if TYPE_CHECKING:
@@ -102,6 +100,7 @@ def _classes(
     work: "PredictionRun", out: Path | None, *, as_json: bool
 ) -> tuple[list[dict[str, Any]] | None, Path | None]:
     """Write the table; return its rows if they go into the JSON document, and its file."""
+    from mptui.lab.use.prediction.output_file import output_file
     from mptui.lab.use.prediction.tables import CsvTable, JsonLines, RowList
 
     classes = work.trained.classes
@@ -113,25 +112,9 @@ def _classes(
         work.classes(CsvTable(sys.stdout, classes))
         return None, None
     path = out if out.suffix in _CSV + _JSON_LINES and not out.is_dir() else out / _TABLE
-    with _table(path) as fresh, fresh.open("w", encoding="utf-8", newline="") as stream:
+    with output_file(path) as fresh, fresh.open("w", encoding="utf-8", newline="") as stream:
         work.classes((JsonLines if path.suffix in _JSON_LINES else CsvTable)(stream, classes))
     return None, path
-
-
-@contextmanager
-def _table(path: Path) -> Iterator[Path]:
-    """Write a file that takes its name when it is complete."""
-    from mptui.io.atomic import replacing
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as fresh:
-            yield fresh
-    except OSError as error:
-        raise DiskError(
-            f"{path}: cannot be written: {error.strerror or error}",
-            hint="free disk space, or choose another place with --out",
-        ) from error
 
 
 def _masks(work: "PredictionRun", out: Path | None) -> tuple[list[dict[str, Any]], Path]:

@@ -20,9 +20,8 @@ from PIL import Image
 from mptui.data.core.types import BadSampleError
 from mptui.data.decode.image import read_rgb
 from mptui.data.formats.mask_classes import CLASS_FILE
-from mptui.errors import DiskError
-from mptui.io.atomic import replacing
 from mptui.lab.use.prediction.inputs import InputFiles
+from mptui.lab.use.prediction.output_file import output_file
 
 MASKS, OVERLAYS = "masks", "overlays"
 BACKGROUND = "background"
@@ -117,13 +116,9 @@ class MaskFiles:
 
     def _write_classes(self) -> None:
         path = self._folder / MASKS / CLASS_FILE
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as fresh:
-                numbers = {name: number for number, name in enumerate(self._classes)}
-                fresh.write_text(tomli_w.dumps(numbers), "utf-8")
-        except OSError as error:
-            raise _cant_write(path, error) from error
+        numbers = {name: number for number, name in enumerate(self._classes)}
+        with output_file(path) as fresh:
+            fresh.write_text(tomli_w.dumps(numbers), "utf-8")
 
 
 def palette(classes: Sequence[str]) -> Palette:
@@ -164,19 +159,8 @@ def _picture(mask_HW: Mask, colours: Palette) -> Image.Image:
 
 
 def _save(picture: Image.Image, path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as fresh:
-            picture.save(fresh, "PNG", compress_level=_FAST)
-    except OSError as error:
-        raise _cant_write(path, error) from error
-
-
-def _cant_write(path: Path, error: OSError) -> DiskError:
-    return DiskError(
-        f"{path}: cannot be written: {error.strerror or error}",
-        hint="free disk space, or choose another folder with --out",
-    )
+    with output_file(path) as fresh:
+        picture.save(fresh, "PNG", compress_level=_FAST)
 
 
 def _shared(files: InputFiles) -> frozenset[str]:
