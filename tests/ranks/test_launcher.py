@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import textwrap
 import time
 
@@ -22,10 +23,10 @@ from mptui.runs.launch import agent
 from mptui.runs.launch.group import train_in_group
 from mptui.runs.launch.ranks import Group
 agent.STOPPED_S = 0.3
-run, code, processes, restarts = json.loads(sys.argv.pop(1))
+run, code, group = json.loads(sys.argv.pop(1))
 signals = Signals()
 try:
-    group = Group(processes=processes, max_restarts=restarts)
+    group = Group(**group)
     sys.exit(train_in_group(group, ["-c", code], Path(run), signals.attach))
 except MptuiError as error:
     print(json.dumps([error.message, error.hint]), flush=True)
@@ -49,8 +50,9 @@ def run(tmp_path):
     return path
 
 
-def launched(run, code, processes=2, restarts=2):
-    arguments = json.dumps([str(run), RANK + textwrap.dedent(code), processes, restarts])
+def launched(run, code, processes=2, restarts=2, **nodes):
+    group = {"processes": processes, "max_restarts": restarts, **nodes}
+    arguments = json.dumps([str(run), RANK + textwrap.dedent(code), group])
     return Program(LAUNCH, arguments, call="tests.program:execute")
 
 
@@ -133,3 +135,28 @@ def test_a_stop_waits_for_the_rank_that_saves_longest(run, to_launcher):
     assert group.returncode == 143
     assert "saved, asked 1" in logs[0].read_text()
     assert warnings_of(run) == []
+
+
+def test_launchers_of_two_nodes_restart_together(run):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    code = """
+    starts = f"starts-{rank}"
+    first = not os.path.exists(starts)
+    open(starts, "a").close()
+    say("rank", rank, "of", os.environ["WORLD_SIZE"], "on node", os.environ["GROUP_RANK"])
+    if first:
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        wait()
+    """
+    code = f"import os\nos.chdir({str(run.parent)!r})\n" + textwrap.dedent(code)
+    nodes = [launched(run, code, processes=1, nodes=2, endpoint=endpoint) for _ in range(2)]
+    ends = [node.communicate() for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], ends
+    (said,) = warnings_of(run)
+    assert "rank 1 (process" in said
+    for rank in range(2):
+        for name in (f"{rank}.log", f"{rank}.before.log"):
+            assert (run / "ranks" / name).read_text() == f"rank {rank} of 2 on node {rank}\n"

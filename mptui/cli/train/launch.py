@@ -180,17 +180,16 @@ def _launch(
 
 
 def _directory(group: Group, given: Mapping[str, Any], profile: str, model: str) -> Path:
-    """Return the directory of the run, made unless it is resumed or another node made it."""
-    from mptui.runs.store.directory import CONFIG, check_name, create_run
+    """Return the directory of the run, made unless it is resumed."""
+    from mptui.runs.store.directory import check_name, create_run
 
     runs_dir, name = given["runs_dir"], given["name"]
     if name is not None:
         check_name(name)
         path: Path = runs_dir / name
-        others_made = group.nodes > 1 and not (path / CONFIG).exists()
-        if path.is_dir() and (given["resume"] or others_made):
+        if given["resume"] and path.is_dir():
             return path
-    return create_run(runs_dir, profile, model, name)
+    return create_run(runs_dir, profile, model, name, by_all_nodes=group.nodes > 1)
 
 
 def _prepare(group: Group, path: Path) -> None:

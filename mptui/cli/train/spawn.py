@@ -120,8 +120,10 @@ def _start(train: Train, then: Callable[[Started], int], is_launcher: bool) -> i
 
 
 def _is_alive(child: int) -> bool:
-    """Whether a child process has not ended; it can still be waited for."""
-    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    """Whether a child process has not ended; it is not waited for."""
+    import psutil
+
+    return bool(psutil.Process(child).status() != psutil.STATUS_ZOMBIE)
 
 
 def _exit_code_of(child: int) -> int:

@@ -63,8 +63,17 @@ _LARGEST_BITS = 63
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}")
 
 
-def create_run(folder: Path, profile: str, model: str, name: str | None) -> Path:
+def create_run(
+    folder: Path, profile: str, model: str, name: str | None, *, by_all_nodes: bool = False
+) -> Path:
     """Create the directory of a new run, accessible only for its owner.
+
+    Args:
+        folder: The folder of the runs.
+        profile: Part of the name, unless it is given.
+        model: Part of the name, unless it is given.
+        name: Name of the run.
+        by_all_nodes: Whether other nodes of the run create the directory of this name, too.
 
     Raises:
         ConfigError: `name` is not a valid name, or is in use.
@@ -81,6 +90,8 @@ def create_run(folder: Path, profile: str, model: str, name: str | None) -> Path
         try:
             path.mkdir(mode=0o700)
         except FileExistsError:
+            if by_all_nodes and path.is_dir() and not has_started(path):
+                return path
             if name is not None and path.is_dir():
                 raise ConfigError(
                     f"{path}: a run with this name exists",
