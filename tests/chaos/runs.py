@@ -50,6 +50,11 @@ RESNET = Case(
     ("--model", "resnet18", "--batch-size", "4", "--seed", "3"),
     {"data.image_size": 32, "data.samples": 16, "training.ema_decay": 0.9},
 )
+SHUFFLENET = Case(
+    "shufflenet", ("--model", "shufflenet_v2_x0_5", "--batch-size", "4", "--seed", "3"), RESNET.sets
+)
+"""A small classifier with BatchNorm: a tenth of the weights to save."""
+
 UNET = Case(
     "unet",
     ("--model", "unet", "--batch-size", "4", "--seed", "3"),

@@ -7,7 +7,7 @@ import pytest
 from mptui.events import RunStarted, Warned
 from mptui.lab.crash.kills import outcome_of
 from mptui.runs.store.journal import read_journal
-from tests.chaos.runs import LIMIT_S, RESNET, Case, finished, started, stepped, wait_for
+from tests.chaos.runs import LIMIT_S, SHUFFLENET, Case, finished, started, stepped, wait_for
 from tests.data.images import class_folders
 from tests.data.packed_sets import classes_to_parquet, classes_to_tar
 
@@ -34,6 +34,6 @@ def test_runs_on_packed_sets_equal_that_on_their_folder_also_after_a_kill(fork_s
 
 
 def on(data: object) -> Case:
-    case = RESNET.but(data__cache="off", data__workers=1, data__val_fraction=0.2)
+    case = SHUFFLENET.but(data__cache="off", data__workers=1, data__val_fraction=0.2)
     sets = {key: value for key, value in case.sets.items() if key != "data.samples"}
     return Case(case.name, (*case.flags, "--data", str(data)), sets)

@@ -25,7 +25,7 @@ from mptui.runs.store.journal_reader import read_events
 from tests.program import server
 
 DEADLINE_S = 180
-LOOK_S = 0.05
+LOOK_S = 0.02
 _MODE = re.compile(rb"\x1b\[\?([\d;]+)([hl])")
 _OURS = {"LC_ALL", "LC_CTYPE", "COLORTERM", "NO_COLOR", "COLUMNS", "LINES"}
 """Environment variables that describe the terminal in which the tests run."""

@@ -18,7 +18,7 @@ from tests.program import run_to_end
 
 pytestmark = pytest.mark.slow
 
-WINDOW_S = 6.0
+WINDOW_S = 3.0
 
 
 def run_of(program):
