@@ -13,7 +13,7 @@ import typer
 from mptui import __version__
 from mptui.cli.completion import join_assignments
 from mptui.cli.look import detect, doctor, profiles
-from mptui.cli.measure import bench, check_amp, parity, selftest, tune
+from mptui.cli.measure import bench, check_amp, parity, selftest, simulate, tune
 from mptui.cli.train import attach, resume, run, runs, slurm, stop
 from mptui.cli.use import evaluate, export, predict, prepare
 from mptui.errors import DiskError, MptuiError
@@ -71,6 +71,7 @@ for _module in (
     bench,
     tune,
     check_amp,
+    simulate,
     doctor,
     parity,
     evaluate,

@@ -148,7 +148,7 @@ def _kept(
     checkpointed: bool,
 ) -> ModelMemory:
     learnt = build_task(task, [str(number) for number in range(_CLASSES)], training)
-    with FakeTensorMode(), _NoValues(), torch.device(device):  # type: ignore[no-untyped-call]
+    with FakeTensorMode(), NoValues(), torch.device(device):  # type: ignore[no-untyped-call]
         try:
             network = build(model, num_classes=_CLASSES, task=task, side=side, bands=bands)
         except DynamicOutputShapeException as error:
@@ -251,7 +251,7 @@ def _forward(
     return saved
 
 
-class _NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Returns zero to code that reads a value of a fake tensor (e.g. to check the range of a weight)."""
 
     def __torch_dispatch__(  # type: ignore[no-untyped-def] # its types are torch's own

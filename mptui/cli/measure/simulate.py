@@ -1,0 +1,193 @@
+"""`mptui simulate`: predicts memory and speed on many GPUs that nobody needs to have."""
+
+import os
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mptui.cli import options as o
+from mptui.cli.measure.bench_table import print_rows
+from mptui.cli.output import print_json, print_next
+from mptui.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mptui.lab.scaling.simulation import Prediction
+    from mptui.runs.planning.plan import Plan, Request
+
+_MOST_RANKS = 16_384
+_MEASURED_S = 3.0
+_WAYS = {"replicated": "DDP", "sharded": "FSDP2"}
+
+_Ranks = Annotated[
+    str, typer.Option("--ranks", metavar="N,…", help="Numbers of processes, one for each GPU.")
+]
+_Bandwidth = Annotated[
+    float,
+    typer.Option(
+        "--bandwidth",
+        metavar="GB/S",
+        min=0.001,
+        callback=o.finite,
+        help="Between GPUs, for each and direction: the bus bandwidth of nccl-tests.",
+    ),
+]
+_Latency = Annotated[
+    float,
+    typer.Option("--latency", metavar="US", min=0.0, callback=o.finite, help="Microseconds of each hop."),
+]
+_Rate = Annotated[
+    float | None,
+    typer.Option(
+        "--samples-per-second",
+        metavar="N",
+        min=0.001,
+        callback=o.finite,
+        help="Speed of one GPU, from a run or `mptui bench`; default: measured here.",
+    ),
+]
+_Markdown = Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")]
+
+
+def app_command(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("simulate")(simulate)
+
+
+def simulate(
+    ctx: typer.Context,
+    profile: o.Profile = None,
+    model: o.Model = None,
+    task: o.Task = None,
+    data: o.Data = None,
+    batch_size: o.BatchSize = None,
+    precision: o.Precision = None,
+    device: o.Device = None,
+    sets: o.Set = None,
+    trust_code: o.TrustCode = False,
+    ranks: _Ranks = "8,16,64,256,1024",
+    bandwidth: _Bandwidth = 25.0,
+    latency: _Latency = 10.0,
+    samples_per_second: _Rate = None,
+    as_json: o.Json = False,
+    markdown: _Markdown = False,
+) -> int:
+    """Predict memory and speed on many GPUs.
+
+    Each GPU has the batch of one. Nothing is trained: the network is traced without storage, and sharded
+    over a group of processes that does not communicate. See docs/scaling.md for the assumptions.
+    """
+    from mptui.engine.autotune.memory_estimate import UncountableError
+    from mptui.lab.scaling.simulation import Simulation
+    from mptui.lab.scaling.timeline import Link
+    from mptui.runs.planning.plan import plan_run
+    from mptui.runs.planning.trust import import_own_code
+
+    sizes = _sizes(ranks)
+    request = o.request_of(ctx, profile)
+    plan = plan_run(request)
+    import_own_code(plan.config)
+    rate = samples_per_second or _measured(request, plan)
+    training = plan.config.training
+    try:
+        simulation = Simulation(
+            plan.config,
+            plan.task,
+            device=plan.device.kind,
+            precision=plan.precision.used,
+            step_s=training.batch_size / rate,
+        )
+    except UncountableError as error:
+        raise ConfigError(
+            f"model.name: the layers of {plan.config.model.name} depend on values of tensors",
+            hint="use another network",
+        ) from error
+    rows = []
+    for size in sizes:
+        link = Link(size, bandwidth * 1e9, latency * 1e-6)
+        found = {"replicated": simulation.replicated(link), "sharded": simulation.sharded(link)}
+        rows.append((size, found))
+    if as_json:
+        print_json(_document(plan, rate, bandwidth, latency, rows))
+    else:
+        _print_table(plan, rate, bandwidth, rows, markdown=markdown)
+        print_next("the assumptions: docs/scaling.md")
+    return 0
+
+
+def _sizes(ranks: str) -> list[int]:
+    """Return the numbers in `--ranks`."""
+    parts = [part.strip() for part in ranks.split(",")]
+    sizes = [int(part) if part.isascii() and part.isdigit() else 0 for part in parts]
+    if not all(2 <= size <= _MOST_RANKS for size in sizes):
+        raise ConfigError(
+            f"--ranks {ranks}: not numbers from 2 to {_MOST_RANKS:,}", hint="separate them by commas: 8,64"
+        )
+    return sorted(set(sizes))
+
+
+def _measured(request: "Request", plan: "Plan") -> float:
+    """Return the samples per second of a short run on this machine."""
+    from mptui.lab.bench.measure import Effort, MeasureError, Measurer, endless
+
+    typer.echo(f"measuring one {plan.device.name} for {_MEASURED_S:g} s …", err=True)
+    with Measurer(os.environ) as measurer:
+        try:
+            return measurer.measure(endless(request, plan), {}, Effort(_MEASURED_S)).samples_per_second
+        except MeasureError as error:
+            raise ConfigError(
+                f"one device could not be measured: {error}", hint="give its speed: --samples-per-second N"
+            ) from error
+
+
+def _document(
+    plan: "Plan",
+    rate: float,
+    bandwidth: float,
+    latency: float,
+    rows: "list[tuple[int, dict[str, Prediction]]]",
+) -> dict[str, Any]:
+    return {
+        "model": plan.config.model.name,
+        "device_name": plan.device.name,
+        "precision": plan.precision.used,
+        "batch_size_per_rank": plan.config.training.batch_size,
+        "samples_per_second_of_one": rate,
+        "bandwidth_bytes_per_s": bandwidth * 1e9,
+        "latency_s": latency * 1e-6,
+        "ranks": [
+            {"ranks": size, **{way: asdict(prediction) for way, prediction in found.items()}}
+            for size, found in rows
+        ],
+    }
+
+
+def _print_table(
+    plan: "Plan",
+    rate: float,
+    bandwidth: float,
+    rows: "list[tuple[int, dict[str, Prediction]]]",
+    *,
+    markdown: bool,
+) -> None:
+    from mptui import format as fmt
+    from mptui.cli.table import TableColumn
+
+    def column(heading: str, cells: list[str], leave: int = 0) -> TableColumn:
+        return TableColumn(heading, cells, right=True, leave=leave)
+
+    columns = [column("GPUs", [f"{size:,}" for size, _ in rows])]
+    for number, (way, name) in enumerate(_WAYS.items()):
+        each = [found[way] for _, found in rows]
+        columns += [
+            column(f"{name}: images/s", [f"{one.samples_per_second:,.0f}" for one in each], leave=2 + number),
+            column("of ideal", [f"{one.efficiency:.0%}" for one in each]),
+            column("memory", [fmt.size(one.memory_bytes) for one in each]),
+            column("in collectives", [fmt.size(one.collective_bytes) for one in each], leave=4 + number),
+        ]
+    batch = plan.config.training.batch_size
+    title = (
+        f"{plan.config.model.name}, {plan.precision.used}, {batch} images on each GPU: "
+        f"{rate:,.0f} images/s on one, {bandwidth:g} GB/s between them"
+    )
+    print_rows(title, columns, markdown=markdown)

@@ -1,0 +1,262 @@
+"""Simulates training on many ranks in one process: memory, collectives and the duration of a step.
+
+The network passes one micro-batch forward and backward as tensors without storage (FakeTensorMode), which
+gives the order of gradients and the operations before each. `fully_shard` shards it over a process group that
+does no communication (torch's `fake` backend), which gives what a rank holds. Neither needs a GPU.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils.flop_counter import FlopCounterMode
+
+from mptui.config.schema import RunConfig
+from mptui.engine.autotune.memory_estimate import Footprint, NoValues, footprint
+from mptui.engine.optim.freezing import FrozenLayers, frozen_at_last
+from mptui.errors import ConfigError
+from mptui.lab.scaling.timeline import Bucket, Link, Segment, replicated_step_s, sharded_step_s
+from mptui.models.activation_checkpointing import blocks_of
+from mptui.models.zoo import build
+from mptui.tasks.build_task import build_task
+
+_CLASSES = 10
+_SAMPLES = 2
+"""BatchNorm needs at least 2 samples in training."""
+_FIRST_BUCKET, _BUCKET = 1 << 20, 25 << 20
+"""Bytes from which DistributedDataParallel starts to reduce: a small first bucket, then its default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The course of a training step.
+
+    Attributes:
+        forward: Fraction of its operations in the forward pass.
+        buckets: Gradients as DistributedDataParallel reduces them, in order.
+        shares: Fraction of the forward pass outside of blocks before the first one, then of each block.
+        order: Blocks in the order of the forward pass, as indices.
+    """
+
+    forward: float
+    buckets: list[Bucket]
+    shares: list[float]
+    order: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What a rank holds of the weights outside of blocks, then of each block: numbers of values."""
+
+    held: list[int]
+    trained: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """A way to train on a number of ranks: seconds, bytes."""
+
+    step_s: float
+    efficiency: float
+    samples_per_second: float
+    memory_bytes: int
+    weights_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    activations_bytes: int
+    gathered_bytes: int
+    """Weights and gradients of blocks that are whole for a moment."""
+    collectives: int
+    collective_bytes: int
+    """Bytes of all collectives of a step, as each rank has them."""
+
+
+class Simulation:
+    """Simulates a training on several ranks, each with the batch of one.
+
+    Args:
+        config: The run.
+        task: Its task.
+        device: Type of its device.
+        precision: Its precision.
+        step_s: Seconds of a step on one device.
+
+    Raises:
+        ConfigError: There is no such network, or it does not suit the images.
+        UncountableError: The memory of the network can't be estimated.
+    """
+
+    def __init__(self, config: RunConfig, task: str, *, device: str, precision: str, step_s: float) -> None:
+        self._config, self._task, self._step_s = config, task, step_s
+        self.footprint: Footprint = footprint(config, task, device=device, precision=precision)
+        self._weight_bytes = 4 if precision == "fp32" else 2  # gathered in the precision of the forward pass
+        self.trace = self._traced()
+
+    def replicated(self, link: Link) -> Prediction:
+        """Predict DistributedDataParallel, where each rank has the whole network."""
+        whole, buckets = self.footprint, self.trace.buckets
+        return self._prediction(
+            replicated_step_s(self._step_s, buckets, link),
+            link,
+            weights=whole.weights,
+            scale=1.0,
+            gathered=0,
+            sizes=[bucket.size for bucket in buckets],
+        )
+
+    def sharded(self, link: Link) -> Prediction:
+        """Predict FSDP2, where each block and the rest of the network are sharded."""
+        shard, whole = self._shard(link.ranks), self._shard(1)
+        parts = [0, *(1 + block for block in self.trace.order)]
+        segments = [
+            Segment(
+                share,
+                gathered=shard.held[part] * link.ranks * self._weight_bytes,
+                reduced=shard.trained[part] * link.ranks * 4,
+            )
+            for share, part in zip(self.trace.shares, parts, strict=True)
+        ]
+        root, blocks = segments[0], segments[1:]
+        at_once = max((one.gathered + next_.gathered for one, next_ in pairwise(blocks)), default=0)
+        return self._prediction(
+            sharded_step_s(self._step_s, self.trace.forward, segments, link),
+            link,
+            weights=self.footprint.weights - 4 * (sum(whole.held) - sum(shard.held)),
+            scale=sum(shard.trained) / max(1, sum(whole.trained)),
+            gathered=root.gathered + at_once + max(segment.reduced for segment in segments),
+            sizes=[
+                root.gathered,
+                *(2 * [segment.gathered for segment in blocks]),
+                *(segment.reduced for segment in segments if segment.reduced),
+            ],
+        )
+
+    def _prediction(
+        self, step_s: float, link: Link, *, weights: int, scale: float, gathered: int, sizes: Sequence[int]
+    ) -> Prediction:
+        whole = self.footprint
+        gradients, optimizer, average = (
+            int(size * scale) for size in (whole.gradients, whole.optimizer, whole.average)
+        )
+        activations = whole.activations + whole.working + whole.batches
+        samples = self._config.training.batch_size * link.ranks
+        return Prediction(
+            step_s=step_s,
+            efficiency=self._step_s / step_s,
+            samples_per_second=samples / step_s,
+            memory_bytes=weights + gradients + optimizer + average + activations + gathered + whole.context,
+            weights_bytes=weights,
+            gradients_bytes=gradients,
+            optimizer_bytes=optimizer + average,
+            activations_bytes=activations,
+            gathered_bytes=gathered,
+            collectives=len(sizes),
+            collective_bytes=sum(sizes),
+        )
+
+    def _network(self) -> torch.nn.Module:
+        side, bands = int(self._config.data.image_size or 0), self._config.data.channels
+        network = build(self._config.model, num_classes=_CLASSES, task=self._task, side=side, bands=bands)
+        FrozenLayers(network, frozen_at_last(self._config.training))
+        return network
+
+    def _traced(self) -> Trace:
+        side, training = int(self._config.data.image_size or 0), self._config.training
+        task = build_task(self._task, [str(number) for number in range(_CLASSES)], training)
+        with _no_storage(), FlopCounterMode(display=False) as counter:
+            network = self._network()
+            blocks = _blocks(network)
+            entered: dict[int, int] = {}
+            ready: list[tuple[torch.Tensor, int]] = []
+
+            def enter(block: torch.nn.Module, _inputs: Any) -> None:  # noqa: ANN401 - a hook
+                entered.setdefault(blocks.index(block), counter.get_total_flops())
+
+            for block in blocks:
+                block.register_forward_pre_hook(enter)
+            for parameter in network.parameters():
+                if parameter.requires_grad:
+                    parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                        lambda weight: ready.append((weight.grad, counter.get_total_flops()))
+                    )
+            images = torch.zeros(_SAMPLES, self._config.data.channels, side, side)
+            batch = task.made_up_batch(images)
+            loss = task.loss(network(*batch.inputs), batch, batch.valid, batch.size)
+            forward = counter.get_total_flops()
+            torch.autograd.backward(loss)
+            total = counter.get_total_flops()
+            buckets, _ = dist._compute_bucket_assignment_by_size(  # type: ignore[attr-defined]
+                [gradient for gradient, _ in ready], [_FIRST_BUCKET, _BUCKET]
+            )
+            marks = [0, *entered.values(), forward]
+            return Trace(
+                forward=forward / total,
+                buckets=[
+                    Bucket(sum(ready[each][0].nbytes for each in bucket), ready[bucket[-1]][1] / total)
+                    for bucket in buckets
+                ],
+                shares=[(after - before) / forward for before, after in pairwise(marks)],
+                order=list(entered),
+            )
+
+    def _shard(self, ranks: int) -> Shard:
+        """Return what rank 0 of `ranks` holds: it has the most, as dimension 0 of each weight is split."""
+        with _no_storage():
+            network = self._network()
+        _to_meta(network)
+        blocks = _blocks(network)
+        with _fake_group(ranks):
+            mesh = init_device_mesh("cpu", (ranks,))
+            for block in blocks:
+                fully_shard(block, mesh=mesh)
+            fully_shard(network, mesh=mesh)
+            inside = [list(block.parameters()) for block in blocks]
+            of_blocks = {id(weight) for weights in inside for weight in weights}
+            parts = [[w for w in network.parameters() if id(w) not in of_blocks], *inside]
+            return Shard(
+                held=[sum(_local(weight) for weight in part) for part in parts],
+                trained=[sum(_local(weight) for weight in part if weight.requires_grad) for part in parts],
+            )
+
+
+@contextmanager
+def _no_storage() -> Iterator[None]:
+    with FakeTensorMode(), NoValues():  # type: ignore[no-untyped-call] # torch's modes have no types
+        yield
+
+
+def _to_meta(network: torch.nn.Module) -> None:
+    """Replace the weights by ones that `fully_shard` splits quickly into many."""
+    for module in network.modules():
+        for name, weight in module.named_parameters(recurse=False):
+            empty = torch.empty(weight.shape, device="meta")
+            setattr(module, name, torch.nn.Parameter(empty, requires_grad=weight.requires_grad))
+
+
+def _local(weight: Any) -> int:  # noqa: ANN401 - a DTensor
+    count: int = weight.to_local().numel()
+    return count
+
+
+def _blocks(network: torch.nn.Module) -> list[torch.nn.Module]:
+    """Return the blocks of a network; without any, all of it is gathered at once."""
+    with suppress(ConfigError):
+        return blocks_of(network)
+    return []
+
+
+@contextmanager
+def _fake_group(ranks: int) -> Iterator[None]:
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
