@@ -46,8 +46,7 @@ def course_of(trained: Trained) -> Course:
                     epochs[event.epoch] = event
                 elif isinstance(event, Validated) and event.step == trained.step:
                     validated = event
-    recorded = read_summary(trained.run).get("precision")
-    precision = recorded.get("used") if isinstance(recorded, dict) else None
+    precision = read_summary(trained.run).get("precision", {}).get("used")
     config = resolve(str(trained.run / CONFIG), task=None, flags={}, sets=(), environ={}).config
     return Course(
         [epochs[number] for number in sorted(epochs)], validated, str(precision or ""), config.model.weights
