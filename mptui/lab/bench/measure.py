@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from mptui.errors import MemoryExhaustedError, MptuiError
 from mptui.lab.bench.run_listener import LOSS_AT, RunListener
+from mptui.lab.crash.run_server import RUN_MODULES
 from mptui.processes.child import exit_code_name
 from mptui.processes.fork_server import ForkServer
 
@@ -33,8 +34,7 @@ _INTERVAL_S = 0.1
 _POLL_S = 0.2
 _PATIENCE_S = 10.0
 """How long a process may take to end once its output is closed."""
-# torch imports its compiler as it builds the first optimizer, which takes 2 s: once will do
-_PRELOAD = ("torch", "torch._dynamo", "mptui.runs.planning.plan", "mptui.lab.bench.unsaved")
+_PRELOAD = (*RUN_MODULES, "mptui.lab.bench.unsaved")
 _BUILT_IN_STEPS = 32
 """Least steps per epoch of the built-in data, so that the time between epochs is comparatively short."""
 
