@@ -26,7 +26,9 @@ def models(incomplete: str) -> list[str]:
 
 def weights(incomplete: str) -> list[str]:
     """Return the word that --weights takes, if it starts with `incomplete`."""
-    return ["pretrained"] if "pretrained".startswith(incomplete) else []
+    from mptui.registry.models import PRETRAINED
+
+    return [PRETRAINED] if PRETRAINED.startswith(incomplete) else []
 
 
 def settings(incomplete: str) -> list[str]:

@@ -72,7 +72,6 @@ class TrainState:
             metrics=self.metrics,
             host_metrics=job.task.metrics(torch.device("cpu"), training=True),
         )
-
         self._emit = emit
 
     def warn(self, code: str, message: str) -> None:

@@ -12,8 +12,6 @@ from mptui.text import clean
 if TYPE_CHECKING:
     from mptui.lab.use.trained import Trained
 
-_NAMES = ("best", "last")
-
 Checkpoint = Annotated[
     str | None,
     typer.Option(
@@ -45,7 +43,9 @@ def check_checkpoint(name: str | None) -> None:
     Raises:
         BadParameter: It is neither best nor last.
     """
-    if name is not None and name not in _NAMES:
+    from mptui.runs.store.directory import BEST, LAST
+
+    if name is not None and name not in {BEST, LAST}:
         raise typer.BadParameter(f"--checkpoint {clean(name, 100)}: neither best nor last")
 
 

@@ -31,12 +31,10 @@ from mptui.registry.tasks import TASKS
 from mptui.runs.planning.autoselect import choices_taken
 from mptui.runs.planning.plan import Plan, Request, plan_run
 from mptui.runs.store.data_record import recorded_classes, recorded_counts, recorded_pixels
-from mptui.runs.store.directory import CHECKPOINTS, CONFIG, check_version
+from mptui.runs.store.directory import BEST, CHECKPOINTS, CONFIG, LAST, check_version
 from mptui.tasks.base import Task
 from mptui.tasks.build_task import build_task
 
-BEST, LAST = "best", "last"
-CHECKPOINT_NAMES = (BEST, LAST)
 MODEL, AVERAGE = "model", "average"
 """Groups of tensors of a checkpoint: weights and buffers, and the EMA of the weights if there is one."""
 
@@ -190,7 +188,7 @@ def _classes(run: Path) -> tuple[str, ...]:
 
 def _read(run: Path, checkpoint: str | None, note: Callable[[str], None]) -> tuple[str, Snapshot]:
     """Read the weights of a checkpoint; return its name too."""
-    for name in CHECKPOINT_NAMES if checkpoint is None else (checkpoint,):
+    for name in (BEST, LAST) if checkpoint is None else (checkpoint,):
         snapshot = read_named(run / CHECKPOINTS, name, (MODEL, AVERAGE))
         if snapshot is not None:
             if checkpoint is None and name != BEST:
@@ -211,10 +209,8 @@ def _planned(run: Path, snapshot: Snapshot, flags: Flags, *, trust_code: bool) -
         for key, value in snapshot.state.get("settings", {}).items()
         if key in SETTINGS and key.startswith(_OF_RESULTS) and key not in _OF_THE_MACHINE
     }
-    saved["model.weights"] = (
-        "the checkpoint",
-        UNSET,
-    )  # its own weights take the place of those it began with
+    # its own weights take the place of those it began with
+    saved["model.weights"] = ("the checkpoint", UNSET)
     saved["data.cache"] = ("one pass", "off")
     saved["data.workers"] = ("default", "auto")
     machine = find_machine(with_torch=True)

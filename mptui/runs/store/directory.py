@@ -34,6 +34,8 @@ CHOICES = "choices.json"
 """The values chosen for `auto` settings, with reasons."""
 ENVIRONMENT = "environment.json"
 CHECKPOINTS = "checkpoints"
+BEST, LAST = "best", "last"
+"""Names of checkpoints."""
 RANKS = "ranks"
 """Folder with the output of each rank of a run in several processes, and the lock of their launcher."""
 _FOLDERS = frozenset({CHECKPOINTS, RANKS})
