@@ -75,6 +75,13 @@ class DiskError(MptuiError):
     meaning = "the disk is full or not writable"
 
 
+class RankError(MptuiError):
+    """Another process of the run's group has failed, or can't be reached."""
+
+    exit_code = 8
+    meaning = "another process of the run failed, or can't be reached"
+
+
 _ERRORS: dict[int, type[MptuiError]] = {
     error.exit_code: error
     for error in (
@@ -85,6 +92,7 @@ _ERRORS: dict[int, type[MptuiError]] = {
         MemoryExhaustedError,
         RunDirectoryError,
         DiskError,
+        RankError,
     )
 }
 

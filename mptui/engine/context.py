@@ -1,5 +1,6 @@
 """Context shared by the loop and its hooks: the state of a run; reporting, saving, recovery, switches."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from mptui.engine.job import Job, Parts, ProfileSwitch
 from mptui.engine.mailbox import Command, Mailbox
 from mptui.engine.progress import Outcome
 from mptui.engine.ranks.group import Ranks
+from mptui.engine.ranks.lockstep import Lockstep
+from mptui.engine.ranks.mailbox import RanksMailbox
 from mptui.engine.reporting.device_buffer import StepRow
 from mptui.engine.state import TrainState
 from mptui.engine.torch_setup import StepSeeds
@@ -48,6 +51,8 @@ class TrainContext:
         outcome: Figures for the summary.
         phase: Current phase of the run.
         left_epoch: The current pass over the data ends; the next one begins at the cursor.
+        lockstep: Keeps several ranks at the same step.
+        report_is_due: Returns whether all ranks report now.
     """
 
     def __init__(
@@ -70,10 +75,14 @@ class TrainContext:
         self.seeds = StepSeeds(job.config.training.seed, job.device)
         self.micro_batches = MicroBatches()
         self.left_out: set[tuple[int, int]] = set()
-        self.rollback = Rollback(self.warn)
+        self.rollback = Rollback(self.warn, job.ranks)
         self.outcome = Outcome()
         self.phase = ""
         self.left_epoch = False
+        self.lockstep = Lockstep(self)
+        self.report_is_due = self.report_due_here
+        if isinstance(mailbox, RanksMailbox):
+            self.report_is_due = mailbox.take_report
 
     @property
     def job(self) -> Job:
@@ -121,6 +130,10 @@ class TrainContext:
         for rows_read in self.hooks.rows_read:
             rows_read(rows)
 
+    def report_due_here(self) -> bool:
+        """Whether it is time for a report, by the clock of this process."""
+        return self.reporter.due(time.perf_counter())
+
     def act_on_report(self) -> bool:
         """Let the hooks act on the rows read so far; returns whether the run was rolled back.
 
@@ -154,7 +167,10 @@ class TrainContext:
     def recovery_for(self, error: Exception, phase: str, rows: int) -> Recovery | None:
         """Return a recovery from `error` for a retry of a batch of `rows` samples; None: there is none."""
         recoveries = (failed(error, phase, rows) for failed in self.hooks.failed)
-        return next((recovery for recovery in recoveries if recovery is not None), None)
+        recovery = next((recovery for recovery in recoveries if recovery is not None), None)
+        if recovery is None or phase != "training":
+            return recovery
+        return self.lockstep.together(error, recovery)
 
     def go_back(self) -> None:
         """Roll back to the last good state; the run continues there with another pass over the data."""

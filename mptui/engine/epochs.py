@@ -53,6 +53,8 @@ def validate(context: TrainContext) -> ValidationResult:
     with average.in_place() if average is not None else contextlib.nullcontext():
         if average is not None and average.own_statistics:
             _recompute_statistics(context)
+        if not context.ranks.is_alone:  # of BatchNorm: each rank has its own
+            context.ranks.spread(context.model.buffers())
         measured = evaluate(
             context.model,
             context.task,
@@ -63,6 +65,7 @@ def validate(context: TrainContext) -> ValidationResult:
             check_stop=lambda: next(checks),
             in_pieces=lambda batch, compute: compute_in_pieces(context, batch, compute),
             outputs_stay=not compiler.static_shapes,
+            ranks=context.ranks,
         )
     phase.end_validation(context)
     return measured
@@ -154,7 +157,7 @@ def finish_epoch(context: TrainContext, started: float) -> None:
     if is_best:
         context.on_best(measured)
         context.saver.offer_best(snapshots.take(state))
-    elif context.saver.may_save():
+    elif context.ranks.broadcast(context.saver.may_save()):
         context.saver.save(snapshots.take(state), "epoch")
 
 

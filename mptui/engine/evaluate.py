@@ -10,6 +10,8 @@ import torch
 from mptui.data.core.batch import Batch
 from mptui.data.loading.loader import Loader
 from mptui.engine.precision.amp import Precision
+from mptui.engine.ranks.group import ALONE, Ranks
+from mptui.engine.ranks.metrics import summed_state
 from mptui.events import Progress, Validated
 from mptui.tasks.base import Metrics, Task
 
@@ -91,12 +93,14 @@ def evaluate(
     in_pieces: InPieces,
     outputs_stay: bool,
     metrics: Metrics | None = None,
+    ranks: Ranks = ALONE,
 ) -> ValidationResult:
     """Evaluate `model` on all of `loader`, in eval mode and in the training precision.
 
     `in_pieces` calls its second argument with the batch, or with its micro-batches if it does not fit.
     `outputs_stay` is False if each forward pass overwrites the previous outputs, as with CUDA graphs.
-    `metrics` are new ones; None: those of the task.
+    `metrics` are new ones; None: those of the task. Each of `ranks` evaluates its own samples; the result is
+    that of all.
 
     Raises:
         Stopped: From `check_stop`, called before each batch.
@@ -104,9 +108,8 @@ def evaluate(
     started = time.perf_counter()
     told = started
     metrics = metrics or task.metrics(device)
-    # over items, over samples, and the items' weights
-    totals = torch.zeros(3, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
-    samples = 0
+    # over items, over samples, the items' weights, and samples
+    totals = torch.zeros(4, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
 
     def measure(batch: Batch) -> None:
         with precision.forward_context():
@@ -121,12 +124,14 @@ def evaluate(
             totals[2] += task.window_weight(window)
             for batch in window:
                 in_pieces(batch, measure)
-                samples += batch.size
+                totals[3] += batch.size
             now = time.perf_counter()
             if now - told >= PROGRESS_S:
                 told = now
                 on_progress(Progress(phase="validating", done=window.index + 1, total=loader.batches))
-    over_items, over_samples, weight = totals.tolist()
+    if not ranks.is_alone:
+        metrics.load_state_dict(summed_state(metrics, ranks, device))
+    over_items, over_samples, weight, samples = ranks.sum_(totals).tolist()
     found = metrics.compute()
     return ValidationResult(
         loss=(over_items / weight if weight else 0.0) + over_samples / max(samples, 1),

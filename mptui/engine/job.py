@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from mptui.engine.precision.fp32_layers import apply_fp32_layers
 from mptui.engine.precision.fp32_region import Fp32Region
 from mptui.engine.progress import Cursor
 from mptui.engine.ranks.group import Ranks
+from mptui.engine.ranks.replica import Replica, SummedReplica
 from mptui.models.activation_checkpointing import apply_activation_checkpointing
 from mptui.models.wrapped_forward import WrappedForward
 from mptui.tasks.base import Task
@@ -93,6 +95,7 @@ class Parts:
     average: AveragedWeights | None
     updater: Updater
     compiler: Compiler
+    replica: Replica
     fp32_regions: list[Fp32Region]
     checkpointing: list[WrappedForward]
 
@@ -175,6 +178,7 @@ def build_parts(
     )
     compiler = _compiler(job, frozen, kept, left, warn)
     checkpointing = _checkpointing(job, kept)
+    replica = _replica(job, frozen, kept)
     parts = Parts(
         job,
         frozen,
@@ -184,6 +188,7 @@ def build_parts(
         average,
         updater,
         compiler,
+        replica,
         fp32_regions,
         checkpointing,
     )
@@ -218,6 +223,20 @@ def _precision(job: Job, kept: Parts | None) -> Precision:
     ):
         return kept.precision
     return build_precision(job.precision, job.device, scaler)
+
+
+def _replica(job: Job, frozen: FrozenLayers, kept: Parts | None) -> Replica:
+    """Return the previous replica if it trains the same layers; else a new one."""
+    if job.ranks.is_alone:
+        return Replica(job.model)
+    if kept is not None:
+        if kept.frozen.frozen == frozen.frozen:
+            return kept.replica
+        kept.replica.close()
+    side = int(job.config.data.image_size or 0)
+    shape = (2, job.config.data.channels, side, side)  # BatchNorm needs two
+    made_up = partial(torch.zeros, shape, device=job.device)
+    return SummedReplica(job.model, job.ranks, job.device, lambda: job.task.made_up_batch(made_up()))
 
 
 def _fp32_regions(job: Job, kept: Parts | None) -> list[Fp32Region]:

@@ -103,6 +103,10 @@ class Mailbox:
     def __bool__(self) -> bool:
         return self.stop_requested or not self._commands.empty()
 
+    def poll(self) -> None:
+        """Raise Stopped if a stop was requested; here several processes wait for each other."""
+        self.check_stop()
+
     def check_stop(self) -> None:
         """Raise Stopped if a stop was requested."""
         if self.stop_requested:

@@ -6,6 +6,7 @@ position in the run (`StepSeeds`, `mptui.data.core.rng`).
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -16,6 +17,7 @@ from mptui.engine.optim.freezing import frozen_in
 from mptui.engine.optim.lr_schedule import ScheduleProgress
 from mptui.engine.optim.optimizer_state import OptimizerState
 from mptui.engine.progress import Best, Cursor
+from mptui.engine.ranks.metrics import metrics_of
 from mptui.engine.reporting.exactly_once_metrics import ExactlyOnceMetrics
 from mptui.engine.reporting.reporter import Reporter
 from mptui.events import Event, Warned
@@ -62,7 +64,8 @@ class TrainState:
         self.job = self.given = job
         self.hooks = Hooks()
         self.model = job.model
-        self.metrics = job.task.metrics(job.device, training=True)
+        metrics = partial(job.task.metrics, job.device, training=True)
+        self.metrics = metrics_of(metrics, job.ranks, job.device)
         self.once = ExactlyOnceMetrics(self.metrics)
         self.cursor, self.best = Cursor(), Best(job.task.primary)
         self.report = Reporter(
@@ -71,6 +74,7 @@ class TrainState:
             job.config.logging.step_interval_s,
             metrics=self.metrics,
             host_metrics=job.task.metrics(torch.device("cpu"), training=True),
+            in_step=not job.ranks.is_alone,
         )
         self._emit = emit
 

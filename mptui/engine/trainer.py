@@ -39,6 +39,7 @@ HOOKS: dict[str, Callable[[TrainContext], Hook]] = {
     "compile": phase.CompileFallback,
     "nan": NanGuard,
     "memory": MemoryGuard,
+    "ranks": lambda context: context.lockstep,
 }
 """Hooks by name, in the order in which they act; a checkpoint stores their state by these names."""
 
@@ -101,6 +102,7 @@ class Trainer:
             context.save("stop")
             raise
         except Exception as error:
+            context.lockstep.fail(error)
             known = isinstance(error, (DataError, MemoryExhaustedError))
             if known or is_memory_full(error) or fault_of(error) is not None:
                 save_before_error(context)
@@ -131,7 +133,8 @@ class Trainer:
         if enough_steps(self.context):
             return iter(())
         cursor, job = self.state.cursor, self.context.job
-        return job.train_loader.windows(cursor.epoch, job.config.training.accumulate, cursor.sample)
+        windows = job.train_loader.windows(cursor.epoch, job.config.training.accumulate, cursor.sample)
+        return self.context.lockstep.windows(windows)
 
     def _train_step(self, window: Window) -> None:
         """Take one optimizer step, with retries, and record its figures."""
@@ -172,7 +175,7 @@ class Trainer:
             raise
         except Exception as error:
             self._abandon_step()
-            recover = context.recovery_for(error, "training", context.job.config.training.batch_size)
+            recover = context.recovery_for(error, "training", context.job.train_loader.share_size)
             if recover is None:
                 raise
         # outside the except block, since the traceback holds the tensors of all frames
@@ -193,37 +196,37 @@ class Trainer:
             The window's loss, 0-dim, on the device.
         """
         context, state, hooks, task = self.context, self.state, self.context.hooks, self.context.task
-        model, precision, updater = state.model, context.parts.precision, context.parts.updater
+        replica, precision, updater = context.parts.replica, context.parts.precision, context.parts.updater
         check, overwritten = context.job.config.guards.check_batches, context.parts.compiler.static_shapes
         mark = context.reporter.clock.mark
         context.seeds.set(state.cursor.epoch, state.cursor.sample)
         state.once.begin()
-        weight = task.window_weight(window)
-        losses = []
         for step_begins in hooks.step_begins:
             step_begins()
-        for batch in window:
-            for micro_batch in context.micro_batches.split(batch):
-                context.mailbox.check_stop()
-                if check:
-                    check_batch(micro_batch, context.job.num_classes, state.step)
-                mark("copy")
-                with precision.forward_context():  # autocast
-                    outputs = model(*micro_batch.inputs)
-                    loss = task.loss(outputs, micro_batch, weight, window.size)
-                if check:
-                    check_loss(loss.detach(), state.step)
-                mark("forward")
-                # before the backward pass: the outputs are still in the processor's cache
-                seen = outputs.detach()
-                state.once.update(seen.clone() if overwritten else seen, micro_batch)
-                mark("other")
-                precision.backward(loss)  # of the scaled loss, in fp16
-                mark("backward")
-                losses.append(loss.detach())
+        weight = context.lockstep.weight(window)
+        losses = replica.begin(window, precision)
+        for micro_batch, is_last in context.micro_batches.of(window):
+            context.mailbox.check_stop()
+            if check:
+                check_batch(micro_batch, context.job.num_classes, state.step)
+            mark("copy")
+            replica.synchronize(is_last)  # several processes sum their gradients in the last backward pass
+            with precision.forward_context():  # autocast
+                outputs = replica.network(*micro_batch.inputs)
+                loss = task.loss(outputs, micro_batch, weight, window.size)
+            if check:
+                check_loss(loss.detach(), state.step)
+            mark("forward")
+            # before the backward pass: the outputs are still in the processor's cache
+            seen = outputs.detach()
+            state.once.update(seen.clone() if overwritten else seen, micro_batch)
+            mark("other")
+            precision.backward(loss)  # of the scaled loss, in fp16
+            mark("backward")
+            losses.append(loss.detach())
         for gradients_ready in hooks.gradients_ready:
             gradients_ready()
-        loss = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+        loss = replica.total(losses)  # of the whole window
         updater.set_rate()
         updater.unscale()  # sets found_inf if one is not finite: then the rest changes nothing
         updater.clip()
@@ -236,7 +239,7 @@ class Trainer:
     def _between_steps(self) -> None:
         """Report, save and execute commands, as far as due."""
         context = self.context
-        if context.reporter.due(time.perf_counter()):
+        if context.report_is_due():
             context.reporter.flush()
             if not context.act_on_report():
                 save_if_due(context)

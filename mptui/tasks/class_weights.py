@@ -72,7 +72,9 @@ class ItemWeights:
         if self._weights is None:
             return window.valid
         totals = [self._total(window.targets(number)) for number in range(window.batches)]
-        return totals[0] if len(totals) == 1 else torch.stack(totals).sum()
+        if len(totals) == 1:
+            return totals[0]
+        return torch.stack(totals).sum() if totals else torch.zeros_like(self._weights[0])
 
     def _total(self, targets: torch.Tensor) -> torch.Tensor:
         assert self._weights is not None

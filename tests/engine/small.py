@@ -9,9 +9,13 @@ import torch
 from mptui.config.schema import RunConfig
 from mptui.data.loading.cache_policy import CacheMode
 from mptui.data.loading.loader import Loader
+from mptui.data.loading.sampler import Share
 from mptui.engine.checkpoint.async_saver import Saver
 from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox
+from mptui.engine.ranks.follower import Follower
+from mptui.engine.ranks.group import ALONE, Ranks
+from mptui.engine.ranks.mailbox import RanksMailbox
 from mptui.engine.trainer import Trainer
 from mptui.events import Event, Step
 from mptui.models.unets.diffusion_unet import DiffusionUNet
@@ -97,6 +101,7 @@ def build_trainer(
     reads_as: type[Blot] | None = None,
     device: torch.device = CPU,
     task: str | None = None,
+    ranks: Ranks = ALONE,
 ) -> tuple[Trainer, Recorder]:
     """Build a complete trainer over `train` samples of a kind (read as another kind with `reads_as`)."""
     task = task or ("classification" if kind is Blot else "segmentation")
@@ -118,6 +123,7 @@ def build_trainer(
             cache=cache,
             pad_last=not is_train,
             drop_last=is_train and drop_last,
+            share=Share(ranks.rank, ranks.world_size),
         )
 
     if model is None:
@@ -133,11 +139,13 @@ def build_trainer(
         val_loader=loader(val, 10_000, False),
         fallbacks=fallbacks,
         force_compile=force_compile,
+        ranks=ranks,
     )
     events = Recorder()
     folder.parent.mkdir(parents=True, exist_ok=True)  # the run's directory, which a saver does not make
-    saver = Saver(folder, run.checkpoint, events.handle)
-    return Trainer(job, emit=events.handle, mailbox=Mailbox(), saver=saver), events
+    saver = (Saver if ranks.is_first else Follower)(folder, run.checkpoint, events.handle)
+    mailbox = Mailbox() if ranks.is_alone else RanksMailbox(ranks, Mailbox())
+    return Trainer(job, emit=events.handle, mailbox=mailbox, saver=saver), events
 
 
 def end(trainer: Trainer) -> None:

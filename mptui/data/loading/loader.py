@@ -121,7 +121,7 @@ class Loader:
         self._count, self._batch_size, self._side = len(split), batch_size, side
         self._device, self._seed, self._train = device, seed, train
         self._order = EpochOrder(len(split), batch_size, train, drop_last, seed, labels_N, share)
-        noisy, masks = kind is SampleKind.IMAGE, kind is SampleKind.MASK and labelled
+        noisy, self.masks = kind is SampleKind.IMAGE, kind is SampleKind.MASK and labelled
         self._augment = train and augment and not noisy
         self.workers, self._on_progress = workers, on_progress
         self.cached, self._on_device = cache != "off", cache == "device"
@@ -134,11 +134,11 @@ class Loader:
         self._geometry = random if self._augment else fixed
         self._sizes, self._check_stop, self._channels_last = sizes, check_stop, channels_last
         if cache == "ram":
-            kept = partial(CachedSplit, masks=masks, pixels=pixels, on_full=on_cache_full)
+            kept = partial(CachedSplit, masks=self.masks, pixels=pixels, on_full=on_cache_full)
             split = self._cached_split = kept(split, self._geometry, room=cache_room or memory_room())
         self._pool = self._new_pool(workers)
         self._bad = BadSamples(len(split), bad_budget, on_bad)
-        views = (self._geometry, masks, num_classes, seed, self._on_device and self._augment, pixels)
+        views = (self._geometry, self.masks, num_classes, seed, self._on_device and self._augment, pixels)
         self._source = SampleSource(split, self._pool, self._bad, *views)
         self._set_finish(normalization or default_normalization(kind), pixels)
         self._noiser = self._new_noiser(mirror=train and augment) if noisy else None

@@ -63,11 +63,11 @@ def begin_validation(context: TrainContext) -> Iterator[None]:
         context.enter("validating", total=context.job.val_loader.batches)
 
     def checks() -> Iterator[None]:
-        context.mailbox.check_stop()
+        context.mailbox.poll()
         yield
         end_validation(context)
         while True:
-            context.mailbox.check_stop()
+            context.mailbox.poll()
             yield
 
     return checks()

@@ -6,6 +6,7 @@ run is unchanged: weights, optimizer, random state and buffers stay bit for bit 
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -25,12 +26,14 @@ def find_micro_batch(context: TrainContext) -> int | None:
     Raises:
         MemoryExhaustedError: Not even one sample fits.
     """
-    whole = context.job.config.training.batch_size
+    whole = context.job.train_loader.share_size
     cursor = context.state.cursor
     with context.job.train_loader.window_at(cursor.epoch, 1, cursor.sample) as window:
-        batch = next(iter(window))
-        most = largest(lambda count: _fits(context, window, batch, count), math.ceil(whole / (1 - MARGIN)))
+        wanted = math.ceil(whole / (1 - MARGIN))
+        batch = next(iter(window), None)  # of few samples, one of several processes may read none
+        most = wanted if batch is None else largest(partial(_fits, context, window, batch), wanted)
     forget_peak(context.device)
+    most = min(context.ranks.gather(most))
     if most == 0:
         raise MemoryExhaustedError(
             "out of memory with a micro-batch of one sample",

@@ -193,10 +193,13 @@ class NanGuard(Hook):
                 self._fp32_regions[name] = Fp32Region(self._context.model, name, self._context.device)
 
     def _locate(self, place: WindowPosition) -> NanLocation:
+        """Return what the first rank finds that finds something; each looks at its own samples."""
         try:
-            return locate(self._context, place)
+            found = locate(self._context, place)
         except DataError as error:
-            return NanLocation(detail=error.message)
+            found = NanLocation(detail=error.message)
+        findings = self._context.ranks.gather(found)
+        return next((each for each in findings if each.where), findings[0])
 
     def _report_left_out(self, place: WindowPosition) -> None:
         """Report a single bad batch, which the update has refused."""

@@ -1,9 +1,9 @@
 """Splits batches into micro-batches."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-from mptui.data.core.batch import Batch
+from mptui.data.core.batch import Batch, Window
 from mptui.engine.hooks import Recovery
 
 
@@ -25,6 +25,13 @@ class MicroBatches:
         count = -(-rows // limit)
         bounds = [rows * number // count for number in range(count + 1)]
         return [part(batch, first, last) for first, last in pairwise(bounds)]
+
+    def of(self, window: Window) -> Iterator[tuple[Batch, bool]]:
+        """Yield the micro-batches of a window, and whether each is the last."""
+        for number, batch in enumerate(window, start=1):
+            pieces = self.split(batch)
+            for at, piece in enumerate(pieces, start=1):
+                yield piece, number == window.batches and at == len(pieces)
 
 
 def part(batch: Batch, first: int, last: int) -> Batch:

@@ -97,11 +97,13 @@ def _locate(context: TrainContext, window: Window, place: WindowPosition) -> Nan
     if sick:
         layer = sick[0].rpartition(".")[0]
         return NanLocation("weights", layer, files=names, detail=", ".join(sick[:8]), also_in_fp32=True)
-    found = _first(context, window, place, context.parts.precision)
+    # the own part of several processes stands for all: a constant factor of the loss
+    weight = context.task.window_weight(window) * context.ranks.world_size or 1
+    found = _first(context, window, weight, place, context.parts.precision)
     if found is None:
         return NanLocation(files=names)
     context.parts.updater.forget()
-    in_fp32 = _first(context, window, place, Precision("fp32", context.device))
+    in_fp32 = _first(context, window, weight, place, Precision("fp32", context.device))
     return NanLocation(
         found.where,
         found.layer,
@@ -113,7 +115,11 @@ def _locate(context: TrainContext, window: Window, place: WindowPosition) -> Nan
 
 
 def _first(
-    context: TrainContext, window: Window, place: WindowPosition, precision: Precision
+    context: TrainContext,
+    window: Window,
+    weight: torch.Tensor | float,
+    place: WindowPosition,
+    precision: Precision,
 ) -> "_Origin | None":
     """Find the first operation of the window's step in `precision` with a non-finite result."""
     context.seeds.set(place.epoch, place.sample)
@@ -121,21 +127,26 @@ def _first(
     with watcher.layers_of(context.model):
         for batch in window:
             for piece in context.micro_batches.split(batch):
-                _pass(context, piece, window, precision, watcher)
+                _pass(context, piece, weight, window.size, precision, watcher)
                 if watcher.origin is not None:
                     return watcher.origin
     return None
 
 
 def _pass(
-    context: TrainContext, batch: Batch, window: Window, precision: Precision, watcher: "_Operations"
+    context: TrainContext,
+    batch: Batch,
+    weight: torch.Tensor | float,
+    size: int,
+    precision: Precision,
+    watcher: "_Operations",
 ) -> None:
     with watcher:
         with precision.forward_context():
             # not `model(…)`: that would run compiled code, which hides single operations
             outputs = context.model.forward(*batch.inputs)
             watcher.layer = LOSS
-            loss = context.task.loss(outputs, batch, context.task.window_weight(window), window.size)
+            loss = context.task.loss(outputs, batch, weight, size)
         if watcher.origin is None and not bool(torch.isfinite(loss)):
             watcher.origin = _Origin("loss", LOSS, "", "")
         watcher.where, watcher.layer = "backward", LOSS

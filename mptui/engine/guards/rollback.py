@@ -13,6 +13,7 @@ import torch
 from mptui import format as fmt
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import Snapshot
+from mptui.engine.ranks.group import ALONE, Ranks
 from mptui.engine.state import TrainState
 from mptui.hardware.host import host_memory
 
@@ -25,13 +26,15 @@ class Rollback:
 
     Args:
         warn: Called with (code, message) if there is no room.
+        ranks: The processes that train together: each keeps a snapshot, or none does.
 
     Attributes:
         last_good: The last step known to be good.
     """
 
-    def __init__(self, warn: Callable[[str, str], None]) -> None:
+    def __init__(self, warn: Callable[[str, str], None], ranks: Ranks = ALONE) -> None:
         self.last_good = 0
+        self._ranks = ranks
         self._warn = warn
         self._least_warned_of = 3
         self._newer: Snapshot | None = None
@@ -73,7 +76,7 @@ class Rollback:
         if not memory.empty:
             return True
         _, free = host_memory()
-        if size <= SHARE * free:
+        if all(self._ranks.gather(size <= SHARE * free)):
             return True
         if kept < self._least_warned_of:
             self._least_warned_of = kept

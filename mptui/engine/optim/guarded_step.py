@@ -66,7 +66,7 @@ class Updater:
 
     def take_table(self, lr_table: np.ndarray) -> None:
         """Replace the rates of each applied step, float32, shape (steps,)."""
-        self._lr_table = torch.from_numpy(lr_table).to(self.lr.device)
+        self._lr_table = torch.from_numpy(lr_table).to(self.lr)
 
     def seek(self, applied: int) -> None:
         """Set the schedule's position to `applied` steps, and accept the model's current buffers."""

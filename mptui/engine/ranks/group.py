@@ -3,13 +3,23 @@
 There are two groups of the same ranks: that of the device (nccl on CUDA, gloo on a CPU) reduces tensors in
 the order of the device's work; that of the hosts (gloo) carries small values between steps, and no device
 waits for it.
+
+A rank that fails must not leave the others waiting. Therefore the hosts meet (`Ranks.meet`) before each
+collective operation on the device, and before small values are exchanged: there a failed rank says so, and
+all others raise its error. Only the sums of a step are not met for one by one: a rank that fails in a step
+makes up for them (`mptui.engine.ranks.lockstep`).
 """
 
+from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Any, TypeVar
+from enum import IntEnum
+from typing import Any, TypeVar, cast
 
 import torch
+import torch.distributed as dist
 
+from mptui.engine.ranks.failure import Failure, lost
+from mptui.errors import RankError
 from mptui.processes.rank_place import RankPlace
 
 T = TypeVar("T")
@@ -17,6 +27,29 @@ T = TypeVar("T")
 HOST_TIMEOUT = timedelta(days=1)
 """Longest wait of a host for another: a disk that is full may hold rank 0 for hours. The end of a process
 ends a wait at once."""
+
+
+class Standing(IntEnum):
+    """How a rank comes to a meeting; the others act on the highest."""
+
+    FINE = 0
+    RETRY = 1
+    """The step failed for a reason of its own kind, and is to be repeated."""
+    NO_MEMORY = 2
+    """The step did not fit in memory, and is to be repeated."""
+    FAILED = 3
+
+
+class RetryError(Exception):
+    """The step failed on another rank, and is to be repeated by all."""
+
+
+class PeerOutOfMemoryError(RetryError, MemoryError):
+    """The step did not fit in the memory of another rank."""
+
+
+NOTES = 3
+"""Numbers that each rank brings to each meeting besides its standing: see `Ranks.notes`."""
 
 
 class Ranks:
@@ -27,17 +60,26 @@ class Ranks:
         world_size: Processes of the group.
         device_group: Reduces tensors on the device; None for a single process.
         host_group: Carries values between the hosts; None for a single process.
+
+    Attributes:
+        notes: Returns the `NOTES` numbers that this rank brings to each meeting.
+        heard: Called at each meeting with the notes of all ranks.
+        failure: The failure that ends the run, once all ranks know of it.
     """
 
     def __init__(
         self,
         rank: int = 0,
         world_size: int = 1,
-        device_group: Any = None,  # noqa: ANN401 - a ProcessGroup; naming it imports torch.distributed
-        host_group: Any = None,  # noqa: ANN401
+        device_group: dist.ProcessGroup | None = None,
+        host_group: dist.ProcessGroup | None = None,
     ) -> None:
         self.rank, self.world_size = rank, world_size
         self.device_group, self.host_group = device_group, host_group
+        self.notes: Callable[[], list[int]] = lambda: [0] * NOTES
+        self.heard: Callable[[list[list[int]]], None] = lambda notes: None
+        self.failure: Failure | None = None
+        self._own_failure: Failure | None = None
 
     @classmethod
     def alone(cls) -> "Ranks":
@@ -64,38 +106,85 @@ class Ranks:
 
     def _reduced(self, tensor: torch.Tensor, operation: str) -> torch.Tensor:
         if self.device_group is not None:
-            import torch.distributed as dist
-
-            dist.all_reduce(tensor, getattr(dist.ReduceOp, operation), group=self.device_group)
+            with lost():
+                dist.all_reduce(tensor, getattr(dist.ReduceOp, operation), group=self.device_group)
         return tensor
+
+    def meet(self, standing: Standing = Standing.FINE, value: int = 0) -> list[int]:
+        """Wait for the hosts of all ranks; return the `value` of each, in the order of the ranks.
+
+        Raises:
+            RetryError: Another rank has to repeat the step.
+            MptuiError: Another rank has failed, with the error of its class, or can't be reached.
+        """
+        if self.host_group is None:
+            return [value]
+        own = torch.tensor([standing, value, *self.notes()])
+        table = [torch.empty_like(own) for _ in range(self.world_size)]
+        with lost():
+            dist.all_gather(table, own, group=self.host_group)
+        rows = [row.tolist() for row in table]
+        worst = max(row[0] for row in rows)
+        if worst == Standing.FAILED and self.failure is None:
+            self.failure = next(failure for failure in self.exchange(self._own_failure) if failure)
+            if standing != Standing.FAILED:
+                raise self.failure.error()
+        self.heard([row[2:] for row in rows])
+        if standing == Standing.FINE and worst == Standing.NO_MEMORY:
+            raise PeerOutOfMemoryError("out of memory on another rank")
+        if standing == Standing.FINE and worst == Standing.RETRY:
+            raise RetryError
+        return [row[1] for row in rows]
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the other ranks at their next meeting that `error` ends the run; once."""
+        if self.host_group is None or self.failure is not None or isinstance(error, RankError):
+            return
+        self._own_failure = Failure.of(error, self.rank)
+        self.meet(Standing.FAILED)
+
+    def gather(self, value: T) -> list[T]:
+        """Return the small `value` of each rank, in the order of the ranks, by way of the hosts."""
+        self.meet()
+        return self.exchange(value)
 
     def broadcast(self, value: T) -> T:
         """Return the small `value` of rank 0 on all ranks, by way of the hosts."""
         if self.host_group is None:
             return value
-        import torch.distributed as dist
-
+        self.meet()
         values = [value]
-        dist.broadcast_object_list(values, src=0, group=self.host_group)
+        with lost():
+            dist.broadcast_object_list(values, src=0, group=self.host_group)
         return values[0]
 
-    def gather(self, value: T) -> list[T]:
-        """Return the small `value` of each rank, in the order of the ranks, by way of the hosts."""
+    def spread(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Replace `tensors` on the device by those of rank 0."""
+        if self.device_group is None:
+            return
+        self.meet()
+        with lost():
+            for tensor in tensors:
+                dist.broadcast(tensor, src=0, group=self.device_group)
+
+    def exchange(self, value: T) -> list[T]:
+        """Return the `value` of each rank, where all ranks have just met."""
         if self.host_group is None:
             return [value]
-        import torch.distributed as dist
-
         values: list[Any] = [None] * self.world_size
-        dist.all_gather_object(values, value, group=self.host_group)
+        with lost():
+            dist.all_gather_object(values, value, group=self.host_group)
         return values
 
     def close(self) -> None:
         """Leave the group; the other ranks find out at their next exchange."""
         if self.device_group is not None:
-            import torch.distributed as dist
-
             self.device_group = self.host_group = None
             dist.destroy_process_group()
+
+
+ALONE = Ranks.alone()
+"""The group of a single process."""
 
 
 def join(place: RankPlace | None, device: torch.device) -> Ranks:
@@ -107,16 +196,15 @@ def join(place: RankPlace | None, device: torch.device) -> Ranks:
     """
     if place is None:
         return Ranks.alone()
-    import torch.distributed as dist
-
     cuda = device.type == "cuda"
     if cuda:
         torch.cuda.set_device(device)
-    dist.init_process_group(
-        "nccl" if cuda else "gloo",
-        rank=place.rank,
-        world_size=place.world_size,
-        device_id=device if cuda else None,
-    )
-    host_group = dist.new_group(backend="gloo", timeout=HOST_TIMEOUT)
-    return Ranks(place.rank, place.world_size, dist.group.WORLD, host_group)
+    with lost():
+        dist.init_process_group(
+            "nccl" if cuda else "gloo",
+            rank=place.rank,
+            world_size=place.world_size,
+            device_id=device if cuda else None,
+        )
+        host_group = dist.new_group(backend="gloo", timeout=HOST_TIMEOUT)
+    return Ranks(place.rank, place.world_size, dist.group.WORLD, cast(dist.ProcessGroup, host_group))

@@ -45,9 +45,15 @@ class ReceivedRows:
 
 
 class Meter:
-    """Ring buffer of step rows with pending copies to the host. Returns rows in order, each once."""
+    """Ring buffer of step rows with pending copies to the host. Returns rows in order, each once.
 
-    def __init__(self, device: torch.device) -> None:
+    With `in_step` the rows that `read` returns don't depend on how fast a device is: on other devices than a
+    CPU, all but those sent last.
+    """
+
+    def __init__(self, device: torch.device, *, in_step: bool = False) -> None:
+        self._held = int(in_step and device.type != "cpu")
+        self._in_step = in_step
         self._ring = torch.zeros(CAPACITY, len(COLUMNS), device=device)
         self._rows: list[torch.Tensor] = []
         self._about: list[About] = []
@@ -89,8 +95,10 @@ class Meter:
         arrived: list[ReceivedRows] = []
         while self._pending:
             about, names, copy = self._pending[0]
+            if not wait and len(self._pending) <= self._held:
+                break
             if not copy.arrived:
-                if not wait:
+                if not wait and not self._in_step:
                     break
                 copy.wait()
             self._pending.popleft()

@@ -71,6 +71,7 @@ class Reporter:
         interval_s: Seconds between two Step events; 0 reads each step at once.
         metrics: The training metrics, on the device.
         host_metrics: The same metrics on the host, computed from copies of the sums.
+        in_step: Read the same rows at the same step in all processes that train together.
 
     Attributes:
         scaled: Whether the loss is scaled, so that the rows' loss scale is valid.
@@ -89,11 +90,12 @@ class Reporter:
         *,
         metrics: Metrics,
         host_metrics: Metrics,
+        in_step: bool = False,
     ) -> None:
         self._emit = emit
         self._metrics = metrics
         self._host_metrics = host_metrics
-        self._meter = Meter(device)
+        self._meter = Meter(device, in_step=in_step)
         self._interval_s = interval_s
         self._interval = _Interval()
         self._rates: deque[float] = deque(maxlen=RATES_KEPT)

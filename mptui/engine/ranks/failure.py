@@ -1,0 +1,64 @@
+"""The failure of one rank, as the others raise it."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mptui import errors
+from mptui.engine.guards.oom_errors import is_memory_full
+from mptui.errors import MemoryExhaustedError, MptuiError, RankError
+from mptui.registry.own_code import fault_of
+from mptui.text import clean
+
+_LOST = ("gloo", "Connection closed by peer", "Connection reset by peer", "NCCL", "ProcessGroup", "TCPStore")
+"""Words of torch's errors about a group whose processes have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error that ended the work of a rank: the class of an `MptuiError`, and its words."""
+
+    rank: int
+    kind: str
+    message: str
+    hint: str
+
+    @classmethod
+    def of(cls, error: BaseException, rank: int) -> "Failure":
+        """Describe `error`; that of a bug is a `RankError`."""
+        known = error if isinstance(error, MptuiError) else fault_of(error)
+        if known is not None:
+            return cls(rank, type(known).__name__, known.message, known.hint)
+        words = clean(f"{type(error).__name__}: {error}", 500)
+        if is_memory_full(error):
+            return cls(rank, MemoryExhaustedError.__name__, words, "use a smaller --batch-size")
+        return cls(rank, RankError.__name__, words, "see the traceback of that rank")
+
+    def error(self) -> MptuiError:
+        """Return the error for another rank to raise."""
+        kind = getattr(errors, self.kind, RankError)
+        raised: MptuiError = kind(f"rank {self.rank}: {self.message}", hint=self.hint)
+        return raised
+
+
+@contextlib.contextmanager
+def lost() -> Iterator[None]:
+    """Raise torch's error about a process that has ended as a `RankError`."""
+    try:
+        yield
+    except RuntimeError as error:
+        if (raised := as_lost(error)) is None:
+            raise
+        raise raised from error
+
+
+def as_lost(error: BaseException) -> RankError | None:
+    """Convert torch's error about a process that has ended; None for other errors."""
+    if not isinstance(error, RuntimeError) or not any(word in str(error) for word in _LOST):
+        return None
+    words = re.sub(r"^\[[^\]]*\] ?", "", str(error).strip().splitlines()[0]).partition(". ")[0]
+    return RankError(
+        f"another process of the run has ended or can't be reached: {clean(words, 200)}",
+        hint="read what the other processes say, then go on from the last save: mptui resume RUN",
+    )

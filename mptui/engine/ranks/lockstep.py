@@ -1,0 +1,132 @@
+"""Keeps all ranks at the same step: what one can't do, all repeat or end together."""
+
+import traceback
+from collections.abc import Iterator
+from dataclasses import replace
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+import torch
+
+from mptui.data.core.batch import Window
+from mptui.engine.guards.oom_errors import is_out_of_memory, release
+from mptui.engine.hooks import Hook, Recovery
+from mptui.engine.ranks.group import RetryError, Standing
+from mptui.engine.ranks.mailbox import RanksMailbox
+
+if TYPE_CHECKING:
+    from mptui.engine.context import TrainContext
+
+
+class Stage(Enum):
+    """Where a rank is, which says how it can tell the others that it failed."""
+
+    ASIDE = auto()
+    """The others will meet next."""
+    READING = auto()
+    """The others read a window, and take a step."""
+    STEP = auto()
+    """The others take a step, and meet before its update."""
+    MET = auto()
+    """The others have the gradients of the step: it can't be taken back any more."""
+
+
+class Lockstep(Hook):
+    """The step of several ranks; not active in a process that is alone.
+
+    All meet once in a step, when the gradients are summed and before the update. A rank that failed before
+    makes up for its part of the sums, so that the others reach the meeting; there they learn of it, and none
+    updates its weights.
+    """
+
+    def __init__(self, context: "TrainContext") -> None:
+        self._context, self._ranks = context, context.ranks
+        self._stage = Stage.ASIDE
+        self._weighs = self._weighed = False
+        if isinstance(context.mailbox, RanksMailbox):
+            context.mailbox.report_due = context.report_due_here
+
+    @property
+    def active(self) -> bool:
+        """Whether there are several ranks."""
+        return not self._ranks.is_alone
+
+    def windows(self, windows: Iterator[Window]) -> Iterator[Window]:
+        """Yield windows with the number of valid items of all ranks."""
+        return windows if self._ranks.is_alone else self._whole(windows)
+
+    def _whole(self, windows: Iterator[Window]) -> Iterator[Window]:
+        while True:
+            self._stage, self._weighed = Stage.READING, False
+            if (window := next(windows, None)) is None:
+                self._stage = Stage.ASIDE
+                return
+            valid = sum(self._ranks.meet(value=window.valid)) if self._masks else window.size
+            self._stage = Stage.STEP
+            yield replace(window, valid=valid)
+
+    def weight(self, window: Window) -> torch.Tensor | float:
+        """Return the total weight of a window's valid items on all ranks, as `Task.window_weight`."""
+        weight = self._context.task.window_weight(window)
+        if self._ranks.is_alone or not isinstance(weight, torch.Tensor):
+            return weight
+        self._weighs = True
+        total = self._ranks.sum_(weight.clone())
+        self._weighed = True
+        return total
+
+    def step_begins(self) -> None:
+        """Begin a step, or repeat it."""
+        self._stage, self._weighed = Stage.STEP, False
+
+    def gradients_ready(self) -> None:
+        """Meet before the update.
+
+        Raises:
+            RetryError: Another rank could not take the step; it is to be repeated.
+            MptuiError: Another rank has failed.
+        """
+        self._ranks.meet()
+        self._stage = Stage.MET
+
+    def failed(self, error: Exception, phase: str, rows: int) -> Recovery | None:
+        """Return a recovery from an error of another rank that is none of memory: one of its compiler."""
+        is_other = isinstance(error, RetryError) and not is_out_of_memory(error)
+        return self._context.parts.compiler.undo if is_other else None
+
+    def together(self, error: Exception, recovery: Recovery) -> Recovery | None:
+        """Return a recovery of all ranks from an error of the step of this one; None if it is too late."""
+        if self._ranks.is_alone:
+            return recovery
+        if not isinstance(error, RetryError):
+            if self._stage is Stage.MET:
+                return None
+            self._make_up(error)
+            self._ranks.meet(Standing.NO_MEMORY if is_out_of_memory(error) else Standing.RETRY)
+
+        def recover() -> None:
+            recovery()
+            self._context.parts.replica.renew()
+
+        return recover
+
+    def fail(self, error: Exception) -> None:
+        """Tell the other ranks that `error` ends the run, where they can still hear it."""
+        if self._ranks.is_alone or self._ranks.failure is not None or self._stage is Stage.MET:
+            return
+        if self._stage is Stage.STEP or (self._stage is Stage.READING and not self._masks):
+            self._make_up(error)
+        self._stage = Stage.ASIDE
+        self._ranks.fail(error)
+
+    @property
+    def _masks(self) -> bool:
+        return self._context.job.train_loader.masks
+
+    def _make_up(self, error: Exception) -> None:
+        if error.__traceback__ is not None:  # it holds the tensors that did not fit
+            traceback.clear_frames(error.__traceback__)
+        release(self._context.device)
+        if self._weighs and not self._weighed:
+            self._ranks.sum_(torch.zeros((), device=self._context.device))
+        self._context.parts.replica.make_up()

@@ -1,0 +1,71 @@
+"""The mailbox of a rank: commands and stop requests that all ranks obey between the same two steps."""
+
+from collections import deque
+from collections.abc import Callable
+
+from mptui.engine.mailbox import Command, Mailbox
+from mptui.engine.ranks.group import Ranks
+
+
+class RanksMailbox(Mailbox):
+    """Holds what all ranks agreed on when they last met (`Ranks.meet`).
+
+    A stop and a save may be asked of any rank, by a signal; other commands come to rank 0.
+
+    Args:
+        ranks: The ranks.
+        own: The mailbox of this process, to which signals, keys and sockets post.
+
+    Attributes:
+        report_due: Whether it is time for a report, by the clock of this rank; that of rank 0 counts.
+        reports: Whether all ranks report between the next two steps.
+    """
+
+    def __init__(self, ranks: Ranks, own: Mailbox) -> None:
+        super().__init__()
+        self._ranks, self._own = ranks, own
+        self._taken: list[Command] = []
+        self._agreed: deque[Command] = deque()
+        self.report_due: Callable[[], bool] = lambda: False
+        self.reports = False
+        ranks.notes, ranks.heard = self._notes, self._heard
+
+    def _notes(self) -> list[int]:
+        """Return stop (0: none; 1: without a signal; 1 + signal), commands waiting, and report due."""
+        while (command := self._own.take()) is not None:
+            self._taken.append(command)
+        stop = 1 + (self._own.stop_signal or 0) if self._own.stop_requested else 0
+        return [stop, len(self._taken), int(self.report_due())]
+
+    def _heard(self, notes: list[list[int]]) -> None:
+        stop = max(each[0] for each in notes)
+        if stop:
+            self.stop_requested, self.stop_signal = True, stop - 1 or None
+        self.reports = self.reports or bool(notes[0][2])
+        if any(each[1] for each in notes):
+            told, self._taken = self._taken, []
+            for commands in self._ranks.exchange(told):
+                # a launcher sends its signal to all: one save suffices
+                self._agreed.extend(command for command in commands if command not in self._agreed)
+
+    def take_report(self) -> bool:
+        """Return whether all ranks report now."""
+        reports, self.reports = self.reports, False
+        return reports
+
+    def poll(self) -> None:
+        """Meet the other ranks; raise Stopped if one of them was asked to stop."""
+        self._ranks.meet()
+        self.check_stop()
+
+    def take(self, timeout_s: float = 0.0) -> Command | None:
+        """Return the next command that all agreed on; with a timeout, rank 0 waits for one so long."""
+        if not self._agreed and timeout_s > 0:
+            if self._ranks.is_first and not self._own.stop_requested:
+                command = self._own.take(timeout_s)
+                self._taken += [] if command is None else [command]
+            self._ranks.meet()
+        return self._agreed.popleft() if self._agreed else None
+
+    def __bool__(self) -> bool:
+        return self.stop_requested or bool(self._agreed)

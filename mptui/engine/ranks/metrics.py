@@ -1,0 +1,78 @@
+"""Metrics over the samples of all ranks."""
+
+from collections.abc import Callable
+
+import torch
+
+from mptui.data.core.batch import Batch
+from mptui.engine.ranks.group import Ranks
+from mptui.tasks.base import Metrics
+
+SCORES = "scores"
+"""The part of a metric's state that has a row for each sample: those of ranks follow each other."""
+
+
+class SummedMetrics:
+    """The metrics of all ranks: each adds its own samples, and each gets the result of all.
+
+    Everything but `update` and `reset` waits for the other ranks.
+
+    Args:
+        make: Makes the metrics of one process, on `device`.
+        ranks: The ranks.
+        device: The device.
+    """
+
+    def __init__(self, make: Callable[[], Metrics], ranks: Ranks, device: torch.device) -> None:
+        self._own, self._whole, self._ranks, self._device = make(), make(), ranks, device
+
+    def update(self, outputs: torch.Tensor, batch: Batch) -> None:
+        """See `Metrics.update`."""
+        self._own.update(outputs, batch)
+
+    def compute(self) -> dict[str, float]:
+        """See `Metrics.compute`."""
+        return self._summed().compute()
+
+    def per_class(self) -> dict[str, dict[str, float | None]]:
+        """See `Metrics.per_class`."""
+        return self._summed().per_class()
+
+    def confusion(self) -> torch.Tensor | None:
+        """See `Metrics.confusion`."""
+        return self._summed().confusion()
+
+    def reset(self) -> None:
+        """See `Metrics.reset`."""
+        self._own.reset()
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return the sums over all ranks."""
+        return summed_state(self._own, self._ranks, self._device)
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        """Restore the sums: rank 0 has them all, the others none."""
+        self._own.reset()
+        if self._ranks.is_first:
+            self._own.load_state_dict(state)
+
+    def _summed(self) -> Metrics:
+        self._whole.load_state_dict(self.state_dict())
+        return self._whole
+
+
+def summed_state(metrics: Metrics, ranks: Ranks, device: torch.device) -> dict[str, torch.Tensor]:
+    """Return the state of the metrics of all ranks, from those of this rank on `device`."""
+    state = metrics.state_dict()
+    ranks.meet()
+    return {
+        name: torch.cat(ranks.exchange(tensor.cpu())).to(tensor.device)
+        if name == SCORES
+        else ranks.sum_(tensor.to(device, copy=True)).to(tensor.device)
+        for name, tensor in state.items()
+    }
+
+
+def metrics_of(make: Callable[[], Metrics], ranks: Ranks, device: torch.device) -> Metrics:
+    """Return metrics over the samples of all ranks; `make` makes those of one."""
+    return make() if ranks.is_alone else SummedMetrics(make, ranks, device)

@@ -1,0 +1,129 @@
+"""The network as one process of several trains it: each has all weights, and gradients are summed.
+
+`Replica` is that of a process that is alone.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from mptui.data.core.batch import Batch, Window
+from mptui.engine.precision.amp import Precision
+from mptui.engine.ranks.failure import lost
+from mptui.engine.ranks.group import Ranks
+
+
+class Replica:
+    """The network of a process that trains alone.
+
+    Attributes:
+        network: What a training step calls.
+    """
+
+    def __init__(self, network: torch.nn.Module) -> None:
+        self.network = network
+
+    def begin(self, window: Window, precision: Precision) -> list[torch.Tensor]:
+        """Begin a step; return the losses of micro-batches so far: of a rank without samples, one of 0."""
+        return []
+
+    def synchronize(self, last: bool) -> None:
+        """Say before a forward pass whether it is the window's last, whose backward pass sums gradients."""
+
+    def total(self, losses: list[torch.Tensor]) -> torch.Tensor:
+        """Return the sum of the window's losses, 0-dim."""
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+    def make_up(self) -> None:
+        """Take part in what is left of the others' sums of this step, which is not completed."""
+
+    def renew(self) -> None:
+        """Prepare for other steps after one that was not completed."""
+
+    def close(self) -> None:
+        """Let go of the network."""
+
+
+class SummedReplica(Replica):
+    """The network of one rank, by `torch.nn.parallel.DistributedDataParallel`.
+
+    The loss of a micro-batch is its share of that of the whole window of all ranks, so gradients are summed:
+    the mean that DDP takes by itself would be wrong for shares of different size.
+
+    Args:
+        network: The network, on its device; its weights and buffers become those of rank 0.
+        ranks: The ranks.
+        device: The device.
+        made_up: Returns a batch with made-up samples.
+    """
+
+    def __init__(
+        self, network: torch.nn.Module, ranks: Ranks, device: torch.device, made_up: Callable[[], Batch]
+    ) -> None:
+        self._bare, self._ranks, self._device, self._made_up = network, ranks, device, made_up
+        self._sent = 0
+        self._parallel = self._built()
+        super().__init__(self._parallel)
+
+    def _built(self) -> DistributedDataParallel:
+        self._ranks.meet()
+        with lost():
+            parallel = DistributedDataParallel(
+                self._bare,
+                device_ids=[self._device] if self._device.type == "cuda" else None,
+                process_group=self._ranks.device_group,
+                forward_sync_buffers=False,  # each rank has its own statistics; those of rank 0 count
+            )
+        parallel.register_comm_hook(None, self._summed)
+        return parallel
+
+    def _summed(self, _state: None, bucket: GradBucket) -> Future[torch.Tensor]:
+        """Sum a bucket of gradients over all ranks, while the backward pass goes on."""
+        self._sent += 1
+        return self._sum(bucket).then(lambda done: done.value()[0])
+
+    def _sum(self, bucket: GradBucket) -> Future[list[torch.Tensor]]:
+        work = dist.all_reduce(bucket.buffer(), group=self._ranks.device_group, async_op=True)
+        assert work is not None, "it is asynchronous"
+        return work.get_future()
+
+    def begin(self, window: Window, precision: Precision) -> list[torch.Tensor]:
+        """See `Replica.begin`."""
+        self._sent = 0
+        if window.batches:
+            return []
+        self.synchronize(last=True)
+        batch = self._made_up()
+        with precision.forward_context():
+            loss = self.network(*batch.inputs).float().sum() * 0.0
+        precision.backward(loss)
+        return [loss.detach()]
+
+    def synchronize(self, last: bool) -> None:
+        """See `Replica.synchronize`: outside of DDP's `no_sync`, or inside of it."""
+        self._parallel.require_backward_grad_sync = last
+
+    def total(self, losses: list[torch.Tensor]) -> torch.Tensor:
+        """See `Replica.total`; over all ranks."""
+        return self._ranks.sum_(super().total(losses).clone())
+
+    def make_up(self) -> None:
+        """See `Replica.make_up`: zeros for each bucket that is left, as torch's `Join` does for DDP."""
+        reducer = self._parallel.reducer
+        with lost():
+            reducer._rebuild_buckets()  # as the others do in their first forward pass but one
+            for bucket in reducer._get_zeros_like_grad_buckets()[self._sent :]:
+                self._sum(bucket).wait()
+
+    def renew(self) -> None:
+        """See `Replica.renew`: DDP can't be used again after a backward pass that did not end."""
+        self.close()
+        self.network = self._parallel = self._built()
+
+    def close(self) -> None:
+        """See `Replica.close`."""
+        self._parallel._remove_autograd_hooks()  # type: ignore[no-untyped-call]

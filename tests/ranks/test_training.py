@@ -1,0 +1,40 @@
+"""Several processes train as one does with the same global batch."""
+
+import pytest
+import torch
+
+from tests.ranks.groups import in_group
+from tests.ranks.training import train, train_in_float64
+
+pytestmark = pytest.mark.slow
+
+STEPS = {"batch_size": 8, "accumulate": 3, "lr": 0.05, "epochs": 25, "max_steps": 50, "clip_grad_norm": 1.0}
+FORMS = {
+    "fp32": (train, 1e-5, {"train": 42, "training": {**STEPS, "ema_decay": 0.9}}),
+    "fp64": (train_in_float64, 1e-9, {"train": 42, "training": STEPS, "speed": {"fused": False}}),
+    "ignored pixels": (
+        train,
+        1e-5,
+        {"train": 26, "masks": True, "training": {**STEPS, "class_weights": [1.0, 3.0]}},
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_two_and_three_ranks_train_as_one_process_does(form, tmp_path):
+    """Of the last batch of an epoch with 2 samples, one of three ranks reads none."""
+    function, tolerance, options = FORMS[form]
+    (alone,) = in_group(1, function, str(tmp_path / "1"), options)
+    assert len(alone["losses"]) == 50
+    assert alone["losses"][-1] < alone["losses"][0] / 2
+    for world_size in (2, 3):
+        found = in_group(world_size, function, str(tmp_path / str(world_size)), options)
+        assert all(rank == found[0] for rank in found)
+        for what in ("losses", "val_losses", "weights"):
+            torch.testing.assert_close(
+                torch.tensor(found[0][what], dtype=torch.float64),
+                torch.tensor(alone[what], dtype=torch.float64),
+                rtol=tolerance,
+                atol=0,
+            )
+        assert found[0]["validations"] == alone["validations"]

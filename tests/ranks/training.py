@@ -1,0 +1,80 @@
+"""Small runs of one rank, for `in_group`: each function returns what JSON can hold."""
+
+from pathlib import Path
+
+import torch
+
+from mptui.engine.trainer import Trainer
+from mptui.events import Step, Validated
+from tests.engine.blots import SIDE, Blot, Scene
+from tests.engine.small import Recorder, build_trainer, config, end, losses, of
+
+
+class Double(torch.nn.Module):
+    """Turns images, which are float32, into float64."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.to(torch.float64)
+
+
+def net(outputs: int, flat: bool) -> torch.nn.Module:
+    """A network with GroupNorm."""
+    torch.manual_seed(3)
+    layers: list[torch.nn.Module] = [
+        torch.nn.Conv2d(3, 8, 3, padding=1),
+        torch.nn.GroupNorm(2, 8),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(8, outputs, 3, padding=1),
+    ]
+    if flat:
+        layers += [torch.nn.Flatten(), torch.nn.Linear(outputs * SIDE**2, outputs)]
+    return torch.nn.Sequential(*layers)
+
+
+def built(ranks, folder, *, masks=False, train=40, val=21, precision="fp32", **tables):
+    settings = config(data={"image_size": SIDE}, **tables)
+    model = net(2 if masks else 3, flat=not masks)
+    if torch.get_default_dtype() == torch.float64:
+        model = torch.nn.Sequential(Double(), model)
+    return build_trainer(
+        settings,
+        Path(folder) / "checkpoints",
+        model=model,
+        train=train,
+        val=val,
+        precision=precision,
+        ranks=ranks,
+        kind=Scene if masks else Blot,
+    )
+
+
+def train(ranks, folder, options):
+    """Train, and return the losses, the validations and a checksum of the weights."""
+    trainer, events = built(ranks, folder, **options)
+    trainer.train()
+    end(trainer)
+    return told(trainer, events)
+
+
+def told(trainer: Trainer, events: Recorder):
+    weights = torch.cat([p.detach().flatten().double() for p in trainer.context.model.parameters()])
+    return {
+        "losses": losses(events),
+        "validations": [each.metrics for each in of(events, Validated)],
+        "val_losses": [each.loss for each in of(events, Validated)],
+        "weights": [float(weights.sum()), float(weights.square().sum())],
+        "skipped": max((each.skipped_steps for each in of(events, Step)), default=0),
+        "others": [
+            getattr(each, "action", getattr(each, "code", ""))
+            for each in events
+            if type(each).__name__ in {"Recovered", "Warned"}
+        ],
+    }
+
+
+def train_in_float64(ranks, folder, options):
+    """Train with weights, losses and reports in float64, which no precision of a run is."""
+    torch.set_default_dtype(torch.float64)
+    real = torch.Tensor.float
+    torch.Tensor.float = lambda tensor: tensor if tensor.dtype == torch.float64 else real(tensor)  # type: ignore[method-assign, assignment, return-value]
+    return train(ranks, folder, options)  # in a process of its own
