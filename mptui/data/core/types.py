@@ -87,6 +87,16 @@ class BadSampleError(Exception):
         return (BadSampleError, (self.name, self.reason))
 
 
+def check_class(name: str, value: int, what: str, classes: int) -> None:
+    """Refuse a class without an output of the network, as the loss would fail with a device-side assert.
+
+    Raises:
+        BadSampleError: The value of a label or a mask is not below the number of classes.
+    """
+    if value >= classes:
+        raise BadSampleError(name, f"{what} {value}, but there are {classes} classes")
+
+
 class Split(Protocol):
     """The training or the validation half of a dataset."""
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mptui.data.core.types import IGNORE, Decoded, SampleRequest, Split
+from mptui.data.core.types import IGNORE, Decoded, SampleRequest, Split, check_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,10 @@ class RenumberedRequest:
 
     def read(self, side_hint: int | None = None) -> Decoded:
         """Read the sample; see `SampleRequest.read`."""
-        sample = self.request.read(side_hint)
+        sample, count = self.request.read(side_hint), len(self.numbers)
         if sample.mask_HW is None:
+            check_class(self.name, sample.label, "label", count)
             return replace(sample, label=self.numbers[sample.label])
+        check_class(self.name, int(sample.mask_HW.max()), "mask value", count)
         table = np.array([*self.numbers, IGNORE], np.int16)  # IGNORE, -1, is the last place
         return replace(sample, mask_HW=table[sample.mask_HW])

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from mptui.data.core.read_errors import tried_again
 from mptui.data.core.rng import RandomStream, uniforms
-from mptui.data.core.types import IGNORE, BadSampleError, Decoded, Mask, SampleRequest
+from mptui.data.core.types import IGNORE, BadSampleError, Decoded, Mask, SampleRequest, check_class
 from mptui.data.loading.shared_memory import write_at
 from mptui.data.transforms.crop import DRAWS, Boxes, Flips, Geometry, cut_image, cut_mask, views
 from mptui.data.transforms.resize import resized
@@ -123,7 +123,7 @@ def _write_whole(
     height, width = sample.image_HWC.shape[:2]
     write_at(fd, np.ascontiguousarray(sample.image_HWC), task.pixels_offset + row * task.whole_bytes)
     if task.masks_offset is None:
-        _check_class(request, sample.label, "label", task.classes)
+        check_class(request.name, sample.label, "label", task.classes)
         return sample.label, 1, (width, height)
     assert sample.mask_HW is not None, "a segmentation sample has a mask"
     mask_at = task.masks_offset + row * task.whole_mask_bytes
@@ -142,7 +142,7 @@ def _write_target(
 ) -> tuple[int, int]:
     """Check the label of a sample, or write its mask's view; return the label and the valid items."""
     if task.masks_offset is None:
-        _check_class(request, sample.label, "label", task.classes)
+        check_class(request.name, sample.label, "label", task.classes)
         return sample.label, 1
     assert sample.mask_HW is not None, "a segmentation sample has a mask"
     mask = cut_mask(sample.mask_HW, box, flips, task.geometry.side)
@@ -151,15 +151,9 @@ def _write_target(
 
 def _write_mask(task: ReadTask, request: SampleRequest, mask_HW: Mask, at: int, fd: int) -> int:
     """Write a mask; return the number of its valid pixels."""
-    _check_class(request, int(mask_HW.max()), "mask value", task.classes)
+    check_class(request.name, int(mask_HW.max()), "mask value", task.classes)
     write_at(fd, np.ascontiguousarray(mask_HW), at)
     return int(np.count_nonzero(mask_HW != IGNORE))
-
-
-def _check_class(request: SampleRequest, value: int, what: str, classes: int) -> None:
-    """Refuse a class without an output of the network, as the loss would fail with a device-side assert."""
-    if value >= classes:
-        raise BadSampleError(request.name, f"{what} {value}, but there are {classes} classes")
 
 
 class _TaskReceiver:
