@@ -131,6 +131,14 @@ def test_a_shard_with_a_label_outside_its_class_file_names_the_sample(tmp_path, 
     assert "its label 2 is none of the 2 classes" in found.problems[0].reason
 
 
+def test_two_classes_of_one_name_stay_two(tmp_path, own_cache):
+    shard(tmp_path / "train.tar", labelled())
+    (tmp_path / "classes.txt").write_text("crane\ncrane\n")  # the bird and the machine of ImageNet
+    found = opened(tmp_path)
+    assert found.classes == ("crane", "crane (2)")
+    assert min(found.class_counts) > 0
+
+
 def huge_header(path):
     """A shard whose last member says 10 GB, of which nothing is there."""
     shard(path, labelled())

@@ -1,7 +1,8 @@
 """Joins the lists of packed files to the list of a set, in the order that a folder of the same images has."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import overload
@@ -74,7 +75,7 @@ class _Classes:
 
     names: tuple[str, ...]
     numbers: Mapping[str, int]
-    """The number of each name; of two classes of one name, that of the first."""
+    """The number of each name."""
     declared: bool
     """Whether the set declares them, in their order: labels in decimal are then their numbers."""
 
@@ -110,7 +111,7 @@ def join(
         val = test
     lists = [*train, *val]
     names = _class_names(path, lists, declared) if kind is SampleKind.CLASS else ("image",)
-    numbers = {name: number for number, name in reversed(list(enumerate(names)))}
+    numbers = {name: number for number, name in enumerate(names)}
     classes = _Classes(names, numbers, declared is not None)
     parts = [_Samples(), _Samples()]
     for number, listing in enumerate(lists):
@@ -183,7 +184,15 @@ def _class_names(path: str, lists: Sequence[Listing], declared: tuple[str, ...] 
             else f"{clean_name(path)}: no labels",
             hint="Choose --model diffusion_unet for images alone, or data with two classes or more.",
         )
-    return tuple(clean_name(name) for name in classes)
+    return tuple(_distinct(map(clean_name, classes)))
+
+
+def _distinct(names: Iterable[str]) -> Iterator[str]:
+    """Yield names, a repeated one with its count: metrics are by the names of classes."""
+    seen = Counter[str]()
+    for name in names:
+        seen[name] += 1
+        yield name if seen[name] == 1 else f"{name} ({seen[name]})"
 
 
 def _add(
