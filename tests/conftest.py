@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.program import close_server
+from tests import decoders, program
 
 # before torch is imported: tensors of tests are small, and threads that wait for each other burn processors
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -41,7 +41,8 @@ def _no_settings_from_outside(tmp_path_factory):
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
         yield
-    close_server()
+    program.close_server()
+    decoders.close_server()
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -110,25 +111,20 @@ def be_child():
     return function_of(call)()
 
 
-@pytest.fixture(scope="session")
-def decoder_server():
-    """Starts the server when it is first called; returns it."""
-    made: list[_Server] = []
+@cache
+def server():
+    return _Server()
 
-    def server():
-        if not made:
-            made.append(_Server())
-        return made[0]
 
-    yield server
-    for each in made:
-        each.close()
+def close_server():
+    if server.cache_info().currsize:
+        server().close()
 
 
 @pytest.fixture(autouse=True, scope="module")
-def forked_decoders(decoder_server):
+def forked_decoders():
     def start(call, *arguments, **options):
-        return _Process(decoder_server(), call, arguments, **options)
+        return _Process(server(), call, arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mptui.data.loading.worker_pool.start", start)

@@ -4,9 +4,9 @@ import pytest
 
 from mptui.data.convert import convert
 from tests.data.prepared_sets import photos, prepared
-from tests.decoders import decoder_server, forked_decoders
+from tests.decoders import forked_decoders
 
-__all__ = ["decoder_server", "forked_decoders"]
+__all__ = ["forked_decoders"]
 
 
 @pytest.fixture(autouse=True)

@@ -1,18 +1,12 @@
-"""One thread for torch: tensors are small, and results bit-identical on any number of cores."""
+"""Fixtures of tests of the engine."""
 
 import pytest
-import torch
 
 from mptui.engine.checkpoint.files import write_checkpoint
+from tests.decoders import forked_decoders
 from tests.engine.checkpoints import snapshot
 
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+__all__ = ["forked_decoders"]
 
 
 @pytest.fixture

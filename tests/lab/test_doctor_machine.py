@@ -177,7 +177,7 @@ def test_what_holds_a_gpu_back_is_advice(gpu, word, driver):
 def test_a_torch_that_is_broken_is_a_finding(tmp_path, monkeypatch, code, word):
     put(tmp_path, {"torch/__init__.py": code})
     monkeypatch.syspath_prepend(tmp_path)
-    probed = probe_torch(os.environ, timeout_s=3 if "sleep" in code else 300)
+    probed = probe_torch(os.environ, timeout_s=0.3 if "sleep" in code else 300)
     assert probed.view.version is None
     assert word in str(probed.view.problem)
     machine = describe_machine(read_gpus(), HOST, probed.view, {})

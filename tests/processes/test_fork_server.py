@@ -5,7 +5,6 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 import time
 
 import psutil
@@ -13,24 +12,24 @@ import pytest
 
 from mptui.processes.child import exit_code_name, shell_exit_code, start
 from mptui.processes.fork_server import ForkServer
-from tests.program import execute
+from tests.program import Program, execute
 
 LIMIT_S = 30
 CODE = f"{execute.__module__}:{execute.__name__}"
 
 # another process keeps the server's socket open
 FORK_SERVER = """
-import subprocess, sys
+import signal, subprocess
 from mptui.processes.fork_server import ForkServer
 server = ForkServer(())
 child = server.start("signal:pause")
 keeper = subprocess.Popen(["sleep", "1000"], pass_fds=[server._socket.fileno()])
 print(keeper.pid, server.pid, child.pid, flush=True)
-sys.stdin.read()
+signal.pause()
 """
 
 RELAY = """
-import subprocess, sys
+import signal, subprocess, sys
 from pathlib import Path
 import benchmarks.relay as relay
 stops = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
@@ -39,19 +38,13 @@ keeper = subprocess.Popen(["sleep", "1000"])
 runner = relay.Runner("mptui", None, 1, Path(sys.argv[1]))
 runner.wait()
 print(keeper.pid, runner._process.pid, flush=True)
-sys.stdin.read()
+signal.pause()
 """
 
 
 @pytest.mark.parametrize("program", [FORK_SERVER, RELAY], ids=["fork server", "relay"])
 def test_children_end_with_a_parent_that_is_killed(tmp_path, program):
-    parent = subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert parent.stdout is not None
+    parent = Program(program, tmp_path, call=CODE)
     keeper, *children = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
     parent.kill()
     parent.wait()

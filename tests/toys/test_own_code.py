@@ -5,7 +5,6 @@ import sys
 
 import pytest
 import tomli
-import torch
 from textual.widgets import Input
 
 from mptui.cli.main import _exit_code
@@ -38,15 +37,6 @@ SETTINGS = {
 @pytest.fixture
 def module(tmp_path, monkeypatch):
     return make_project(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def one_thread():
-    """Sums in two threads have other bits than in one, as a program of the tests has."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def words(module, *more, net="Net", data="Data", **settings):
@@ -104,7 +94,7 @@ async def test_the_picker_takes_the_names_and_imports_nothing(module, tmp_path, 
 
 @pytest.mark.slow
 def test_a_run_that_was_killed_and_had_a_nan_has_the_bits_of_one_that_was_not_killed(
-    module, tmp_path, monkeypatch, one_thread
+    module, tmp_path, monkeypatch
 ):
     assert run(*words(module, "--trust-code", "--name", "whole")) == 0
     (tmp_path / module.partition(".")[0] / "kill").write_text("9")
