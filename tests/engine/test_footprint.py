@@ -20,10 +20,17 @@ def run_config(model, side, batch, **training):
     )
 
 
+def network_without_values(config, task):
+    """Return the network of the real sizes; to draw its weights would take most of a test."""
+    with torch.device("meta"):
+        model = build(config.model, num_classes=10, task=task, side=config.data.image_size)
+    return model.to_empty(device="cpu")
+
+
 def really_kept(config, task, dtype):
     """Return the bytes that autograd saves in a real forward pass, without weights and buffers."""
     side, size = config.data.image_size, config.training.batch_size
-    model = build(config.model, num_classes=10, task=task, side=side)
+    model = network_without_values(config, task)
     learnt = build_task(task, [str(i) for i in range(10)], config.training)
     batch = learnt.made_up_batch(torch.randn(size, 3, side, side))
     own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
@@ -65,7 +72,7 @@ def test_the_activations_are_those_of_a_real_forward_pass(model, task, side, bat
 def test_weights_gradients_optimizer_and_average_are_those_of_the_real_ones(optimizer):
     has_ema = not OPTIMIZERS[optimizer].averages
     config = run_config("resnet18", 64, 2, optimizer=optimizer, ema_decay=0.99 if has_ema else None)
-    model = build(config.model, num_classes=10, task="classification", side=64)
+    model = network_without_values(config, "classification")
     real = build_optimizer(model, config.training, torch.zeros(()), fused=True)
     states = {id(t): t.nbytes for each in real.state.values() for t in each.values() if t.ndim}
     weights = sum(p.nbytes for p in model.parameters())

@@ -19,6 +19,7 @@ from mptui.engine.checkpoint.files import checkpoints
 from mptui.errors import ConfigError, OwnCodeError
 from mptui.registry import own_code
 from mptui.runs.store.directory import read_summary
+from tests.program import run_to_end
 
 DOCUMENT = Path(mptui.__file__).parents[1] / "docs" / "python.md"
 SMALL: dict[str, Any] = {
@@ -51,13 +52,10 @@ def folder(tmp_path, monkeypatch):
 def test_the_lines_of_the_document_run_and_the_command_line_resumes_them(tmp_path, capsys):
     lines = DOCUMENT.read_text().split("\n\n    ", 1)[1].partition("\n\n`train`")[0]
     (tmp_path / "script.py").write_text("\n".join(line.removeprefix("    ") for line in lines.splitlines()))
-    ended = subprocess.run(
-        [sys.executable, "script.py"],
-        env={**os.environ, "MPTUI_DATA_IMAGE_SIZE": "32", "MPTUI_DATA_WORKERS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    first = f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r})"  # as `python script.py` does
+    code = f"{first}; runpy.run_path('script.py', run_name='__main__')"
+    settings = {"MPTUI_DATA_IMAGE_SIZE": "32", "MPTUI_DATA_WORKERS": "1"}
+    ended = run_to_end(code, call="tests.program:execute", environ=settings, folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
     directory, status, best, val_loss = ended.stdout.split()
     assert status == "completed"
