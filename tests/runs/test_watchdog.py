@@ -147,6 +147,12 @@ def test_what_is_being_read_is_named_and_made_safe(dog, clock, warned):
     assert "…" in warned[0][1]
 
 
+def test_ranks_that_have_not_arrived_are_named(dog, clock, warned):
+    dog.late = lambda: ["rank 3 (process 7 on b) has not arrived"]
+    passes(dog, clock, 100)
+    assert "after step 0); rank 3 (process 7 on b) has not arrived; the stacks" in warned[0][1]
+
+
 def test_it_can_be_turned_off(tmp_path, clock, warned):
     dog = Watchdog(tmp_path, 0.0, lambda code, message: warned.append(code))
     passes(dog, clock, 100_000)

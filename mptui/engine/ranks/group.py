@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 
+from mptui.engine.ranks.beats import Beats
 from mptui.engine.ranks.failure import Failure, lost
 from mptui.errors import RankError
 from mptui.processes.rank_place import RankPlace
@@ -65,6 +66,7 @@ class Ranks:
         notes: Returns the `NOTES` numbers that this rank brings to each meeting.
         heard: Called at each meeting with the notes of all ranks.
         failure: The failure that ends the run, once all ranks know of it.
+        beats: The signs of life of the ranks; None for a single process.
     """
 
     def __init__(
@@ -79,7 +81,9 @@ class Ranks:
         self.notes: Callable[[], list[int]] = lambda: [0] * NOTES
         self.heard: Callable[[list[list[int]]], None] = lambda notes: None
         self.failure: Failure | None = None
+        self.beats: Beats | None = None
         self._own_failure: Failure | None = None
+        self._meetings = 0
 
     @classmethod
     def alone(cls) -> "Ranks":
@@ -119,6 +123,7 @@ class Ranks:
         """
         if self.host_group is None:
             return [value]
+        self._meetings += 1
         own = torch.tensor([standing, value, *self.notes()])
         table = [torch.empty_like(own) for _ in range(self.world_size)]
         with lost():
@@ -176,8 +181,19 @@ class Ranks:
             dist.all_gather_object(values, value, group=self.host_group)
         return values
 
+    def beat(self) -> None:
+        """Show the others from now on that this rank lives, and how many meetings it has come to."""
+        self.beats = Beats(self.rank, self.world_size, lambda: self._meetings)
+
+    def late(self) -> list[str]:
+        """Return a sentence for each rank that this one waits for."""
+        return [] if self.beats is None else self.beats.late()
+
     def close(self) -> None:
         """Leave the group; the other ranks find out at their next exchange."""
+        if self.beats is not None:
+            self.beats.close()
+            self.beats = None
         if self.device_group is not None:
             self.device_group = self.host_group = None
             dist.destroy_process_group()
@@ -207,4 +223,6 @@ def join(place: RankPlace | None, device: torch.device) -> Ranks:
             device_id=device if cuda else None,
         )
         host_group = dist.new_group(backend="gloo", timeout=HOST_TIMEOUT)
-    return Ranks(place.rank, place.world_size, dist.group.WORLD, cast(dist.ProcessGroup, host_group))
+    ranks = Ranks(place.rank, place.world_size, dist.group.WORLD, cast(dist.ProcessGroup, host_group))
+    ranks.beat()
+    return ranks

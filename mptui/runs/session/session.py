@@ -236,7 +236,7 @@ class Session:
                     on_best=self._records.write_best,
                 )
                 stack.callback(trainer.close)
-                self._watchdog.reading = lambda: trainer.context.job.train_loader.reading
+                self._watchdog.follow(trainer.context)
                 resumed = None
                 if self._resume:
                     resumed = take_up(trainer, self.run, self._before, self._warn, guard)

@@ -8,8 +8,10 @@ import faulthandler
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
+from mptui.engine.context import TrainContext
 from mptui.events import Event, PhaseChanged, Step
 from mptui.regular import open_regular
 from mptui.runs.view.events.event_registry import EVENTS
@@ -34,7 +36,10 @@ class Watchdog:
         run: The run's directory.
         limit_s: Seconds without progress that count as a hang; 0: never.
         warn: Called with (code, message), once per hang.
+
+    Attributes:
         reading: Returns the samples that are being read, for the message.
+        late: Returns a sentence for each rank that this one waits for.
     """
 
     def __init__(
@@ -42,16 +47,23 @@ class Watchdog:
         run: Path,
         limit_s: float,
         warn: Callable[[str, str], None],
-        reading: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._path, self._limit_s, self._warn = run / NAME, limit_s, warn
-        self.reading = reading
+        self.reading: Callable[[], Sequence[str]] = tuple
+        self.late: Callable[[], Sequence[str]] = tuple
         self._phase = "starting"
         self._step = 0
         self._usual_s = 0.0
         self._position: object = None
         self._since = time.monotonic()
         self._reported = False
+
+    def follow(self, context: TrainContext) -> None:
+        """Watch a trainer, and the ranks that it waits for."""
+        self.reading = lambda: context.job.train_loader.reading
+        self.late = context.ranks.late
+        if context.ranks.beats is not None:
+            context.ranks.beats.on_silent = partial(self._warn, "rank_silent")
 
     def handle(self, event: Event) -> None:
         """Handle an event, which counts as progress for most kinds."""
@@ -86,6 +98,7 @@ class Watchdog:
 
     def _dump(self, still_s: float) -> None:
         what = f"no progress for {still_s:.0f} s ({self._phase}, after step {self._step:,})"
+        what = "; ".join([what, *self.late()])
         names = self.reading()
         files = ", ".join(clean_name(name, 300) for name in names[:_NAMES_SHOWN])
         if files:

@@ -1,0 +1,130 @@
+"""Signs of life of the ranks, by which those are named that others wait for.
+
+Each rank writes to the store of the rendezvous, from a thread of its own: a rank that computes, waits or
+reads still beats, one that is suspended does not.
+"""
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+from torch._C._distributed_c10d import TCPStore
+
+from mptui.errors import RankError
+from mptui.text import clean
+
+BEAT_S = 2.0
+"""Seconds between two beats."""
+
+SILENT_S = 20.0
+"""Seconds without a beat after which a rank is named."""
+
+LOST_S = 120.0
+"""Seconds without a beat after which the others end, so that a launcher starts all again. Some code holds the
+interpreter for a minute."""
+
+_ANSWER = timedelta(seconds=10)
+
+
+@dataclass(slots=True)
+class _Sign:
+    """The last beat of a rank: how many collectives it has come to, its process, and when this was heard."""
+
+    beat: bytes
+    arrived: int
+    name: str
+    since: float
+    lives: bool = False
+    """Whether it has beaten since this rank listens: the store keeps the beats of an earlier start."""
+    told: bool = False
+
+    def silence(self, rank: int, now: float) -> str:
+        """Say for how long there has been no beat."""
+        return f"rank {rank} ({self.name}) has given no sign of life for {now - self.since:.0f} s"
+
+
+class Beats:
+    """Beats for this rank, and listens to the others: rank 0 to all, all to rank 0.
+
+    Args:
+        rank: Number of this rank.
+        world_size: Number of ranks.
+        arrived: Returns how many collectives this rank has come to.
+        environ: Has the address of the store, MASTER_ADDR and MASTER_PORT.
+
+    Attributes:
+        on_silent: Called in this object's thread with a sentence about a rank that is silent.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        arrived: Callable[[], int],
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._rank, self._arrived = rank, arrived
+        self.on_silent: Callable[[str], None] = _say
+        self._others = [r for r in range(world_size) if r != rank] if rank == 0 else [0]
+        self._signs: dict[int, _Sign] = {}
+        self._address = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
+        self._name = f"process {os.getpid()} on {socket.gethostname()}"
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="mptui-beats", daemon=True)
+        self._thread.start()
+
+    def late(self) -> list[str]:
+        """Return a sentence for each rank that this one waits for."""
+        own, now = self._arrived(), time.monotonic()
+        told = []
+        for rank, sign in sorted(self._signs.items()):
+            if now - sign.since > SILENT_S:
+                told.append(sign.silence(rank, now))
+            elif sign.arrived < own:
+                told.append(f"rank {rank} ({sign.name}) has not arrived")
+        return told
+
+    def close(self) -> None:
+        """Stop beating."""
+        self._closing.set()
+        self._thread.join(BEAT_S)
+
+    def _work(self) -> None:
+        with suppress(RuntimeError):  # the store has gone with the group
+            store = TCPStore(*self._address, is_master=False, timeout=_ANSWER, wait_for_workers=False)
+            number = 0
+            while not self._closing.is_set():
+                number += 1
+                store.set(_key(self._rank), f"{number} {self._arrived()} {self._name}")
+                self._listen(store)
+                self._closing.wait(BEAT_S)
+
+    def _listen(self, store: TCPStore) -> None:
+        now = time.monotonic()
+        for rank in self._others:
+            if not store.check([_key(rank)]):
+                continue
+            beat, before = store.get(_key(rank)), self._signs.get(rank)
+            if before is None or before.beat != beat:
+                _, arrived, name = clean(beat.decode(errors="replace")).split(" ", 2)
+                self._signs[rank] = _Sign(beat, int(arrived), name, now, lives=before is not None)
+        for rank, sign in self._signs.items():
+            if sign.lives and now - sign.since > (LOST_S if sign.told else SILENT_S):
+                self.on_silent(sign.silence(rank, now))
+                if sign.told:
+                    os._exit(RankError.exit_code)  # the other threads wait for that rank
+                sign.told = True
+
+
+def _say(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)  # noqa: T201 - the log of this rank
+
+
+def _key(rank: int) -> str:
+    return f"mptui/beat/{rank}"
