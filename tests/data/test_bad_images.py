@@ -15,7 +15,7 @@ from mptui.data.formats.open import open_dataset
 from mptui.data.loading.loader import Loader
 from mptui.errors import DataError
 from mptui.registry.samples import SampleKind
-from tests.data.images import photo, png_header
+from tests.data.images import class_folders, photo, png_header
 
 GOOD = 1980
 SIDE = 16
@@ -93,6 +93,12 @@ def folder(good, tmp_path):
     return shutil.copytree(good, tmp_path / "set", copy_function=os.link)
 
 
+@pytest.fixture
+def few(tmp_path):
+    """More than a batch."""
+    return class_folders(tmp_path, {"a": 64, "b": 64})
+
+
 def opened(folder, budget=0.02):
     return open_dataset(
         DataConfig(path=str(folder), bad_sample_budget=budget),
@@ -164,8 +170,8 @@ def test_files_that_turn_bad_after_the_scan_are_replaced_alike_for_any_number_of
 
 
 @pytest.mark.parametrize("kind", ["gone", "a folder", "a pipe", "a link to nothing"])
-def test_what_is_no_file_any_more_is_bad_and_never_waited_for(folder, kind):
-    dataset = opened(folder)
+def test_what_is_no_file_any_more_is_bad_and_never_waited_for(few, kind):
+    dataset = opened(few)
     victim = Path(dataset.train.request(5).name)
     victim.unlink()
     if kind == "a folder":
