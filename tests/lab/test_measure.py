@@ -3,8 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import psutil
@@ -16,6 +14,7 @@ from mptui.lab.bench.run_listener import LOSS_AT, RunListener
 from mptui.lab.bench.unsaved import UnsavedSession
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.store.directory import create_run
+from tests.program import Program
 
 pytestmark = pytest.mark.slow
 
@@ -216,11 +215,12 @@ def test_a_run_that_takes_too_long_is_given_up(lab):
 
 def test_a_run_ends_with_the_process_that_asked_for_it():
     code = (
-        "import os; from mptui.lab.bench.measure import *; from mptui.runs.planning.plan import Request\n"
+        "import os; from mptui.lab.bench import measure; from mptui.runs.planning.plan import Request\n"
+        "measure._PRELOAD = ()  # its server forks at once\n"
         f"request = Request(None, {SMALL!r}, (), os.environ)\n"
-        f"Measurer(os.environ).measure(request, {{}}, Effort({DEADLINE_S}))"
+        f"measure.Measurer(os.environ).measure(request, {{}}, measure.Effort({DEADLINE_S}))"
     )
-    parent = subprocess.Popen([sys.executable, "-c", code], env=ENVIRON)
+    parent = Program(code, call="tests.program:execute")
     deadline = time.monotonic() + DEADLINE_S
     while len(family := psutil.Process(parent.pid).children(recursive=True)) < 2:
         assert parent.poll() is None
