@@ -77,6 +77,8 @@ def _peers() -> Iterator[Figure]:
 def _loop() -> Iterator[Figure]:
     what = "Tiny network: a step of the trainer beyond a bare loop's, processor time"
     yield Figure(what, "loop", "over_bare_us_quartiles", "benchmarks.loop", targets.LOOP_TINY_US, True, " µs")
+    what = "ResNet-18, two processes of one thread: the trainer over a bare DDP loop, images/s"
+    yield Figure(what, "scaling", "ratio", "benchmarks.scaling", targets.RANKS)
     for network in ("resnet18", "tiny", "tiny-fp16"):
         what = f"{NETWORKS.get(network, 'Tiny network, FP16')}: the guards' share of a step"
         yield Figure(what, "guards", f"{network}/share", "benchmarks.guards", targets.GUARDS, True, "%")

@@ -17,9 +17,13 @@ from benchmarks.floors import synchronize
 from mptui.config.schema import ModelConfig, RunConfig
 from mptui.data.core.types import Dataset, Decoded
 from mptui.data.loading.loader import Loader
+from mptui.data.loading.sampler import Share
 from mptui.engine.checkpoint.async_saver import Saver
 from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox
+from mptui.engine.ranks.follower import Follower
+from mptui.engine.ranks.group import Ranks
+from mptui.engine.ranks.mailbox import RanksMailbox
 from mptui.engine.trainer import Trainer
 from mptui.models.zoo import build
 from mptui.registry.tasks import TASKS
@@ -266,8 +270,11 @@ def tiny_network() -> torch.nn.Module:
     )
 
 
-def make_trainer(case: Case, folder: Path, stack: ExitStack, *, batches: int = 2) -> Trainer:
+def make_trainer(
+    case: Case, folder: Path, stack: ExitStack, *, batches: int = 2, ranks: Ranks | None = None
+) -> Trainer:
     """Builds a trainer with journal and default logging, over `batches` batches on the device."""
+    ranks = ranks or Ranks.alone()
     config = RunConfig.model_validate(
         {"training": {"epochs": 10_000, "lr": 0.001, "batch_size": case.batch}, "speed": {"fused": True}}
     )
@@ -285,13 +292,14 @@ def make_trainer(case: Case, folder: Path, stack: ExitStack, *, batches: int = 2
             seed=0,
             channels_last=False,
             cache="device",
+            share=Share(ranks.rank, ranks.world_size),
         )
         made.prepare()
         return made
 
     folder.mkdir()
     journal = Journal(folder)
-    saver = Saver(folder, config.checkpoint, journal.write)
+    saver = (Saver if ranks.is_first else Follower)(folder, config.checkpoint, journal.write)
     stack.callback(saver.close)
     job = Job(
         config=config,
@@ -302,7 +310,9 @@ def make_trainer(case: Case, folder: Path, stack: ExitStack, *, batches: int = 2
         precision=case.precision,
         train_loader=loader(True),
         val_loader=loader(False),
+        ranks=ranks,
     )
-    trainer = Trainer(job, emit=journal.write, mailbox=Mailbox(), saver=saver)
+    mailbox = Mailbox() if ranks.is_alone else RanksMailbox(ranks, Mailbox())
+    trainer = Trainer(job, emit=journal.write, mailbox=mailbox, saver=saver)
     stack.callback(trainer.close)
     return trainer

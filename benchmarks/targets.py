@@ -7,6 +7,8 @@ LOOP = 0.99
 """Minimum throughput, as a fraction of a bare loop's."""
 LOOP_TINY_US = 40
 """Maximum overhead per step of the tiny network over a bare loop, in µs."""
+RANKS = 0.98
+"""Minimum throughput of two processes, as a fraction of a bare DistributedDataParallel loop's."""
 
 PEERS: Mapping[str, Mapping[str, float]] = {
     "cpu": {"bare": LOOP, "lightning": 1.0, "lightning-logging": 1.0, "accelerate": 1.0, "timm": 1.0},
