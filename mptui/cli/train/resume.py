@@ -1,5 +1,6 @@
 """`mptui resume`: continue a run from its newest checkpoint."""
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +10,7 @@ import typer
 from mptui.cli import options as o
 from mptui.cli.train import launch, spawn
 from mptui.cli.train.signals import Signals
+from mptui.processes.rank_place import rank_place
 from mptui.runs.launch.ranks import MOST_RESTARTS
 
 if TYPE_CHECKING:
@@ -75,14 +77,19 @@ def _on_screen(request: "Request", path: Path) -> int:
 
 def _train(request: "Request", path: Path, ready: spawn.Ready, as_json: bool, quiet: bool) -> int:
     signals = Signals()
-    from mptui.cli.train.run_host import host
+    from mptui.cli.train.run_host import follow, host, joined
     from mptui.hardware.memory import keep_freed_memory
     from mptui.runs.planning.plan import plan_run
     from mptui.runs.session.session import Session
 
     keep_freed_memory()
-    plan = plan_run(request)
+    place = rank_place(os.environ)
+    plan = plan_run(request, place=place)
     signals.leave_if_stopped()
+    ranks = joined(plan, place)
+    if not ranks.is_first:
+        return follow(plan, ranks, signals)
     ready(path)
-    session = Session(plan, path, resume=True, force_compile=plan.resolved.compile_forced)
+    forced = plan.resolved.compile_forced
+    session = Session(plan, path, resume=True, force_compile=forced, ranks=ranks)
     return host(session, signals, as_json=as_json, quiet=quiet)

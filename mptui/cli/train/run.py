@@ -1,5 +1,6 @@
 """`mptui run`: trains without the live screen."""
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from mptui.cli import options as o
 from mptui.cli.train import launch, spawn
 from mptui.cli.train.signals import Signals
 from mptui.errors import ConfigError, DataError
+from mptui.processes.rank_place import rank_place
 from mptui.runs.launch.ranks import MOST_RESTARTS
 
 if TYPE_CHECKING:
@@ -95,9 +97,10 @@ def _train(
     from mptui.runs.planning.plan import plan_run
 
     keep_freed_memory()
-    plan = plan_run(request)
+    place = rank_place(os.environ)
+    plan = plan_run(request, place=place)
 
-    from mptui.cli.train.run_host import host
+    from mptui.cli.train.run_host import follow, host, joined
     from mptui.runs.planning.build import check_inputs
     from mptui.runs.session.session import Session
     from mptui.runs.session.unstarted import discard_unstarted
@@ -105,6 +108,9 @@ def _train(
 
     check_inputs(plan)  # reports mistakes before a directory is created
     signals.leave_if_stopped()
+    ranks = joined(plan, place)
+    if not ranks.is_first:
+        return follow(plan, ranks, signals)
     if name is not None:
         check_name(name)
     resumes = resume and (runs_dir / str(name)).is_dir()
@@ -115,7 +121,8 @@ def _train(
     )
     ready(path)
     goes_on = resumes and has_started(path)
-    session = Session(plan, path, resume=goes_on, force_compile=plan.resolved.compile_forced)
+    forced = plan.resolved.compile_forced
+    session = Session(plan, path, resume=goes_on, force_compile=forced, ranks=ranks)
     try:
         return host(session, signals, as_json=as_json, quiet=quiet)
     except (ConfigError, DataError):

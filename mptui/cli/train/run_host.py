@@ -19,6 +19,9 @@ from mptui.streams import drop_unwritten, is_gone
 from mptui.text import clean, shell_word
 
 if TYPE_CHECKING:
+    from mptui.engine.ranks.group import Ranks
+    from mptui.processes.rank_place import RankPlace
+    from mptui.runs.planning.plan import Plan
     from mptui.runs.session.session import Session
     from mptui.runs.view.event_buffer import EventBuffer
 
@@ -55,6 +58,32 @@ def host(session: "Session", signals: Signals, *, as_json: bool, quiet: bool) ->
     if worker_left():
         end_now(result.exit_code)
     return result.exit_code
+
+
+def joined(plan: "Plan", place: "RankPlace | None") -> "Ranks":
+    """Join the other processes of the run, if a launcher started several; waits for all of them.
+
+    Raises:
+        RankError: They can't be reached.
+    """
+    import torch
+
+    from mptui.engine.ranks.group import join
+
+    return join(place, torch.device(plan.device.torch_name))
+
+
+def follow(plan: "Plan", ranks: "Ranks", signals: Signals) -> int:
+    """Train as a rank that is not the first, and return the exit code.
+
+    Raises:
+        MptuiError: The error of this rank that ended the run.
+    """
+    from mptui.runs.session.member import Member
+
+    member = Member(plan, ranks, force_compile=plan.resolved.compile_forced)
+    signals.attach(member.mailbox)
+    return member.run()
 
 
 def tell_end(summary: dict[str, Any], run: Path, code: int, *, as_json: bool, quiet: bool) -> None:

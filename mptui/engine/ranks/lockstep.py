@@ -11,6 +11,7 @@ import torch
 from mptui.data.core.batch import Window
 from mptui.engine.guards.oom_errors import is_out_of_memory, release
 from mptui.engine.hooks import Hook, Recovery
+from mptui.engine.ranks.failure import Failure, as_lost
 from mptui.engine.ranks.group import RetryError, Standing
 from mptui.engine.ranks.mailbox import RanksMailbox
 
@@ -111,8 +112,17 @@ class Lockstep(Hook):
         return recover
 
     def fail(self, error: Exception) -> None:
-        """Tell the other ranks that `error` ends the run, where they can still hear it."""
-        if self._ranks.is_alone or self._ranks.failure is not None or self._stage is Stage.MET:
+        """Tell the other ranks that `error` ends the run, where they can still hear it.
+
+        Raises:
+            RankError: They can't be reached.
+        """
+        if self._ranks.is_alone or self._ranks.failure is not None:
+            return
+        if (unreachable := as_lost(error)) is not None:
+            raise unreachable from error
+        if self._stage is Stage.MET:  # they find out when this process ends
+            self._ranks.failure = Failure.of(error, self._ranks.rank)
             return
         if self._stage is Stage.STEP or (self._stage is Stage.READING and not self._masks):
             self._make_up(error)

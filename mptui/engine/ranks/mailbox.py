@@ -69,3 +69,8 @@ class RanksMailbox(Mailbox):
 
     def __bool__(self) -> bool:
         return self.stop_requested or bool(self._agreed)
+
+
+def mailbox_of(ranks: Ranks, own: Mailbox) -> Mailbox:
+    """Return the mailbox of all ranks; that of a process that is alone is its own."""
+    return own if ranks.is_alone else RanksMailbox(ranks, own)

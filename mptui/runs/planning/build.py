@@ -13,7 +13,7 @@ from mptui.data.formats.image_folder import some
 from mptui.data.formats.open import check_data, open_dataset
 from mptui.data.loading.cache_policy import choose_cache, sides_of
 from mptui.data.loading.loader import Loader
-from mptui.data.loading.sampler import Labels
+from mptui.data.loading.sampler import Labels, Share
 from mptui.data.scan.process_pool import ScanCancelledError
 from mptui.data.transforms.normalization import Normalization
 from mptui.engine.checkpoint.disk_space import cant_save, need_space
@@ -23,8 +23,9 @@ from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox, Stopped
 from mptui.engine.optim.freezing import frozen_at_last, frozen_in, frozen_parameters
 from mptui.engine.optim.param_groups import head_parameters, hidden_matrices
+from mptui.engine.ranks.group import ALONE, Ranks
 from mptui.engine.torch_setup import prepare_torch
-from mptui.errors import ConfigError
+from mptui.errors import ConfigError, DataError
 from mptui.events import Event, PhaseChanged, Progress, Warned
 from mptui.models import zoo
 from mptui.models.activation_checkpointing import blocks_of
@@ -96,6 +97,7 @@ def prepare(
     force_compile: bool,
     decide: Decide = lambda plan, model, dataset: plan,
     goes_on: bool = False,
+    ranks: Ranks = ALONE,
 ) -> PreparedRun:
     """Prepare everything that the trainer needs.
 
@@ -107,6 +109,7 @@ def prepare(
         force_compile: Compile even if the run is too short to repay it.
         decide: Measures the `auto` settings; without it, the table of devices decides.
         goes_on: Whether weights are restored from a checkpoint, so that `model.weights` is not read.
+        ranks: The processes that train together, all of which call this.
 
     Raises:
         ConfigError: The model does not exist, or not at this image size or for this task.
@@ -125,7 +128,8 @@ def prepare(
         plan = with_statistics(plan, dataset, progress, lambda: mailbox.stop_requested)
     except ScanCancelledError:
         raise Stopped(mailbox.stop_signal) from None
-    mailbox.check_stop()
+    mailbox.poll()
+    _check_same(dataset, ranks)
     emit(PhaseChanged(phase="preparing"))
     bands = dataset.pixels.bands
     model = build(config.model, num_classes=len(dataset.classes), task=plan.task, side=side, bands=bands)
@@ -133,15 +137,30 @@ def prepare(
     if weights is not None:
         for message in _load_weights(model, weights, config, dataset):
             emit(Warned(code="weights", message=message))
-    mailbox.check_stop()
+    mailbox.poll()
     _check_layers(model, config)  # report faults before the first step
     if config.training.freeze and config.model.weights is None and not goes_on:
         message = "frozen layers have random weights; name trained ones with model.weights"
         emit(Warned(code="freeze", message=message))
     plan = decide(_with_cache(plan, dataset, emit), model, dataset)
-    loaders = LoaderMaker(plan, dataset, emit, on_bad, mailbox.check_stop)
+    loaders = LoaderMaker(plan, dataset, emit, on_bad, mailbox.check_stop, ranks)
     job = build_job(plan, loaders, model.to(device), force_compile=force_compile)
     return PreparedRun(job, dataset, loaders)
+
+
+def _check_same(dataset: Dataset, ranks: Ranks) -> None:
+    """Check that all ranks have the same data.
+
+    Raises:
+        DataError: The numbers of samples or classes differ.
+    """
+    sizes = ranks.gather((len(dataset.train), len(dataset.val), len(dataset.classes)))
+    if (other := next((rank for rank, size in enumerate(sizes) if size != sizes[0]), None)) is not None:
+        raise DataError(
+            "the data differs: rank 0 has {} training and {} validation samples of {} classes, "
+            "rank {} has {}, {} and {}".format(*sizes[0], other, *sizes[other]),
+            hint="put the same files in the same folder on each node",
+        )
 
 
 def _weights_file(model: ModelConfig, emit: Emit) -> Path | None:
@@ -235,6 +254,7 @@ def build_job(
         fallbacks=("bf16", "fp32") if plan.device.native.get("bf16") == "native" else ("fp32",),
         force_compile=force_compile,
         device_name=plan.device.name,
+        ranks=loaders.ranks,
     )
 
 
@@ -300,6 +320,7 @@ class LoaderMaker:
     emit: Emit
     on_bad: OnBad
     check_stop: Callable[[], None]
+    ranks: Ranks = ALONE
 
     def of(self, plan: Plan) -> "LoaderMaker":
         """Return a maker for another plan."""
@@ -327,6 +348,7 @@ class LoaderMaker:
             augment=train and data.augment == "default",
             seed=training.seed,
             labels_N=_labels(split) if train and data.sampler == "balanced" else None,
+            share=Share(self.ranks.rank, self.ranks.world_size),
             device=torch.device(self.plan.device.torch_name),
             channels_last=self.plan.channels_last,
             workers=self.plan.workers,

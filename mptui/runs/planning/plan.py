@@ -13,11 +13,12 @@ from mptui.data.formats.open import kind_of
 from mptui.hardware.advice import PrecisionChoice, choose_precision, default_workers
 from mptui.hardware.devices import Device, Machine, default_reason, find_machine, select_device
 from mptui.io.places import absolute
+from mptui.processes.rank_place import RankPlace
 from mptui.registry.models import PRETRAINED, find_model, task_of_model
 from mptui.registry.samples import SampleKind
 from mptui.registry.tasks import DEFAULT_TASK, TASKS, ByDevice, task_for
 from mptui.runs.planning.images import image_choices
-from mptui.runs.planning.ranks import check_single_process
+from mptui.runs.planning.ranks import check_batch, check_single_process, device_of
 from mptui.runs.planning.rates import rate_notes
 from mptui.runs.planning.trust import allow_own_code, own_names
 
@@ -63,36 +64,44 @@ class Plan:
         return self.resolved.config
 
 
-def plan_run(request: Request, machine: Machine | None = None) -> Plan:
+def plan_run(request: Request, machine: Machine | None = None, place: RankPlace | None = None) -> Plan:
     """Resolve a request on this machine. Imports torch.
 
     Args:
         request: The user's request.
         machine: This machine, with torch's view; None: detect it now.
+        place: The place of this process among several that train together; None: it is alone.
 
     Raises:
         ConfigError: A value is invalid, the device is missing, a launcher started several processes, or own
             code is named, but not trusted.
         DataError: The folder of the data is missing or has an unknown layout.
     """
-    check_single_process(request.environ)
+    if place is None:
+        check_single_process(request.environ)
     resolved = resolve_request(request)  # report mistakes before importing torch
     if machine is None:
         machine = find_machine(with_torch=True)
     device = select_device(resolved.config.hardware.device, machine.devices)
+    if place is not None:
+        device = device_of(place, device, machine.devices)
     resolved, notes = filled(resolved, device)
     reason = default_reason(machine.devices) if resolved.config.hardware.device == "auto" else None
     config = resolved.config
     task = resolved.task or DEFAULT_TASK
     _check_model(config, task)
     workers = config.data.workers
+    cpus = machine.host.cpus_usable
+    if place is not None:
+        check_batch(place, config.training)
+        cpus = max(1, cpus // place.local_world_size)
     return Plan(
         request=request,
         resolved=resolved,
         task=task,
         device=device,
         precision=choose_precision(config.precision.mode, device),
-        workers=default_workers(machine.host.cpus_usable) if workers == "auto" else workers,
+        workers=default_workers(cpus) if workers == "auto" else workers,
         driver=machine.driver,
         notes=(*resolved.notes, *(() if reason is None else (reason,)), *notes, *rate_notes(config.training)),
         channels_last=layout_of(config, device),

@@ -1,12 +1,11 @@
-"""Detects that a launcher started several processes of one job.
+"""Checks the plan of a run in several processes (ranks); only `run` and `resume` have more than one."""
 
-`torchrun --nproc-per-node 2 mptui run …` and `srun -n 2 mptui run …` start the same command twice. A run
-uses one device, so each of the processes would train a complete copy of it.
-"""
+from collections.abc import Mapping, Sequence
 
-from collections.abc import Mapping
-
+from mptui.config.schema import TrainingConfig
 from mptui.errors import ConfigError
+from mptui.hardware.devices import Device
+from mptui.processes.rank_place import RankPlace
 
 
 def check_single_process(environ: Mapping[str, str]) -> None:
@@ -18,10 +17,39 @@ def check_single_process(environ: Mapping[str, str]) -> None:
     for name, size, rank in (("torchrun", *_torchrun(environ)), ("srun", *_srun(environ))):
         if size > 1 and rank is not None:
             raise ConfigError(
-                f"{name} started {size} processes (this is rank {rank}), and each would train a copy "
-                "of the same run",
-                hint="training on several devices is not supported yet: start a single process",
+                f"{name} started {size} processes (this is rank {rank}), and each would do all of the work",
+                hint="start a single process; several train together with: mptui run, mptui resume",
             )
+
+
+def device_of(place: RankPlace, device: Device, devices: Sequence[Device]) -> Device:
+    """Return the device of a rank: of the kind of `device`, that of its number on the node.
+
+    Raises:
+        ConfigError: There are fewer devices than ranks on this node.
+    """
+    own = [each for each in devices if each.kind == device.kind and each.usable]
+    if device.kind == "cpu":
+        return device
+    if place.local_rank >= len(own):
+        raise ConfigError(
+            f"{place.local_world_size} processes on this node, but {len(own)} devices like {device.name}",
+            hint="start a process for each device: --nproc-per-node gpu",
+        )
+    return own[place.local_rank]
+
+
+def check_batch(place: RankPlace, training: TrainingConfig) -> None:
+    """Check that each rank has a sample of each batch.
+
+    Raises:
+        ConfigError: There are fewer samples than ranks.
+    """
+    if training.batch_size < place.world_size:
+        raise ConfigError(
+            f"training.batch_size = {training.batch_size} is shared by {place.world_size} processes",
+            hint=f"set --batch-size to {place.world_size} or more: it is that of all processes together",
+        )
 
 
 def _torchrun(environ: Mapping[str, str]) -> tuple[int, str | None]:

@@ -5,6 +5,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from mptui.engine.trainer import Trainer
 from mptui.errors import DiskError, RunDirectoryError
 from mptui.events import RunFinished
 from mptui.runs.session.exit_status import RunResult, status_of_error
@@ -20,6 +21,16 @@ TRACEBACK = "traceback.txt"
 def result_of_loss(lost: RunDirectoryError, summary: dict[str, Any]) -> RunResult:
     """Return the result of a run that another process has taken over."""
     return RunResult(status_of_error(lost), lost.exit_code, summary, lost)
+
+
+def note_figures(records: Records, trainer: Trainer) -> None:
+    """Write the figures into the summary that only the loop has."""
+    context, document = trainer.context, records.summary.document
+    if (rate := context.reporter.median_rate()) is not None:
+        document["samples_per_second"] = rate
+    document["time"]["first_step_s"] = context.outcome.first_step_s
+    document["time"]["data_wait_fraction"] = context.reporter.wait_fraction()
+    records.summary.measure(context.device)
 
 
 def write_files(run: Path, records: Records, ownership: Ownership, result: RunResult) -> None:

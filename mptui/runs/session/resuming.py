@@ -11,7 +11,7 @@ from mptui.config.schema import RunConfig
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import never_saved, read_newest
 from mptui.engine.trainer import Trainer
-from mptui.errors import ConfigError
+from mptui.errors import ConfigError, RunDirectoryError
 from mptui.io.atomic import Guard
 from mptui.runs.store.directory import CHECKPOINTS, CONFIG
 
@@ -59,11 +59,20 @@ def take_up(
         RunDirectoryError: All checkpoints are damaged, or of a newer version.
         DiskError: The newest checkpoint can't be read now.
     """
-    folder = run / CHECKPOINTS
-    if never_saved(folder):
+    folder, ranks = run / CHECKPOINTS, trainer.context.ranks
+    if ranks.broadcast(never_saved(folder)):
         warn("never_saved", "this run has no checkpoint yet: it starts from the beginning")
         return 0
+    if not ranks.is_first:
+        ranks.meet()  # rank 0 has set damaged ones aside
     snapshot, complaints = read_newest(folder, guard)
+    if ranks.is_first:
+        ranks.meet()
+    if len(set(ranks.gather(snapshot.step))) > 1:
+        raise RunDirectoryError(
+            f"{folder}: the processes of this run find different checkpoints",
+            hint="put the run directory on a file system that all nodes share: --runs-dir",
+        )
     for complaint in complaints:
         warn("damaged_checkpoint", complaint)
     if before is not None:  # checkpoints of earlier versions have no settings

@@ -12,8 +12,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import torch
-
 from mptui.codec import to_record
 from mptui.config.dump import to_toml
 from mptui.engine.checkpoint.async_saver import Saver
@@ -21,6 +19,8 @@ from mptui.engine.checkpoint.files import never_saved
 from mptui.engine.guards.divergence import REPORT
 from mptui.engine.job import ProfileSwitch
 from mptui.engine.mailbox import Command, Mailbox, RunAbandoned, Stopped
+from mptui.engine.ranks.group import ALONE, Ranks
+from mptui.engine.ranks.mailbox import mailbox_of
 from mptui.engine.trainer import Trainer
 from mptui.errors import DiskError, MptuiError, RunDirectoryError
 from mptui.events import (
@@ -43,7 +43,7 @@ from mptui.runs.planning.plan import Plan
 from mptui.runs.planning.started import run_started
 from mptui.runs.planning.switch_job import build_switch
 from mptui.runs.remote.control_server import ControlServer, preset_names
-from mptui.runs.session.ending import last_event, result_of_loss, write_files
+from mptui.runs.session.ending import last_event, note_figures, result_of_loss, write_files
 from mptui.runs.session.exit_status import (
     RunResult,
     exit_code,
@@ -52,11 +52,11 @@ from mptui.runs.session.exit_status import (
     status_of_error,
 )
 from mptui.runs.session.heartbeat import pulse
+from mptui.runs.session.member import decided_by_first, leave
 from mptui.runs.session.resuming import settings_before, take_up
 from mptui.runs.session.shutdown import WORKER
 from mptui.runs.session.watchdog import Watchdog
 from mptui.runs.store import directory
-from mptui.runs.store.bad_samples import NAME as BAD_SAMPLES
 from mptui.runs.store.data_record import note_data
 from mptui.runs.store.environment import describe_environment, redact
 from mptui.runs.store.ownership import Ownership
@@ -74,13 +74,22 @@ class Session:
         run: The run directory, from `directory.create_run`.
         resume: Resume from the run's newest checkpoint.
         force_compile: Compile even if the run is too short to repay it.
+        ranks: The processes that train together, of which this is the first.
     """
 
     measures_costs = True
     """Whether to measure the cost of a slow requested precision, to warn about it."""
 
-    def __init__(self, plan: Plan, run: Path, *, resume: bool = False, force_compile: bool = False) -> None:
-        self.plan, self.run = plan, run
+    def __init__(
+        self,
+        plan: Plan,
+        run: Path,
+        *,
+        resume: bool = False,
+        force_compile: bool = False,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        self.plan, self.run, self._ranks = plan, run, ranks
         self.mailbox = Mailbox()
         self._resume, self._force_compile = resume, force_compile
         self._listeners: list[EventBuffer] = []
@@ -179,6 +188,7 @@ class Session:
         if error is not None:
             status, code = status_of_error(error), error.exit_code
         self.mailbox.early_exit.close()
+        leave(self._ranks, error or bug)
         self._end(status, code, error, bug)
 
     def _end_without_worker(self) -> None:
@@ -189,14 +199,15 @@ class Session:
             self._trackers.close()
         try:
             if self._trainer is not None:
-                self._note_figures(self._trainer, self._trainer.context.device)
+                note_figures(self._records, self._trainer)
         finally:
             self._end("stopped", exit_code(self.mailbox.stop_signal), None, None)
 
     def _train(self) -> None:
         plan = self.plan
-        device = torch.device(plan.device.torch_name)
+        mailbox = mailbox_of(self._ranks, self.mailbox)
         goes_on = self._goes_on()
+        self._ranks.broadcast((str(self.run), self._resume, goes_on))
         if not goes_on:  # a resume saves its settings once they are in force
             self._write_config(plan)
         environment = describe_environment(plan.device, plan.driver)
@@ -209,28 +220,29 @@ class Session:
         sampler = DeviceSampler(plan.device.torch_name, uuid=plan.device.uuid)
         with pulse(sampler, self._beat), self._trackers:
             self._trackers.enter_context(follow(plan.config, self.run, self.listen, self._warn))
-            check_stop, costs = self.mailbox.check_stop, self.measures_costs
+            check_stop, costs = mailbox.check_stop, self.measures_costs
             decider = Decider(self.run, goes_on, self._emit, check_stop, guard, measure_costs=costs)
             prepared = prepare(
                 plan,
                 emit=self._emit,
-                mailbox=self.mailbox,
+                mailbox=mailbox,
                 on_bad=lambda problem: self._records.bad_samples.add([problem]),
                 force_compile=self._force_compile,
-                decide=decider.decide,
+                decide=decided_by_first(self._ranks, decider.decide),
                 goes_on=goes_on,
+                ranks=self._ranks,
             )
             self.plan = prepared.loaders.plan  # values that depend on the data are chosen now
             if self.plan.precision.warning is not None:  # includes the factor if it was measured
                 self._warn("precision", self.plan.precision.warning)
             with contextlib.ExitStack() as stack:
-                self._note_problems(prepared)
+                self._records.bad_samples.note(prepared.dataset.problems, self._warn)
                 note_data(self.run, prepared.dataset, self._warn)
                 saver = stack.enter_context(self._saver())
                 trainer = self._trainer = Trainer(
                     prepared.job,
                     emit=self._emit,
-                    mailbox=self.mailbox,
+                    mailbox=mailbox,
                     saver=saver,
                     rebuild=partial(self._rebuild, prepared),
                     on_best=self._records.write_best,
@@ -242,12 +254,12 @@ class Session:
                     resumed = take_up(trainer, self.run, self._before, self._warn, guard)
                 self._write_config(self.plan)
                 self._check_space(prepared)
-                self.mailbox.check_stop()  # nothing to save yet
+                mailbox.poll()  # nothing to save yet
                 self._emit(run_started(self.plan, self.run, prepared, trainer, resumed))
                 try:
                     trainer.train()
                 finally:
-                    self._note_figures(trainer, device)
+                    note_figures(self._records, trainer)
 
     def _saver(self) -> Saver:
         return Saver(
@@ -379,21 +391,3 @@ class Session:
     def _give_up(self) -> None:
         self._records.give_up()
         self.mailbox.stop(None)
-
-    def _note_problems(self, prepared: PreparedRun) -> None:
-        """Record the files that the scan left out."""
-        problems = prepared.dataset.problems
-        self._records.bad_samples.add(problems)
-        self._records.bad_samples.write()
-        if problems:
-            names = ", ".join(clean(f"{p.path} ({p.reason})") for p in problems[:5])
-            more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
-            self._warn("bad_samples", f"left out {len(problems)} files: {names}{more}; see {BAD_SAMPLES}")
-
-    def _note_figures(self, trainer: Trainer, device: torch.device) -> None:
-        document = self._records.summary.document
-        if (rate := trainer.context.reporter.median_rate()) is not None:
-            document["samples_per_second"] = rate
-        document["time"]["first_step_s"] = trainer.context.outcome.first_step_s
-        document["time"]["data_wait_fraction"] = trainer.context.reporter.wait_fraction()
-        self._records.summary.measure(device)

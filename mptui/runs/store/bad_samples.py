@@ -3,7 +3,7 @@
 import contextlib
 import json
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from mptui.data.core.types import Problem
@@ -11,6 +11,7 @@ from mptui.errors import MptuiError
 from mptui.io.atomic import Guard
 from mptui.regular import read_regular
 from mptui.runs.store.directory import LARGEST, write_json
+from mptui.text import clean
 
 NAME = "bad_samples.json"
 VERSION = 1
@@ -36,6 +37,15 @@ class BadSampleList:
             fresh = {problem.path: problem.reason for problem in problems}
             self._written &= fresh.items() <= self._reasons.items()
             self._reasons |= fresh
+
+    def note(self, problems: Sequence[Problem], warn: Callable[[str, str], None]) -> None:
+        """Add and write the files that a scan left out, and warn of them by `warn(code, message)`."""
+        self.add(problems)
+        self.write()
+        if problems:
+            names = ", ".join(clean(f"{p.path} ({p.reason})") for p in problems[:5])
+            more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
+            warn("bad_samples", f"left out {len(problems)} files: {names}{more}; see {NAME}")
 
     def write(self) -> None:
         """Write the list if it has changed; a failed write is repeated the next time."""

@@ -1,0 +1,149 @@
+"""A rank of a run that is not the first: it trains, and rank 0 tells of it."""
+
+import contextlib
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from mptui.data.core.types import Dataset
+from mptui.engine.job import ProfileSwitch
+from mptui.engine.mailbox import Command, Mailbox, Stopped
+from mptui.engine.ranks.follower import Follower
+from mptui.engine.ranks.group import Ranks
+from mptui.engine.ranks.mailbox import RanksMailbox
+from mptui.engine.trainer import Trainer
+from mptui.errors import MptuiError
+from mptui.events import Event
+from mptui.runs.planning.build import PreparedRun, prepare
+from mptui.runs.planning.plan import Plan, Request
+from mptui.runs.planning.switch_job import build_switch
+from mptui.runs.session.exit_status import exit_code
+from mptui.runs.session.resuming import take_up
+from mptui.runs.session.shutdown import WORKER
+from mptui.runs.store.directory import CHECKPOINTS
+
+POLL_S = 1.0
+
+Decide = Callable[[Plan, torch.nn.Module, Dataset], Plan]
+
+
+class Member:
+    """The training of one rank.
+
+    Args:
+        plan: The plan of the run, on this rank's device.
+        ranks: All ranks.
+        force_compile: Compile even if the run is too short to repay it.
+
+    Attributes:
+        mailbox: Receives the signals of this process.
+    """
+
+    def __init__(self, plan: Plan, ranks: Ranks, *, force_compile: bool) -> None:
+        self._plan, self._ranks, self._force_compile = plan, ranks, force_compile
+        self.mailbox = Mailbox()
+        self._agreed = RanksMailbox(ranks, self.mailbox)
+        self._code = 0
+        self._error: BaseException | None = None
+
+    def run(self) -> int:
+        """Train to the end, and return the exit code: that of rank 0 if another rank has failed.
+
+        Raises:
+            MptuiError: This rank has failed.
+        """
+        # signals are handled in this thread, which must not wait for other ranks
+        thread = threading.Thread(target=self._work, name=WORKER, daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(POLL_S)
+        if self._error is not None:
+            raise self._error
+        return self._code
+
+    def _work(self) -> None:
+        try:
+            self._train()
+            leave(self._ranks, None)
+        except Stopped as stop:
+            self._code = exit_code(stop.signal)
+        except BaseException as error:  # noqa: BLE001 - raised again by the main thread
+            self._end_by(error)
+
+    def _end_by(self, error: BaseException) -> None:
+        failure = self._ranks.failure
+        leave(self._ranks, error)
+        if isinstance(error, MptuiError) and failure is not None and failure.rank != self._ranks.rank:
+            self._code = error.exit_code
+        else:
+            self._error = error
+
+    def _train(self) -> None:
+        run, resume, goes_on = self._ranks.broadcast(("", False, False))
+        prepared = prepare(
+            self._plan,
+            emit=_drop,
+            mailbox=self._agreed,
+            on_bad=lambda problem: None,
+            force_compile=self._force_compile,
+            decide=decided_by_first(self._ranks, lambda plan, model, dataset: plan),
+            goes_on=goes_on,
+            ranks=self._ranks,
+        )
+        self._plan = prepared.loaders.plan
+        folder = Path(run) / CHECKPOINTS
+        with Follower(folder, self._plan.config.checkpoint, _drop) as saver:
+            trainer = Trainer(
+                prepared.job,
+                emit=_drop,
+                mailbox=self._agreed,
+                saver=saver,
+                rebuild=lambda command: self._rebuild(trainer, prepared, folder, command),
+            )
+            try:
+                if resume:
+                    take_up(trainer, Path(run), None, lambda code, message: None)
+                self._agreed.poll()
+                trainer.train()
+            finally:
+                trainer.close()
+
+    def _rebuild(
+        self, trainer: Trainer, prepared: PreparedRun, folder: Path, command: Command
+    ) -> ProfileSwitch:
+        plan, switch = build_switch(self._plan, prepared, trainer.context.job, command, folder, _drop)
+
+        def accept() -> None:
+            self._plan = plan
+
+        return replace(switch, accept=accept)
+
+
+def _drop(event: Event) -> None:
+    """Drop an event: those of rank 0 are the run's."""
+
+
+def leave(ranks: Ranks, error: BaseException | None) -> None:
+    """Leave the group, after telling the others of the error that ended this rank."""
+    if error is not None:
+        with contextlib.suppress(MptuiError, RuntimeError):  # the others have ended, too
+            ranks.fail(error)
+    with contextlib.suppress(RuntimeError):
+        ranks.close()
+
+
+def decided_by_first(ranks: Ranks, decide: Decide) -> Decide:
+    """Return what decides the `auto` settings of all ranks: `decide` on rank 0."""
+    if ranks.is_alone:
+        return decide
+
+    def decided(plan: Plan, model: torch.nn.Module, dataset: Dataset) -> Plan:
+        chosen = decide(plan, model, dataset) if ranks.is_first else plan
+        chosen = ranks.broadcast(replace(chosen, request=Request()))
+        # the rest is each rank's own
+        return replace(chosen, request=plan.request, device=plan.device, workers=plan.workers)
+
+    return decided

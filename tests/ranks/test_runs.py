@@ -1,0 +1,67 @@
+"""`mptui run` as a launcher starts it: once for each rank."""
+
+import json
+
+import pytest
+
+from tests.program import Program, run_to_end
+from tests.ranks.groups import environs
+
+pytestmark = pytest.mark.slow
+
+ARGUMENTS = (
+    *("--model", "unet", "--set", "model.width=8", "--set", "model.depth=1", "--set", "model.norm=group"),
+    *("--data", "shapes", "--set", "data.image_size=16", "--set", "data.samples=42", "--precision", "fp32"),
+    *("--batch-size", "8", "--workers", "0", "--lr", "0.05", "--no-compile"),
+    *("--set", "guards.numerics=off", "--set", "logging.step_interval_s=0"),
+)
+
+
+def run(world_size, folder, *arguments):
+    """Run it in so many processes; return the result of each."""
+    each = environs(world_size) if world_size > 1 else [{}]
+    ranks = [Program(*arguments, "--runs-dir", folder, environ=environ) for environ in each]
+    told = [rank.communicate() for rank in ranks]
+    return [(rank.returncode, out, err) for rank, (out, err) in zip(ranks, told, strict=True)]
+
+
+def events(folder, kind):
+    lines = (folder / "a" / "events.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+def test_a_run_goes_on_with_any_number_of_processes_and_only_the_first_tells_of_it(tmp_path):
+    """2, then 1, then 3 processes take the steps that one process takes; each sample once an epoch."""
+    alone, several = tmp_path / "alone", tmp_path / "several"
+    run_to_end("run", *ARGUMENTS, "--name", "a", "--runs-dir", alone, "--epochs", "2")
+    steps = []
+    for world_size, last in ((2, 3), (1, 7), (3, 12)):
+        how = ("run", *ARGUMENTS, "--name", "a", "--resume", "--epochs", "2")
+        results = run(world_size, several, *how, "--max-steps", str(last))
+        assert [code for code, _, _ in results] == [0] * world_size, results
+        assert all((out, err) == ("", "") for _, out, err in results[1:])
+        steps.append(results)
+    found, expected = events(several, "step"), events(alone, "step")
+    assert [event["step"] for event in found] == list(range(1, 13))
+    assert [event["loss"] for event in found] == pytest.approx([e["loss"] for e in expected], rel=1e-4)
+    assert found[-1]["samples_seen"] == expected[-1]["samples_seen"] == 84
+    assert events(several, "validated")[-1]["metrics"] == pytest.approx(
+        events(alone, "validated")[-1]["metrics"], abs=1e-3
+    )
+
+
+def test_a_signal_to_any_rank_stops_all_at_the_same_step_with_a_checkpoint(tmp_path):
+    ranks = [
+        Program("run", *ARGUMENTS, "--name", "a", "--epochs", "500", "--runs-dir", tmp_path, environ=environ)
+        for environ in environs(2)
+    ]
+    for line in ranks[0].stderr:
+        if "step" in line:
+            break
+    ranks[1].send_signal(15)
+    ends = [rank.communicate() for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [143, 143], ends
+    summary = json.loads((tmp_path / "a" / "summary.json").read_text())
+    assert summary["status"] == "stopped"
+    saved = events(tmp_path, "checkpoint_saved")
+    assert saved[-1]["step"] == summary["optimizer_steps"]
