@@ -13,6 +13,7 @@ ARGUMENTS = (
     *("--model", "unet", "--set", "model.width=8", "--set", "model.depth=1", "--set", "model.norm=group"),
     *("--data", "shapes", "--set", "data.image_size=16", "--set", "data.samples=42", "--precision", "fp32"),
     *("--batch-size", "8", "--workers", "0", "--lr", "0.05", "--no-compile"),
+    *("--set", "training.schedule=constant", "--set", "training.warmup_epochs=0"),
     *("--set", "guards.numerics=off", "--set", "logging.step_interval_s=0"),
 )
 

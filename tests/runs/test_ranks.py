@@ -1,4 +1,4 @@
-"""Several processes started by a launcher: each refuses, since each would train a copy of the run."""
+"""Several processes started by a launcher, for commands that are one process: each refuses."""
 
 import pytest
 
@@ -35,16 +35,13 @@ def test_each_of_several_processes_of_a_launcher_refuses_to_train_a_copy(environ
         plan_run(Request(environ=environ))
 
 
-@pytest.mark.parametrize("command", ["run", "resume"])
-def test_a_rank_ends_with_exit_code_2_and_leaves_no_run(command, tmp_path):
-    run = tmp_path / "runs" / "one"
-    run.mkdir(parents=True)
-    (run / "run.toml").write_text("")
-    environ = {**SEVERAL["torchrun, rank 1"], "MPTUI_RUNS_DIR": str(run.parent)}
-    ended = run_to_end(command, *(["one"] if command == "resume" else []), environ=environ)
+@pytest.mark.slow
+def test_a_rank_that_does_not_know_where_to_meet_the_others_says_so_and_leaves_no_run(tmp_path):
+    arguments = ("--model", "resnet18", "--data", "shapes", "--device", "cpu", "--runs-dir", tmp_path)
+    ended = run_to_end("run", *arguments, environ=SEVERAL["torchrun, rank 1"])
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith("mptui: torchrun started 2 processes")
-    assert [path.name for path in tmp_path.rglob("*")] == ["runs", "one", "run.toml"]
+    assert ended.stderr.startswith("mptui: this is rank 1 of 2, but MASTER_ADDR")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("environ", ONE.values(), ids=ONE)

@@ -10,6 +10,7 @@ all others raise its error. Only the sums of a step are not met for one by one: 
 makes up for them (`mptui.engine.ranks.lockstep`).
 """
 
+import os
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from enum import IntEnum
@@ -20,7 +21,7 @@ import torch.distributed as dist
 
 from mptui.engine.ranks.beats import Beats
 from mptui.engine.ranks.failure import Failure, lost
-from mptui.errors import RankError
+from mptui.errors import ConfigError, RankError
 from mptui.processes.rank_place import RankPlace
 
 T = TypeVar("T")
@@ -209,9 +210,18 @@ def join(place: RankPlace | None, device: torch.device) -> Ranks:
     Args:
         place: The place of this process; None: it is alone.
         device: The device that this rank trains on.
+
+    Raises:
+        ConfigError: The address is not set.
+        RankError: The other ranks can't be reached.
     """
     if place is None:
         return Ranks.alone()
+    if "MASTER_ADDR" not in os.environ or "MASTER_PORT" not in os.environ:
+        raise ConfigError(
+            f"this is rank {place.rank} of {place.world_size}, but MASTER_ADDR and MASTER_PORT are not set",
+            hint="start the processes by --nproc-per-node, torchrun or srun; or unset RANK and WORLD_SIZE",
+        )
     cuda = device.type == "cuda"
     if cuda:
         torch.cuda.set_device(device)
