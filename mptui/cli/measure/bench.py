@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mptui.cli import options as o
+from mptui.cli.measure import scaling as processes
 from mptui.cli.measure.bench_table import by_name, show
 from mptui.cli.measure.guides_table import check_table, guides_table
 from mptui.cli.output import print_json, print_next
@@ -52,6 +53,12 @@ Table = Annotated[
         "--table", metavar="guides", help="Measure the networks of a guide's table instead of one model."
     ),
 ]
+Scaling = Annotated[
+    str | None,
+    typer.Option(
+        "--scaling", metavar="N,…", help="Measure these numbers of processes instead, each with one's batch."
+    ),
+]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")]
 
 
@@ -79,6 +86,7 @@ def bench(
     only: Only = None,
     against: Against = None,
     table: Table = None,
+    scaling: Scaling = None,
     as_json: o.Json = False,
     markdown: Markdown = False,
 ) -> int:
@@ -100,13 +108,17 @@ def bench(
             as_json=as_json,
             markdown=markdown,
         )
+    request = o.request_of(ctx, profile or _PROFILE)
+    budget_s = inf if minutes is None else 60 * minutes - (time.monotonic() - began)
+    if scaling is not None:
+        return processes.scaling(
+            ctx, request, processes.numbers(scaling), rounds=rounds, seconds=seconds, budget_s=budget_s
+        )
     from mptui.lab.bench.measure import Measurer
     from mptui.runs.planning.plan import plan_run
 
-    request = o.request_of(ctx, profile or _PROFILE)
     plan = plan_run(request)
     with Measurer(os.environ) as measurer:
-        budget_s = inf if minutes is None else 60 * minutes - (time.monotonic() - began)
         lab = _ablation(request, plan, only, measurer, seconds, budget_s)
         _print_time(lab, rounds, minutes)
         interrupted = lab.measure_rounds(rounds, _Progress(lab, rounds))
