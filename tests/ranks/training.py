@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from mptui.engine.trainer import Trainer
+from mptui.errors import DataError, MptuiError
 from mptui.events import Step, Validated
 from tests.engine.blots import SIDE, Blot, Scene
 from tests.engine.small import Recorder, build_trainer, config, end, losses, of
@@ -78,3 +79,65 @@ def train_in_float64(ranks, folder, options):
     real = torch.Tensor.float
     torch.Tensor.float = lambda tensor: tensor if tensor.dtype == torch.float64 else real(tensor)  # type: ignore[method-assign, assignment, return-value]
     return train(ranks, folder, options)  # in a process of its own
+
+
+class Fault(torch.nn.Module):
+    """Goes wrong once, in the forward or the backward pass of one rank."""
+
+    def __init__(self, kind: str, at: int) -> None:
+        super().__init__()
+        self._kind, self._left = kind, at
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self._left -= self.training
+        if self._left != 0:
+            return images
+        self._left = -1
+        if self._kind == "no memory":
+            raise torch.OutOfMemoryError("out of memory")
+        if self._kind == "bug":
+            raise KeyError("a bug")
+        if self._kind == "data":
+            raise DataError("a broken file", hint="repair it")
+        if self._kind == "no memory backward":
+            outputs = images * 1.0
+            outputs.register_hook(_no_memory)
+            return outputs
+        return images * float("nan")
+
+
+def _broken_at(at, windows):
+    """Return `windows` that break before window number `at` of all epochs."""
+    left = [at]
+
+    def broken(*place):
+        for window in windows(*place):
+            left[0] -= 1
+            if left[0] == 0:
+                raise DataError("a broken file", hint="repair it")
+            yield window
+
+    return broken
+
+
+def _no_memory(_gradient: torch.Tensor) -> None:
+    raise torch.OutOfMemoryError("out of memory")
+
+
+def train_with_a_fault(ranks, folder, kind, at, options):
+    """Train with a fault on the last rank, in its forward pass number `at`; tell how it ended."""
+    trainer, events = built(ranks, folder, **options)
+    layers = trainer.context.model
+    assert isinstance(layers, torch.nn.Sequential)
+    if ranks.rank == ranks.world_size - 1:
+        layers[1] = torch.nn.Sequential(layers[1], Fault(kind, at))
+        if kind == "reading":
+            loader = trainer.context.job.train_loader
+            loader.windows = _broken_at(at, loader.windows)
+    error = None
+    try:
+        trainer.train()
+    except (MptuiError, KeyError) as caught:
+        error = [type(caught).__name__, str(caught)]
+    end(trainer)
+    return {**told(trainer, events), "error": error, "step": trainer.state.step}

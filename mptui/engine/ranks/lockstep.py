@@ -89,6 +89,7 @@ class Lockstep(Hook):
         """
         self._ranks.meet()
         self._stage = Stage.MET
+        self._context.parts.replica.sums_done()
 
     def failed(self, error: Exception, phase: str, rows: int) -> Recovery | None:
         """Return a recovery from an error of another rank that is none of memory: one of its compiler."""

@@ -38,6 +38,9 @@ class Replica:
         """Return the sum of the window's losses, 0-dim."""
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
+    def sums_done(self) -> None:
+        """Note that the sums of the step are done: those of the next one come next."""
+
     def make_up(self) -> None:
         """Take part in what is left of the others' sums of this step, which is not completed."""
 
@@ -65,7 +68,7 @@ class SummedReplica(Replica):
         self, network: torch.nn.Module, ranks: Ranks, device: torch.device, made_up: Callable[[], Batch]
     ) -> None:
         self._bare, self._ranks, self._device, self._made_up = network, ranks, device, made_up
-        self._sent = 0
+        self._sent, self._entered = 0, False
         self._parallel = self._built()
         super().__init__(self._parallel)
 
@@ -93,7 +96,6 @@ class SummedReplica(Replica):
 
     def begin(self, window: Window, precision: Precision) -> list[torch.Tensor]:
         """See `Replica.begin`."""
-        self._sent = 0
         if window.batches:
             return []
         self.synchronize(last=True)
@@ -105,23 +107,29 @@ class SummedReplica(Replica):
 
     def synchronize(self, last: bool) -> None:
         """See `Replica.synchronize`: outside of DDP's `no_sync`, or inside of it."""
-        self._parallel.require_backward_grad_sync = last
+        self._entered, self._parallel.require_backward_grad_sync = True, last
 
     def total(self, losses: list[torch.Tensor]) -> torch.Tensor:
         """See `Replica.total`; over all ranks."""
         return self._ranks.sum_(super().total(losses).clone())
 
+    def sums_done(self) -> None:
+        """See `Replica.sums_done`."""
+        self._sent, self._entered = 0, False
+
     def make_up(self) -> None:
         """See `Replica.make_up`: zeros for each bucket that is left, as torch's `Join` does for DDP."""
         reducer = self._parallel.reducer
         with lost():
-            reducer._rebuild_buckets()  # as the others do in their first forward pass but one
+            if not self._entered:
+                reducer._rebuild_buckets()  # as the others do once, in a forward pass
             for bucket in reducer._get_zeros_like_grad_buckets()[self._sent :]:
                 self._sum(bucket).wait()
 
     def renew(self) -> None:
         """See `Replica.renew`: DDP can't be used again after a backward pass that did not end."""
         self.close()
+        self.sums_done()
         self.network = self._parallel = self._built()
 
     def close(self) -> None:

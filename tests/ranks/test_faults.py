@@ -1,0 +1,47 @@
+"""What goes wrong on one rank alone: all act alike, and none waits for ever."""
+
+import pytest
+
+from tests.ranks.groups import in_group
+from tests.ranks.training import train, train_with_a_fault
+
+pytestmark = pytest.mark.slow
+
+OPTIONS = {"training": {"epochs": 2, "batch_size": 8, "lr": 0.05}, "train": 24, "val": 4}
+
+
+@pytest.mark.parametrize("kind", ["no memory", "no memory backward"])
+@pytest.mark.parametrize("at", [1, 2, 4])
+def test_if_one_rank_runs_out_of_memory_all_split_and_repeat_the_step(kind, at, tmp_path):
+    """In the first step, in the second, where DDP forms its buckets anew, and later."""
+    (alone,) = in_group(1, train, str(tmp_path / "1"), OPTIONS)
+    found = in_group(2, train_with_a_fault, str(tmp_path / "2"), kind, at, OPTIONS)
+    assert found[0] == found[1]
+    assert any("micro-batch 4 → 2" in action for action in found[0]["others"]), found
+    assert found[0]["error"] is None
+    for what in ("losses", "val_losses", "weights"):
+        assert found[0][what] == pytest.approx(alone[what], rel=1e-5)
+    assert found[0]["validations"] == alone["validations"]
+
+
+def test_if_the_data_of_one_rank_are_not_finite_all_refuse_the_step(tmp_path):
+    found = in_group(3, train_with_a_fault, str(tmp_path), "not finite", 3, OPTIONS)
+    assert found[0] == found[1] == found[2]
+    assert found[0]["skipped"] == 1
+    assert found[0]["error"] is None
+    assert found[0]["step"] == 6
+
+
+@pytest.mark.parametrize("masks", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "error"), [("data", "DataError"), ("reading", "DataError"), ("bug", "RankError")]
+)
+def test_if_one_rank_fails_all_end_by_its_error_and_save_what_they_have(kind, error, masks, tmp_path):
+    options = {**OPTIONS, "masks": masks}
+    first, last = in_group(2, train_with_a_fault, str(tmp_path), kind, 5, options)
+    assert first["error"][0] == error
+    assert first["error"][1].startswith("rank 1: ")
+    assert last["error"][0] == ("KeyError" if kind == "bug" else error)
+    assert first["step"] == last["step"] == 4
+    saved = list((tmp_path / "checkpoints").glob("step-*4"))
+    assert bool(saved) == (kind != "bug")
