@@ -45,6 +45,14 @@ def _no_settings_from_outside(tmp_path_factory):
     decoders.close_server()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_syncs():
+    """Skips fsync: no test cuts the power, and a killed process loses no written data."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _no_switches_from_before():
     """Restores torch's global switches after each test."""

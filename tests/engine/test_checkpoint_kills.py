@@ -56,9 +56,8 @@ def assert_sound(folder):
 
 
 @pytest.fixture
-def ready(tmp_path, monkeypatch):
-    """Create folders with two checkpoints; skips fsync, since a killed process loses no written data."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
+def ready(tmp_path):
+    """Create folders with two checkpoints."""
     for step in (1, 2):
         save(tmp_path / "ready", step)
     return lambda name: shutil.copytree(tmp_path / "ready", tmp_path / str(name), symlinks=True)
