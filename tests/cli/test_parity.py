@@ -15,7 +15,7 @@ from mptui.lab.parity.result import read_outcome
 from mptui.runs.planning.plan import Request
 from mptui.runs.store.directory import write_json
 from mptui.runs.store.lock import owner_of
-from tests.program import DEADLINE_S, Program, run_to_end, server
+from tests.program import DEADLINE_S, FORKING, Program, run_to_end, server
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ def command(folder, precision, *arguments):
 def folder(tmp_path_factory):
     """A comparison that ctrl+c interrupted in its first training."""
     runs = tmp_path_factory.mktemp("runs")
-    process = Program(*command(runs, "bf16"), environ=TINY)
+    process = Program(*command(runs, "bf16"), environ=TINY, call=FORKING)
     journal = runs / "both/fp32-seed0/events.jsonl"
     deadline = time.monotonic() + DEADLINE_S
     while not (journal.exists() and '"event":"step"' in journal.read_text()):
@@ -66,7 +66,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def fp16(folder):
     """The same comparison, continued to its end in a precision that can't learn here."""
-    ended = run_to_end(*command(folder, "fp16", "--strict"), environ=TINY)
+    ended = run_to_end(*command(folder, "fp16", "--strict"), environ=TINY, call=FORKING)
     assert "Traceback" not in ended.stderr
     return ended
 

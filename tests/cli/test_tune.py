@@ -11,7 +11,7 @@ from mptui.cli.main import app
 from mptui.config.merge import resolve
 from mptui.errors import ConfigError, MemoryExhaustedError
 from mptui.lab.bench.measure import MeasureError, Measurer, ShortRunResult, StoppedError
-from tests.program import Program
+from tests.program import FORKING, Program
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +34,9 @@ def places(tmp_path, monkeypatch):
     ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.chaos)]
 )
 def test_a_stop_before_anything_is_known_to_be_better_saves_nothing(places, tmp_path, number, code):
-    process = Program("tune", *TINY, "--minutes", "60", "--save", "mine", "--json", folder=tmp_path)
+    process = Program(
+        "tune", *TINY, "--minutes", "60", "--save", "mine", "--json", folder=tmp_path, call=FORKING
+    )
     told = [process.stderr.readline()]
     while ", trying " not in told[-1]:
         assert told[-1], "".join(told)
