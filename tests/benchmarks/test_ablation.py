@@ -119,5 +119,5 @@ def test_a_command_that_takes_too_long_ends_with_what_it_has(tmp_path, monkeypat
 
 def test_a_command_that_fails_ends_with_its_own_code(monkeypatch):
     with pytest.raises(SystemExit) as ended:
-        ablation.document_of(["bench", "--model", "no-such-model"])
+        ablation.document_of(["bench", "--against", "no such claims"])
     assert ended.value.code == 2

@@ -1,9 +1,10 @@
 """The compared training loops and the evaluation of their figures, on networks that train in a moment."""
 
+import json
 import signal
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import psutil
 import pytest
@@ -15,7 +16,7 @@ from benchmarks.relay import relay
 from benchmarks.sides import NEEDS, SIDES, figures, missing, train
 from benchmarks.subjects import CASES, Case, Stamps
 from benchmarks.targets import OnGpu
-from tests.program import Program
+from tests.program import Program, run_to_end
 
 SMALL = Case("unet", side=16, batch=2, classes=3, steps=4, warm_up=1, width=2)
 TINY = replace(CASES["tiny"], steps=4, warm_up=1)
@@ -116,7 +117,11 @@ def test_a_ratio_is_told_with_what_is_asked_and_the_floor(monkeypatch):
 
 
 def test_sides_work_in_turn_and_stand_still_meanwhile():
-    found = relay(TINY, ["mptui", "bare"], turns=3, block=2, threads=1, clock="wall")
+    options = json.dumps({"turns": 3, "block": 2, "threads": 1, "clock": "wall"})
+    case = json.dumps(asdict(TINY))
+    ended = run_to_end(case, options, "mptui", "bare", call="tests.benchmarks.forks:relayed")
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
     assert list(found) == ["mptui", "bare"]
     assert min(found.values()) > 0
 
