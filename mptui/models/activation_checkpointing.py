@@ -62,7 +62,7 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     if not blocks:
         raise ConfigError(
             "memory.activation_checkpointing: this network has no repeated blocks to recompute",
-            hint="leave it out, or use another network; memory.micro_batch saves memory, too",
+            hint="set it to false, or use another network; memory.micro_batch saves memory, too",
         )
     return blocks
 

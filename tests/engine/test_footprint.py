@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from mptui.config.schema import RunConfig
-from mptui.engine.autotune.memory_estimate import footprint
+from mptui.engine.autotune.memory_estimate import UncountableError, footprint
 from mptui.engine.optim.optimizer import build_optimizer
 from mptui.errors import ConfigError
 from mptui.models.zoo import build
@@ -108,6 +108,11 @@ def test_the_largest_batch_fits_and_one_more_does_not():
     assert largest in {299, 300}
     assert counted(largest + 2).total > free
     assert counted(16).largest_batch(16, 0) == 0
+
+
+def test_a_network_whose_layers_are_computed_from_tensors_is_not_counted_wrongly():
+    with pytest.raises(UncountableError):
+        footprint(run_config("regnet_y_400mf", 64, 2), "classification", device="cpu", precision="fp32")
 
 
 def test_what_can_not_be_built_is_said():

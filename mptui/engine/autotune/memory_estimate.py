@@ -48,6 +48,9 @@ _COUNTED = 2, 4
 """Batch sizes of the two counts; BatchNorm needs at least 2 samples in training."""
 
 
+_INTEGERS = {torch.int32, torch.int64}
+
+
 class UncountableError(Exception):
     """The memory of a network can't be estimated: its layers depend on values of tensors."""
 
@@ -252,7 +255,10 @@ def _forward(
 
 
 class NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Returns zero to code that reads a value of a fake tensor (e.g. to check the range of a weight)."""
+    """Returns zero to code that reads a value of a fake tensor, e.g. to check the range of a weight.
+
+    An integer may be a number of layers or channels (of RegNets), so that none is made up.
+    """
 
     def __torch_dispatch__(  # type: ignore[no-untyped-def] # its types are torch's own
         self,
@@ -261,4 +267,8 @@ class NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args=(),  # noqa: ANN001
         kwargs=None,  # noqa: ANN001
     ) -> Any:  # noqa: ANN401
-        return 0 if func is torch.ops.aten._local_scalar_dense.default else func(*args, **(kwargs or {}))
+        if func is not torch.ops.aten._local_scalar_dense.default:
+            return func(*args, **(kwargs or {}))
+        if args[0].dtype in _INTEGERS:
+            raise DynamicOutputShapeException(func)
+        return 0
