@@ -88,7 +88,7 @@ def undisturbed(folder, processes, epochs):
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("gpus", [1])
+@pytest.mark.parametrize("gpus", [1, 2])
 def test_twenty_chains_lose_no_step(tmp_path, gpus):
     expected = undisturbed(tmp_path, gpus, epochs=60)
     chance = random.Random(gpus)

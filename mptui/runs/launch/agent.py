@@ -22,7 +22,7 @@ from torch.distributed.elastic.multiprocessing.api import (
     SubprocessContext,
 )
 
-from mptui.runs.launch.losses import REFUSED, SAVED, LostRank, cause_of, last_lines
+from mptui.runs.launch.losses import REFUSED, SAVED, LostRank, cause_of, last_words
 
 STOPPED_S = 10.0
 """Seconds that a rank may be suspended before it is killed."""
@@ -173,7 +173,7 @@ class Agent(LocalElasticAgent):
                 code=failure.exitcode,
                 stopped_s=self._killed.get(failure.pid),
                 log=f"{self._folder.name}/{rank}.log",
-                words="".join(last_lines(self._folder / f"{rank}.log", 1)),
+                words=last_words(self._folder / f"{rank}.log"),
             )
             for rank, failure in result.failures.items()
         ]

@@ -44,6 +44,8 @@ def train_in_group(group: Group, command: Sequence[str], run: Path, attach: Call
     agent = Agent(_spec(group, command), RankLogs(run / RANKS), guard.lost, guard.starting)
     attach(agent)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"  # the others have handlers of ours
+    # of torch's shared store, a restarted rank reads the addresses of the ranks before (pytorch issue 135712)
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     threads = max(1, read_host().cpus_usable // group.processes)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     try:

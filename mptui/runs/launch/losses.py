@@ -89,3 +89,9 @@ def last_lines(log: Path, count: int) -> list[str]:
         lines = file.read().decode(errors="replace").splitlines()
         return [clean(line, 300) for line in lines if line.strip()][-count:]
     return []
+
+
+def last_words(log: Path) -> str:
+    """Return the last line of a log; of the two lines of an error, the first."""
+    lines = last_lines(log, 2)
+    return next((line for line in lines if line.startswith("mptui: ")), "".join(lines[-1:]))
