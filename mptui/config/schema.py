@@ -143,6 +143,8 @@ class TrainingConfig(Table):
     """Weight decay; not applied to norms and biases."""
     clip_grad_norm: Annotated[float, Field(gt=0)] | None = None
     """Maximum total L2 norm of the gradients, applied after unscaling."""
+    sync_batch_norm: bool = False
+    """Several processes: BatchNorm normalizes by the samples of all of them; off: each by its own. CUDA."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """classification: share of the target spread over all classes."""
     loss: Annotated[str, OneOf(LOSSES)] | None = None

@@ -234,7 +234,9 @@ def _replica(job: Job, frozen: FrozenLayers, kept: Parts | None) -> Replica:
             return kept.replica
         kept.replica.close()
     side = int(job.config.data.image_size or 0)
-    shape = (2, job.config.data.channels, side, side)  # BatchNorm needs two
+    # BatchNorm needs two; a synchronized one would count them as samples
+    rows = 0 if job.config.training.sync_batch_norm else 2
+    shape = (rows, job.config.data.channels, side, side)
     made_up = partial(torch.zeros, shape, device=job.device)
     return SummedReplica(job.model, job.ranks, job.device, lambda: job.task.made_up_batch(made_up()))
 

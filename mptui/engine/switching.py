@@ -21,12 +21,18 @@ def switch(context: TrainContext, command: Command) -> str | None:
         The reason for a refusal, which changes nothing; None if the command was applied.
     """
     context.reporter.flush(wait=True)
+    wanted, refusal = None, None
     try:
         if context.rebuild is None:
             raise ConfigError("this run has no other profiles", hint="start it from a profile")
         wanted = context.rebuild(command)
     except (ConfigError, DiskError) as error:
-        return error.message
+        refusal = error.message
+    refusal = next(filter(None, context.ranks.gather(refusal)), None)  # all switch, or none
+    if wanted is None or refusal is not None:
+        if wanted is not None:
+            _close_loaders(wanted.job, but_of=context.job)
+        return refusal
     before, precision = context.parts.schedule_progress(), context.job.precision
     if wanted.changes and wanted.back_to is None:
         context.saver.write_waiting_best(force=True)  # an undo restores `best`, too
@@ -34,8 +40,10 @@ def switch(context: TrainContext, command: Command) -> str | None:
     try:
         wanted.accept()
     except DiskError as error:
+        refusal = error.message
+    if (refusal := context.ranks.broadcast(refusal)) is not None:
         _close_loaders(wanted.job, but_of=context.job)
-        return error.message
+        return refusal
     if wanted.changes or wanted.back_to is not None:
         _take(context, wanted)
     _report(context, wanted, command, before, precision)

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import torch
 
+from mptui.engine.mailbox import Command, Stopped
 from mptui.engine.trainer import Trainer
 from mptui.errors import DataError, MptuiError
-from mptui.events import Step, Validated
+from mptui.events import CommandAnswered, Event, Paused, Resumed, Step, Validated
 from tests.engine.blots import SIDE, Blot, Scene
 from tests.engine.small import Recorder, build_trainer, config, end, losses, of
 
@@ -141,3 +142,28 @@ def train_with_a_fault(ranks, folder, kind, at, options):
         error = [type(caught).__name__, str(caught)]
     end(trainer)
     return {**told(trainer, events), "error": error, "step": trainer.state.step}
+
+
+def obey_commands(ranks, folder):
+    """Train, with commands for rank 0 after step 2, and a stop for rank 1 after step 6."""
+    trainer, events = built(ranks, folder, train=40, training={"epochs": 20, "batch_size": 8})
+    own = trainer.context.mailbox._own
+
+    def command(event: Event) -> None:
+        if isinstance(event, Step) and event.step == 2 and ranks.is_first:
+            for name in ("checkpoint", "validate", "set", "pause", "resume"):
+                own.post(Command(name, "training.accumulate=2" if name == "set" else None))
+        if isinstance(event, Step) and event.step == 6 and not ranks.is_first:
+            own.save()
+            own.stop(15)
+
+    events.then = command
+    ended = None
+    try:
+        trainer.train()
+    except Stopped as stop:
+        ended = stop.signal
+    end(trainer)
+    kept = (CommandAnswered, Validated, Paused, Resumed)
+    heard = [[event.step, type(event).__name__] for event in events if isinstance(event, kept)]
+    return {"ended": ended, "step": trainer.state.step, "heard": heard}

@@ -3,6 +3,7 @@
 import pytest
 
 from mptui.errors import ConfigError
+from mptui.processes.rank_place import RankPlace
 from mptui.runs.planning.plan import Request, plan_run
 from tests.program import run_to_end
 
@@ -48,3 +49,17 @@ def test_a_rank_that_does_not_know_where_to_meet_the_others_says_so_and_leaves_n
 def test_one_process_of_a_launcher_trains(environ):
     flags = {"hardware.device": ("--device", "cpu")}
     assert plan_run(Request(None, flags, (), environ)).device.kind == "cpu"
+
+
+def test_a_plan_for_several_processes_shares_the_machine_and_refuses_what_they_can_not_do():
+    place = RankPlace(rank=1, local_rank=1, world_size=2, local_world_size=2)
+
+    def plan(**settings):
+        flags = {"hardware.device": "cpu", **settings}
+        return plan_run(Request(None, {key: ("--set", value) for key, value in flags.items()}), place=place)
+
+    assert plan().device.kind == "cpu"
+    with pytest.raises(ConfigError, match="batch_size = 1 is shared by 2 processes"):
+        plan(**{"training.batch_size": 1})
+    with pytest.raises(ConfigError, match="can't synchronize BatchNorm"):
+        plan(**{"training.sync_batch_norm": True})

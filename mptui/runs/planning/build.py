@@ -142,6 +142,9 @@ def prepare(
     if config.training.freeze and config.model.weights is None and not goes_on:
         message = "frozen layers have random weights; name trained ones with model.weights"
         emit(Warned(code="freeze", message=message))
+    if config.training.sync_batch_norm and not ranks.is_alone:
+        convert = torch.nn.SyncBatchNorm.convert_sync_batchnorm
+        model = convert(model, ranks.device_group)  # type: ignore[no-untyped-call]
     plan = decide(_with_cache(plan, dataset, emit), model, dataset)
     loaders = LoaderMaker(plan, dataset, emit, on_bad, mailbox.check_stop, ranks)
     job = build_job(plan, loaders, model.to(device), force_compile=force_compile)

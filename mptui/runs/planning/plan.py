@@ -18,7 +18,7 @@ from mptui.registry.models import PRETRAINED, find_model, task_of_model
 from mptui.registry.samples import SampleKind
 from mptui.registry.tasks import DEFAULT_TASK, TASKS, ByDevice, task_for
 from mptui.runs.planning.images import image_choices
-from mptui.runs.planning.ranks import check_batch, check_single_process, device_of
+from mptui.runs.planning.ranks import check_batch, check_single_process, check_sync_batch_norm, device_of
 from mptui.runs.planning.rates import rate_notes
 from mptui.runs.planning.trust import allow_own_code, own_names
 
@@ -94,6 +94,7 @@ def plan_run(request: Request, machine: Machine | None = None, place: RankPlace 
     cpus = machine.host.cpus_usable
     if place is not None:
         check_batch(place, config.training)
+        check_sync_batch_norm(config.training, device)
         cpus = max(1, cpus // place.local_world_size)
     return Plan(
         request=request,

@@ -52,6 +52,20 @@ def check_batch(place: RankPlace, training: TrainingConfig) -> None:
         )
 
 
+def check_sync_batch_norm(training: TrainingConfig, device: Device) -> None:
+    """Check that torch can synchronize BatchNorm on this device, if that is asked for.
+
+    Raises:
+        ConfigError: It can't.
+    """
+    if training.sync_batch_norm and device.kind not in {"cuda", "xpu"}:
+        raise ConfigError(
+            f"training.sync_batch_norm: torch can't synchronize BatchNorm on {device.name} ({device.kind})",
+            hint="--set training.sync_batch_norm=false, or a network without BatchNorm "
+            "(unet: --set model.norm=group)",
+        )
+
+
 def _torchrun(environ: Mapping[str, str]) -> tuple[int, str | None]:
     """Return the number of processes and the rank of this one."""
     return _number(environ.get("WORLD_SIZE")), environ.get("RANK") or environ.get("LOCAL_RANK")
