@@ -119,7 +119,8 @@ def test_a_ratio_is_told_with_what_is_asked_and_the_floor(monkeypatch):
 def test_sides_work_in_turn_and_stand_still_meanwhile():
     options = json.dumps({"turns": 3, "block": 2, "threads": 1, "clock": "wall"})
     case = json.dumps(asdict(TINY))
-    ended = run_to_end(case, options, "mptui", "bare", call="tests.benchmarks.forks:relayed")
+    words, environ = (case, options, "mptui", "bare"), {"MPTUI_DATA_WORKERS": "0"}
+    ended = run_to_end(*words, environ=environ, call="tests.benchmarks.forks:relayed")
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout)
     assert list(found) == ["mptui", "bare"]
