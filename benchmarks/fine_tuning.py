@@ -1,13 +1,13 @@
 """Fine-tuning against training from scratch on few images.
 
-    python -m benchmarks.fine_tuning DATA --rounds 3     # results/fine_tuning.json
+    python -m benchmarks.fine_tuning DATA     # results/fine_tuning.json
 
-DATA has train/ and val/ with a folder for each class. A ResNet-18 is pretrained on the classes after the
-first `--classes`. Those first ones, with `--images` training images in all, are then learnt from random
-weights, with the pretrained backbone frozen, and by the profile `finetune`, for the same number of epochs.
-The two sets must differ in their number of classes: else the pretrained head is kept. Sides other than
-`finetune` take the learning rate of `--rates` that is the best for them. The figure is the accuracy on val/
-after the last epoch, with other random weights, order and images in each round.
+DATA has train/ and val/ with a folder for each class. In each round `--images` training images, equally many
+of each class, are the target. A ResNet-18 is pretrained on the other training images of all classes but the
+first `--unseen`, so that no image is in both sets, some classes are new, and the head is for another number
+of classes. The target is then learnt from random weights, with the pretrained backbone frozen, and by the
+profile `finetune`, for the same number of epochs. Sides other than `finetune` take the learning rate of
+`--rates` that is the best for them. The figure is the accuracy on val/, all classes, after the last epoch.
 """
 
 import argparse
@@ -37,61 +37,65 @@ FIXED: dict[str, Any] = {
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--classes", type=int, default=4)
+    parser.add_argument("--unseen", type=int, default=2)
     parser.add_argument("--images", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--pretrain-epochs", type=int, default=12)
+    parser.add_argument("--pretrain-epochs", type=int, default=20)
     parser.add_argument("--rates", type=float, nargs="+", default=[0.01, 0.05])
     with tempfile.TemporaryDirectory() as folder:
         save("fine_tuning", _measured(parser.parse_args(), Path(folder)))
 
 
 def _measured(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    names = sorted(path.name for path in (given.data / "train").iterdir())
-    source, target = names[given.classes :], names[: given.classes]
-    runs = folder / "runs"
-    _link(given.data, folder / "source", source, each=None, seed=0)
-    pretrained = mptui.train(
-        data=folder / "source", runs_dir=runs, lr=0.05, epochs=given.pretrain_epochs, **FIXED
-    )
-    weights = {"weights": str(next(pretrained.directory.glob("checkpoints/best/model.safetensors")))}
-    print("pretrained", pretrained.summary["final"], flush=True)
-    rates = [{"lr": rate} for rate in given.rates]
-    sides: dict[str, list[dict[str, Any]]] = {
-        "scratch": rates,
-        "frozen backbone": [{**each, **weights, "training.freeze": "backbone"} for each in rates],
-        "finetune": [{"profile": "finetune", **weights}],
-    }
-    found: dict[str, list[list[float]]] = {side: [] for side in sides}
+    found: dict[str, list[list[float]]] = {"pretrained": []}
     for seed in range(given.rounds):
-        data = folder / f"target{seed}"
-        _link(given.data, data, target, each=given.images // len(target), seed=seed)
-        for side, settings in sides.items():
-            each = {"data": data, "runs_dir": runs, "epochs": given.epochs, "seed": seed, **FIXED}
-            found[side].append([mptui.train(**{**each, **own}).summary["final"]["acc1"] for own in settings])
-            print(seed, side, found[side][-1], flush=True)
+        target, source = _link(given, folder / str(seed), seed)
+        fixed = {"runs_dir": folder / "runs", "seed": seed, **FIXED}
+        pretrained = mptui.train(data=source, lr=0.02, epochs=given.pretrain_epochs, **fixed)
+        found["pretrained"].append([pretrained.summary["final"]["acc1"]])
+        for side, settings in _sides(pretrained.directory, given.rates).items():
+            each = [
+                mptui.train(data=target, **{**fixed, "epochs": given.epochs, **own}).summary["final"]["acc1"]
+                for own in settings
+            ]
+            found.setdefault(side, []).append(each)
+            print(seed, side, each, flush=True)
     best = {side: max(zip(*accuracies, strict=True), key=sum) for side, accuracies in found.items()}
     return {
         "machine": machine(),
-        "settings": {key: str(value) for key, value in vars(given).items() if key != "data"},
-        "pretrained": {"classes": source, "acc1": pretrained.summary["final"]["acc1"]},
-        "classes": target,
+        "settings": {key: value for key, value in vars(given).items() if key != "data"},
         "acc1": {side: spread(accuracies) for side, accuracies in best.items()},
         "rounds": found,
     }
 
 
-def _link(data: Path, to: Path, names: list[str], *, each: int | None, seed: int) -> None:
-    """Link classes, with `each` of their training images, chosen at random; None: all."""
-    for part in ("train", "val"):
-        for name in names:
-            files = sorted((data / part / name).iterdir())
-            if part == "train" and each is not None:
-                files = random.Random(seed).sample(files, each)
-            (to / part / name).mkdir(parents=True)
-            for file in files:
-                (to / part / name / file.name).symlink_to(file.resolve())
+def _sides(pretrained: Path, rates: list[float]) -> dict[str, list[dict[str, Any]]]:
+    weights = {"weights": str(pretrained / "checkpoints/best/model.safetensors")}
+    return {
+        "scratch": [{"lr": rate} for rate in rates],
+        "frozen backbone": [{"lr": rate, **weights, "training.freeze": "backbone"} for rate in rates],
+        "finetune": [{"profile": "finetune", **weights}],
+    }
+
+
+def _link(given: argparse.Namespace, to: Path, seed: int) -> tuple[Path, Path]:
+    """Link the images of the target and of the source; return their folders."""
+    target, source = to / "target", to / "source"
+    names = sorted(path.name for path in (given.data / "train").iterdir())
+    for number, name in enumerate(names):
+        files = sorted((given.data / "train" / name).iterdir())
+        random.Random(f"{seed} {name}").shuffle(files)
+        val = sorted((given.data / "val" / name).iterdir())
+        each = given.images // len(names)
+        parts = {target / "train": files[:each], target / "val": val}
+        if number >= given.unseen:
+            parts |= {source / "train": files[each:], source / "val": val}
+        for part, chosen in parts.items():
+            (part / name).mkdir(parents=True)
+            for file in chosen:
+                (part / name / file.name).symlink_to(file.resolve())
+    return target, source
 
 
 if __name__ == "__main__":
