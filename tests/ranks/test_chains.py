@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from mptui.events import CheckpointSaved, RunStarted, Step
+from mptui.events import CheckpointSaved, RunStarted, Step, Warned
 from mptui.lab.crash.kills import outcome_of
 from mptui.runs.store.directory import read_summary
 from mptui.runs.store.journal import read_journal
@@ -85,6 +85,14 @@ def undisturbed(folder, processes, epochs):
     ended = run_to_end("run", "--name", "straight", *group, *flags(folder, epochs))
     assert ended.returncode == 0, ended.stderr
     return outcome_of(folder / "runs" / "straight")
+
+
+def test_a_preempted_job_of_two_ranks_goes_on(tmp_path):
+    run = chain(tmp_path, 2, 10, [15])
+    assert steps_lost(run) == [0, 0]
+    assert not [
+        event for event in read_journal(run) if isinstance(event, Warned) and event.code == "rank_lost"
+    ]
 
 
 @pytest.mark.chaos

@@ -24,6 +24,8 @@ from torch.distributed.elastic.multiprocessing.api import (
 
 from mptui.runs.launch.losses import REFUSED, SAVED, LostRank, cause_of, last_words
 
+_BY_REQUEST = frozenset({-signal.SIGTERM, -signal.SIGINT, -signal.SIGUSR1})
+
 STOPPED_S = 10.0
 """Seconds that a rank may be suspended before it is killed."""
 
@@ -125,7 +127,7 @@ class Agent(LocalElasticAgent):
         codes = self._codes()
         self._forward([pid for pid, code in codes.items() if code is None])
         self._end_suspended([pid for pid, code in codes.items() if code is None])
-        if SAVED & set(codes.values()) and None in codes.values():
+        if self._saved & set(codes.values()) and None in codes.values():
             return RunResult(state=WorkerState.HEALTHY)  # torch would kill those that still save
         result: RunResult = super()._monitor_workers(worker_group)
         if result.state == WorkerState.FAILED:
@@ -137,6 +139,11 @@ class Agent(LocalElasticAgent):
         super()._shutdown(signal.SIGKILL if at_once else death_sig, timeout)
 
     # -- parts of a look at the ranks
+
+    @property
+    def _saved(self) -> frozenset[int]:
+        """Exit codes of ranks that were asked to stop: an interpreter that ends has no handlers any more."""
+        return SAVED if self._stop is None else SAVED | _BY_REQUEST
 
     def _codes(self) -> dict[int, int | None]:
         """Return the exit code of each local rank by PID, None while it runs."""
@@ -180,7 +187,8 @@ class Agent(LocalElasticAgent):
         cause = cause_of([rank for rank in lost if rank.pid in first] or lost)
         if cause.code in SAVED | REFUSED or self._stop is not None:
             self._remaining_restarts = 0
-        self._on_loss(cause, self._remaining_restarts > 0)
+        if cause.code not in self._saved - SAVED:
+            self._on_loss(cause, self._remaining_restarts > 0)
 
 
 def _send(pids: Sequence[int], number: int) -> None:
