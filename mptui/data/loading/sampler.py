@@ -56,6 +56,8 @@ class Share:
 
     def of(self, batch: range) -> range:
         """Return the part of the positions `batch`; empty if there are fewer than processes."""
+        if self.world_size == 1:
+            return batch
         size = len(batch)
         return batch[-(-size * self.rank // self.world_size) : -(-size * (self.rank + 1) // self.world_size)]
 
@@ -119,6 +121,8 @@ class EpochOrder:
 
         Only the last batch of an epoch has empty parts: it may have fewer samples than there are processes.
         """
+        if self.share.world_size == 1 and len(places) <= self.batch_size:  # the usual window
+            return [places]
         batches = (
             places[first : first + self.batch_size] for first in range(0, len(places), self.batch_size)
         )
