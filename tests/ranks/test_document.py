@@ -28,9 +28,9 @@ HERE = {
 """What stands in the page -> what a machine without a GPU runs."""
 SMALL = {
     "MPTUI_HARDWARE_DEVICE": "cpu",
-    "MPTUI_DATA_IMAGE_SIZE": "16",
+    "MPTUI_DATA_IMAGE_SIZE": "64",
     "MPTUI_DATA_WORKERS": "0",
-    "MPTUI_TRAINING_BATCH_SIZE": "4",
+    "MPTUI_TRAINING_BATCH_SIZE": "8",
     "MPTUI_TRAINING_MAX_STEPS": "2",
     "OMP_NUM_THREADS": "1",
 }
