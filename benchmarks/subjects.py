@@ -23,7 +23,7 @@ from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox
 from mptui.engine.ranks.follower import Follower
 from mptui.engine.ranks.group import Ranks
-from mptui.engine.ranks.mailbox import RanksMailbox
+from mptui.engine.ranks.ranks_mailbox import RanksMailbox
 from mptui.engine.trainer import Trainer
 from mptui.models.zoo import build
 from mptui.registry.tasks import TASKS

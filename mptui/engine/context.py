@@ -16,8 +16,7 @@ from mptui.engine.job import Job, Parts, ProfileSwitch
 from mptui.engine.mailbox import Command, Mailbox
 from mptui.engine.progress import Outcome
 from mptui.engine.ranks.group import Ranks
-from mptui.engine.ranks.lockstep import Lockstep
-from mptui.engine.ranks.mailbox import RanksMailbox
+from mptui.engine.ranks.ranks_mailbox import RanksMailbox
 from mptui.engine.reporting.device_buffer import StepRow
 from mptui.engine.state import TrainState
 from mptui.engine.torch_setup import StepSeeds
@@ -51,7 +50,6 @@ class TrainContext:
         outcome: Figures for the summary.
         phase: Current phase of the run.
         left_epoch: The current pass over the data ends; the next one begins at the cursor.
-        lockstep: Keeps several ranks at the same step.
         report_is_due: Returns whether all ranks report now.
     """
 
@@ -79,7 +77,6 @@ class TrainContext:
         self.outcome = Outcome()
         self.phase = ""
         self.left_epoch = False
-        self.lockstep = Lockstep(self)
         self.report_is_due = self.report_due_here
         if isinstance(mailbox, RanksMailbox):
             self.report_is_due = mailbox.take_report
@@ -167,10 +164,7 @@ class TrainContext:
     def recovery_for(self, error: Exception, phase: str, rows: int) -> Recovery | None:
         """Return a recovery from `error` for a retry of a batch of `rows` samples; None: there is none."""
         recoveries = (failed(error, phase, rows) for failed in self.hooks.failed)
-        recovery = next((recovery for recovery in recoveries if recovery is not None), None)
-        if recovery is None or phase != "training":
-            return recovery
-        return self.lockstep.together(error, recovery)
+        return next((recovery for recovery in recoveries if recovery is not None), None)
 
     def go_back(self) -> None:
         """Roll back to the last good state; the run continues there with another pass over the data."""

@@ -28,6 +28,7 @@ from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox, Stopped
 from mptui.engine.numerics.monitor import NumericsMonitor
 from mptui.engine.progress import Outcome
+from mptui.engine.ranks.lockstep import Lockstep
 from mptui.engine.reporting.speed_advice import SpeedAdvice
 from mptui.errors import DataError, MemoryExhaustedError
 from mptui.events import Recovered
@@ -39,7 +40,6 @@ HOOKS: dict[str, Callable[[TrainContext], Hook]] = {
     "compile": phase.CompileFallback,
     "nan": NanGuard,
     "memory": MemoryGuard,
-    "ranks": lambda context: context.lockstep,
 }
 """Hooks by name, in the order in which they act; a checkpoint stores their state by these names."""
 
@@ -68,6 +68,8 @@ class Trainer:
         self.state = self.context.state
         for name, hook in HOOKS.items():
             self.context.hooks.add(name, hook(self.context))
+        self._lockstep = Lockstep(self.context)
+        self.context.hooks.add("ranks", self._lockstep)
         self._started = time.perf_counter()
         self._warned_of_empty_in = -1
         self._unscaled = torch.ones((), device=job.device)
@@ -102,7 +104,7 @@ class Trainer:
             context.save("stop")
             raise
         except Exception as error:
-            context.lockstep.fail(error)
+            self._lockstep.fail(error)
             known = isinstance(error, (DataError, MemoryExhaustedError))
             if known or is_memory_full(error) or fault_of(error) is not None:
                 save_before_error(context)
@@ -134,7 +136,7 @@ class Trainer:
             return iter(())
         cursor, job = self.state.cursor, self.context.job
         windows = job.train_loader.windows(cursor.epoch, job.config.training.accumulate, cursor.sample)
-        return self.context.lockstep.windows(windows)
+        return self._lockstep.windows(windows)
 
     def _train_step(self, window: Window) -> None:
         """Take one optimizer step, with retries, and record its figures."""
@@ -176,6 +178,8 @@ class Trainer:
         except Exception as error:
             self._abandon_step()
             recover = context.recovery_for(error, "training", context.job.train_loader.share_size)
+            if recover is not None:
+                recover = self._lockstep.together(error, recover)
             if recover is None:
                 raise
         # outside the except block, since the traceback holds the tensors of all frames
@@ -203,7 +207,7 @@ class Trainer:
         state.once.begin()
         for step_begins in hooks.step_begins:
             step_begins()
-        weight = context.lockstep.weight(window)
+        weight = self._lockstep.weight(window)
         losses = replica.begin(window, precision)
         for micro_batch, is_last in context.micro_batches.of(window):
             context.mailbox.check_stop()

@@ -8,7 +8,7 @@ import typer
 
 from mptui.cli.main import _exit_code, app
 from mptui.cli.train import launch
-from mptui.runs.launch.ranks import Group
+from mptui.runs.launch.group_options import Group
 from tests.program import run_to_end
 
 FILE = """\

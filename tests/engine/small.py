@@ -15,7 +15,7 @@ from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox
 from mptui.engine.ranks.follower import Follower
 from mptui.engine.ranks.group import ALONE, Ranks
-from mptui.engine.ranks.mailbox import RanksMailbox
+from mptui.engine.ranks.ranks_mailbox import RanksMailbox
 from mptui.engine.trainer import Trainer
 from mptui.events import Event, Step
 from mptui.models.unets.diffusion_unet import DiffusionUNet

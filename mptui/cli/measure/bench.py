@@ -111,9 +111,7 @@ def bench(
     request = o.request_of(ctx, profile or _PROFILE)
     budget_s = inf if minutes is None else 60 * minutes - (time.monotonic() - began)
     if scaling is not None:
-        return processes.scaling(
-            ctx, request, processes.numbers(scaling), rounds=rounds, seconds=seconds, budget_s=budget_s
-        )
+        return processes.scaling(ctx, request, scaling, rounds=rounds, seconds=seconds, budget_s=budget_s)
     from mptui.lab.bench.measure import Measurer
     from mptui.runs.planning.plan import plan_run
 

@@ -24,16 +24,16 @@ _MOST = 64
 
 
 def scaling(
-    ctx: typer.Context, request: "Request", sizes: list[int], *, rounds: int, seconds: float, budget_s: float
+    ctx: typer.Context, request: "Request", given: str, *, rounds: int, seconds: float, budget_s: float
 ) -> int:
-    """Measure the throughput at each of these numbers of processes, and print it."""
+    """Measure the throughput at each of the given numbers of processes, and print it."""
     from mptui.hardware.host import usable_cpus
     from mptui.lab.bench.bench import AblationRun
     from mptui.lab.bench.measure import Effort, MeasureError, Measurer, endless
     from mptui.lab.bench.processes import GroupMeasurer, variants
     from mptui.runs.planning.plan import plan_run
 
-    plan = plan_run(request)
+    sizes, plan = numbers(given), plan_run(request)
     batch = plan.config.training.batch_size
     environ = dict(os.environ)
     if plan.device.kind == "cpu":  # as many threads for each process, whatever their number

@@ -12,7 +12,7 @@ import typer
 from mptui.cli.train import spawn
 from mptui.cli.train.signals import Signals
 from mptui.errors import ConfigError
-from mptui.runs.launch.ranks import Group
+from mptui.runs.launch.group_options import Group
 
 if TYPE_CHECKING:
     from mptui.runs.planning.plan import Request
@@ -174,7 +174,7 @@ def _launch(
         words = [*command, "--no-tui", str(path)]
     _prepare(group, path)
     ready(path)
-    from mptui.runs.launch.group import train_in_group
+    from mptui.runs.launch.launcher import train_in_group
 
     return train_in_group(group, words, path, signals.attach)
 

@@ -11,7 +11,7 @@ from mptui.cli import options as o
 from mptui.cli.train import launch, spawn
 from mptui.cli.train.signals import Signals
 from mptui.processes.rank_place import rank_place
-from mptui.runs.launch.ranks import MOST_RESTARTS
+from mptui.runs.launch.group_options import MOST_RESTARTS
 
 if TYPE_CHECKING:
     from mptui.runs.planning.plan import Request

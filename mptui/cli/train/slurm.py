@@ -80,7 +80,7 @@ def slurm(
         check_name(name)
     _check_run_flags(ctx)
     script = slurm_script.batch_script(
-        slurm_script.Job(
+        slurm_script.BatchJob(
             command=mptui_command("run", *ctx.args),
             name=name,
             nodes=nodes,

@@ -119,16 +119,13 @@ class Loader:
         check_stop: Callable[[], None] = lambda: None,
     ) -> None:
         self._count, self._batch_size, self._side = len(split), batch_size, side
-        self._device, self._seed, self._train = device, seed, train
+        self._device, self._seed, self._train, self.workers = device, seed, train, workers
         self._order = EpochOrder(len(split), batch_size, train, drop_last, seed, labels_N, share)
         noisy, self.masks = kind is SampleKind.IMAGE, kind is SampleKind.MASK and labelled
         self._augment = train and augment and not noisy
-        self.workers, self._on_progress = workers, on_progress
-        self.cached, self._on_device = cache != "off", cache == "device"
+        self.cached, self._on_device, self._on_progress = cache != "off", cache == "device", on_progress
         self._alphas = (mixup_alpha, cutmix_alpha) if train and not noisy else (0.0, 0.0)
-        # images are mixed with the one before them in the whole batch, which another process may read
-        self._lead = int(any(self._alphas) and share.world_size > 1)
-        self._ahead, self._pad_last, self.share_size = workers * prefetch, pad_last, share.largest(batch_size)
+        self._ahead, self._pad_last, self._lead = workers * prefetch, pad_last, share.lead(any(self._alphas))
         random = Geometry.for_training(kind, side, resize, crop_scale, crop_ratio, interpolation)
         fixed = Geometry.for_validation(kind, side, resize, crop_pct, interpolation)
         self._geometry = random if self._augment else fixed
@@ -142,7 +139,7 @@ class Loader:
         self._source = SampleSource(split, self._pool, self._bad, *views)
         self._set_finish(normalization or default_normalization(kind), pixels)
         self._noiser = self._new_noiser(mirror=train and augment) if noisy else None
-        self._transfer = Transfer(device, self._pool.arena)
+        self.share_size, self._transfer = share.largest(batch_size), Transfer(device, self._pool.arena)
 
     def _set_finish(self, normalization: Normalization, pixels: PixelFormat) -> None:
         self._jitter = normalization if self._augment and pixels == RGB else None

@@ -65,6 +65,10 @@ class Share:
         """Return the size of the largest part of a whole batch, that of rank 0."""
         return -(-batch_size // self.world_size)
 
+    def lead(self, mixes: bool) -> int:
+        """Return the number of samples to read before each part: images mix with the one before them."""
+        return int(mixes and self.world_size > 1)
+
 
 WHOLE = Share()
 """The share of a process that is alone."""

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from mptui.engine.ranks.beats import Beats
-from mptui.engine.ranks.failure import Failure, lost
+from mptui.engine.ranks.rank_failure import RankFailure, lost
 from mptui.errors import ConfigError, RankError
 from mptui.processes.rank_place import RankPlace
 
@@ -81,9 +81,9 @@ class Ranks:
         self.device_group, self.host_group = device_group, host_group
         self.notes: Callable[[], list[int]] = lambda: [0] * NOTES
         self.heard: Callable[[list[list[int]]], None] = lambda notes: None
-        self.failure: Failure | None = None
+        self.failure: RankFailure | None = None
         self.beats: Beats | None = None
-        self._own_failure: Failure | None = None
+        self._own_failure: RankFailure | None = None
         self._meetings = 0
 
     @classmethod
@@ -146,7 +146,7 @@ class Ranks:
         """Tell the other ranks at their next meeting that `error` ends the run; once."""
         if self.host_group is None or self.failure is not None or isinstance(error, RankError):
             return
-        self._own_failure = Failure.of(error, self.rank)
+        self._own_failure = RankFailure.of(error, self.rank)
         self.meet(Standing.FAILED)
 
     def gather(self, value: T) -> list[T]:

@@ -4,19 +4,16 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 from enum import Enum, auto
-from typing import TYPE_CHECKING
 
 import torch
 
 from mptui.data.core.batch import Window
+from mptui.engine.context import TrainContext
 from mptui.engine.guards.oom_errors import is_out_of_memory, release
 from mptui.engine.hooks import Hook, Recovery
-from mptui.engine.ranks.failure import Failure, as_lost
 from mptui.engine.ranks.group import RetryError, Standing
-from mptui.engine.ranks.mailbox import RanksMailbox
-
-if TYPE_CHECKING:
-    from mptui.engine.context import TrainContext
+from mptui.engine.ranks.rank_failure import RankFailure, as_lost
+from mptui.engine.ranks.ranks_mailbox import RanksMailbox
 
 
 class Stage(Enum):
@@ -40,7 +37,7 @@ class Lockstep(Hook):
     updates its weights.
     """
 
-    def __init__(self, context: "TrainContext") -> None:
+    def __init__(self, context: TrainContext) -> None:
         self._context, self._ranks = context, context.ranks
         self._stage = Stage.ASIDE
         self._weighs = self._weighed = False
@@ -123,7 +120,7 @@ class Lockstep(Hook):
         if (unreachable := as_lost(error)) is not None:
             raise unreachable from error
         if self._stage is Stage.MET:  # they find out when this process ends
-            self._ranks.failure = Failure.of(error, self._ranks.rank)
+            self._ranks.failure = RankFailure.of(error, self._ranks.rank)
             return
         if self._stage is Stage.STEP or (self._stage is Stage.READING and not self._masks):
             self._make_up(error)

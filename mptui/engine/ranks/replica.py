@@ -13,8 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mptui.data.core.batch import Batch, Window
 from mptui.engine.precision.amp import Precision
-from mptui.engine.ranks.failure import lost
 from mptui.engine.ranks.group import Ranks
+from mptui.engine.ranks.rank_failure import lost
 
 
 class Replica:

@@ -53,7 +53,7 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class HeldWeights:
     """What a rank holds of the weights outside of blocks, then of each block: numbers of values."""
 
     held: list[int]
@@ -207,7 +207,7 @@ class Simulation:
                 order=list(entered),
             )
 
-    def _shard(self, ranks: int) -> Shard:
+    def _shard(self, ranks: int) -> HeldWeights:
         """Return what rank 0 of `ranks` holds: it has the most, as dimension 0 of each weight is split."""
         with _no_storage():
             network = self._network()
@@ -221,7 +221,7 @@ class Simulation:
             inside = [list(block.parameters()) for block in blocks]
             of_blocks = {id(weight) for weights in inside for weight in weights}
             parts = [[w for w in network.parameters() if id(w) not in of_blocks], *inside]
-            return Shard(
+            return HeldWeights(
                 held=[sum(_local(weight) for weight in part) for part in parts],
                 trained=[sum(_local(weight) for weight in part if weight.requires_grad) for part in parts],
             )

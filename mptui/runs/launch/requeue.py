@@ -7,7 +7,7 @@ scontrol; SLURM queues a job again that somebody cancels, too, so its state is l
 import subprocess
 from collections.abc import Mapping
 
-from mptui.runs.launch.ranks import RUN_ID
+from mptui.runs.launch.group_options import RUN_ID
 from mptui.text import clean
 
 _LIMIT_S = 60.0

@@ -17,7 +17,7 @@ _JOB_NAME = "mptui"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class BatchJob:
     """The resources of a job.
 
     Args:
@@ -43,7 +43,7 @@ class Job:
     settings: Sequence[str] = ()
 
 
-def batch_script(job: Job) -> str:
+def batch_script(job: BatchJob) -> str:
     """Return the text of the batch script.
 
     Without `B:`, the signal goes to the processes that srun started, and not to the script's shell.
@@ -83,7 +83,7 @@ def batch_script(job: Job) -> str:
     )
 
 
-def _body(job: Job) -> list[str]:
+def _body(job: BatchJob) -> list[str]:
     cpus = f" --cpus-per-task={job.cpus_per_node}" if job.cpus_per_node else ""
     launch, before = "", []
     if job.nodes > 1 or job.gpus_per_node > 1:
@@ -97,7 +97,7 @@ def _body(job: Job) -> list[str]:
     return [*before, f"srun{cpus} {shlex.join(job.command)}{launch} --name {_name(job)} --resume"]
 
 
-def _name(job: Job) -> str:
+def _name(job: BatchJob) -> str:
     """Return the name of the run for the shell; tasks of an array have names of their own."""
     name = shlex.quote(job.name) if job.name else '"slurm-$SLURM_JOB_ID"'
     is_array = any(setting.startswith("array=") for setting in job.settings)

@@ -13,7 +13,7 @@ from mptui.engine.job import ProfileSwitch
 from mptui.engine.mailbox import Command, Mailbox, Stopped
 from mptui.engine.ranks.follower import Follower
 from mptui.engine.ranks.group import Ranks
-from mptui.engine.ranks.mailbox import RanksMailbox
+from mptui.engine.ranks.ranks_mailbox import RanksMailbox
 from mptui.engine.trainer import Trainer
 from mptui.errors import MptuiError
 from mptui.events import Event

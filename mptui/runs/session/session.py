@@ -20,7 +20,7 @@ from mptui.engine.guards.divergence import REPORT
 from mptui.engine.job import ProfileSwitch
 from mptui.engine.mailbox import Command, Mailbox, RunAbandoned, Stopped
 from mptui.engine.ranks.group import ALONE, Ranks
-from mptui.engine.ranks.mailbox import mailbox_of
+from mptui.engine.ranks.ranks_mailbox import mailbox_of
 from mptui.engine.trainer import Trainer
 from mptui.errors import DiskError, MptuiError, RunDirectoryError
 from mptui.events import (

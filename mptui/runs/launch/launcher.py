@@ -19,8 +19,8 @@ from mptui.errors import MptuiError, error_of_code
 from mptui.hardware.host import read_host
 from mptui.runs.launch.account import record_end, record_loss
 from mptui.runs.launch.agent import Agent, RankLogs
+from mptui.runs.launch.group_options import RUN_ID, Group
 from mptui.runs.launch.losses import REFUSED, SAVED, LostRank, last_lines
-from mptui.runs.launch.ranks import RUN_ID, Group
 from mptui.runs.store.directory import RANKS, read_summary
 from mptui.runs.store.lock import Claim
 

@@ -16,7 +16,7 @@ _LOST = ("gloo", "Connection closed by peer", "Connection reset by peer", "NCCL"
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RankFailure:
     """An error that ended the work of a rank: the class of an `MptuiError`, and its words."""
 
     rank: int
@@ -25,7 +25,7 @@ class Failure:
     hint: str
 
     @classmethod
-    def of(cls, error: BaseException, rank: int) -> "Failure":
+    def of(cls, error: BaseException, rank: int) -> "RankFailure":
         """Describe `error`; that of a bug is a `RankError`."""
         known = error if isinstance(error, MptuiError) else fault_of(error)
         if known is not None:
