@@ -123,8 +123,10 @@ def close_server():
 
 @pytest.fixture(autouse=True, scope="module")
 def forked_decoders():
+    started = server()  # here: it ends with the thread that starts it
+
     def start(call, *arguments, **options):
-        return _Process(server(), call, arguments, **options)
+        return _Process(started, call, arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mptui.data.loading.worker_pool.start", start)
