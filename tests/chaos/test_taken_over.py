@@ -1,7 +1,9 @@
 """A suspended process wakes after another one took over its run: it ends and changes no files."""
 
+import fcntl
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -12,10 +14,26 @@ from mptui.runs.store.directory import read_summary
 from tests.chaos.runs import LIMIT_S, LONG, LOOK_S, finished, started, stepped, wait_for
 
 
-def frozen(child):
-    """Stop a process, as closing a laptop's lid does, and wait until it has stopped."""
-    child.send(signal.SIGSTOP)
-    stands_still(child)
+def frozen(child, run):
+    """Stop a process, as closing a laptop's lid does, at a moment at which its run can be taken over."""
+    while True:
+        child.send(signal.SIGSTOP)
+        stands_still(child)
+        if can_be_taken(run):
+            return
+        child.send(signal.SIGCONT)
+
+
+def can_be_taken(run):
+    """Whether no thread of a stopped process stands in a change of the directory."""
+    folder = os.open(run, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(folder)
+    return True
 
 
 def stands_still(child):
@@ -71,7 +89,7 @@ def test_a_process_that_wakes_leaves_the_run_to_who_took_it(fork_server, tmp_pat
     run = tmp_path / "run"
     sleeper = started(fork_server, LONG, tmp_path, "run", output=tmp_path / "sleeper.out")
     wait_for(sleeper, run, stepped(3))
-    frozen(sleeper)
+    frozen(sleeper, run)
     seems_gone(run)
     by_another(fork_server, tmp_path)
     before = everything_in(run)
@@ -99,10 +117,16 @@ PLACES = {
 @pytest.mark.parametrize("place", PLACES)
 def test_a_process_that_was_stopped_in_a_write_changes_nothing_more(fork_server, tmp_path, place, by_another):
     name, at, code = PLACES[place]
-    run = tmp_path / "run"
-    disk = {"folder": str(run), "at": at, "error": "stop", "only": ["fsync"], "name": name}
-    sleeper = fork_server.run(ENDING.arguments(tmp_path, "run"), tmp_path / "sleeper.out", disk=disk)
-    stands_still(sleeper)
+    while True:
+        run = tmp_path / "run"
+        disk = {"folder": str(run), "at": at, "error": "stop", "only": ["fsync"], "name": name}
+        sleeper = fork_server.run(ENDING.arguments(tmp_path, "run"), tmp_path / "sleeper.out", disk=disk)
+        stands_still(sleeper)
+        if can_be_taken(run):
+            break
+        sleeper.send(signal.SIGKILL)  # another thread stood in a write: the next one will not
+        sleeper.wait(LIMIT_S)
+        shutil.rmtree(run)
     seems_gone(run)
     by_another(fork_server, tmp_path)
     before = everything_in(run)
