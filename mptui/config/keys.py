@@ -8,7 +8,8 @@ from typing import Any, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from mptui.config.one_of import OneOf
-from mptui.config.schema import RunConfig, Table
+from mptui.config.schema import RunConfig
+from mptui.config.tables import Table
 
 UNSET = "none"
 """Text that unsets an optional key in a file, a variable or a flag: TOML has no null."""

@@ -13,12 +13,12 @@ from pydantic import ValidationError
 from mptui.config.given import RESERVED_VARIABLES, Layer, from_person, in_order
 from mptui.config.keys import SETTINGS, nested
 from mptui.config.profiles import find_profile
-from mptui.config.schema import RunConfig
+from mptui.config.schema import RunConfig, TrainingConfig
 from mptui.config.validate import read_profile
 from mptui.errors import ConfigError
 from mptui.registry.models import task_of_model
 from mptui.registry.samples import SampleKind
-from mptui.registry.tasks import TASKS
+from mptui.registry.tasks import DIFFUSION, TASKS
 from mptui.text import clean
 
 
@@ -166,6 +166,11 @@ def _refuse_impossible(config: RunConfig, sources: dict[str, str], task: str) ->
     ]
     if training.class_weights is not None and "class_weights" not in spec.settings:
         faults.append(f"training.class_weights ({sources['training.class_weights']}): {task} has no classes")
+    faults += [
+        f"training.{key} ({sources[f'training.{key}']}): {task} adds no noise"
+        for key in TASKS[DIFFUSION].settings
+        if key not in spec.settings and getattr(training, key) != getattr(TrainingConfig(), key)
+    ]
     if config.data.sampler == "balanced" and spec.sample is not SampleKind.CLASS:
         faults.append(
             f'data.sampler = "balanced" ({sources["data.sampler"]}): {task} has no class of a sample'

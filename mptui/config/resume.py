@@ -24,6 +24,7 @@ FIXED: Mapping[str, str] = {
     "model.weights": "it continues from its own weights",
     "training.primary_metric": "its best checkpoint was chosen by it",
     "training.optimizer": "its optimizer state fits no other",
+    **dict.fromkeys(("training.noise_schedule", "training.prediction"), "its network has learnt by it"),
     "data.interpolation": "its network learns images that were resampled so",
     **dict.fromkeys(("training.seed", "data.name", "data.samples", "data.val_fraction"), _SAMPLES),
 }

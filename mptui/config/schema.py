@@ -6,34 +6,31 @@ profiles, `--set table.key=value` and `MPTUI_TABLE_KEY` share. The schema holds 
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from mptui.config.one_of import OneOf
+from mptui.config.tables import (
+    Betas,
+    CodeConfig,
+    Count,
+    Fraction,
+    HardwareConfig,
+    LoggingConfig,
+    Range,
+    Table,
+)
+from mptui.registry.denoising import NoiseSchedule, Prediction
 from mptui.registry.optimizers import OPTIMIZERS
 from mptui.registry.own_code import is_own
 from mptui.registry.samples import Interpolation
 from mptui.registry.tasks import LOSSES, TASKS
-from mptui.registry.trackers import TRACKERS
 
 PrecisionMode = Literal["auto", "bf16", "fp16", "fp32"]
 CompileMode = Literal["off", "default", "reduce-overhead", "max-autotune"]
 NumericsMode = Literal["off", "summary", "full"]
 
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Range = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=2, max_length=2)]
-"""The smallest and the largest value."""
-Betas = Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)]
-Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Freeze = Literal["backbone"] | list[str] | None
 """Layers that are not trained."""
-
-
-class Table(BaseModel):
-    """A table of a profile: unknown keys are errors, values are never coerced from another type."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
 
 
 class ModelConfig(Table):
@@ -87,7 +84,7 @@ class PrecisionConfig(Table):
     fp32, with a warning."""
     tf32: bool = True
     """Allow TensorFloat-32 in fp32 convolutions and matrix products where the device supports it."""
-    fp32_layers: list[str] = []
+    fp32_layers: list[str] = Field(default=[])
     """Layers that compute in fp32 in every mode: names of the network's modules; `*` matches any part."""
     grad_scaler: GradScalerConfig = GradScalerConfig()
 
@@ -153,6 +150,14 @@ class TrainingConfig(Table):
     class_weights: Literal["balanced"] | list[Annotated[float, Field(gt=0)]] | None = None
     """classification, segmentation: weight of each class in the loss, in the order of the classes; balanced:
     inverse to its number of training samples or pixels. The mean of a batch is divided by its weights."""
+    noise_schedule: NoiseSchedule = "cosine"
+    """diffusion: noise by timestep. cosine (Nichol & Dhariwal 2021), or linear (Ho et al. 2020)."""
+    prediction: Prediction = "epsilon"
+    """diffusion: what the network predicts. epsilon: the noise; v: the velocity (Salimans & Ho 2022), a mean
+    of noise and negative image by the noise level."""
+    min_snr_gamma: Annotated[float, Field(gt=0)] | None = None
+    """diffusion: the loss of nearly clean images is weighted down to that of this signal-to-noise ratio
+    (Min-SNR, Hang et al. 2023, who use 5); unset: all timesteps are equal."""
     primary_metric: str | None = None
     """Validation metric that decides which epoch is best, and when to stop early: val_loss, or
     classification: acc1 (unset), acc5, balanced_accuracy, macro_f1, macro_precision, macro_recall, auroc;
@@ -218,7 +223,7 @@ class DataConfig(Table):
     crop_scale: Range | None = None
     """Random resized crops: smallest and largest fraction of the image's area; unset: [0.08, 1] for classes
     from 128 px on, [0.35, 1] below, [0.4, 1] for masks."""
-    crop_ratio: Range = [3 / 4, 4 / 3]
+    crop_ratio: Range = Field(default=[3 / 4, 4 / 3])
     """Random resized crops: smallest and largest ratio of width to height."""
     bands: Literal["rgb", "all"] = "rgb"
     """rgb: images are read as 8-bit RGB; all: as they are stored, e.g. TIFF and PNG with all bands and bits
@@ -292,35 +297,6 @@ class GuardsConfig(Table):
     summary: some of them."""
     hang_minutes: Annotated[float, Field(ge=0)] = 5.0
     """Minutes without progress after which all stacks are written to stacks.txt; 0: never."""
-
-
-class LoggingConfig(Table):
-    """What is recorded, and how often."""
-
-    step_interval_s: Annotated[float, Field(ge=0)] = 0.5
-    """Seconds between step events; 0: an event for each step."""
-    trackers: list[Annotated[str, OneOf(TRACKERS)]] = []
-    """Experiment trackers that log the run's metrics."""
-    tensorboard: bool = False
-    """Write TensorBoard files into the run directory."""
-    wandb_project: str | None = None
-    """Weights & Biases project to send the metrics to (needs the wandb package)."""
-    wandb_name: str | None = None
-    """Name of the run in Weights & Biases; unset: this run's name."""
-
-
-class HardwareConfig(Table):
-    """The device to train on."""
-
-    device: str = "auto"
-    """auto, cpu, cuda, cuda:N, xpu, or mps."""
-
-
-class CodeConfig(Table):
-    """Your own code: a network, task or data set named as `package.module:name`."""
-
-    folder: str | None = None
-    """Folder that your own code is imported from, as by `python -m`; unset: the current folder."""
 
 
 class RunConfig(Table):

@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from mptui.config.keys import RETIRED, SETTINGS, TABLES, UNSET, Setting, nearest_setting, subtable
-from mptui.config.schema import RunConfig, Table
+from mptui.config.schema import RunConfig
+from mptui.config.tables import Table
 from mptui.errors import ConfigError
 from mptui.registry.tasks import TASKS
 from mptui.regular import OddFileError, read_regular

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from mptui.registry.denoising import NoiseSchedule, Prediction
 from mptui.registry.samples import SampleKind
 
 if TYPE_CHECKING:
@@ -100,10 +101,16 @@ def _segmentation(
     return Segmentation(classes, loss or "cross_entropy_dice", class_weights)
 
 
-def _diffusion(classes: Sequence[str]) -> "Task":
+def _diffusion(
+    classes: Sequence[str],
+    *,
+    noise_schedule: NoiseSchedule,
+    prediction: Prediction,
+    min_snr_gamma: float | None,
+) -> "Task":
     from mptui.tasks.diffusion import Diffusion
 
-    return Diffusion()
+    return Diffusion(noise_schedule, prediction, min_snr_gamma)
 
 
 TASKS: dict[str, TaskSpec] = {
@@ -150,6 +157,7 @@ TASKS: dict[str, TaskSpec] = {
         network=ByDevice("diffusion_unet", cpu="diffusion_unet"),
         side=ByDevice(64, cpu=32),
         metrics={"r2": MetricSpec("noise explained", "R²", fraction=True)},
+        settings=("noise_schedule", "prediction", "min_snr_gamma"),
         defaults={
             "training.batch_size": 32,
             "training.optimizer": "adamw",

@@ -1,6 +1,6 @@
-"""Denoising diffusion: mean squared error of the predicted noise, and its coefficient of determination.
+"""Denoising diffusion: mean squared error of the prediction, and its coefficient of determination.
 
-Shapes: B images, C channels, H and W pixels.
+Shapes: B images, C channels, H and W pixels, T timesteps.
 """
 
 import math
@@ -10,16 +10,36 @@ import torch
 import torch.nn.functional as F
 
 from mptui.data.core.batch import Batch, Window
+from mptui.data.transforms.noise_schedule import min_snr_weights
+from mptui.registry.denoising import NoiseSchedule, Prediction
 
 
 class Diffusion:
     """Learn to predict the noise in noisy images: a denoising diffusion model (Ho, Jain and Abbeel 2020).
 
-    The loss of a window is the mean squared error of the predicted noise; predicting zeros gives about 1.
+    The loss of a window is the mean squared error of the prediction, weighted by timestep with
+    `min_snr_gamma`; without, predicting zeros gives about 1.
+
+    Args:
+        noise_schedule: The noise levels by timestep.
+        prediction: What the network predicts: the noise, or v, of about the same variance.
+        min_snr_gamma: As of `min_snr_weights`; None: timesteps are equal.
     """
 
     primary = "r2"
-    chance = 1.0
+
+    def __init__(
+        self,
+        noise_schedule: NoiseSchedule = "cosine",
+        prediction: Prediction = "epsilon",
+        min_snr_gamma: float | None = None,
+    ) -> None:
+        self._weights_T: torch.Tensor | None = None
+        self.chance = 1.0
+        if min_snr_gamma is not None:
+            weights = min_snr_weights(noise_schedule, prediction, min_snr_gamma)
+            self._weights_T = torch.tensor(weights, dtype=torch.float32)
+            self.chance = float(weights.mean())
 
     def window_weight(self, window: Window) -> float:
         """See `Task.window_weight`."""
@@ -28,13 +48,26 @@ class Diffusion:
     def loss(
         self, outputs: torch.Tensor, batch: Batch, window_weight: torch.Tensor | float, window_size: int
     ) -> torch.Tensor:
-        """See `Task.loss`; outputs are noise_BCHW."""
+        """See `Task.loss`; outputs are predicted_BCHW."""
         # float32 before the squares: their sum overflows float16
-        mean = F.mse_loss(outputs[: batch.size].float(), batch.targets[: batch.size])
+        predicted_BCHW, targets_BCHW = outputs[: batch.size].float(), batch.targets[: batch.size]
+        if self._weights_T is None:
+            mean = F.mse_loss(predicted_BCHW, targets_BCHW)
+        else:
+            errors_B = (predicted_BCHW - targets_BCHW).square().flatten(1).mean(1)
+            mean = (errors_B * self._weights_of(batch)).mean()
         return mean if batch.size == window_size else mean * (batch.size / window_size)
 
+    def _weights_of(self, batch: Batch) -> torch.Tensor:
+        assert self._weights_T is not None
+        assert batch.timesteps is not None
+        timesteps_B = batch.timesteps[: batch.size]
+        if self._weights_T.device != timesteps_B.device:
+            self._weights_T = self._weights_T.to(timesteps_B.device)
+        return self._weights_T.index_select(0, timesteps_B)
+
     def loss_sums(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """See `Task.loss_sums`; outputs are noise_BCHW."""
+        """See `Task.loss_sums`; outputs are predicted_BCHW."""
         over_samples = batch.size * self.loss(outputs, batch, batch.valid, batch.size)
         return torch.stack((torch.zeros_like(over_samples), over_samples))
 
@@ -51,9 +84,10 @@ class Diffusion:
 
 
 class ExplainedVariance:
-    """`r2`: the share of the noise's variance that is explained, 1 - squared error / squared noise.
+    """`r2`: the share of the target's variance that is explained, 1 - squared error / squared target.
 
-    1 is a perfect prediction, 0 is as good as predicting zeros, and below 0 is worse.
+    The target is the noise, or v. 1 is a perfect prediction, 0 is as good as predicting zeros, and below 0 is
+    worse.
 
     Args:
         device: Device of the sums.
@@ -61,23 +95,23 @@ class ExplainedVariance:
     """
 
     def __init__(self, device: torch.device, *, finite_only: bool = False) -> None:
-        # squared errors, squared noise
+        # squared errors, squared targets
         self._sums = torch.zeros(2, device=device)
         self._finite_only = finite_only
 
     def update(self, outputs: torch.Tensor, batch: Batch) -> None:
-        """See `Metrics.update`; outputs are noise_BCHW."""
-        noise_BCHW = batch.targets[: batch.size]
-        errors_BCHW = outputs[: batch.size].float() - noise_BCHW
-        sums = torch.stack([errors_BCHW.square().sum(), noise_BCHW.square().sum()])
+        """See `Metrics.update`; outputs are predicted_BCHW."""
+        targets_BCHW = batch.targets[: batch.size]
+        errors_BCHW = outputs[: batch.size].float() - targets_BCHW
+        sums = torch.stack([errors_BCHW.square().sum(), targets_BCHW.square().sum()])
         if self._finite_only:
             sums = torch.where(torch.isfinite(sums).all(), sums, 0.0)
         self._sums += sums
 
     def compute(self) -> dict[str, float]:
         """See `Metrics.compute`."""
-        errors, noise = self._sums.tolist()
-        return {"r2": 1 - errors / noise if noise else math.nan}
+        errors, targets = self._sums.tolist()
+        return {"r2": 1 - errors / targets if targets else math.nan}
 
     def per_class(self) -> dict[str, dict[str, float | None]]:
         """Empty: images have no classes here."""

@@ -20,7 +20,11 @@ _CANDIDATES = st.one_of(
         [v for s in SETTINGS.values() for v in get_args(s.field.annotation) if isinstance(v, str)]
     ),
 )
-_OF_SOME_TASKS = {"data.sampler", "training.loss", "training.class_weights", "training.primary_metric"}
+_OF_SOME_TASKS = {
+    "data.sampler",
+    *("training.loss", "training.class_weights", "training.primary_metric"),
+    *("training.noise_schedule", "training.prediction", "training.min_snr_gamma"),
+}
 _OF_ALL_TASKS = [key for key in SETTINGS if key not in _OF_SOME_TASKS]
 
 

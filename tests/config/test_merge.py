@@ -187,6 +187,8 @@ def test_a_metric_of_another_task_is_refused(tmp_path):
         'training.loss = "focal" (--set): diffusion has no choice',
         "training.class_weights (--set): diffusion has no classes",
     ]
+    fault = fault_of(task="segmentation", sets=("training.prediction=v", "training.noise_schedule=cosine"))
+    assert fault.message == "training.prediction (--set): segmentation adds no noise"
     fault = fault_of(task="segmentation", sets=("data.sampler=balanced",))
     assert fault.message == 'data.sampler = "balanced" (--set): segmentation has no class of a sample'
     path.write_text('[segmentation.training]\nprimary_metric = "dice"\n')

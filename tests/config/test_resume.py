@@ -18,6 +18,8 @@ REFUSED = {
     "model.depth": (4, 3),
     "model.up": ("transposed", "bilinear"),
     "model.norm": ("batch", "group"),
+    "training.noise_schedule": ("cosine", "linear"),
+    "training.prediction": ("epsilon", "v"),
     "training.primary_metric": (None, "macro_f1"),
     "training.optimizer": ("sgd", "adamw"),
     "training.seed": (0, 1),

@@ -8,7 +8,8 @@ import torch
 
 from mptui.data.core.batch import Batch
 from mptui.data.loading.loader import Loader
-from mptui.data.transforms.diffusion_noise import TIMESTEPS, Noiser, alphas_cumprod, normals
+from mptui.data.transforms.diffusion_noise import Noiser, Noising, normals
+from mptui.data.transforms.noise_schedule import TIMESTEPS, alphas_cumprod, min_snr_weights
 from mptui.engine.guards.microbatch import part
 from mptui.registry.samples import SampleKind
 from tests.data.samples import Samples
@@ -19,7 +20,15 @@ SIDE = 12
 
 def noiser(**settings: Any) -> Noiser:
     return Noiser(
-        **{"seed": 3, "device": CPU, "channels_last": True, "train": True, "mirror": False, **settings}
+        **{
+            "seed": 3,
+            "device": CPU,
+            "channels_last": True,
+            "train": True,
+            "mirror": False,
+            "noising": Noising(),
+            **settings,
+        }
     )
 
 
@@ -52,6 +61,45 @@ def test_the_schedule_falls_from_an_image_to_noise_as_a_cosine():
     assert 0 < alpha_bar[-1] < 1e-4
     middle = np.cos((0.5 + 0.008) / 1.008 * np.pi / 2) ** 2 / np.cos(0.008 / 1.008 * np.pi / 2) ** 2
     assert alpha_bar[TIMESTEPS // 2 - 1] == pytest.approx(middle, rel=1e-6)
+
+
+def test_the_linear_schedule_is_that_of_ho_et_al():
+    alpha_bar = alphas_cumprod("linear")
+    assert alpha_bar[0] == pytest.approx(1 - 1e-4, rel=1e-12)
+    assert alpha_bar[1] / alpha_bar[0] == pytest.approx(1 - 1e-4 - (0.02 - 1e-4) / 999, rel=1e-12)
+    assert alpha_bar[-1] == pytest.approx(4.036e-5, rel=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("schedule", ["cosine", "linear"])
+@pytest.mark.parametrize("prediction", ["epsilon", "v"])
+def test_little_noise_is_added_as_in_float64_under_any_precision(schedule, prediction, dtype):
+    images = torch.rand(3000, 3, 4, 4) * 2 - 1
+    makes = noiser(train=False, noising=Noising(schedule, prediction))
+    noise = noiser(train=False).noised(images, np.arange(3000), 0)[1].double()
+    with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
+        noisy, target, timesteps = makes.noised(images, np.arange(3000), 0)
+    assert noisy.dtype == target.dtype == torch.float32
+    rows = timesteps < 50
+    assert sorted(set(timesteps[rows].tolist())) == list(range(50))
+    alpha_bar = torch.from_numpy(alphas_cumprod(schedule))[timesteps].view(-1, 1, 1, 1)
+    image_share, noise_share, images = alpha_bar.sqrt(), (1 - alpha_bar).sqrt(), images.double()
+    exact = image_share * images + noise_share * noise
+    torch.testing.assert_close(noisy[rows].double(), exact[rows], rtol=1e-4, atol=1e-6)
+    v = image_share * noise - noise_share * images
+    torch.testing.assert_close(target.double(), noise if prediction == "epsilon" else v, rtol=1e-4, atol=1e-6)
+
+
+def test_min_snr_weighs_the_error_of_the_image_by_at_most_gamma():
+    for schedule in ("cosine", "linear"):
+        alpha_bar = alphas_cumprod(schedule)
+        snr = alpha_bar / (1 - alpha_bar)
+        # an error e of the image is one of sqrt(snr) x e of the noise, and of sqrt(snr + 1) x e of v
+        of_image = min_snr_weights(schedule, "epsilon", 5.0) * snr
+        np.testing.assert_allclose(of_image, np.minimum(snr, 5.0), rtol=1e-9)
+        np.testing.assert_allclose(
+            min_snr_weights(schedule, "v", 5.0) * (snr + 1), np.minimum(snr, 5.0), rtol=1e-9
+        )
 
 
 def test_the_noise_is_normal_and_of_each_sample_its_own():

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mptui.data.transforms.noise_schedule import min_snr_weights
 from mptui.tasks.diffusion import Diffusion, ExplainedVariance
 from tests.tasks.batches import loss_and_gradient
 
@@ -30,6 +31,26 @@ def test_the_shares_of_a_window_add_up_to_the_whole_batch(sizes, seed):
     torch.testing.assert_close(loss, whole, rtol=1e-5, atol=0)
     torch.testing.assert_close(gradient, whole_gradient, rtol=1e-5, atol=1e-8)
     torch.testing.assert_close(whole, F.mse_loss(answers, noise), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("prediction", ["epsilon", "v"])
+def test_min_snr_weighs_each_sample_by_its_timestep(prediction):
+    task = Diffusion("linear", prediction, 5.0)
+    answers, targets = torch.randn(6, 3, 4, 4), torch.randn(6, 3, 4, 4)
+    timesteps = torch.tensor([0, 20, 100, 300, 700, 999])
+    weights = torch.from_numpy(min_snr_weights("linear", prediction, 5.0)).float()[timesteps]
+    expected = ((answers - targets).square().mean((1, 2, 3)) * weights).mean()
+
+    def cut(rows):
+        batch = noisy(targets[rows])
+        batch.timesteps = timesteps[rows]
+        return batch
+
+    whole = task.loss(answers.half(), cut(slice(6)), 6, 6)
+    torch.testing.assert_close(whole, expected, rtol=1e-3, atol=0)
+    parts = [task.loss(answers[rows], cut(rows), 6, 6) for rows in (slice(2), slice(2, 6))]
+    torch.testing.assert_close(parts[0] + parts[1], expected, rtol=1e-5, atol=0)
+    assert task.chance == pytest.approx(min_snr_weights("linear", prediction, 5.0).mean())
 
 
 def test_padding_counts_for_nothing():

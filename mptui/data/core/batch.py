@@ -24,8 +24,8 @@ class Batch:
     images_BCHW: torch.Tensor
     """float32, normalised; NHWC in memory if channels_last is on."""
     targets: torch.Tensor
-    """int64: labels_B, or masks_BHW with `IGNORE` (-1) for ignored pixels. For noisy images the noise_BCHW,
-    float32."""
+    """int64: labels_B, or masks_BHW with `IGNORE` (-1) for ignored pixels. For noisy images what is to be
+    predicted, float32 BCHW."""
     size: int
     valid: int
     sample_indices: npt.NDArray[np.int64]

@@ -28,7 +28,7 @@ from mptui.data.loading.whole_images import WholeImages, WholePass, load_whole
 from mptui.data.loading.worker_pool import Pool
 from mptui.data.transforms.color_mixup import Finish, colours, mix
 from mptui.data.transforms.crop import CROP_RATIO, Geometry
-from mptui.data.transforms.diffusion_noise import Noiser
+from mptui.data.transforms.diffusion_noise import Noiser, Noising
 from mptui.data.transforms.normalization import Normalization, default_normalization
 from mptui.registry.samples import Interpolation, SampleKind
 
@@ -56,6 +56,7 @@ class Loader:
             sample is dropped, as BatchNorm can't be trained on it.
         augment: Random views and colours in training; for diffusion only random mirroring.
         seed: Seed of the order, the views and the colors.
+        noising: Of images alone: how noise is added, and the target.
         labels_N: The class of each sample, to draw all classes equally often; None: each sample once.
         share: The part of each batch that this process reads.
         channels_last: Images are NHWC in memory.
@@ -100,6 +101,7 @@ class Loader:
         train: bool,
         augment: bool,
         seed: int,
+        noising: Noising = Noising(),  # noqa: B008 - it is immutable
         labels_N: Labels | None = None,
         share: Share = WHOLE,
         channels_last: bool = True,
@@ -138,7 +140,7 @@ class Loader:
         views = (self._geometry, self.masks, num_classes, seed, self._on_device and self._augment, pixels)
         self._source = SampleSource(split, self._pool, self._bad, *views)
         self._set_finish(normalization or default_normalization(kind), pixels)
-        self._noiser = self._new_noiser(mirror=train and augment) if noisy else None
+        self._noiser = self._new_noiser(noising, mirror=train and augment) if noisy else None
         self.share_size, self._transfer = share.largest(batch_size), Transfer(device, self._pool.arena)
 
     def _set_finish(self, normalization: Normalization, pixels: PixelFormat) -> None:
@@ -147,9 +149,9 @@ class Loader:
             self._side, self._device, normalization, pixels, channels_last=self._channels_last
         )
 
-    def _new_noiser(self, *, mirror: bool) -> Noiser:
+    def _new_noiser(self, noising: Noising, *, mirror: bool) -> Noiser:
         how = {"channels_last": self._channels_last, "train": self._train, "mirror": mirror}
-        return Noiser(self._seed, self._device, **how)
+        return Noiser(self._seed, self._device, noising=noising, **how)
 
     def __enter__(self) -> "Loader":
         return self

@@ -1,13 +1,13 @@
 """The forward process of a diffusion model (Ho, Jain and Abbeel 2020), on the device in float32.
 
-At timestep t an image is sqrt(a_t) x image + sqrt(1 - a_t) x noise; `a` falls from nearly 1 to nearly
-0. The timestep and the noise of a sample depend only on the seed, the epoch and its index: micro-batches, a
+The timestep and the noise of a sample depend only on the seed, the epoch and its index: micro-batches, a
 repeated step and a resumed run see the same noise, on any device up to rounding.
 
 Shapes: B samples, H and W pixels, C channels, T timesteps.
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +15,9 @@ import torch
 
 from mptui.data.core.batch import to_device
 from mptui.data.core.rng import STEP, RandomStream, keys, uniforms
+from mptui.data.transforms.noise_schedule import TIMESTEPS, alphas_cumprod
+from mptui.registry.denoising import NoiseSchedule, Prediction
 
-TIMESTEPS = 1000
-"""T; timestep 0 is the least noisy one."""
-
-_OFFSET = 0.008
-_LARGEST_BETA = 0.999
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _STEP = int(STEP.astype(np.int64))
 _FIRST, _SECOND = (
@@ -29,13 +26,17 @@ _FIRST, _SECOND = (
 _LOW_32 = 0xFFFFFFFF
 
 
-def alphas_cumprod() -> npt.NDArray[np.float64]:
-    """Return the cosine schedule of Nichol and Dhariwal (2021): `a` by timestep, shape (T,), falling."""
-    angles = (np.arange(TIMESTEPS + 1) / TIMESTEPS + _OFFSET) / (1 + _OFFSET) * np.pi / 2
-    shares = np.cos(angles) ** 2
-    betas = np.minimum(1 - shares[1:] / shares[:-1], _LARGEST_BETA)
-    alpha_bar: npt.NDArray[np.float64] = np.cumprod(1 - betas)
-    return alpha_bar
+@dataclass(frozen=True, slots=True)
+class Noising:
+    """How images become noisy, and what of them is the target.
+
+    Attributes:
+        schedule: The noise levels by timestep.
+        prediction: The target.
+    """
+
+    schedule: NoiseSchedule = "cosine"
+    prediction: Prediction = "epsilon"
 
 
 class Noiser:
@@ -47,14 +48,23 @@ class Noiser:
         channels_last: Whether the noise is NHWC in memory.
         train: Whether timesteps are random; otherwise each sample has a fixed one, evenly distributed.
         mirror: Whether to first mirror images left to right with a probability of 1/2.
+        noising: The schedule and the target.
     """
 
     def __init__(
-        self, seed: int, device: torch.device, *, channels_last: bool, train: bool, mirror: bool
+        self,
+        seed: int,
+        device: torch.device,
+        *,
+        channels_last: bool,
+        train: bool,
+        mirror: bool,
+        noising: Noising,
     ) -> None:
         self._seed, self._channels_last = seed, channels_last
         self._train, self._mirror = train, mirror
-        alpha_bar = alphas_cumprod()
+        self._predicts_v = noising.prediction == "v"
+        alpha_bar = alphas_cumprod(noising.schedule)
         self._image_T = torch.tensor(np.sqrt(alpha_bar), dtype=torch.float32, device=device)
         self._noise_T = torch.tensor(np.sqrt(1 - alpha_bar), dtype=torch.float32, device=device)
 
@@ -69,7 +79,7 @@ class Noiser:
             epoch: Epoch, from 0.
 
         Returns:
-            The noisy images and their noise, both float32 BCHW, and timesteps_B as int64.
+            The noisy images and the target, both float32 BCHW, and timesteps_B as int64.
         """
         B, C, H, W = images_BCHW.shape
         drawn = np.stack(
@@ -89,7 +99,11 @@ class Noiser:
         image_share, noise_share = (
             table.index_select(0, timesteps_B).view(B, 1, 1, 1) for table in (self._image_T, self._noise_T)
         )
-        return torch.addcmul(images_BCHW * image_share, noise_BCHW, noise_share), noise_BCHW, timesteps_B
+        noisy_BCHW = torch.addcmul(images_BCHW * image_share, noise_BCHW, noise_share)
+        if not self._predicts_v:
+            return noisy_BCHW, noise_BCHW, timesteps_B
+        v_BCHW = torch.addcmul(noise_BCHW * image_share, images_BCHW, noise_share, value=-1)
+        return noisy_BCHW, v_BCHW, timesteps_B
 
     def _timesteps(self, indices: npt.NDArray[np.int64], epoch: int) -> npt.NDArray[np.int64]:
         if self._train:

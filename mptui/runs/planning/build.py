@@ -15,6 +15,7 @@ from mptui.data.loading.cache_policy import choose_cache, sides_of
 from mptui.data.loading.loader import Loader
 from mptui.data.loading.sampler import Labels, Share
 from mptui.data.scan.process_pool import ScanCancelledError
+from mptui.data.transforms.diffusion_noise import Noising
 from mptui.data.transforms.normalization import Normalization
 from mptui.engine.checkpoint.disk_space import cant_save, need_space
 from mptui.engine.checkpoint.files import checkpoints
@@ -350,6 +351,7 @@ class LoaderMaker:
             train=train,
             augment=train and data.augment == "default",
             seed=training.seed,
+            noising=Noising(training.noise_schedule, training.prediction),
             labels_N=_labels(split) if train and data.sampler == "balanced" else None,
             share=Share(self.ranks.rank, self.ranks.world_size),
             device=torch.device(self.plan.device.torch_name),

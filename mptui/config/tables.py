@@ -1,0 +1,51 @@
+"""The base of the schema's tables, the types of their values, and the tables that only a few rooms read."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from mptui.config.one_of import OneOf
+from mptui.registry.trackers import TRACKERS
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Range = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=2, max_length=2)]
+"""The smallest and the largest value."""
+Betas = Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)]
+Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+
+
+class Table(BaseModel):
+    """A table of a profile: unknown keys are errors, values are never coerced from another type."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class LoggingConfig(Table):
+    """What is recorded, and how often."""
+
+    step_interval_s: Annotated[float, Field(ge=0)] = 0.5
+    """Seconds between step events; 0: an event for each step."""
+    trackers: list[Annotated[str, OneOf(TRACKERS)]] = []
+    """Experiment trackers that log the run's metrics."""
+    tensorboard: bool = False
+    """Write TensorBoard files into the run directory."""
+    wandb_project: str | None = None
+    """Weights & Biases project to send the metrics to (needs the wandb package)."""
+    wandb_name: str | None = None
+    """Name of the run in Weights & Biases; unset: this run's name."""
+
+
+class HardwareConfig(Table):
+    """The device to train on."""
+
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:N, xpu, or mps."""
+
+
+class CodeConfig(Table):
+    """Your own code: a network, task or data set named as `package.module:name`."""
+
+    folder: str | None = None
+    """Folder that your own code is imported from, as by `python -m`; unset: the current folder."""
