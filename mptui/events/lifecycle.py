@@ -10,7 +10,7 @@ from mptui.events.event import SCHEMA_VERSION, Event
 class RunStarted(Event):
     """The run begins, or begins again after a resume: its directory, data, model and settings.
 
-    `primary` is the metric that decides which epoch is best.
+    `primary` is the metric that decides which epoch is best; `ranks` processes train, on `nodes` machines.
     """
 
     kind: ClassVar[str] = "run_started"
@@ -29,6 +29,8 @@ class RunStarted(Event):
     classes: list[str]
     device: str
     device_name: str
+    ranks: int = 1
+    nodes: int = 1
     precision_requested: str
     precision: str
     precision_reason: str
@@ -48,6 +50,7 @@ class RunStarted(Event):
 
 PHASES = (
     "starting",
+    "restarting",
     "scanning",
     "preparing",
     "warming_up",

@@ -19,6 +19,7 @@ class RankPlace:
         local_world_size: Processes of the group on this node.
         node: Number of the node, from 0.
         restart: How often the launcher has restarted the group.
+        nodes: Machines of the group.
     """
 
     rank: int
@@ -27,6 +28,7 @@ class RankPlace:
     local_world_size: int
     node: int = 0
     restart: int = 0
+    nodes: int = 1
 
 
 def rank_place(environ: MutableMapping[str, str]) -> RankPlace | None:
@@ -61,12 +63,14 @@ def _by_torchrun(environ: Mapping[str, str]) -> RankPlace | None:
         local_world_size=local_world_size,
         node=_number(environ.get("GROUP_RANK"), rank // local_world_size),
         restart=_number(environ.get("TORCHELASTIC_RESTART_COUNT"), 0),
+        nodes=_number(environ.get("GROUP_WORLD_SIZE"), -(-world_size // local_world_size)),
     )
 
 
 def _by_srun(environ: Mapping[str, str], world_size: int) -> RankPlace:
     rank, node = _number(environ["SLURM_PROCID"], 0), _number(environ.get("SLURM_NODEID"), 0)
     by_node = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_NTASKS_PER_NODE") or ""
+    nodes = environ.get("SLURM_STEP_NUM_NODES") or environ.get("SLURM_NNODES")
     return RankPlace(
         rank=rank,
         local_rank=_number(environ.get("SLURM_LOCALID"), rank),
@@ -74,6 +78,7 @@ def _by_srun(environ: Mapping[str, str], world_size: int) -> RankPlace:
         local_world_size=_of_node(by_node, node) or world_size,
         node=node,
         restart=_number(environ.get("SLURM_RESTART_COUNT"), 0),
+        nodes=_number(nodes, 1),
     )
 
 

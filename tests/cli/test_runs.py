@@ -231,3 +231,15 @@ def test_a_name_longer_than_the_terminal_is_whole_all_the_same(tmp_path, monkeyp
     monkeypatch.setattr("mptui.cli.train.runs.terminal_width", lambda: 80)
     assert _exit_code(["runs", "--runs-dir", str(tmp_path)], debug=False) == 0
     assert capsys.readouterr().out.splitlines()[1].split() == ["n" * 100, "completed", "resnet50", "shapes"]
+
+
+def test_the_ranks_of_runs_are_listed_where_there_are_several(tmp_path):
+    a_run(tmp_path, "one")
+    assert "ranks" not in mptui("runs", "--runs-dir", tmp_path).stdout
+    a_run(tmp_path, "many", ranks=8, nodes=2)
+    heading, *rows = mptui("runs", "--runs-dir", tmp_path).stdout.splitlines()
+    assert heading.endswith("ranks")
+    assert {row.split()[0]: row.rpartition("  ")[2].strip() for row in rows} == {
+        "one": "1",
+        "many": "8 on 2 nodes",
+    }

@@ -11,6 +11,7 @@ SRUN = {
     "SLURM_LOCALID": "0",
     "SLURM_NODEID": "2",
     "SLURM_STEP_NUM_TASKS": "5",
+    "SLURM_STEP_NUM_NODES": "3",
     "SLURM_STEP_TASKS_PER_NODE": "2(x2),1",
     "SLURM_JOB_NODELIST": "gpu[003-004,11],login1",
     "SLURM_JOB_ID": "123456",
@@ -30,20 +31,20 @@ def test_a_process_without_a_launcher_or_without_others_is_alone():
 
 
 def test_the_place_in_a_group_of_torchrun():
-    assert rank_place(dict(TORCHRUN)) == RankPlace(3, 1, 4, 2, node=1)
+    assert rank_place(dict(TORCHRUN)) == RankPlace(3, 1, 4, 2, node=1, nodes=2)
     restarted = rank_place({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"})
     assert restarted is not None
     assert restarted.restart == 2
     # torchrun started by srun, once a node: its own numbers count
-    assert rank_place({**SRUN, **TORCHRUN}) == RankPlace(3, 1, 4, 2, node=1)
+    assert rank_place({**SRUN, **TORCHRUN}) == RankPlace(3, 1, 4, 2, node=1, nodes=2)
 
 
 def test_the_place_in_a_job_step_of_srun_and_where_its_ranks_meet():
     environ = dict(SRUN)
-    assert rank_place(environ) == RankPlace(4, 0, 5, 1, node=2)
+    assert rank_place(environ) == RankPlace(4, 0, 5, 1, node=2, nodes=3)
     assert environ["MASTER_ADDR"] == "gpu003"
     other = {**SRUN, "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
-    assert rank_place(other) == RankPlace(0, 0, 5, 2)
+    assert rank_place(other) == RankPlace(0, 0, 5, 2, nodes=3)
     assert other["MASTER_PORT"] == environ["MASTER_PORT"]
     own = {**SRUN, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
     rank_place(own)

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from mptui.events import RunFinished, Warned
+from mptui.events import PhaseChanged, RunFinished, Warned
 from mptui.runs.store.directory import read_summary, status_of
 from mptui.runs.store.journal import read_journal
 from tests.program import Program
@@ -81,6 +81,7 @@ def test_a_lost_rank_is_told_and_all_start_again(run, number):
     assert "its last words: rank 1 at start 0 (ranks/1.log); restart 1 of 2" in said
     assert "rank 0 at start 1" in (run / "ranks" / "0.log").read_text()
     assert [w["code"] for w in read_summary(run)["warnings"]] == ["rank_lost"]
+    assert [event.phase for event in read_journal(run) if isinstance(event, PhaseChanged)] == ["restarting"]
 
 
 def test_the_group_ends_when_each_start_fails_and_the_reason_is_in_the_journal(run):

@@ -30,10 +30,11 @@ _COLUMNS = {
     "images/s": 3,
     "precision": 4,
     "steps": 5,
+    "ranks": 6,
 }
 """The columns of the list -> the order in which a narrow terminal omits them (`TableColumn.leave`)."""
 
-_FIGURES = {"epochs", "images/s", "steps"}
+_FIGURES = {"epochs", "images/s", "steps", "ranks"}
 
 _CURVE_WIDTH = 32
 
@@ -94,6 +95,7 @@ def _print_list(listed: list[dict[str, Any]]) -> None:
         TableColumn(heading, [row[place] for row in rows], heading in _FIGURES, leave)
         for place, (heading, leave) in enumerate(_COLUMNS.items())
     ]
+    columns = [column for column in columns if column.heading != "ranks" or {*column.cells} != {"1"}]
     shown = fitting(columns, terminal_width())
     for line in lines(shown):
         typer.echo(line)
@@ -116,7 +118,16 @@ def _row(summary: dict[str, Any]) -> list[str]:
         f"{rate:,.1f}" if isinstance(rate, float) else fmt.UNKNOWN,
         str(_table(summary, "precision").get("used") or fmt.UNKNOWN),
         f"{summary.get('optimizer_steps', 0):,}",
+        _ranks(summary),
     ]
+
+
+def _ranks(summary: dict[str, Any]) -> str:
+    """Return the number of processes of a run, and of its nodes if it has several."""
+    ranks, nodes = (
+        value if isinstance(value := summary.get(name), int) else 1 for name in ("ranks", "nodes")
+    )
+    return f"{ranks:,} on {nodes:,} nodes" if nodes > 1 else f"{ranks:,}"
 
 
 def _table(summary: dict[str, Any], name: str) -> dict[str, Any]:

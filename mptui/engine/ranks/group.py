@@ -62,6 +62,7 @@ class Ranks:
         world_size: Processes of the group.
         device_group: Reduces tensors on the device; None for a single process.
         host_group: Carries values between the hosts; None for a single process.
+        nodes: Machines of the group.
 
     Attributes:
         notes: Returns the `NOTES` numbers that this rank brings to each meeting.
@@ -76,8 +77,10 @@ class Ranks:
         world_size: int = 1,
         device_group: dist.ProcessGroup | None = None,
         host_group: dist.ProcessGroup | None = None,
+        *,
+        nodes: int = 1,
     ) -> None:
-        self.rank, self.world_size = rank, world_size
+        self.rank, self.world_size, self.nodes = rank, world_size, nodes
         self.device_group, self.host_group = device_group, host_group
         self.notes: Callable[[], list[int]] = lambda: [0] * NOTES
         self.heard: Callable[[list[list[int]]], None] = lambda notes: None
@@ -233,6 +236,12 @@ def join(place: RankPlace | None, device: torch.device) -> Ranks:
             device_id=device if cuda else None,
         )
         host_group = dist.new_group(backend="gloo", timeout=HOST_TIMEOUT)
-    ranks = Ranks(place.rank, place.world_size, dist.group.WORLD, cast(dist.ProcessGroup, host_group))
+    ranks = Ranks(
+        place.rank,
+        place.world_size,
+        dist.group.WORLD,
+        cast(dist.ProcessGroup, host_group),
+        nodes=place.nodes,
+    )
     ranks.beat()
     return ranks

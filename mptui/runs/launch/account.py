@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mptui.errors import DiskError, MptuiError, RunDirectoryError
-from mptui.events import Event, RunFinished, Warned
+from mptui.events import Event, PhaseChanged, RunFinished, Warned
 from mptui.runs.store import directory
 from mptui.runs.store.directory import read_summary
 from mptui.runs.store.ownership import Ownership
@@ -20,10 +20,12 @@ _PATIENCE_S = 40.0
 _LOOK_S = 0.2
 
 
-def record_loss(run: Path, message: str) -> None:
-    """Add the loss of a rank to the journal and the warnings of a run."""
+def record_loss(run: Path, message: str, *, restarts: bool) -> None:
+    """Add the loss of a rank to the journal and the warnings of a run, and that all ranks start again."""
     with contextlib.suppress(DiskError, RunDirectoryError), _records(run) as (records, step):
         records.handle(Warned(step=step, code=LOST, message=message))
+        if restarts:
+            records.handle(PhaseChanged(step=step, phase="restarting"))
 
 
 def record_end(run: Path, error: MptuiError) -> None:

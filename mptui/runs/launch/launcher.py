@@ -113,7 +113,7 @@ class _Guard:
             return  # it has told the reason itself
         then = f"; restart {self._started} of {self._restarts} from the last save" if restarts else ""
         print(f"{cause.text}{then}", file=sys.stderr, flush=True)  # noqa: T201 - the log of the launcher
-        record_loss(self._run, f"{cause.text}{then}")
+        record_loss(self._run, f"{cause.text}{then}", restarts=restarts)
 
     def close(self) -> None:
         """Release the lock."""

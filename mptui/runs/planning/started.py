@@ -31,6 +31,8 @@ def run_started(
         classes=[clean(name) for name in dataset.classes],
         device=plan.device.torch_name,
         device_name=plan.device.name,
+        ranks=trainer.context.ranks.world_size,
+        nodes=trainer.context.ranks.nodes,
         precision_requested=plan.precision.requested,
         precision=plan.precision.used,
         precision_reason=plan.precision.reason,

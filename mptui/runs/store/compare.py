@@ -29,6 +29,7 @@ _FIGURES = {
     "best_epoch": ("best", "epoch"),
     "best_metric": ("best", "metric"),
     "best_value": ("best", "value"),
+    "ranks": ("ranks",),
     "samples_per_second": ("samples_per_second",),
     "total_s": ("time", "total_s"),
     "first_step_s": ("time", "first_step_s"),

@@ -34,6 +34,8 @@ class Summary:
             "model": None,
             "dataset": {"name": None, "train_samples": None, "val_samples": None, "classes": None},
             "device": None,
+            "ranks": 1,
+            "nodes": 1,
             "precision": {"requested": None, "used": None, "reason": None},
             "epochs": 0,
             "optimizer_steps": 0,

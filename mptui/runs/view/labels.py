@@ -10,8 +10,16 @@ PHASE_WORDS = {
     "warming_up": "warming up",
 }
 
-BUSY_PHASES = frozenset({"starting", "scanning", "preparing", "warming_up", "compiling", "saving"})
+BUSY_PHASES = frozenset(
+    {"starting", "restarting", "scanning", "preparing", "warming_up", "compiling", "saving"}
+)
 """Phases without figures; the screen shows their elapsed seconds instead."""
+
+
+def ranks_words(ranks: int, nodes: int) -> str:
+    """Describe the processes of a run: `8 ranks on 2 nodes`; "" for a single one."""
+    where = f" on {nodes:,} nodes" if nodes > 1 else ""
+    return f"{ranks:,} ranks{where}" if ranks > 1 else ""
 
 
 def shown(metric: str) -> MetricSpec:

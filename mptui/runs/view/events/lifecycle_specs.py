@@ -8,7 +8,7 @@ from mptui.events import Paused, PhaseChanged, Progress, Resumed, RunFinished, R
 from mptui.registry.samples import SampleKind
 from mptui.registry.tasks import TASKS
 from mptui.runs.view.events.event_spec import EventSpec, nothing
-from mptui.runs.view.labels import PHASE_WORDS
+from mptui.runs.view.labels import PHASE_WORDS, ranks_words
 from mptui.runs.view.log_lines import Tone
 from mptui.runs.view.view_state import ViewState
 
@@ -20,7 +20,7 @@ def _start(view: ViewState, event: RunStarted) -> None:
         for history in [view.skips, *(h for group in view.histories.values() for h in group.values())]:
             history.forget_after(event.step)
     view.started, view.finished, view.alert = event, None, None
-    view.profile, view.precision = event.profile, event.precision
+    view.profile, view.precision, view.paused = event.profile, event.precision, False
     view.epochs = event.epochs
     view.enter(event, "starting")
 
@@ -31,6 +31,8 @@ def _start_log(event: RunStarted) -> list[tuple[str, Tone]]:
         (f"{event.model}, {fmt.short(event.parameters)} parameters, on {event.dataset}: {images}", "plain"),
         (f"precision {event.precision}: {event.precision_reason}", "quiet"),
     ]
+    if words := ranks_words(event.ranks, event.nodes):
+        lines.append((f"trains in {words}", "plain"))
     if event.resumed_from_step is not None:
         lines.append((f"resumed at step {event.resumed_from_step:,}", "plain"))
     return lines + [(note, "quiet") for note in event.notes]
@@ -51,6 +53,7 @@ def start_lines(event: RunStarted) -> list[str]:
     lines = [
         *event.notes,
         f"Device: {event.device_name} ({event.device})",
+        f"Processes: {words}" if (words := ranks_words(event.ranks, event.nodes)) else "",
         f"Mixed precision: {precision}: {event.precision_reason}",
         f"✓ AMP enabled with {SIXTEEN_BIT[event.precision]}" if on else "",
         f"{event.model}, {event.parameters / 1e6:.1f} M parameters, {event.image_size} px, "
@@ -77,6 +80,8 @@ def _summarize_start(document: dict[str, Any], event: RunStarted) -> None:
             "classes": len(event.classes),
         },
         "device": event.device_name,
+        "ranks": event.ranks,
+        "nodes": event.nodes,
         "precision": {
             "requested": event.precision_requested,
             "used": event.precision,
@@ -87,6 +92,7 @@ def _summarize_start(document: dict[str, Any], event: RunStarted) -> None:
 
 def _enter_phase(view: ViewState, event: PhaseChanged) -> None:
     view.compiled |= event.phase == "compiling"
+    view.paused &= event.phase != "restarting"
     view.enter(event, event.phase, event.detail)
     view.phase_expected_s = event.expected_s
 

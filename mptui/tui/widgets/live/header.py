@@ -4,7 +4,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from mptui import format as fmt
-from mptui.runs.view.labels import BUSY_PHASES, PHASE_WORDS
+from mptui.runs.view.labels import BUSY_PHASES, PHASE_WORDS, ranks_words
 from mptui.runs.view.run_view import RunView
 from mptui.tui.widgets.bars import bar
 
@@ -21,6 +21,7 @@ _FITS: tuple[tuple[int, int, frozenset[str]], ...] = (
     (2, _WIDE, frozenset({"bar", "end", "epoch"})),
     (2, _WIDE, frozenset({"bar", "end", "epoch", "left"})),
     (2, _WIDE, frozenset({"bar", "end", "epoch", "left", "step"})),
+    (2, _WIDE, frozenset({"bar", "end", "epoch", "left", "step", "ranks"})),
 )
 """From the longest line to the shortest: number of omitted names, gap, and omitted parts."""
 
@@ -71,6 +72,8 @@ def _names(view: RunView) -> list[Content]:
 
 def _parts(view: RunView, now: float) -> dict[str, Content]:
     parts = {"state": _state(view, now)}
+    if view.started is not None and (words := ranks_words(view.started.ranks, view.started.nodes)):
+        parts["ranks"] = Content(words)
     if view.epochs:
         parts["epoch"] = Content(f"epoch {view.epoch:>{len(str(view.epochs))}}/{view.epochs}")
     if view.total_steps:
@@ -99,6 +102,8 @@ def _state(view: RunView, now: float) -> Content:
         word = f"{word} {fmt.duration(max(0.0, now - view.phase_since), aligned=True)}"
         if view.phase_expected_s is not None:
             word = f"{word} of about {fmt.duration(view.phase_expected_s)}"
+    if phase == "restarting":
+        return Content.styled(f"▲ {word}", "bold $text-warning")
     if view.alert is not None:
         return Content.styled(f"▲ {word}, {view.alert.code}", "bold $text-error")
     return Content.styled(f"● {word}", "$text-success" if phase == "training" else "$text-accent")
