@@ -18,6 +18,7 @@ from mptui.events.mixed_precision import (
 from mptui.events.recovery import Alert, Diagnosed, Recovered, Warned
 from mptui.events.training import (
     CheckpointSaved,
+    DeviceProcess,
     DeviceSample,
     EpochFinished,
     EpochStarted,
@@ -34,6 +35,7 @@ __all__ = [
     "Alert",
     "CheckpointSaved",
     "CommandAnswered",
+    "DeviceProcess",
     "DeviceSample",
     "Diagnosed",
     "EpochFinished",

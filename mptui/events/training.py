@@ -117,18 +117,32 @@ class CheckpointSaved(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProcess:
+    """A process that holds memory of a GPU (bytes): its user, and its program without arguments."""
+
+    pid: int
+    user: str | None
+    command: str | None
+    memory: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSample(Event):
     """Load, memory, power and temperature of the device; None for what it does not report.
 
     `utilisation` is that of the whole device and `utilisation_own` the part of this process, as fractions
-    of 1. The others are in bytes, watts, degrees Celsius and MHz. `throttle` lists why clocks are reduced.
+    of 1; `memory_utilisation` is the fraction of time in which its memory was read or written. The others
+    are in bytes, watts, degrees Celsius and MHz. `throttle` lists why clocks are reduced, and `processes`
+    those on a GPU, the largest first; None: as in the sample before, or unknown.
     """
 
     kind: ClassVar[str] = "device"
 
     name: str
+    device: str = ""
     utilisation: float | None = None
     utilisation_own: float | None = None
+    memory_utilisation: float | None = None
     memory_used: int | None = None
     memory_total: int | None = None
     memory_own: int | None = None
@@ -138,3 +152,4 @@ class DeviceSample(Event):
     sm_clock_mhz: int | None = None
     memory_clock_mhz: int | None = None
     throttle: list[str] = field(default_factory=list)
+    processes: list[DeviceProcess] | None = None

@@ -137,7 +137,8 @@ def others_on(gpu: GpuInfo) -> str:
     if not gpu.processes:
         return "no other processes"
     first, *rest = gpu.processes
-    name = f"{first.name} (pid {first.pid})" if first.name else f"pid {first.pid}"
+    by = f"pid {first.pid}" if first.user is None else f"{first.user}, pid {first.pid}"
+    name = f"{first.command} ({by})" if first.command else f"pid {first.pid}"
     memory = "" if first.memory is None else f" has {first.memory / GIB:.1f} GiB"
     return f"{name}{memory}" + (f", and {len(rest)} more" if rest else "")
 

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import psutil
@@ -16,6 +17,8 @@ STALE_AFTER_S = 5.0
 """Seconds after which a sample is no longer shown as current."""
 
 _STOP_WAIT_S = 1.0
+_FIRST_S = 0.1
+"""Seconds that the first sample of a CPU is measured over."""
 
 
 class DeviceSource(Protocol):
@@ -46,6 +49,7 @@ class CpuSource:
         """Start counting CPU time."""
         self._process.cpu_percent()
         psutil.cpu_percent(percpu=True)
+        time.sleep(_FIRST_S)
 
     def read(self) -> DeviceSample:
         """Measure since the last call."""
@@ -101,6 +105,7 @@ class DeviceSampler:
         self._source: DeviceSource = (
             NvmlSource(int(index or 0), uuid, clock) if kind == "cuda" else CpuSource()
         )
+        self._device = device
         self._interval_s = interval_s
         self._clock = clock
         self._sample: DeviceSample | None = None
@@ -124,7 +129,7 @@ class DeviceSampler:
         sample = self._sample
         if sample is None or self.problem() is None:
             return sample
-        return DeviceSample(name=sample.name, time=sample.time)
+        return DeviceSample(name=sample.name, device=sample.device, time=sample.time)
 
     def problem(self) -> str | None:
         """Return a sentence that says why there are no new samples; None while there are."""
@@ -143,7 +148,7 @@ class DeviceSampler:
             return
         try:
             while not self._stopping.is_set():
-                self._sample = self._source.read()
+                self._sample = replace(self._source.read(), device=self._device)
                 self._answered_at = self._clock()
                 self._stopping.wait(self._interval_s)
         except NvmlUnavailableError as error:

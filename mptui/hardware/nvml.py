@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import PurePath
 from typing import Any, TypeAlias, TypeVar
 
 import pynvml
 
-from mptui.events import DeviceSample
+from mptui.events import DeviceProcess, DeviceSample
 from mptui.hardware.formats import architecture_name
+from mptui.hardware.gpu_processes import user_and_command
 from mptui.text import clean
 
 PROCESS_INTERVAL_S = 5.0
@@ -62,15 +62,6 @@ class NvmlUnavailableError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuProcess:
-    """A process that holds memory of a GPU (bytes)."""
-
-    pid: int
-    name: str | None
-    memory: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MigSlice:
     """A MIG slice of a GPU, which is a separate device. Memory in bytes."""
 
@@ -84,8 +75,8 @@ class MigSlice:
 class GpuInfo:
     """A GPU as reported by NVML, with NVML's index; fields are None if they are unknown.
 
-    `utilisation` is a fraction of 1; the rest bytes, watts, degrees Celsius, MHz. `problem` is a sentence if
-    the GPU does not respond.
+    `utilisation` and `memory_utilisation` are fractions of 1; the rest bytes, watts, degrees Celsius, MHz.
+    `problem` is a sentence if the GPU does not respond.
     """
 
     index: int
@@ -96,7 +87,7 @@ class GpuInfo:
     memory_total: int | None = None
     memory_free: int | None = None
     memory_used: int | None = None
-    processes: list[GpuProcess] | None = None
+    processes: list[DeviceProcess] | None = None
     power_w: float | None = None
     power_limit_w: float | None = None
     temperature_c: float | None = None
@@ -104,6 +95,7 @@ class GpuInfo:
     memory_clock_mhz: int | None = None
     throttle: list[str] | None = None
     utilisation: float | None = None
+    memory_utilisation: float | None = None
     mig: bool | None = None
     slices: list[MigSlice] = field(default_factory=list)
     problem: str | None = None
@@ -184,7 +176,7 @@ class NvmlSource:
         self._clock = clock
         self._handle: _Handle = None
         self._name = "GPU"
-        self._memory_own: int | None = None
+        self._processes: list[DeviceProcess] | None = None
         self._processes_due = 0.0
 
     def open(self) -> None:
@@ -212,11 +204,12 @@ class NvmlSource:
             now = self._clock()
             if now >= self._processes_due:
                 self._processes_due = now + PROCESS_INTERVAL_S
-                self._memory_own = _own_memory(_processes(self._handle))
+                self._processes = _processes(self._handle)
             live = _live(self._handle)
             return DeviceSample(
                 name=self._name,
-                memory_own=self._memory_own,
+                memory_own=_own_memory(self._processes),
+                processes=self._processes,
                 **{**live, "throttle": live["throttle"] or []},
             )
 
@@ -297,6 +290,7 @@ def _live(handle: _Handle) -> dict[str, Any]:
     limit = _ask(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)
     return {
         "utilisation": None if rates is None else rates.gpu / 100,
+        "memory_utilisation": None if rates is None else rates.memory / 100,
         "memory_total": total,
         "memory_used": used,
         "power_w": None if power is None else power / 1000,
@@ -324,7 +318,7 @@ def _throttle(handle: _Handle) -> list[str] | None:
     return [words for bit, words in _THROTTLE_REASONS.items() if reasons & bit]
 
 
-def _processes(handle: _Handle) -> list[GpuProcess] | None:
+def _processes(handle: _Handle) -> list[DeviceProcess] | None:
     """Return the processes that hold memory, largest first; each once, also if it both computes and draws."""
     lists = [
         _ask(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle),
@@ -333,19 +327,20 @@ def _processes(handle: _Handle) -> list[GpuProcess] | None:
     if all(processes is None for processes in lists):
         return None
     memory = {process.pid: process.usedGpuMemory for processes in lists for process in processes or []}
-    found = [GpuProcess(pid=pid, name=_process_name(pid), memory=used) for pid, used in memory.items()]
+    found = [_process(pid, used) for pid, used in memory.items()]
     return sorted(found, key=lambda process: -(process.memory or 0))
 
 
-def _process_name(pid: int) -> str | None:
+def _process(pid: int, memory: int | None) -> DeviceProcess:
     try:
         name = _ask(pynvml.nvmlSystemGetProcessName, pid)
     except UnicodeDecodeError:
-        return None
-    return clean(PurePath(name).name, 40) if name else None
+        name = None
+    user, command = user_and_command(pid, name)
+    return DeviceProcess(pid=pid, user=user, command=command, memory=memory)
 
 
-def _own_memory(processes: list[GpuProcess] | None) -> int | None:
+def _own_memory(processes: list[DeviceProcess] | None) -> int | None:
     """Return this process's memory; None also if its PID differs inside a container."""
     return next((p.memory for p in processes or [] if p.pid == os.getpid()), None)
 

@@ -39,6 +39,7 @@ class FakeGpu:
     memory_clock: int = 3201
     reasons: int = 0
     utilisation: int = 0
+    memory_utilisation: int = 0
     compute: list[tuple[int, int | None]] = field(default_factory=list)
     graphics: list[tuple[int, int | None]] = field(default_factory=list)
     mig: bool = False
@@ -153,7 +154,7 @@ class FakeNvml:
 
     def nvmlDeviceGetUtilizationRates(self, handle: FakeGpu) -> Any:
         rates = pynvml.c_nvmlUtilization_t()
-        rates.gpu = handle.utilisation
+        rates.gpu, rates.memory = handle.utilisation, handle.memory_utilisation
         return rates
 
     def nvmlDeviceGetPowerUsage(self, handle: FakeGpu) -> int:

@@ -11,7 +11,7 @@ from tests.hardware.fake_nvml import GIB, FakeGpu, FakeSlice, h200, t4
 
 
 def test_a_gpu_is_told_whole(driver):
-    nvml = driver(h200(used=2 * GIB, utilisation=97, compute=[(4117, 2 * GIB)]))
+    nvml = driver(h200(used=2 * GIB, utilisation=97, memory_utilisation=61, compute=[(4117, 2 * GIB)]))
     nvml.process_names[4117] = "/usr/bin/python"
 
     report = read_gpus()
@@ -22,7 +22,8 @@ def test_a_gpu_is_told_whole(driver):
     assert (gpu.memory_total, gpu.memory_free, gpu.memory_used) == (140 * GIB, 138 * GIB, 2 * GIB)
     assert (gpu.power_w, gpu.power_limit_w, gpu.temperature_c) == (77.0, 700.0, 34)
     assert (gpu.sm_clock_mhz, gpu.memory_clock_mhz, gpu.utilisation) == (1980, 3201, 0.97)
-    assert [(p.pid, p.name, p.memory) for p in gpu.processes] == [(4117, "python", 2 * GIB)]
+    assert gpu.memory_utilisation == 0.61
+    assert [(p.pid, p.command, p.memory) for p in gpu.processes] == [(4117, "python", 2 * GIB)]
     assert gpu.throttle == []
     assert gpu.mig is False
     assert nvml.users == 0
@@ -91,7 +92,7 @@ def test_a_process_name_can_not_fool_the_terminal(driver):
 
     processes: Any = read_gpus().gpus[0].processes
 
-    assert processes[0].name == "\\x1b[2Jpython"
+    assert processes[0].command == "\\x1b[2Jpython"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from mptui.events import DeviceSample
 from mptui.hardware.device_sampler import DeviceSampler
@@ -22,12 +23,15 @@ def pulse(sampler: DeviceSampler, beat: Callable[[DeviceSample | None], bool]) -
     ending = threading.Event()
 
     def work() -> None:
-        last, going = 0.0, True
+        last, going = DeviceSample(name="", time=0.0), True
         while going and not ending.wait(PULSE_S):
             sample = sampler.latest()
-            fresh = sample if sample is not None and sample.time != last else None
-            last = fresh.time if fresh is not None else last
-            going = beat(fresh)
+            if sample is None or sample.time == last.time:
+                going = beat(None)
+                continue
+            is_same = sample.processes == last.processes  # a journal needs no list twice
+            going = beat(replace(sample, processes=None) if is_same else sample)
+            last = sample
 
     thread = threading.Thread(target=work, name="mptui-pulse", daemon=True)
     thread.start()

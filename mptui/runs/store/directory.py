@@ -41,7 +41,7 @@ RANKS = "ranks"
 _FOLDERS = frozenset({CHECKPOINTS, RANKS})
 LARGEST = 64 << 20
 """Largest size of a file of a run, except for its journal."""
-_SUFFIXES = frozenset({".json", ".jsonl", ".toml", ".txt", ".log"})
+_SUFFIXES = frozenset({".json", ".jsonl", ".toml", ".txt", ".log", ".csv"})
 CRASHED = "crashed"
 """Status of a run that no process trains and that has no recorded end."""
 

@@ -24,6 +24,7 @@ from mptui.codec import to_record
 from mptui.errors import DiskError
 from mptui.events import SCHEMA_VERSION, Event
 from mptui.io.atomic import partial_path, write_synced
+from mptui.io.line_file import cut_torn_line
 from mptui.regular import open_regular
 from mptui.runs.view.events.event_registry import event_of
 
@@ -65,7 +66,7 @@ class Journal:
         self.lost = 0
         try:
             self._file = _open_copy(self._path)
-            self._end = _cut_torn_line(self._file)
+            self._end = cut_torn_line(self._file)
         except OSError as error:
             raise _disk_error(self._path, error) from error
         if not self._end:
@@ -183,7 +184,7 @@ class Journal:
             os.close(self._file)
             self._file = file
             try:
-                self._end = _cut_torn_line(file)
+                self._end = cut_torn_line(file)
             except OSError as error:
                 self.trouble = _disk_error(self._path, error)
                 return False
@@ -251,23 +252,6 @@ def _open_copy(path: Path) -> int:
         os.close(file)
         raise
     return file
-
-
-def _cut_torn_line(file: int) -> int:
-    """Remove the part after the last line break, reading only the file's end; return the remaining size."""
-    size = os.lseek(file, 0, os.SEEK_END)
-    end = size
-    while end > 0:
-        start = max(0, end - 65536)
-        block = os.pread(file, end - start, start)
-        newline = block.rfind(b"\n")
-        if newline >= 0:
-            end = start + newline + 1
-            break
-        end = start
-    if end != size:
-        os.ftruncate(file, end)
-    return end
 
 
 def _header() -> bytes:
