@@ -18,6 +18,8 @@ from tests.hardware.conftest import driver
 from tests.hardware.fake_nvml import GIB, h200
 from tests.program import Program
 
+__all__ = ["driver"]
+
 SAMPLE = DeviceSample(
     name="NVIDIA H200",
     device="cuda:0",
