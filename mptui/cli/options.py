@@ -152,6 +152,10 @@ AccelerateConfig = Annotated[
         help="Processes, machines, GPUs and precision as in an accelerate file, unless given.",
     ),
 ]
+ScaleBatch = Annotated[
+    bool,
+    typer.Option("--scale-batch", help="Multiply batch size and learning rate by the number of processes."),
+]
 MaxRestarts = Annotated[
     int,
     typer.Option(

@@ -1,12 +1,14 @@
 """Flags that ask for several processes, and an accelerate file in their place."""
 
 import os
+import re
 from types import SimpleNamespace
 
 import pytest
 import typer
 
 from mptui.cli.main import _exit_code, app
+from mptui.cli.options import request_of
 from mptui.cli.train import launch
 from mptui.runs.launch.group_options import Group
 from tests.program import run_to_end
@@ -81,6 +83,22 @@ def test_a_rank_gets_the_flags_of_the_run():
     flags = ["--model", "unet", "--no-compile", "--set", "a.b=1", "--set", "c.d=2", "--trust-code"]
     context = parsed(*flags, "--nproc-per-node", "2", "--name", "x", "--detach", "-q", "--max-restarts", "1")
     assert launch.rank_flags(context) == ["--model", "unet", *flags[2:]]
+
+
+def test_scale_batch_counts_the_processes_of_the_run(monkeypatch, capsys):
+    flags = ["--dry-run", "--model", "unet", "--batch-size", "8", "--lr", "0.1", "--device", "cpu"]
+    group = ["--nproc-per-node", "2", "--nnodes", "2", "--rdzv-endpoint", "a:1", "--name", "x"]
+    assert _exit_code(["run", "--scale-batch", *flags, *group], debug=False) == 0
+    told = capsys.readouterr()
+    assert re.search(r"^batch_size = 32 +# --scale-batch$", told.out, re.MULTILINE)
+    assert "Batch size: 8 x 4 processes = 32 (--scale-batch)\n" in told.err
+    assert "Effective: lr 0.4 for a batch of 32 (0.1 for 8, scaled linear)" in told.err
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    context = parsed("--scale-batch", "--batch-size", "8")
+    request = launch.scaled(request_of(context), launch.group_of(context), None)
+    assert request.flags["training.batch_size"] == ("--scale-batch", 24)
+    assert "--scale-batch" in launch.rank_flags(context)
 
 
 @pytest.mark.parametrize(

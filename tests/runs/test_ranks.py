@@ -1,10 +1,16 @@
 """Several processes started by a launcher, for commands that are one process: each refuses."""
 
+from dataclasses import replace
+
 import pytest
 
+from mptui.config.dump import to_toml
+from mptui.config.switch import switched
+from mptui.engine.optim.lr_schedule import scaled_lr
 from mptui.errors import ConfigError
 from mptui.processes.rank_place import RankPlace
-from mptui.runs.planning.plan import Request, plan_run
+from mptui.runs.planning.plan import Request, plan_run, resolve_request, scaled_to
+from mptui.runs.planning.rates import rate_notes
 from tests.program import run_to_end
 
 SEVERAL = {
@@ -63,3 +69,43 @@ def test_a_plan_for_several_processes_shares_the_machine_and_refuses_what_they_c
         plan(**{"training.batch_size": 1})
     with pytest.raises(ConfigError, match="can't synchronize BatchNorm"):
         plan(**{"training.sync_batch_norm": True})
+
+
+def scaled(processes, *sets, profile=None, begun=None):
+    request = scaled_to(Request(profile, {}, sets), processes, begun)
+    return request, resolve_request(request).config.training
+
+
+def test_scale_batch_multiplies_batch_and_rate_and_says_so():
+    request, training = scaled(4, "training.batch_size=8", "training.accumulate=2", "training.lr=0.1")
+    assert training.batch_size == 32
+    assert scaled_lr(training) == pytest.approx(0.4)
+    assert request.notes[0] == "Batch size: 8 x 4 processes = 32 (--scale-batch)"
+    assert "Warm-up: none" in request.notes[1]
+    (note,) = rate_notes(training)
+    assert note == "Effective learning rate: 0.4 for a batch of 64 (0.1 for 16, scaled linear)"
+    _, fast = scaled(1, profile="fast")
+    request, four = scaled(4, profile="fast")
+    assert four.batch_size == 4 * fast.batch_size
+    assert scaled_lr(four) == pytest.approx(4 * scaled_lr(fast))
+    assert len(request.notes) == 1, "it warms up"
+    for scaling, rate in (("sqrt", 0.2), ("off", 0.1)):
+        _, training = scaled(4, "training.lr=0.1", f"training.lr_scaling={scaling}")
+        assert scaled_lr(training) == pytest.approx(rate)
+
+
+def test_a_scaled_batch_stays_through_a_resume_on_other_processes_and_a_switch(tmp_path):
+    first, training = scaled(4, "training.batch_size=8", "training.lr=0.1")
+    begun = tmp_path / "run.toml"
+    begun.write_text(to_toml(resolve_request(first).config))
+    request, again = scaled(2, "training.batch_size=8", "training.lr=0.1", begun=begun)
+    assert again == training
+    assert request.notes[0] == "Batch size: 32, as when the run began (--scale-batch)"
+    now = resolve_request(first).config
+    preset = resolve_request(replace(first, profile="stable")).config
+    switched_to = switched(now, preset).config.training
+    assert switched_to.batch_size == 32
+    assert scaled_lr(switched_to) == pytest.approx(0.4)
+    # what a person sets in the live screen is the batch of all
+    request = replace(first, sets=(*first.sets, "training.batch_size=64"))
+    assert resolve_request(request).config.training.batch_size == 64

@@ -12,6 +12,7 @@ import typer
 from mptui.cli.train import spawn
 from mptui.cli.train.signals import Signals
 from mptui.errors import ConfigError
+from mptui.processes.rank_place import rank_place
 from mptui.runs.launch.group_options import Group
 
 if TYPE_CHECKING:
@@ -63,6 +64,26 @@ def group_of(ctx: typer.Context) -> Group | None:
         endpoint=given.get("rdzv_endpoint") or "",
         max_restarts=given["max_restarts"],
     )
+
+
+def scaled(request: "Request", group: Group | None, run: Path | None) -> "Request":
+    """Return the request with the batch size and the rate for the processes of the run.
+
+    Args:
+        request: The request of the run.
+        group: The processes that this one starts; None: those that a launcher has started, or this one.
+        run: Directory of the run that goes on, if it has begun.
+
+    Raises:
+        ConfigError, DataError: The request is wrong.
+    """
+    from mptui.runs.planning.plan import scaled_to
+    from mptui.runs.store.directory import CONFIG, has_started
+
+    place = rank_place(os.environ)
+    here = 1 if place is None else place.world_size
+    processes = here if group is None else group.processes * group.nodes
+    return scaled_to(request, processes, run / CONFIG if run is not None and has_started(run) else None)
 
 
 def _follow_accelerate(file: Path, given: dict[str, Any]) -> None:

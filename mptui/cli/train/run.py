@@ -43,6 +43,7 @@ def run(
     rdzv_endpoint: o.RdzvEndpoint = None,
     max_restarts: o.MaxRestarts = MOST_RESTARTS,
     accelerate_config: o.AccelerateConfig = None,
+    scale_batch: o.ScaleBatch = False,
     seed: o.Seed = None,
     download: o.Download = False,
     sets: o.Set = None,
@@ -61,6 +62,8 @@ def run(
     request = o.request_of(ctx)
     if resume and name is None:
         raise ConfigError("--resume needs --name", hint="name the run with --name, or use: mptui resume RUN")
+    if scale_batch:
+        request = launch.scaled(request, group, runs_dir / str(name) if resume else None)
     if dry_run:
         return _dry_run(request)
     if group is not None:

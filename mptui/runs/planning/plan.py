@@ -5,6 +5,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from mptui.config.merge import Resolved, resolve
@@ -38,6 +39,8 @@ class Request:
     environ: Mapping[str, str] = field(default_factory=dict)
     trust_code: bool = False
     """Whether the person's own code may run: `--trust-code`. Never saved: each start asks for it again."""
+    notes: tuple[str, ...] = ()
+    """What a person should know of these settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,13 @@ def plan_run(request: Request, machine: Machine | None = None, place: RankPlace 
         precision=choose_precision(config.precision.mode, device),
         workers=default_workers(cpus) if workers == "auto" else workers,
         driver=machine.driver,
-        notes=(*resolved.notes, *(() if reason is None else (reason,)), *notes, *rate_notes(config.training)),
+        notes=(
+            *request.notes,
+            *resolved.notes,
+            *(() if reason is None else (reason,)),
+            *notes,
+            *rate_notes(config.training),
+        ),
         channels_last=layout_of(config, device),
         fused=bool(config.speed.fused),
     )
@@ -140,6 +149,42 @@ def resolve_request(request: Request) -> Resolved:
         return first
     kind = kind_of(first.config.data)
     return resolved_for(DEFAULT_TASK if kind is None else task_for(kind))
+
+
+def scaled_to(request: Request, processes: int, begun: Path | None) -> Request:
+    """Multiply the batch size by a number of processes, and the learning rate with it: --scale-batch.
+
+    The rate follows by `training.lr_scaling`: linear, unless set (Goyal et al. 2017, arXiv 1706.02677).
+
+    Args:
+        request: The request of a run.
+        processes: The number of processes.
+        begun: `run.toml` of the run if it has begun: then it keeps the batch size that it has.
+
+    Returns:
+        The request with both as flags, which a switch of profile doesn't change.
+
+    Raises:
+        ConfigError, DataError: As `resolve_request`.
+    """
+    training = resolve_request(request).config.training
+    if begun is None:
+        batch = processes * training.batch_size
+        notes = [f"Batch size: {training.batch_size:,} x {processes} processes = {batch:,} (--scale-batch)"]
+    else:
+        batch = resolve(str(begun), task=None, flags={}, sets=(), environ={}).config.training.batch_size
+        notes = [f"Batch size: {batch:,}, as when the run began (--scale-batch)"]
+    values: dict[str, Any] = {"training.batch_size": batch}
+    if training.lr_batch_size is None:
+        values |= {
+            "training.lr": training.lr,
+            "training.lr_batch_size": training.batch_size * training.accumulate,
+        }
+    if processes > 1 and training.lr_scaling != "off" and not training.warmup_epochs:
+        notes.append("Warm-up: none, which a rate for a large batch needs (--set training.warmup_epochs=5)")
+    sets = [given for given in request.sets if given.partition("=")[0].strip() not in values]
+    flags = {**request.flags, **{key: ("--scale-batch", value) for key, value in values.items()}}
+    return replace(request, flags=flags, sets=sets, notes=(*request.notes, *notes))
 
 
 def head_notes(plan: Plan) -> tuple[str, ...]:
