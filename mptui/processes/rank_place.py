@@ -4,6 +4,9 @@ import re
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
+RUN_ID = "mptui"
+"""Begin of TORCHELASTIC_RUN_ID in ranks that this program started itself."""
+
 _PORTS = range(15_000, 35_000)
 """Ports for the rendezvous of a SLURM job step, below those that Linux hands out."""
 
@@ -103,3 +106,14 @@ def _of_node(counts: str, node: int) -> int | None:
 
 def _number(text: str | None, otherwise: int) -> int:
     return int(text) if text is not None and text.isdecimal() and len(text) < 10 else otherwise
+
+
+def is_of_launcher(environ: Mapping[str, str]) -> bool:
+    """Whether `mptui run` or `mptui resume` has started this process, and writes how the run ends."""
+    return environ.get("TORCHELASTIC_RUN_ID", "").startswith(RUN_ID)
+
+
+def restarts_left(environ: Mapping[str, str]) -> int:
+    """Return how often torchrun starts this process again if it fails."""
+    most, now = (environ.get(f"TORCHELASTIC_{name}", "") for name in ("MAX_RESTARTS", "RESTART_COUNT"))
+    return int(most) - int(now) if most.isdecimal() and now.isdecimal() else 0

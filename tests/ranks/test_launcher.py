@@ -89,7 +89,7 @@ def test_the_group_ends_when_each_start_fails_and_the_reason_is_in_the_journal(r
     out, _ = group.communicate()
     message, hint = json.loads(out.splitlines()[-1])
     assert group.returncode == 1
-    assert "ended after 1 restarts: rank 1" in message
+    assert "ended after 1 restart: rank 1" in message
     assert "ended with exit code 1; its last words: RuntimeError: no port at 1" in message
     assert "mptui resume run" in hint
     *_, end = read_journal(run)
@@ -105,6 +105,76 @@ def test_an_error_that_a_restart_would_meet_again_ends_the_group_at_once(run):
     assert group.returncode == 3
     assert json.loads(out.splitlines()[-1]) == ["no data", "look there"]
     assert not (run / "ranks" / "0.before.log").exists()
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_a_bug_is_not_met_again_and_again_unless_the_run_gets_further(run, saves):
+    """The second start meets it without a save in between; a third one is not made."""
+    (run / "checkpoints").mkdir()
+    group = launched(
+        run,
+        f"""
+        if restart == 3:
+            sys.exit(0)
+        if {saves} and rank == 0:
+            link = {str(run / "checkpoints" / "last")!r}
+            if restart:
+                os.unlink(link)
+            os.symlink(f"step-{{restart:09}}", link)
+        if rank == 1:
+            time.sleep(0.5)
+            raise KeyError("a bug")
+        wait()
+        """,
+        restarts=3,
+    )
+    out, err = group.communicate()
+    assert group.returncode == (0 if saves else 1), out + err
+    assert len(warnings_of(run)) == (3 if saves else 2)
+    if not saves:
+        message, _ = json.loads(out.splitlines()[-1])
+        assert message.startswith("the group of processes ended after 1 restart: rank 1 (process")
+        assert message.endswith("KeyError: 'a bug' (ranks/1.log) (again, without a save in between)")
+
+
+def test_a_mistake_in_a_persons_own_code_ends_the_group_at_once(run):
+    told = "mptui: net.py:3: KeyError: 'a'\\n  net.py:3 in forward: x['a']\\n  correct your code"
+    group = launched(run, f'say("{told}"); sys.exit(1)')
+    out, _ = group.communicate()
+    assert group.returncode == 1
+    message = "net.py:3: KeyError: 'a'\n  net.py:3 in forward: x['a']"
+    assert json.loads(out.splitlines()[-1]) == [message, "correct your code"]
+    *warnings, end = read_journal(run)
+    assert isinstance(end, RunFinished)
+    assert (warnings, end.message) == ([], message)
+
+
+def test_each_rank_that_is_killed_is_told_though_its_group_has_been_ending(run):
+    group = launched(
+        run,
+        """
+        if restart == 0:
+            def end(*_):
+                time.sleep(0.5)
+                os.kill(os.getpid(), signal.SIGKILL)
+            signal.signal(signal.SIGTERM, end)
+            say("ready")
+            if rank == 1:
+                time.sleep(0.5)
+                os.kill(os.getpid(), signal.SIGKILL)
+            if rank == 2:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            wait()
+        """,
+        processes=3,
+    )
+    out, err = group.communicate()
+    assert group.returncode == 0, out + err
+    first, second = warnings_of(run)
+    assert first.startswith("rank 1 (process")
+    assert first.endswith("restart 1 of 2 from the last save")
+    assert second.startswith("rank 0 (process")
+    assert second.endswith("was killed by SIGKILL; its last words: ready (ranks/0.log)")
 
 
 @pytest.mark.parametrize("to_launcher", [True, False], ids=["launcher", "rank"])

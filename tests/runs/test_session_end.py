@@ -5,6 +5,8 @@ import threading
 import pytest
 
 from mptui.events import RunFinished
+from mptui.runs.session.session import Session
+from mptui.runs.store.directory import read_summary
 from mptui.runs.store.journal import read_journal
 from mptui.runs.store.writer import Records
 from tests.runs.test_leaving import LIMIT_S, finish, session
@@ -63,3 +65,34 @@ def test_an_end_that_fails_ends_the_session_all_the_same(tmp_path, monkeypatch, 
     assert str(one.result.bug) == "broken"
     assert not (one.run / "lock.json").exists()
     assert not (one.run / "control.sock").exists()
+
+
+@pytest.mark.parametrize(
+    ("environ", "status"),
+    [
+        ({}, "failed"),
+        ({"TORCHELASTIC_RUN_ID": "mptui-7"}, "running"),
+        ({"TORCHELASTIC_RESTART_COUNT": "1", "TORCHELASTIC_MAX_RESTARTS": "2"}, "running"),
+        ({"TORCHELASTIC_RESTART_COUNT": "2", "TORCHELASTIC_MAX_RESTARTS": "2"}, "failed"),
+    ],
+    ids=["alone", "of a launcher", "of torchrun", "of torchrun, for the last time"],
+)
+def test_a_bug_is_not_the_end_of_a_run_that_its_launcher_starts_again(tmp_path, monkeypatch, environ, status):
+    def broken(*_, **__):
+        raise RuntimeError("a bug")
+
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    one = session(tmp_path, "one", **SMALL)
+    with monkeypatch.context() as patched:
+        patched.setattr("mptui.engine.epochs.evaluate", broken)
+        assert finish(one).exit_code == 1
+    summary = read_summary(one.run)
+    assert (summary["status"], "error" in summary) == (status, status == "failed")
+    assert "a bug" in (one.run / "traceback.txt").read_text()
+    ends = [event for event in read_journal(one.run) if isinstance(event, RunFinished)]
+    assert len(ends) == (status == "failed")
+    again = Session(one.plan, one.run, resume=True)
+    assert finish(again).exit_code == 0
+    summary = read_summary(one.run)
+    assert (summary["status"], "error" in summary) == ("completed", False)

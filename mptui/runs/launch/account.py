@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mptui.errors import DiskError, MptuiError, RunDirectoryError
@@ -20,10 +20,11 @@ _PATIENCE_S = 40.0
 _LOOK_S = 0.2
 
 
-def record_loss(run: Path, message: str, *, restarts: bool) -> None:
-    """Add the loss of a rank to the journal and the warnings of a run, and that all ranks start again."""
+def record_losses(run: Path, messages: Sequence[str], *, restarts: bool) -> None:
+    """Add losses of ranks to the journal and the warnings of a run, and that all ranks start again."""
     with contextlib.suppress(DiskError, RunDirectoryError), _records(run) as (records, step):
-        records.handle(Warned(step=step, code=LOST, message=message))
+        for message in messages:
+            records.handle(Warned(step=step, code=LOST, message=message))
         if restarts:
             records.handle(PhaseChanged(step=step, phase="restarting"))
 

@@ -22,12 +22,15 @@ from torch.distributed.elastic.multiprocessing.api import (
     SubprocessContext,
 )
 
-from mptui.runs.launch.losses import REFUSED, SAVED, LostRank, cause_of, last_words
+from mptui.runs.launch.losses import SAVED, LostRank, cause_of, lost_rank
 
 _BY_REQUEST = frozenset({-signal.SIGTERM, -signal.SIGINT, -signal.SIGUSR1})
 
 STOPPED_S = 10.0
 """Seconds that a rank may be suspended before it is killed."""
+
+ASKED_S = 30.0
+"""Seconds that a rank has to end after another one is lost, before torch kills it."""
 
 
 class RankLogs(LogsSpecs):
@@ -64,8 +67,9 @@ class Agent(LocalElasticAgent):
     Args:
         spec: The ranks of this node, and how often they may restart.
         logs: Where they write.
-        on_loss: Called after all local ranks have ended because of one, with that one and whether they will
-            restart.
+        may_restart: Returns whether another start may get further than one that this rank ended.
+        on_loss: Called after all local ranks have ended because of one, with that one, others that were
+            killed, and whether all will restart.
         on_start: Called with the number of this node before its ranks start.
     """
 
@@ -73,11 +77,13 @@ class Agent(LocalElasticAgent):
         self,
         spec: WorkerSpec,
         logs: RankLogs,
-        on_loss: Callable[[LostRank, bool], None],
+        may_restart: Callable[[LostRank], bool],
+        on_loss: Callable[[LostRank, Sequence[LostRank], bool], None],
         on_start: Callable[[int], None],
     ) -> None:
         super().__init__(spec, logs)
-        self._folder, self._on_loss, self._on_start = Path(logs.root_log_dir), on_loss, on_start
+        self._folder, self._may_restart = Path(logs.root_log_dir), may_restart
+        self._on_loss, self._on_start = on_loss, on_start
         self._stop: int | None = None
         self._asked: set[int] = set()
         self._save = self._in_rendezvous = False
@@ -129,9 +135,11 @@ class Agent(LocalElasticAgent):
         self._end_suspended([pid for pid, code in codes.items() if code is None])
         if self._saved & set(codes.values()) and None in codes.values():
             return RunResult(state=WorkerState.HEALTHY)  # torch would kill those that still save
+        since = time.monotonic()
         result: RunResult = super()._monitor_workers(worker_group)
         if result.state == WorkerState.FAILED:
-            self._account(worker_group, result, first={pid for pid, code in codes.items() if code})
+            ended_before = {pid for pid, code in codes.items() if code}
+            self._account(result, ended_before, at_once=time.monotonic() - since < ASKED_S)
         return result
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
@@ -170,25 +178,33 @@ class Agent(LocalElasticAgent):
                 self._killed[pid] = now - since
                 _send([pid], signal.SIGKILL)
 
-    def _account(self, worker_group: WorkerGroup, result: RunResult, first: set[int]) -> None:
-        """Tell which rank ended the others: of those in `first`, which ended before torch ended the rest."""
+    def _account(self, result: RunResult, first: set[int], *, at_once: bool) -> None:
+        """Tell which rank ended the others: of those in `first`, which ended before torch ended the rest.
+
+        Args:
+            result: How the ranks ended.
+            first: Their processes.
+            at_once: Whether torch had no need to kill the rest.
+        """
+        host = socket.gethostname()
         lost = [
-            LostRank(
-                rank=rank,
-                host=socket.gethostname(),
-                pid=failure.pid,
-                code=failure.exitcode,
-                stopped_s=self._killed.get(failure.pid),
-                log=f"{self._folder.name}/{rank}.log",
-                words=last_words(self._folder / f"{rank}.log"),
+            lost_rank(
+                rank,
+                host,
+                failure.pid,
+                failure.exitcode,
+                self._killed.get(failure.pid),
+                self._folder / f"{rank}.log",
             )
             for rank, failure in result.failures.items()
         ]
         cause = cause_of([rank for rank in lost if rank.pid in first] or lost)
-        if cause.code in SAVED | REFUSED or self._stop is not None:
+        if self._stop is not None or not self._may_restart(cause):
             self._remaining_restarts = 0
         if cause.code not in self._saved - SAVED:
-            self._on_loss(cause, self._remaining_restarts > 0)
+            killed = [rank for rank in lost if rank.was_killed and (at_once or rank.pid in first)]
+            others = [rank for rank in killed if rank is not cause]
+            self._on_loss(cause, others, self._remaining_restarts > 0)
 
 
 def _send(pids: Sequence[int], number: int) -> None:

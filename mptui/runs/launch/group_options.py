@@ -2,9 +2,6 @@
 
 from dataclasses import dataclass
 
-RUN_ID = "mptui"
-"""Begin of TORCHELASTIC_RUN_ID in ranks that this program started itself."""
-
 MOST_RESTARTS = 3
 """Restarts of a group unless asked otherwise; torchrun has none."""
 

@@ -15,13 +15,15 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
+from mptui.engine.checkpoint.pointers import target_of
 from mptui.errors import MptuiError, error_of_code
 from mptui.hardware.host import read_host
-from mptui.runs.launch.account import record_end, record_loss
+from mptui.processes.rank_place import RUN_ID
+from mptui.runs.launch.account import record_end, record_losses
 from mptui.runs.launch.agent import Agent, RankLogs
-from mptui.runs.launch.group_options import RUN_ID, Group
-from mptui.runs.launch.losses import REFUSED, SAVED, LostRank, last_lines
-from mptui.runs.store.directory import RANKS, read_summary
+from mptui.runs.launch.group_options import Group
+from mptui.runs.launch.losses import SAVED, LostRank
+from mptui.runs.store.directory import CHECKPOINTS, LAST, RANKS, read_summary
 from mptui.runs.store.lock import Claim
 
 _LOCAL = "127.0.0.1"
@@ -41,7 +43,7 @@ def train_in_group(group: Group, command: Sequence[str], run: Path, attach: Call
         MptuiError: The group failed; the journal has the reason.
     """
     guard = _Guard(run, group.max_restarts)
-    agent = Agent(_spec(group, command), RankLogs(run / RANKS), guard.lost, guard.starting)
+    agent = Agent(_spec(group, command), RankLogs(run / RANKS), guard.may_restart, guard.lost, guard.starting)
     attach(agent)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"  # the others have handlers of ours
     # of torch's shared store, a restarted rank reads the addresses of the ranks before (pytorch issue 135712)
@@ -97,6 +99,7 @@ class _Guard:
         self._run, self._restarts, self._started = run, restarts, 0
         self._claim: Claim | None = None
         self._cause: LostRank | None = None
+        self._bugs: set[Path | None] = set()
 
     def starting(self, node: int) -> None:
         """Hold the group's lock on the first node, so that the run counts as running between two starts."""
@@ -106,14 +109,31 @@ class _Guard:
         elif self._claim is None and not node:
             self._claim = Claim(self._run / RANKS)
 
-    def lost(self, cause: LostRank, restarts: bool) -> None:
-        """Record that a rank ended the group."""
+    def may_restart(self, cause: LostRank) -> bool:
+        """Return whether another start may get further.
+
+        It doesn't after a person's mistake, nor after a bug that has ended a start from the same save before.
+        """
+        if cause.code in SAVED or cause.is_refusal:
+            return False
+        if cause.code != 1:
+            return True
+        saved = None
+        with contextlib.suppress(OSError):
+            saved = target_of(self._run / CHECKPOINTS, LAST)
+        is_new = saved not in self._bugs
+        self._bugs.add(saved)
+        return is_new
+
+    def lost(self, cause: LostRank, others: Sequence[LostRank], restarts: bool) -> None:
+        """Record that a rank ended the group, and that others were killed meanwhile."""
         self._cause = cause
-        if cause.code in SAVED | REFUSED:
+        if cause.code in SAVED or cause.is_refusal:
             return  # it has told the reason itself
         then = f"; restart {self._started} of {self._restarts} from the last save" if restarts else ""
-        print(f"{cause.text}{then}", file=sys.stderr, flush=True)  # noqa: T201 - the log of the launcher
-        record_loss(self._run, f"{cause.text}{then}", restarts=restarts)
+        messages = [f"{cause.text}{then}", *(rank.text for rank in others)]
+        print(*messages, sep="\n", file=sys.stderr, flush=True)  # noqa: T201 - the log of the launcher
+        record_losses(self._run, messages, restarts=restarts)
 
     def close(self) -> None:
         """Release the lock."""
@@ -131,22 +151,21 @@ class _Guard:
         assert cause is not None, "the agent tells each loss"
         if cause.code in SAVED:
             return cause.code
-        summary = read_summary(self._run)
-        if cause.code in REFUSED and summary.get("exit_code") == cause.code:
+        if cause.is_refusal and read_summary(self._run).get("exit_code") == cause.code:
             return cause.code
-        error = self._refusal(cause) if cause.code in REFUSED else self._too_many(cause)
+        error = self._too_many(cause)
+        if cause.is_refusal:  # before the run began
+            error = cause.error or error_of_code(cause.code)(cause.text, hint="")
         record_end(self._run, error)
         raise error
 
-    def _refusal(self, cause: LostRank) -> MptuiError:
-        """Return the error with which a rank ended before its run began, from its two lines."""
-        lines = last_lines(self._run.joinpath(cause.log), 2)
-        message, hint = lines if len(lines) == 2 else (cause.text, "")
-        return error_of_code(cause.code)(message.removeprefix("mptui: "), hint=hint.strip())
-
     def _too_many(self, cause: LostRank) -> MptuiError:
-        after = f" after {self._restarts} restarts" if self._restarts else ""
+        restarts = self._started - 1
+        after = f" after {restarts} restart{'s' * (restarts > 1)}" if restarts else ""
+        why = ""
+        if cause.code == 1 and restarts < self._restarts:
+            why = " (again, without a save in between)"
         return MptuiError(
-            f"the group of processes ended{after}: {cause.text}",
+            f"the group of processes ended{after}: {cause.text}{why}",
             hint=f"see {self._run / cause.log}; to go on from the last save: mptui resume {self._run.name}",
         )

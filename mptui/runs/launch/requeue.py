@@ -7,7 +7,7 @@ scontrol; SLURM queues a job again that somebody cancels, too, so its state is l
 import subprocess
 from collections.abc import Mapping
 
-from mptui.runs.launch.group_options import RUN_ID
+from mptui.processes.rank_place import is_of_launcher
 from mptui.text import clean
 
 _LIMIT_S = 60.0
@@ -46,7 +46,7 @@ def _job(environ: Mapping[str, str]) -> str | None:
 
 def _is_first(environ: Mapping[str, str]) -> bool:
     """Whether this process acts for the job: the first task, or the first rank of a torchrun."""
-    if environ.get("TORCHELASTIC_RUN_ID", "").startswith(RUN_ID):
+    if is_of_launcher(environ):
         return False  # its launcher does, which a signal at its start doesn't end
     return environ.get("RANK", "0") == "0" and environ.get("SLURM_PROCID", "0") == "0"
 

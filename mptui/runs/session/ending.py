@@ -35,9 +35,10 @@ def note_figures(records: Records, trainer: Trainer) -> None:
 
 def write_files(run: Path, records: Records, ownership: Ownership, result: RunResult) -> None:
     """Write summary and traceback; write errors don't hide the result of the run."""
-    document, cause = result.summary, result.error or result.bug
-    document["status"], document["exit_code"] = result.status, result.exit_code
-    if cause is not None:
+    document, cause, is_final = result.summary, result.error or result.bug, result.is_final()
+    if is_final:
+        document["status"], document["exit_code"] = result.status, result.exit_code
+    if cause is not None and is_final:
         document["error"] = {"message": _message(result), "hint": _hint(result)}
     with contextlib.suppress(DiskError, RunDirectoryError):
         if cause is not None and ownership.lost() is None:

@@ -1,12 +1,15 @@
 """The result of a run: status of summary.json and exit code."""
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from mptui.engine.guards.oom_errors import is_host_full, is_out_of_memory
-from mptui.errors import ConfigError, DivergedError, MemoryExhaustedError, MptuiError
+from mptui.errors import ConfigError, DivergedError, MemoryExhaustedError, MptuiError, RankError
+from mptui.processes.rank_place import is_of_launcher, restarts_left
 
 _STATUS: dict[type[MptuiError], str] = {
     DivergedError: "diverged",
@@ -23,6 +26,14 @@ class RunResult:
     summary: dict[str, Any]
     error: MptuiError | None = None
     bug: BaseException | None = None
+
+    def is_final(self, environ: Mapping[str, str] = os.environ) -> bool:
+        """Whether the run ends by this, and not later, after a restart by the launcher of its processes."""
+        if self.error is None and self.bug is None:
+            return True
+        if is_of_launcher(environ):  # it restarts no one's mistake, and writes the end of all else
+            return self.bug is None and not isinstance(self.error, RankError)
+        return restarts_left(environ) == 0
 
 
 def status_of_error(error: MptuiError) -> str:

@@ -335,10 +335,12 @@ class Session:
         with self._lock:
             if not self._taken_over():
                 self._records.bad_samples.write()
-                self._records.handle(finished)
+                if result.is_final():
+                    self._records.handle(finished)
             for listener in self._listeners:
                 listener.handle(finished)
-            self._control.handle(finished)
+            if result.is_final():
+                self._control.handle(finished)
 
     def _close_control(self) -> None:
         """Close the socket without the session's lock, for which its thread may wait in a command."""
