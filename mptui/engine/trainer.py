@@ -29,6 +29,7 @@ from mptui.engine.mailbox import Mailbox, Stopped
 from mptui.engine.numerics.monitor import NumericsMonitor
 from mptui.engine.progress import Outcome
 from mptui.engine.ranks.lockstep import Lockstep
+from mptui.engine.ranks.rank_times import RankTimes
 from mptui.engine.reporting.speed_advice import SpeedAdvice
 from mptui.errors import DataError, MemoryExhaustedError
 from mptui.events import Recovered
@@ -40,6 +41,7 @@ HOOKS: dict[str, Callable[[TrainContext], Hook]] = {
     "compile": phase.CompileFallback,
     "nan": NanGuard,
     "memory": MemoryGuard,
+    "rank times": RankTimes,
 }
 """Hooks by name, in the order in which they act; a checkpoint stores their state by these names."""
 

@@ -15,6 +15,7 @@ from mptui.events.mixed_precision import (
     PrecisionChanged,
     StepSkipped,
 )
+from mptui.events.rank_rows import RankRow, RanksSampled
 from mptui.events.recovery import Alert, Diagnosed, Recovered, Warned
 from mptui.events.training import (
     CheckpointSaved,
@@ -50,6 +51,8 @@ __all__ = [
     "PrecisionChanged",
     "PresetSwitched",
     "Progress",
+    "RankRow",
+    "RanksSampled",
     "Recovered",
     "Resumed",
     "RunFinished",

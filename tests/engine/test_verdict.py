@@ -8,11 +8,11 @@ from mptui.engine.reporting.speed_advice import aligned_share
 from mptui.engine.reporting.step_clock import PARTS, StepClock
 
 HERE = AdviceContext(layers=60, workers=2, cpus=16, cached=False, compiled=False, batch_size=32)
-COMPUTING = {"data": 1.0, "copy": 2.0, "forward": 40.0, "backward": 80.0, "optimizer": 4.0, "other": 1.0}
+COMPUTING = {"data": 1.0, "copy": 2.0, "forward": 40.0, "backward": 80.0, "wait": 0.0, "optimizer": 4.0}
 
 
 def split(**milliseconds):
-    parts = {"saving": 0.0, "logging": 0.1, **COMPUTING, **milliseconds}
+    parts = {"saving": 0.0, "logging": 0.1, "other": 1.0, **COMPUTING, **milliseconds}
     return {part: ms / 1000 for part, ms in parts.items()}
 
 
@@ -34,6 +34,7 @@ def judged(*splits, starved=None):
         ("launch", split(forward=1.0, backward=2.0, copy=0.1, data=0.1, optimizer=0.3, other=0.2), None),
         ("launch", split(), True),
         ("saving", split(saving=40.0), False),
+        ("wait", split(wait=80.0), False),
     ],
 )
 def test_what_binds_a_run(bound, seconds, starved):

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from tests.program import Program, run_to_end
-from tests.ranks.groups import environs
+from tests.ranks.groups import environs, in_group
+from tests.ranks.training import obey_commands
 
 pytestmark = pytest.mark.slow
 
@@ -66,3 +67,13 @@ def test_a_signal_to_any_rank_stops_all_at_the_same_step_with_a_checkpoint(tmp_p
     assert summary["status"] == "stopped"
     saved = events(tmp_path, "checkpoint_saved")
     assert saved[-1]["step"] == summary["optimizer_steps"]
+
+
+def test_all_ranks_obey_commands_at_the_same_step(tmp_path):
+    """Commands come to rank 0, signals to any rank."""
+    first, second = in_group(2, obey_commands, str(tmp_path))
+    assert first == second
+    assert first["ended"] == 15
+    assert first["step"] in {6, 7}
+    steps = {what: step for step, what in first["heard"]}
+    assert 2 <= steps["Paused"] == steps["Resumed"] <= 3

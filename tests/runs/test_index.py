@@ -43,7 +43,7 @@ from mptui.runs.store.journal import Journal, parsed, read_journal
 from mptui.runs.view.events.event_registry import EVENTS
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.serialize import to_document
-from tests.tui.events import START, device_sample, run_started, step_event, training
+from tests.tui.events import START, device_sample, rank_row, ranks_sampled, run_started, step_event, training
 
 CHANCE = random.Random(0)
 NUMBERS = st.integers(-64, 64).map(lambda number: number / 8) | st.sampled_from([math.nan, math.inf])
@@ -119,6 +119,7 @@ KINDS = {
         others_at_fault=0,
         others_lost=0.0,
     ),
+    "ranks": lambda at, y: ranks_sampled([rank_row(0), rank_row(1, wait_s=y)], **at),
     "recovered": lambda at, y: Recovered(**at, problem="nan", action="rolled back"),
     "warned": lambda at, y: Warned(**at, code="w", message="\u202eevil"),
     "paused": lambda at, y: Paused(**at),

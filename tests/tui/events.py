@@ -15,6 +15,8 @@ from mptui.events import (
     PhaseChanged,
     PresetSwitched,
     Progress,
+    RankRow,
+    RanksSampled,
     RunFinished,
     RunStarted,
     Step,
@@ -75,6 +77,29 @@ def device_sample(time: float, step: int, chance: random.Random) -> DeviceSample
         sm_clock_mhz=1980,
         memory_clock_mhz=3201,
     )
+
+
+def rank_row(rank: int, **changes) -> RankRow:
+    values = {
+        "rank": rank,
+        "host": f"node{rank // 8}",
+        "utilisation": 0.97,
+        "memory_used": int(52.1 * GIB),
+        "memory_total": int(140.4 * GIB),
+        "temperature_c": 64.0,
+        "throttle": [],
+        "data_s": 0.001,
+        "forward_s": 0.031,
+        "backward_s": 0.046,
+        "wait_s": 0.004,
+        "slowest": 0,
+        "silent_s": 1.2,
+    }
+    return RankRow(**{**values, **changes})
+
+
+def ranks_sampled(rows: list[RankRow], **changes) -> RanksSampled:
+    return RanksSampled(**{"time": START + 9000, "step": 14_300, "rows": rows, "steps": 50, **changes})
 
 
 def step_event(step: int, time: float, chance: random.Random, **changes) -> Step:

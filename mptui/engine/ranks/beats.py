@@ -1,9 +1,10 @@
-"""Signs of life of the ranks, by which those are named that others wait for.
+"""Signs of life of the ranks, by which those are named that others wait for, and the state of their devices.
 
 Each rank writes to the store of the rendezvous, from a thread of its own: a rank that computes, waits or
 reads still beats, one that is suspended does not.
 """
 
+import json
 import os
 import socket
 import sys
@@ -16,7 +17,9 @@ from datetime import timedelta
 
 from torch._C._distributed_c10d import TCPStore
 
+from mptui.codec import from_record, to_record
 from mptui.errors import RankError
+from mptui.events import DeviceSample
 from mptui.text import clean
 
 BEAT_S = 2.0
@@ -34,19 +37,25 @@ _ANSWER = timedelta(seconds=10)
 
 @dataclass(slots=True)
 class _Sign:
-    """The last beat of a rank: how many collectives it has come to, its process, and when this was heard."""
+    """The last beat of a rank: the collectives it has come to, its process and device; when it was heard."""
 
     beat: bytes
     arrived: int
-    name: str
+    process: int
+    host: str
+    device: DeviceSample | None
     since: float
     lives: bool = False
     """Whether it has beaten since this rank listens: the store keeps the beats of an earlier start."""
     told: bool = False
 
+    def name(self, rank: int) -> str:
+        """Name the rank, its process and its host."""
+        return f"rank {rank} (process {self.process} on {self.host})"
+
     def silence(self, rank: int, now: float) -> str:
         """Say for how long there has been no beat."""
-        return f"rank {rank} ({self.name}) has given no sign of life for {now - self.since:.0f} s"
+        return f"{self.name(rank)} has given no sign of life for {now - self.since:.0f} s"
 
 
 class Beats:
@@ -60,6 +69,7 @@ class Beats:
 
     Attributes:
         on_silent: Called in this object's thread with a sentence about a rank that is silent.
+        device: Returns the state of this rank's device, which the others hear.
     """
 
     def __init__(
@@ -71,10 +81,10 @@ class Beats:
     ) -> None:
         self._rank, self._arrived = rank, arrived
         self.on_silent: Callable[[str], None] = _say
+        self.device: Callable[[], DeviceSample | None] = lambda: None
         self._others = [r for r in range(world_size) if r != rank] if rank == 0 else [0]
         self._signs: dict[int, _Sign] = {}
         self._address = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
-        self._name = f"process {os.getpid()} on {socket.gethostname()}"
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="mptui-beats", daemon=True)
         self._thread.start()
@@ -87,8 +97,13 @@ class Beats:
             if now - sign.since > SILENT_S:
                 told.append(sign.silence(rank, now))
             elif sign.arrived < own:
-                told.append(f"rank {rank} ({sign.name}) has not arrived")
+                told.append(f"{sign.name(rank)} has not arrived")
         return told
+
+    def heard(self) -> dict[int, tuple[str, float, DeviceSample | None]]:
+        """Return the host, the seconds since the last beat, and the device of each rank that has beaten."""
+        now = time.monotonic()
+        return {rank: (sign.host, now - sign.since, sign.device) for rank, sign in self._signs.copy().items()}
 
     def close(self) -> None:
         """Stop beating."""
@@ -101,9 +116,14 @@ class Beats:
             number = 0
             while not self._closing.is_set():
                 number += 1
-                store.set(_key(self._rank), f"{number} {self._arrived()} {self._name}")
+                store.set(_key(self._rank), self._beat(number))
                 self._listen(store)
                 self._closing.wait(BEAT_S)
+
+    def _beat(self, number: int) -> str:
+        sample = self.device()
+        device = None if sample is None else to_record(sample)
+        return json.dumps([number, self._arrived(), os.getpid(), socket.gethostname(), device])
 
     def _listen(self, store: TCPStore) -> None:
         now = time.monotonic()
@@ -112,8 +132,10 @@ class Beats:
                 continue
             beat, before = store.get(_key(rank)), self._signs.get(rank)
             if before is None or before.beat != beat:
-                _, arrived, name = clean(beat.decode(errors="replace")).split(" ", 2)
-                self._signs[rank] = _Sign(beat, int(arrived), name, now, lives=before is not None)
+                _, arrived, process, host, device = json.loads(beat)
+                sample = None if device is None else from_record(device, DeviceSample)
+                lives = before is not None
+                self._signs[rank] = _Sign(beat, arrived, process, clean(host), sample, now, lives=lives)
         for rank, sign in self._signs.items():
             if sign.lives and now - sign.since > (LOST_S if sign.told else SILENT_S):
                 self.on_silent(sign.silence(rank, now))

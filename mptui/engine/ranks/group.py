@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 from mptui.engine.ranks.beats import Beats
 from mptui.engine.ranks.rank_failure import RankFailure, lost
+from mptui.engine.ranks.slow_ranks import StepTimes
 from mptui.errors import ConfigError, RankError
 from mptui.processes.rank_place import RankPlace
 
@@ -50,7 +51,7 @@ class PeerOutOfMemoryError(RetryError, MemoryError):
     """The step did not fit in the memory of another rank."""
 
 
-NOTES = 3
+NOTES = 7
 """Numbers that each rank brings to each meeting besides its standing: see `Ranks.notes`."""
 
 
@@ -69,6 +70,8 @@ class Ranks:
         heard: Called at each meeting with the notes of all ranks.
         failure: The failure that ends the run, once all ranks know of it.
         beats: The signs of life of the ranks; None for a single process.
+        sums_begin: Called in a backward pass when this rank has all its own gradients.
+        steps: On rank 0, the latest measured steps: the times of each rank.
     """
 
     def __init__(
@@ -86,6 +89,8 @@ class Ranks:
         self.heard: Callable[[list[list[int]]], None] = lambda notes: None
         self.failure: RankFailure | None = None
         self.beats: Beats | None = None
+        self.sums_begin: Callable[[], None] = lambda: None
+        self.steps: tuple[tuple[StepTimes, ...], ...] = ()
         self._own_failure: RankFailure | None = None
         self._meetings = 0
 

@@ -59,9 +59,13 @@ class Lockstep(Hook):
             if (window := next(windows, None)) is None:
                 self._stage = Stage.ASIDE
                 return
-            valid = sum(self._ranks.meet(value=window.valid)) if self._masks else window.size
+            valid = self._valid(window) if self._masks else window.size
             self._stage = Stage.STEP
             yield replace(window, valid=valid)
+
+    def _valid(self, window: Window) -> int:
+        with self._context.reporter.waiting():
+            return sum(self._ranks.meet(value=window.valid))
 
     def weight(self, window: Window) -> torch.Tensor | float:
         """Return the total weight of a window's valid items on all ranks, as `Task.window_weight`."""

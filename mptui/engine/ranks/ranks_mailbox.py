@@ -6,6 +6,9 @@ from collections.abc import Callable
 from mptui.engine.mailbox import Command, Mailbox
 from mptui.engine.ranks.group import Ranks
 
+TIMES = 4
+"""Numbers of a measured step; the last is not 0."""
+
 
 class RanksMailbox(Mailbox):
     """Holds what all ranks agreed on when they last met (`Ranks.meet`).
@@ -19,6 +22,8 @@ class RanksMailbox(Mailbox):
     Attributes:
         report_due: Whether it is time for a report, by the clock of this rank; that of rank 0 counts.
         reports: Whether all ranks report between the next two steps.
+        times: Returns the times of a step of this rank, in microseconds; zeros if there are no new ones.
+        timed: Called with those of all ranks, if any has new ones.
     """
 
     def __init__(self, ranks: Ranks, own: Mailbox) -> None:
@@ -28,20 +33,24 @@ class RanksMailbox(Mailbox):
         self._agreed: deque[Command] = deque()
         self.report_due: Callable[[], bool] = lambda: False
         self.reports = False
+        self.times: Callable[[], list[int]] = lambda: [0] * TIMES
+        self.timed: Callable[[list[list[int]]], None] = lambda times: None
         ranks.notes, ranks.heard = self._notes, self._heard
 
     def _notes(self) -> list[int]:
-        """Return stop (0: none; 1: without a signal; 1 + signal), commands waiting, and report due."""
+        """Return stop (0: none; 1: without a signal; 1 + signal), commands waiting, report due, and times."""
         while (command := self._own.take()) is not None:
             self._taken.append(command)
         stop = 1 + (self._own.stop_signal or 0) if self._own.stop_requested else 0
-        return [stop, len(self._taken), int(self.report_due())]
+        return [stop, len(self._taken), int(self.report_due()), *self.times()]
 
     def _heard(self, notes: list[list[int]]) -> None:
         stop = max(each[0] for each in notes)
         if stop:
             self.stop_requested, self.stop_signal = True, stop - 1 or None
         self.reports = self.reports or bool(notes[0][2])
+        if any(each[-1] for each in notes):
+            self.timed([each[-TIMES:] for each in notes])
         if any(each[1] for each in notes):
             told, self._taken = self._taken, []
             for commands in self._ranks.exchange(told):

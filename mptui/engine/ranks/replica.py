@@ -86,6 +86,8 @@ class SummedReplica(Replica):
 
     def _summed(self, _state: None, bucket: GradBucket) -> Future[torch.Tensor]:
         """Sum a bucket of gradients over all ranks, while the backward pass goes on."""
+        if bucket.is_last():
+            self._ranks.sums_begin()
         self._sent += 1
         return self._sum(bucket).then(lambda done: done.value()[0])
 

@@ -7,8 +7,8 @@ from statistics import median
 
 from mptui.events import Advice
 
-BOUND_BY_DATA, BOUND_BY_COPY, BOUND_BY_SAVING = 0.10, 0.20, 0.10
-"""Smallest shares of the step time at which data wait, copies or saving are the bottleneck."""
+BOUND_BY_DATA, BOUND_BY_COPY, BOUND_BY_SAVING, BOUND_BY_WAIT = 0.10, 0.20, 0.10, 0.20
+"""Smallest shares of the step time at which data wait, copies, saving or other ranks are the bottleneck."""
 
 LAUNCH_S = 200e-6
 """Seconds of forward and backward per layer below which launching operations dominates."""
@@ -84,7 +84,7 @@ class Verdict:
         return {part: median(split[part] for split in self._splits) for part in self._splits[-1]}
 
     def bound_by(self, layers: int) -> str:
-        """Return data, copy, saving, launch or compute; empty before a step was measured."""
+        """Return data, copy, saving, wait, launch or compute; empty before a step was measured."""
         split = self.usual()
         total = sum(split.values())
         if not total:
@@ -97,6 +97,8 @@ class Verdict:
             return "saving"
         if split["copy"] >= BOUND_BY_COPY * total:
             return "copy"
+        if split["wait"] >= BOUND_BY_WAIT * total:
+            return "wait"
         issuing = (split["forward"] + split["backward"]) / max(1, layers)
         starved = sum(self._starved) * 2 > len(self._starved) if self._starved else issuing < LAUNCH_S
         return "launch" if starved else "compute"
@@ -143,6 +145,10 @@ def _launch(now: AdviceContext) -> tuple[str, str | None]:
     return f"{what}: a larger batch{compiling} would help", f"training.batch_size={2 * now.batch_size}"
 
 
+def _wait(_now: AdviceContext) -> None:
+    """Return no advice: the rows of the ranks tell which of them is slow."""
+
+
 def _compute(now: AdviceContext) -> tuple[str, str | None] | None:
     if now.tensor_cores and now.aligned < ALIGNED:
         return (
@@ -153,4 +159,11 @@ def _compute(now: AdviceContext) -> tuple[str, str | None] | None:
     return None  # compute-bound is the goal
 
 
-_ADVICE = {"data": _data, "copy": _copy, "saving": _saving, "launch": _launch, "compute": _compute}
+_ADVICE = {
+    "data": _data,
+    "copy": _copy,
+    "saving": _saving,
+    "wait": _wait,
+    "launch": _launch,
+    "compute": _compute,
+}

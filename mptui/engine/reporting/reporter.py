@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from mptui.engine.ranks.slow_ranks import StepTimes
 from mptui.engine.reporting.bottleneck import Verdict
 from mptui.engine.reporting.device_buffer import About, Meter, ReceivedRows, StepRow
 from mptui.engine.reporting.step_clock import StepClock
@@ -56,6 +57,7 @@ class _Interval:
 
     started: float = field(default_factory=time.perf_counter)
     waited: float = 0.0
+    others: float = 0.0
     logging: float = 0.0
     saving: float = 0.0
     samples: int = 0
@@ -80,6 +82,7 @@ class Reporter:
         verdict: Finds the bottleneck of the steps.
         layers: Leaf modules of the network.
         reading: Returns the unthrottled rate of the loader, in samples per second.
+        times: Times of the last measured step.
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class Reporter:
         self.verdict = Verdict()
         self.layers = 0
         self.reading: Callable[[], float | None] = lambda: None
+        self.times: StepTimes | None = None
         self._ceilings: dict[str, float] = {}
         self._unreported: list[StepRow] = []
         self._unreported_refused = 0
@@ -155,6 +159,13 @@ class Reporter:
         yield
         self._interval.saving += time.perf_counter() - started
 
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time inside this context as time spent waiting for other processes."""
+        started = time.perf_counter()
+        yield
+        self._interval.others += time.perf_counter() - started
+
     def median_rate(self) -> float | None:
         """Return the median throughput of the steady intervals, in samples per second."""
         return median(self._rates) if self._rates else None
@@ -188,9 +199,13 @@ class Reporter:
         if measured is not None:
             of_interval = {"data": interval.waited, "logging": interval.logging, "saving": interval.saving}
             each = {part: seconds / interval.steps for part, seconds in of_interval.items()}
-            rest = max(0.0, elapsed / interval.steps - sum(each.values()))
+            others = interval.others / interval.steps
+            rest = max(0.0, elapsed / interval.steps - sum(each.values()) - others)
             scale = rest / (sum(measured.seconds.values()) or 1.0)
             parts = {part: seconds * scale for part, seconds in measured.seconds.items()}
+            parts["wait"] += others
+            own = measured.seconds
+            self.times = StepTimes(each["data"], own["forward"], own["backward"], own["wait"] + others)
             self.verdict.record({**each, **parts}, measured.starved, interval.steps)
             self._ceilings = self._ceilings_of(interval.samples / interval.steps)
         self.clock.arm()

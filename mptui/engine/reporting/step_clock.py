@@ -10,8 +10,9 @@ import torch
 
 from mptui.engine.reporting.late_reads import Moment
 
-PARTS = ("copy", "forward", "backward", "optimizer", "other")
-"""copy: transfer of a batch to the device and its preparation there; other: metrics, seeds, records."""
+PARTS = ("copy", "forward", "backward", "wait", "optimizer", "other")
+"""copy: transfer of a batch to the device and its preparation there; wait: for the gradients of other
+processes; other: metrics, seeds, records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class StepClock:
         self._marks: list[_Mark] = []
         self._starved: bool | None = None
         self._under_way = False
+        self._in_sums = False
 
     def arm(self) -> None:
         """Measure the next step, unless a measurement is still unread."""
@@ -56,13 +58,19 @@ class StepClock:
         """Begin a step; a measurement that never ended is discarded."""
         if self._armed or self._measuring:
             self._armed, self._measuring = False, True
-            self._marks = []
+            self._marks, self._in_sums = [], False
             self.mark("")
 
     def mark(self, part: str) -> None:
         """Attribute the work since the last mark to `part`."""
         if self._measuring:
-            self._marks.append(_Mark(part, Moment(self._device)))
+            self._marks.append(_Mark("wait" if self._in_sums else part, Moment(self._device)))
+            self._in_sums = False
+
+    def sums_begin(self) -> None:
+        """Attribute the work since the last mark to `backward`, and what comes before the next to `wait`."""
+        self.mark("backward")
+        self._in_sums = self._measuring
 
     def end(self) -> None:
         """End the step; work after the last mark counts as `other`."""

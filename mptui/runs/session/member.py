@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from mptui.engine.ranks.ranks_mailbox import RanksMailbox
 from mptui.engine.trainer import Trainer
 from mptui.errors import MptuiError
 from mptui.events import Event
+from mptui.hardware.device_sampler import DeviceSampler
 from mptui.runs.planning.build import PreparedRun, prepare
 from mptui.runs.planning.plan import Plan, Request
 from mptui.runs.planning.switch_job import build_switch
@@ -66,12 +67,26 @@ class Member:
 
     def _work(self) -> None:
         try:
-            self._train()
+            with self._sampled():
+                self._train()
             leave(self._ranks, None)
         except Stopped as stop:
             self._code = exit_code(stop.signal)
         except BaseException as error:  # noqa: BLE001 - raised again by the main thread
             self._end_by(error)
+
+    @contextlib.contextmanager
+    def _sampled(self) -> Iterator[None]:
+        """Tell rank 0 of the device of this rank, from a thread of its own."""
+        device = self._plan.device
+        sampler = DeviceSampler(device.torch_name, uuid=device.uuid)
+        sampler.start()
+        if self._ranks.beats is not None:
+            self._ranks.beats.device = sampler.latest
+        try:
+            yield
+        finally:
+            sampler.stop()
 
     def _end_by(self, error: BaseException) -> None:
         failure = self._ranks.failure

@@ -53,6 +53,7 @@ from mptui.runs.session.exit_status import (
 )
 from mptui.runs.session.heartbeat import pulse
 from mptui.runs.session.member import decided_by_first, leave
+from mptui.runs.session.rank_reports import RankReports
 from mptui.runs.session.resuming import settings_before, take_up
 from mptui.runs.session.shutdown import WORKER
 from mptui.runs.session.watchdog import Watchdog
@@ -100,6 +101,7 @@ class Session:
         self._thread = threading.Thread(target=self._work, name=WORKER, daemon=True)
         self._ended = threading.Event()
         self._trackers = contextlib.ExitStack()
+        self._rank_reports = RankReports(ranks, self._emit)
         self._left = False
         self._control = ControlServer(
             run,
@@ -376,6 +378,7 @@ class Session:
         taken_over = self._taken_over()
         if sample is not None:
             self._emit(replace(sample, step=self._step))
+        self._rank_reports.beat(sample, self._step, self.plan.config.training.batch_size)
         if self.mailbox.stop_requested and self.mailbox.early_exit.take():
             self._end_without_worker()
             return False

@@ -16,6 +16,7 @@ from mptui.events import (
     LossScale,
     Numerics,
     Progress,
+    RanksSampled,
     RunFinished,
     RunStarted,
     Step,
@@ -83,6 +84,7 @@ class LatestEvents:
     alert: Alert | None = None
     numerics: Numerics | None = None
     loss_scale: LossScale | None = None
+    ranks: RanksSampled | None = None
 
 
 @dataclass(eq=False)

@@ -11,6 +11,7 @@ from mptui.events import (
     EpochFinished,
     EpochStarted,
     LayersThawed,
+    RanksSampled,
     RunStarted,
     Step,
     Validated,
@@ -167,6 +168,10 @@ def _sample(view: ViewState, event: DeviceSample) -> None:
     view.device = event
 
 
+def _sample_ranks(view: ViewState, event: RanksSampled) -> None:
+    view.ranks = event
+
+
 TRAINING = (
     EventSpec(
         event=EpochStarted,
@@ -222,6 +227,17 @@ TRAINING = (
         handle=_sample,
         log_lines=nothing,
         console_lines=nothing,
+        summarize=nothing,
+        scalars=nothing,
+        thinned="last",
+        shown_at_once=False,
+        is_progress=False,
+    ),
+    EventSpec(
+        event=RanksSampled,
+        handle=_sample_ranks,
+        log_lines=nothing,
+        console_lines=nothing,  # advice names a slow rank
         summarize=nothing,
         scalars=nothing,
         thinned="last",

@@ -15,7 +15,7 @@ _BARS = {
 }
 """Shown parts in the order of the bar -> their colours."""
 
-_REST = ("copy", "logging", "saving", "other")
+_REST = ("copy", "wait", "logging", "saving", "other")
 _WHOLE = 5
 """Number of lines of the complete panel."""
 
@@ -28,6 +28,7 @@ _VERDICTS = {
     "copy": "bound by batch transfer: {share} of each step",
     "launch": "bound by kernel launches: many small operations",
     "saving": "bound by saving: {share} of the time",
+    "wait": "waiting for other ranks {share}",
 }
 
 
