@@ -6,12 +6,15 @@ this.
 """
 
 import importlib
+import linecache
 import os
 import re
 import sys
 import traceback
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
 from mptui.errors import ConfigError, MptuiError, OwnCodeError
@@ -156,6 +159,45 @@ def fault_of(error: BaseException) -> OwnCodeError | None:
             return raised
         cause = cause.__cause__
     return None
+
+
+def running_line() -> str:
+    """Return the person's innermost running line, `net.py:16 in forward: return x.half()`; "" if none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if _is_persons(file, tuple(_folders)):
+            return _place(file, frame.f_lineno, frame.f_code.co_name)
+        frame = frame.f_back
+    return ""
+
+
+def defining_line(code: CodeType) -> str:
+    """Return the line where a function of the person is defined, as `running_line`; "" if it isn't theirs."""
+    file, number = code.co_filename, code.co_firstlineno
+    while linecache.getline(file, number).lstrip().startswith("@"):
+        number += 1
+    return _place(file, number, code.co_name) if _is_persons(file, tuple(_folders)) else ""
+
+
+def failing_line(error: BaseException) -> str:
+    """Return the person's innermost line in the traceback of `error`, as `running_line`; "" if none.
+
+    Unlike `fault_of`, also if lines of mptui are further inside, such as those of a mode that watches torch.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if _owner(frame.filename) == "person"]
+    return _place(theirs[-1].filename, theirs[-1].lineno or 0, theirs[-1].name) if theirs else ""
+
+
+@lru_cache(maxsize=4096)
+def _is_persons(file: str, _folders_then: tuple[str, ...]) -> bool:
+    return _owner(file) == "person"
+
+
+def _place(file: str, number: int, function: str) -> str:
+    text = linecache.getline(file, number).strip()
+    return clean(f"{_shown(file)}:{number} in {function}: {text}", 500)
 
 
 def _places(error: BaseException) -> list[str]:

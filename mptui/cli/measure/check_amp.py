@@ -1,5 +1,6 @@
 """`mptui check-amp`: checks layer by layer which precision is safe for a model."""
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -47,7 +48,8 @@ def check_amp(
 ) -> int:
     """Check which of fp32, bf16 and fp16 is safe for your model.
 
-    Runs the model on your data and names the layers that need fp32.
+    Runs the model on your data, names the layers that need fp32, and the lines of your own network that
+    don't follow autocast.
     """
     from mptui.hardware.memory import keep_freed_memory
     from mptui.runs.planning.plan import plan_run
@@ -105,6 +107,7 @@ def _document(report: "AmpReport", path: str | None) -> dict[str, Any]:
         },
         "best_loss_scale": None if ranking.best is None else ranking.best.scale,
         "layers": [asdict(layer) for layer in lost_layers(ranking)],
+        "operations": [asdict(finding) for finding in report.operations],
         "profile": path,
     }
     return dict(finite_json(document))
@@ -138,11 +141,18 @@ def _show(report: "AmpReport") -> None:
         typer.echo(clean(f"{checked.precision}: {_VERDICTS[checked.verdict]}: {checked.why}"))
         if checked.safe and checked.fp32_layers:
             typer.echo(clean(f"      in fp32: {', '.join(checked.fp32_layers)}"))
+    if report.operations:
+        typer.echo("\nyour code where it doesn't follow autocast (docs/custom_operations.md):")
+    for finding in report.operations:
+        typer.echo(f"  {finding.line}\n    {', '.join(finding.precisions)}: {finding.what}")
     typer.echo(clean(f"use {report.use}: {report.reason}"))
 
 
 def _precision_line(checked: "Checked") -> str:
     scale = "–" if checked.loss_scale is None else f"{checked.loss_scale:,.0f}"
+    if math.isnan(checked.loss):
+        nothing = f"{'–':>10}{'–':>13}{'–':>11}{'–':>10}{'–':>12}"
+        return f"  {checked.precision}  {nothing}  {_VERDICTS[checked.verdict]}"
     if checked.precision == "fp32":
         return f"  fp32  {checked.loss:>10.4f}{'–':>13}{'–':>11}{'–':>10}{'–':>12}"
     off, turned, control = f"{checked.outputs_error:.2%}", f"{checked.cosine:.4f}", f"{checked.control:.4f}"

@@ -5,20 +5,17 @@ every operation checked. The origin is the first operation that turns finite val
 state of the run is unchanged: gradients are dropped and buffers restored.
 """
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from mptui.data.core.batch import Batch, Window
 from mptui.engine.context import TrainContext
 from mptui.engine.guards.detector import WindowPosition
+from mptui.engine.numerics.watched_operations import WatchedOperations
 from mptui.engine.precision.amp import Precision
-from mptui.models.activation_checkpointing import recomputing
 
 LOSS = "the loss"
 # operations that create values, or produce infinite ones on purpose
@@ -162,46 +159,13 @@ class _Origin:
     detail: str
 
 
-class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Checks every operation, and tracks the layer that it belongs to."""
+class _Operations(WatchedOperations):  # type: ignore[no-untyped-call]
+    """Checks every operation."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.where = "forward"
-        self.layer = ""
         self.origin: _Origin | None = None
-        self._stack: list[str] = []
-
-    @contextmanager
-    def layers_of(self, model: torch.nn.Module) -> Iterator[None]:
-        """Track the innermost running module, forward and backward."""
-        with ExitStack() as stack:
-            for name, module in model.named_modules():
-                if name:
-                    stack.callback(module.register_forward_pre_hook(self._entering(name)).remove)
-                    stack.callback(module.register_forward_hook(self._leaving(name)).remove)
-            yield
-
-    def _entering(self, name: str) -> Any:  # noqa: ANN401 - a hook
-        def enter(module: torch.nn.Module, inputs: Any) -> None:  # noqa: ANN401 - whatever the module takes
-            if recomputing():  # forward: it ends early, without leaving all modules that it enters
-                return
-            self._stack.append(self.layer)
-            self.layer = name
-
-        return enter
-
-    def _leaving(self, name: str) -> Any:  # noqa: ANN401 - a hook
-        def leave(module: torch.nn.Module, inputs: Any, outputs: Any) -> None:  # noqa: ANN401 - the same
-            if recomputing():
-                return
-            self.layer = self._stack.pop()
-            for value in tree_leaves(outputs):
-                if isinstance(value, torch.Tensor) and value.requires_grad:
-                    # the gradient of its output arrives just before its own backward runs
-                    value.register_hook(lambda _gradient: setattr(self, "layer", name))  # type: ignore[no-untyped-call]
-
-        return leave
 
     def __torch_dispatch__(
         self,

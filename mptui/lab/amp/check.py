@@ -21,6 +21,7 @@ from mptui.engine.numerics.spectrum import HEADROOM
 from mptui.engine.torch_setup import set_switches
 from mptui.errors import DivergedError
 from mptui.events import NumericsLayer
+from mptui.lab.amp.operations import Found, OperationFinding, merged
 from mptui.lab.amp.trial import PrecisionTrial, TrialSetup, cosine
 from mptui.runs.planning.build import prepare
 from mptui.runs.planning.plan import Plan
@@ -77,6 +78,8 @@ class AmpReport:
     ranking: Ranking
     use: str
     reason: str
+    operations: list[OperationFinding] = field(default_factory=list)
+    """Operations of the person's network that don't follow autocast."""
 
     def config(self, config: RunConfig) -> RunConfig:
         """Return `config` with the recommended precision and its fp32 layers."""
@@ -134,6 +137,7 @@ def check(plan: Plan, batches: int, mailbox: Mailbox) -> AmpReport:
         ranking=checker.ranking,
         use=use,
         reason=reason,
+        operations=merged(checker.operations),
     )
 
 
@@ -160,6 +164,7 @@ class PrecisionChecker:
                 hint="check the data with: mptui doctor --data PATH, or use other weights",
             )
         self.ranking = rank(self._reference.seen, None)
+        self.operations: dict[str, Found] = {}
         self._order = list(dict.fromkeys(s.layer for s in self._reference.seen if s.part == "forward"))
 
     def check(self, precision: str) -> Checked:
@@ -209,7 +214,9 @@ class PrecisionChecker:
         return self._order[place : place + 2]
 
     def _tried(self, precision: str, fp32_layers: list[str]) -> Checked:
-        return self._judged(self._run(precision, fp32_layers), fp32_layers)
+        trial = self._run(precision, fp32_layers)
+        self.operations.setdefault(precision, trial.operations)
+        return self._judged(trial, fp32_layers)
 
     def _run(self, precision: str, fp32_layers: Sequence[str]) -> PrecisionTrial:
         """Run a trial; in fp16 with the loss scale that a scaler would reach."""
@@ -225,13 +232,22 @@ class PrecisionChecker:
         while True:
             trial = self._bench.run("fp16", scale=scale, fp32_layers=fp32_layers)
             lower = scale * self._scaler.backoff_factor
-            if trial.finite or trial.first_bad or lower < self._scaler.min_scale:
+            if trial.finite or trial.first_bad or trial.refused or lower < self._scaler.min_scale:
                 return trial
             scale = lower
             self._mailbox.check_stop()
 
     def _judged(self, trial: PrecisionTrial, fp32_layers: list[str]) -> Checked:
         reference = self._reference
+        if trial.refused:
+            return Checked(
+                trial.precision,
+                math.nan,
+                fp32_layers=fp32_layers,
+                cosine=math.nan,
+                verdict="not safe",
+                why=trial.refused,
+            )
         cosines = {name: cosine(g, trial.gradients[name]) for name, g in reference.gradients.items()}
         order = sorted(cosines, key=lambda name: cosines[name] if math.isfinite(cosines[name]) else -2.0)
         checked = Checked(

@@ -6,13 +6,14 @@ random numbers in every trial.
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 
 import torch
 
 from mptui.data.core.batch import Batch
 from mptui.engine.guards.nan_localizer import LOSS
+from mptui.engine.guards.oom_errors import is_memory_full
 from mptui.engine.job import Job
 from mptui.engine.numerics.probe import Probe
 from mptui.engine.numerics.ranking import PartStatistics
@@ -20,6 +21,8 @@ from mptui.engine.optim.freezing import FrozenLayers, frozen_at_last
 from mptui.engine.precision.amp import DTYPES
 from mptui.engine.precision.fp32_layers import apply_fp32_layers
 from mptui.engine.torch_setup import StepSeeds
+from mptui.lab.amp.operations import Found, OperationCheck
+from mptui.registry import own_code
 
 
 @dataclass(slots=True)
@@ -35,7 +38,11 @@ class PrecisionTrial:
     scale: float | None
     seen: list[PartStatistics]
     first_bad: str
-    """The first layer whose output was not finite; "" if all were finite."""
+    """The first layer whose output was not finite, or that raised an error; "" if there is none."""
+    refused: str = ""
+    """Line and error of the person's code that doesn't compute in this precision; the rest is empty then."""
+    operations: Found = field(default_factory=dict)
+    """What of the person's network doesn't follow autocast."""
 
     @property
     def finite(self) -> bool:
@@ -113,15 +120,36 @@ class TrialSetup:
                 batch.images_BCHW = before
 
     def _run(self, precision: str, scale: float | None) -> PrecisionTrial:
+        if precision not in DTYPES or not own_code.allowed():
+            return self._passes(precision, scale, None)
+        check = OperationCheck(precision, self.job.device)
+        try:
+            with check.layers_of(self.model):
+                trial = self._passes(precision, scale, check)
+        except Exception as error:
+            refused = check.refused(error)
+            if not refused or is_memory_full(error):
+                raise
+            nothing = torch.empty(0, device=self.job.device)
+            trial = PrecisionTrial(precision, math.nan, nothing, {}, scale, [], check.layer, refused)
+        trial.operations = check.found
+        return trial
+
+    def _passes(self, precision: str, scale: float | None, check: OperationCheck | None) -> PrecisionTrial:
         losses, outputs_of = [], []
         dtype = DTYPES.get(precision)
+        watching = nullcontext if check is None else check.watching
         with _first_bad(self.model) as bad:
             for number, batch in enumerate(self.batches):
                 self._seeds.set(0, number)
                 with torch.autocast(self.job.device.type, dtype=dtype, enabled=dtype is not None):
-                    outputs = self.model.forward(*batch.inputs)
+                    with watching():
+                        outputs = self.model.forward(*batch.inputs)
                     loss = self.job.task.loss(outputs, batch, batch.valid, batch.size)
-                torch.autograd.backward(loss * (scale or 1.0))
+                if check is not None:
+                    check.functions_of(loss)
+                with watching():
+                    torch.autograd.backward(loss * (scale or 1.0))
                 losses.append(float(loss.detach()))
                 outputs_of.append(outputs.detach().float().flatten())
         mean = sum(losses) / len(losses)
