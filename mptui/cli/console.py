@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 LINE_EVERY_S = 10.0
 """Seconds between two progress lines without a terminal."""
 _REDRAWS_PER_S = 4
+_BARS = {"scanning", "preparing", "validating", "sampling"}
+"""Phases with a bar."""
 
 
 class Renderer(Protocol):
@@ -134,7 +136,7 @@ class Bars:
             self._new_bar(f"Epoch {event.epoch} [Train]", event.steps, event.first_step)
         elif isinstance(event, ev.Step) and self._bar is not None:
             self._step(event, self._bar)
-        elif isinstance(event, ev.PhaseChanged) and event.phase in {"scanning", "preparing", "validating"}:
+        elif isinstance(event, ev.PhaseChanged) and event.phase in _BARS:
             name = event.detail if event.phase == "preparing" and event.detail else event.phase
             if event.phase == "validating":
                 name = f"Epoch {self._epoch} [Val]"

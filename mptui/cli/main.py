@@ -15,7 +15,7 @@ from mptui.cli.completion import join_assignments
 from mptui.cli.look import detect, doctor, monitor, profiles
 from mptui.cli.measure import bench, check_amp, parity, selftest, simulate, tune
 from mptui.cli.train import attach, resume, run, runs, slurm, stop
-from mptui.cli.use import evaluate, export, predict, prepare
+from mptui.cli.use import evaluate, export, predict, prepare, sample_images
 from mptui.errors import DiskError, MptuiError
 from mptui.registry.own_code import fault_of
 from mptui.streams import OutputError, drop_unwritten, standard_streams
@@ -77,6 +77,7 @@ for _module in (
     parity,
     evaluate,
     predict,
+    sample_images,
     export,
     prepare,
     selftest,

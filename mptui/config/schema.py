@@ -17,6 +17,7 @@ from mptui.config.tables import (
     HardwareConfig,
     LoggingConfig,
     Range,
+    SamplingConfig,
     Table,
 )
 from mptui.registry.denoising import NoiseSchedule, Prediction
@@ -310,6 +311,7 @@ class RunConfig(Table):
     speed: SpeedConfig = SpeedConfig()
     memory: MemoryConfig = MemoryConfig()
     data: DataConfig = DataConfig()
+    sampling: SamplingConfig = SamplingConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     guards: GuardsConfig = GuardsConfig()
     logging: LoggingConfig = LoggingConfig()

@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from mptui.config.one_of import OneOf
+from mptui.registry.denoising import SamplingMethod
 from mptui.registry.trackers import TRACKERS
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -20,6 +21,21 @@ class Table(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+
+
+class SamplingConfig(Table):
+    """diffusion: images that the network makes after validations, in `samples/` of the run directory."""
+
+    count: Annotated[int, Field(ge=0, le=1024)] = 16
+    """Number of images in a grid; 0: none are made."""
+    steps: Annotated[int, Field(ge=1, le=1000)] = 20
+    """Forward passes of the network for each image."""
+    sampler: SamplingMethod = "ddim"
+    """ddim: no noise after the first, for few steps; ancestral: noise at each step, as DDPM."""
+    every_epochs: Count | None = None
+    """Epochs between two grids; unset: as often as takes a twentieth of the time, and at the end."""
+    keep: Count = 20
+    """Number of newest grids kept."""
 
 
 class LoggingConfig(Table):

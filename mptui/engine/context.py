@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from mptui.data.core.png_files import Pixels
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.async_saver import Saver
 from mptui.engine.evaluate import ValidationResult
@@ -26,6 +27,7 @@ from mptui.tasks.base import Task
 Emit = Callable[[Event], None]
 Rebuild = Callable[[Command], ProfileSwitch]
 OnBest = Callable[[ValidationResult], None]
+OnImages = Callable[[int, Pixels], str]
 
 
 class TrainContext:
@@ -38,6 +40,8 @@ class TrainContext:
         saver: Writes the checkpoints.
         rebuild: Builds the job for a command that switches profile or settings, around the same model.
         on_best: Called with each validation that is the best so far.
+        on_images: Called with the epoch and the images, [N, H, W, C], that the network has made; returns the
+            file that has them, "" if it can't be written. None: none are made.
 
     Attributes:
         state: Everything that a checkpoint holds.
@@ -62,9 +66,10 @@ class TrainContext:
         saver: Saver,
         rebuild: Rebuild | None = None,
         on_best: OnBest = lambda result: None,
+        on_images: OnImages | None = None,
     ) -> None:
         self.emit, self.mailbox, self.saver, self.rebuild = emit, mailbox, saver, rebuild
-        self.on_best = on_best
+        self.on_best, self.on_images = on_best, on_images
         self.device = job.device
         self.state = TrainState(job, emit)
         self.state.build(job, None)

@@ -69,8 +69,8 @@ def worst_classes(
 
 
 @contextlib.contextmanager
-def _in_eval_mode(model: torch.nn.Module) -> Iterator[None]:
-    """Restore the mode of each module afterwards: BatchNorm of a frozen layer has its own."""
+def in_eval_mode(model: torch.nn.Module) -> Iterator[None]:
+    """Restore the mode of each module when the block ends: BatchNorm of a frozen layer has its own."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -118,7 +118,7 @@ def evaluate(
         metrics.update(outputs if outputs_stay else outputs.clone(), batch)
         totals[:2] += sums
 
-    with _in_eval_mode(model):
+    with in_eval_mode(model):
         for window in loader.windows(epoch=0, accumulate=1):
             check_stop()
             totals[2] += task.window_weight(window)

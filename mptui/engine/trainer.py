@@ -17,7 +17,7 @@ from mptui.engine.checkpoint.saving import save_before_error, save_if_due
 from mptui.engine.commands import obey
 from mptui.engine.compile import phase
 from mptui.engine.compile.policy import Stopwatch
-from mptui.engine.context import Emit, OnBest, Rebuild, TrainContext
+from mptui.engine.context import Emit, OnBest, OnImages, Rebuild, TrainContext
 from mptui.engine.epochs import begin_epoch, enough_steps, finish_epoch, has_more
 from mptui.engine.guards.batch_checks import check_batch, check_loss
 from mptui.engine.guards.divergence import NanGuard
@@ -30,6 +30,7 @@ from mptui.engine.numerics.monitor import NumericsMonitor
 from mptui.engine.progress import Outcome
 from mptui.engine.ranks.lockstep import Lockstep
 from mptui.engine.ranks.rank_times import RankTimes
+from mptui.engine.reporting.image_grids import ImageGrids
 from mptui.engine.reporting.speed_advice import SpeedAdvice
 from mptui.errors import DataError, MemoryExhaustedError
 from mptui.events import Recovered
@@ -42,6 +43,7 @@ HOOKS: dict[str, Callable[[TrainContext], Hook]] = {
     "nan": NanGuard,
     "memory": MemoryGuard,
     "rank times": RankTimes,
+    "images": ImageGrids,
 }
 """Hooks by name, in the order in which they act; a checkpoint stores their state by these names."""
 
@@ -63,9 +65,16 @@ class Trainer:
         saver: Saver,
         rebuild: Rebuild | None = None,
         on_best: OnBest = lambda result: None,
+        on_images: OnImages | None = None,
     ) -> None:
         self.context = TrainContext(
-            job, emit=emit, mailbox=mailbox, saver=saver, rebuild=rebuild, on_best=on_best
+            job,
+            emit=emit,
+            mailbox=mailbox,
+            saver=saver,
+            rebuild=rebuild,
+            on_best=on_best,
+            on_images=on_images,
         )
         self.state = self.context.state
         for name, hook in HOOKS.items():

@@ -57,6 +57,7 @@ PHASES = (
     "compiling",
     "training",
     "validating",
+    "sampling",
     "saving",
     "paused",
     "finished",

@@ -85,6 +85,21 @@ class Validated(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImagesGenerated(Event):
+    """The network has made images, after a validation.
+
+    `path` is their file in the run directory, "" if it could not be written.
+    """
+
+    kind: ClassVar[str] = "images_generated"
+
+    epoch: int
+    path: str
+    images: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EpochFinished(Event):
     """An epoch ended. Losses are means over its samples, metrics fractions of 1."""
 

@@ -24,6 +24,7 @@ class RandomStream(IntEnum):
     REPLACEMENT = 5
     TIMESTEP = 6
     NOISE = 7
+    SAMPLING = 8
 
 
 def uniforms(

@@ -92,10 +92,7 @@ class Noiser:
         keys_B, timesteps_B, mirrored_B = to_device(drawn, images_BCHW.device)
         if self._mirror:
             images_BCHW = torch.where(mirrored_B.view(B, 1, 1, 1) == 1, images_BCHW.flip(3), images_BCHW)
-        # drawn in the order of pixels, so that the noise does not depend on the memory layout
-        noise_BCHW = normals(keys_B, H * W * C).view(B, H, W, C).permute(0, 3, 1, 2)
-        if not self._channels_last:
-            noise_BCHW = noise_BCHW.contiguous()
+        noise_BCHW = normal_images(keys_B, (C, H, W), channels_last=self._channels_last)
         image_share, noise_share = (
             table.index_select(0, timesteps_B).view(B, 1, 1, 1) for table in (self._image_T, self._noise_T)
         )
@@ -112,6 +109,14 @@ class Noiser:
             # multiples of the golden ratio: consecutive samples are evenly distributed
             places_B = np.mod((indices + 0.5) * _GOLDEN, 1.0, dtype=np.float64)
         return (places_B * TIMESTEPS).astype(np.int64)
+
+
+def normal_images(keys_B: torch.Tensor, shape: tuple[int, int, int], *, channels_last: bool) -> torch.Tensor:
+    """Draw noise of this shape (C, H, W) for each key: float32 noise_BCHW, the same in any memory layout."""
+    C, H, W = shape
+    # in the order of pixels
+    noise_BCHW = normals(keys_B, H * W * C).view(-1, H, W, C).permute(0, 3, 1, 2)
+    return noise_BCHW if channels_last else noise_BCHW.contiguous()
 
 
 def normals(keys_B: torch.Tensor, count: int) -> torch.Tensor:

@@ -248,6 +248,7 @@ class Session:
                     saver=saver,
                     rebuild=partial(self._rebuild, prepared),
                     on_best=self._records.write_best,
+                    on_images=partial(self._records.write_images, keep=self.plan.config.sampling.keep),
                 )
                 stack.callback(trainer.close)
                 self._watchdog.follow(trainer.context)

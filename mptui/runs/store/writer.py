@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from mptui.data.core.png_files import Pixels, grid, save_png
 from mptui.engine.evaluate import ValidationResult
 from mptui.errors import MptuiError
 from mptui.events import Event, Recovered, Warned
-from mptui.io.atomic import Guard
+from mptui.io.atomic import Guard, replacing
 from mptui.runs.store import directory
 from mptui.runs.store.bad_samples import BadSampleList
 from mptui.runs.store.index import Index
@@ -24,6 +25,8 @@ from mptui.runs.store.summary import Summary
 
 CLASSES, CONFUSION = "best_classes.csv", "best_confusion.csv"
 """The best validation by class, and its confusion matrix."""
+IMAGES = "samples"
+"""Folder of the images that a diffusion model makes."""
 WRITTEN_EVERY_S = 30.0
 """Seconds between two updates of index and summary; limits how much of the journal a reader has to read."""
 
@@ -114,6 +117,23 @@ class Records:
             with contextlib.suppress(MptuiError):
                 directory.write_text(self._run / name, text, self._guard)
 
+    def write_images(self, epoch: int, pixels: Pixels, keep: int) -> str:
+        """Write the images of an epoch, [N, H, W, C], as a grid, and remove grids but the newest `keep`.
+
+        Returns:
+            The file in the run directory; "" if it can't be written.
+        """
+        path = self._run / IMAGES / f"epoch-{epoch:04}.png"
+        try:
+            path.parent.mkdir(exist_ok=True)
+            with replacing(path, self._guard) as fresh:
+                save_png(grid(pixels), fresh)
+            for old in sorted(path.parent.glob("epoch-*.png"), key=_epoch_of)[:-keep]:
+                old.unlink()
+        except (OSError, MptuiError):
+            return ""
+        return f"{IMAGES}/{path.name}"
+
     def close(self) -> None:
         """Close the journal, and write an index for all of it."""
         self._journal.close()
@@ -133,6 +153,11 @@ class Records:
             lost = f"; {self._journal.lost:,} older ones were dropped" if self._journal.lost else ""
             action = f"the journal is written again, with {waiting:,} delayed events{lost}"
             emit(Recovered(step=step, problem="disk", action=action))
+
+
+def _epoch_of(path: Path) -> int:
+    number = path.stem.partition("-")[2]
+    return int(number) if number.isdecimal() else -1
 
 
 def validation_texts(result: ValidationResult) -> dict[str, str]:

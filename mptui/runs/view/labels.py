@@ -11,7 +11,7 @@ PHASE_WORDS = {
 }
 
 BUSY_PHASES = frozenset(
-    {"starting", "restarting", "scanning", "preparing", "warming_up", "compiling", "saving"}
+    {"starting", "restarting", "scanning", "preparing", "warming_up", "compiling", "sampling", "saving"}
 )
 """Phases without figures; the screen shows their elapsed seconds instead."""
 

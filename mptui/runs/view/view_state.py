@@ -13,6 +13,7 @@ from mptui.events import (
     Alert,
     DeviceSample,
     Event,
+    ImagesGenerated,
     LossScale,
     Numerics,
     Progress,
@@ -79,6 +80,7 @@ class LatestEvents:
     progress: Progress | None = None
     latest: Step | None = None
     device: DeviceSample | None = None
+    images: ImagesGenerated | None = None
     validation: Validated | None = None
     advice: Advice | None = None
     alert: Alert | None = None

@@ -1,4 +1,4 @@
-"""Two small trained runs, with an EMA: a classifier of pictures in folders, and a segmentation network."""
+"""Small trained runs, with an EMA: a classifier of pictures in folders, a segmenter, a diffusion model."""
 
 import pytest
 
@@ -23,3 +23,19 @@ def segmenter(tmp_path_factory):
     """A run on the built-in shapes."""
     settings = {"model.name": "unet", "model.width": 4, "model.depth": 2}
     return train(tmp_path_factory.mktemp("runs") / "segmenter", settings)
+
+
+@pytest.fixture(scope="session")
+def generator(tmp_path_factory):
+    """A diffusion model of the built-in shapes, which has hardly learnt."""
+    settings = {
+        "model.name": "diffusion_unet",
+        "model.width": 8,
+        "model.depth": 1,
+        "data.image_size": 8,
+        "training.epochs": 1,
+        "training.optimizer": "adamw",
+        "training.lr": 1e-3,
+        "training.prediction": "v",
+    }
+    return train(tmp_path_factory.mktemp("runs") / "generator", settings)

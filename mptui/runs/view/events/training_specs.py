@@ -10,6 +10,7 @@ from mptui.events import (
     DeviceSample,
     EpochFinished,
     EpochStarted,
+    ImagesGenerated,
     LayersThawed,
     RanksSampled,
     RunStarted,
@@ -114,6 +115,15 @@ def _validation_scalars(event: Validated) -> Iterator[tuple[str, float]]:
     yield from ((f"val/{name}", value) for name, value in event.metrics.items())
 
 
+def _generate(view: ViewState, event: ImagesGenerated) -> None:
+    view.pace.interrupted()
+    view.images = event
+
+
+def _image_words(event: ImagesGenerated) -> str:
+    return f"{event.images:,} images made in {event.seconds:.1f} s: {event.path or 'not written'}"
+
+
 def _finish_epoch(view: ViewState, event: EpochFinished) -> None:
     view.epoch, view.epochs = event.epoch, event.epochs
     view.pace.interrupted()
@@ -213,6 +223,14 @@ TRAINING = (
         console_lines=epoch_lines,
         summarize=_summarize_epoch,
         scalars=_epoch_scalars,
+    ),
+    EventSpec(
+        event=ImagesGenerated,
+        handle=_generate,
+        log_lines=lambda event: [(_image_words(event), "plain")],
+        console_lines=lambda event: [_image_words(event)],
+        summarize=nothing,
+        scalars=nothing,
     ),
     EventSpec(
         event=CheckpointSaved,

@@ -1,0 +1,113 @@
+"""`mptui sample`: images made by a trained diffusion model."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from mptui.cli import options as o
+from mptui.cli.output import file_progress, print_json
+from mptui.cli.use.use_options import Checkpoint, check_checkpoint, note, opened, settings_of
+from mptui.registry.denoising import SamplingMethod
+from mptui.text import clean
+
+if TYPE_CHECKING:
+    from mptui.lab.use.generation import MadeImages, SampleRequest
+    from mptui.lab.use.trained import Trained
+
+FORMAT_VERSION = 1
+_MOST_STEPS = 1000
+
+_Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the images.", show_default=False)]
+_Count = Annotated[int, typer.Option("--count", metavar="N", min=1, max=1_000_000, help="Number of images.")]
+_Steps = Annotated[
+    int,
+    typer.Option(
+        "--steps", metavar="N", min=1, max=_MOST_STEPS, help="Forward passes of the network for each image."
+    ),
+]
+_Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=2**63 - 1, help="Seed of the noise.")]
+_Method = Annotated[
+    str,
+    typer.Option(
+        "--sampler",
+        metavar="ddim|ancestral",
+        help="ddim: no noise after the first, for few steps; ancestral: noise at each step, as DDPM.",
+    ),
+]
+
+
+def app_command(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("sample")(sample)
+
+
+def sample(
+    ctx: typer.Context,
+    run: o.Run,
+    out: _Out,
+    count: _Count = 64,
+    steps: _Steps = 50,
+    seed: _Seed = 0,
+    method: _Method = "ddim",
+    checkpoint: Checkpoint = None,
+    device: o.Device = None,
+    trust_code: o.TrustCode = False,
+    batch_size: o.BatchSize = None,
+    runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
+    as_json: o.Json = False,
+) -> int:
+    """Make images with a trained diffusion model.
+
+    Each image is a PNG file, and grid.png shows all of them. The same seed makes the same images; image 7
+    is the same in 8 and in 64 images.
+    """
+    check_checkpoint(checkpoint)
+    chosen = _checked(method)
+    from mptui.runs.store.directory import find_run
+
+    path = find_run(runs_dir, run)
+    trained = opened(path, checkpoint, settings_of(ctx.params), trust_code=trust_code)
+    from mptui.lab.use.generation import SampleRequest, make_images
+
+    request = SampleRequest(folder=out, count=count, steps=steps, seed=seed, method=chosen)
+    with file_progress() as on_progress:
+        made = make_images(trained, request, on_progress=on_progress, note=note)
+    if as_json:
+        print_json(_document(trained, request, made))
+    else:
+        typer.echo(clean(str(made.grid), 4096))
+    rate = count / made.seconds
+    typer.echo(
+        clean(
+            f"{count:,} images of {trained.config.data.image_size} px in {out}, {rate:,.1f} images/s", 4500
+        ),
+        err=True,
+    )
+    return 0
+
+
+def _checked(method: str) -> SamplingMethod:
+    known: tuple[SamplingMethod, ...] = get_args(SamplingMethod)
+    for each in known:
+        if each == method:
+            return each
+    raise typer.BadParameter(f"--sampler {clean(method, 100)}: neither {' nor '.join(known)}")
+
+
+def _document(trained: "Trained", request: "SampleRequest", made: "MadeImages") -> dict[str, Any]:
+    return {
+        "version": FORMAT_VERSION,
+        "run": trained.run.name,
+        "checkpoint": trained.checkpoint,
+        "step": trained.step,
+        "device": trained.plan.device.torch_name,
+        "precision": trained.precision.name,
+        "sampler": request.method,
+        "steps": request.steps,
+        "seed": request.seed,
+        "out": str(request.folder),
+        "grid": str(made.grid),
+        "files": [str(path) for path in made.files],
+        "seconds": made.seconds,
+    }

@@ -1,0 +1,125 @@
+"""Makes images with a diffusion model: DDIM (Song, Meng and Ermon 2021), ancestral sampling (Ho et al. 2020).
+
+All arithmetic but the network's is in float32. The noise of an image depends only on the seed and its index,
+so that neither the batch nor the number of images changes it.
+
+Shapes: B images, C channels, H and W pixels, T timesteps.
+"""
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mptui.data.core.batch import to_device
+from mptui.data.core.rng import RandomStream, keys
+from mptui.data.transforms.diffusion_noise import Noising, normal_images
+from mptui.data.transforms.noise_schedule import TIMESTEPS, alphas_cumprod
+from mptui.data.transforms.normalization import Normalization
+from mptui.registry.denoising import SamplingMethod
+
+
+def sampling_timesteps(steps: int) -> list[int]:
+    """Return the timesteps that sampling visits: evenly spaced, falling, from the last one of training on.
+
+    That is the spacing "trailing" of Lin et al. (2024), "Common Diffusion Noise Schedules and Sample Steps
+    are Flawed", table 2.
+    """
+    return [round(TIMESTEPS * (steps - number) / steps) - 1 for number in range(steps)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSampler:
+    """Makes images from noise.
+
+    Attributes:
+        network: Called with noisy images_BCHW and timesteps_B; in eval mode, on `device`.
+        forward_context: Returns the context of a forward pass, e.g. autocast.
+        noising: The schedule and the target that the network was trained with.
+        normalization: That of the training images, whose pixels are in 0..1.
+        side: Height and width of the images.
+        device: The device of the network.
+        channels_last: Whether its images are NHWC in memory.
+        method: ddim or ancestral.
+        steps: Forward passes for each image, at most T.
+        seed: Seed of the noise.
+    """
+
+    network: Callable[..., torch.Tensor]
+    forward_context: Callable[[], AbstractContextManager[Any]]
+    noising: Noising
+    normalization: Normalization
+    side: int
+    device: torch.device
+    channels_last: bool
+    method: SamplingMethod
+    steps: int
+    seed: int
+
+    @torch.no_grad()
+    def __call__(
+        self, indices: npt.NDArray[np.int64], on_step: Callable[[int], None] = lambda done: None
+    ) -> torch.Tensor:
+        """Return images `indices` as pixels_BHWC, uint8, on the device; `on_step` gets the steps so far."""
+        alpha_bar = alphas_cumprod(self.noising.schedule)
+        timesteps = sampling_timesteps(self.steps)
+        images_BCHW = self._noise(indices, 0)
+        for number, timestep in enumerate(timesteps, start=1):
+            clean_BCHW, noise_BCHW = self._split(images_BCHW, timestep, float(alpha_bar[timestep]))
+            after = float(alpha_bar[timesteps[number]]) if number < self.steps else 1.0
+            fresh = self._fresh_noise(float(alpha_bar[timestep]), after)
+            kept = math.sqrt(max(0.0, 1 - after - fresh**2))
+            images_BCHW = math.sqrt(after) * clean_BCHW + kept * noise_BCHW
+            if fresh:
+                images_BCHW += fresh * self._noise(indices, number)
+            on_step(number)
+        return self._pixels(images_BCHW)
+
+    def _noise(self, indices: npt.NDArray[np.int64], number: int) -> torch.Tensor:
+        drawn = keys(RandomStream.SAMPLING, self.seed, number, indices).view(np.int64)
+        shape = len(self.normalization.mean), self.side, self.side
+        return normal_images(to_device(drawn, self.device), shape, channels_last=self.channels_last)
+
+    def _fresh_noise(self, alpha_bar: float, after: float) -> float:
+        """Return the standard deviation of the noise that a step adds.
+
+        DDIM adds none; with that of Song et al., equation 16, at eta = 1, the same step is the ancestral one.
+        """
+        if self.method == "ddim":
+            return 0.0
+        return math.sqrt((1 - after) / (1 - alpha_bar) * (1 - alpha_bar / after))
+
+    def _split(
+        self, images_BCHW: torch.Tensor, timestep: int, alpha_bar: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the image and the noise that noisy images are made of, by the network's prediction.
+
+        The image is clipped to the range of pixels, and the noise is what is left.
+        """
+        timesteps_B = torch.full((len(images_BCHW),), timestep, device=self.device)
+        with self.forward_context():
+            outputs = self.network(images_BCHW, timesteps_B)
+        predicted_BCHW = outputs.float()
+        image_share, noise_share = math.sqrt(alpha_bar), math.sqrt(1 - alpha_bar)
+        if self.noising.prediction == "v":
+            clean_BCHW = image_share * images_BCHW - noise_share * predicted_BCHW
+        else:
+            clean_BCHW = (images_BCHW - noise_share * predicted_BCHW) / image_share
+        mean_C11, std_C11 = self._statistics()
+        clean_BCHW = torch.clamp(clean_BCHW, -mean_C11 / std_C11, (1 - mean_C11) / std_C11)
+        return clean_BCHW, (images_BCHW - image_share * clean_BCHW) / noise_share
+
+    def _pixels(self, images_BCHW: torch.Tensor) -> torch.Tensor:
+        mean_C11, std_C11 = self._statistics()
+        pixels_BCHW = (images_BCHW * std_C11 + mean_C11).mul_(255).round_().clamp_(0, 255)
+        return pixels_BCHW.to(torch.uint8).permute(0, 2, 3, 1)
+
+    def _statistics(self) -> tuple[torch.Tensor, torch.Tensor]:
+        found = np.array([self.normalization.mean, self.normalization.std], np.float32)[:, :, None, None]
+        mean_C11, std_C11 = to_device(found, self.device)
+        return mean_C11, std_C11

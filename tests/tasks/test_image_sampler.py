@@ -1,0 +1,99 @@
+"""Sampling, with networks that know the exact answer."""
+
+import contextlib
+
+import numpy as np
+import pytest
+import torch
+
+from mptui.data.transforms.diffusion_noise import Noising
+from mptui.data.transforms.noise_schedule import alphas_cumprod
+from mptui.data.transforms.normalization import Normalization
+from mptui.tasks.image_sampler import ImageSampler, sampling_timesteps
+
+CPU = torch.device("cpu")
+SIDE = 6
+HALF = Normalization((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
+
+def sampler(expected, **settings):
+    """Return a sampler whose network knows the mean of the clean images, given (noisy images, alpha bar)."""
+    noising = settings.setdefault("noising", Noising())
+
+    def network(images, timesteps):
+        assert images.dtype == torch.float32
+        alpha_bar = torch.from_numpy(alphas_cumprod(noising.schedule))[timesteps].view(-1, 1, 1, 1)
+        noisy = images.double()
+        clean = expected(noisy, alpha_bar)
+        noise = (noisy - alpha_bar.sqrt() * clean) / (1 - alpha_bar).sqrt()
+        if noising.prediction == "epsilon":
+            return noise
+        return alpha_bar.sqrt() * noise - (1 - alpha_bar).sqrt() * clean
+
+    chosen = {
+        "network": network,
+        "forward_context": contextlib.nullcontext,
+        "normalization": HALF,
+        "side": SIDE,
+        "device": CPU,
+        "channels_last": True,
+        "method": "ddim",
+        "steps": 50,
+        "seed": 3,
+    }
+    return ImageSampler(**{**chosen, **settings})
+
+
+def gaussian(variance):
+    """Return the mean of clean images that are normal with this variance (Efron 2011, Tweedie's formula)."""
+    return lambda noisy, alpha_bar: (
+        alpha_bar.sqrt() * variance / (alpha_bar * variance + 1 - alpha_bar) * noisy
+    )
+
+
+METHODS = pytest.mark.parametrize("method", ["ddim", "ancestral"])
+
+
+@METHODS
+@pytest.mark.parametrize("noising", [Noising("linear", "epsilon"), Noising("cosine", "v")])
+@pytest.mark.parametrize("steps", [1, 7, 1000])
+def test_a_network_that_knows_the_image_gives_this_image(method, noising, steps):
+    image = torch.arange(3 * SIDE * SIDE).view(1, 3, SIDE, SIDE)
+    normalization = Normalization((0.5, 0.2, 0.4), (0.5, 0.3, 0.1))
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (normalization.mean, normalization.std))
+    made = sampler(
+        lambda noisy, alpha_bar: ((image / 255 - mean) / std).double().expand_as(noisy),
+        method=method,
+        noising=noising,
+        steps=steps,
+        normalization=normalization,
+    )(np.arange(2))
+    assert made.dtype == torch.uint8
+    assert torch.equal(made, image.permute(0, 2, 3, 1).expand(2, -1, -1, -1).to(torch.uint8))
+
+
+@METHODS
+@pytest.mark.parametrize("prediction", ["epsilon", "v"])
+def test_images_have_the_distribution_of_the_data(method, prediction):
+    made = sampler(gaussian(0.04), method=method, noising=Noising("linear", prediction), steps=1000)
+    pixels = made(np.arange(60)).double() / 127.5 - 1
+    assert float(pixels.mean()) == pytest.approx(0, abs=0.015)
+    assert float(pixels.std()) == pytest.approx(0.2, rel=0.05)
+
+
+@METHODS
+def test_an_image_depends_on_the_seed_and_its_index_alone(method):
+    draw = sampler(gaussian(0.1), method=method, steps=5)
+    whole = draw(np.arange(8))
+    assert torch.equal(draw(np.arange(8)), whole)
+    assert torch.equal(draw(np.array([5, 2])), whole[[5, 2]])
+    planes = sampler(gaussian(0.1), method=method, steps=5, channels_last=False)
+    assert torch.equal(planes(np.arange(8)), whole)
+    other = sampler(gaussian(0.1), method=method, steps=5, seed=4)(np.arange(8))
+    assert not any(torch.equal(one, another) for one, another in zip(other, whole, strict=True))
+
+
+def test_sampling_begins_where_training_ends_and_is_even():
+    assert sampling_timesteps(4) == [999, 749, 499, 249]
+    assert sampling_timesteps(1000) == list(range(999, -1, -1))
+    assert sampling_timesteps(1) == [999]
