@@ -277,6 +277,7 @@ def _compiler(job: Job, frozen: FrozenLayers, kept: Parts | None, left: int, war
         warn=warn,
         kept=CachedResult("compile", _compiled_for(job, frozen)),
         repeatable=job.config.training.deterministic,
+        ranks=job.ranks,
     )
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.ranks.groups import in_group
-from tests.ranks.training import train, train_in_float64
+from tests.ranks.training import decide, train, train_in_float64
 
 pytestmark = pytest.mark.slow
 
@@ -38,3 +38,16 @@ def test_two_and_three_ranks_train_as_one_process_does(form, tmp_path):
                 atol=0,
             )
         assert found[0]["validations"] == alone["validations"]
+
+
+def test_what_is_measured_on_each_machine_is_decided_for_all(tmp_path):
+    """The last rank has 8 GiB free, none for a snapshot; steps of 9 s, no compiler, room for 3 samples."""
+    first, last = in_group(2, decide, str(tmp_path))
+    assert first == last
+    mode, reason, (slow, impossible), (snapshot, micro_batch) = first
+    assert mode == "off"
+    assert "do not fit in 2,048 MiB of memory" in reason
+    assert slow[:2] == [6, True]
+    assert impossible[:2] == [0, False]
+    assert impossible[2][0] == "compile_impossible"
+    assert (snapshot, micro_batch) == (False, 2)

@@ -2,13 +2,16 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from mptui.engine.mailbox import Command, Stopped
 from mptui.engine.trainer import Trainer
 from mptui.errors import DataError, MptuiError
 from mptui.events import CommandAnswered, Event, Paused, Resumed, Step, Validated
+from tests.data.test_caching import chosen, dataset
 from tests.engine.blots import SIDE, Blot, Scene
+from tests.engine.compilers import compiler_for, probe
 from tests.engine.small import Recorder, build_trainer, config, end, losses, of
 
 
@@ -167,3 +170,29 @@ def obey_commands(ranks, folder):
     kept = (CommandAnswered, Validated, Paused, Resumed)
     heard = [[event.step, type(event).__name__] for event in events if isinstance(event, kept)]
     return {"ended": ended, "step": trainer.state.step, "heard": heard}
+
+
+def decide(ranks, folder):
+    """Decide what depends on memory, time and the compiler, of all of which the last rank has less."""
+    poor, gib, patch = ranks.rank == ranks.world_size - 1, 1 << 30, pytest.MonkeyPatch()
+    free = (8 if poor else 60) * gib
+    patch.setattr("mptui.data.loading.cache_policy.host_memory", lambda: (64 * gib, free))
+    patch.setattr("mptui.engine.guards.rollback.host_memory", lambda: (64 * gib, 9 if poor else free))
+    patch.setattr(
+        "mptui.engine.guards.batch_size_finder._fits", lambda *given: given[-1] <= (3 if poor else 99)
+    )
+    held = chosen(
+        dataset(20_000), processes=ranks.per_node, least=lambda size: min(ranks.gather(size)), epochs=2
+    )
+    compilers = []
+    for reason in (None, "there is no C++ compiler"):
+        patch.setattr("mptui.engine.compile.policy._impossible", lambda _, why=reason: why if poor else None)
+        compiler, _, told = compiler_for(torch.device("cpu"), 500, ranks=ranks)
+        steps = probe(compiler, 9.0 if poor else 0.01) if compiler.undecided else 0
+        compilers.append([steps, compiler.active, *told])
+    trainer, _ = built(ranks, folder, memory={"micro_batch": "auto"}, train=16, val=4)
+    trainer.context.begin()
+    trainer.context.rollback.keep(trainer.state)
+    kept = [trainer.context.rollback.possible, trainer.context.micro_batches.limits["training"]]
+    end(trainer)
+    return [held.mode, held.reason, compilers, kept]

@@ -51,6 +51,8 @@ def choose_cache(
     device: torch.device,
     augment: bool,
     epochs: int,
+    processes: int = 1,
+    least: Callable[[int], int] = lambda size: size,
 ) -> CacheChoice:
     """Choose the cache of a run's decoded samples.
 
@@ -62,12 +64,17 @@ def choose_cache(
         device: The device of the run.
         augment: Whether training views are random.
         epochs: Number of epochs; a single one does not benefit from a cache.
+        processes: Processes of this machine that each have such a cache.
+        least: Returns the least of the sizes that the processes of the run call this with.
     """
     if asked == "off":
         return CacheChoice("off", "requested")
     make = Geometry.for_training if augment else Geometry.for_validation
     halves = make(dataset.kind, side, resize), Geometry.for_validation(dataset.kind, side, resize)
-    refused, on_device = _on_device(dataset, halves, device, _SHARE_ASKED if asked == "device" else None)
+    on_share = _SHARE_ASKED if asked == "device" else None
+    refused, on_device = _on_device(
+        dataset, halves, device, lambda: least(_device_room(device, on_share, processes))
+    )
     if asked == "device":
         if not refused:
             return CacheChoice("device", "requested")
@@ -78,7 +85,7 @@ def choose_cache(
         cache_bytes(geometry, each, len(split), sides_of(dataset, half))
         for half, (geometry, split) in enumerate(zip(halves, (dataset.train, dataset.val), strict=True))
     )
-    budget = memory_room(_SHARE_ASKED if asked == "ram" else _SHARE)(0)
+    budget = least(memory_room(_SHARE_ASKED if asked == "ram" else _SHARE, processes)(0))
     fits = needed <= budget
     told = f"{_mib(needed)} decoded {'fit' if fits else 'do not fit'} in {_mib(budget)} of memory"
     if asked == "ram":
@@ -91,10 +98,15 @@ def choose_cache(
     return CacheChoice("ram" if fits else "off", f"{told}; {on_device}")
 
 
-def memory_room(share: float = _SHARE_ASKED) -> Callable[[int], int]:
-    """Return a function from the bytes that a cache uses to the bytes that it may still allocate."""
+def memory_room(share: float = _SHARE_ASKED, processes: int = 1) -> Callable[[int], int]:
+    """Return a function from the bytes that a cache uses to the bytes that it may still allocate.
+
+    Args:
+        share: Its share of the free memory.
+        processes: Processes of this machine among which it is divided.
+    """
     total, free = host_memory()
-    budget = int(free * share)
+    budget = int(free * share / processes)
 
     def room(taken: int) -> int:
         return min(budget - taken, host_memory()[1] - int(total * _LEFT_FREE))
@@ -113,7 +125,7 @@ def sides_of(dataset: Dataset, half: int) -> Sides | None:
 
 
 def _on_device(
-    dataset: Dataset, halves: tuple[Geometry, Geometry], device: torch.device, share: float | None
+    dataset: Dataset, halves: tuple[Geometry, Geometry], device: torch.device, room: Callable[[], int]
 ) -> tuple[bool, str]:
     """Return whether samples can't be cached on the device, and the reason.
 
@@ -121,7 +133,7 @@ def _on_device(
         dataset: The dataset.
         halves: The geometry of each half.
         device: The device.
-        share: Share of its free memory for the cache; None: the limit of `auto`.
+        room: Returns the bytes on it that the cache may have.
     """
     masks = dataset.kind is SampleKind.MASK
     if masks and dataset.has_ignored and halves[0].random:
@@ -134,17 +146,19 @@ def _on_device(
         else len(split) * geometry.side**2 * each
         for half, (geometry, split) in enumerate(zip(halves, (dataset.train, dataset.val), strict=True))
     )
-    budget = _device_room(device, share)
+    budget = room()
     refused = needed >= budget
     return refused, f"{_mib(needed)} {'do not fit' if refused else 'fit'} in {_mib(budget)} on {device.type}"
 
 
-def _device_room(device: torch.device, share: float | None) -> int:
+def _device_room(device: torch.device, share: float | None, processes: int) -> int:
+    """Return the bytes for a cache on a device; `share` of its free memory, None: the limit of `auto`."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0] * (share or _DEVICE_SHARE))
     if device.type == "xpu":
         return int(torch.xpu.mem_get_info(device)[0] * (share or _DEVICE_SHARE))
-    return memory_room(share)(0) if share else min(_HOST_BYTES, memory_room(_SHARE)(0))
+    free = memory_room(share or _SHARE, processes)(0)
+    return free if share else min(_HOST_BYTES // processes, free)
 
 
 def _mib(size: int) -> str:

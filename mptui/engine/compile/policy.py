@@ -18,6 +18,7 @@ from mptui.config.schema import CompileMode
 from mptui.engine.autotune.result_cache import CachedResult
 from mptui.engine.compile.cache import use_compile_cache
 from mptui.engine.guards.oom_errors import is_out_of_memory
+from mptui.engine.ranks.group import ALONE, Ranks
 from mptui.text import clean
 
 PROBE_STEPS = 6
@@ -49,6 +50,7 @@ class Compiler:
         warn: Called with (code, message) for decisions and failures.
         kept: Cache of cost and gain of compiling this model; None: not cached.
         repeatable: Don't decide by measured time.
+        ranks: The processes that train together: all compile, or none does.
 
     Attributes:
         active: The model is compiled, or will be in the next forward pass.
@@ -68,6 +70,7 @@ class Compiler:
         warn: Callable[[str, str], None],
         kept: CachedResult | None = None,
         repeatable: bool = False,
+        ranks: Ranks = ALONE,
     ) -> None:
         self._model = model
         self._mode = mode
@@ -75,15 +78,18 @@ class Compiler:
         self._steps = steps
         self._warn = warn
         self._kept = kept
-        self._known = kept.load() if kept is not None else {}
+        self._known = ranks.broadcast(kept.load() if kept is not None else {}) if mode != "off" else {}
+        self._ranks = ranks
         self._eager: list[float] = []
         self._compiled: list[float] = []
         self._began: float | None = None
         self.active = self.proven = self.undecided = self.proven_in_validation = False
         self._settled = False
+        self._possible = mode != "off"
         if mode == "off":
             return
-        if (reason := _impossible(device)) is not None:
+        if reason := next(filter(None, ranks.gather(_impossible(device))), None):
+            self._possible = False
             warn("compile_impossible", f"not compiled: {reason}")
         elif forced:
             self.start()
@@ -126,14 +132,18 @@ class Compiler:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore the decision of a checkpoint, unless this process has already decided."""
         decision = state_dict.get("compiled")
-        if decision is None or self._settled or self._mode == "off" or _impossible(self._device) is not None:
+        if decision is None or self._settled or not self._possible:
             return
         self.undecided, self._settled = False, True
         if decision:
             self.start()
 
     def note_step(self, seconds: float) -> bool:
-        """Record the time of a step while `timing`; returns True if the next step compiles the model."""
+        """Record the time of a step while `timing`; returns True if the next step compiles the model.
+
+        That of several processes is the longest.
+        """
+        seconds = max(self._ranks.gather(seconds))
         if self.proven:
             self._note_compiled(seconds)
             return False

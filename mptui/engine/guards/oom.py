@@ -118,9 +118,9 @@ class MemoryGuard(Hook):
         return {"limits": dict(self._limits), "to_find": self._to_find, "device": device}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the limits from `state_dict`, unless they are those of another device."""
+        """Restore the limits from `state_dict`, unless a process of the run has another device."""
         device = self._context.job.device_name
-        if state_dict.get("device", device) == device:
+        if all(self._context.ranks.gather(state_dict.get("device", device) == device)):
             self._limits.update(state_dict["limits"])
             self._to_find = bool(state_dict["to_find"])
 

@@ -80,8 +80,8 @@ class NumericsMonitor(Hook):
 
     @property
     def active(self) -> bool:
-        """Whether steps are probed at all."""
-        return self.mode != "off"
+        """Whether this process probes steps: of several, the first one does."""
+        return self.mode != "off" and self._context.ranks.is_first
 
     def ask(self, mode: NumericsMode | None) -> None:
         """Set the mode from the next step on; None: as configured."""

@@ -109,6 +109,11 @@ class Ranks:
         """Whether there is no other rank."""
         return self.world_size == 1
 
+    @property
+    def per_node(self) -> int:
+        """Processes on a node; the most, if they differ."""
+        return -(-self.world_size // self.nodes)
+
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum `tensor` on the device over all ranks, in place; on CUDA the host does not wait."""
         return self._reduced(tensor, "SUM")

@@ -11,7 +11,7 @@ from mptui.config.schema import DataConfig, ModelConfig, RunConfig
 from mptui.data.core.types import Dataset, LabelledSplit, Problem, Split
 from mptui.data.formats.image_folder import some
 from mptui.data.formats.open import check_data, open_dataset
-from mptui.data.loading.cache_policy import choose_cache, sides_of
+from mptui.data.loading.cache_policy import choose_cache, memory_room, sides_of
 from mptui.data.loading.loader import Loader
 from mptui.data.loading.sampler import Labels, Share
 from mptui.data.scan.process_pool import ScanCancelledError
@@ -146,7 +146,7 @@ def prepare(
     if config.training.sync_batch_norm and not ranks.is_alone:
         convert = torch.nn.SyncBatchNorm.convert_sync_batchnorm
         model = convert(model, ranks.device_group)  # type: ignore[no-untyped-call]
-    plan = decide(_with_cache(plan, dataset, emit), model, dataset)
+    plan = decide(_with_cache(plan, dataset, emit, ranks), model, dataset)
     loaders = LoaderMaker(plan, dataset, emit, on_bad, mailbox.check_stop, ranks)
     job = build_job(plan, loaders, model.to(device), force_compile=force_compile)
     return PreparedRun(job, dataset, loaders)
@@ -185,7 +185,7 @@ def _load_weights(model: torch.nn.Module, path: Path, config: RunConfig, dataset
     return told
 
 
-def _with_cache(plan: Plan, dataset: Dataset, emit: Emit) -> Plan:
+def _with_cache(plan: Plan, dataset: Dataset, emit: Emit, ranks: Ranks) -> Plan:
     """Return the plan with `data.cache` chosen, as saved in run.toml."""
     config = plan.config
     choice = choose_cache(
@@ -196,6 +196,8 @@ def _with_cache(plan: Plan, dataset: Dataset, emit: Emit) -> Plan:
         device=torch.device(plan.device.torch_name),
         augment=config.data.augment == "default",
         epochs=config.training.epochs,
+        processes=ranks.per_node,
+        least=lambda size: min(ranks.gather(size)),
     )
     if choice.warning is not None:
         emit(Warned(code="cache", message=choice.warning))
@@ -360,6 +362,7 @@ class LoaderMaker:
             prefetch=data.prefetch,
             cache=data.cache if data.cache != "auto" else "off",
             sizes=sides_of(self.dataset, 0 if train else 1),
+            cache_room=memory_room(processes=self.ranks.per_node) if data.cache == "ram" else None,
             on_cache_full=self._cache_full,
             mixup_alpha=data.mixup_alpha if train else 0.0,
             cutmix_alpha=data.cutmix_alpha if train else 0.0,

@@ -113,7 +113,8 @@ def _under(plan: Plan, prepared: PreparedRun, request: Request, resolved: Resolv
     config, chosen = resolved.config, prepared.loaders.plan
     workers = plan.workers
     if config.data.workers != plan.config.data.workers:
-        workers = default_workers(usable_cpus()) if config.data.workers == "auto" else config.data.workers
+        cpus = max(1, usable_cpus() // prepared.loaders.ranks.per_node)
+        workers = default_workers(cpus) if config.data.workers == "auto" else config.data.workers
     return replace(
         plan,
         request=request,
