@@ -12,6 +12,7 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ async def picture(folder: Path) -> str:
     """Drive the program from its first screen into a run, and return the live screen as SVG."""
     environ = {**SETTINGS, "HOME": str(folder), "XDG_STATE_HOME": str(folder / "state")}
 
-    def start(request: Request, run: Path | None) -> SessionSource:
+    def start(request: Request, run: Path | None, _group: Sequence[str]) -> SessionSource:
         return SessionSource(request, folder / "runs", resume=run).start()
 
     app = Cockpit(start, environ=environ)

@@ -1,6 +1,6 @@
 """Describes a device in a few lines, for the detection screen and `mptui detect`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mptui.hardware.advice import GIB, Recommendation, batch_words
@@ -24,6 +24,12 @@ _GAP = "   "
 def device_title(device: Device) -> str:
     """Return the title of a device: `cuda:0  NVIDIA H200`."""
     return f"{device.torch_name}  {device.name}"
+
+
+def short_names(devices: Sequence[Device]) -> str:
+    """Return the names of devices of one kind: `cuda:0, 2, 5`."""
+    first, *others = devices
+    return ", ".join([first.torch_name, *(str(device.index) for device in others)])
 
 
 @dataclass(frozen=True, slots=True)

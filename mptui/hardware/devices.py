@@ -1,5 +1,6 @@
 """The devices of this machine, from NVML without importing torch, and from torch on request."""
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -109,6 +110,22 @@ def select_device(asked: str, devices: Sequence[Device]) -> Device:
     raise ConfigError(
         f"--device {asked}: this machine has {known}.", hint="Choose one of these, or use --device auto."
     )
+
+
+def why_alone(device: Device) -> str | None:
+    """Return why a run on several devices can't have this one; None if it can."""
+    if not device.usable:
+        return device.notes[0]
+    if device.kind == "cpu":
+        return "the CPU is one device; two processes on it: mptui run --device cpu --nproc-per-node 2"
+    if device.kind not in {"cuda", "rocm"}:
+        return "several devices of this kind: mptui run --nproc-per-node gpu"
+    return None
+
+
+def tightest(devices: Sequence[Device]) -> Device:
+    """Return the device with the least free memory, which limits a run on all of them."""
+    return min(devices, key=lambda device: device.memory_free if device.memory_free is not None else math.inf)
 
 
 def default_device(devices: Sequence[Device]) -> Device:

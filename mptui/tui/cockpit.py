@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -57,9 +57,11 @@ class Cockpit(TerminalApp):
     """Devices, picker, live screen.
 
     Args:
-        starter: Starts the run of a request, or resumes the run in a directory.
+        starter: Starts the run of a request, or resumes the run in a directory; the last argument has the
+            flags of a run in several processes, none for a single one.
         first: The device screen.
         run: A run to show first, instead of the device screen.
+        group: The flags of that run, if it has several processes.
         keymap: The user's keys.
         ascii_only: Draw in ASCII.
         environ: Environment, for settings and folders.
@@ -67,10 +69,11 @@ class Cockpit(TerminalApp):
 
     def __init__(
         self,
-        starter: "Callable[[Request, Path | None], Run]",
+        starter: "Callable[[Request, Path | None, Sequence[str]], Run]",
         *,
         first: DetectionScreen | None = None,
         run: Run | None = None,
+        group: Sequence[str] = (),
         keymap: Keymap | None = None,
         ascii_only: bool = False,
         environ: Mapping[str, str] = os.environ,
@@ -85,6 +88,7 @@ class Cockpit(TerminalApp):
         super().__init__(opened, keymap=keymap, ascii_only=ascii_only)
         self._starter, self._ascii_only, self._environ = starter, ascii_only, environ
         self.run_now: Run | None = run
+        self._group = group
         self._live: LiveScreen | None = live
 
     @on(DetectionScreen.Chosen)
@@ -93,13 +97,14 @@ class Cockpit(TerminalApp):
 
         profile = event.advice.profile
         keys = self.keymap.keys
-        self.push_screen(PickerScreen(event.device, profile=profile, keymap=keys, environ=self._environ))
+        self.push_screen(PickerScreen(*event.devices, profile=profile, keymap=keys, environ=self._environ))
 
     def on_picker_screen_started(self, event: "PickerScreen.Started") -> None:
         """Start the run and show it."""
         from mptui.tui.screens.live import LiveScreen
 
-        self.run_now = self._starter(event.request, None)
+        self._group = event.group
+        self.run_now = self._starter(event.request, None, event.group)
         self._live = LiveScreen(self.run_now, keymap=self.keymap.keys, ascii_only=self._ascii_only)
         self.push_screen(self._live, self._run_left)
 
@@ -110,7 +115,7 @@ class Cockpit(TerminalApp):
 
         if self._live is not None:
             request = Request(str(event.run / CONFIG), environ=self._environ)
-            self.run_now = self._starter(request, event.run)
+            self.run_now = self._starter(request, event.run, self._group)
             self._live.follow(self.run_now)
 
     def _run_left(self, how: str | None) -> None:
@@ -163,43 +168,45 @@ def open_cockpit(part: Part, *, isolate: bool = False, trust_code: bool = False)
     terminal = Terminal(state_folder() / LOG)
     runs = Path(os.environ.get("MPTUI_RUNS_DIR") or "runs")
 
-    def start(request: "Request", resume: Path | None) -> Run:
-        from mptui.tui.sources.in_process import SessionSource
-        from mptui.tui.sources.subprocess import IsolatedSource
-
-        request = replace(request, trust_code=trust_code)
-        if isolate and resume is None:
-            return IsolatedSource(request, runs).start()
-        return SessionSource(
-            request, runs, on_directory=lambda path: terminal.log_to(path / LOG), resume=resume
-        ).start()
-
+    start = _starter(terminal, runs, isolate, trust_code)
     return _show(Cockpit(start, keymap=person_keymap(), ascii_only=needs_ascii()), terminal, part)
 
 
-def open_resumed(part: Part, request: "Request", path: Path) -> int:
+def open_resumed(part: Part, request: "Request", path: Path, group: Sequence[str]) -> int:
     """Resume a run on the live screen of this terminal; see `open_cockpit`.
 
     Args:
         part: Ends the parent, so that the shell continues.
         request: The run's configuration with the new settings.
         path: The run directory.
+        group: Flags of a run in several processes; none: a single one.
     """
-    from mptui.tui.sources.in_process import SessionSource
-
     keep_freed_memory()
     terminal = Terminal(state_folder() / LOG)
+    start = _starter(terminal, path.parent, False, request.trust_code)
+    run = start(request, path, group)
+    app = Cockpit(start, run=run, group=group, keymap=person_keymap(), ascii_only=needs_ascii())
+    return _show(app, terminal, part)
+
+
+def _starter(
+    terminal: Terminal, runs: Path, isolate: bool, trust_code: bool
+) -> "Callable[[Request, Path | None, Sequence[str]], Run]":
+    """Return what starts or resumes a run: in this process, or in processes of its own."""
 
     def log_to(run: Path) -> None:
         terminal.log_to(run / LOG)
 
-    def start(asked: "Request", resume: Path | None) -> Run:
-        asked = replace(asked, trust_code=request.trust_code)
-        return SessionSource(asked, path.parent, on_directory=log_to, resume=resume).start()
+    def start(request: "Request", resume: Path | None, group: Sequence[str]) -> Run:
+        from mptui.tui.sources.in_process import SessionSource
+        from mptui.tui.sources.subprocess import IsolatedSource
 
-    run = start(request, path)
-    app = Cockpit(start, run=run, keymap=person_keymap(), ascii_only=needs_ascii())
-    return _show(app, terminal, part)
+        request = replace(request, trust_code=trust_code)
+        if isolate or group:
+            return IsolatedSource(request, runs, group=group, resume=resume).start()
+        return SessionSource(request, runs, on_directory=log_to, resume=resume).start()
+
+    return start
 
 
 def _show(app: Cockpit, terminal: Terminal, part: Part) -> int:
@@ -208,9 +215,10 @@ def _show(app: Cockpit, terminal: Terminal, part: Part) -> int:
     with terminal:
         app.run()
         run = app.run_left()
-        if run is not None and not run.isolated:
+        needs_us = run is not None and (not run.isolated or launcher() is not None)
+        if needs_us:
             terminal.hang_up()
-    if run is not None and run.isolated:
+    if run is not None and not needs_us:
         print(_farewell(run.run), end="", file=sys.stderr)  # noqa: T201 - the screen is gone
     elif run is not None:
         if launcher() is None:

@@ -76,7 +76,7 @@ def test_a_list_of_devices_is_a_choice_of_the_visible_ones():
     context = parsed("--device", "0,2")
     assert launch.group_of(context) == Group(processes=2)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,6"
-    assert launch.rank_flags(context) == []  # each rank takes the visible device of its number
+    assert launch.rank_flags(context) == ["--device", "cuda"]  # each rank takes that of its number
 
 
 def test_a_rank_gets_the_flags_of_the_run():

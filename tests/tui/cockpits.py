@@ -1,6 +1,7 @@
 """The whole program on a terminal in memory, with fake runs that record their commands."""
 
 import time
+from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -23,6 +24,7 @@ class FakeRun(MemorySource):
         self.exit_code = 0
         self.stopped_by = None
         self.resumed: Path | None = None
+        self.group: Sequence[str] = ()
 
     def stop(self, signal):
         self.stopped_by = signal
@@ -41,9 +43,9 @@ async def cockpit(size=(80, 24), *, scan=quick_scan, events=(), environ=None):
     """The program at its first screen; yields (app, pilot, the runs that were started)."""
     runs = []
 
-    def start(request, resume):
+    def start(request, resume, group):
         runs.append(FakeRun(request, events))
-        runs[-1].resumed = resume
+        runs[-1].resumed, runs[-1].group = resume, group
         return runs[-1]
 
     app = Cockpit(start, first=DetectionScreen(scan=scan), environ=environ or {})

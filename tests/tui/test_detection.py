@@ -144,6 +144,69 @@ async def test_enter_goes_on_with_the_chosen_device_and_escape_comes_back(two_ca
         await until(app, pilot, "enter choose a profile")
 
 
+EIGHT = [f"GPU-00000000-0000-0000-0000-00000000001{n}" for n in range(8)]
+
+
+@pytest.fixture
+def eight_cards(driver):
+    """Eight H200, of which each has less free memory than the one before."""
+    return driver(*(h200(uuid=uuid, used=(n + 1) * GIB, utilisation=n) for n, uuid in enumerate(EIGHT)))
+
+
+async def test_a_run_goes_to_all_marked_devices(eight_cards, environ):
+    async with cockpit((80, 24), environ=environ) as (app, pilot, runs):
+        await until(app, pilot, "1.0 of 140.0 GiB")
+        await pilot.press("space", "down", "down", "space", "down", "space")
+        await until(app, pilot, "marked: cuda:0, 2, 3")
+        await pilot.press("space", "down", "down", "space", "up")
+        await until(app, pilot, "marked: cuda:0, 2, 5")
+        await until(app, pilot, "busy   1 %      2.0 of 140.0 GiB")
+        text = frame(app)
+        await pilot.press("r")
+        await until(app, pilot, "marked: cuda:0, 2, 5")
+        await pilot.press("enter")
+        await until(app, pilot, "cuda:0, 2, 5  NVIDIA H200   134.0 GiB free on each")
+        await until(app, pilot, "64 per optimizer step, shared by 3 GPUs")
+        await pilot.press("enter")
+        await until(app, pilot, "space pause")
+    signs = {f"cuda:{n}": f"✓ cuda:{n}  NVIDIA H200" in text for n in range(8)}
+    assert {name for name, marked in signs.items() if marked} == {"cuda:0", "cuda:2", "cuda:5"}
+    assert all(name in text for name in signs)
+    assert "r rescan" in text
+    (run,) = runs
+    assert run.group == ("--device", "0,2,5")
+    assert run.request.flags["hardware.device"][1] == "cuda"
+
+
+async def test_a_single_marked_device_is_that_of_a_run_in_this_process(eight_cards, environ):
+    async with cockpit(environ=environ) as (app, pilot, runs):
+        await until(app, pilot, "1.0 of 140.0 GiB")
+        await pilot.press("down", "space", "up", "enter")
+        await until(app, pilot, "cuda:1  NVIDIA H200   138.0 GiB free")
+        await pilot.press("enter")
+        await until(app, pilot, "space pause")
+    assert runs[0].group == ()
+    assert runs[0].request.flags["hardware.device"][1] == "cuda:1"
+
+
+async def test_a_batch_with_fewer_samples_than_marked_devices_is_refused(eight_cards, environ):
+    async with cockpit(environ={**environ, "MPTUI_TRAINING_BATCH_SIZE": "2"}) as (app, pilot, runs):
+        await until(app, pilot, "1.0 of 140.0 GiB")
+        await pilot.press("space", "down", "space", "down", "space", "enter")
+        await until(app, pilot, "is shared by 3 processes")
+        await pilot.press("enter")
+        await until(app, pilot, "can't be started")
+    assert runs == []
+
+
+async def test_the_cpu_can_not_be_marked():
+    async with cockpit() as (app, pilot, _):
+        await until(app, pilot, "use ")
+        await pilot.press("space")
+        await until(app, pilot, "the CPU is one device")
+        assert "marked: " not in frame(app)
+
+
 async def test_names_of_hostile_devices_neither_act_nor_break_the_frame(driver):
     driver(h200(uuid=ONE)).gpus[0].name = "\x1b[2J[/x][bold]模型\u202e\n$accent"
     async with cockpit() as (app, pilot, _):

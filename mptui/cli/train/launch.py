@@ -97,7 +97,10 @@ def _follow_accelerate(file: Path, given: dict[str, Any]) -> None:
 
 
 def _take_devices(given: dict[str, Any]) -> int:
-    """Make a list of devices visible to this process and its children; return their number."""
+    """Make a list of devices visible to this process and its children; return their number.
+
+    The ranks then train on CUDA, whatever a profile or a variable says of the device.
+    """
     device = given.get("device")
     if device is None or not _DEVICES.fullmatch(device):
         return 0
@@ -107,7 +110,7 @@ def _take_devices(given: dict[str, Any]) -> int:
         of = f" of {_VISIBLE}={os.environ[_VISIBLE]}" if seen else ""
         raise ConfigError(f"--device {device}: not different devices{of}", hint="see: mptui detect")
     os.environ[_VISIBLE] = ",".join(seen[number] if seen else str(number) for number in numbers)
-    given["device"] = None
+    given["device"] = "cuda" if _gpus() else None
     return len(numbers)
 
 
@@ -216,16 +219,21 @@ def _directory(group: Group, given: Mapping[str, Any], profile: str, model: str)
 def _prepare(group: Group, path: Path) -> None:
     """Make the folder of the ranks, and check that no other process trains the run.
 
+    On a single node, the group's lock is taken now: the run counts as running until its ranks have started.
+
     Raises:
         RunDirectoryError: One does.
         DiskError: The run's directory can't be written.
     """
     from mptui.errors import DiskError
     from mptui.runs.store.directory import RANKS, claim
+    from mptui.runs.store.lock import Claim
 
     if group.nodes == 1:
         claim(path).release()
     try:
         (path / RANKS).mkdir(mode=0o700, exist_ok=True)
+        if group.nodes == 1:
+            Claim(path / RANKS)
     except OSError as error:
         raise DiskError(f"{path / RANKS}: {error.strerror}", hint="choose another --runs-dir") from error

@@ -11,7 +11,7 @@ from mptui.cli import options as o
 from mptui.cli.train import launch, spawn
 from mptui.cli.train.signals import Signals
 from mptui.processes.rank_place import rank_place
-from mptui.runs.launch.group_options import MOST_RESTARTS
+from mptui.runs.launch.group_options import MOST_RESTARTS, Group
 
 if TYPE_CHECKING:
     from mptui.runs.planning.plan import Request
@@ -55,22 +55,23 @@ def resume(
     check_version(path)
     group = launch.group_of(ctx)
     request = o.request_of(ctx, str(path / CONFIG))
-    if group is not None:
+    on_screen = not (no_tui or quiet or as_json or detach or isolate) and has_terminal()
+    if group is not None and not (on_screen and group.nodes == 1):
         return launch.begin(ctx, group, request, path=path)
-    if not (no_tui or quiet or as_json or detach or isolate) and has_terminal():
-        return _on_screen(request, path)
+    if on_screen:
+        return _on_screen(request, path, group)
     train = partial(_train, request, path)
     return spawn.begin(train, detach=detach, isolate=isolate, as_json=as_json, quiet=quiet, resumes=True)
 
 
-def _on_screen(request: "Request", path: Path) -> int:
+def _on_screen(request: "Request", path: Path, group: Group | None) -> int:
     """Resume on the live screen of this terminal."""
     from mptui.tui.terminal.supervisor import Part, guarded
 
     def screen(part: Part) -> int:
         from mptui.tui.cockpit import open_resumed
 
-        return open_resumed(part, request, path)
+        return open_resumed(part, request, path, () if group is None else group.flags)
 
     return guarded(screen)
 

@@ -124,9 +124,7 @@ def _row(summary: dict[str, Any]) -> list[str]:
 
 def _ranks(summary: dict[str, Any]) -> str:
     """Return the number of processes of a run, and of its nodes if it has several."""
-    ranks, nodes = (
-        value if isinstance(value := summary.get(name), int) else 1 for name in ("ranks", "nodes")
-    )
+    ranks, nodes = summary.get("ranks", 1), summary.get("nodes", 1)
     return f"{ranks:,} on {nodes:,} nodes" if nodes > 1 else f"{ranks:,}"
 
 

@@ -21,3 +21,8 @@ class Group:
     nodes: int = 1
     endpoint: str = ""
     max_restarts: int = MOST_RESTARTS
+
+    @property
+    def flags(self) -> list[str]:
+        """The flags of a command that starts this group on a single node."""
+        return ["--nproc-per-node", str(self.processes), "--max-restarts", str(self.max_restarts)]

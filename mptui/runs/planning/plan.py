@@ -96,7 +96,7 @@ def plan_run(request: Request, machine: Machine | None = None, place: RankPlace 
     workers = config.data.workers
     cpus = machine.host.cpus_usable
     if place is not None:
-        check_batch(place, config.training)
+        check_batch(place.world_size, config.training)
         check_sync_batch_norm(config.training, device)
         cpus = max(1, cpus // place.local_world_size)
     return Plan(

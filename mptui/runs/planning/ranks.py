@@ -39,16 +39,16 @@ def device_of(place: RankPlace, device: Device, devices: Sequence[Device]) -> De
     return own[place.local_rank]
 
 
-def check_batch(place: RankPlace, training: TrainingConfig) -> None:
+def check_batch(ranks: int, training: TrainingConfig) -> None:
     """Check that each rank has a sample of each batch.
 
     Raises:
         ConfigError: There are fewer samples than ranks.
     """
-    if training.batch_size < place.world_size:
+    if training.batch_size < ranks:
         raise ConfigError(
-            f"training.batch_size = {training.batch_size} is shared by {place.world_size} processes",
-            hint=f"set --batch-size to {place.world_size} or more: it is that of all processes together",
+            f"training.batch_size = {training.batch_size} is shared by {ranks} processes",
+            hint=f"set --batch-size to {ranks} or more: it is that of all processes together",
         )
 
 

@@ -19,7 +19,7 @@ from mptui.events import CommandAnswered, Event, RunFinished
 from mptui.runs.remote import control_socket
 from mptui.runs.store import journal
 from mptui.runs.store.directory import CRASHED, is_trained, status_of
-from mptui.runs.store.index import read_index
+from mptui.runs.store.index import fold_on, read_index
 from mptui.runs.store.journal_reader import LONGEST_LINE, read_events
 from mptui.runs.view.events.event_registry import event_of
 from mptui.text import clean
@@ -115,6 +115,7 @@ class AttachedRun:
         run: Its directory.
         readonly: Send no commands.
         is_alive: Returns whether events may come; None: while a process trains the run.
+        resumed: Whether a run that had ended is about to be resumed: all its events so far are in the view.
 
     Attributes:
         view: The view of the run before the first event of `poll`.
@@ -125,7 +126,12 @@ class AttachedRun:
     request = None
 
     def __init__(
-        self, run: Path, *, readonly: bool = False, is_alive: Callable[[], bool] | None = None
+        self,
+        run: Path,
+        *,
+        readonly: bool = False,
+        is_alive: Callable[[], bool] | None = None,
+        resumed: bool = False,
     ) -> None:
         self.run = run
         self._is_alive = is_alive or partial(is_trained, run)
@@ -134,6 +140,11 @@ class AttachedRun:
         self._readonly = readonly
         self._events: deque[Event] = deque()
         self.view, self._position = read_index(run)
+        if resumed:
+            with contextlib.suppress(OSError):  # it has no journal yet
+                for position in fold_on(run, self.view, self._position):
+                    self._position = position
+            self.view.finished = None
         self._step, self._time = self.view.step, self.view.time
         self._finished = self.view.finished if self.view.phase == "finished" else None
         self._lived = False
@@ -156,6 +167,11 @@ class AttachedRun:
     def finished(self) -> bool:
         """Whether no further events will come. Then `exit_code` is the run's, if it ended in the meantime."""
         return self._ended.is_set() and not self._events
+
+    @property
+    def connected(self) -> bool:
+        """Whether the run receives commands at once."""
+        return self._connection is not None
 
     def poll(self) -> list[Event]:
         """Return the events since the last call."""

@@ -21,6 +21,11 @@ def launcher(environ: Mapping[str, str] = os.environ) -> str | None:
     return next((name for variable, name in _LAUNCHERS.items() if environ.get(variable)), None)
 
 
+def environ_outside() -> dict[str, str]:
+    """Return the environment without what tells of a launcher: for a child that this process waits for."""
+    return {name: value for name, value in os.environ.items() if name not in _LAUNCHERS}
+
+
 def check_detach(environ: Mapping[str, str] = os.environ) -> None:
     """Check that a run can be detached.
 

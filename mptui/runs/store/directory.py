@@ -22,6 +22,7 @@ from mptui.errors import ConfigError, DiskError, RunDirectoryError
 from mptui.events import SCHEMA_VERSION
 from mptui.io.atomic import Guard, replace_file
 from mptui.regular import read_regular
+from mptui.runs.store.lock import NAME as LOCK
 from mptui.runs.store.lock import Claim, is_held
 from mptui.text import clean
 
@@ -38,6 +39,8 @@ BEST, LAST = "best", "last"
 """Names of checkpoints."""
 RANKS = "ranks"
 """Folder with the output of each rank of a run in several processes, and the lock of their launcher."""
+_OF_A_RUN = (CONFIG, f"{RANKS}/{LOCK}")
+"""Files that tell a run: its settings, or the lock of a launcher whose ranks have not started yet."""
 _FOLDERS = frozenset({CHECKPOINTS, RANKS})
 LARGEST = 64 << 20
 """Largest size of a file of a run, except for its journal."""
@@ -49,7 +52,17 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("run", "directory", "status", "profile"), str),
     **dict.fromkeys(("task", "model", "device"), (str, type(None))),
     **dict.fromkeys(
-        ("version", "exit_code", "epochs", "optimizer_steps", "samples_seen", "skipped_steps"), int
+        (
+            "version",
+            "exit_code",
+            "ranks",
+            "nodes",
+            "epochs",
+            "optimizer_steps",
+            "samples_seen",
+            "skipped_steps",
+        ),
+        int,
     ),
     **dict.fromkeys(("dataset", "precision", "final", "best", "time", "memory", "error"), dict),
     **dict.fromkeys(("recoveries", "warnings"), list),
@@ -138,7 +151,8 @@ def find_run(folder: Path, run: str) -> Path:
     """
     direct = Path(run)
     for path in (direct, folder / run) if os.sep not in run else (direct,):
-        if os.path.isfile(path / CONFIG):  # noqa: PTH113 - pathlib raises for a name that is too long
+        # pathlib raises for a name that is too long
+        if any(os.path.isfile(path / name) for name in _OF_A_RUN):  # noqa: PTH113
             return path
     matches = [p for p in list_runs(folder) if p.name.startswith(run)]
     if len(matches) == 1:
@@ -160,10 +174,8 @@ def list_runs(folder: Path, on_error: Callable[[OSError], None] = lambda _: None
     try:
         for path in sorted(folder.iterdir()):
             try:
-                if stat.S_ISREG(os.stat(path / CONFIG).st_mode):  # noqa: PTH116 - Path.is_file hides errors
+                if any(_is_file(path / name) for name in _OF_A_RUN):
                     found.append(path)
-            except (FileNotFoundError, NotADirectoryError):
-                pass
             except OSError as error:
                 on_error(error)
     except FileNotFoundError:
@@ -171,6 +183,14 @@ def list_runs(folder: Path, on_error: Callable[[OSError], None] = lambda _: None
     except OSError as error:
         on_error(error)
     return found
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is a regular file; unlike `Path.is_file`, this raises if it can't be read."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def started_of(run: Path, summary: dict[str, Any]) -> float:

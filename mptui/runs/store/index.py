@@ -57,7 +57,7 @@ class Index:
             if self._view is None:
                 self._view, self._position = read_index(self._run)
                 self._written = self._position
-            for position in _fold_on(self._run, self._view, self._position):
+            for position in fold_on(self._run, self._view, self._position):
                 self._position = position
             if self._position != self._written:
                 _write(self._run, self._view, self._position, self._guard)
@@ -90,12 +90,12 @@ def read_run(run: Path) -> RunView:
         OSError: There is no readable journal.
     """
     view, position = read_index(run)
-    for _ in _fold_on(run, view, position):
+    for _ in fold_on(run, view, position):
         pass
     return view
 
 
-def _fold_on(run: Path, view: RunView, position: int) -> Iterator[int]:
+def fold_on(run: Path, view: RunView, position: int) -> Iterator[int]:
     """Handle the events of the journal from byte `position`, some at a time; yield the position after them.
 
     Raises:

@@ -40,6 +40,7 @@ class Key:
 
 KEYS: tuple[Key, ...] = (
     Key("detection.choose", "enter", "choose", "choose a profile for this device", "choose a profile"),
+    Key("detection.mark", "space", "mark", "mark: the run goes to all marked", "mark"),
     Key(
         "detection.earlier", "up,k", "step(-1)", "previous device", "device", display="up/down", palette=False
     ),

@@ -1,6 +1,6 @@
 """The first screen: the devices of this machine, their load, and recommended settings."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from textual import on, work
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from mptui.hardware.devices import Device
 
 GAUGES_PER_SECOND = 2
+WHOLE, BRIEF = 10, 4
+"""Lines of a GPU's card: with all details, and of the others."""
 
 
 class DetectionScreen(Page):
@@ -41,12 +43,14 @@ class DetectionScreen(Page):
     CSS_PATH = "detection.tcss"
 
     class Chosen(Message):
-        """A device was chosen."""
+        """A device, or several for one run, were chosen; the advice is for the tightest."""
 
-        def __init__(self, seen: MachineScan, index: int) -> None:
+        def __init__(self, seen: MachineScan, devices: "Sequence[Device]") -> None:
+            from mptui.hardware.devices import tightest
+
             super().__init__()
-            self.seen = seen
-            self.device, self.advice = seen.devices[index], seen.advice[index]
+            self.devices = devices
+            self.advice = seen.advice[seen.devices.index(tightest(devices))]
 
     def __init__(
         self, *, keymap: Mapping[str, str] | None = None, scan: Callable[[bool], MachineScan] = scan_machine
@@ -56,6 +60,7 @@ class DetectionScreen(Page):
         self._scan = scan
         self._seen: MachineScan | None = None
         self._chosen = 0
+        self._marked: set[str] = set()
         self._goes_on = False
         self._watch = DeviceSamplers()
         self._top, self._torch = TopLine(), Static(id="torch", markup=False)
@@ -95,6 +100,7 @@ class DetectionScreen(Page):
         before = self._seen.devices[self._chosen] if self._seen else None
         self._seen = seen
         self._chosen = _place_of(before, seen)
+        self._marked &= {_identity(device) for device in seen.devices if device.usable}
         cards = self.query_one("#cards")
         async with cards.batch():
             await cards.remove_children()
@@ -107,10 +113,8 @@ class DetectionScreen(Page):
                     for each, advice in zip(seen.devices, seen.advice, strict=True)
                 ]
             )
-        self._mark()
+        self._redraw()
         self._watch.follow(seen.devices)
-        looked = Content.styled(f"detected at {fmt.clock(seen.time, seconds=True)}", "$quiet")
-        self._top.say(looked)
         if self._goes_on:
             self._goes_on = False
             self.action_choose()
@@ -131,25 +135,64 @@ class DetectionScreen(Page):
 
     def _choose(self, index: int) -> None:
         self._chosen = index
-        self._mark()
+        self._redraw()
         self.show_gauges()
 
-    def _mark(self) -> None:
-        for number, card in enumerate(self.query(DeviceCard)):
-            card.set_class(number == self._chosen, "-chosen")
-            card.redraw()
-            if number == self._chosen:
+    def _redraw(self) -> None:
+        """Show which card is chosen and which are marked; many cards on a small screen are one line each."""
+        if self._seen is None:
+            return
+        cards = list(self.query(DeviceCard))
+        is_short = WHOLE + BRIEF * (len(cards) - 1) > self.query_one("#cards").size.height
+        for number, card in enumerate(cards):
+            is_chosen = number == self._chosen
+            card.lay_out(
+                chosen=is_chosen,
+                marked=_identity(card.device) in self._marked,
+                line=is_short and not is_chosen,
+            )
+            if is_chosen:
                 self.call_after_refresh(card.scroll_visible, animate=False)
+        self._top.say(self._about(self._seen))
+
+    def _about(self, seen: MachineScan) -> Content:
+        from mptui.hardware.describe import short_names
+
+        if marked := self._marks(seen):
+            return Content.assemble(("marked: ", "$quiet"), short_names(marked))
+        return Content.styled(f"detected at {fmt.clock(seen.time, seconds=True)}", "$quiet")
+
+    def _marks(self, seen: MachineScan) -> "list[Device]":
+        return [device for device in seen.devices if _identity(device) in self._marked]
+
+    def on_resize(self) -> None:
+        """Fit the cards into the new height."""
+        self.call_after_refresh(self._redraw)
+
+    def action_mark(self) -> None:
+        """Mark the chosen device, or unmark it: a run goes to all marked ones."""
+        from mptui.hardware.devices import why_alone
+
+        if self._seen is None:
+            return
+        device = self._seen.devices[self._chosen]
+        if (reason := why_alone(device)) is not None:
+            self.notify(clean(reason), title="can't be marked", severity="warning", markup=False)
+            return
+        self._marked ^= {_identity(device)}
+        self._redraw()
 
     def action_choose(self) -> None:
-        """Open the picker for the chosen device."""
+        """Open the picker for the marked devices, else for the chosen one."""
         if self._seen is None:
             self._goes_on = True
             self._top.say(Content.styled("detecting devices, then the profiles …", "$quiet"))
             return
         device = self._seen.devices[self._chosen]
-        if device.usable:
-            self.post_message(self.Chosen(self._seen, self._chosen))
+        if marked := self._marks(self._seen):
+            self.post_message(self.Chosen(self._seen, marked))
+        elif device.usable:
+            self.post_message(self.Chosen(self._seen, [device]))
         else:
             self.notify(clean(device.notes[0]), title="device can't train", severity="warning", markup=False)
 

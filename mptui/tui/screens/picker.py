@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -21,8 +21,10 @@ from mptui.config.merge import Resolved
 from mptui.config.profiles import list_profiles
 from mptui.config.save import save_profile
 from mptui.errors import MptuiError
-from mptui.hardware.devices import Device
+from mptui.hardware.describe import short_names
+from mptui.hardware.devices import Device, tightest
 from mptui.runs.planning.plan import Request
+from mptui.runs.planning.ranks import check_batch
 from mptui.text import clean, clean_lines
 from mptui.tui.dialogs.choices import Answer, DiscardDialog
 from mptui.tui.dialogs.input import AskDialog
@@ -50,7 +52,7 @@ class PickerScreen(Page):
     """Chooses the settings of a run.
 
     Args:
-        device: The device to train on.
+        devices: The device to train on, or several of one kind for a run in several processes.
         keymap: The user's keys.
         environ: Environment, for settings, profiles and the state folder.
     """
@@ -62,26 +64,28 @@ class PickerScreen(Page):
     class Started(Message):
         """A run was requested."""
 
-        def __init__(self, request: Request) -> None:
+        def __init__(self, request: Request, group: Sequence[str] = ()) -> None:
             super().__init__()
-            self.request = request
+            self.request, self.group = request, group
 
     def __init__(
         self,
-        device: Device,
-        *,
+        *devices: Device,
         profile: str = "",
         keymap: Mapping[str, str] | None = None,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         super().__init__()
-        self._device, self._keymap, self._environ = device, keymap or {}, environ
+        self._devices, self._device = devices, tightest(devices)
+        self._keymap, self._environ = keymap or {}, environ
         self._profiles = list_profiles(environ)
         last = load_last(environ)
         names = [info.name for info in self._profiles]
         first = next(name for name in (last["profile"], profile, *names) if name in names)
         own = last["epochs"] if first == last["profile"] else ""
-        self._picks = Picks(Picked(first, device.torch_name, last["model"], last["data"], own))
+        where = devices[0].torch_name
+        where = where if len(devices) == 1 else where.partition(":")[0]
+        self._picks = Picks(Picked(first, where, last["model"], last["data"], own))
         self._data_task: str | None = None
         self._about_data = ""
         self._resolved: Resolved | None = None
@@ -124,7 +128,8 @@ class PickerScreen(Page):
     def _say_device(self) -> None:
         device = self._device
         free = f"   {fmt.size(device.memory_free)} free" if device.memory_free is not None else ""
-        words = clean(f"{device.torch_name}  {device.name}", 60)
+        free += " on each" if free and len(self._devices) > 1 else ""
+        words = clean(f"{short_names(self._devices)}  {device.name}", 60)
         self.query_one(TopLine).say(Content.assemble(words, (free, "$quiet")))
 
     def _refresh_profiles(self) -> None:
@@ -140,6 +145,7 @@ class PickerScreen(Page):
         """Resolve the settings again, and show them."""
         try:
             self._resolved, self._fault = resolved(self.picked, self._data_task, self._environ), ""
+            check_batch(len(self._devices), self._resolved.config.training)
         except MptuiError as error:
             self._resolved, self._fault = None, error.message
         listed = self.query_one("#values", KeyedList)
@@ -159,7 +165,8 @@ class PickerScreen(Page):
         if self._resolved is None:
             words.refuse(self._fault)
         else:
-            words.show(self._resolved, self._device, self._fits.get(self.picked.profile))
+            fit = self._fits.get(self.picked.profile)
+            words.show(self._resolved, self._device, fit, len(self._devices))
 
     def _show_note(self) -> None:
         faults = self._faults()
@@ -187,9 +194,9 @@ class PickerScreen(Page):
     async def _count(self, counting: object) -> None:
         await asyncio.sleep(TYPING_PAUSE_S)
         runs, _ = every_profile(self._profiles, self._picks, self._data_task, self._environ)
-        device = self._device
+        device, ranks = self._device, len(self._devices)
         try:
-            counted = await in_background(lambda: fits(runs, device))
+            counted = await in_background(lambda: fits(runs, device, ranks))
         except ImportError:
             return  # the run reports it
         if counting != self._counting:
@@ -345,7 +352,9 @@ class PickerScreen(Page):
             {"profile": picked.profile, "model": picked.model, "data": picked.data, "epochs": picked.epochs},
             self._environ,
         )
-        self.post_message(self.Started(picked.request(self._environ)))
+        numbers = ",".join(str(device.index) for device in self._devices)
+        group = ("--device", numbers) if len(self._devices) > 1 else ()
+        self.post_message(self.Started(picked.request(self._environ), group))
 
     def _faults(self) -> dict[str, str]:
         """Return known reasons that the run can't start, by field, or "" for none of them."""

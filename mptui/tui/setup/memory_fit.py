@@ -25,13 +25,17 @@ TIGHT = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The memory estimate of a run, and the free memory of its device (bytes; None: unknown)."""
+    """The memory estimate of a run, and the free memory of its device (bytes; None: unknown).
+
+    Of a run in several processes (`ranks`), that of one with its share of the batch.
+    """
 
     network: str
     side: int
     footprint: "Footprint"
     batch_size: int
     free: int | None
+    ranks: int = 1
 
     @property
     def parameters(self) -> int:
@@ -48,7 +52,8 @@ class Fit:
         """Describe whether it fits, and up to which batch."""
         if self.free is None:
             return "free memory unknown"
-        best = self.footprint.largest_batch(self.batch_size, int(self.free * TIGHT))
+        share = -(-self.batch_size // self.ranks)
+        best = self.ranks * self.footprint.largest_batch(share, int(self.free * TIGHT))
         if not self.fits:
             return f"✗ too much; batch {best:,} fits" if best else "✗ one sample is too much"
         if self.footprint.total > self.free * TIGHT:
@@ -76,13 +81,16 @@ class Fit:
         return [(word, size) for word, size in parts if size]
 
 
-def fits(resolutions: Mapping[str, Resolved], device: Device) -> dict[str, "Fit | str"]:
-    """Estimate each of these runs on `device`, by name, or say why it is impossible. Imports torch."""
-    return dict(_counted(resolutions.items(), device))
+def fits(resolutions: Mapping[str, Resolved], device: Device, ranks: int = 1) -> dict[str, "Fit | str"]:
+    """Estimate each of these runs on `device`, by name, or say why it is impossible. Imports torch.
+
+    With several `ranks`, `device` is that of one of them.
+    """
+    return dict(_counted(resolutions.items(), device, ranks))
 
 
 def _counted(
-    resolutions: Iterable[tuple[str, Resolved]], device: Device
+    resolutions: Iterable[tuple[str, Resolved]], device: Device, ranks: int
 ) -> Iterable[tuple[str, "Fit | str"]]:
     from mptui.engine.autotune.memory_estimate import UncountableError, footprint
 
@@ -94,7 +102,10 @@ def _counted(
             config = filled(resolution, device)[0].config
             precision = choose_precision(config.precision.mode, device).used
             task = resolution.task or DEFAULT_TASK
-            counted = footprint(config, task, device=kind, precision=precision)
+            training = config.training
+            share = training.model_copy(update={"batch_size": -(-training.batch_size // ranks)})
+            shared = config.model_copy(update={"training": share})
+            counted = footprint(shared, task, device=kind, precision=precision)
         except UncountableError:
             continue
         except ConfigError as error:
@@ -106,7 +117,8 @@ def _counted(
                     str(config.model.name),
                     int(config.data.image_size or 0),
                     counted,
-                    config.training.batch_size,
+                    training.batch_size,
                     device.memory_free,
+                    ranks,
                 ),
             )

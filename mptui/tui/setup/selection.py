@@ -198,7 +198,7 @@ def to_save(picked: Picked, task: str | None, environ: Mapping[str, str] = os.en
     )
 
 
-def in_words(resolution: Resolved, device: Device) -> list[tuple[str, str, str]]:
+def in_words(resolution: Resolved, device: Device, ranks: int = 1) -> list[tuple[str, str, str]]:
     """Describe the run in a few lines: label, value, reason or meaning."""
     config = resolution.config
     precision: PrecisionChoice = choose_precision(config.precision.mode, device)
@@ -209,7 +209,11 @@ def in_words(resolution: Resolved, device: Device) -> list[tuple[str, str, str]]
     compiled = "forced" if resolution.compile_forced else "if the run is long enough to repay it"
     return [
         ("precision", precision.used, precision.warning or precision.reason),
-        ("batch", batch, f"{effective} per optimizer step"),
+        (
+            "batch",
+            batch,
+            f"{effective} per optimizer step" + (f", shared by {ranks} GPUs" if ranks > 1 else ""),
+        ),
         ("lr", f"{scaled_lr(training):.3g}", _rate_words(training)),
         ("epochs", f"{training.epochs}", f"{training.schedule} schedule{end}"),
         ("compile", config.speed.compile, compiled if config.speed.compile != "off" else "eager code"),

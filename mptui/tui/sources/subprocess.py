@@ -19,6 +19,8 @@ from mptui.events import CommandAnswered, Event, PhaseChanged, RunFinished
 from mptui.processes.child import mptui_command, shell_exit_code
 from mptui.runs.remote.attached_run import AttachedRun
 from mptui.runs.remote.control_server import preset_names
+from mptui.runs.remote.daemonize import environ_outside, launcher
+from mptui.runs.store.directory import RANKS
 from mptui.runs.store.lock import owner_of
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean
@@ -28,22 +30,28 @@ if TYPE_CHECKING:
 
 
 class IsolatedSource:
-    """Starts `mptui run --detach` for a request, and attaches to it.
+    """Starts `mptui run --detach` or `resume --detach` for a request, and attaches to it.
 
     Args:
         request: The request.
         runs: The folder of all runs.
+        group: Flags of a run in several processes; none: a single one.
+        resume: The directory of the run to resume; None: a new run.
     """
 
     hosted = True
     isolated = True
-    can_detach = True
 
-    def __init__(self, request: "Request", runs: Path) -> None:
-        self.request, self._runs = request, runs
+    def __init__(
+        self, request: "Request", runs: Path, *, group: Sequence[str] = (), resume: Path | None = None
+    ) -> None:
+        self.request = request
+        self._command = command(request, runs, group, resume)
+        self.can_detach = launcher() is None
         self.run: Path | None = None
         self.exit_code = 0
-        self.view = RunView()
+        self._resumed = None if resume is None else AttachedRun(resume, resumed=True)
+        self.view = RunView() if self._resumed is None else self._resumed.view
         self.profiles: Sequence[str] = preset_names(request.environ)
         self._early: deque[Event] = deque([PhaseChanged(phase="starting")])
         self._commands: deque[tuple[str, str | None]] = deque()
@@ -74,7 +82,7 @@ class IsolatedSource:
     def send(self, command: str, argument: str | None = None) -> None:
         """Send a command, or queue it until the run has started."""
         with self._lock:
-            if self._attached is not None:
+            if self._attached is not None and (command != "stop" or self._attached.connected):
                 self._attached.send(command, argument)
             elif command == "stop":
                 self.stop(signal.SIGTERM)
@@ -99,7 +107,7 @@ class IsolatedSource:
             pass
 
     def _kill(self, number: int) -> None:
-        owner = owner_of(self.run) if self.run is not None else None
+        owner = None if self.run is None else owner_of(self.run / RANKS) or owner_of(self.run)
         if owner is not None:
             with contextlib.suppress(ProcessLookupError):  # it has just ended
                 os.kill(owner, number)
@@ -122,7 +130,8 @@ class IsolatedSource:
 
     def _begin(self, started: float) -> None:
         self._starting = subprocess.Popen(  # noqa: S603 - this program itself, and no shell
-            command(self.request, self._runs),
+            self._command,
+            env=environ_outside(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -134,7 +143,7 @@ class IsolatedSource:
         if self._starting.returncode == 0:
             self.run = Path(json.loads(told)["directory"])
             with self._lock:
-                self._attached = AttachedRun(self.run).start()
+                self._attached = (self._resumed or AttachedRun(self.run)).start()
                 for asked in self._commands:
                     self._attached.send(*asked)
             if self._stop is not None:
@@ -158,15 +167,22 @@ class IsolatedSource:
         )
 
 
-def command(request: "Request", runs: Path) -> list[str]:
-    """Return the command line that starts `request`."""
-    words = mptui_command("run", "--detach", "--json", "--runs-dir", str(runs))
+def command(
+    request: "Request", runs: Path, group: Sequence[str] = (), resume: Path | None = None
+) -> list[str]:
+    """Return the command line that starts `request`; for the arguments see `IsolatedSource`."""
+    words = mptui_command("run" if resume is None else "resume", "--detach", "--json", *group)
     words += ["--trust-code"] if request.trust_code else []
-    if request.profile is not None:
-        words += ["--profile", request.profile]
+    if resume is not None:
+        words.append(str(resume))
+    else:
+        words += ["--runs-dir", str(runs)]
+        words += [] if request.profile is None else ["--profile", request.profile]
     for key, (_, value) in request.flags.items():
         if key in {"data.path", "data.name"}:
             words += [] if value is None else ["--data", str(value)]
+        elif key == "hardware.device":  # a group is started by what this flag says
+            words += [] if "--device" in group else ["--device", str(value)]
         else:
             words += ["--set", f"{key}={_toml(value)}"]
     return words + [word for assignment in request.sets for word in ("--set", assignment)]

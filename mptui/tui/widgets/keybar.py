@@ -32,7 +32,7 @@ class KeyBar(Static):
         """Choose the keys that fit."""
         own = [item for item in self._items if item[0].where != "app" and item[0].when in self._when]
         always = [item for item in self._items if item[0].where == "app"]
-        while own and sum(content.cell_length + _GAP for _, content in own + always) > self.size.width:
+        while own and sum(content.cell_length + _GAP for _, content in own + always) - _GAP > self.size.width:
             own.pop()
         self._shown = own + always
         self.update(Content(" " * _GAP).join(content for _, content in self._shown), layout=False)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _GAP = "   "
 _LABEL, _FIGURE = 7, 18
+_NAME = 24
+"""Width in cells of the name in a line."""
 _TWO_COLUMNS = 60
 """Width in cells from which two gauges share a line."""
 
@@ -32,6 +34,8 @@ class DeviceCard(Static):
         border: round $frame;
         border-title-color: $quiet;
         border-subtitle-color: $quiet;
+        &.-line { border: none; height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
+        &.-marked { border-title-color: $text-success; }
         &.-chosen { border: round $accent; border-title-color: $text-accent; border-title-style: bold; }
     }
     """
@@ -50,7 +54,14 @@ class DeviceCard(Static):
         self._sample: DeviceSample | None = None
         self._problem: str | None = None
         self._shown = Content("")
-        self.border_title = Content(clean(f"{device.torch_name}  {device.name}", 60))
+        self._title = clean(f"{device.torch_name}  {device.name}", 60)
+
+    def lay_out(self, *, chosen: bool, marked: bool, line: bool) -> None:
+        """Show the device as chosen or marked, or in a single line."""
+        for name, holds in (("-chosen", chosen), ("-marked", marked), ("-line", line)):
+            self.set_class(holds, name)
+        self.border_title = Content(f"✓ {self._title}" if marked else self._title)
+        self.redraw()
 
     def show(self, sample: DeviceSample | None, problem: str | None) -> None:
         """Show the latest sample, or why there is none."""
@@ -77,6 +88,8 @@ class DeviceCard(Static):
     def _content(self, width: int) -> Content:
         from mptui.hardware.describe import describe
 
+        if self.has_class("-line"):
+            return self._in_a_line(self._sample or DeviceSample(name=""))
         told = describe(self.device, self._advice, self._machine)
         chosen = self.has_class("-chosen")
         lines = [Content.styled(clean(told.identity), "$quiet")]
@@ -92,6 +105,18 @@ class DeviceCard(Static):
         notes = told.notes if chosen else told.notes[: 0 if usable else 1]
         lines += [Content.styled(clean(note), "$quiet" if usable else "$text-warning") for note in notes]
         return Content("\n").join(line for line in lines if line.plain)
+
+    def _in_a_line(self, sample: DeviceSample) -> Content:
+        marked = self.has_class("-marked")
+        name = Content(self._title).truncate(_NAME, ellipsis=True, pad=True)
+        memory = f"{_gib(sample.memory_used):>6} of {_gib(sample.memory_total)} GiB"
+        figures = [memory]
+        if sample.power_w is not None:
+            figures = [f"busy {gauges.busy(sample):>5}", memory, gauges.heat(sample)]
+        sign = Content("✓ " if marked else "  ")
+        line = Content(_GAP).join([Content.assemble(sign, name), *map(Content, figures)])
+        trouble = Content.assemble(_GAP, gauges.throttle(sample)) if sample.throttle else ""
+        return Content.assemble(line.stylize("$text-success") if marked else line, trouble)
 
     def _company(self, sample: DeviceSample) -> Content:
         """Describe throttling, and other processes on the device."""

@@ -26,11 +26,11 @@ class Outline(Static):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(markup=False, id=id)
 
-    def show(self, run: Resolved, device: Device, fit: Fit | str | None) -> None:
-        """Show `run`; `fit` is its estimate, why there is none, or None while unknown."""
+    def show(self, run: Resolved, device: Device, fit: Fit | str | None, ranks: int = 1) -> None:
+        """Show `run` in `ranks` processes; `fit` is its estimate, why there is none, or None: unknown yet."""
         network = [("network", *_network(fit))] if isinstance(fit, Fit) else []
         lines = [Content.styled(clean(run.config.description), "$text-accent")]
-        lines += [_line(*each) for each in (*network, *in_words(run, device))]
+        lines += [_line(*each) for each in (*network, *in_words(run, device, ranks))]
         self.update(Content("\n").join([*lines, *_memory(fit, self.content_size.width)]))
 
     def refuse(self, fault: str) -> None:

@@ -1,0 +1,66 @@
+"""A run of two processes on the screen that started it, and on another one."""
+
+import json
+
+import psutil
+import pytest
+
+from mptui.events import CheckpointSaved, PresetSwitched, RunFinished
+from mptui.runs.store.directory import RANKS
+from mptui.runs.store.lock import owner_of
+from tests.e2e.test_terminal import ENDLESS, count
+from tests.program import run_to_end
+
+pytestmark = pytest.mark.slow
+
+TWO = ("--nproc-per-node", "2", "--device", "cpu")
+FAST = {"MPTUI_DATA_WORKERS": "0", "MPTUI_TRAINING_BATCH_SIZE": "8"}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with a run of two steps."""
+    settings = ("--profile", "debug", "--name", "two", "--max-steps", "2")
+    ended = run_to_end("run", *settings, folder=tmp_path, environ=ENDLESS | FAST)
+    assert ended.returncode == 0, ended.stderr
+    return tmp_path
+
+
+def ranks_of(run):
+    """The processes of the ranks, by their numbers."""
+    launcher = owner_of(run / RANKS)
+    assert launcher is not None
+    return {process.environ()["RANK"]: process for process in psutil.Process(launcher).children()}
+
+
+def test_keys_of_two_screens_act_on_all_ranks(terminal, folder):
+    more = ("--set", "training.max_steps=100000")
+    program = terminal(environ=ENDLESS, arguments=("resume", "two", *TWO, *more))
+    program.shows("● training   2 ranks")
+    assert set(ranks_of(folder / "runs" / "two")) == {"0", "1"}
+    program.press("space")
+    program.shows("■ paused   2 ranks")
+
+    watcher = terminal(environ=ENDLESS, arguments=("attach", "two"))
+    watcher.shows("■ paused   2 ranks")
+    watcher.press("space")
+    program.shows("● training")
+    program.press("2")
+    program.shows("switch to stable?")
+    program.press("enter")
+    program.until(lambda: count(program, PresetSwitched), "the switch")
+    watcher.shows("mptui  stable")
+    saved = count(program, CheckpointSaved)
+    watcher.press("c")
+    program.until(lambda: count(program, CheckpointSaved) > saved, "a checkpoint")
+    program.press("xx")
+    for screen in (program, watcher):
+        screen.shows("■ stopped")
+        screen.press("q")
+        assert screen.exit_code() == 0
+        assert screen.is_restored()
+    last = program.journal()[-1]
+    assert isinstance(last, RunFinished)
+    summary = json.loads((folder / "runs" / "two" / "summary.json").read_text())
+    assert (summary["status"], summary["ranks"], summary["nodes"]) == ("stopped", 2, 1)
+    assert "rank_lost" not in {warning["code"] for warning in summary["warnings"]}
