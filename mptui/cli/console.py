@@ -4,6 +4,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from mptui import events as ev
+from mptui import format as fmt
 from mptui.runs.view.eta import Pace
 from mptui.runs.view.events.event_registry import EVENTS
 from mptui.runs.view.events.lifecycle_specs import usual_time
@@ -201,5 +202,20 @@ def final_lines(summary: dict[str, object]) -> list[str]:
         lines.append(figures)
     if best.get("epoch") is not None:
         lines.append(f"best: {best['metric']} {best['value']:.4f} in epoch {best['epoch']}")
+    if words := spent_words(summary):
+        lines.append(words)
     lines.append(f"run: {summary['directory']}")
     return lines
+
+
+def spent_words(summary: dict[str, object]) -> str:
+    """Format the energy of the device and the cost; "" if both are unknown."""
+    energy, cost = summary["energy"], summary["cost"]
+    assert isinstance(energy, dict)
+    words = []
+    if energy["watt_hours"] is not None:
+        mean = 3600 * energy["watt_hours"] / energy["seconds"]
+        words.append(f"energy: {fmt.figure(energy['watt_hours'])} Wh, {mean:.0f} W on average")
+    if isinstance(cost, int | float):
+        words.append(f"cost: {fmt.figure(cost)}")
+    return "  ".join(words)

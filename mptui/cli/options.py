@@ -91,6 +91,10 @@ Device = Annotated[
         help="Device to train on; 0,2: a process on each.",
     ),
 ]
+PricePerHour = Annotated[
+    str | None,
+    typer.Option("--price-per-hour", metavar="PRICE", help="Price of an hour, for the cost of the run."),
+]
 Seed = Annotated[
     str | None, typer.Option("--seed", metavar="N", help="Seed for weights, order and augmentation.")
 ]
@@ -191,6 +195,7 @@ _NUMBERS = {
     "lr": "training.lr",
     "workers": "data.workers",
     "seed": "training.seed",
+    "price_per_hour": "hardware.price_per_hour",
 }
 
 SETTING_OF_FLAG: dict[str, str] = {**_TEXTS, **_NUMBERS, "download": "data.download"}

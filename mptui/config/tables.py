@@ -58,6 +58,8 @@ class HardwareConfig(Table):
 
     device: str = "auto"
     """auto, cpu, cuda, cuda:N, xpu, or mps."""
+    price_per_hour: Annotated[float, Field(ge=0)] | None = None
+    """Price of an hour of the machine, in any currency, for the cost of the run; unset: no cost."""
 
 
 class CodeConfig(Table):

@@ -45,6 +45,7 @@ class RunStarted(Event):
     val_batches: int
     total_steps: int
     resumed_from_step: int | None = None
+    price_per_hour: float | None = None
     notes: list[str] = field(default_factory=list)
 
 

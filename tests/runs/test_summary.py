@@ -2,7 +2,8 @@
 
 import pytest
 
-from mptui.events import Recovered, Warned
+from mptui.events import DeviceSample, Recovered, Warned
+from mptui.runs.store.directory import SUMMARY, json_text, read_summary
 from mptui.runs.store.summary import Summary
 from mptui.runs.view.events.recovery_specs import LIST_LIMIT
 
@@ -39,3 +40,44 @@ def test_a_long_list_keeps_its_first_half_and_the_latest(event_of, entries, numb
 
 def test_the_limit_is_a_hundred():
     assert LIST_LIMIT == 100
+
+
+def samples(*moments, watts=360.0):
+    return [DeviceSample(name="gpu", time=1000.0 + moment, power_w=watts) for moment in moments]
+
+
+def test_energy_is_power_over_time_without_the_time_in_which_nobody_looked(tmp_path):
+    summary = Summary("run", "runs/run")
+    assert summary.document["energy"]["watt_hours"] is None
+    for sample in [*samples(0, 1, 2), *samples(3600, 3601, watts=720.0)]:
+        summary.handle(sample)
+    assert summary.document["energy"]["watt_hours"] == pytest.approx(0.2 + 0.2)
+    assert summary.document["energy"]["seconds"] == 3
+
+    # another process goes on
+    (tmp_path / SUMMARY).write_text(json_text(summary.document))
+    resumed = Summary("run", "runs/run")
+    resumed.go_on_from(read_summary(tmp_path))
+    for sample in samples(7200, 7201):
+        resumed.handle(sample)
+    assert resumed.document["energy"]["watt_hours"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    "odd", ['{"watt_hours": "1"}', '{"seconds": 1, "until": NaN}', "[]", '{"until": {}}']
+)
+def test_an_odd_energy_of_a_file_is_left_out(tmp_path, odd):
+    (tmp_path / SUMMARY).write_text(f'{{"energy": {odd}}}')
+
+    assert "energy" not in read_summary(tmp_path)
+
+
+def test_the_cost_goes_on_where_the_process_before_ended():
+    summary = Summary("run", "runs/run")
+    summary.go_on_from({"cost": 2.5})
+    summary.measure(None)
+    assert summary.document["cost"] is None
+
+    summary.document["price_per_hour"] = 3600e6
+    summary.measure(None)
+    assert float(summary.document["cost"] or 0) > 2.5

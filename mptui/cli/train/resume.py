@@ -35,6 +35,7 @@ def resume(
     nnodes: o.Nnodes = None,
     rdzv_endpoint: o.RdzvEndpoint = None,
     max_restarts: o.MaxRestarts = MOST_RESTARTS,
+    price_per_hour: o.PricePerHour = None,
     sets: o.Set = None,
     trust_code: o.TrustCode = False,
     runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,

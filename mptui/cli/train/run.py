@@ -45,6 +45,7 @@ def run(
     accelerate_config: o.AccelerateConfig = None,
     scale_batch: o.ScaleBatch = False,
     seed: o.Seed = None,
+    price_per_hour: o.PricePerHour = None,
     download: o.Download = False,
     sets: o.Set = None,
     trust_code: o.TrustCode = False,

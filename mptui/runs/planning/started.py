@@ -47,6 +47,7 @@ def run_started(
         val_batches=job.val_loader.batches,
         total_steps=trainer.context.parts.schedule_steps,
         resumed_from_step=resumed_from,
+        price_per_hour=config.hardware.price_per_hour,
         notes=[*plan.notes, *_frozen_note(job)],
     )
 

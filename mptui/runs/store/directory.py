@@ -67,7 +67,8 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("dataset", "precision", "final", "best", "time", "memory", "error"), dict),
     **dict.fromkeys(("recoveries", "warnings"), list),
     "started": (int, float),
-    "samples_per_second": (int, float, type(None)),
+    **dict.fromkeys(("samples_per_second", "cost"), (int, float, type(None))),
+    "energy": dict,
 }
 _DEEPEST = 16
 """Tables and lists inside each other in a summary; ours has three. Deeper ones would exhaust the stack."""
@@ -254,7 +255,14 @@ def read_summary(run: Path) -> dict[str, Any]:
     known: dict[str, Any] = {k: v for k, v in cleaned.items() if isinstance(v, _TYPES.get(k, object))}
     if "best" in known and not isinstance(known["best"].get("metric"), str):
         known["best"] = {"epoch": None, "metric": None, "value": None}
+    if "energy" in known and not _is_energy(known["energy"]):
+        del known["energy"]
     return known
+
+
+def _is_energy(energy: dict[str, Any]) -> bool:
+    figures = [energy.get("watt_hours") or 0.0, energy.get("seconds"), energy.get("until")]
+    return all(isinstance(figure, int | float) and math.isfinite(figure) for figure in figures)
 
 
 def _cleaned(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - any JSON value

@@ -14,7 +14,7 @@ from mptui.runs.view.events.event_registry import EVENTS
 
 _CARRIED_OVER = (
     *("epochs", "optimizer_steps", "samples_seen", "skipped_steps", "final", "best"),
-    *("samples_per_second", "recoveries", "warnings"),
+    *("samples_per_second", "recoveries", "warnings", "energy"),
 )
 """Entries that a resumed run carries over; time and memory are those of one process."""
 
@@ -23,7 +23,7 @@ class Summary:
     """The document behind `summary.json` and `--json`."""
 
     def __init__(self, run: str, directory: str) -> None:
-        self._started = time.monotonic()
+        self._started, self._cost_before = time.monotonic(), 0.0
         self.document: dict[str, Any] = {
             "version": VERSION,
             "run": run,
@@ -44,6 +44,9 @@ class Summary:
             "final": {},
             "best": {"epoch": None, "metric": None, "value": None},
             "samples_per_second": None,
+            "energy": {"watt_hours": None, "seconds": 0.0, "until": 0.0},
+            "price_per_hour": None,
+            "cost": None,
             "time": {"total_s": 0.0, "first_step_s": None, "data_wait_fraction": None},
             "memory": {
                 "peak_allocated_bytes": None,
@@ -57,14 +60,18 @@ class Summary:
     def go_on_from(self, before: Mapping[str, Any]) -> None:
         """Carry over the results of an earlier process of the run, from its summary (`read_summary`)."""
         self.document |= {name: before[name] for name in _CARRIED_OVER if name in before}
+        self._cost_before = before.get("cost") or 0.0
 
     def handle(self, event: Event) -> None:
         """Update the document."""
         EVENTS[event.kind].summarize(self.document, event)
 
     def measure(self, device: torch.device | None) -> None:
-        """Record the elapsed time and the peaks of memory."""
-        self.document["time"]["total_s"] = round(time.monotonic() - self._started, 3)
+        """Record the elapsed time, its cost, and the peaks of memory."""
+        seconds = time.monotonic() - self._started
+        self.document["time"]["total_s"] = round(seconds, 3)
+        if (price := self.document["price_per_hour"]) is not None:
+            self.document["cost"] = round(self._cost_before + price * seconds / 3600, 6)
         # Linux counts in KiB, macOS in bytes
         unit = 1 if sys.platform == "darwin" else 1024
         memory = self.document["memory"]

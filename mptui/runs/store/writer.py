@@ -1,4 +1,4 @@
-"""Updates the files of a run: journal, index, summary, bad samples.
+"""Updates the files of a run: journal, index, summary, bad samples, train.log, device.csv.
 
 Events are written to the journal at once. The other files are derived from it and written at a fixed rate;
 failed writes are repeated the next time.
@@ -22,6 +22,7 @@ from mptui.runs.store.bad_samples import BadSampleList
 from mptui.runs.store.index import Index
 from mptui.runs.store.journal import Journal
 from mptui.runs.store.summary import Summary
+from mptui.runs.view.line_files import DeviceCsv, TrainLog
 
 CLASSES, CONFUSION = "best_classes.csv", "best_confusion.csv"
 """The best validation by class, and its confusion matrix."""
@@ -54,6 +55,7 @@ class Records:
         self._journal = Journal(run, is_owner)
         self._journal_waits = self._given_up = False
         self._index = Index(run, guard)
+        self._log, self._samples = TrainLog(run), DeviceCsv(run)
         self._written = time.monotonic()
         self.summary = Summary(run.name, str(run))
         self.bad_samples = BadSampleList(run, guard)
@@ -64,6 +66,8 @@ class Records:
             if not self._given_up:
                 self._journal.write(event)
             self.summary.handle(event)
+            self._log.handle(event)
+            self._samples.handle(event)
 
     def untouched(self) -> bool:
         """Whether no other process has written to the run's journal."""
@@ -90,6 +94,7 @@ class Records:
                 self.write_summary()
             self._index.renew()
         self.bad_samples.write()
+        self._write_lines()
         self._look_after_journal(emit, step)
 
     def write_summary(self) -> None:
@@ -139,6 +144,15 @@ class Records:
         self._journal.close()
         if not self._given_up:
             self._index.renew()
+            self._write_lines()
+        self._log.close()
+        self._samples.close()
+
+    def _write_lines(self) -> None:
+        """Write train.log and device.csv; lines that can't be written wait for the next time."""
+        for lines in (self._log, self._samples):
+            with contextlib.suppress(MptuiError, OSError), self._guard():
+                lines.write()
 
     def _look_after_journal(self, emit: Callable[[Event], None], step: int) -> None:
         """Report once that the journal can't be written, and once that it can again."""

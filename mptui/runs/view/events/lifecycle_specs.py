@@ -82,6 +82,7 @@ def _summarize_start(document: dict[str, Any], event: RunStarted) -> None:
         "device": event.device_name,
         "ranks": event.ranks,
         "nodes": event.nodes,
+        "price_per_hour": event.price_per_hour,
         "precision": {
             "requested": event.precision_requested,
             "used": event.precision,

@@ -24,6 +24,9 @@ from mptui.runs.view.log_lines import Tone, metric_words
 from mptui.runs.view.view_state import ViewState
 from mptui.text import clean
 
+_LONGEST_GAP_S = 10.0
+"""Seconds between two samples of the device that the power is integrated over."""
+
 
 def _start_epoch(view: ViewState, event: EpochStarted) -> None:
     view.epoch, view.epochs = event.epoch, event.epochs
@@ -69,6 +72,23 @@ def _step(view: ViewState, event: Step) -> None:
     view.record("speed", "images/s", event.step, event.samples_per_second)
 
 
+def step_words(event: Step, steps: int) -> str:
+    """Format a step for a log: `epoch 1 step 5/10  loss: 2.3021  lr: 1.00e-05  128.1 img/s  4.0 it/s`.
+
+    Args:
+        event: The step.
+        steps: Steps of the epoch; 0: unknown.
+    """
+    words = [f"epoch {event.epoch} step {event.epoch_step}" + (f"/{steps}" if steps else "")]
+    words += [f"loss: {event.loss:.4f}", f"lr: {event.lr:.2e}"]
+    words += [f"{name}: {value:.4f}" for name, value in list(event.metrics.items())[:1]]
+    if event.samples_per_second is not None:
+        words.append(f"{event.samples_per_second:.1f} img/s")
+    if event.step_time_s:
+        words.append(f"{1 / event.step_time_s:.2f} it/s")
+    return "  ".join(words)
+
+
 def _summarize_step(document: dict[str, Any], event: Step) -> None:
     document["optimizer_steps"] = event.step
     document["samples_seen"] = event.samples_seen
@@ -82,6 +102,7 @@ def _step_scalars(event: Step) -> Iterator[tuple[str, float | None]]:
     yield "train/loss_scale", event.loss_scale
     yield "train/skipped_steps", float(event.skipped_steps)
     yield "speed/samples_per_second", event.samples_per_second
+    yield "speed/steps_per_second", 1 / event.step_time_s if event.step_time_s else None
     yield "speed/data_wait_fraction", event.data_wait_fraction
 
 
@@ -182,6 +203,18 @@ def _sample_ranks(view: ViewState, event: RanksSampled) -> None:
     view.ranks = event
 
 
+def _summarize_sample(document: dict[str, Any], event: DeviceSample) -> None:
+    """Add the energy since the sample before, at the power of this one; longer gaps are not counted."""
+    if event.power_w is None:
+        return
+    energy = document["energy"]
+    seconds = event.time - energy["until"]
+    if 0 < seconds <= _LONGEST_GAP_S:
+        energy["watt_hours"] = (energy["watt_hours"] or 0.0) + event.power_w * seconds / 3600
+        energy["seconds"] += seconds
+    energy["until"] = event.time
+
+
 TRAINING = (
     EventSpec(
         event=EpochStarted,
@@ -245,7 +278,7 @@ TRAINING = (
         handle=_sample,
         log_lines=nothing,
         console_lines=nothing,
-        summarize=nothing,
+        summarize=_summarize_sample,
         scalars=nothing,
         thinned="last",
         shown_at_once=False,

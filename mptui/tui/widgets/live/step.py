@@ -43,7 +43,8 @@ class StepPanel(Panel):
     def lines(self, view: RunView, width: int) -> Lines:
         """Lay out the panel, in four lines if five don't fit."""
         parts = _parts(view)
-        time = Content(_time(view) + _speed(view).rjust(width - len(_time(view))))
+        speed = _steps_speed(view) + _speed(view)
+        time = Content(_time(view) + speed.rjust(width - len(_time(view))))
         bar, legend = _bar(parts, width), _legend(parts, tuple(_BARS))
         legends = [_legend(parts, ("forward", "backward")), _legend(parts, ("optimizer", "data", "rest"))]
         verdict = Content("; ").join(_verdict(view))
@@ -59,15 +60,24 @@ def step_line(view: RunView) -> list[Content]:
     return [Content(f"step {_time(view)}"), Content(_speed(view)), *_verdict(view)]
 
 
-def _time(view: RunView) -> str:
-    """Format the time per step, for the same steps as its parts."""
+def _seconds(view: RunView) -> float | None:
+    """Return the time per step, for the same steps as its parts."""
     if parts := _parts(view):
-        return fmt.milliseconds(sum(parts.values()))
-    return fmt.milliseconds(view.latest.step_time_s if view.latest else None)
+        return sum(parts.values())
+    return view.latest.step_time_s if view.latest else None
+
+
+def _time(view: RunView) -> str:
+    return fmt.milliseconds(_seconds(view))
 
 
 def _speed(view: RunView) -> str:
     return f"{fmt.count(view.latest.samples_per_second if view.latest else None)} images/s"
+
+
+def _steps_speed(view: RunView) -> str:
+    seconds = _seconds(view)
+    return f"{fmt.figure(1 / seconds)} steps/s  " if seconds else ""
 
 
 def _parts(view: RunView) -> dict[str, float]:
