@@ -144,6 +144,7 @@ class LiveScreen(Page):
     def _show(self) -> None:
         if self.view.finished is not None:
             self._show_end()
+        self.set_class(self.view.images is not None, "-images")
         for panel in self.query("Panel"):
             assert isinstance(panel, Panel)
             panel.show(self.view)

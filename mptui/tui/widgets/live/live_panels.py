@@ -8,6 +8,7 @@ from textual.content import Content
 
 from mptui.runs.view.run_view import RunView
 from mptui.tui.widgets.live.device import DevicePanel, device_line
+from mptui.tui.widgets.live.images import ImagesPanel
 from mptui.tui.widgets.live.precision import PrecisionPanel, precision_line
 from mptui.tui.widgets.live.step import StepPanel, step_line
 from mptui.tui.widgets.panel import Panel
@@ -33,6 +34,7 @@ PANELS: dict[str, PanelSpec] = {
     "precision": PanelSpec(build=PrecisionPanel, folded=precision_line, page=2),
     "device": PanelSpec(build=lambda _: DevicePanel(), folded=lambda view, _: device_line(view)),
     "step": PanelSpec(build=lambda _: StepPanel(), folded=lambda view, _: step_line(view)),
+    "images": PanelSpec(build=ImagesPanel, folded=None),
 }
 """Name (also the widget's id) -> panel."""
 
