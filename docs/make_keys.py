@@ -15,6 +15,7 @@ _PLACES = {
     "log": "Focused log",
     "column": "Focused panels on the right",
     "numerics": "Numerics",
+    "ranks": "The ranks",
     "leave": "Quitting while a run is training",
     "stop": "Confirming a stop",
     "discard": "Confirming that edits are discarded",

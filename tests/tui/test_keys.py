@@ -17,6 +17,7 @@ from mptui.tui.screens.detection import DetectionScreen
 from mptui.tui.screens.live import LiveScreen
 from mptui.tui.screens.numerics import NumericsScreen
 from mptui.tui.screens.picker import PickerScreen
+from mptui.tui.screens.ranks_screen import RanksScreen
 from mptui.tui.widgets.chart.chart import Chart
 from mptui.tui.widgets.column import Column
 from mptui.tui.widgets.live.log import LogPanel
@@ -25,6 +26,7 @@ from mptui.tui.widgets.setup.setting_list import KeyedList
 OWNERS = {
     "live": LiveScreen,
     "numerics": NumericsScreen,
+    "ranks": RanksScreen,
     "chart": Chart,
     "log": LogPanel,
     "column": Column,

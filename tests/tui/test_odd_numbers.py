@@ -8,7 +8,7 @@ import pytest
 from mptui import format as fmt
 from mptui.events import Numerics, NumericsLayer, RunStarted
 from mptui.tui.widgets.bars import bar
-from tests.tui.events import MemorySource, demo
+from tests.tui.events import MemorySource, demo, rank_row, ranks_sampled
 from tests.tui.frames import frame, live, put
 
 NUMBERS = [math.nan, math.inf, -math.inf, 1e308, -1e308, 1e-320, 5e-324, -1.0, 0.0]
@@ -46,6 +46,10 @@ def looked(number):
     return Numerics(mode="summary", precision="fp16", eager=False, layers=[layer], **told, **others)
 
 
+def ranks(number):
+    return ranks_sampled([changed(rank_row(0), number), rank_row(1)], steps=0 if number == 0 else 50)
+
+
 @pytest.mark.parametrize("number", NUMBERS)
 async def test_no_number_of_a_journal_breaks_a_screen(number):
     events = demo()
@@ -53,12 +57,16 @@ async def test_no_number_of_a_journal_breaks_a_screen(number):
     source = MemorySource([kinds[RunStarted], *events[5:9]])
     async with live(source) as (app, pilot):
         for _ in range(2):
-            await put(app, pilot, *(changed(event, number) for event in kinds.values()), looked(number))
+            figures = [changed(event, number) for event in kinds.values()]
+            await put(app, pilot, *figures, looked(number), ranks(number))
             await pilot.press("y", "s")
         await pilot.press("n")
         await pilot.pause()
         assert "layers by risk" in frame(app)
-        await pilot.press("n")
+        await pilot.press("n", "g", *"ssssssssss")
+        await pilot.pause()
+        assert "2 by rank" in frame(app)
+        await pilot.press("g")
         await pilot.resize_terminal(80, 24)
         await pilot.pause()
         assert "stable" in frame(app)

@@ -20,7 +20,7 @@ class Key:
 
     `id` is `<where>.<what>`. `keys` are separated by commas. `{n}` in the action is the position of the key
     among them. `footer` is the word in the bottom line; without it, the key is listed only in the help.
-    `when` is the state of the run in which the bottom line shows the key.
+    `when` is the state of the run in which the bottom line shows the key; several: it has several ranks.
     """
 
     id: str
@@ -30,7 +30,7 @@ class Key:
     footer: str = ""
     display: str = ""
     palette: bool = True
-    when: Literal["always", "going", "ended"] = "always"
+    when: Literal["always", "going", "ended", "several"] = "always"
 
     @property
     def where(self) -> str:
@@ -78,8 +78,9 @@ KEYS: tuple[Key, ...] = (
         when="going",
     ),
     Key("live.page", "tab", "next_page", "next panel", "panels"),
-    Key("live.checkpoint", "c", "command('checkpoint')", "save a checkpoint now", "checkpoint", when="going"),
+    Key("live.ranks", "g", "ranks", "ranks: the processes of the run", "ranks", when="several"),
     Key("live.stop", "x", "stop", "save and stop; twice: don't ask", "stop", when="going"),
+    Key("live.checkpoint", "c", "command('checkpoint')", "save a checkpoint now", "checkpoint", when="going"),
     Key(
         "live.validate",
         "v",
@@ -117,6 +118,12 @@ KEYS: tuple[Key, ...] = (
     Key("numerics.part", "tab", "part", "outputs, gradients, weights or all", "part"),
     Key("numerics.full", "f", "full", "probe all values, or stop that", "full"),
     Key("numerics.close", "n", "app.back", "back to the charts", "charts", palette=False),
+    Key("ranks.earlier", "up,k", "scroll(-1)", "one rank up", "scroll", display="up/down", palette=False),
+    Key("ranks.later", "down,j", "scroll(1)", "one rank down", palette=False),
+    Key("ranks.page_up", "pageup", "scroll(-8)", "eight ranks up", palette=False),
+    Key("ranks.page_down", "pagedown", "scroll(8)", "eight ranks down", palette=False),
+    Key("ranks.sort", "s", "sort", "sort by the next column", "sort"),
+    Key("ranks.close", "g", "app.back", "back to the charts", "charts", palette=False),
     Key("app.help", "question_mark", "app.help", "all keys of this screen", "help"),
     Key("app.palette", "ctrl+p", "app.command_palette", "find a command by its name", palette=False),
     Key("app.suspend", "ctrl+z", "app.suspend_process", "suspend mptui and its run", palette=False),

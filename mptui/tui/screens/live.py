@@ -25,6 +25,7 @@ from mptui.tui.frame_budget import Budget
 from mptui.tui.keys.bindings import bindings
 from mptui.tui.screens.numerics import NumericsScreen
 from mptui.tui.screens.page import Page
+from mptui.tui.screens.ranks_screen import RanksScreen
 from mptui.tui.sources.source import RunSource
 from mptui.tui.threads import in_background
 from mptui.tui.widgets.chart.canvas import Mode
@@ -142,8 +143,9 @@ class LiveScreen(Page):
             self.dismiss("left")
 
     def _show(self) -> None:
-        if self.view.finished is not None:
-            self._show_end()
+        self._offer_keys()
+        if failed_to_start(self.view):
+            self._show_failure()
         self.set_class(self.view.images is not None, "-images")
         for panel in self.query("Panel"):
             assert isinstance(panel, Panel)
@@ -152,11 +154,18 @@ class LiveScreen(Page):
         for number, chart in enumerate(self.query(Chart)):
             self._show_chart(chart, names[number] if number < len(names) else "")
 
-    def _show_end(self) -> None:
-        failed = failed_to_start(self.view)
-        always = () if failed else ("always",)
-        self.query_one(KeyBar).offer(*always, *(() if self._cant_resume() else ("ended",)))
-        if failed and self.view.finished is not None and not self.query(Failure):
+    def _offer_keys(self) -> None:
+        going = self.view.finished is None
+        states = {
+            "always": not failed_to_start(self.view),
+            "several": self.view.ranks is not None,
+            "going": going,
+            "ended": not going and not self._cant_resume(),
+        }
+        self.query_one(KeyBar).offer(*(state for state, holds in states.items() if holds))
+
+    def _show_failure(self) -> None:
+        if self.view.finished is not None and not self.query(Failure):
             self.add_class("-failed")
             leads = "Esc: back to the profiles · q: quit" if self._is_above_another() else "q: quit"
             self.mount(Failure(self.view.finished, leads), after="#body")
@@ -226,7 +235,6 @@ class LiveScreen(Page):
         self.source, self.view = source, source.view
         self.query(Failure).remove()
         self.remove_class("-failed")
-        self.query_one(KeyBar).offer("always", "going")
         self._undrawn = True
         self.poll()
 
@@ -273,6 +281,14 @@ class LiveScreen(Page):
         """Open the numerics screen."""
         screen = NumericsScreen(self.view, self.action_command, self._keymap)
         self.app.push_screen(screen, lambda how: self.leave() if how == "leave" else None)
+
+    def action_ranks(self) -> None:
+        """Open the screen of the ranks, if there are several."""
+        if self.view.ranks is None and (self.view.started is None or self.view.started.ranks == 1):
+            self.notify("this run trains in one process", markup=False)
+        else:
+            screen = RanksScreen(self.view, self._keymap)
+            self.app.push_screen(screen, lambda how: self.leave() if how == "leave" else None)
 
     def action_next_page(self) -> None:
         """Show the next page of a small screen; move the focus on a large one."""

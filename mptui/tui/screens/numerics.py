@@ -1,23 +1,19 @@
 """The numerics screen: layers by risk in 16 bits, the exponents of one layer, the best loss scale."""
 
-import time
 from collections.abc import Callable, Mapping
 
 from textual.app import ComposeResult
 
 from mptui.runs.view.run_view import RunView
 from mptui.tui.keys.bindings import bindings
-from mptui.tui.screens.page import Page
+from mptui.tui.screens.view_page import ViewPage
 from mptui.tui.widgets.keybar import KeyBar
 from mptui.tui.widgets.live.header import Header
 from mptui.tui.widgets.live.layer_table import ExponentPanel, NumericsWords, RiskTable
-from mptui.tui.widgets.panel import Panel
 from mptui.tui.widgets.small import TooSmall
 
-POLLS_PER_SECOND = 4
 
-
-class NumericsScreen(Page):
+class NumericsScreen(ViewPage):
     """Shows a run's numerics; requests full probes while the full mode is on.
 
     Args:
@@ -52,9 +48,8 @@ class NumericsScreen(Page):
         command: Callable[[str, str | None], None],
         keymap: Mapping[str, str],
     ) -> None:
-        super().__init__()
-        self._view, self._command, self._keymap = view, command, keymap
-        self._shown = -1
+        super().__init__(view, keymap)
+        self._command = command
         self._full = False
 
     def compose(self) -> ComposeResult:
@@ -67,36 +62,22 @@ class NumericsScreen(Page):
         yield KeyBar(self.where, self._keymap)
         yield TooSmall("The run continues.")
 
-    def on_mount(self) -> None:
-        """Start updating."""
-        self.poll()
-        self.set_interval(1 / POLLS_PER_SECOND, self.poll)
-
-    def poll(self) -> None:
-        """Show changes."""
-        ended = self._view.finished is not None
-        self.query_one(Header).show(self._view, self._view.time if ended else time.time())
-        if self._view.version != self._shown:
-            self._shown = self._view.version
-            self._show()
-
-    def _show(self) -> None:
+    def show(self) -> None:
+        """Show the view; before the first probe, without exponents."""
         unseen = self._view.numerics is None
         self.set_class(unseen, "-unseen")
         self.query_one(ExponentPanel).display = not unseen
-        for panel in self.query("Panel"):
-            assert isinstance(panel, Panel)
-            panel.show(self._view)
+        super().show()
 
     def action_choose(self, rows: int) -> None:
         """Choose another layer."""
         self.query_one(RiskTable).move(rows, self._view)
-        self._show()
+        self.show()
 
     def action_part(self) -> None:
         """Show outputs, gradients, weights' gradients, or all."""
         self.query_one(RiskTable).turn()
-        self._show()
+        self.show()
 
     def action_full(self) -> None:
         """Probe all values, or return to the configured mode."""

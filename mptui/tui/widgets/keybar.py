@@ -25,8 +25,9 @@ class KeyBar(Static):
 
     def offer(self, *when: str) -> None:
         """Show the keys of these states of a run, and the global ones."""
-        self._when = set(when)
-        self.on_resize()
+        if self._when != set(when):
+            self._when = set(when)
+            self.on_resize()
 
     def on_resize(self) -> None:
         """Choose the keys that fit."""
