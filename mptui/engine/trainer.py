@@ -30,6 +30,7 @@ from mptui.engine.numerics.monitor import NumericsMonitor
 from mptui.engine.progress import Outcome
 from mptui.engine.ranks.lockstep import Lockstep
 from mptui.engine.ranks.rank_times import RankTimes
+from mptui.engine.ranks.unreadable import Unreadable
 from mptui.engine.reporting.image_grids import ImageGrids
 from mptui.engine.reporting.speed_advice import SpeedAdvice
 from mptui.errors import DataError, MemoryExhaustedError
@@ -43,6 +44,7 @@ HOOKS: dict[str, Callable[[TrainContext], Hook]] = {
     "nan": NanGuard,
     "memory": MemoryGuard,
     "rank times": RankTimes,
+    "unreadable": Unreadable,
     "images": ImageGrids,
 }
 """Hooks by name, in the order in which they act; a checkpoint stores their state by these names."""

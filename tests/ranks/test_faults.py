@@ -3,7 +3,7 @@
 import pytest
 
 from tests.ranks.groups import in_group
-from tests.ranks.training import train, train_with_a_fault
+from tests.ranks.training import train, train_on_torn, train_with_a_fault
 
 pytestmark = pytest.mark.slow
 
@@ -45,3 +45,17 @@ def test_if_one_rank_fails_all_end_by_its_error_and_save_what_they_have(kind, er
     assert first["step"] == last["step"] == 4
     saved = list((tmp_path / "checkpoints").glob("step-*4"))
     assert bool(saved) == (kind != "bug")
+
+
+def test_a_sample_that_can_not_be_read_is_told_once_whichever_rank_reads_it(tmp_path):
+    ((alone, _),) = in_group(1, train_on_torn, str(tmp_path / "1"), 9)
+    (first, error), (other, _) = in_group(2, train_on_torn, str(tmp_path / "2"), 9)
+    assert error is None
+    assert len(alone) == 4 + 2
+    assert first == other == alone
+
+
+def test_unreadable_samples_of_all_ranks_count_against_the_budget(tmp_path):
+    (_, first), (_, last) = in_group(2, train_on_torn, str(tmp_path), 3)
+    for error in (first, last):
+        assert error.endswith("4 of 40 samples can't be used, data.bad_sample_budget allows 3")

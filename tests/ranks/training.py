@@ -1,10 +1,12 @@
 """Small runs of one rank, for `in_group`: each function returns what JSON can hold."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 
+from mptui.data.core.types import BadSampleError, Decoded
 from mptui.engine.mailbox import Command, Stopped
 from mptui.engine.trainer import Trainer
 from mptui.errors import DataError, MptuiError
@@ -36,7 +38,17 @@ def net(outputs: int, flat: bool) -> torch.nn.Module:
     return torch.nn.Sequential(*layers)
 
 
-def built(ranks, folder, *, masks=False, train=40, val=21, precision="fp32", **tables):
+@dataclass(frozen=True)
+class Torn(Blot):
+    """A blot; one of nine can't be read."""
+
+    def read(self, side_hint: int | None = None) -> Decoded:
+        if self.index % 9 == 4:
+            raise BadSampleError(self.name, "truncated")
+        return super().read(side_hint)
+
+
+def built(ranks, folder, *, masks=False, train=40, val=21, precision="fp32", reads_as=None, **tables):
     settings = config(data={"image_size": SIDE}, **tables)
     model = net(2 if masks else 3, flat=not masks)
     if torch.get_default_dtype() == torch.float64:
@@ -50,6 +62,7 @@ def built(ranks, folder, *, masks=False, train=40, val=21, precision="fp32", **t
         precision=precision,
         ranks=ranks,
         kind=Scene if masks else Blot,
+        reads_as=reads_as,
     )
 
 
@@ -196,3 +209,19 @@ def decide(ranks, folder):
     kept = [trainer.context.rollback.possible, trainer.context.micro_batches.limits["training"]]
     end(trainer)
     return [held.mode, held.reason, compilers, kept]
+
+
+def train_on_torn(ranks, folder, allowed):
+    """Train on samples of which some can't be read; return what is told of them, and the error."""
+    trainer, _ = built(ranks, folder, reads_as=Torn, training={"epochs": 3, "batch_size": 8})
+    told: list[str] = []
+    for loader in (trainer.context.job.train_loader, trainer.context.job.val_loader):
+        loader.bad_samples._on_bad = lambda problem: told.append(f"{problem.path} {problem.reason}")
+        loader.bad_samples._allowed = allowed
+    error = None
+    try:
+        trainer.train()
+    except DataError as caught:
+        error = str(caught).splitlines()[0]
+    end(trainer)
+    return [sorted(told), error]

@@ -75,6 +75,9 @@ class Loader:
         on_bad: Called once for each bad sample.
         on_progress: Called with (done, total) of samples while `prepare` works.
         check_stop: Called several times per second while waiting for data; may raise.
+
+    Attributes:
+        bad_samples: The samples that could not be read.
     """
 
     _cached_split: CachedSplit | None = None
@@ -136,9 +139,9 @@ class Loader:
             kept = partial(CachedSplit, masks=self.masks, pixels=pixels, on_full=on_cache_full)
             split = self._cached_split = kept(split, self._geometry, room=cache_room or memory_room())
         self._pool = self._new_pool(workers)
-        self._bad = BadSamples(len(split), bad_budget, on_bad)
+        self.bad_samples = BadSamples(len(split), bad_budget, on_bad)
         views = (self._geometry, self.masks, num_classes, seed, self._on_device and self._augment, pixels)
-        self._source = SampleSource(split, self._pool, self._bad, *views)
+        self._source = SampleSource(split, self._pool, self.bad_samples, *views)
         self._set_finish(normalization or default_normalization(kind), pixels)
         self._noiser = self._new_noiser(noising, mirror=train and augment) if noisy else None
         self.share_size, self._transfer = share.largest(batch_size), Transfer(device, self._pool.arena)
@@ -164,7 +167,7 @@ class Loader:
     @property
     def bad(self) -> list[Problem]:
         """The samples that could not be used so far."""
-        return self._bad.problems
+        return self.bad_samples.problems
 
     @property
     def worker_pids(self) -> list[int]:

@@ -4,7 +4,7 @@ Imports no torch. Shapes: B samples, H and W pixels.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,11 +72,16 @@ class BadSamples:
     """
 
     def __init__(self, split_size: int, budget: float, on_bad: Callable[[Problem], None] | None) -> None:
-        self.problems: list[Problem] = []
         self._split_size = split_size
         self._allowed = min(max(1, int(budget * split_size)), split_size - 1) if budget > 0 else 0
         self._on_bad = on_bad
-        self._known: set[int] = set()
+        self._known: dict[int, Problem] = {}
+        self._new: dict[int, Problem] = {}
+
+    @property
+    def problems(self) -> list[Problem]:
+        """The bad samples found so far."""
+        return list(self._known.values())
 
     def record(self, index: int, failure: ReadFailure) -> None:
         """Record that sample `index` is bad.
@@ -88,12 +93,39 @@ class BadSamples:
             raise fault
         if index in self._known:
             return
-        self._known.add(index)
-        self.problems.append(Problem(failure.name, failure.reason))
-        if self._on_bad is not None:
-            self._on_bad(self.problems[-1])
-        if len(self.problems) > self._allowed:
+        self._new[index] = Problem(failure.name, failure.reason)
+        self._add(index, self._new[index])
+        self.check()
+
+    @property
+    def has_new(self) -> bool:
+        """Whether samples were found that `take_new` has not returned yet."""
+        return bool(self._new)
+
+    def take_new(self) -> dict[int, Problem]:
+        """Return the samples found since the last call, by index."""
+        new, self._new = self._new, {}
+        return new
+
+    def hear(self, found: Mapping[int, Problem]) -> None:
+        """Add samples that other processes of the run have found."""
+        for index, problem in found.items():
+            if index not in self._known:
+                self._add(index, problem)
+
+    def check(self) -> None:
+        """Check the number of bad samples against the budget.
+
+        Raises:
+            DataError: It allows fewer.
+        """
+        if len(self._known) > self._allowed:
             raise self._too_many()
+
+    def _add(self, index: int, problem: Problem) -> None:
+        self._known[index] = problem
+        if self._on_bad is not None:
+            self._on_bad(problem)
 
     def _too_many(self) -> DataError:
         shown = [f"{problem.path}: {problem.reason}" for problem in self.problems[:_PROBLEMS_SHOWN]]

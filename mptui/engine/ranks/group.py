@@ -51,7 +51,7 @@ class PeerOutOfMemoryError(RetryError, MemoryError):
     """The step did not fit in the memory of another rank."""
 
 
-NOTES = 7
+NOTES = 8
 """Numbers that each rank brings to each meeting besides its standing: see `Ranks.notes`."""
 
 
@@ -146,9 +146,9 @@ class Ranks:
         worst = max(row[0] for row in rows)
         if worst == Standing.FAILED and self.failure is None:
             self.failure = next(failure for failure in self.exchange(self._own_failure) if failure)
-            if standing != Standing.FAILED:
-                raise self.failure.error()
         self.heard([row[2:] for row in rows])
+        if worst == Standing.FAILED and standing != Standing.FAILED and self.failure is not None:
+            raise self.failure.error()
         if standing == Standing.FINE and worst == Standing.NO_MEMORY:
             raise PeerOutOfMemoryError("out of memory on another rank")
         if standing == Standing.FINE and worst == Standing.RETRY:

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from mptui.engine.mailbox import Command, Mailbox
 from mptui.engine.ranks.group import Ranks
@@ -24,6 +25,9 @@ class RanksMailbox(Mailbox):
         reports: Whether all ranks report between the next two steps.
         times: Returns the times of a step of this rank, in microseconds; zeros if there are no new ones.
         timed: Called with those of all ranks, if any has new ones.
+        has_news: Whether this rank has news for all.
+        take_news: Returns them: a small value that is called for if any rank has news.
+        hear_news: Called with those of all ranks.
     """
 
     def __init__(self, ranks: Ranks, own: Mailbox) -> None:
@@ -35,14 +39,17 @@ class RanksMailbox(Mailbox):
         self.reports = False
         self.times: Callable[[], list[int]] = lambda: [0] * TIMES
         self.timed: Callable[[list[list[int]]], None] = lambda times: None
+        self.has_news: Callable[[], bool] = lambda: False
+        self.take_news: Callable[[], Any] = lambda: None
+        self.hear_news: Callable[[list[Any]], None] = lambda news: None
         ranks.notes, ranks.heard = self._notes, self._heard
 
     def _notes(self) -> list[int]:
-        """Return stop (0: none; 1: without a signal; 1 + signal), commands waiting, report due, and times."""
+        """Return stop (0: none; 1: without a signal; 1 + signal), commands, report due, news, and times."""
         while (command := self._own.take()) is not None:
             self._taken.append(command)
         stop = 1 + (self._own.stop_signal or 0) if self._own.stop_requested else 0
-        return [stop, len(self._taken), int(self.report_due()), *self.times()]
+        return [stop, len(self._taken), int(self.report_due()), int(self.has_news()), *self.times()]
 
     def _heard(self, notes: list[list[int]]) -> None:
         stop = max(each[0] for each in notes)
@@ -51,6 +58,8 @@ class RanksMailbox(Mailbox):
         self.reports = self.reports or bool(notes[0][2])
         if any(each[-1] for each in notes):
             self.timed([each[-TIMES:] for each in notes])
+        if any(each[3] for each in notes):
+            self.hear_news(self._ranks.exchange(self.take_news()))
         if any(each[1] for each in notes):
             told, self._taken = self._taken, []
             for commands in self._ranks.exchange(told):
