@@ -102,7 +102,7 @@ def _flags(case: Case) -> list[str]:
     sets: dict[str, object] = {
         "data.image_size": case.side,
         "model.width": case.width,
-        "precision.tf32": case.tf32,
+        "precision.matmul": "high" if case.tf32 else "highest",
         "speed.channels_last": case.channels_last,
         "speed.compile": case.compile,
     }

@@ -74,7 +74,8 @@ Lr = Annotated[
     str | None, typer.Option("--lr", metavar="RATE", help="Peak learning rate, not rescaled to the batch.")
 ]
 Precision = Annotated[
-    str | None, typer.Option("--precision", metavar="auto|fp32|fp16|bf16", help="Number format.")
+    str | None,
+    typer.Option("--precision", metavar="auto|fp32|fp16|bf16", help="Number format, or float32, …"),
 ]
 Compile = Annotated[
     bool | None,

@@ -133,8 +133,9 @@ def read_value(setting: Setting, text: str) -> tuple[Any, str | None]:
     if document.keys() != {"value"}:
         return check_value(setting, text.strip())
     value, wrong = check_value(setting, document["value"])
-    if wrong and check_value(setting, text)[1] is None:
-        return text, None
+    if wrong:
+        as_text, fault = check_value(setting, text)
+        return (value, wrong) if fault else (as_text, None)
     return value, wrong
 
 

@@ -1,6 +1,6 @@
 """Names of all settings, from the schema: `table.key` in files and flags, MPTUI_TABLE_KEY as variables."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, get_args, get_origin
@@ -78,6 +78,10 @@ SETTINGS: dict[str, Setting] = dict(_settings(RunConfig))
 """Every `table.key`, in the order of the schema."""
 RETIRED = frozenset({"data.decode"})
 """Settings of earlier versions: files that have them can be read, and the values are ignored with a note."""
+RENAMED: Mapping[str, tuple[str, Mapping[object, str]]] = {
+    "precision.tf32": ("precision.matmul", {True: "high", False: "highest"})
+}
+"""Settings of earlier versions, and the settings and values that files that have them mean."""
 TABLES: tuple[str, ...] = tuple(name for name, field in RunConfig.model_fields.items() if subtable(field))
 VARIABLES: dict[str, str] = {f"MPTUI_{key.replace('.', '_').upper()}": key for key in SETTINGS}
 """Environment variable -> `table.key`."""
@@ -97,6 +101,8 @@ def nested(values: dict[str, Any]) -> dict[str, Any]:
 
 def nearest_setting(written: str) -> str | None:
     """Return the valid `table.key` closest to `written`; None if none is similar."""
+    if written in RENAMED:
+        return RENAMED[written][0]
     table, _, name = written.rpartition(".")
     names: dict[str, list[str]] = {}
     for key in SETTINGS:

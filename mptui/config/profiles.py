@@ -29,6 +29,7 @@ ORDER = (
     "aggressive",
     "ultra-stable",
     "finetune",
+    "radiodiff",
 )
 """Profiles in the order of the screens, the first nine by their digits; all others follow by name."""
 

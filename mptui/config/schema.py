@@ -83,11 +83,17 @@ class PrecisionConfig(Table):
     mode: PrecisionMode = "auto"
     """auto: the fastest by measurement. A format that the device lacks falls back, in the order bf16, fp16,
     fp32, with a warning."""
-    tf32: bool = True
-    """Allow TensorFloat-32 in fp32 convolutions and matrix products where the device supports it."""
+    matmul: Literal["highest", "high", "medium"] = "high"
+    """fp32 matrix products and convolutions, in torch's words. highest: full fp32; high: TensorFloat-32 where
+    the device supports it; medium: bfloat16 for matrix products where that is fast."""
     fp32_layers: list[str] = Field(default=[])
     """Layers that compute in fp32 in every mode: names of the network's modules; `*` matches any part."""
     grad_scaler: GradScalerConfig = GradScalerConfig()
+
+    @property
+    def tf32(self) -> bool:
+        """Whether TensorFloat-32 is allowed in fp32 products."""
+        return self.matmul != "highest"
 
 
 class TrainingConfig(Table):
@@ -126,9 +132,10 @@ class TrainingConfig(Table):
     step_gamma: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """schedule = step: factor of the learning rate at each decay."""
     optimizer: Annotated[str, OneOf(OPTIMIZERS)] = "sgd"
-    """sgd: with momentum; adamw: Adam with decoupled weight decay; muon: orthogonal updates for the matrices
-    of hidden layers, as large as adamw's at the same rate, and adamw for the rest; lion: moves by the sign of
-    momentum, at a tenth of adamw's rate; *_schedule_free: average the weights, with no decay of the rate."""
+    """sgd: with momentum; adamw: Adam with decoupled weight decay; adam: weight decay in the gradient; muon:
+    orthogonal updates for the matrices of hidden layers, as large as adamw's at the same rate, and adamw for
+    the rest; lion: moves by the sign of momentum, at a tenth of adamw's rate; *_schedule_free: average the
+    weights, with no decay of the rate."""
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
     """sgd, sgd_schedule_free, muon: momentum; unset: 0.9, muon: 0.95."""
     nesterov: bool | None = None
@@ -136,7 +143,7 @@ class TrainingConfig(Table):
     betas: Betas | None = None
     """Decay of the averages of gradients and of their squares; unset: [0.9, 0.999], lion: [0.9, 0.99]."""
     eps: Annotated[float, Field(gt=0)] | None = None
-    """adamw, muon, adamw_schedule_free: term added to the denominator; unset: 1e-8."""
+    """adamw, adam, muon, adamw_schedule_free: term added to the denominator; unset: 1e-8."""
     weight_decay: Annotated[float, Field(ge=0)] = 1e-4
     """Weight decay; not applied to norms and biases."""
     clip_grad_norm: Annotated[float, Field(gt=0)] | None = None

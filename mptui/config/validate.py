@@ -11,7 +11,8 @@ import tomli
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from mptui.config.keys import RETIRED, SETTINGS, TABLES, UNSET, Setting, nearest_setting, subtable
+from mptui.config.keys import RENAMED, RETIRED, SETTINGS, TABLES, UNSET, Setting, nearest_setting, subtable
+from mptui.config.precisions import LONG_NAMES
 from mptui.config.schema import RunConfig
 from mptui.config.tables import Table
 from mptui.errors import ConfigError
@@ -89,8 +90,11 @@ def check_value(setting: Setting, value: object) -> tuple[Any, str | None]:
     """Check one value against its key.
 
     Returns:
-        The value ("none" turned into None where the key may be unset), and its fault or None.
+        The value ("none" turned into None where the key may be unset, `bfloat16` into `bf16`), and its fault
+        or None.
     """
+    if isinstance(value, str) and LONG_NAMES.get(value) in setting.choices:
+        return LONG_NAMES[value], None
     if value == UNSET and setting.may_be_unset:
         return None, None
     try:
@@ -154,6 +158,9 @@ class _Reader:
                 flat[dotted], wrong = check_value(SETTINGS[dotted], value)
                 if wrong:
                     self.faults.append((keys, f"{_location(keys)} = {shown(value)}: {wrong}"))
+            elif dotted in RENAMED and isinstance(value, bool):
+                now, meant = RENAMED[dotted]
+                flat.setdefault(now, meant[value])
             elif dotted in RETIRED:
                 self.retired.append(dotted)
             else:
@@ -197,8 +204,8 @@ def _wanted(error: ErrorDetails) -> str:
     return template.format(**error.get("ctx", {})) if template else f"otherwise: {error['msg']}"
 
 
-# names that torch and NumPy use for values of settings
-_SYNONYMS = {"float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32"}
+# names for values of settings, to suggest the right one
+_SYNONYMS = {**LONG_NAMES, "half": "fp16", "float": "fp32"}
 
 
 def _nearest_choice(value: object, errors: list[ErrorDetails]) -> str:

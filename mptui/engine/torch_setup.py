@@ -27,7 +27,7 @@ def set_switches(config: RunConfig) -> None:
 
     TF32 is set by the older setters, which can't be mixed with the `fp32_precision` ones of torch 2.9.
     """
-    torch.set_float32_matmul_precision("high" if config.precision.tf32 else "highest")
+    torch.set_float32_matmul_precision(config.precision.matmul)
     torch.backends.cudnn.allow_tf32 = config.precision.tf32
     torch.autograd.set_detect_anomaly(config.guards.detect_anomaly)
 

@@ -175,7 +175,7 @@ def _notes(device: Device) -> list[str]:
     notes = list(device.notes)
     notes += [f"{name} takes {cost.factor}: {cost.source}." for name, cost in device.costs.items()]
     if device.native.get("tf32") == "native":
-        notes.append("TF32 speeds up what stays in fp32; it is on unless precision.tf32 = false.")
+        notes.append("TF32 speeds up what stays in fp32; it is on unless precision.matmul = highest.")
     if device.native.get("fp8") == "native":
         notes.append("fp8 only helps Linear layers: nothing for a ResNet or a convolutional U-Net.")
     if device.kind == "mps":

@@ -74,6 +74,18 @@ def _adamw(
     return torch.optim.AdamW(groups, lr=float(lr), betas=betas, eps=eps)
 
 
+def _adam(
+    groups: Groups, lr: "torch.Tensor", *, fused: bool, betas: Betas, eps: float
+) -> "torch.optim.Optimizer":
+    import torch
+
+    from mptui.engine.optim.fused import FusedAdam
+
+    if fused:
+        return FusedAdam(groups, lr, betas=betas, eps=eps)
+    return torch.optim.Adam(groups, lr=float(lr), betas=betas, eps=eps)
+
+
 def _muon(
     groups: Groups,
     lr: "torch.Tensor",
@@ -122,6 +134,9 @@ OPTIMIZERS: dict[str, OptimizerSpec] = {
     # these divide their averages of gradients by their size, so that they need no scaling
     "adamw": OptimizerSpec(
         build=_adamw, state_bytes=8, has_fused=True, settings={"betas": (0.9, 0.999), "eps": 1e-8}
+    ),
+    "adam": OptimizerSpec(
+        build=_adam, state_bytes=8, has_fused=True, settings={"betas": (0.9, 0.999), "eps": 1e-8}
     ),
     "muon": OptimizerSpec(
         build=_muon,

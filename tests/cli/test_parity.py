@@ -121,7 +121,7 @@ def test_another_precision_takes_the_fp32_that_is_there_and_tells_all_of_both(
     configs = [(both / f"{name}-seed0/run.toml").read_text() for name in ("fp32", "bf16")]
     assert [line for line in configs[0].splitlines() if line not in configs[1]] == [
         'mode = "fp32"',
-        "tf32 = false",
+        'matmul = "highest"',
     ]
     losses = [first_loss(both / f"{name}-seed0") for name in ("fp32", "bf16")]
     assert losses[0] != losses[1]  # the same weights and batches, other values

@@ -227,10 +227,10 @@ def test_flags_are_named_in_their_faults():
 @pytest.mark.parametrize(
     ("key", "written", "nearest"),
     [
-        ("precision.mode", "bfloat16", "bf16"),
-        ("precision.mode", "float16", "fp16"),
+        ("precision.mode", "torch.bfloat16", "bf16"),
+        ("precision.mode", "half", "fp16"),
         ("precision.mode", "torch.float32", "fp32"),
-        ("training.optimizer", "adam", "adamw"),
+        ("training.optimizer", "adamax", "adam"),
         ("data.cache", "devise", "device"),
     ],
 )
@@ -241,3 +241,28 @@ def test_a_choice_that_is_none_names_the_nearest(key, written, nearest):
 
 def test_a_choice_like_no_other_names_none():
     assert "nearest" not in fault_of(sets=["training.optimizer=zebra"]).message
+
+
+@pytest.mark.parametrize(
+    ("written", "mode"), [("bfloat16", "bf16"), ("float16", "fp16"), ("float32", "fp32")]
+)
+def test_a_precision_has_torchs_name_too(written, mode, tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text(f'[precision]\nmode = "{written}"\n')
+    flags = {"precision.mode": ("--precision", written)}
+    for found in (
+        resolved(sets=[f"precision.mode={written}"]),
+        resolved(flags=flags),
+        resolved(environ={"MPTUI_PRECISION_MODE": written}),
+        resolved(profile=str(file)),
+    ):
+        assert found.config.precision.mode == mode
+
+
+@pytest.mark.parametrize(("before", "now"), [("true", "high"), ("false", "highest")])
+def test_a_file_of_an_earlier_version_keeps_its_meaning(before, now, tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text(f"[precision]\ntf32 = {before}\n")
+
+    assert resolved(profile=str(file)).config.precision.matmul == now
+    assert fault_of(sets=[f"precision.tf32={before}"]).message.endswith("nearest: precision.matmul")

@@ -35,7 +35,7 @@ def backward(model, number):
 
 
 @pytest.mark.parametrize("layout", FORMATS)
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "adam"])
 def test_they_move_each_weight_as_the_plain_update_does(layout, optimizer):
     training = TrainingConfig(optimizer=optimizer, momentum=0.9, weight_decay=0.1, lr=0.05)
     ours, plain = network(layout), network("nchw")
@@ -54,7 +54,7 @@ def test_they_move_each_weight_as_the_plain_update_does(layout, optimizer):
 
 
 @pytest.mark.parametrize("layout", FORMATS)
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "adam"])
 def test_they_leave_out_what_a_step_did_not_use(layout, optimizer):
     training = TrainingConfig(optimizer=optimizer, lr=0.05)
     model = network(layout)
@@ -67,7 +67,7 @@ def test_they_leave_out_what_a_step_did_not_use(layout, optimizer):
     assert moved == [p is not model[1].weight for p in model.parameters()]
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "adam"])
 def test_no_gradient_is_copied_for_its_layout(optimizer):
     """Torch's fused update copies the gradient of each channels-last weight, which takes longer than it."""
     model = network("nhwc")
@@ -76,5 +76,5 @@ def test_no_gradient_is_copied_for_its_layout(optimizer):
     with profile() as seen:
         fused.update(torch.zeros(()))
     names = {event.name for event in seen.function_events}
-    assert {"aten::_fused_sgd_", "aten::_fused_adamw_"} & names
+    assert {"aten::_fused_sgd_", "aten::_fused_adamw_", "aten::_fused_adam_"} & names
     assert "aten::clone" not in names

@@ -67,6 +67,10 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
         {"betas": [0.8, 0.95], "eps": 1e-4},
         lambda groups: torch.optim.AdamW(groups, LR, betas=(0.8, 0.95), eps=1e-4),
     ),
+    "adam": (
+        {"betas": [0.8, 0.95], "eps": 1e-4},
+        lambda groups: torch.optim.Adam(groups, LR, betas=(0.8, 0.95), eps=1e-4),
+    ),
     "sgd_schedule_free": ({}, lambda groups: schedulefree.SGDScheduleFree(groups, LR)),
     "adamw_schedule_free": (
         {"betas": [0.95, 0.99]},

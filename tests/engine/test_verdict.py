@@ -132,3 +132,20 @@ def test_a_step_that_is_not_asked_for_is_not_measured():
     clock.begin()
     clock.end()
     assert clock.read() is not None
+
+
+@pytest.mark.parametrize(
+    ("could_mix", "seconds", "advised"),
+    [
+        (True, split(), "data.mixup_alpha=0.2"),
+        (False, split(), None),  # a short run, or one that mixes already
+        (True, split(data=12.0, other=25.0), None),  # computes less than 80 % of the time
+    ],
+)
+def test_a_device_that_is_busy_has_time_for_mixup(could_mix, seconds, advised):
+    verdict = judged(*[seconds] * 9, starved=False)
+
+    found = verdict.advice(replace(HERE, could_mix=could_mix), step=9)
+
+    assert verdict.bound_by(HERE.layers) == "compute"
+    assert (found and found.setting) == advised

@@ -106,8 +106,8 @@ def test_fp32_is_strict_and_tf32_a_format_of_its_own_where_there_is_one():
     volta = [v.name for v in formats(device("cuda", fp16="native", bf16="no", tf32="no"))]
 
     assert list(ampere) == ["baseline", "tf32", "fp16", "bf16"]
-    assert ampere["baseline"]["precision.tf32"] is False
-    assert ampere["tf32"] == {**ampere["baseline"], "precision.tf32": True}
+    assert ampere["baseline"]["precision.matmul"] == "highest"
+    assert ampere["tf32"] == {**ampere["baseline"], "precision.matmul": "high"}
     assert volta == ["baseline", "fp16"]
 
 

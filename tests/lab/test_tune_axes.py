@@ -71,7 +71,7 @@ def test_what_is_emulated_is_tried_last_and_what_is_not_there_never():
     assert "precision.mode" not in found  # fp32 is the current value, and no other is native
     assert values(found["precision.mode, emulated"]) == ["bf16"]  # fp16 is known to be slow on a CPU
     assert found["precision.mode, emulated"].worth <= min(axis.worth for axis in found.values())
-    assert "precision.tf32" not in found
+    assert "precision.matmul" not in found
     assert values(found["speed.compile"]) == ["default"]
     assert "precision.mode, emulated" not in axes_of(tunable(device(fp16="no", bf16="no", tf32="no")))
 

@@ -101,7 +101,7 @@ def test_a_refused_switch_changes_nothing_of_torch(asked, tmp_path):
     profiles = tmp_path / "config" / "profiles"
     profiles.mkdir(parents=True)
     (profiles / "bad.toml").write_text(
-        'description = "d"\n[precision]\ntf32 = true\nfp32_layers = ["nosuch"]\n'
+        'description = "d"\n[precision]\nmatmul = "high"\nfp32_layers = ["nosuch"]\n'
         "[guards]\ndetect_anomaly = true\n"
     )
     events, run = asked("preset", "bad")

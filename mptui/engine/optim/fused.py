@@ -206,6 +206,7 @@ class FusedAdamW(FusedOptimizer):
     """AdamW (Loshchilov & Hutter 2019) as in torch.optim.AdamW."""
 
     state_names = ("exp_avg", "exp_avg_sq", STEP)
+    _kernel = staticmethod(torch._fused_adamw_)
 
     def __init__(
         self, groups: Iterable[dict[str, Any]], lr: torch.Tensor, *, betas: tuple[float, float], eps: float
@@ -215,7 +216,7 @@ class FusedAdamW(FusedOptimizer):
     def _update_group(self, part: GroupTensors, grads: Tensors, found_inf: torch.Tensor) -> None:
         group, rate, weights, states = part
         (averages, squares, steps), (beta1, beta2) = states, group["betas"]
-        torch._fused_adamw_(
+        self._kernel(
             weights,
             grads,
             averages,
@@ -232,6 +233,12 @@ class FusedAdamW(FusedOptimizer):
             grad_scale=None,
             found_inf=found_inf,
         )
+
+
+class FusedAdam(FusedAdamW):
+    """Adam (Kingma & Ba 2015) as in torch.optim.Adam: weight decay is part of the gradient."""
+
+    _kernel = staticmethod(torch._fused_adam_)
 
 
 class FusedLion(FusedOptimizer):

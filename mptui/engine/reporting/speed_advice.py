@@ -4,12 +4,17 @@ import torch
 
 from mptui.engine.context import TrainContext
 from mptui.engine.hooks import Hook
+from mptui.engine.job import Job
 from mptui.engine.reporting.bottleneck import AdviceContext
 from mptui.events import Advice
 from mptui.hardware.host import usable_cpus
+from mptui.tasks.classification import Classification
 
 NO_BETTER = 8
 """Epochs without improvement of the validation metric after which advice is given."""
+
+LONG = 50
+"""Epochs from which mixup gains accuracy; its paper trains for 200 (Zhang et al. 2018)."""
 
 _TENSOR_CORE = 8
 
@@ -65,7 +70,15 @@ class SpeedAdvice(Hook):
             batch_size=job.config.training.batch_size,
             tensor_cores=job.device.type == "cuda" and job.precision != "fp32",
             aligned=self._aligned,
+            could_mix=job.device.type == "cuda" and mixup_suits(job),
         )
+
+
+def mixup_suits(job: Job) -> bool:
+    """Whether a run trains a classifier without mixup and CutMix, for long enough to gain by them."""
+    data = job.config.data
+    is_mixed = bool(data.mixup_alpha or data.cutmix_alpha)
+    return isinstance(job.task, Classification) and not is_mixed and job.config.training.epochs >= LONG
 
 
 def computing_layers(model: torch.nn.Module) -> int:

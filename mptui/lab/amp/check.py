@@ -105,7 +105,7 @@ def check(plan: Plan, batches: int, mailbox: Mailbox) -> AmpReport:
     config = plan.config.model_copy(
         update={
             "data": plan.config.data.model_copy(update={"cache": "off"}),
-            "precision": plan.config.precision.model_copy(update={"tf32": False, "fp32_layers": []}),
+            "precision": plan.config.precision.model_copy(update={"matmul": "highest", "fp32_layers": []}),
         }
     )
     alone = replace(plan, workers=0, resolved=replace(plan.resolved, config=config))

@@ -49,7 +49,8 @@ def switches(config: RunConfig, device: Device, cpus: int, precision: str) -> li
     cuda = device.torch_name.startswith("cuda")
     found = []
     if device.native.get("tf32") == "native":
-        found.append(Switch("tf32", "TF32", {"precision.tf32": False}, {"precision.tf32": True}))
+        off, on = {"precision.matmul": "highest"}, {"precision.matmul": "high"}
+        found.append(Switch("tf32", "TF32", off, on))
     found += [
         Switch(mode, mode, {"precision.mode": "fp32"}, {"precision.mode": mode}, together=mode == precision)
         for mode in SIXTEEN_BIT

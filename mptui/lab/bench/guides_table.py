@@ -22,9 +22,9 @@ _ALIKE = {
     "data.cache": "device",
 }
 _FORMATS = {
-    "tf32": {"precision.mode": "fp32", "precision.tf32": True},
-    "fp16": {"precision.mode": "fp16", "precision.tf32": False},
-    "bf16": {"precision.mode": "bf16", "precision.tf32": False},
+    "tf32": {"precision.mode": "fp32", "precision.matmul": "high"},
+    "fp16": {"precision.mode": "fp16", "precision.matmul": "highest"},
+    "bf16": {"precision.mode": "bf16", "precision.matmul": "highest"},
 }
 
 
@@ -79,7 +79,7 @@ def request_of(subject: Subject, device: Device, sets: Sequence[str]) -> Request
 
 def formats(device: Device) -> list[Variant]:
     """Return FP32, then each format that the device supports."""
-    fp32 = {**_ALIKE, "precision.mode": "fp32", "precision.tf32": False}
+    fp32 = {**_ALIKE, "precision.mode": "fp32", "precision.matmul": "highest"}
     there = [name for name in _FORMATS if device.native.get(name, "no") != "no"]
     return [
         Variant(BASELINE, "FP32", fp32, None),

@@ -18,7 +18,7 @@ from mptui.lab.crash.run_server import RunServer
 _FLAGS = ("--model", "resnet18", "--batch-size", "4", "--epochs", "2", "--workers", "0", "--no-compile", "-q")
 _SETS = (
     *("data.image_size=32", "data.samples=16", "training.deterministic=true"),
-    *("logging.step_interval_s=0", "checkpoint.every_steps=1", "precision.tf32=false"),
+    *("logging.step_interval_s=0", "checkpoint.every_steps=1", "precision.matmul=highest"),
 )
 
 

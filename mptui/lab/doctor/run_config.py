@@ -68,7 +68,9 @@ def _precision(plan: Plan) -> Iterator[Finding]:
         advised = recommend(plan.device).precision
         yield advice(_AREA, "precision.mode", choice.warning, f"--precision {advised}, or auto")
     else:
-        yield ok(_AREA, "precision.mode", f"{choice.used}: {choice.reason}")
+        scaled = "with" if choice.grad_scaler else "no"
+        loss = f"; {scaled} loss scaling" if choice.used in SIXTEEN_BIT else ""
+        yield ok(_AREA, "precision.mode", f"{choice.used}: {choice.reason}{loss}")
 
 
 def _batch(plan: Plan) -> Iterator[Finding]:
@@ -119,7 +121,13 @@ def _guards(plan: Plan) -> Iterator[Finding]:
         yield advice(
             _AREA, "guards", what, "turn them off for a long run: another profile, or --set guards.…=false"
         )
-    if config.training.clip_grad_norm is None and plan.precision.used in SIXTEEN_BIT:
+    elif config.guards.on_nan == "rollback":
+        what = f"NaN: back to the last good of snapshots every {config.guards.snapshot_every} steps"
+        yield ok(_AREA, "guards.on_nan", what)
+    limit = config.training.clip_grad_norm
+    if limit is not None:
+        yield ok(_AREA, "training.clip_grad_norm", f"gradients are clipped at a norm of {limit:g}")
+    elif plan.precision.used in SIXTEEN_BIT:
         what = "training.clip_grad_norm is not set: one bad batch can spoil the weights"
         yield advice(_AREA, "training.clip_grad_norm", what, "--set training.clip_grad_norm=1.0")
 

@@ -83,7 +83,7 @@ class Comparison:
     def _plan(self, precision: str, seed: int) -> Plan:
         sets = [*self.request.sets, f"precision.mode={precision}", f"training.seed={seed}"]
         if precision == "fp32":
-            sets.append("precision.tf32=false")  # its products have a 10-bit mantissa
+            sets.append("precision.matmul=highest")  # its products have a 10-bit mantissa
         return plan_run(replace(self.request, sets=sets), self.machine)
 
 

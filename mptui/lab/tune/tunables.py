@@ -31,7 +31,7 @@ _GAINS = {
         "speed.compile": 0.3,
         "speed.channels_last": 0.2,
         BATCH: 0.2,
-        "precision.tf32": 0.1,
+        "precision.matmul": 0.1,
         "speed.fused": 0.03,
         MICRO_BATCH: 0.01,
     },
@@ -42,7 +42,7 @@ _GAINS = {
         MICRO_BATCH: 0.08,
         BATCH: 0.03,
         "speed.fused": 0.02,
-        "precision.tf32": 0.0,
+        "precision.matmul": 0.0,
     },
 }
 _LITTLE = 0.005
@@ -67,7 +67,7 @@ class Tunable:
         plan, config = self.plan, self.plan.config
         return {
             "precision.mode": plan.precision.used,
-            "precision.tf32": config.precision.tf32,
+            "precision.matmul": config.precision.matmul,
             "speed.compile": "off",
             "speed.channels_last": plan.channels_last,
             "speed.fused": plan.fused,
@@ -122,7 +122,7 @@ class Tunable:
         )
         if native.get("tf32") == "native" and best["precision.mode"] == "fp32":
             yield self._axis(
-                "precision.tf32", best, (False, True), self._gain("precision.tf32"), same_start=True
+                "precision.matmul", best, ("highest", "high"), self._gain("precision.matmul"), same_start=True
             )
         if self.plan.device.kind != "mps":
             for key in ("speed.channels_last", "speed.fused"):

@@ -65,7 +65,9 @@ def _with_changes(started: RunStarted, changes: dict[str, list[str]]) -> RunStar
     return replace(
         started,
         compile_mode=new.get("speed.compile", started.compile_mode),
-        tf32=started.device.startswith("cuda") and new.get("precision.tf32", str(started.tf32)) == "True",
+        tf32=started.tf32
+        if "precision.matmul" not in new
+        else started.device.startswith("cuda") and new["precision.matmul"] != "highest",
         channels_last=new.get("speed.channels_last", str(started.channels_last)) == "True",
     )
 
