@@ -17,7 +17,12 @@ _FORMER = "bilinear"
 
 FIXED: Mapping[str, str] = {
     **dict.fromkeys(
-        ("model.name", "model.encoder", "model.width", "model.depth", "model.up", "model.norm"), _WEIGHTS
+        (
+            *(f"model.{key}" for key in ("name", "encoder", "width", "depth", "up", "norm")),
+            "model.attention",
+            "model.class_conditional",
+        ),
+        _WEIGHTS,
     ),
     "model.task": "its loss and its best epoch depend on it",
     "data.bands": _WEIGHTS.replace("network", "images"),

@@ -23,7 +23,7 @@ from mptui.config.tables import (
 from mptui.registry.denoising import NoiseSchedule, Prediction
 from mptui.registry.optimizers import OPTIMIZERS
 from mptui.registry.own_code import is_own
-from mptui.registry.samples import Interpolation
+from mptui.registry.samples import Interpolation, SampleKind
 from mptui.registry.tasks import LOSSES, TASKS
 
 PrecisionMode = Literal["auto", "bf16", "fp16", "fp32"]
@@ -56,10 +56,18 @@ class ModelConfig(Table):
     unset: 128, on a CPU 32."""
     depth: Annotated[int, Field(ge=1, le=6)] = 4
     """unet, diffusion_unet: number of times the resolution is halved; diffusion_unet, unset: 3."""
+    attention: list[Annotated[int, Field(ge=1)]] | None = None
+    """diffusion_unet: heights in pixels of the levels with self-attention; unset: of the two deepest ones."""
+    class_conditional: bool = False
+    """diffusion_unet: learn the classes of the data too, to make images of one class; needs class folders."""
     up: Literal["transposed", "bilinear"] = "transposed"
     """unet: upsampling in the decoder."""
     norm: Literal["batch", "group"] = "batch"
     """unet: normalisation after each convolution."""
+
+    def reads(self, task: str) -> SampleKind:
+        """Return what the data must hold for a task: with classes, a diffusion model needs their labels."""
+        return SampleKind.CLASS if self.class_conditional else TASKS[task].sample
 
 
 class GradScalerConfig(Table):
@@ -166,6 +174,9 @@ class TrainingConfig(Table):
     min_snr_gamma: Annotated[float, Field(gt=0)] | None = None
     """diffusion: the loss of nearly clean images is weighted down to that of this signal-to-noise ratio
     (Min-SNR, Hang et al. 2023, who use 5); unset: all timesteps are equal."""
+    label_dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """diffusion with classes: fraction of samples whose class is hidden, so that the network learns images
+    without one too, for classifier-free guidance (Ho & Salimans 2022); unset: 0.1."""
     primary_metric: str | None = None
     """Validation metric that decides which epoch is best, and when to stop early: val_loss, or
     classification: acc1 (unset), acc5, balanced_accuracy, macro_f1, macro_precision, macro_recall, auroc;
@@ -339,6 +350,8 @@ class RunConfig(Table):
             faults.append(
                 'training.class_weights with training.loss = "dice": only other losses are weighted'
             )
+        if self.training.label_dropout is not None and not self.model.class_conditional:
+            faults.append("training.label_dropout needs model.class_conditional = true")
         scaler = self.precision.grad_scaler
         if scaler.min_scale > scaler.init_scale:
             faults.append("precision.grad_scaler.min_scale is above precision.grad_scaler.init_scale")

@@ -30,10 +30,13 @@ class SamplingConfig(Table):
     """Number of images in a grid; 0: none are made."""
     steps: Annotated[int, Field(ge=1, le=1000)] = 20
     """Forward passes of the network for each image."""
-    sampler: SamplingMethod = "ddim"
-    """ddim: no noise after the first, for few steps; ancestral: noise at each step, as DDPM."""
+    sampler: SamplingMethod = "ancestral"
+    """ancestral: noise at each step, as DDPM; ddim: none after the first."""
+    guidance: Annotated[float, Field(ge=0)] = 2.0
+    """With classes: factor of the difference that the class makes (classifier-free guidance); 1: none."""
     every_epochs: Count | None = None
-    """Epochs between two grids; unset: as often as takes a twentieth of the time, and at the end."""
+    """Epochs between two grids; unset: as often as takes a twentieth of the time, at least each tenth, and at
+    the end."""
     keep: Count = 20
     """Number of newest grids kept."""
 

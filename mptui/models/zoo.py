@@ -56,6 +56,7 @@ def check(config: ModelConfig, task: str, side: int) -> ModelSpec:
     if config.encoder is not None:
         _check_encoder(name, spec, config.encoder)
     _check_side(name, spec, side, None if config.encoder else config.depth)
+    _check_diffusion(name, spec, side, config)
     return spec
 
 
@@ -152,6 +153,20 @@ def _check_encoder(name: str, spec: ModelSpec, encoder: str) -> None:
     _known(encoder, "model.encoder")
     if not encoder.startswith(PREFIX):
         raise ConfigError(f"model.encoder: {encoder} is no network of timm", hint=f"Use {PREFIX}{encoder}.")
+
+
+def _check_diffusion(name: str, spec: ModelSpec, side: int, config: ModelConfig) -> None:
+    given = [key for key in ("attention", "class_conditional") if getattr(config, key)]
+    if unknown := [key for key in given if key not in spec.settings]:
+        raise ConfigError(
+            f"model.{unknown[0]}: {name} has no such setting", hint="Leave it out, or use diffusion_unet."
+        )
+    heights = [side >> level for level in range(config.depth + 1)]
+    if other := [height for height in config.attention or () if height not in heights]:
+        raise ConfigError(
+            f"model.attention = {other[0]}: no level of {name} has this height",
+            hint=f"Choose of {', '.join(map(str, heights))}: data.image_size, halved model.depth times.",
+        )
 
 
 def _check_side(name: str, spec: ModelSpec, side: int, depth: int | None) -> None:

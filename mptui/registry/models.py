@@ -66,10 +66,23 @@ def _pretrained_encoder(*, encoder: str | None, **settings: object) -> "Pretrain
     return pretrained_timm(encoder, part="encoder")
 
 
-def _diffusion_unet(*, num_classes: int, side: int, width: int, depth: int) -> "nn.Module":
+def _diffusion_unet(
+    *,
+    num_classes: int,
+    side: int,
+    width: int,
+    depth: int,
+    attention: list[int] | None,
+    class_conditional: bool,
+) -> "nn.Module":
     from mptui.models.unets.diffusion_unet import DiffusionUNet
 
-    return DiffusionUNet(width=width, depth=depth)
+    return DiffusionUNet(
+        width=width,
+        depth=depth,
+        attention=attention and [level for level in range(depth + 1) if side >> level in attention],
+        classes=num_classes if class_conditional else 0,
+    )
 
 
 def _classifier(name: str, *, num_classes: int, side: int) -> "nn.Module":
@@ -162,7 +175,7 @@ MODELS: dict[str, ModelSpec] = {
     "diffusion_unet": ModelSpec(
         task=DIFFUSION,
         build=_diffusion_unet,
-        settings=("width", "depth"),
+        settings=("width", "depth", "attention", "class_conditional"),
         whole_levels=True,
         # wide where there is an accelerator, and on a CPU what a CPU can train
         defaults={"width": ByDevice(128, cpu=32), "depth": ByDevice(3, cpu=3)},

@@ -38,9 +38,10 @@ class ImageSampler:
     """Makes images from noise.
 
     Attributes:
-        network: Called with noisy images_BCHW and timesteps_B; in eval mode, on `device`.
+        network: Called with noisy images_BCHW, timesteps_B and, with classes, labels_B; in eval mode, on
+            `device`.
         forward_context: Returns the context of a forward pass, e.g. autocast.
-        noising: The schedule and the target that the network was trained with.
+        noising: The schedule, the target and the classes that the network was trained with.
         normalization: That of the training images, whose pixels are in 0..1.
         side: Height and width of the images.
         device: The device of the network.
@@ -48,6 +49,8 @@ class ImageSampler:
         method: ddim or ancestral.
         steps: Forward passes for each image, at most T.
         seed: Seed of the noise.
+        guidance: With classes, the factor of the difference that they make: classifier-free guidance (Ho and
+            Salimans 2022, with w + 1); 1: none, at half the cost.
     """
 
     network: Callable[..., torch.Tensor]
@@ -60,17 +63,31 @@ class ImageSampler:
     method: SamplingMethod
     steps: int
     seed: int
+    guidance: float = 1.0
 
     @torch.no_grad()
     def __call__(
-        self, indices: npt.NDArray[np.int64], on_step: Callable[[int], None] = lambda done: None
+        self,
+        indices: npt.NDArray[np.int64],
+        labels: npt.NDArray[np.int64] | None = None,
+        on_step: Callable[[int], None] = lambda done: None,
     ) -> torch.Tensor:
-        """Return images `indices` as pixels_BHWC, uint8, on the device; `on_step` gets the steps so far."""
+        """Make images.
+
+        Args:
+            indices: The number of each.
+            labels: The class of each; None: any.
+            on_step: Called with the steps done.
+
+        Returns:
+            pixels_BHWC, uint8, on the device.
+        """
+        labels_B = None if labels is None else to_device(labels, self.device)
         alpha_bar = alphas_cumprod(self.noising.schedule)
         timesteps = sampling_timesteps(self.steps)
         images_BCHW = self._noise(indices, 0)
         for number, timestep in enumerate(timesteps, start=1):
-            clean_BCHW, noise_BCHW = self._split(images_BCHW, timestep, float(alpha_bar[timestep]))
+            clean_BCHW, noise_BCHW = self._split(images_BCHW, labels_B, timestep, float(alpha_bar[timestep]))
             after = float(alpha_bar[timesteps[number]]) if number < self.steps else 1.0
             fresh = self._fresh_noise(float(alpha_bar[timestep]), after)
             kept = math.sqrt(max(0.0, 1 - after - fresh**2))
@@ -95,16 +112,13 @@ class ImageSampler:
         return math.sqrt((1 - after) / (1 - alpha_bar) * (1 - alpha_bar / after))
 
     def _split(
-        self, images_BCHW: torch.Tensor, timestep: int, alpha_bar: float
+        self, images_BCHW: torch.Tensor, labels_B: torch.Tensor | None, timestep: int, alpha_bar: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the image and the noise that noisy images are made of, by the network's prediction.
 
         The image is clipped to the range of pixels, and the noise is what is left.
         """
-        timesteps_B = torch.full((len(images_BCHW),), timestep, device=self.device)
-        with self.forward_context():
-            outputs = self.network(images_BCHW, timesteps_B)
-        predicted_BCHW = outputs.float()
+        predicted_BCHW = self._predicted(images_BCHW, labels_B, timestep)
         image_share, noise_share = math.sqrt(alpha_bar), math.sqrt(1 - alpha_bar)
         if self.noising.prediction == "v":
             clean_BCHW = image_share * images_BCHW - noise_share * predicted_BCHW
@@ -113,6 +127,22 @@ class ImageSampler:
         mean_C11, std_C11 = self._statistics()
         clean_BCHW = torch.clamp(clean_BCHW, -mean_C11 / std_C11, (1 - mean_C11) / std_C11)
         return clean_BCHW, (images_BCHW - image_share * clean_BCHW) / noise_share
+
+    def _predicted(
+        self, images_BCHW: torch.Tensor, labels_B: torch.Tensor | None, timestep: int
+    ) -> torch.Tensor:
+        timesteps_B = torch.full((len(images_BCHW),), timestep, device=self.device)
+        inputs = [images_BCHW, timesteps_B, *([] if labels_B is None else [labels_B])]
+        is_guided = labels_B is not None and self.guidance != 1.0
+        if is_guided:
+            any_class = [images_BCHW, timesteps_B, torch.full_like(inputs[-1], self.noising.null_label or 0)]
+            inputs = [torch.cat(pair) for pair in zip(inputs, any_class, strict=True)]
+        with self.forward_context():
+            outputs = self.network(*inputs)
+        if not is_guided:
+            return outputs.float()
+        of_class, of_any = outputs.float().chunk(2)
+        return of_any + self.guidance * (of_class - of_any)
 
     def _pixels(self, images_BCHW: torch.Tensor) -> torch.Tensor:
         mean_C11, std_C11 = self._statistics()

@@ -16,6 +16,8 @@ REFUSED = {
     "model.encoder": (None, "timm/resnet18"),
     "model.width": (64, 32),
     "model.depth": (4, 3),
+    "model.attention": (None, [8]),
+    "model.class_conditional": (False, True),
     "model.up": ("transposed", "bilinear"),
     "model.norm": ("batch", "group"),
     "training.noise_schedule": ("cosine", "linear"),

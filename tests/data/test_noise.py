@@ -186,6 +186,28 @@ def test_every_validation_sees_the_same_noise_and_pads_it_with_its_own():
     assert [len(t) for t in (last.images_BCHW, last.targets, *last.inputs)] == [8] * 4
 
 
+def labels_of(of: Loader, epoch: int = 0) -> dict[int, int]:
+    """Return the label of each sample that the network is given."""
+    with of:
+        batches = [b for window in of.windows(epoch, 1) for b in window]
+    assert all(len(b.inputs) == 3 and b.labels is not None for b in batches)
+    rows = [zip(b.sample_indices.tolist(), b.inputs[2].tolist(), strict=False) for b in batches]
+    return dict(pair for row in rows for pair in row)
+
+
+def test_labels_go_to_the_network_and_some_are_hidden_in_training_alone():
+    noising = Noising(null_label=10, label_dropout=0.5)
+    true = labels_of(loader(60, train=False, noising=noising, pad_last=True))
+    given = labels_of(loader(60, noising=noising))
+    assert set(true.values()) <= set(range(10))
+    assert len(set(true.values())) > 1
+    assert all(given[index] in {10, label} for index, label in true.items())
+    assert 15 < sum(label == 10 for label in given.values()) < 45
+    assert labels_of(loader(60, noising=noising, batch_size=7, cache="device")) == given
+    assert labels_of(loader(60, noising=noising), epoch=1) != given
+    assert labels_of(loader(60, noising=Noising(null_label=10, label_dropout=0.0))) == true
+
+
 def test_images_are_scaled_from_minus_one_to_one():
     with loader(train=False) as val:
         batch = next(b for window in val.windows(0, 1) for b in window)

@@ -58,6 +58,48 @@ def test_the_deepest_levels_attend_to_all_pixels():
     ]
 
 
+def test_attention_is_at_the_resolutions_that_are_named():
+    def attending(attention, side=16):
+        config = ModelConfig(name="diffusion_unet", width=4, depth=2, attention=attention)
+        model = build(config, num_classes=1, task="diffusion", side=side)
+        assert model(*noisy(side, side)).shape == (2, 3, side, side)
+        return {name for name, module in model.named_modules() if type(module).__name__ == "_Attention"}
+
+    first = {"down.0.attention", "down.1.attention", *(f"up.{n}.attention" for n in (8, 9, 10))}
+    assert attending([16]) == first
+    assert attending([]) == set()
+    assert attending([8, 4]) == attending(None)
+    assert "middle.0.attention" in attending([4])
+    with pytest.raises(ConfigError) as error:
+        attending([7])
+    assert "model.attention = 7" in error.value.message
+    assert "16, 8, 4" in error.value.hint
+
+
+def test_a_class_is_heard_and_its_last_label_is_of_any_class():
+    torch.manual_seed(0)
+    config = ModelConfig(name="diffusion_unet", width=8, depth=1, class_conditional=True)
+    model = build(config, num_classes=3, task="diffusion", side=8)
+    assert isinstance(model, DiffusionUNet)
+    nn.init.normal_(model.head.weight)
+    for block in model.modules():
+        if isinstance(block, nn.Conv2d | nn.Embedding) and not block.weight.any():
+            nn.init.normal_(block.weight, std=0.1)
+    images, timesteps = noisy(8, 8, batch=4)
+    answers = [model(images, timesteps, torch.full((4,), label)) for label in range(4)]
+    assert not any(torch.allclose(one, answers[0]) for one in answers[1:])
+    assert torch.equal(model(images, timesteps), answers[3])
+
+
+def test_a_network_without_classes_has_the_weights_of_earlier_versions():
+    names = set(DiffusionUNet(width=4, depth=1).state_dict())
+    assert {name for name in names if name.startswith("embed.")} == {
+        f"embed.{layer}.{part}" for layer in ("inner", "outer") for part in ("weight", "bias")
+    }
+    with pytest.raises(ConfigError, match="resnet18 has no such setting"):
+        check(ModelConfig(name="resnet18", class_conditional=True), "classification", 32)
+
+
 def test_an_image_is_answered_alike_alone_and_in_a_batch():
     model = awake()
     images, timesteps = noisy(16, 16, batch=5)

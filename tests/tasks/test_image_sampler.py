@@ -93,6 +93,28 @@ def test_an_image_depends_on_the_seed_and_its_index_alone(method):
     assert not any(torch.equal(one, another) for one, another in zip(other, whole, strict=True))
 
 
+def test_guidance_is_the_difference_that_the_class_makes():
+    mean_of = torch.tensor([-0.5, 0.2, 0.0]).double()  # of two classes, and of any
+    seen = []
+
+    def network(images, timesteps, labels):
+        seen.append(len(images))
+        alpha_bar = torch.from_numpy(alphas_cumprod())[timesteps].view(-1, 1, 1, 1)
+        clean = mean_of[labels].view(-1, 1, 1, 1)
+        return (images.double() - alpha_bar.sqrt() * clean) / (1 - alpha_bar).sqrt()
+
+    def pixels(guidance):
+        draw = sampler(
+            None, network=network, guidance=guidance, noising=Noising("cosine", "epsilon", null_label=2)
+        )
+        return draw(np.arange(3), np.array([0, 1, 0]))[:, 0, 0, 0] / 127.5 - 1
+
+    for guidance, expected in ((1.0, [-0.5, 0.2, -0.5]), (1.5, [-0.75, 0.3, -0.75]), (0.0, [0.0, 0.0, 0.0])):
+        torch.testing.assert_close(pixels(guidance), torch.tensor(expected), atol=0.01, rtol=0)
+    assert set(seen[:50]) == {3}
+    assert set(seen[50:]) == {6}
+
+
 def test_sampling_begins_where_training_ends_and_is_even():
     assert sampling_timesteps(4) == [999, 749, 499, 249]
     assert sampling_timesteps(1000) == list(range(999, -1, -1))

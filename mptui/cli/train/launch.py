@@ -182,13 +182,13 @@ def _launch(
 ) -> int:
     signals = Signals()
     from mptui.data.formats.open import check_data
-    from mptui.registry.tasks import DEFAULT_TASK, TASKS
+    from mptui.registry.tasks import DEFAULT_TASK
     from mptui.runs.planning.plan import resolve_request
 
     resolved = resolve_request(request)  # reports mistakes before a directory is made
     data = resolved.config.data
     if data.name is not None or data.path is not None:
-        check_data(data, TASKS[resolved.task or DEFAULT_TASK].sample)
+        check_data(data, resolved.config.model.reads(resolved.task or DEFAULT_TASK))
     signals.leave_if_stopped()
     if path is None:
         model = resolved.config.model.name or resolved.task or "auto"

@@ -31,8 +31,25 @@ _Method = Annotated[
     str,
     typer.Option(
         "--sampler",
-        metavar="ddim|ancestral",
-        help="ddim: no noise after the first, for few steps; ancestral: noise at each step, as DDPM.",
+        metavar="ancestral|ddim",
+        help="ancestral: noise at each step, as DDPM; ddim: none after the first.",
+    ),
+]
+_Class = Annotated[
+    str | None,
+    typer.Option(
+        "--class", metavar="NAME", help="Class of all images; default: all in turn.", show_default=False
+    ),
+]
+_Guidance = Annotated[
+    float | None,
+    typer.Option(
+        "--guidance",
+        metavar="W",
+        min=0,
+        callback=o.finite,
+        help="Factor of the difference that a class makes; 1: no guidance. Default: the run's.",
+        show_default=False,
     ),
 ]
 
@@ -49,7 +66,9 @@ def sample(
     count: _Count = 64,
     steps: _Steps = 50,
     seed: _Seed = 0,
-    method: _Method = "ddim",
+    method: _Method = "ancestral",
+    class_name: _Class = None,
+    guidance: _Guidance = None,
     checkpoint: Checkpoint = None,
     device: o.Device = None,
     trust_code: o.TrustCode = False,
@@ -70,7 +89,15 @@ def sample(
     trained = opened(path, checkpoint, settings_of(ctx.params), trust_code=trust_code)
     from mptui.lab.use.generation import SampleRequest, make_images
 
-    request = SampleRequest(folder=out, count=count, steps=steps, seed=seed, method=chosen)
+    request = SampleRequest(
+        folder=out,
+        count=count,
+        steps=steps,
+        seed=seed,
+        method=chosen,
+        class_name=class_name,
+        guidance=guidance,
+    )
     with file_progress() as on_progress:
         made = make_images(trained, request, on_progress=on_progress, note=note)
     if as_json:
@@ -106,8 +133,10 @@ def _document(trained: "Trained", request: "SampleRequest", made: "MadeImages") 
         "sampler": request.method,
         "steps": request.steps,
         "seed": request.seed,
+        "guidance": request.guidance,
         "out": str(request.folder),
         "grid": str(made.grid),
         "files": [str(path) for path in made.files],
+        "classes": made.classes or None,
         "seconds": made.seconds,
     }

@@ -36,15 +36,18 @@ class Batch:
     """mixup, cutmix: the share of the first image."""
     timesteps: torch.Tensor | None = None
     """Noisy images: int64 timesteps_B, an input of the network."""
+    labels: torch.Tensor | None = None
+    """Noisy images with classes: int64 labels_B, an input of the network; some are hidden in training."""
 
     @property
     def inputs(self) -> tuple[torch.Tensor, ...]:
         """The arguments of the network."""
-        return (self.images_BCHW,) if self.timesteps is None else (self.images_BCHW, self.timesteps)
+        given = (self.images_BCHW, self.timesteps, self.labels)
+        return tuple(tensor for tensor in given if tensor is not None)
 
     def rows(self, rows: slice | torch.Tensor, *, size: int, valid: int) -> "Batch":
         """Return a batch of the selected rows; `sample_indices` is unchanged."""
-        mixed, timesteps = self.mixed_targets, self.timesteps
+        mixed, timesteps, labels = self.mixed_targets, self.timesteps, self.labels
         return replace(
             self,
             images_BCHW=self.images_BCHW[rows],
@@ -53,6 +56,7 @@ class Batch:
             valid=valid,
             mixed_targets=None if mixed is None else mixed[rows],
             timesteps=None if timesteps is None else timesteps[rows],
+            labels=None if labels is None else labels[rows],
         )
 
     def pad(self, rows: int, memory_format: torch.memory_format) -> None:
@@ -64,6 +68,8 @@ class Batch:
             self.mixed_targets = self.mixed_targets[copied]
         if self.timesteps is not None:
             self.timesteps = self.timesteps[copied]
+        if self.labels is not None:
+            self.labels = self.labels[copied]
 
 
 @dataclass(frozen=True, slots=True)

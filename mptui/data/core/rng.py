@@ -25,6 +25,7 @@ class RandomStream(IntEnum):
     TIMESTEP = 6
     NOISE = 7
     SAMPLING = 8
+    LABEL = 9
 
 
 def uniforms(

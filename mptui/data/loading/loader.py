@@ -395,7 +395,7 @@ class Loader:
             batch = batch.rows(slice(1, None), size=batch.size - 1, valid=valid)
             batch.sample_indices = samples[1:]
         if self._noiser is not None:
-            batch.images_BCHW, batch.targets, batch.timesteps = self._noiser.noised(images, indices, place[0])
+            self._noiser.add(batch, indices, place[0])
         if self._pad_last and batch.size < self.share_size:
             layout = torch.channels_last if self._channels_last else torch.contiguous_format
             batch.pad(self.share_size, layout)

@@ -13,10 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mptui.data.core.batch import to_device
+from mptui.config.schema import RunConfig
+from mptui.data.core.batch import Batch, to_device
 from mptui.data.core.rng import STEP, RandomStream, keys, uniforms
 from mptui.data.transforms.noise_schedule import TIMESTEPS, alphas_cumprod
 from mptui.registry.denoising import NoiseSchedule, Prediction
+
+LABEL_DROPOUT = 0.1
+"""As in Ho and Salimans (2022), where a fraction of 0.1 or 0.2 is best."""
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _STEP = int(STEP.astype(np.int64))
@@ -33,10 +37,22 @@ class Noising:
     Attributes:
         schedule: The noise levels by timestep.
         prediction: The target.
+        null_label: The label of images of any class; None: the network learns no classes.
+        label_dropout: Fraction of training samples that get `null_label` in place of their own.
     """
 
     schedule: NoiseSchedule = "cosine"
     prediction: Prediction = "epsilon"
+    null_label: int | None = None
+    label_dropout: float = LABEL_DROPOUT
+
+    @classmethod
+    def of(cls, config: RunConfig, num_classes: int) -> "Noising":
+        """Return that of a run whose data has so many classes."""
+        training = config.training
+        null_label = num_classes if config.model.class_conditional else None
+        dropout = LABEL_DROPOUT if training.label_dropout is None else training.label_dropout
+        return cls(training.noise_schedule, training.prediction, null_label, dropout)
 
 
 class Noiser:
@@ -64,9 +80,24 @@ class Noiser:
         self._seed, self._channels_last = seed, channels_last
         self._train, self._mirror = train, mirror
         self._predicts_v = noising.prediction == "v"
+        self._null_label, self._dropout = noising.null_label, noising.label_dropout if train else 0.0
         alpha_bar = alphas_cumprod(noising.schedule)
         self._image_T = torch.tensor(np.sqrt(alpha_bar), dtype=torch.float32, device=device)
         self._noise_T = torch.tensor(np.sqrt(1 - alpha_bar), dtype=torch.float32, device=device)
+
+    def add(self, batch: Batch, indices: npt.NDArray[np.int64], epoch: int) -> None:
+        """Make the images of a batch noisy: sets its target, timesteps and labels. Never syncs.
+
+        Args:
+            batch: Normalised images, and the labels_B of samples with classes as targets.
+            indices: As of `noised`.
+            epoch: As of `noised`.
+        """
+        labels_B = batch.targets
+        batch.images_BCHW, batch.targets, batch.timesteps = self.noised(batch.images_BCHW, indices, epoch)
+        if self._null_label is not None:
+            hidden_B = uniforms(RandomStream.LABEL, self._seed, epoch, indices, 1)[:, 0] < self._dropout
+            batch.labels = labels_B.masked_fill(to_device(hidden_B, labels_B.device), self._null_label)
 
     def noised(
         self, images_BCHW: torch.Tensor, indices: npt.NDArray[np.int64], epoch: int

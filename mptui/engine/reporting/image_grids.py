@@ -21,6 +21,8 @@ from mptui.tasks.image_sampler import ImageSampler
 
 _SHARE = 20
 """Shortest time between two grids, in units of the duration of the last one."""
+_AT_LEAST_EVERY = 10
+"""Epochs."""
 
 
 class _StopRequestedError(Exception):
@@ -50,6 +52,7 @@ class ImageGrids(Hook):
         every = self._context.job.config.sampling.every_epochs
         if every is None:
             due = time.perf_counter() - self._ended_at >= _SHARE * self._cost_s
+            due |= self._context.outcome.epochs % _AT_LEAST_EVERY == 0  # a cost may have been exceptional
         else:
             due = self._context.outcome.epochs % every == 0
         if due:
@@ -106,7 +109,9 @@ class ImageGrids(Hook):
                 context.emit(Progress(phase="sampling", done=step, total=config.sampling.steps))
 
         def make(batch: Batch) -> None:
-            made.append(sampler(batch.sample_indices, on_step).cpu().numpy())
+            indices = batch.sample_indices
+            labels = indices % context.job.num_classes if config.model.class_conditional else None
+            made.append(sampler(indices, labels, on_step).cpu().numpy())
 
         rows = min(count, config.training.batch_size)
         for first in range(0, count, rows):
@@ -118,17 +123,18 @@ class ImageGrids(Hook):
 
     def _sampler(self) -> ImageSampler:
         context, config = self._context, self._context.job.config
-        data, training = config.data, config.training
+        data = config.data
         given = data.mean is not None and data.std is not None
         return ImageSampler(
             network=context.model.forward,  # not compiled: its batches have another size
             forward_context=context.parts.precision.forward_context,
-            noising=Noising(training.noise_schedule, training.prediction),
+            noising=Noising.of(config, context.job.num_classes),
             normalization=Normalization(tuple(data.mean or ()), tuple(data.std or ())) if given else HALF,
             side=int(data.image_size or 0),
             device=context.device,
             channels_last=bool(config.speed.channels_last),
             method=config.sampling.sampler,
             steps=config.sampling.steps,
-            seed=training.seed,
+            seed=config.training.seed,
+            guidance=config.sampling.guidance,
         )

@@ -7,7 +7,6 @@ from mptui.data.formats.open import open_dataset
 from mptui.errors import MptuiError
 from mptui.lab.doctor.findings import Finding, advice, findings_of, ok
 from mptui.registry.samples import SampleKind
-from mptui.registry.tasks import TASKS
 from mptui.runs.planning.plan import Plan
 
 _MOST_NAMED = 20
@@ -27,7 +26,7 @@ def check_data(plan: Plan, on_progress: Callable[[int, int], None]) -> list[Find
     try:
         dataset = open_dataset(
             config.data,
-            kind=TASKS[plan.task].sample,
+            kind=config.model.reads(plan.task),
             side=int(config.data.image_size or 0),
             seed=config.training.seed,
             on_progress=on_progress,

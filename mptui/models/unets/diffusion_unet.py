@@ -3,10 +3,12 @@
 Architecture of Ho, Jain and Abbeel (2020), https://arxiv.org/abs/2006.11239, with the channels of Dhariwal
 and Nichol (2021), https://arxiv.org/abs/2105.05233.
 
-Shapes: B samples, C channels, H and W pixels, E numbers of a timestep's embedding, N = HW, D of a head.
+Shapes: B samples, C channels, H and W pixels, E numbers of an embedding, N = HW, D of a head.
 """
 
 import math
+from collections.abc import Collection
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -17,12 +19,14 @@ _BLOCKS = 2
 _HEAD_CHANNELS = 32
 _LONGEST_PERIOD = 10_000
 
+Layer = TypeVar("Layer", bound=nn.Module)
+
 
 class DiffusionUNet(nn.Module):
     """Residual blocks that halve the resolution `depth` times and restore it, with skip connections.
 
-    Level i has 1/2^i of the resolution and `width` x (i + 1) channels. The two deepest levels and the middle
-    have self-attention. Residual branches and the output start at zero.
+    Level i has 1/2^i of the resolution and `width` x (i + 1) channels. Some levels have self-attention, and
+    the middle if the deepest level has. Residual branches and the output start at zero.
     At a width of 224 and a depth of 3 that is 270 M parameters and, forward, 92 G multiply-adds for an image
     of 64 pixels: about as the default of diffusers' UNet2DModel.
 
@@ -30,14 +34,26 @@ class DiffusionUNet(nn.Module):
         in_channels: Channels of the images, and of the noise; 3 is RGB.
         width: Channels of the first level.
         depth: Number of times the resolution is halved.
+        attention: Levels with self-attention, from 0; None: the two deepest ones, but not level 0.
+        classes: Number of classes of the images; 0: images have no labels.
     """
 
-    def __init__(self, *, in_channels: int = 3, width: int = 64, depth: int = 4) -> None:
+    def __init__(
+        self,
+        *,
+        in_channels: int = 3,
+        width: int = 64,
+        depth: int = 4,
+        attention: Collection[int] | None = None,
+        classes: int = 0,
+    ) -> None:
         super().__init__()
         channels = [width * (level + 1) for level in range(depth + 1)]
-        attends = [level >= max(1, depth - 1) for level in range(depth + 1)]
+        if attention is None:
+            attention = range(max(1, depth - 1), depth + 1)
+        attends = [level in attention for level in range(depth + 1)]
         embedded = 4 * width
-        self.embed = _Embedding(width, embedded)
+        self.embed = _Embedding(width, embedded, classes)
         self.stem = nn.Conv2d(in_channels, width, kernel_size=3, padding=1)
         skips = [width]
         before = width
@@ -51,7 +67,10 @@ class DiffusionUNet(nn.Module):
                 self.down.append(_Down(after))
                 skips.append(after)
         self.middle = nn.ModuleList(
-            [_Block(before, before, embedded, attends=True), _Block(before, before, embedded, attends=False)]
+            [
+                _Block(before, before, embedded, attends=attends[-1]),
+                _Block(before, before, embedded, attends=False),
+            ]
         )
         self.up = nn.ModuleList()
         for level in reversed(range(depth + 1)):
@@ -64,9 +83,14 @@ class DiffusionUNet(nn.Module):
         self.norm = _norm(width)
         self.head = _zeroed(nn.Conv2d(width, in_channels, kernel_size=3, padding=1))
 
-    def forward(self, x_BCHW: torch.Tensor, timesteps_B: torch.Tensor) -> torch.Tensor:
-        """Predict the noise in images, as noise_BCHW; H and W must be multiples of 2^depth."""
-        embedding_BE = self.embed(timesteps_B)
+    def forward(
+        self, x_BCHW: torch.Tensor, timesteps_B: torch.Tensor, labels_B: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Predict the noise in images, as noise_BCHW; H and W must be multiples of 2^depth.
+
+        With classes, labels_B are their numbers; the label `classes` is of images of any class, as is None.
+        """
+        embedding_BE = self.embed(timesteps_B, labels_B)
         x_BCHW = self.stem(x_BCHW)
         skips = [x_BCHW]
         for layer in self.down:
@@ -83,20 +107,29 @@ class DiffusionUNet(nn.Module):
 
 
 class _Embedding(nn.Module):
-    """Sinusoidal embedding of a timestep (Vaswani et al. 2017), followed by two linear layers."""
+    """Sinusoidal embedding of a timestep (Vaswani et al. 2017), and two linear layers; plus that of a class.
 
-    def __init__(self, width: int, embedded: int) -> None:
+    The vectors of the classes start at zero: an untrained network ignores them.
+    """
+
+    def __init__(self, width: int, embedded: int, classes: int) -> None:
         super().__init__()
         self._half = max(1, width // 2)
         self.inner = nn.Linear(2 * self._half, embedded)
         self.outer = nn.Linear(embedded, embedded)
+        self.labels = _zeroed(nn.Embedding(classes + 1, embedded)) if classes else None
 
-    def forward(self, timesteps_B: torch.Tensor) -> torch.Tensor:
+    def forward(self, timesteps_B: torch.Tensor, labels_B: torch.Tensor | None) -> torch.Tensor:
         places = torch.arange(self._half, dtype=torch.float32, device=timesteps_B.device) / self._half
         # always in float32: neighbouring timesteps are equal in 16 bits
         angles = timesteps_B.float()[:, None] * torch.exp(-math.log(_LONGEST_PERIOD) * places)
         waves = torch.cat((angles.cos(), angles.sin()), dim=1)
         embedding_BE: torch.Tensor = self.outer(F.silu(self.inner(waves)))
+        if self.labels is not None:
+            null = self.labels.num_embeddings - 1
+            embedding_BE = embedding_BE + self.labels(
+                torch.full_like(timesteps_B, null) if labels_B is None else labels_B
+            )
         return F.silu(embedding_BE)
 
 
@@ -176,7 +209,7 @@ def _largest_divisor(number: int, most: int) -> int:
     return next((by for by in range(most, 1, -1) if number % by == 0), 1)
 
 
-def _zeroed(layer: nn.Module) -> nn.Module:
+def _zeroed(layer: Layer) -> Layer:
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)
     return layer

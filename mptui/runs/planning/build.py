@@ -17,13 +17,11 @@ from mptui.data.loading.sampler import Labels, Share
 from mptui.data.scan.process_pool import ScanCancelledError
 from mptui.data.transforms.diffusion_noise import Noising
 from mptui.data.transforms.normalization import Normalization
-from mptui.engine.checkpoint.disk_space import cant_save, need_space
-from mptui.engine.checkpoint.files import checkpoints
 from mptui.engine.evaluate import PROGRESS_S
 from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox, Stopped
-from mptui.engine.optim.freezing import frozen_at_last, frozen_in, frozen_parameters
-from mptui.engine.optim.param_groups import head_parameters, hidden_matrices
+from mptui.engine.optim.freezing import frozen_in, frozen_parameters
+from mptui.engine.optim.param_groups import head_parameters
 from mptui.engine.ranks.group import ALONE, Ranks
 from mptui.engine.torch_setup import prepare_torch
 from mptui.errors import ConfigError, DataError
@@ -32,9 +30,8 @@ from mptui.models import zoo
 from mptui.models.activation_checkpointing import blocks_of
 from mptui.models.layers import layers_named
 from mptui.models.weights import check_file
-from mptui.models.zoo import build, parameter_count
+from mptui.models.zoo import build
 from mptui.registry.models import PRETRAINED
-from mptui.registry.optimizers import OPTIMIZERS
 from mptui.registry.samples import SampleKind
 from mptui.registry.tasks import TASKS
 from mptui.runs.planning.check_outputs import check_outputs
@@ -83,7 +80,7 @@ def check_inputs(plan: Plan) -> None:
     """
     model, data = plan.config.model, plan.config.data
     import_own_code(plan.config)
-    check_data(data, TASKS[plan.task].sample)
+    check_data(data, model.reads(plan.task))
     zoo.check(model, plan.task, int(data.image_size or 0))
     if model.weights not in {None, PRETRAINED}:
         check_file(Path(str(model.weights)))
@@ -179,7 +176,12 @@ def _load_weights(model: torch.nn.Module, path: Path, config: RunConfig, dataset
     told = zoo.load(model, config.model, path, int(config.data.image_size or 0))
     keeps_head = not all(map(torch.equal, head_parameters(model), random))
     known = classes_of_weights(path)
-    if keeps_head and dataset.kind is not SampleKind.IMAGE and known != dataset.classes:
+    if (
+        keeps_head
+        and dataset.kind is not SampleKind.IMAGE
+        and not config.model.class_conditional
+        and known != dataset.classes
+    ):
         whose = "whose names are not known" if known is None else f"which were others: {some(known)}"
         told.append(f"{clean(path.name)}: its head for {len(dataset.classes)} classes is kept, {whose}")
     return told
@@ -215,7 +217,7 @@ def _with_cache(plan: Plan, dataset: Dataset, emit: Emit, ranks: Ranks) -> Plan:
 def _scanned(plan: Plan, side: int, emit: Emit, mailbox: Mailbox) -> Dataset:
     return open_dataset(
         plan.config.data,
-        kind=TASKS[plan.task].sample,
+        kind=plan.config.model.reads(plan.task),
         side=side,
         seed=plan.config.training.seed,
         on_progress=PacedProgress(emit, "scanning"),
@@ -282,37 +284,6 @@ def _check_layers(model: torch.nn.Module, config: RunConfig) -> None:
     frozen_parameters(model, frozen_in(config.training, epoch=0))
 
 
-def check_space(folder: Path, job: Job) -> None:
-    """Check that all checkpoints to keep, and the one being written, fit on the disk.
-
-    Args:
-        folder: Their folder in the run directory, which may not exist yet.
-        job: The job to save.
-
-    Raises:
-        DiskError: They don't fit.
-    """
-    size = one = _checkpoint_bytes(job)
-    try:
-        there = sum(file.stat().st_size for path in checkpoints(folder) for file in path.iterdir())
-        size = max(one, one * (job.config.checkpoint.keep + 1) - there)
-        need_space(folder.parent, size)
-    except OSError as error:
-        raise cant_save(folder.parent, size, error) from error
-
-
-def _checkpoint_bytes(job: Job) -> int:
-    """Return the size of a checkpoint of `job`: weights, buffers, optimizer state, averaged weights."""
-    training = job.config.training
-    frozen = set(frozen_parameters(job.model, frozen_at_last(training)))
-    weights = parameter_count(job.model) - sum(p.numel() for p in frozen)
-    spec = OPTIMIZERS[training.optimizer]
-    state = spec.state_of(weights, sum(p.numel() for p in hidden_matrices(job.model) - frozen))
-    average = 4 * weights * (spec.averages or training.ema_decay is not None)
-    whole: int = sum(t.numel() * t.element_size() for t in job.model.state_dict().values())
-    return state + average + whole
-
-
 @dataclass(frozen=True, slots=True)
 class LoaderMaker:
     """Builds the two loaders of a job.
@@ -353,7 +324,7 @@ class LoaderMaker:
             train=train,
             augment=train and data.augment == "default",
             seed=training.seed,
-            noising=Noising(training.noise_schedule, training.prediction),
+            noising=Noising.of(config, len(self.dataset.classes)),
             labels_N=_labels(split) if train and data.sampler == "balanced" else None,
             share=Share(self.ranks.rank, self.ranks.world_size),
             device=torch.device(self.plan.device.torch_name),

@@ -38,11 +38,12 @@ from mptui.events import (
 from mptui.hardware.device_sampler import DeviceSampler
 from mptui.registry.own_code import fault_of
 from mptui.runs.planning.autoselect import Decider
-from mptui.runs.planning.build import PreparedRun, check_space, prepare
+from mptui.runs.planning.build import PreparedRun, prepare
 from mptui.runs.planning.plan import Plan
 from mptui.runs.planning.started import run_started
 from mptui.runs.planning.switch_job import build_switch
 from mptui.runs.remote.control_server import ControlServer, preset_names
+from mptui.runs.session.checkpoint_space import check_space
 from mptui.runs.session.ending import last_event, note_figures, result_of_loss, write_files
 from mptui.runs.session.exit_status import (
     RunResult,

@@ -39,3 +39,26 @@ def generator(tmp_path_factory):
         "training.prediction": "v",
     }
     return train(tmp_path_factory.mktemp("runs") / "generator", settings)
+
+
+@pytest.fixture(scope="session")
+def class_generator(tmp_path_factory, pictures):
+    """A diffusion model of the classes of `pictures`, which differ in colour."""
+    settings = {
+        "model.name": "diffusion_unet",
+        "model.width": 8,
+        "model.depth": 1,
+        "model.class_conditional": True,
+        "data.name": "none",
+        "data.path": str(pictures),
+        "data.image_size": 8,
+        "training.batch_size": 4,
+        "training.epochs": 60,
+        "training.optimizer": "adamw",
+        "training.lr": 6e-3,
+        "training.lr_scaling": "off",
+        "training.warmup_epochs": 0.0,
+        "training.prediction": "v",
+        "sampling.count": 0,
+    }
+    return train(tmp_path_factory.mktemp("runs") / "class_generator", settings)

@@ -65,6 +65,33 @@ def test_a_classifier_makes_no_images(tmp_path, classifier):
     assert "mptui predict" in refused.value.hint
 
 
+def test_images_of_a_class_have_its_colour(tmp_path, class_generator):
+    trained = open_trained(class_generator, note=pytest.fail)
+    assert trained.classes == ("blue", "green", "red")
+    colours = {}
+    for name in trained.classes:
+        images, _ = made(trained, tmp_path / name, count=6, steps=10, class_name=name)
+        colours[name] = np.stack(images).mean((0, 1, 2))
+    assert [int(colours[name].argmax()) for name in trained.classes] == [2, 1, 0], colours
+    request = SampleRequest(folder=tmp_path / "all", count=4, steps=1, seed=0, method="ddim")
+    found = make_images(trained, request, on_progress=lambda *done: None, note=pytest.fail)
+    assert found.classes == ["blue", "green", "red", "blue"]
+    assert [path.name for path in found.files] == [
+        "0000-blue.png",
+        "0001-green.png",
+        "0002-red.png",
+        "0003-blue.png",
+    ]
+
+
+def test_a_class_that_was_not_learnt_is_refused(tmp_path, generator, class_generator):
+    with pytest.raises(ConfigError, match="has learnt no classes"):
+        made(open_trained(generator, note=pytest.fail), tmp_path, class_name="blue")
+    with pytest.raises(ConfigError, match="no such class") as refused:
+        made(open_trained(class_generator, note=pytest.fail), tmp_path, class_name="gren")
+    assert "green" in refused.value.hint
+
+
 @pytest.mark.slow
 def test_images_from_the_command_line(tmp_path, generator):
     ended = run_to_end("sample", generator, "--out", tmp_path / "out", "--count", 2, "--steps", 2, "--json")

@@ -60,7 +60,7 @@ def open_samples(
     config = _settings(trained.config.data, given)
     dataset = open_dataset(
         config,
-        kind=trained.preprocessing.kind,
+        kind=trained.config.model.reads(trained.plan.task),
         side=trained.preprocessing.geometry.side,
         seed=trained.config.training.seed,
         on_progress=on_progress,

@@ -52,7 +52,7 @@ class ExportFormat:
 
 def input_names(inputs: Inputs) -> list[str]:
     """Return the names of a network's inputs."""
-    return ["images", "timesteps"][: len(inputs)]
+    return ["images", "timesteps", "labels"][: len(inputs)]
 
 
 def _write_safetensors(model: nn.Module, inputs: Inputs, facts: str, path: Path) -> None:

@@ -1,0 +1,42 @@
+"""Checks that the checkpoints of a run fit on the disk."""
+
+from pathlib import Path
+
+from mptui.engine.checkpoint.disk_space import cant_save, need_space
+from mptui.engine.checkpoint.files import checkpoints
+from mptui.engine.job import Job
+from mptui.engine.optim.freezing import frozen_at_last, frozen_parameters
+from mptui.engine.optim.param_groups import hidden_matrices
+from mptui.models.zoo import parameter_count
+from mptui.registry.optimizers import OPTIMIZERS
+
+
+def check_space(folder: Path, job: Job) -> None:
+    """Check that all checkpoints to keep, and the one being written, fit on the disk.
+
+    Args:
+        folder: Their folder in the run directory, which may not exist yet.
+        job: The job to save.
+
+    Raises:
+        DiskError: They don't fit.
+    """
+    size = one = _checkpoint_bytes(job)
+    try:
+        there = sum(file.stat().st_size for path in checkpoints(folder) for file in path.iterdir())
+        size = max(one, one * (job.config.checkpoint.keep + 1) - there)
+        need_space(folder.parent, size)
+    except OSError as error:
+        raise cant_save(folder.parent, size, error) from error
+
+
+def _checkpoint_bytes(job: Job) -> int:
+    """Return the size of a checkpoint of `job`: weights, buffers, optimizer state, averaged weights."""
+    training = job.config.training
+    frozen = set(frozen_parameters(job.model, frozen_at_last(training)))
+    weights = parameter_count(job.model) - sum(p.numel() for p in frozen)
+    spec = OPTIMIZERS[training.optimizer]
+    state = spec.state_of(weights, sum(p.numel() for p in hidden_matrices(job.model) - frozen))
+    average = 4 * weights * (spec.averages or training.ema_decay is not None)
+    whole: int = sum(t.numel() * t.element_size() for t in job.model.state_dict().values())
+    return state + average + whole
