@@ -7,9 +7,9 @@ from typing import Any, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from mptui.config.base_tables import Table
 from mptui.config.one_of import OneOf
 from mptui.config.schema import RunConfig
-from mptui.config.tables import Table
 
 UNSET = "none"
 """Text that unsets an optional key in a file, a variable or a flag: TOML has no null."""

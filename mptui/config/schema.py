@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from mptui.config.one_of import OneOf
-from mptui.config.tables import (
+from mptui.config.base_tables import (
     Betas,
     CodeConfig,
     Count,
@@ -20,6 +19,7 @@ from mptui.config.tables import (
     SamplingConfig,
     Table,
 )
+from mptui.config.one_of import OneOf
 from mptui.registry.denoising import NoiseSchedule, Prediction
 from mptui.registry.optimizers import OPTIMIZERS
 from mptui.registry.own_code import is_own

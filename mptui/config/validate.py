@@ -11,10 +11,10 @@ import tomli
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from mptui.config.base_tables import Table
 from mptui.config.keys import RENAMED, RETIRED, SETTINGS, TABLES, UNSET, Setting, nearest_setting, subtable
 from mptui.config.precisions import LONG_NAMES
 from mptui.config.schema import RunConfig
-from mptui.config.tables import Table
 from mptui.errors import ConfigError
 from mptui.registry.tasks import TASKS
 from mptui.regular import OddFileError, read_regular

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from mptui.config.base_tables import LoggingConfig
 from mptui.config.schema import RunConfig
-from mptui.config.tables import LoggingConfig
 from mptui.events import EpochFinished, Step, Validated, Warned
 from mptui.registry.trackers import TRACKERS, TrackerSpec
 from mptui.runs.trackers.follow import follow, scalars_of

@@ -12,7 +12,7 @@ from mptui.registry.denoising import SamplingMethod
 from mptui.text import clean
 
 if TYPE_CHECKING:
-    from mptui.lab.use.generation import MadeImages, SampleRequest
+    from mptui.lab.use.generation import GenerationRequest, MadeImages
     from mptui.lab.use.trained import Trained
 
 FORMAT_VERSION = 1
@@ -87,9 +87,9 @@ def sample(
 
     path = find_run(runs_dir, run)
     trained = opened(path, checkpoint, settings_of(ctx.params), trust_code=trust_code)
-    from mptui.lab.use.generation import SampleRequest, make_images
+    from mptui.lab.use.generation import GenerationRequest, make_images
 
-    request = SampleRequest(
+    request = GenerationRequest(
         folder=out,
         count=count,
         steps=steps,
@@ -122,7 +122,7 @@ def _checked(method: str) -> SamplingMethod:
     raise typer.BadParameter(f"--sampler {clean(method, 100)}: neither {' nor '.join(known)}")
 
 
-def _document(trained: "Trained", request: "SampleRequest", made: "MadeImages") -> dict[str, Any]:
+def _document(trained: "Trained", request: "GenerationRequest", made: "MadeImages") -> dict[str, Any]:
     return {
         "version": FORMAT_VERSION,
         "run": trained.run.name,

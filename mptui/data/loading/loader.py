@@ -138,12 +138,12 @@ class Loader:
         if cache == "ram":
             kept = partial(CachedSplit, masks=self.masks, pixels=pixels, on_full=on_cache_full)
             split = self._cached_split = kept(split, self._geometry, room=cache_room or memory_room())
-        self._pool = self._new_pool(workers)
-        self.bad_samples = BadSamples(len(split), bad_budget, on_bad)
+        self._pool, self.bad_samples = self._new_pool(workers), BadSamples(len(split), bad_budget, on_bad)
         views = (self._geometry, self.masks, num_classes, seed, self._on_device and self._augment, pixels)
         self._source = SampleSource(split, self._pool, self.bad_samples, *views)
         self._set_finish(normalization or default_normalization(kind), pixels)
-        self._noiser = self._new_noiser(noising, mirror=train and augment) if noisy else None
+        how = {"channels_last": channels_last, "train": train, "mirror": train and augment}
+        self._noiser = Noiser(seed, device, noising=noising, **how) if noisy else None
         self.share_size, self._transfer = share.largest(batch_size), Transfer(device, self._pool.arena)
 
     def _set_finish(self, normalization: Normalization, pixels: PixelFormat) -> None:
@@ -151,10 +151,6 @@ class Loader:
         self._finish = Finish(
             self._side, self._device, normalization, pixels, channels_last=self._channels_last
         )
-
-    def _new_noiser(self, noising: Noising, *, mirror: bool) -> Noiser:
-        how = {"channels_last": self._channels_last, "train": self._train, "mirror": mirror}
-        return Noiser(self._seed, self._device, noising=noising, **how)
 
     def __enter__(self) -> "Loader":
         return self

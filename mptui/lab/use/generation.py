@@ -30,7 +30,7 @@ _MOST_IN_GRID = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SampleRequest:
+class GenerationRequest:
     """What to make.
 
     Attributes:
@@ -83,7 +83,7 @@ def check_generates(trained: Trained) -> None:
 
 
 def make_images(
-    trained: Trained, request: SampleRequest, *, on_progress: OnProgress, note: Callable[[str], None]
+    trained: Trained, request: GenerationRequest, *, on_progress: OnProgress, note: Callable[[str], None]
 ) -> MadeImages:
     """Make images in batches of the run's batch size, and write them.
 
@@ -133,7 +133,7 @@ def make_images(
 
 
 def _class_of(
-    trained: Trained, request: SampleRequest
+    trained: Trained, request: GenerationRequest
 ) -> Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]] | None:
     """Return the function that gives images, by their indices, their labels; None without classes.
 
@@ -165,7 +165,7 @@ def _file_name(class_name: str) -> str:
     return re.sub(r"[^\w-]+", "_", class_name)[:40]
 
 
-def _sampler(trained: Trained, request: SampleRequest) -> ImageSampler:
+def _sampler(trained: Trained, request: GenerationRequest) -> ImageSampler:
     config, guidance = trained.config, request.guidance
     return ImageSampler(
         network=trained.model,

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from mptui.errors import ConfigError
-from mptui.lab.use.generation import SampleRequest, make_images
+from mptui.lab.use.generation import GenerationRequest, make_images
 from mptui.lab.use.trained import open_trained
 from tests.program import run_to_end
 
@@ -18,7 +18,7 @@ def made(trained, folder, **settings):
     told = []
     found = make_images(
         trained,
-        SampleRequest(folder=folder, **asked),
+        GenerationRequest(folder=folder, **asked),
         on_progress=lambda *done: told.append(done),
         note=pytest.fail,
     )
@@ -51,7 +51,7 @@ def test_a_batch_that_does_not_fit_is_made_in_parts(tmp_path, generator):
         return forward(images, timesteps)
 
     trained.model.forward = full
-    request = SampleRequest(folder=tmp_path / "parts", count=8, steps=4, seed=1, method="ddim")
+    request = GenerationRequest(folder=tmp_path / "parts", count=8, steps=4, seed=1, method="ddim")
     found = make_images(trained, request, on_progress=lambda *done: None, note=notes.append)
     assert len(notes) == 1
     parts = [np.asarray(Image.open(path)).astype(int) for path in found.files]
@@ -73,7 +73,7 @@ def test_images_of_a_class_have_its_colour(tmp_path, class_generator):
         images, _ = made(trained, tmp_path / name, count=6, steps=10, class_name=name)
         colours[name] = np.stack(images).mean((0, 1, 2))
     assert [int(colours[name].argmax()) for name in trained.classes] == [2, 1, 0], colours
-    request = SampleRequest(folder=tmp_path / "all", count=4, steps=1, seed=0, method="ddim")
+    request = GenerationRequest(folder=tmp_path / "all", count=4, steps=1, seed=0, method="ddim")
     found = make_images(trained, request, on_progress=lambda *done: None, note=pytest.fail)
     assert found.classes == ["blue", "green", "red", "blue"]
     assert [path.name for path in found.files] == [

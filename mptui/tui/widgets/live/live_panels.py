@@ -8,7 +8,7 @@ from textual.content import Content
 
 from mptui.runs.view.run_view import RunView
 from mptui.tui.widgets.live.device import DevicePanel, device_line
-from mptui.tui.widgets.live.images import ImagesPanel
+from mptui.tui.widgets.live.image_panel import ImagesPanel
 from mptui.tui.widgets.live.precision import PrecisionPanel, precision_line
 from mptui.tui.widgets.live.step import StepPanel, step_line
 from mptui.tui.widgets.panel import Panel
