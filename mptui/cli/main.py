@@ -4,6 +4,7 @@ Importing this module doesn't import the schema, torch or Textual: each command 
 """
 
 import os
+import signal
 import sys
 import traceback
 from typing import Annotated, NoReturn
@@ -91,6 +92,8 @@ def main() -> NoReturn:
     join_assignments(os.environ)
     with standard_streams():
         code = _exit_code([a for a in arguments if a != "--debug"], debug="--debug" in arguments)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)  # one that comes as late as this must not change the exit code
     sys.exit(code)
 
 

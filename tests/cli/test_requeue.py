@@ -1,5 +1,9 @@
 """A run in a job of SLURM that is asked to stop: it saves, and the job is queued again. With stand-ins."""
 
+import signal
+import subprocess
+import sys
+
 import pytest
 
 from mptui.runs.launch.requeue import requeue
@@ -81,3 +85,12 @@ def test_a_stop_by_a_person_is_final(scontrol, tmp_path):
     assert run_to_end("stop", "one", "--runs-dir", tmp_path / "runs").returncode == 0
     run.communicate()
     assert (run.returncode, scontrol.exists()) == (0, False)
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_that_comes_after_the_end_changes_no_exit_code(number):
+    late = f"atexit.register(os.kill, os.getpid(), {int(number)})"
+    script = f"import atexit, os; from mptui.cli.main import main; {late}; main()"
+    assert (
+        subprocess.run([sys.executable, "-c", script, "--version"], stdout=subprocess.DEVNULL).returncode == 0
+    )
