@@ -95,6 +95,16 @@ def test_a_preempted_job_of_two_ranks_goes_on(tmp_path):
     ]
 
 
+def test_a_job_that_is_preempted_before_its_run_begins_is_queued_again(tmp_path):
+    cluster = Cluster(tmp_path)
+    cluster.submit("--gpus-per-node", 2, "--name", "run", *flags(tmp_path, 1))
+    job = cluster.start()
+    wait_until((tmp_path / "runs" / "run" / "ranks").is_dir)
+    job.send(signal.SIGUSR1)
+    assert job.end() == (143, True), job.output()
+    assert "Traceback" not in job.output()
+
+
 @pytest.mark.chaos
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_twenty_chains_lose_no_step(tmp_path, gpus):

@@ -215,7 +215,9 @@ def _follow(started: Started, *, as_json: bool, quiet: bool) -> int:
     finally:
         renderer.close()
     code = _exit_code_of(started.pid)
-    tell_end(status_of(started.directory), started.directory, code, as_json=as_json, quiet=quiet)
+    summary = status_of(started.directory)
+    if "final" in summary:  # else it was stopped before a process of its group began it
+        tell_end(summary, started.directory, code, as_json=as_json, quiet=quiet)
     message, hint = getattr(finished, "message", ""), getattr(finished, "hint", "")
     if message:
         typer.echo(f"mptui: {clean(message)}\n  {clean(hint)}", err=True)
