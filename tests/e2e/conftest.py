@@ -1,8 +1,10 @@
 import os
 import signal
 
+import psutil
 import pytest
 
+from mptui.runs.store.directory import RANKS
 from mptui.runs.store.lock import owner_of
 from tests.e2e.terminal import Terminal
 
@@ -20,5 +22,8 @@ def terminal(tmp_path):
     for each in started:
         each.end()
     for run in (tmp_path / "runs").glob("*"):
+        if (launcher := owner_of(run / RANKS)) is not None:  # it would start its ranks again
+            for process in (parent := psutil.Process(launcher), *parent.children()):
+                process.kill()
         if (owner := owner_of(run)) is not None:
             os.kill(owner, signal.SIGKILL)

@@ -8,7 +8,7 @@ import pytest
 from mptui.events import CheckpointSaved, PresetSwitched, RunFinished
 from mptui.runs.store.directory import RANKS
 from mptui.runs.store.lock import owner_of
-from tests.e2e.test_terminal import ENDLESS, count
+from tests.e2e.test_terminal import ENDLESS, count, look_until
 from tests.program import run_to_end
 
 pytestmark = pytest.mark.slow
@@ -33,7 +33,7 @@ def ranks_of(run):
     return {process.environ()["RANK"]: process for process in psutil.Process(launcher).children()}
 
 
-def test_keys_of_two_screens_act_on_all_ranks(terminal, folder):
+def test_keys_of_two_screens_act_on_all_ranks_and_a_loss_is_told(terminal, folder):
     more = ("--set", "training.max_steps=100000")
     program = terminal(environ=ENDLESS, arguments=("resume", "two", *TWO, *more))
     program.shows("● training   2 ranks")
@@ -53,14 +53,21 @@ def test_keys_of_two_screens_act_on_all_ranks(terminal, folder):
     saved = count(program, CheckpointSaved)
     watcher.press("c")
     program.until(lambda: count(program, CheckpointSaved) > saved, "a checkpoint")
-    program.press("xx")
+    ranks_of(folder / "runs" / "two")["1"].kill()
     for screen in (program, watcher):
-        screen.shows("■ stopped")
-        screen.press("q")
-        assert screen.exit_code() == 0
-        assert screen.is_restored()
+        screen.shows("▲ restarting")
+    for screen in (program, watcher):
+        screen.shows("● training   2 ranks")
+    program.close()  # the run goes on
+    look_until(program.ended)
+    watcher.press("xx")
+    watcher.shows("■ stopped")
+    watcher.press("q")
+    assert watcher.exit_code() == 0
+    assert watcher.is_restored()
     last = program.journal()[-1]
     assert isinstance(last, RunFinished)
     summary = json.loads((folder / "runs" / "two" / "summary.json").read_text())
     assert (summary["status"], summary["ranks"], summary["nodes"]) == ("stopped", 2, 1)
-    assert "rank_lost" not in {warning["code"] for warning in summary["warnings"]}
+    (lost,) = (warning for warning in summary["warnings"] if warning["code"] == "rank_lost")
+    assert lost["message"].startswith("rank 1 (process")

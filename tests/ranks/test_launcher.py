@@ -10,7 +10,7 @@ import time
 import pytest
 
 from mptui.events import PhaseChanged, RunFinished, Warned
-from mptui.runs.store.directory import read_summary, status_of
+from mptui.runs.store.directory import read_summary, status_of, write_json
 from mptui.runs.store.journal import read_journal
 from tests.program import Program
 
@@ -97,6 +97,22 @@ def test_the_group_ends_when_each_start_fails_and_the_reason_is_in_the_journal(r
     assert (end.status, end.message) == ("failed", message)
     assert status_of(run)["status"] == "failed"
     assert len(warnings_of(run)) == 2
+
+
+def test_a_stop_before_rank_0_has_begun_is_the_end_of_a_run_that_had_ended_before(run):
+    write_json(run / "summary.json", {"status": "completed", "exit_code": 0, "optimizer_steps": 7})
+    group = launched(run, "say('ready')\nwait()")
+    logs = [run / "ranks" / f"{rank}.log" for rank in (0, 1)]
+    while not all(log.exists() and "ready" in log.read_text() for log in logs):
+        assert group.poll() is None
+        time.sleep(0.02)
+    group.send_signal(signal.SIGTERM)
+    group.communicate()
+    assert group.returncode == 143
+    *_, end = read_journal(run)
+    assert isinstance(end, RunFinished)
+    assert (end.status, end.exit_code, end.step) == ("stopped", 143, 7)
+    assert status_of(run)["status"] == "stopped"
 
 
 def test_an_error_that_a_restart_would_meet_again_ends_the_group_at_once(run):

@@ -31,16 +31,26 @@ def record_losses(run: Path, messages: Sequence[str], *, restarts: bool) -> None
 
 def record_end(run: Path, error: MptuiError) -> None:
     """Record that a run has failed, in its journal and summary."""
+    _record_end(run, "failed", error.exit_code, message=error.message, hint=error.hint)
+
+
+def record_stop(run: Path, code: int) -> None:
+    """Record that a run was stopped before its rank 0 could tell."""
+    _record_end(run, "stopped", code)
+
+
+def _record_end(run: Path, status: str, code: int, *, message: str = "", hint: str = "") -> None:
     with contextlib.suppress(DiskError, RunDirectoryError), _records(run) as (records, step):
         document = records.summary.document
-        document["status"], document["exit_code"] = "failed", error.exit_code
-        document["error"] = {"message": error.message, "hint": error.hint}
+        document["status"], document["exit_code"] = status, code
+        if message:
+            document["error"] = {"message": message, "hint": hint}
         end: Event = RunFinished(
             step=step,
-            status="failed",
-            exit_code=error.exit_code,
-            message=error.message,
-            hint=error.hint,
+            status=status,
+            exit_code=code,
+            message=message,
+            hint=hint,
             directory=str(run),
             seconds=document["time"]["total_s"] or 0.0,
         )

@@ -7,6 +7,7 @@ and so on. Each start resumes the run, so that a restart goes on from the last s
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,11 +20,12 @@ from mptui.engine.checkpoint.pointers import target_of
 from mptui.errors import MptuiError, error_of_code
 from mptui.hardware.host import read_host
 from mptui.processes.rank_place import RUN_ID
-from mptui.runs.launch.account import record_end, record_losses
+from mptui.runs.launch.account import record_end, record_losses, record_stop
 from mptui.runs.launch.agent import Agent, RankLogs
 from mptui.runs.launch.group_options import Group
 from mptui.runs.launch.losses import SAVED, LostRank
-from mptui.runs.store.directory import CHECKPOINTS, LAST, RANKS, read_summary
+from mptui.runs.store.directory import CHECKPOINTS, LAST, RANKS
+from mptui.runs.store.index import read_run
 from mptui.runs.store.lock import Claim
 
 _LOCAL = "127.0.0.1"
@@ -42,7 +44,7 @@ def train_in_group(group: Group, command: Sequence[str], run: Path, attach: Call
     Raises:
         MptuiError: The group failed; the journal has the reason.
     """
-    guard = _Guard(run, group.max_restarts)
+    guard = _Guard(run, group)
     agent = Agent(_spec(group, command), RankLogs(run / RANKS), guard.may_restart, guard.lost, guard.starting)
     attach(agent)
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"  # the others have handlers of ours
@@ -50,19 +52,17 @@ def train_in_group(group: Group, command: Sequence[str], run: Path, attach: Call
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     threads = max(1, read_host().cpus_usable // group.processes)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    try:
-        result = agent.run()
-    except SignalException as stopped:
-        return 128 + stopped.sigval
-    finally:
-        guard.close()
-        with contextlib.suppress(Exception):  # other nodes may be gone
-            agent.get_worker_group().spec.rdzv_handler.shutdown()
-    if not result.is_failed():
-        return 0
-    if agent.stopped_by is not None:
-        return 128 + agent.stopped_by
-    return guard.code_of_end()
+    with contextlib.closing(guard):  # it holds the run until its end is told
+        try:
+            result = agent.run()
+        except SignalException as stopped:
+            return guard.stopped(stopped.sigval)
+        finally:
+            with contextlib.suppress(Exception):  # other nodes may be gone
+                agent.get_worker_group().spec.rdzv_handler.shutdown()
+        if not result.is_failed():
+            return 0
+        return guard.code_of_end() if agent.stopped_by is None else guard.stopped(agent.stopped_by)
 
 
 def _spec(group: Group, command: Sequence[str]) -> WorkerSpec:
@@ -92,11 +92,12 @@ class _Guard:
 
     Args:
         run: The run directory.
-        restarts: How often the group may restart.
+        group: The ranks.
     """
 
-    def __init__(self, run: Path, restarts: int) -> None:
-        self._run, self._restarts, self._started = run, restarts, 0
+    def __init__(self, run: Path, group: Group) -> None:
+        self._run, self._restarts, self._started = run, group.max_restarts, 0
+        self._is_first, self._since = group.nodes == 1, time.time()
         self._claim: Claim | None = None
         self._cause: LostRank | None = None
         self._bugs: set[Path | None] = set()
@@ -104,6 +105,7 @@ class _Guard:
     def starting(self, node: int) -> None:
         """Hold the group's lock on the first node, so that the run counts as running between two starts."""
         self._started += 1
+        self._is_first = not node
         if self._claim is not None and node:
             self.close()
         elif self._claim is None and not node:
@@ -141,6 +143,20 @@ class _Guard:
             self._claim.release()
             self._claim = None
 
+    def stopped(self, signal: int) -> int:
+        """Record that a signal has stopped the run, unless rank 0 has; return the exit code."""
+        if self._is_first and not self._end_is_told():
+            record_stop(self._run, 128 + signal)
+        return 128 + signal
+
+    def _end_is_told(self) -> bool:
+        """Whether the journal ends with an end of the run that this launcher has started."""
+        try:
+            finished = read_run(self._run).finished
+        except OSError:
+            return False
+        return finished is not None and finished.time >= self._since
+
     def code_of_end(self) -> int:
         """Return the exit code of a group that ended because of a rank.
 
@@ -151,7 +167,7 @@ class _Guard:
         assert cause is not None, "the agent tells each loss"
         if cause.code in SAVED:
             return cause.code
-        if cause.is_refusal and read_summary(self._run).get("exit_code") == cause.code:
+        if cause.is_refusal and self._end_is_told():
             return cause.code
         error = self._too_many(cause)
         if cause.is_refusal:  # before the run began

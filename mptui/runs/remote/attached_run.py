@@ -21,6 +21,7 @@ from mptui.runs.store import journal
 from mptui.runs.store.directory import CRASHED, is_trained, status_of
 from mptui.runs.store.index import fold_on, read_index
 from mptui.runs.store.journal_reader import LONGEST_LINE, read_events
+from mptui.runs.store.lock import is_held
 from mptui.runs.view.events.event_registry import event_of
 from mptui.text import clean
 
@@ -202,6 +203,8 @@ class AttachedRun:
             while not self._closing.is_set():
                 alive = self._is_alive()  # checked before reading, so that its last events are read
                 self._lived |= alive
+                if alive and not is_held(self.run):  # a launcher is about to start its processes
+                    self._patient_until = time.monotonic() + PATIENCE_S
                 if alive and self._connect():
                     self._follow()
                     continue
