@@ -1,7 +1,7 @@
 """A rank that is slower than the others is named, with the cause; noise names nobody."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -10,9 +10,11 @@ import torch
 from mptui.engine.ranks.slow_ranks import find_slow_ranks, median_times
 from mptui.events import Advice, Event, RanksSampled
 from mptui.runs.session.rank_reports import RankReports
-from tests.engine.blots import CLASSES, SIDE, Blot
+from mptui.runs.store.index import read_run
+from tests.engine.blots import CLASSES, SIDE
 from tests.engine.small import build_trainer, config, end
 from tests.ranks.groups import in_group
+from tests.ranks.test_runs import events, run
 
 pytestmark = pytest.mark.slow
 
@@ -37,32 +39,20 @@ class Sleeping(torch.nn.Module):
         time.sleep(self._backward_s)
 
 
-@dataclass(frozen=True)
-class SlowBlot(Blot):
-    """A sample that takes 150 ms to read."""
-
-    def read(self, side_hint=None):
-        time.sleep(0.15)
-        return super().read(side_hint)
-
-
-def reports_of(ranks, folder, data, backward_s):
-    """Train 10 steps, with slow data or a slow backward pass on rank 1; return what rank 0 reports."""
-    slow = ranks.rank == 1
+def reports_of(ranks, folder, backward_s):
+    """Train 10 steps, with a slow backward pass on rank 1; return what rank 0 reports."""
     net = torch.nn.Sequential(
         torch.nn.Flatten(),
         torch.nn.Linear(3 * SIDE**2, 8),
-        Sleeping(STEP_S, backward_s if slow else 0.0),
+        Sleeping(STEP_S, backward_s if ranks.rank == 1 else 0.0),
         torch.nn.Linear(8, len(CLASSES)),
     )
     settings = config(training={"epochs": 1, "batch_size": 2})
-    kind = SlowBlot if slow and data else Blot
-    trainer, _ = build_trainer(settings, Path(folder), model=net, train=20, val=2, reads_as=kind, ranks=ranks)
+    trainer, _ = build_trainer(settings, Path(folder), model=net, train=20, val=2, ranks=ranks)
     trainer.train()
     end(trainer)
     heard: list[Event] = []
-    reports = RankReports(ranks, heard.append)
-    reports._every_s = 0.0
+    reports = RankReports(ranks, heard.append, every_s=0.0)
     reports.beat(None, 10, 2)
     ranks.gather(0)
     return {
@@ -70,30 +60,74 @@ def reports_of(ranks, folder, data, backward_s):
         "slow": [[each.rank, list(each.causes)] for each in find_slow_ranks(ranks.steps, [1, 1])],
         "verdict": [each.verdict for each in heard if isinstance(each, RanksSampled)],
         "advice": [each.message for each in heard if isinstance(each, Advice)],
-        "waits": [times.wait_s for times in median_times(ranks.steps)],
+        "times": median_times(ranks.steps),
     }
 
 
 def plant_each(ranks, folder):
-    return [
-        reports_of(ranks, f"{folder}/{number}", *planted)
-        for number, planted in enumerate([(True, 0.0), (False, 0.2), (False, 0.0)])
-    ]
+    return [reports_of(ranks, f"{folder}/{number}", delay) for number, delay in enumerate([0.2, 0.0])]
 
 
-def test_planted_delays_are_named_with_their_cause(tmp_path):
-    (data, backward, nothing), followers = in_group(2, plant_each, str(tmp_path))
+def test_a_slow_backward_pass_is_named_and_nobody_where_there_is_none(tmp_path):
+    """DDP makes both backward passes take as long."""
+    (slow, even), (follower, _) = in_group(2, plant_each, str(tmp_path))
 
-    assert data["slow"] == [[1, ["data_s"]]]
-    assert data["advice"] == data["verdict"]
-    assert data["verdict"][0].startswith("rank 1 was the slowest in ")
-    assert "it waits 15" in data["verdict"][0]
-    assert data["waits"][0] > 0.1 > data["waits"][1]
+    assert slow["slow"] == [[1, ["backward_s"]]]
+    assert slow["verdict"] == slow["advice"]
+    assert slow["verdict"][0].startswith(f"rank 1 was the slowest in {slow['steps']} of {slow['steps']} ")
+    assert "its backward pass takes " in slow["verdict"][0]
+    (_, _, own_s, wait_s), (_, _, slow_s, _) = slow["times"]
+    assert own_s < 0.1 < 0.15 < wait_s
+    assert slow_s > 0.2
 
-    assert backward["slow"] == [[1, ["backward_s"]]]
-    assert "its backward pass takes 20" in backward["verdict"][0]
-    assert backward["waits"][0] > 0.15 > backward["waits"][1]
+    assert even["steps"] >= 9
+    assert (even["slow"], even["verdict"], even["advice"]) == ([], [""], [])
+    assert follower["steps"] == 0  # rank 0 alone collects
 
-    assert nothing["steps"] >= 9
-    assert (nothing["slow"], nothing["verdict"], nothing["advice"]) == ([], [""], [])
-    assert all(each["steps"] == 0 for each in followers)
+
+DATA = """
+import os
+import time
+
+import numpy as np
+
+
+class Photos:
+    classes = ["dark", "bright"]
+
+    def __init__(self, train):
+        self.train = train
+
+    def __len__(self):
+        return 128 if self.train else 4
+
+    def __getitem__(self, index):
+        time.sleep(0.075 * (os.environ["RANK"] == "1" and self.train))
+        return np.full((16, 16, 3), 100 * (index % 2), np.uint8), index % 2
+"""
+
+
+def test_slow_data_of_one_rank_are_named_in_the_journal_with_a_row_for_each_rank(tmp_path):
+    (tmp_path / "slow_photos.py").write_text(DATA)
+    code = ("--data", "slow_photos:Photos", "--trust-code", "--set", f"code.folder={tmp_path}")
+    small = ("--model", "resnet18", "--set", "data.image_size=16", "--precision", "fp32", "--no-compile")
+    steps = ("--batch-size", "4", "--workers", "0", "--epochs", "1", "--set", "data.cache=off")
+    every = ("--set", "logging.step_interval_s=0", "--set", "guards.numerics=off")
+    results = run(2, tmp_path, "run", "--name", "a", *code, *small, *steps, *every)
+    assert [code for code, _, _ in results] == [0, 0], results
+
+    (advice,) = [event for event in events(tmp_path, "advice") if event["code"] == "slow_rank"]
+    assert advice["message"].startswith("rank 1 was the slowest in ")
+    assert "it waits 1" in advice["message"]
+    assert advice["message"] in " ".join(results[0][2].split())
+    shown = read_run(tmp_path / "a").ranks  # as an attached screen
+    assert shown is not None
+    assert shown.slow == [1]
+    first, second = map(asdict, shown.rows)
+    assert first["data_s"] < 0.1 < second["data_s"]
+    assert second["wait_s"] < 0.1 < first["wait_s"]
+    for row in (first, second):
+        assert row["host"]
+        assert row["memory_used"] > 1 << 20
+        assert row["utilisation"] is not None
+        assert row["silent_s"] < 20

@@ -19,11 +19,12 @@ class RankReports:
     Args:
         ranks: The ranks, of which this is the first.
         emit: Called with each event.
+        every_s: Seconds between two reports; None: as many as suit the number of ranks.
     """
 
-    def __init__(self, ranks: Ranks, emit: Callable[[Event], None]) -> None:
+    def __init__(self, ranks: Ranks, emit: Callable[[Event], None], *, every_s: float | None = None) -> None:
         self._ranks, self._emit = ranks, emit
-        self._every_s = max(EVERY_S, RANK_S * ranks.world_size)
+        self._every_s = max(EVERY_S, RANK_S * ranks.world_size) if every_s is None else every_s
         self._reported = time.monotonic()
         self._own: DeviceSample | None = None
         self._told: set[tuple[int, str]] = set()
