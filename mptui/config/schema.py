@@ -212,6 +212,9 @@ class MemoryConfig(Table):
     activation_checkpointing: bool = False
     """Keep only the inputs of the network's blocks for the backward pass, which computes the rest again: the
     same result in less memory, and about a third slower."""
+    shard: bool = False
+    """Several processes: each holds and updates a part of every weight (FSDP2), so that weights, gradients,
+    optimizer state and their average share the memory of all; slower, with the same result."""
 
 
 class DataConfig(Table):
@@ -346,6 +349,7 @@ class RunConfig(Table):
                 'autotuning is not repeatable; use "default" or "off"'
             )
         faults += _optimizer_faults(self.training)
+        faults += _shard_faults(self)
         if self.training.class_weights is not None and self.training.loss == "dice":
             faults.append(
                 'training.class_weights with training.loss = "dice": only other losses are weighted'
@@ -395,3 +399,18 @@ def _optimizer_faults(training: TrainingConfig) -> list[str]:
     if training.betas is not None and not training.betas[0]:
         faults.append(f'training.optimizer = "{name}" needs the first of training.betas above 0')
     return faults
+
+
+def _shard_faults(config: RunConfig) -> list[str]:
+    """Return the settings that sharded weights exclude, a line each."""
+    mode, optimizer = config.speed.compile, config.training.optimizer
+    faults = {
+        f'speed.compile = "{mode}": sharded weights are not compiled; use "off"': mode != "off",
+        f'training.optimizer = "{optimizer}": it needs whole matrices; use "adamw"': (
+            OPTIMIZERS[optimizer].matrix_state_bytes is not None
+        ),
+        'memory.micro_batch = "auto": no rank can try alone what fits; give a number': (
+            config.memory.micro_batch == "auto"
+        ),
+    }
+    return [f"memory.shard with {fault}" for fault, there in faults.items() if config.memory.shard and there]

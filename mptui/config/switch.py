@@ -34,6 +34,7 @@ _SWITCHABLE_KEYS = {
     "data.bad_sample_budget",
     "logging.step_interval_s",
 }
+_FIXED_KEYS = {"memory.shard"}
 # A learning rate suits one optimizer: these switch only if both profiles use the same one.
 _OPTIMIZER_KEYS = {
     "training.lr",
@@ -101,7 +102,8 @@ def _wanted(current: RunConfig, profile: RunConfig) -> tuple[list[str], dict[str
     for key in SETTINGS:
         if value_of(current, key) == value_of(profile, key):
             continue
-        switchable = key.startswith(_SWITCHABLE_TABLES) or key in _SWITCHABLE_KEYS
+        switchable = key.startswith(_SWITCHABLE_TABLES) and key not in _FIXED_KEYS
+        switchable = switchable or key in _SWITCHABLE_KEYS
         if switchable or (same_optimizer and key in _OPTIMIZER_KEYS):
             wanted.append(key)
         elif not key.startswith(("model.", "data.", "hardware.", "code.")):

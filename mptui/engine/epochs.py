@@ -9,6 +9,7 @@ import torch
 
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.compile import phase
+from mptui.engine.compile.policy import eagerly
 from mptui.engine.context import TrainContext
 from mptui.engine.evaluate import ValidationResult, evaluate
 from mptui.engine.guards.oom import compute_in_pieces
@@ -50,7 +51,8 @@ def validate(context: TrainContext) -> ValidationResult:
     context.reporter.flush(wait=True)
     checks = phase.begin_validation(context)
     average, compiler = context.parts.average, context.parts.compiler
-    with average.in_place() if average is not None else contextlib.nullcontext():
+    in_place = average.in_place() if average is not None else contextlib.nullcontext()
+    with in_place, context.parts.replica.whole():
         if average is not None and average.own_statistics:
             _recompute_statistics(context)
         if not context.ranks.is_alone:  # of BatchNorm: each rank has its own
@@ -97,8 +99,9 @@ def _recompute_statistics(context: TrainContext) -> None:
             context.seeds.set(epoch, window.next_sample)
             for batch in window:
                 for micro_batch in context.micro_batches.split(batch):
-                    with context.parts.precision.forward_context():
-                        context.model.forward(*micro_batch.inputs)  # not compiled, for so few batches
+                    # not compiled, for so few batches
+                    with context.parts.precision.forward_context(), eagerly(context.model):
+                        context.model(*micro_batch.inputs)
         context.parts.updater.buffers.refresh()
     except BaseException:
         context.parts.updater.forget()

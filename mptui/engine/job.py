@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
 
 from mptui.config.schema import RunConfig, TrainingConfig
+from mptui.data.core.batch import Batch
 from mptui.data.loading.loader import Loader
 from mptui.engine.autotune.result_cache import CachedResult, facts_of
 from mptui.engine.checkpoint.files import Snapshot
@@ -30,8 +30,9 @@ from mptui.engine.precision.amp import Precision, build_precision
 from mptui.engine.precision.fp32_layers import apply_fp32_layers
 from mptui.engine.precision.fp32_region import Fp32Region
 from mptui.engine.progress import Cursor
-from mptui.engine.ranks.group import Ranks
+from mptui.engine.ranks.group import ALONE, Ranks
 from mptui.engine.ranks.replica import Replica, SummedReplica
+from mptui.engine.ranks.sharded_replica import ShardedReplica
 from mptui.models.activation_checkpointing import apply_activation_checkpointing
 from mptui.models.wrapped_forward import WrappedForward
 from mptui.tasks.base import Task
@@ -58,6 +59,11 @@ class Job:
     """Product name of the device; a key of cached results."""
     ranks: Ranks = field(default_factory=Ranks.alone)
     """The processes that train the model together."""
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether each process holds a part of the model's weights."""
+        return self.config.memory.shard and not self.ranks.is_alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +181,7 @@ def build_parts(
         lr_table=schedule.table(),
         clip_grad_norm=training.clip_grad_norm,
         average=average,
+        shared_by=job.ranks if job.is_sharded else ALONE,
     )
     compiler = _compiler(job, frozen, kept, left, warn)
     checkpointing = _checkpointing(job, kept)
@@ -229,16 +236,21 @@ def _replica(job: Job, frozen: FrozenLayers, kept: Parts | None) -> Replica:
     """Return the previous replica if it trains the same layers; else a new one."""
     if job.ranks.is_alone:
         return Replica(job.model)
-    if kept is not None:
-        if kept.frozen.frozen == frozen.frozen:
-            return kept.replica
-        kept.replica.close()
     side = int(job.config.data.image_size or 0)
     # BatchNorm needs two; a synchronized one would count them as samples
     rows = 0 if job.config.training.sync_batch_norm else 2
     shape = (rows, job.config.data.channels, side, side)
-    made_up = partial(torch.zeros, shape, device=job.device)
-    return SummedReplica(job.model, job.ranks, job.device, lambda: job.task.made_up_batch(made_up()))
+
+    def made_up() -> Batch:
+        return job.task.made_up_batch(torch.zeros(shape, device=job.device))
+
+    if job.is_sharded:
+        return ShardedReplica(job.model, job.ranks, made_up, job.config.training.batch_size)
+    if kept is not None:
+        if kept.frozen.frozen == frozen.frozen:
+            return kept.replica
+        kept.replica.close()
+    return SummedReplica(job.model, job.ranks, job.device, made_up)
 
 
 def _fp32_regions(job: Job, kept: Parts | None) -> list[Fp32Region]:

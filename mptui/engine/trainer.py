@@ -117,9 +117,9 @@ class Trainer:
             context.save("stop")
             raise
         except Exception as error:
-            self._lockstep.fail(error)
+            all_know = self._lockstep.fail(error)
             known = isinstance(error, (DataError, MemoryExhaustedError))
-            if known or is_memory_full(error) or fault_of(error) is not None:
+            if all_know and (known or is_memory_full(error) or fault_of(error) is not None):
                 save_before_error(context)
             raise
         for run_ends in context.hooks.run_ends:
@@ -220,8 +220,9 @@ class Trainer:
         state.once.begin()
         for step_begins in hooks.step_begins:
             step_begins()
+        context.mailbox.check_stop()
         weight = self._lockstep.weight(window)
-        losses = replica.begin(window, precision)
+        losses = replica.begin(window, precision, context.micro_batches.limits["training"])
         for micro_batch, is_last in context.micro_batches.of(window):
             context.mailbox.check_stop()
             if check:

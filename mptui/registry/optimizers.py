@@ -24,7 +24,7 @@ class OptimizerSpec:
             one sync a step.
         state_bytes: Bytes of state for each weight.
         matrix_state_bytes: The same for the matrices of hidden layers, if the optimizer has a way of its own
-            with them; its parameter groups then have `hidden`, which says which they are.
+            with them, and needs them whole; its parameter groups have `hidden`, which says which they are.
         has_fused: Whether there are two, and `fused` says which: with it, `build` returns a `FusedOptimizer`.
         settings: The keys of [training] that `build` takes, and the value of each where it is unset. Its
             parameter groups have the same keys, so that a switch to another profile can change them.

@@ -48,3 +48,17 @@ def test_what_can_not_be_had_in_any_way_says_why_in_plain_words():
     assert caught.value.message == (
         "this run can't switch to the profile: logging.wandb_name needs logging.wandb_project"
     )
+
+
+def test_sharded_weights_stay_so_and_rule_out_what_they_can_not_do():
+    current = RunConfig.model_validate({"memory": {"shard": True}})
+    preset = RunConfig.model_validate(
+        {"speed": {"compile": "default"}, "memory": {"micro_batch": "auto"}, "training": {"batch_size": 8}}
+    )
+    switch = switched(current, preset)
+    assert switch.changes == {"training.batch_size": ["64", "8"]}
+    assert switch.kept["memory.shard"] == ""
+    assert "sharded weights are not compiled" in switch.kept["speed.compile"]
+    assert "no rank can try alone what fits" in switch.kept["memory.micro_batch"]
+    with pytest.raises(ValueError, match="it needs whole matrices"):
+        RunConfig.model_validate({"memory": {"shard": True}, "training": {"optimizer": "muon"}})

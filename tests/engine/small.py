@@ -16,6 +16,7 @@ from mptui.engine.mailbox import Mailbox
 from mptui.engine.ranks.follower import Follower
 from mptui.engine.ranks.group import ALONE, Ranks
 from mptui.engine.ranks.ranks_mailbox import RanksMailbox
+from mptui.engine.ranks.sharded_replica import placed
 from mptui.engine.trainer import Trainer
 from mptui.events import Event, Step
 from mptui.models.unets.diffusion_unet import DiffusionUNet
@@ -130,7 +131,7 @@ def build_trainer(
         model = small_net() if kind is Blot else mask_net()
     job = Job(
         config=run,
-        model=model.to(device),
+        model=placed(model, run, ranks, device),
         task=build_task(task, classes, run.training),
         num_classes=len(classes),
         device=device,

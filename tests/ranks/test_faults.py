@@ -8,6 +8,7 @@ from tests.ranks.training import train, train_on_torn, train_with_a_fault
 pytestmark = pytest.mark.slow
 
 OPTIONS = {"training": {"epochs": 2, "batch_size": 8, "lr": 0.05}, "train": 24, "val": 4}
+SHARDED = {**OPTIONS, "memory": {"shard": True}, "blocks": 2}
 
 
 @pytest.mark.parametrize("kind", ["no memory", "no memory backward"])
@@ -59,3 +60,27 @@ def test_unreadable_samples_of_all_ranks_count_against_the_budget(tmp_path):
     (_, first), (_, last) = in_group(2, train_on_torn, str(tmp_path), 3)
     for error in (first, last):
         assert error.endswith("4 of 40 samples can't be used, data.bad_sample_budget allows 3")
+
+
+def test_if_the_data_of_one_rank_are_not_finite_all_refuse_the_step_and_go_back_to_their_shards(tmp_path):
+    options = {**SHARDED, "precision": "fp16", "guards": {"max_skipped_streak": 1}}
+    first, last = in_group(2, train_with_a_fault, str(tmp_path), "not finite", 3, options)
+    assert first == last
+    assert first["error"] is None
+    assert first["skipped"] == 1
+    assert "precision fp16 → bf16, back to step 0" in first["others"][0]
+    assert first["losses"][-1] < first["losses"][0] / 2
+
+
+def test_if_one_rank_can_not_read_all_save_their_shards(tmp_path):
+    first, last = in_group(2, train_with_a_fault, str(tmp_path), "reading", 5, SHARDED)
+    assert first["error"] == ["DataError", "rank 1: a broken file"]
+    assert last["error"] == ["DataError", "a broken file"]
+    assert len(list((tmp_path / "checkpoints").glob("step-*4"))) == 1
+
+
+def test_if_one_rank_leaves_a_step_in_which_others_need_its_shards_all_end(tmp_path):
+    first, last = in_group(2, train_with_a_fault, str(tmp_path), "no memory backward", 3, SHARDED)
+    assert first["error"][0] == "RankError"
+    assert last["error"][0] == "MemoryExhaustedError"
+    assert not list((tmp_path / "checkpoints").glob("step-*2"))

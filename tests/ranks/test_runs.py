@@ -33,16 +33,16 @@ def events(folder, kind):
 
 
 def test_a_run_goes_on_with_any_number_of_processes_and_only_the_first_tells_of_it(tmp_path):
-    """2, then 1, then 3 processes take the steps that one process takes; each sample once an epoch."""
+    """They take the steps that one process takes, each sample once an epoch, with sharded weights or not."""
     alone, several = tmp_path / "alone", tmp_path / "several"
-    run_to_end("run", *ARGUMENTS, "--name", "a", "--runs-dir", alone, "--epochs", "2")
-    steps = []
-    for world_size, last in ((2, 3), (1, 7), (3, 12)):
-        how = ("run", *ARGUMENTS, "--name", "a", "--resume", "--epochs", "2")
-        results = run(world_size, several, *how, "--max-steps", str(last))
+    average = ("--set", "training.ema_decay=0.9")
+    run_to_end("run", *ARGUMENTS, *average, "--name", "a", "--runs-dir", alone, "--epochs", "2")
+    for world_size, shard, last in ((2, False, 3), (1, False, 5), (2, True, 8), (3, False, 12)):
+        how = ("run", *ARGUMENTS, *average, "--name", "a", "--resume", "--epochs", "2")
+        sharded = ("--set", f"memory.shard={str(shard).lower()}")
+        results = run(world_size, several, *how, *sharded, "--max-steps", str(last))
         assert [code for code, _, _ in results] == [0] * world_size, results
         assert all((out, err) == ("", "") for _, out, err in results[1:])
-        steps.append(results)
     found, expected = events(several, "step"), events(alone, "step")
     assert [event["step"] for event in found] == list(range(1, 13))
     assert [event["loss"] for event in found] == pytest.approx([e["loss"] for e in expected], rel=1e-4)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.ranks.groups import in_group
-from tests.ranks.training import decide, train, train_in_float64
+from tests.ranks.training import decide, train, train_both_ways, train_in_float64
 
 pytestmark = pytest.mark.slow
 
@@ -17,6 +17,25 @@ FORMS = {
         1e-5,
         {"train": 26, "masks": True, "training": {**STEPS, "class_weights": [1.0, 3.0]}},
     ),
+}
+
+FEW_STEPS = {"batch_size": 8, "epochs": 25, "max_steps": 24, "lr": 0.02}
+ADAMW = {**FEW_STEPS, "optimizer": "adamw", "lr": 0.01, "layer_decay": 0.9}
+CLIPPED = {"clip_grad_norm": 1.0}  # its norm is rounded otherwise, which 16 bits make a step of
+SHARDED_FORMS = {
+    "an average, passes that some ranks lack": {
+        "blocks": 2,
+        "train": 42,
+        "training": {**FEW_STEPS, **CLIPPED, "accumulate": 3, "ema_decay": 0.9},
+    },
+    "bf16 of which layers thaw": {"blocks": 2, "precision": "bf16", "training": {**ADAMW, "freeze": 2}},
+    "fp16 in small passes": {
+        "precision": "fp16",
+        "train": 26,
+        "training": {**FEW_STEPS, "optimizer": "adamw_schedule_free"},
+        "memory": {"micro_batch": 3},
+    },
+    "foreach": {"masks": True, "training": {**ADAMW, **CLIPPED}, "speed": {"fused": False}},
 }
 
 
@@ -51,3 +70,16 @@ def test_what_is_measured_on_each_machine_is_decided_for_all(tmp_path):
     assert impossible[:2] == [0, False]
     assert impossible[2][0] == "compile_impossible"
     assert (snapshot, micro_batch) == (False, 2)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_sharded_weights_take_the_steps_of_whole_ones(world_size, tmp_path):
+    found = in_group(world_size, train_both_ways, str(tmp_path), SHARDED_FORMS)
+    assert all(rank == found[0] for rank in found)
+    for form, (whole, sharded) in found[0].items():
+        assert len(whole["losses"]) == 24
+        assert whole["losses"][-1] < whole["losses"][0], form
+        for what in ("losses", "val_losses", "weights"):
+            assert sharded[what] == pytest.approx(whole[what], rel=1e-5), (form, what)
+        assert sharded["validations"] == whole["validations"], form
+        assert sharded["others"] == whole["others"], form

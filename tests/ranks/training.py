@@ -8,6 +8,7 @@ import torch
 
 from mptui.data.core.types import BadSampleError, Decoded
 from mptui.engine.mailbox import Command, Stopped
+from mptui.engine.ranks.shards import whole
 from mptui.engine.trainer import Trainer
 from mptui.errors import DataError, MptuiError
 from mptui.events import CommandAnswered, Event, Paused, Resumed, Step, Validated
@@ -24,13 +25,26 @@ class Double(torch.nn.Module):
         return images.to(torch.float64)
 
 
-def net(outputs: int, flat: bool) -> torch.nn.Module:
-    """A network with GroupNorm."""
+class Residual(torch.nn.Module):
+    """A block of two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (torch.nn.Conv2d(8, 8, 3, padding=1) for _ in range(2))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = images + self.second(self.first(images).relu())
+        return outputs
+
+
+def net(outputs: int, flat: bool, blocks: int = 0) -> torch.nn.Module:
+    """A network with GroupNorm, and with so many blocks."""
     torch.manual_seed(3)
     layers: list[torch.nn.Module] = [
         torch.nn.Conv2d(3, 8, 3, padding=1),
         torch.nn.GroupNorm(2, 8),
         torch.nn.ReLU(),
+        *(Residual() for _ in range(blocks)),
         torch.nn.Conv2d(8, outputs, 3, padding=1),
     ]
     if flat:
@@ -48,9 +62,11 @@ class Torn(Blot):
         return super().read(side_hint)
 
 
-def built(ranks, folder, *, masks=False, train=40, val=21, precision="fp32", reads_as=None, **tables):
+def built(
+    ranks, folder, *, masks=False, train=40, val=21, precision="fp32", blocks=0, reads_as=None, **tables
+):
     settings = config(data={"image_size": SIDE}, **tables)
-    model = net(2 if masks else 3, flat=not masks)
+    model = net(2 if masks else 3, not masks, blocks)
     if torch.get_default_dtype() == torch.float64:
         model = torch.nn.Sequential(Double(), model)
     return build_trainer(
@@ -75,18 +91,31 @@ def train(ranks, folder, options):
 
 
 def told(trainer: Trainer, events: Recorder):
-    weights = torch.cat([p.detach().flatten().double() for p in trainer.context.model.parameters()])
+    weights = [whole(p.detach()).flatten().double() for p in trainer.context.model.parameters()]
+    powers = [torch.cat(weights).pow(power).sum() for power in (1, 2, 3)]
     return {
         "losses": losses(events),
         "validations": [each.metrics for each in of(events, Validated)],
         "val_losses": [each.loss for each in of(events, Validated)],
-        "weights": [float(weights.sum()), float(weights.square().sum())],
+        "weights": [float(power) for power in powers],
         "skipped": max((each.skipped_steps for each in of(events, Step)), default=0),
         "others": [
             getattr(each, "action", getattr(each, "code", ""))
             for each in events
             if type(each).__name__ in {"Recovered", "Warned"}
         ],
+    }
+
+
+def train_both_ways(ranks, folder, forms):
+    """Train in each form with replicated and with sharded weights; return both results of each form."""
+    folders = (Path(folder) / str(number) for number in range(2 * len(forms)))
+    return {
+        name: [
+            train(ranks, next(folders), {**form, "memory": {**form.get("memory", {}), "shard": s}})
+            for s in (False, True)
+        ]
+        for name, form in forms.items()
     }
 
 
@@ -157,7 +186,8 @@ def train_with_a_fault(ranks, folder, kind, at, options):
     except (MptuiError, KeyError) as caught:
         error = [type(caught).__name__, str(caught)]
     end(trainer)
-    return {**told(trainer, events), "error": error, "step": trainer.state.step}
+    left = told(trainer, events) if error is None else {}
+    return {**left, "error": error, "step": trainer.state.step}
 
 
 def obey_commands(ranks, folder):

@@ -57,6 +57,13 @@ def test_one_process_of_a_launcher_trains(environ):
     assert plan_run(Request(None, flags, (), environ)).device.kind == "cpu"
 
 
+def test_a_single_process_says_that_it_shares_no_weights():
+    flags = {"hardware.device": ("--device", "cpu"), "memory.shard": ("--set", True)}
+    plan = plan_run(Request(None, flags))
+    assert plan.config.memory.shard
+    assert any("memory.shard is not used" in note for note in plan.notes)
+
+
 def test_a_plan_for_several_processes_shares_the_machine_and_refuses_what_they_can_not_do():
     place = RankPlace(rank=1, local_rank=1, world_size=2, local_world_size=2)
 

@@ -11,7 +11,7 @@ from mptui.cli import options as o
 from mptui.cli.train import launch, spawn
 from mptui.cli.train.signals import Signals
 from mptui.errors import ConfigError, DataError
-from mptui.processes.rank_place import rank_place
+from mptui.processes.rank_place import RankPlace, rank_place
 from mptui.runs.launch.group_options import MOST_RESTARTS
 
 if TYPE_CHECKING:
@@ -66,19 +66,19 @@ def run(
     if scale_batch:
         request = launch.scaled(request, group, runs_dir / str(name) if resume else None)
     if dry_run:
-        return _dry_run(request)
+        return _dry_run(request, None if group is None else group.first)
     if group is not None:
         return launch.begin(ctx, group, request)
     train = partial(_train, request, runs_dir, name, resume, detach or isolate)
     return spawn.begin(train, detach=detach, isolate=isolate, as_json=as_json, quiet=quiet, resumes=resume)
 
 
-def _dry_run(request: "Request") -> int:
+def _dry_run(request: "Request", place: RankPlace | None) -> int:
     from mptui.config.dump import dry_run_text
     from mptui.runs.planning.plan import head_notes, plan_run
     from mptui.runs.planning.rates import effective_words
 
-    plan = plan_run(request)
+    plan = plan_run(request, place=place)
     typer.echo(dry_run_text(plan.resolved), nl=False)
     typer.echo(f"Effective: {effective_words(plan.config.training)}", err=True)
     for note in (*plan.notes, *head_notes(plan)):

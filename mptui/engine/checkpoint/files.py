@@ -29,6 +29,7 @@ import torch
 from mptui.codec import finite_json
 from mptui.engine.checkpoint.disk_space import cant_save, need_space
 from mptui.engine.checkpoint.pointers import CHECKPOINT, target_of
+from mptui.engine.ranks.shards import whole
 from mptui.errors import DiskError, RunDirectoryError
 from mptui.io.atomic import Guard, partial_path, sync_folder, write_synced
 from mptui.io.safetensors import read_tensors, write_tensors
@@ -63,12 +64,17 @@ class Snapshot:
         return sum(t.numel() * t.element_size() for group in self.tensors.values() for t in group.values())
 
 
-def host_copy(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return contiguous copies in host memory, independent of the originals."""
-    return {
-        name: t.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-        for name, t in tensors.items()
-    }
+def host_copy(tensors: Mapping[str, torch.Tensor], *, kept: bool = True) -> dict[str, torch.Tensor]:
+    """Return contiguous copies in host memory, independent of the originals.
+
+    Sharded tensors are gathered, one at a time: all ranks take part, and return nothing if not `kept`.
+    """
+    copies = {}
+    for name, tensor in tensors.items():
+        all_of_it = whole(tensor.detach())
+        if kept:
+            copies[name] = all_of_it.to("cpu", copy=True, memory_format=torch.contiguous_format)
+    return copies
 
 
 class NewerVersionError(RunDirectoryError):

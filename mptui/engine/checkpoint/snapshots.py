@@ -5,6 +5,7 @@ under the part's name.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ import torch
 from mptui.config.dump import values_of
 from mptui.config.resume import changed
 from mptui.engine.checkpoint.files import Snapshot, host_copy
+from mptui.engine.ranks.shards import as_shards, shard_of
 from mptui.engine.state import TrainState
 from mptui.errors import ConfigError, RunDirectoryError
 
@@ -36,14 +38,20 @@ CHOSEN_FOR = {
 """State that overrides a setting, by setting: not restored if a resume changes that setting."""
 
 
-def take(state: TrainState, copy: Copy = host_copy) -> Snapshot:
+def take(state: TrainState, copy: Copy | None = None) -> Snapshot:
     """Copy the state between two optimizer steps to the host. Waits for the device.
 
     Args:
         state: State of a run between two steps.
-        copy: Copies named tensors to memory that training does not write.
+        copy: Copies named tensors to memory that training does not write; None: whole tensors, on the rank
+            that writes them.
     """
     state.report.catch_up()
+    ranks = state.job.ranks
+    if copy is None:
+        copy = partial(host_copy, kept=ranks.is_first)
+        if state.job.is_sharded:
+            ranks.meet()  # before tensors are gathered
     tensors: dict[str, dict[str, torch.Tensor]] = {}
     values: dict[str, Any] = {"settings": values_of(state.given.config)}
     for name in state.stateful():
@@ -56,9 +64,10 @@ def take(state: TrainState, copy: Copy = host_copy) -> Snapshot:
 
 
 def size_of(state: TrainState) -> int:
-    """Return the bytes of a snapshot's tensors."""
+    """Return the bytes of the tensors that this process holds of a snapshot."""
     groups = (_parted(getattr(state, name).state_dict())[0] for name in state.stateful())
-    return sum(t.numel() * t.element_size() for group in groups for t in group.values())
+    held = [shard_of(tensor) for group in groups for tensor in group.values()]
+    return sum(t.numel() * t.element_size() for t in held)
 
 
 def _parted(part: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -76,6 +85,7 @@ def restore(state: TrainState, snapshot: Snapshot) -> None:
     """
     given = changed(snapshot.state.get("settings", {}), values_of(state.given.config))
     values = _without(snapshot.state, [path for key in given for path in CHOSEN_FOR.get(key, ())])
+    parameters = dict(state.model.named_parameters())
     try:
         state.step = snapshot.step
         for name in state.stateful():
@@ -87,7 +97,8 @@ def restore(state: TrainState, snapshot: Snapshot) -> None:
                 else values.get(name, {})
             )
             # looked up each time: a guard may have replaced a part by applying other settings
-            getattr(state, name).load_state_dict({**own, **snapshot.tensors.get(name, {})})
+            tensors = as_shards(snapshot.tensors.get(name, {}), parameters)
+            getattr(state, name).load_state_dict({**own, **tensors})
     except (KeyError, TypeError, RuntimeError) as error:
         raise _unfit(snapshot, given, error) from error
     if given & {"training.batch_size", "training.accumulate"}:

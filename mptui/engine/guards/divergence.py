@@ -194,10 +194,11 @@ class NanGuard(Hook):
 
     def _locate(self, place: WindowPosition) -> NanLocation:
         """Return what the first rank finds that finds something; each looks at its own samples."""
-        try:
-            found = locate(self._context, place)
-        except DataError as error:
-            found = NanLocation(detail=error.message)
+        with self._context.parts.replica.whole():
+            try:
+                found = locate(self._context, place)
+            except DataError as error:
+                found = NanLocation(detail=error.message)
         findings = self._context.ranks.gather(found)
         return next((each for each in findings if each.where), findings[0])
 

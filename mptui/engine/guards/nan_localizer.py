@@ -12,10 +12,12 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from mptui.data.core.batch import Batch, Window
+from mptui.engine.compile.policy import eagerly
 from mptui.engine.context import TrainContext
 from mptui.engine.guards.detector import WindowPosition
 from mptui.engine.numerics.watched_operations import WatchedOperations
 from mptui.engine.precision.amp import Precision
+from mptui.engine.ranks.shards import shard_of
 
 LOSS = "the loss"
 # operations that create values, or produce infinite ones on purpose
@@ -90,7 +92,8 @@ def _locate(context: TrainContext, window: Window, place: WindowPosition) -> Nan
         bad += [name for name, ok in zip(files, finite, strict=False) if not ok]
     if bad:
         return NanLocation("input", files=bad, detail=f"{len(bad)} of {len(names)} images are not finite")
-    sick = [name for name, p in context.model.named_parameters() if not bool(torch.isfinite(p).all())]
+    named = context.model.named_parameters()
+    sick = [name for name, p in named if not bool(torch.isfinite(shard_of(p)).all())]
     if sick:
         layer = sick[0].rpartition(".")[0]
         return NanLocation("weights", layer, files=names, detail=", ".join(sick[:8]), also_in_fp32=True)
@@ -140,8 +143,8 @@ def _pass(
 ) -> None:
     with watcher:
         with precision.forward_context():
-            # not `model(…)`: that would run compiled code, which hides single operations
-            outputs = context.model.forward(*batch.inputs)
+            with eagerly(context.model):  # compiled code hides single operations
+                outputs = context.model(*batch.inputs)
             watcher.layer = LOSS
             loss = context.task.loss(outputs, batch, weight, size)
         if watcher.origin is None and not bool(torch.isfinite(loss)):

@@ -14,6 +14,7 @@ from mptui import format as fmt
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.files import Snapshot
 from mptui.engine.ranks.group import ALONE, Ranks
+from mptui.engine.ranks.shards import shard_of
 from mptui.engine.state import TrainState
 from mptui.hardware.host import host_memory
 
@@ -119,8 +120,8 @@ class _Memory:
     def copy(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return copies of `tensors`; on CUDA they are asynchronous, in stream order."""
         return {
-            name: self._place_for(t.detach()).copy_(t.detach(), non_blocking=True)
-            for name, t in tensors.items()
+            name: self._place_for(own).copy_(own, non_blocking=True)
+            for name, own in ((name, shard_of(tensor).detach()) for name, tensor in tensors.items())
         }
 
     def _place_for(self, tensor: torch.Tensor) -> torch.Tensor:

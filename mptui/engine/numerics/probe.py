@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 from mptui.engine.numerics import tally
 from mptui.engine.numerics.ranking import Part, PartStatistics
 from mptui.engine.numerics.spectrum import Spectrum
+from mptui.engine.ranks.shards import shard_of
 from mptui.models.activation_checkpointing import recomputing
 
 WHOLE = "the network"
@@ -59,8 +60,8 @@ class Probe:
         """Count the current gradients of the weights, last layer first."""
         for number, (_, module) in reversed(list(enumerate(self._layers))):
             for weight in module.parameters(recurse=False):
-                if weight.grad is not None:
-                    self._add(number, "weights", weight.grad)
+                if weight.grad is not None and (own := shard_of(weight.grad)).numel():
+                    self._add(number, "weights", own)
 
     def seen(self, rows: torch.Tensor) -> list[PartStatistics]:
         """Return the statistics of `rows`, which must be on the host, in order of execution."""

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
+from mptui.engine.ranks.shards import as_shard, shard_of
+
 
 class AveragedWeights(ABC):
     """An average of the trained weights of `model` over the steps of a run.
@@ -17,8 +19,8 @@ class AveragedWeights(ABC):
     own_statistics = False
 
     def __init__(self, model: torch.nn.Module) -> None:
-        trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-        self._names, self._weights = list(trained), list(trained.values())
+        self._trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._weights = [shard_of(p).detach() for p in self._trained.values()]
 
     @abstractmethod
     def averages(self) -> list[torch.Tensor]:
@@ -43,7 +45,8 @@ class AveragedWeights(ABC):
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return the averages by parameter name."""
-        return dict(zip(self._names, self.averages(), strict=True))
+        named = zip(self._trained.items(), self.averages(), strict=True)
+        return {name: as_shard(average, p) for (name, p), average in named}
 
     @abstractmethod
     def load_state_dict(self, state_dict: Mapping[str, torch.Tensor]) -> None:
@@ -78,5 +81,5 @@ class WeightAverage(AveragedWeights):
 
     def load_state_dict(self, state_dict: Mapping[str, torch.Tensor]) -> None:
         """Restore from `state_dict`; weights that are missing in it start from their current values."""
-        for name, average, weight in zip(self._names, self._average, self._weights, strict=True):
-            average.copy_(state_dict.get(name, weight))
+        for name, average, weight in zip(self._trained, self._average, self._weights, strict=True):
+            average.copy_(shard_of(state_dict.get(name, weight)))

@@ -11,6 +11,7 @@ from functools import partial
 import torch
 
 from mptui.engine.optim.dense import in_a_row
+from mptui.engine.ranks.group import ALONE, Ranks
 
 LARGE = 1 << 13
 """Elements from which a gradient is worth a separate call."""
@@ -36,10 +37,11 @@ class GradientNorm:
         parameters: Dense, all on one device.
         early: On a CPU: square large gradients during the backward pass, if the model is large. A gradient
             that changes after that is detected, and read again.
+        shared_by: The ranks whose shards of the gradients make up the norm.
     """
 
-    def __init__(self, parameters: Sequence[torch.Tensor], *, early: bool) -> None:
-        self._parameters = parameters
+    def __init__(self, parameters: Sequence[torch.Tensor], *, early: bool, shared_by: Ranks = ALONE) -> None:
+        self._parameters, self._shared_by = parameters, shared_by
         self._early = early
         self._noted: dict[int, _Noted] = {}
         there_are_many = early and sum(parameter.numel() for parameter in parameters) >= CACHED
@@ -65,7 +67,7 @@ class GradientNorm:
         if not self._early:
             grads = [p.grad for p in self._parameters if p.grad is not None]
             norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads, 2.0)))
-            return norm
+            return norm if self._shared_by.is_alone else self._shared_by.sum_(norm.square()).sqrt_()
         rest, squares = [], []
         for number, parameter in enumerate(self._parameters):
             grad = parameter.grad

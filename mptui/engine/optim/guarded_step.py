@@ -13,6 +13,7 @@ from mptui.engine.optim.ema import AveragedWeights
 from mptui.engine.optim.fused import FusedOptimizer
 from mptui.engine.optim.grad_norm import GradientNorm
 from mptui.engine.precision.amp import Precision
+from mptui.engine.ranks.group import ALONE, Ranks
 
 
 class Updater:
@@ -29,6 +30,7 @@ class Updater:
         lr_table: Rate of each applied step, float32, shape (steps,).
         clip_grad_norm: Maximum L2 norm of the gradients; None: no clipping.
         average: The average of the weights, if there is one.
+        shared_by: The ranks that update a shard of each weight; by default this process updates all of it.
 
     Attributes:
         applying: Weights are being updated: an error now leaves the step partly applied.
@@ -45,12 +47,15 @@ class Updater:
         lr_table: np.ndarray,
         clip_grad_norm: float | None,
         average: AveragedWeights | None,
+        shared_by: Ranks = ALONE,
     ) -> None:
         self._optimizer = optimizer
         self._precision = precision
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        # scaled gradients have their true size only after unscaling
-        self._norm = GradientNorm(self._parameters, early=lr.device.type == "cpu" and not precision.scaled)
+        # scaled gradients have their true size only after unscaling, and those of shards after the sums
+        early = lr.device.type == "cpu" and not precision.scaled and shared_by.is_alone
+        self._norm = GradientNorm(self._parameters, early=early, shared_by=shared_by)
+        self._shared_by = shared_by
         self._clip = clip_grad_norm
         self._average = average
         self._keep_grads = self.applying = False
@@ -105,6 +110,8 @@ class Updater:
         self._zero_or_nan = norm - norm
         # compare with itself, which only NaN fails: a scalar operand would become a tensor, at twice the cost
         torch.ne(self._zero_or_nan, self._zero_or_nan, out=self.found_inf)
+        if not self._shared_by.is_alone:
+            self._precision.found_anywhere(self.found_inf)
 
     def clip(self) -> None:
         """Scale the gradients down to the configured norm."""

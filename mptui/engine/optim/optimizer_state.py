@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from mptui.engine.optim.fused import FusedOptimizer
+from mptui.engine.ranks.shards import as_shard, shard_of
 
 
 class OptimizerState:
@@ -22,9 +23,9 @@ class OptimizerState:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the name under `optimizer`, and each tensor under `KEY/PARAMETER`."""
-        names: dict[torch.Tensor, str] = {p: name for name, p in self._model.named_parameters()}
+        named = {shard_of(p): (name, p) for name, p in self._model.named_parameters()}
         tensors = {
-            f"{key}/{names[p]}": value
+            f"{key}/{named[p][0]}": as_shard(value, named[p][1])
             for p, state in self._optimizer.state.items()
             for key, value in state.items()
             if isinstance(value, torch.Tensor)
@@ -40,14 +41,14 @@ class OptimizerState:
         """
         if state_dict["optimizer"] != self._name:
             raise RuntimeError(f"the optimizer is {state_dict['optimizer']}, not {self._name}")
-        parameters: dict[str, torch.Tensor] = dict(self._model.named_parameters())
+        parameters = {name: shard_of(p) for name, p in self._model.named_parameters()}
         trained = {p for group in self._optimizer.param_groups for p in group["params"]}
         states: dict[torch.Tensor, dict[str, torch.Tensor]] = {}
         for full_name, value in state_dict.items():
             if isinstance(value, torch.Tensor):
                 key, _, name = full_name.partition("/")
                 if (parameter := parameters[name]) in trained:
-                    states.setdefault(parameter, {})[key] = value
+                    states.setdefault(parameter, {})[key] = shard_of(value)
         if isinstance(self._optimizer, FusedOptimizer):
             self._optimizer.load(states)
             return

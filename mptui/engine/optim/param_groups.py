@@ -6,13 +6,14 @@ import torch
 from torch import nn
 
 from mptui.config.schema import TrainingConfig
+from mptui.engine.ranks.shards import shard_of
 from mptui.models.layers import layers_of
 from mptui.models.weights import head_names
 from mptui.registry.optimizers import OPTIMIZERS, Groups
 
 
 def parameter_groups(model: torch.nn.Module, training: TrainingConfig) -> Groups:
-    """Return the trainable parameters in groups, those with weight decay first.
+    """Return the trainable parameters in groups, those with weight decay first; of sharded ones the shards.
 
     A group is a dictionary as `torch.optim` takes it, with `params`, `weight_decay` (0 for norms and biases)
     and `lr_scale`: the factor of the learning rate, 1 in a run without `layer_decay` and `head_lr_scale`. For
@@ -28,7 +29,7 @@ def parameter_groups(model: torch.nn.Module, training: TrainingConfig) -> Groups
             decay = training.weight_decay if decays else 0.0
             is_hidden = parameter in hidden
             empty = {"params": [], "weight_decay": decay, "lr_scale": scale, "hidden": is_hidden}
-            groups.setdefault((decays, scale, is_hidden), empty)["params"].append(parameter)
+            groups.setdefault((decays, scale, is_hidden), empty)["params"].append(shard_of(parameter))
     return [groups[key] for key in sorted(groups, key=lambda key: not key[0])]
 
 

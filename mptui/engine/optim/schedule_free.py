@@ -16,6 +16,7 @@ import torch
 
 from mptui.engine.optim.ema import AveragedWeights
 from mptui.engine.optim.fused import STEP, FusedOptimizer, GroupTensors, Tensors, average_in, descend
+from mptui.engine.ranks.shards import shard_of
 
 
 class ScheduleFree(FusedOptimizer):
@@ -119,7 +120,7 @@ class ScheduleFreeAverage(AveragedWeights):
 
     def __init__(self, model: torch.nn.Module, optimizer: ScheduleFree) -> None:
         super().__init__(model)
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._parameters = [shard_of(p) for p in self._trained.values()]
         self._optimizer = optimizer
 
     def averages(self) -> list[torch.Tensor]:

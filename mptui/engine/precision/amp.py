@@ -43,6 +43,9 @@ class Precision:
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:
         """Unscale the gradients; called once per window, before clipping."""
 
+    def found_anywhere(self, found_inf: torch.Tensor) -> None:
+        """Take over whether a gradient of any rank is not finite (0-dim float32: 1), after `unscale`."""
+
     def update(self, loss: torch.Tensor) -> None:
         """Update the loss scale by a window and its `loss` (0-dim); called once, after the optimizer."""
 
@@ -91,6 +94,12 @@ class ScaledPrecision(Precision):
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide the gradients by the scale, and record on the device whether one is not finite."""
         self._scaler.unscale_(optimizer)
+
+    def found_anywhere(self, found_inf: torch.Tensor) -> None:
+        """See `Precision.found_anywhere`: GradScaler saw the gradients of this rank's shards alone."""
+        for state in self._scaler._per_optimizer_states.values():
+            for found in state["found_inf_per_device"].values():
+                found.copy_(found_inf)
 
     def update(self, loss: torch.Tensor) -> None:
         """Back off after a non-finite gradient, grow after `growth_interval` good windows.

@@ -14,6 +14,7 @@ from mptui.engine.hooks import Hook, Recovery
 from mptui.engine.ranks.group import RetryError, Standing
 from mptui.engine.ranks.rank_failure import RankFailure, as_lost
 from mptui.engine.ranks.ranks_mailbox import RanksMailbox
+from mptui.errors import MemoryExhaustedError
 
 
 class Stage(Enum):
@@ -59,13 +60,14 @@ class Lockstep(Hook):
             if (window := next(windows, None)) is None:
                 self._stage = Stage.ASIDE
                 return
-            valid = self._valid(window) if self._masks else window.size
+            valid = self._met_valid(window) if self._meets_after_reading else window.size
             self._stage = Stage.STEP
             yield replace(window, valid=valid)
 
-    def _valid(self, window: Window) -> int:
+    def _met_valid(self, window: Window) -> int:
         with self._context.reporter.waiting():
-            return sum(self._ranks.meet(value=window.valid))
+            found = self._ranks.meet(value=window.valid)
+        return sum(found) if self._masks else window.size
 
     def weight(self, window: Window) -> torch.Tensor | float:
         """Return the total weight of a window's valid items on all ranks, as `Task.window_weight`."""
@@ -104,6 +106,8 @@ class Lockstep(Hook):
         if not isinstance(error, RetryError):
             if self._stage is Stage.MET:
                 return None
+            if self._context.parts.replica.is_sharded:
+                raise _not_repeatable(error) from error
             self._make_up(error)
             self._ranks.meet(Standing.NO_MEMORY if is_out_of_memory(error) else Standing.RETRY)
 
@@ -113,27 +117,37 @@ class Lockstep(Hook):
 
         return recover
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> bool:
         """Tell the other ranks that `error` ends the run, where they can still hear it.
+
+        Returns:
+            Whether all know of it, so that they can save together.
 
         Raises:
             RankError: They can't be reached.
         """
         if self._ranks.is_alone or self._ranks.failure is not None:
-            return
+            return True
         if (unreachable := as_lost(error)) is not None:
             raise unreachable from error
-        if self._stage is Stage.MET:  # they find out when this process ends
+        in_step = self._stage is Stage.STEP
+        if self._stage is Stage.MET or (in_step and self._context.parts.replica.is_sharded):
             self._ranks.failure = RankFailure.of(error, self._ranks.rank)
-            return
-        if self._stage is Stage.STEP or (self._stage is Stage.READING and not self._masks):
+            return False  # they find out when this process ends
+        if in_step or (self._stage is Stage.READING and not self._meets_after_reading):
             self._make_up(error)
         self._stage = Stage.ASIDE
         self._ranks.fail(error)
+        return True
 
     @property
     def _masks(self) -> bool:
         return self._context.job.train_loader.masks
+
+    @property
+    def _meets_after_reading(self) -> bool:
+        """Whether all meet before a step: to sum up its valid items, or since none can leave it alone."""
+        return self._masks or self._context.parts.replica.is_sharded
 
     def _make_up(self, error: Exception) -> None:
         if error.__traceback__ is not None:  # it holds the tensors that did not fit
@@ -142,3 +156,14 @@ class Lockstep(Hook):
         if self._weighs and not self._weighed:
             self._ranks.sum_(torch.zeros((), device=self._context.device))
         self._context.parts.replica.make_up()
+
+
+def _not_repeatable(error: Exception) -> Exception:
+    """Return the error of a step that the other ranks can't repeat: they wait for weights of this one."""
+    if not is_out_of_memory(error):
+        return error
+    words = (str(error).strip() or "out of memory").splitlines()[0]
+    return MemoryExhaustedError(
+        f"with memory.shard, a step that does not fit is not repeated: {words}",
+        hint="set memory.micro_batch to fewer samples, or memory.activation_checkpointing = true",
+    )

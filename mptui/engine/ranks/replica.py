@@ -3,6 +3,7 @@
 `Replica` is that of a process that is alone.
 """
 
+import contextlib
 from collections.abc import Callable
 
 import torch
@@ -24,11 +25,18 @@ class Replica:
         network: What a training step calls.
     """
 
+    is_sharded = False
+    """Whether other ranks hold parts of the weights, so that no rank can go on without the others."""
+
     def __init__(self, network: torch.nn.Module) -> None:
         self.network = network
 
-    def begin(self, window: Window, precision: Precision) -> list[torch.Tensor]:
-        """Begin a step; return the losses of micro-batches so far: of a rank without samples, one of 0."""
+    def begin(self, window: Window, precision: Precision, limit: int | None) -> list[torch.Tensor]:
+        """Begin a step of micro-batches of at most `limit` samples; None: of whole batches.
+
+        Returns:
+            The losses of micro-batches so far: those that were made up, 0.
+        """
         return []
 
     def synchronize(self, last: bool) -> None:
@@ -46,6 +54,13 @@ class Replica:
 
     def renew(self) -> None:
         """Prepare for other steps after one that was not completed."""
+
+    def whole(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which this rank computes with all weights, without the others.
+
+        All ranks enter it. Between two steps; gradients inside of it are dropped.
+        """
+        return contextlib.nullcontext()
 
     def close(self) -> None:
         """Let go of the network."""
@@ -96,7 +111,7 @@ class SummedReplica(Replica):
         assert work is not None, "it is asynchronous"
         return work.get_future()
 
-    def begin(self, window: Window, precision: Precision) -> list[torch.Tensor]:
+    def begin(self, window: Window, precision: Precision, limit: int | None) -> list[torch.Tensor]:
         """See `Replica.begin`."""
         if window.batches:
             return []

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from mptui.processes.rank_place import RankPlace
+
 MOST_RESTARTS = 3
 """Restarts of a group unless asked otherwise; torchrun has none."""
 
@@ -26,3 +28,8 @@ class Group:
     def flags(self) -> list[str]:
         """The flags of a command that starts this group on a single node."""
         return ["--nproc-per-node", str(self.processes), "--max-restarts", str(self.max_restarts)]
+
+    @property
+    def first(self) -> RankPlace:
+        """The place of the first process."""
+        return RankPlace(0, 0, self.nodes * self.processes, self.processes)

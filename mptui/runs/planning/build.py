@@ -23,6 +23,7 @@ from mptui.engine.mailbox import Mailbox, Stopped
 from mptui.engine.optim.freezing import frozen_in, frozen_parameters
 from mptui.engine.optim.param_groups import head_parameters
 from mptui.engine.ranks.group import ALONE, Ranks
+from mptui.engine.ranks.sharded_replica import in_format, placed
 from mptui.engine.torch_setup import prepare_torch
 from mptui.errors import ConfigError, DataError
 from mptui.events import Event, PhaseChanged, Progress, Warned
@@ -145,7 +146,7 @@ def prepare(
         model = convert(model, ranks.device_group)  # type: ignore[no-untyped-call]
     plan = decide(_with_cache(plan, dataset, emit, ranks), model, dataset)
     loaders = LoaderMaker(plan, dataset, emit, on_bad, mailbox.check_stop, ranks)
-    job = build_job(plan, loaders, model.to(device), force_compile=force_compile)
+    job = build_job(plan, loaders, placed(model, config, ranks, device), force_compile=force_compile)
     return PreparedRun(job, dataset, loaders)
 
 
@@ -249,10 +250,9 @@ def build_job(
     speed = {"channels_last": plan.channels_last, "fused": plan.fused}
     config = plan.config.model_copy(update={"speed": plan.config.speed.model_copy(update=speed)})
     _check_layers(model, config)  # report faults before the switch
-    memory_format = torch.channels_last if plan.channels_last else torch.contiguous_format
     return Job(
         config=config,
-        model=model.to(memory_format=memory_format),
+        model=in_format(model, channels_last=plan.channels_last),
         task=build_task(plan.task, dataset.classes, config.training, config.model.task, dataset.class_counts),
         num_classes=len(dataset.classes),
         device=torch.device(plan.device.torch_name),

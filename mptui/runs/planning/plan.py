@@ -95,6 +95,8 @@ def plan_run(request: Request, machine: Machine | None = None, place: RankPlace 
     _check_model(config, task)
     workers = config.data.workers
     cpus = machine.host.cpus_usable
+    if config.memory.shard and place is None:
+        notes = (*notes, "memory.shard is not used: this is a single process (several: --nproc-per-node)")
     if place is not None:
         check_batch(place.world_size, config.training)
         check_sync_batch_norm(config.training, device)
