@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.common import alternate, parser_of, ratios, save
 from mptui.config.schema import ModelConfig
-from mptui.engine.numerics.monitor import EVERY_S, SAMPLED
+from mptui.engine.numerics.numerics_monitor import EVERY_S, SAMPLED
 from mptui.engine.numerics.probe import Probe
 from mptui.engine.numerics.ranking import rank
 from mptui.engine.reporting.late_reads import HostCopy

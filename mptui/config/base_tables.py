@@ -1,6 +1,6 @@
 """The base of the schema's tables, the types of their values, and the tables that only a few rooms read."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -12,6 +12,8 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Range = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=2, max_length=2)]
 """The smallest and the largest value."""
 Betas = Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)]
+Freeze = Literal["backbone"] | list[str] | None
+"""Layers that are not trained."""
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
@@ -70,3 +72,18 @@ class CodeConfig(Table):
 
     folder: str | None = None
     """Folder that your own code is imported from, as by `python -m`; unset: the current folder."""
+
+
+class GradScalerConfig(Table):
+    """Dynamic loss scaling of fp16 (parameters and defaults of torch.amp.GradScaler, and a lower limit)."""
+
+    init_scale: Annotated[float, Field(gt=0)] = 65536.0
+    """Initial loss scale."""
+    growth_factor: Annotated[float, Field(gt=1)] = 2.0
+    """Factor of the loss scale after `growth_interval` consecutive steps with finite gradients."""
+    backoff_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """Factor of the loss scale after a step with non-finite gradients."""
+    growth_interval: Count = 2000
+    """Consecutive steps with finite gradients before the loss scale grows."""
+    min_scale: Annotated[float, Field(gt=0)] = 1.0
+    """Lower limit of the loss scale; at a scale of 0, the next step would turn all weights to NaN."""

@@ -13,6 +13,8 @@ from mptui.config.base_tables import (
     CodeConfig,
     Count,
     Fraction,
+    Freeze,
+    GradScalerConfig,
     HardwareConfig,
     LoggingConfig,
     Range,
@@ -29,9 +31,6 @@ from mptui.registry.tasks import LOSSES, TASKS
 PrecisionMode = Literal["auto", "bf16", "fp16", "fp32"]
 CompileMode = Literal["off", "default", "reduce-overhead", "max-autotune"]
 NumericsMode = Literal["off", "summary", "full"]
-
-Freeze = Literal["backbone"] | list[str] | None
-"""Layers that are not trained."""
 
 
 class ModelConfig(Table):
@@ -68,21 +67,6 @@ class ModelConfig(Table):
     def reads(self, task: str) -> SampleKind:
         """Return what the data must hold for a task: with classes, a diffusion model needs their labels."""
         return SampleKind.CLASS if self.class_conditional else TASKS[task].sample
-
-
-class GradScalerConfig(Table):
-    """Dynamic loss scaling of fp16 (parameters and defaults of torch.amp.GradScaler, and a lower limit)."""
-
-    init_scale: Annotated[float, Field(gt=0)] = 65536.0
-    """Initial loss scale."""
-    growth_factor: Annotated[float, Field(gt=1)] = 2.0
-    """Factor of the loss scale after `growth_interval` consecutive steps with finite gradients."""
-    backoff_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    """Factor of the loss scale after a step with non-finite gradients."""
-    growth_interval: Count = 2000
-    """Consecutive steps with finite gradients before the loss scale grows."""
-    min_scale: Annotated[float, Field(gt=0)] = 1.0
-    """Lower limit of the loss scale; at a scale of 0, the next step would turn all weights to NaN."""
 
 
 class PrecisionConfig(Table):

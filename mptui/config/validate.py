@@ -13,9 +13,9 @@ from pydantic_core import ErrorDetails
 
 from mptui.config.base_tables import Table
 from mptui.config.keys import RENAMED, RETIRED, SETTINGS, TABLES, UNSET, Setting, nearest_setting, subtable
-from mptui.config.precisions import LONG_NAMES
 from mptui.config.schema import RunConfig
 from mptui.errors import ConfigError
+from mptui.registry.precisions import LONG_NAMES
 from mptui.registry.tasks import TASKS
 from mptui.regular import OddFileError, read_regular
 from mptui.text import clean

@@ -6,7 +6,7 @@ from mptui.config.schema import NumericsMode
 from mptui.engine.context import TrainContext
 from mptui.engine.epochs import validate
 from mptui.engine.mailbox import Command
-from mptui.engine.numerics.monitor import NumericsMonitor
+from mptui.engine.numerics.numerics_monitor import NumericsMonitor
 from mptui.engine.switching import switch
 from mptui.events import CommandAnswered, Paused, Resumed
 

@@ -26,7 +26,7 @@ from mptui.engine.guards.oom_errors import is_memory_full
 from mptui.engine.hooks import Hook
 from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox, Stopped
-from mptui.engine.numerics.monitor import NumericsMonitor
+from mptui.engine.numerics.numerics_monitor import NumericsMonitor
 from mptui.engine.progress import Outcome
 from mptui.engine.ranks.lockstep import Lockstep
 from mptui.engine.ranks.rank_times import RankTimes

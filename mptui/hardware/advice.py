@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mptui.config.merge import resolve
-from mptui.config.precisions import LOSS_SCALED
 from mptui.config.schema import PrecisionMode, TrainingConfig
 from mptui.errors import ConfigError
 from mptui.hardware.devices import Device
 from mptui.hardware.formats import Support
 from mptui.hardware.host import usable_cpus
+from mptui.registry.precisions import LOSS_SCALED
 from mptui.registry.tasks import DEFAULT_TASK
 
 GIB = 1024**3

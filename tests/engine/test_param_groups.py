@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from mptui.config.schema import GradScalerConfig, ModelConfig, TrainingConfig
+from mptui.config.base_tables import GradScalerConfig
+from mptui.config.schema import ModelConfig, TrainingConfig
 from mptui.engine.optim.guarded_step import Updater
 from mptui.engine.optim.optimizer import build_optimizer
 from mptui.engine.optim.param_groups import lr_scales, parameter_groups

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mptui.events import DeviceProcess, DeviceSample, EpochFinished, EpochStarted, Event, RunFinished, Step
-from mptui.hardware.statistics import COLUMNS
+from mptui.hardware.device_rows import COLUMNS
 from mptui.io.line_file import LineFile
 from mptui.runs.store.writer import Records
 from mptui.runs.view.line_files import DEVICE_CSV, TRAIN_LOG

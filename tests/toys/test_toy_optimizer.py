@@ -5,8 +5,9 @@ import pytest
 import torch
 from textual.widgets import Input
 
+from mptui.config.base_tables import GradScalerConfig
 from mptui.config.keys import SETTINGS
-from mptui.config.schema import GradScalerConfig, RunConfig, TrainingConfig
+from mptui.config.schema import RunConfig, TrainingConfig
 from mptui.engine.autotune.memory_estimate import footprint
 from mptui.engine.optim.guarded_step import Updater
 from mptui.engine.optim.optimizer import build_optimizer, supports_fused

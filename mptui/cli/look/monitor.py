@@ -75,7 +75,7 @@ def _csv_file(path: Path) -> Iterator["LineFile"]:
         DiskError: It can't be written.
     """
     from mptui.errors import ConfigError, DiskError
-    from mptui.hardware.statistics import csv_header
+    from mptui.hardware.device_rows import csv_header
     from mptui.io.line_file import LineFile
 
     try:
@@ -115,7 +115,7 @@ def _looks(samplers: list["DeviceSampler"], look_s: float) -> Iterator[_Look]:
 
 def _follow(looks: Iterator[_Look], file: "LineFile | None") -> None:
     """Show the looks, and append new samples to the file."""
-    from mptui.hardware.statistics import csv_row
+    from mptui.hardware.device_rows import csv_row
 
     with _shown() as show:
         for look in looks:

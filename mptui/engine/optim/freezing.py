@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import torch
 
-from mptui.config.schema import Freeze, TrainingConfig
+from mptui.config.base_tables import Freeze
+from mptui.config.schema import TrainingConfig
 from mptui.engine.optim.param_groups import head_parameters
 from mptui.errors import ConfigError
 from mptui.models.layers import layers_named

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from mptui.config.precisions import LOSS_SCALED, SIXTEEN_BIT
-from mptui.config.schema import GradScalerConfig
+from mptui.config.base_tables import GradScalerConfig
+from mptui.registry.precisions import LOSS_SCALED, SIXTEEN_BIT
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, dtype) for name, dtype in SIXTEEN_BIT.items()}
 

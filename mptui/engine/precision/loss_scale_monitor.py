@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from mptui.config.schema import GradScalerConfig
+from mptui.config.base_tables import GradScalerConfig
 from mptui.engine.reporting.device_buffer import StepRow
 from mptui.events import Advice, LossScale
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mptui.config.precisions import SIXTEEN_BIT
 from mptui.config.schema import RunConfig
 from mptui.hardware.devices import Device
+from mptui.registry.precisions import SIXTEEN_BIT
 
 Settings = Mapping[str, object]
 

@@ -7,11 +7,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from mptui.config.merge import resolve
-from mptui.config.precisions import LOSS_SCALED, SIXTEEN_BIT
 from mptui.errors import MptuiError
 from mptui.hardware.advice import default_workers, recommend
 from mptui.hardware.devices import Machine
 from mptui.lab.doctor.findings import Area, Finding, advice, error, findings_of, ok
+from mptui.registry.precisions import LOSS_SCALED, SIXTEEN_BIT
 from mptui.registry.trackers import chosen_trackers
 from mptui.runs.planning.plan import Plan, Request, plan_run
 from mptui.runs.planning.rates import effective_words, rate_notes

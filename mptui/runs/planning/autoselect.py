@@ -8,7 +8,6 @@ from typing import Any, get_args
 
 import torch
 
-from mptui.config.precisions import LOSS_SCALED
 from mptui.config.schema import PrecisionMode
 from mptui.data.core.types import Dataset
 from mptui.engine.autotune.result_cache import CachedResult, facts_of
@@ -28,6 +27,7 @@ from mptui.events import Event, PhaseChanged
 from mptui.hardware.advice import measurable_precisions
 from mptui.io.atomic import Guard
 from mptui.io.user_cache import load_json
+from mptui.registry.precisions import LOSS_SCALED
 from mptui.runs.planning.plan import Plan
 from mptui.runs.store.directory import CHOICES, VERSION, write_json
 from mptui.tasks.build_task import build_task

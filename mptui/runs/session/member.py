@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 
 from mptui.data.core.types import Dataset
+from mptui.engine.checkpoint.follower import Follower
 from mptui.engine.job import ProfileSwitch
 from mptui.engine.mailbox import Command, Mailbox, Stopped
-from mptui.engine.ranks.follower import Follower
 from mptui.engine.ranks.group import Ranks
 from mptui.engine.ranks.ranks_mailbox import RanksMailbox
 from mptui.engine.trainer import Trainer

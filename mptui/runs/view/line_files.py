@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mptui.events import DeviceSample, EpochFinished, EpochStarted, Event, RunFinished, Step
-from mptui.hardware.statistics import csv_header, csv_row
+from mptui.hardware.device_rows import csv_header, csv_row
 from mptui.io.line_file import LineFile
 from mptui.runs.view.events.event_registry import EVENTS
 from mptui.runs.view.events.training_specs import step_words

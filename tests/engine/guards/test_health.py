@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from mptui.config.schema import GradScalerConfig
+from mptui.config.base_tables import GradScalerConfig
 from mptui.engine.precision.amp import ScaledPrecision
 from mptui.engine.precision.loss_scale_monitor import FALLS, SEARCH_STEPS, ScalerHealth
 from mptui.engine.reporting.device_buffer import StepRow

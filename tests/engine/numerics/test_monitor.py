@@ -10,7 +10,7 @@ import torch
 from mptui.codec import to_record
 from mptui.engine.mailbox import Command
 from mptui.engine.numerics import monitor
-from mptui.engine.numerics.monitor import LAYERS_REPORTED, NumericsMonitor
+from mptui.engine.numerics.numerics_monitor import LAYERS_REPORTED, NumericsMonitor
 from mptui.engine.numerics.probe import Probe
 from mptui.events import NUMERICS_BUDGET, Advice, Numerics, Step
 from mptui.runs.view.events.event_registry import event_of

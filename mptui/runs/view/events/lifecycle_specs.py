@@ -3,8 +3,8 @@
 from typing import Any
 
 from mptui import format as fmt
-from mptui.config.precisions import SIXTEEN_BIT
 from mptui.events import Paused, PhaseChanged, Progress, Resumed, RunFinished, RunStarted
+from mptui.registry.precisions import SIXTEEN_BIT
 from mptui.registry.samples import SampleKind
 from mptui.registry.tasks import TASKS
 from mptui.runs.view.events.event_spec import EventSpec, nothing

@@ -5,7 +5,7 @@ import math
 from textual.content import Content
 
 from mptui import format as fmt
-from mptui.config.precisions import LOSS_SCALED, SIXTEEN_BIT
+from mptui.registry.precisions import LOSS_SCALED, SIXTEEN_BIT
 from mptui.runs.view.run_view import RunView
 from mptui.tui.widgets.bars import bar
 from mptui.tui.widgets.panel import Lines, Panel, row

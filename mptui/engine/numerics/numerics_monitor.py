@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import torch
 
-from mptui.config.precisions import LOSS_SCALED
 from mptui.config.schema import NumericsMode
 from mptui.engine.compile.policy import eagerly
 from mptui.engine.context import TrainContext
@@ -20,6 +19,7 @@ from mptui.engine.numerics.probe import Probe
 from mptui.engine.numerics.ranking import rank
 from mptui.engine.reporting.late_reads import HostCopy, Moment
 from mptui.events import NUMERICS_BUDGET, Advice, Numerics, NumericsLayer
+from mptui.registry.precisions import LOSS_SCALED
 
 LAYERS_REPORTED = 12
 """Parts of layers listed in an event; the rest are summarized."""

@@ -5,5 +5,6 @@ SIXTEEN_BIT = {"fp16": "float16", "bf16": "bfloat16"}
 
 LOSS_SCALED = frozenset({"fp16"})
 """Those whose range is so much narrower than float32's that the loss is scaled."""
+
 LONG_NAMES = {**{name: mode for mode, name in SIXTEEN_BIT.items()}, "float32": "fp32"}
 """Torch's names of the formats, which settings accept."""
