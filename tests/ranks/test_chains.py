@@ -70,7 +70,9 @@ def steps_lost(run):
     """The steps after each save that the next start repeated."""
     lost, step, saved = [], 0, 0
     for event in read_journal(run):
-        if isinstance(event, CheckpointSaved):
+        if (
+            isinstance(event, CheckpointSaved) and event.reason != "best"
+        ):  # that of an earlier step comes late
             saved = event.step
         elif isinstance(event, RunStarted):
             assert (event.resumed_from_step or 0) == saved

@@ -1,5 +1,6 @@
 """Ranks that are killed or suspended: the group goes on from the last save, to the same result."""
 
+import contextlib
 import random
 import signal
 import time
@@ -21,15 +22,16 @@ pytestmark = pytest.mark.slow
 def rank_pids(group, start):
     """Return the process of each rank that lives, of the start of this number from 0: rank -> PID."""
     found = {}
-    for process in psutil.Process(group.pid).children(recursive=True):
-        try:
-            environ, command = process.environ(), process.cmdline()
-        except psutil.Error:
-            continue
-        of_start = environ.get("TORCHELASTIC_RESTART_COUNT") == str(start)
-        if "mptui" in command and of_start and process.ppid() != group.pid:
-            parent = psutil.Process(process.ppid())
-            if "RANK" not in parent.environ():
+    try:
+        processes = psutil.Process(group.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return {}
+    for process in processes:
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            environ, command, parent = process.environ(), process.cmdline(), process.parent()
+            of_start = environ.get("TORCHELASTIC_RESTART_COUNT") == str(start)
+            is_child = parent is not None and parent.pid != group.pid and "RANK" not in parent.environ()
+            if "mptui" in command and of_start and is_child:
                 found[int(environ["RANK"])] = process.pid
     return found
 
