@@ -19,9 +19,9 @@ from mptui.data.core.types import Dataset, Decoded
 from mptui.data.loading.loader import Loader
 from mptui.data.loading.sampler import Share
 from mptui.engine.checkpoint.async_saver import Saver
+from mptui.engine.checkpoint.follower import Follower
 from mptui.engine.job import Job
 from mptui.engine.mailbox import Mailbox
-from mptui.engine.ranks.follower import Follower
 from mptui.engine.ranks.group import Ranks
 from mptui.engine.ranks.ranks_mailbox import RanksMailbox
 from mptui.engine.trainer import Trainer

@@ -9,7 +9,7 @@ import torch
 
 from mptui.codec import to_record
 from mptui.engine.mailbox import Command
-from mptui.engine.numerics import monitor
+from mptui.engine.numerics import numerics_monitor
 from mptui.engine.numerics.numerics_monitor import LAYERS_REPORTED, NumericsMonitor
 from mptui.engine.numerics.probe import Probe
 from mptui.events import NUMERICS_BUDGET, Advice, Numerics, Step
@@ -23,7 +23,7 @@ from tests.engine.test_update import HostReads
 def _every_step(monkeypatch):
     """Probe every other step: the ones between are the reference."""
     for mode in ("summary", "full"):
-        monkeypatch.setitem(monitor.EVERY_S, mode, 0.0)
+        monkeypatch.setitem(numerics_monitor.EVERY_S, mode, 0.0)
         monkeypatch.setitem(NUMERICS_BUDGET, mode, 1e9)
 
 
@@ -31,7 +31,7 @@ def _every_step(monkeypatch):
 def _once(monkeypatch):
     """Probe once, however slow the machine is."""
     for mode in ("summary", "full"):
-        monkeypatch.setitem(monitor.EVERY_S, mode, 1e9)
+        monkeypatch.setitem(numerics_monitor.EVERY_S, mode, 1e9)
 
 
 def run(folder, mode, *, precision="fp32", model=None, **tables):
