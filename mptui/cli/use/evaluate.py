@@ -70,6 +70,7 @@ def evaluate(
 
     trained = opened(find_run(runs_dir, run), checkpoint, settings_of(ctx.params), trust_code=trust_code)
     from mptui.lab.use.evaluation.evaluation import evaluate_run
+    from mptui.registry.samples import SampleKind
 
     given = given_data(data) | ({"download": True} if download else {})
     with file_progress() as on_progress:
@@ -78,7 +79,11 @@ def evaluate(
         print_json(_document(trained, found))
     else:
         _print(trained, found)
-        print_next(f"predict files: mptui predict {shell_word(trained.run)} INPUT…")
+        run_word = shell_word(trained.run)
+        if trained.preprocessing.kind is SampleKind.IMAGE:
+            print_next(f"make images: mptui sample {run_word} --out DIR")
+        else:
+            print_next(f"predict files: mptui predict {run_word} INPUT…")
     return 0
 
 

@@ -80,7 +80,7 @@ def predict(
     if kind is SampleKind.IMAGE:
         raise ConfigError(
             f"{trained.run.name} is of a network that generates images: it predicts nothing of one",
-            hint=f"measure it: mptui evaluate {shell_word(trained.run)}",
+            hint=f"make some with it: mptui sample {shell_word(trained.run)} --out DIR",
         )
     rows: list[dict[str, Any]] | None
     place: Path | None

@@ -37,6 +37,7 @@ def generator(tmp_path_factory):
         "training.optimizer": "adamw",
         "training.lr": 1e-3,
         "training.prediction": "v",
+        "speed.channels_last": True,
     }
     return train(tmp_path_factory.mktemp("runs") / "generator", settings)
 

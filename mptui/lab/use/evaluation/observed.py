@@ -119,7 +119,7 @@ def _losses(task: Task, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
     sums_B2 = torch.stack(
         [task.loss_sums(outputs[row : row + 1], part(batch, row, row + 1)) for row in range(batch.size)]
     )
-    valid_B = (batch.targets[: batch.size].view(batch.size, -1) != IGNORE).sum(dim=1).clamp(min=1)
+    valid_B = (batch.targets[: batch.size].reshape(batch.size, -1) != IGNORE).sum(dim=1).clamp(min=1)
     return sums_B2[:, 0] / valid_B + sums_B2[:, 1]
 
 
