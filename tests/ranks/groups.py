@@ -5,7 +5,7 @@ import socket
 
 from tests.program import Program
 
-_CALL = """
+CALL = """
 import json, sys, importlib, os
 import torch
 torch.set_num_threads(1)
@@ -35,7 +35,7 @@ def in_group(world_size, function, *arguments):
     """Call a module's function with the `Ranks` and JSON `arguments` in each rank; return their results."""
     what = json.dumps([function.__module__, function.__name__, arguments])
     each = environs(world_size) if world_size > 1 else [{}]
-    ranks = [Program(_CALL, what, environ=environ, call="tests.program:execute") for environ in each]
+    ranks = [Program(CALL, what, environ=environ, call="tests.program:execute") for environ in each]
     ends = [rank.communicate() for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * world_size, "\n".join(err for _, err in ends)
     return [json.loads(out.splitlines()[-1]) for out, _ in ends]

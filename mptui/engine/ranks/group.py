@@ -92,7 +92,7 @@ class Ranks:
         self.sums_begin: Callable[[], None] = lambda: None
         self.steps: tuple[tuple[StepTimes, ...], ...] = ()
         self._own_failure: RankFailure | None = None
-        self._meetings = 0
+        self._arrivals = 0
 
     @classmethod
     def alone(cls) -> "Ranks":
@@ -124,6 +124,7 @@ class Ranks:
 
     def _reduced(self, tensor: torch.Tensor, operation: str) -> torch.Tensor:
         if self.device_group is not None:
+            self.arrive()
             with lost():
                 dist.all_reduce(tensor, getattr(dist.ReduceOp, operation), group=self.device_group)
         return tensor
@@ -137,7 +138,7 @@ class Ranks:
         """
         if self.host_group is None:
             return [value]
-        self._meetings += 1
+        self.arrive()
         own = torch.tensor([standing, value, *self.notes()])
         table = [torch.empty_like(own) for _ in range(self.world_size)]
         with lost():
@@ -196,8 +197,12 @@ class Ranks:
         return values
 
     def beat(self) -> None:
-        """Show the others from now on that this rank lives, and how many meetings it has come to."""
-        self.beats = Beats(self.rank, self.world_size, lambda: self._meetings)
+        """Show the others from now on that this rank lives, and how many collectives it has come to."""
+        self.beats = Beats(self.rank, self.world_size, lambda: self._arrivals)
+
+    def arrive(self) -> None:
+        """Count a collective, to tell the ranks that others wait for."""
+        self._arrivals += 1
 
     def late(self) -> list[str]:
         """Return a sentence for each rank that this one waits for."""

@@ -107,6 +107,7 @@ class SummedReplica(Replica):
         return self._sum(bucket).then(lambda done: done.value()[0])
 
     def _sum(self, bucket: GradBucket) -> Future[list[torch.Tensor]]:
+        self._ranks.arrive()
         work = dist.all_reduce(bucket.buffer(), group=self._ranks.device_group, async_op=True)
         assert work is not None, "it is asynchronous"
         return work.get_future()
