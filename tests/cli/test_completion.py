@@ -54,7 +54,7 @@ def in_shell(folder, *command, **environ):
         ("mptui attach --runs-dir elsewhere o", ["other"]),
         ("mptui run --set training.lr_", ["training.lr_scaling=", "training.lr_batch_size="]),
         ("mptui run --set training.lr_s", [f"training.lr_scaling={w}" for w in ("linear", "sqrt", "off")]),
-        ("mptui run --set training.optimizer = ad", ["adamw", "adamw_schedule_free"]),
+        ("mptui run --set training.optimizer = ad", ["adamw", "adam", "adamw_schedule_free"]),
         ("mptui run --set training.nesterov =", ["true", "false", "none"]),
         ("mptui run --set training.lr = 0.1 --profile sta", ["stable"]),
     ],

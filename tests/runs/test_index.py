@@ -21,6 +21,7 @@ from mptui.events import (
     EpochFinished,
     EpochStarted,
     Event,
+    ImagesGenerated,
     LayersThawed,
     LossScale,
     Numerics,
@@ -120,6 +121,9 @@ KINDS = {
         others_lost=0.0,
     ),
     "ranks": lambda at, y: ranks_sampled([rank_row(0), rank_row(1, wait_s=y)], **at),
+    "images": lambda at, y: ImagesGenerated(
+        **at, epoch=1, path="samples/epoch-0001.png", images=16, seconds=y
+    ),
     "recovered": lambda at, y: Recovered(**at, problem="nan", action="rolled back"),
     "warned": lambda at, y: Warned(**at, code="w", message="\u202eevil"),
     "paused": lambda at, y: Paused(**at),
