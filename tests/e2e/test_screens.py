@@ -129,7 +129,7 @@ def test_keys_of_one_packet_go_where_each_one_leads(terminal):
     program.shows("enter start")
     program.press("\t\tunet\t\t\t4")  # to the model, its name, and back to the profiles
     program.shows("╭─ debug")
-    assert "│ unet " in program.text
+    program.shows("│ unet ")
     program.press("q")
     assert program.exit_code() == 0
 
