@@ -29,6 +29,8 @@ from mptui.models.zoo import build
 from mptui.tasks.build_task import build_task
 
 _CLASSES = 10
+_WEIGHT_BYTES = 4
+"""Weights are gathered in fp32, as `memory.shard` does."""
 _SAMPLES = 2
 """BatchNorm needs at least 2 samples in training."""
 _FIRST_BUCKET, _BUCKET = 1 << 20, 25 << 20
@@ -97,7 +99,6 @@ class Simulation:
     def __init__(self, config: RunConfig, task: str, *, device: str, precision: str, step_s: float) -> None:
         self._config, self._task, self._step_s = config, task, step_s
         self.footprint: Footprint = footprint(config, task, device=device, precision=precision)
-        self._weight_bytes = 4 if precision == "fp32" else 2  # gathered in the precision of the forward pass
         self.trace = self._traced()
 
     def replicated(self, link: Link) -> Prediction:
@@ -119,7 +120,7 @@ class Simulation:
         segments = [
             Segment(
                 share,
-                gathered=shard.held[part] * link.ranks * self._weight_bytes,
+                gathered=shard.held[part] * link.ranks * _WEIGHT_BYTES,
                 reduced=shard.trained[part] * link.ranks * 4,
             )
             for share, part in zip(self.trace.shares, parts, strict=True)
