@@ -164,13 +164,13 @@ def build_parts(
         lr = torch.zeros((), device=job.device)
         fused = config.speed.fused and supports_fused(training.optimizer, job.device)
         optimizer = build_optimizer(job.model, training, lr, fused=fused)
-        average = _average(job.model, training, optimizer, None)
+        average = build_average(job.model, training, optimizer, None)
     else:
         lr = kept.updater.lr
         optimizer = continued(kept.optimizer, job.model, training, lr)
         average = kept.average
         if optimizer is not kept.optimizer:
-            average = _average(job.model, training, optimizer, average)
+            average = build_average(job.model, training, optimizer, average)
     precision = _precision(job, kept)
     fp32_regions = _fp32_regions(job, kept)
     updater = Updater(
@@ -204,7 +204,7 @@ def build_parts(
     return parts
 
 
-def _average(
+def build_average(
     model: torch.nn.Module,
     training: TrainingConfig,
     optimizer: torch.optim.Optimizer,

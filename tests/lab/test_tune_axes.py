@@ -7,7 +7,7 @@ import pytest
 
 from mptui.config.merge import resolve
 from mptui.config.schema import CompileMode, DataConfig
-from mptui.engine.autotune.memory_estimate import footprint
+from mptui.engine.memory.footprint import footprint
 from mptui.hardware.advice import choose_precision
 from mptui.hardware.devices import Device
 from mptui.lab.bench.measure import ShortRunResult

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from mptui.config.merge import resolve
 from mptui.config.schema import ModelConfig, RunConfig
-from mptui.engine.autotune.memory_estimate import footprint
+from mptui.engine.memory.footprint import footprint
 from mptui.errors import ConfigError
 from mptui.models import zoo
 from mptui.registry import models, timm_names

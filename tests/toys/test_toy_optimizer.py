@@ -8,7 +8,7 @@ from textual.widgets import Input
 from mptui.config.base_tables import GradScalerConfig
 from mptui.config.keys import SETTINGS
 from mptui.config.schema import RunConfig, TrainingConfig
-from mptui.engine.autotune.memory_estimate import footprint
+from mptui.engine.memory.footprint import footprint
 from mptui.engine.optim.guarded_step import Updater
 from mptui.engine.optim.optimizer import build_optimizer, supports_fused
 from mptui.engine.precision.amp import build_precision

@@ -7,7 +7,7 @@ import torch
 from textual.widgets import Input
 
 from mptui.config.schema import RunConfig
-from mptui.engine.autotune.memory_estimate import footprint
+from mptui.engine.memory.footprint import footprint
 from mptui.registry.models import MODELS
 from mptui.registry.samples import SampleKind
 from mptui.registry.tasks import TASKS, ByDevice, MetricSpec, TaskSpec

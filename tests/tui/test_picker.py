@@ -1,13 +1,15 @@
 import json
 import os
-from dataclasses import replace
+from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 from textual.events import Key
 from textual.widgets import Input
 
 from mptui.config.profiles import list_profiles
-from mptui.engine.autotune.memory_estimate import Footprint
+from mptui.engine.memory.footprint import Footprint
+from mptui.engine.memory.step_trace import StepMemory
 from mptui.runs.planning.plan import Request
 from mptui.tui.setup.last_selection import load_last, save_last, state_folder
 from mptui.tui.setup.memory_fit import Fit
@@ -116,8 +118,11 @@ async def test_a_run_says_whether_it_fits(environ):
 
 def test_the_largest_batch_is_the_same_whether_the_run_fits_or_not():
     def words(batch):
-        parts = dict.fromkeys(("optimizer", "average", "working", "batches", "context", "parameters"), 0)
-        counted = Footprint(weights=100, gradients=100, activations=10 * batch, per_sample=10, **parts)
+        names = {field.name for field in fields(Footprint)} - {"step", "by_module"}
+        parts = dict.fromkeys(names, 0) | {"weights": 200, "activations": 10 * batch, "per_sample": 10}
+        one = np.array([0]), np.array([10])
+        step = StepMemory(*one, uses=["activations"], modules=[""], events=np.array([0]))
+        counted = Footprint(**parts, step=step, by_module={})
         return Fit("net", 32, counted, batch, free=100_000).words
 
     assert words(4) == "✓ fits, up to batch 8,980"

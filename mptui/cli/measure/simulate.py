@@ -77,7 +77,7 @@ def simulate(
     Each GPU has the batch of one. Nothing is trained: the network is traced without storage, and sharded
     over a group of processes that does not communicate. See docs/scaling.md for the assumptions.
     """
-    from mptui.engine.autotune.memory_estimate import UncountableError
+    from mptui.engine.memory.step_trace import UncountableError
     from mptui.lab.scaling.simulation import Simulation
     from mptui.lab.scaling.timeline import Link
     from mptui.runs.planning.plan import plan_run

@@ -1,1 +1,1 @@
-"""Settings chosen by measurement, and the estimate of a step's memory."""
+"""Settings chosen by measurement."""

@@ -186,6 +186,13 @@ class RevertibleBuffers:
         self.sync = sync
         self.refresh()
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the accepted values."""
+        return (self._accepted.nbytes if self._statistics else 0) + (
+            self._accepted_counts.nbytes if self._counters else 0
+        )
+
     def refresh(self) -> None:
         """Accept the current buffers, after a good step or a load."""
         if self._statistics:

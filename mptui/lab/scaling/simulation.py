@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.flop_counter import FlopCounterMode
 
 from mptui.config.schema import RunConfig
-from mptui.engine.autotune.memory_estimate import Footprint, NoValues, footprint
+from mptui.engine.memory.footprint import Footprint, footprint
+from mptui.engine.memory.step_trace import no_storage
 from mptui.engine.optim.freezing import FrozenLayers, frozen_at_last
 from mptui.errors import ConfigError
 from mptui.lab.scaling.timeline import Bucket, Link, Segment, replicated_step_s, sharded_step_s
@@ -172,7 +172,7 @@ class Simulation:
     def _traced(self) -> Trace:
         side, training = int(self._config.data.image_size or 0), self._config.training
         task = build_task(self._task, [str(number) for number in range(_CLASSES)], training)
-        with _no_storage(), FlopCounterMode(display=False) as counter:
+        with no_storage(), FlopCounterMode(display=False) as counter:
             network = self._network()
             blocks = _blocks(network)
             entered: dict[int, int] = {}
@@ -210,7 +210,7 @@ class Simulation:
 
     def _shard(self, ranks: int) -> HeldWeights:
         """Return what rank 0 of `ranks` holds: it has the most, as dimension 0 of each weight is split."""
-        with _no_storage():
+        with no_storage():
             network = self._network()
         _to_meta(network)
         blocks = _blocks(network)
@@ -226,12 +226,6 @@ class Simulation:
                 held=[sum(_local(weight) for weight in part) for part in parts],
                 trained=[sum(_local(weight) for weight in part if weight.requires_grad) for part in parts],
             )
-
-
-@contextmanager
-def _no_storage() -> Iterator[None]:
-    with FakeTensorMode(), NoValues():  # type: ignore[no-untyped-call] # torch's modes have no types
-        yield
 
 
 def _to_meta(network: torch.nn.Module) -> None:

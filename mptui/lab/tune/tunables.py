@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from mptui.config.keys import SETTINGS
-from mptui.engine.autotune.memory_estimate import UncountableError, footprint
+from mptui.engine.memory.footprint import footprint
+from mptui.engine.memory.step_trace import UncountableError
 from mptui.hardware.advice import measurable_precisions
 from mptui.lab.bench.measure import COMPILE_S, ShortRunResult
 from mptui.lab.tune.search import Option, Settings, TunedSetting

@@ -17,7 +17,7 @@ from mptui.registry.tasks import DEFAULT_TASK
 from mptui.runs.planning.plan import filled
 
 if TYPE_CHECKING:
-    from mptui.engine.autotune.memory_estimate import Footprint
+    from mptui.engine.memory.footprint import Footprint
 
 TIGHT = 0.9
 """Share of the free memory above which the error of the estimate, or a cached data set, matters."""
@@ -52,8 +52,7 @@ class Fit:
         """Describe whether it fits, and up to which batch."""
         if self.free is None:
             return "free memory unknown"
-        share = -(-self.batch_size // self.ranks)
-        best = self.ranks * self.footprint.largest_batch(share, int(self.free * TIGHT))
+        best = self.ranks * self.footprint.largest_batch(int(self.free * TIGHT))
         if not self.fits:
             return f"✗ too much; batch {best:,} fits" if best else "✗ one sample is too much"
         if self.footprint.total > self.free * TIGHT:
@@ -73,7 +72,7 @@ class Fit:
         parts = [
             ("weights", counted.weights),
             ("activations", counted.activations),
-            ("gradients", counted.gradients),
+            ("gradients", counted.gradients_at_peak),
             ("optimizer", counted.optimizer),
             ("average", counted.average),
             ("working", counted.working + counted.batches + counted.context),
@@ -92,7 +91,8 @@ def fits(resolutions: Mapping[str, Resolved], device: Device, ranks: int = 1) ->
 def _counted(
     resolutions: Iterable[tuple[str, Resolved]], device: Device, ranks: int
 ) -> Iterable[tuple[str, "Fit | str"]]:
-    from mptui.engine.autotune.memory_estimate import UncountableError, footprint
+    from mptui.engine.memory.footprint import footprint
+    from mptui.engine.memory.step_trace import UncountableError
 
     for name, resolution in resolutions:
         if is_own(resolution.config.model.name):
