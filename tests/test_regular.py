@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
+from mptui.config.documents.document import read_document
 from mptui.config.profiles import list_profiles
-from mptui.config.validate import read_document
 from mptui.errors import ConfigError, RunDirectoryError
 from mptui.io.user_cache import load_arrays, load_json
 from mptui.regular import OddFileError, open_regular, read_regular

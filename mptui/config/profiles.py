@@ -9,14 +9,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-import tomli
-
+from mptui.config.documents.document import SUFFIXES, read_document
 from mptui.errors import ConfigError
 from mptui.io.places import base_folder, expanded
-from mptui.regular import read_regular
 from mptui.text import clean
-
-_LARGEST = 1 << 20
 
 ORDER = (
     "fast",
@@ -49,7 +45,8 @@ def list_profiles(environ: Mapping[str, str] = os.environ) -> list[ProfileInfo]:
     """List all profiles in the order of their digits; of two with one name, the one found first."""
     found: dict[str, ProfileInfo] = {}
     for origin, folder in _folders(environ):
-        for path in sorted(folder.glob("*.toml")):
+        paths = (path for suffix in SUFFIXES for path in sorted(folder.glob(f"*{suffix}")))
+        for path in paths:
             found.setdefault(path.stem, ProfileInfo(path.stem, _description(path), path, origin))
     return sorted(found.values(), key=lambda info: (_digit(info.name), info.name))
 
@@ -63,8 +60,8 @@ def find_profile(name: str, environ: Mapping[str, str] = os.environ) -> Path:
     """Find the file of a profile.
 
     Args:
-        name: A file if it exists, has a separator, or ends in .toml; else the name of a profile in
-            ./profiles, in the user's configuration folder, or built in, in this order.
+        name: A file if it exists, has a separator, or ends in .toml, .yaml or .yml; else the name of a
+            profile in ./profiles, in the user's configuration folder, or built in, in this order.
         environ: The environment, for MPTUI_CONFIG_DIR and XDG_CONFIG_HOME.
 
     Raises:
@@ -75,9 +72,9 @@ def find_profile(name: str, environ: Mapping[str, str] = os.environ) -> Path:
     if _is_file_name(name):
         return _checked(expanded(name))
     for _, folder in _folders(environ):
-        path = folder / f"{name}.toml"
-        if os.path.isfile(path):  # noqa: PTH113 - pathlib raises for a name that is too long
-            return path
+        for path in (folder / f"{name}{suffix}" for suffix in SUFFIXES):
+            if os.path.isfile(path):  # noqa: PTH113 - pathlib raises for a name that is too long
+                return path
     names = [info.name for info in list_profiles(environ)]
     near = get_close_matches(name, names, n=1)
     raise ConfigError(
@@ -114,7 +111,7 @@ def _built_in() -> Path:
 
 
 def _is_file_name(name: str) -> bool:
-    return "/" in name or os.sep in name or name.endswith(".toml") or os.path.isfile(name)  # noqa: PTH113
+    return "/" in name or os.sep in name or name.endswith(SUFFIXES) or os.path.isfile(name)  # noqa: PTH113
 
 
 def _checked(path: Path) -> Path:
@@ -131,7 +128,7 @@ def _checked(path: Path) -> Path:
 def _description(path: Path) -> str:
     """Return a profile's description; for an invalid file, a note that it is invalid."""
     try:
-        described = tomli.loads(read_regular(path, _LARGEST).decode("utf-8-sig")).get("description", "")
-    except (OSError, ValueError, RecursionError):
+        described = read_document(path).values.get("description", "")
+    except ConfigError:
         return f"(faulty: see `mptui profiles validate {clean(path.stem)}`)"
     return clean(described) if isinstance(described, str) else ""

@@ -10,10 +10,11 @@ from typing import Any
 import tomli
 import tomli_w
 
+from mptui.config.documents.document import SUFFIXES, read_document
 from mptui.config.dump import document_text, values_of
+from mptui.config.keys import SETTINGS, UNSET
 from mptui.config.profiles import find_profile, is_built_in, user_folder
 from mptui.config.schema import RunConfig
-from mptui.config.validate import read_document
 from mptui.errors import ConfigError, DiskError
 from mptui.io.atomic import replace_file
 from mptui.io.places import expanded
@@ -39,9 +40,13 @@ def profile_path(where: str, environ: Mapping[str, str] = os.environ) -> Path:
     """Return the file to save a profile in: a path, or a name in the user's folder.
 
     Raises:
-        ConfigError: The name is not a valid file name, or is that of a built-in profile.
+        ConfigError: The name is not a valid file name, or is that of a built-in profile, or the path ends in
+            .yaml or .yml.
     """
-    if os.sep in where or where.endswith(".toml"):
+    if where.endswith(SUFFIXES[1:]):
+        hint = f"name it {Path(where).with_suffix(SUFFIXES[0])}"
+        raise ConfigError(f"{clean(where)}: profiles are saved as TOML", hint=hint)
+    if os.sep in where or where.endswith(SUFFIXES):
         return expanded(where)
     return _path_of_name(where, environ)
 
@@ -65,15 +70,18 @@ def profile_text(config: RunConfig, description: str, comments: Sequence[str] = 
 
 
 def copy_profile(name: str, origin: str, environ: Mapping[str, str] = os.environ) -> Path:
-    """Copy a profile with its comments into the user's folder; the description names the original.
+    """Copy a profile into the user's folder, as TOML; the description names the original.
+
+    Comments are kept, but for those of a YAML file.
 
     Raises:
         ConfigError: The name is not a valid file name, is that of a built-in profile, or is in use, or
-            `origin` is missing or not TOML.
+            `origin` is missing or can't be read.
         DiskError: The folder can't be written.
     """
     source = find_profile(origin, environ)
-    text, document = read_document(source)
+    read = read_document(source)
+    text, document = read.text, _without_nulls(read.values)
     document["description"] = f"A copy of {source.stem}"
     line = f"description = {json.dumps(document['description'], ensure_ascii=False)}"
     edited = _DESCRIPTION.sub(lambda _: line, text, count=1)
@@ -81,6 +89,16 @@ def copy_profile(name: str, origin: str, environ: Mapping[str, str] = os.environ
         edited = f"{line}\n{text}"
     text = edited if _says(edited, document) else tomli_w.dumps(document)
     return write_profile(_path_of_name(name, environ), text)
+
+
+def _without_nulls(table: dict[str, Any]) -> dict[str, Any]:
+    """Write YAML's null as TOML's text for it, and leave out tables without keys."""
+    settings = {setting.name for setting in SETTINGS.values()}
+    return {
+        key: _without_nulls(value) if isinstance(value, dict) else UNSET if value is None else value
+        for key, value in table.items()
+        if value is not None or key in settings
+    }
 
 
 def _says(text: str, document: dict[str, Any]) -> bool:
@@ -109,7 +127,7 @@ def write_profile(path: Path, text: str, *, replace: bool = False) -> Path:
 
 
 def _path_of_name(name: str, environ: Mapping[str, str]) -> Path:
-    if not _NAME.fullmatch(name) or name.endswith(".toml"):
+    if not _NAME.fullmatch(name) or name.endswith(SUFFIXES):
         raise ConfigError(
             f'"{clean(name, limit=80)}" is not a valid profile name',
             hint="use letters, digits, '-', '_' and '.', starting with a letter or a digit, without a path",
@@ -119,4 +137,4 @@ def _path_of_name(name: str, environ: Mapping[str, str]) -> Path:
             f"{name} is a built-in profile; a profile of yours with this name would replace it",
             hint=f"choose another name, such as my-{name}",
         )
-    return user_folder(environ) / f"{name}.toml"
+    return user_folder(environ) / f"{name}{SUFFIXES[0]}"

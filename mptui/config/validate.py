@@ -1,30 +1,26 @@
 """Checks a profile against the schema and reports all faults at once, each with its line."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import tomli
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from mptui.config.base_tables import Table
+from mptui.config.documents.document import read_document
+from mptui.config.documents.toml_lines import Keys
 from mptui.config.keys import RENAMED, RETIRED, SETTINGS, TABLES, UNSET, Setting, nearest_setting, subtable
 from mptui.config.schema import RunConfig
-from mptui.errors import ConfigError
 from mptui.registry.precisions import LONG_NAMES
 from mptui.registry.tasks import TASKS
-from mptui.regular import OddFileError, read_regular
 from mptui.text import clean
 
 VERSION = 1
 """Format version of profiles and run.toml; a file without one has version 1."""
-
-Keys = tuple[str, ...]
-_LARGEST = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,39 +35,14 @@ class Profile:
     """The settings of earlier versions that it has."""
 
 
-def read_document(path: Path) -> tuple[str, dict[str, Any]]:
-    """Read a TOML file: its text and its content.
-
-    Raises:
-        ConfigError: The file can't be read, is not UTF-8, or is not TOML.
-    """
-    try:
-        text = read_regular(path, _LARGEST).decode("utf-8-sig")
-        return text, tomli.loads(text)
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{path}: not UTF-8 text (byte {error.start})", hint="save the file as UTF-8"
-        ) from error
-    except RecursionError as error:
-        raise ConfigError(f"{path}: nested too deeply", hint="a profile only has tables of keys") from error
-    except ValueError as error:
-        hint = f"correct the file, then check it with `mptui profiles validate {path}`"
-        raise ConfigError(f"{path}: not TOML: {error}", hint=hint) from error
-    except OddFileError as error:
-        hint = "name a profile: a small TOML file"
-        raise ConfigError(f"{path}: {error.strerror}", hint=hint) from error
-    except OSError as error:
-        hint = "name a profile file that can be read, or see `mptui profiles list`"
-        raise ConfigError(f"{path}: {error.strerror}", hint=hint) from error
-
-
 def read_profile(path: Path) -> tuple[Profile, list[str]]:
     """Read a profile, and its faults, one line each, in the order of the file.
 
     Raises:
-        ConfigError: The file can't be read, is not UTF-8, or is not TOML.
+        ConfigError: The file can't be read, is not UTF-8, or is not TOML or plain YAML.
     """
-    text, document = read_document(path)
+    read = read_document(path)
+    document = dict(read.values)
     reader = _Reader()
     reader.version(document.pop("version", VERSION))
     profile = Profile(
@@ -81,8 +52,7 @@ def read_profile(path: Path) -> tuple[Profile, list[str]]:
         values=reader.table(document, RunConfig, ()),
         retired=reader.retired,
     )
-    lines = key_lines(text)
-    located = sorted((_line(lines, keys), fault) for keys, fault in reader.faults)
+    located = sorted((_line(read.lines, keys), fault) for keys, fault in reader.faults)
     return profile, [f"{path}:{line}: {fault}" if line else f"{path}: {fault}" for line, fault in located]
 
 
@@ -95,7 +65,7 @@ def check_value(setting: Setting, value: object) -> tuple[Any, str | None]:
     """
     if isinstance(value, str) and LONG_NAMES.get(value) in setting.choices:
         return LONG_NAMES[value], None
-    if value == UNSET and setting.may_be_unset:
+    if value in (UNSET, None) and setting.may_be_unset:
         return None, None
     try:
         setting.table.model_validate({setting.name: value})
@@ -108,8 +78,8 @@ def check_value(setting: Setting, value: object) -> tuple[Any, str | None]:
 
 def shown(value: object) -> str:
     """Format a value as in its file, shortened for a message."""
-    if isinstance(value, bool):
-        return str(value).lower()
+    if isinstance(value, bool | None):
+        return "null" if value is None else str(value).lower()
     if isinstance(value, dict | list):
         return "a table" if isinstance(value, dict) else "a list"
     if isinstance(value, int) and value.bit_length() > 64:
@@ -137,8 +107,8 @@ class _Reader:
         return ""
 
     def task_tables(self, task: str, tables: object) -> dict[str, Any]:
-        if isinstance(tables, dict):
-            return self.table(tables, RunConfig, (task,))
+        if isinstance(tables, dict | None):
+            return self.table(tables or {}, RunConfig, (task,))
         self.faults.append(((task,), f"{task} = {shown(tables)}: must be a table"))
         return {}
 
@@ -150,8 +120,8 @@ class _Reader:
             known = table.model_fields.get(name)
             inner = known and subtable(known)
             dotted = ".".join(keys[1:] if keys[0] in TASKS else keys)
-            if inner and isinstance(value, dict):
-                flat |= self.table(value, inner, keys)
+            if inner and isinstance(value, dict | None):  # None: a table of YAML without keys
+                flat |= self.table(value or {}, inner, keys)
             elif inner:
                 self.faults.append((keys, f"{_location(keys)} = {shown(value)}: must be a table"))
             elif dotted in SETTINGS:
@@ -221,32 +191,6 @@ def _nearest_choice(value: object, errors: list[ErrorDetails]) -> str:
     meant = value.lower().removeprefix("torch.")
     near = get_close_matches(_SYNONYMS.get(meant, meant), choices, n=1)
     return f"; nearest: {near[0]}" if near else ""
-
-
-_HEADER = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]")
-_KEY = re.compile(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
-
-
-def key_lines(text: str) -> dict[Keys, int]:
-    """Return the line, from 1, of each table and key of a TOML text, without keys of inline tables."""
-    lines: dict[Keys, int] = {}
-    table: Keys = ()
-    for keys, is_header, number in _statements(text):
-        if is_header:
-            table = keys
-        lines.setdefault(keys if is_header else (*table, *keys), number)
-    return lines
-
-
-def _statements(text: str) -> Iterator[tuple[Keys, bool, int]]:
-    in_string = False
-    for number, line in enumerate(text.splitlines(), start=1):
-        header = None if in_string else _HEADER.match(line)
-        match = header or (None if in_string else _KEY.match(line))
-        if match:
-            keys = tuple(part.strip().strip("\"'") for part in match[1].split("."))
-            yield keys, header is not None, number
-        in_string ^= (line.count('"""') + line.count("'''")) % 2 == 1
 
 
 def _line(lines: dict[Keys, int], keys: Keys) -> int:

@@ -38,7 +38,9 @@ def test_each_row_has_a_command():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_is_one_of_the_program(command):
+def test_a_command_is_one_of_the_program(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.yaml").write_text("training:\n  lr: 1e-5\n")
     context = context_of(command)
     request = request_of(context)
 

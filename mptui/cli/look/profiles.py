@@ -54,10 +54,10 @@ def list_all(as_json: o.Json = False) -> None:
 @profiles.command()
 def show(name: _NameOrFile) -> None:
     """Print the file of a profile."""
+    from mptui.config.documents.document import read_document
     from mptui.config.profiles import find_profile
-    from mptui.config.validate import read_document
 
-    text, _ = read_document(find_profile(name))
+    text = read_document(find_profile(name)).text
     for line in text.splitlines():
         typer.echo(clean(line.expandtabs(4), limit=len(text) * 8))
     print_next(f"mptui run --profile {name} --dry-run, or mptui profiles new NAME --from {name}")

@@ -8,8 +8,9 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+from mptui.config.documents.yaml_nodes import MOST_VALUES
 from mptui.errors import ConfigError
-from mptui.lab.doctor.config_files.values import MOST_VALUES, ConfigFile, ConfigValue, refused
+from mptui.lab.doctor.config_files.values import ConfigFile, ConfigValue, refused
 
 LARGEST_BYTES = 256 * 1024
 

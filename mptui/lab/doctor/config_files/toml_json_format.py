@@ -7,7 +7,7 @@ from typing import Any
 
 import tomli
 
-from mptui.config.validate import key_lines
+from mptui.config.documents.toml_lines import key_lines
 from mptui.lab.doctor.config_files.values import ConfigValue, Keys, Value, refused
 
 _VALUE = r'\s*[=:]\s*("(?:[^"\\]|\\.)*"|\'[^\']*\'|[^\s,#}\]]+)'

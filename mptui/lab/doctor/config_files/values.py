@@ -5,9 +5,6 @@ from pathlib import Path
 
 from mptui.errors import ConfigError
 
-MOST_VALUES = 20_000
-"""Largest number of values; a configuration usually has some hundred."""
-
 Value = str | int | float | bool | None
 Keys = tuple[str, ...]
 

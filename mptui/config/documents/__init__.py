@@ -1,0 +1,1 @@
+"""Files that people write settings in: TOML, or YAML."""
