@@ -21,7 +21,6 @@ class RankPlace:
         world_size: Processes of the group; at least 2.
         local_world_size: Processes of the group on this node.
         node: Number of the node, from 0.
-        restart: How often the launcher has restarted the group.
         nodes: Machines of the group.
     """
 
@@ -30,7 +29,6 @@ class RankPlace:
     world_size: int
     local_world_size: int
     node: int = 0
-    restart: int = 0
     nodes: int = 1
 
 
@@ -65,7 +63,6 @@ def _by_torchrun(environ: Mapping[str, str]) -> RankPlace | None:
         world_size=world_size,
         local_world_size=local_world_size,
         node=_number(environ.get("GROUP_RANK"), rank // local_world_size),
-        restart=_number(environ.get("TORCHELASTIC_RESTART_COUNT"), 0),
         nodes=_number(environ.get("GROUP_WORLD_SIZE"), -(-world_size // local_world_size)),
     )
 
@@ -80,7 +77,6 @@ def _by_srun(environ: Mapping[str, str], world_size: int) -> RankPlace:
         world_size=world_size,
         local_world_size=_of_node(by_node, node) or world_size,
         node=node,
-        restart=_number(environ.get("SLURM_RESTART_COUNT"), 0),
         nodes=_number(nodes, 1),
     )
 
@@ -106,6 +102,11 @@ def _of_node(counts: str, node: int) -> int | None:
 
 def _number(text: str | None, otherwise: int) -> int:
     return int(text) if text is not None and text.isdecimal() and len(text) < 10 else otherwise
+
+
+def is_restart(environ: Mapping[str, str]) -> bool:
+    """Whether torchrun or SLURM has started this command before: after a loss, or of a job queued again."""
+    return any(_number(environ.get(f"{name}_RESTART_COUNT"), 0) for name in ("TORCHELASTIC", "SLURM"))
 
 
 def is_of_launcher(environ: Mapping[str, str]) -> bool:

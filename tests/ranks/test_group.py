@@ -32,9 +32,6 @@ def test_a_process_without_a_launcher_or_without_others_is_alone():
 
 def test_the_place_in_a_group_of_torchrun():
     assert rank_place(dict(TORCHRUN)) == RankPlace(3, 1, 4, 2, node=1, nodes=2)
-    restarted = rank_place({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"})
-    assert restarted is not None
-    assert restarted.restart == 2
     # torchrun started by srun, once a node: its own numbers count
     assert rank_place({**SRUN, **TORCHRUN}) == RankPlace(3, 1, 4, 2, node=1, nodes=2)
 

@@ -8,8 +8,9 @@ import time
 import psutil
 import pytest
 
-from mptui.events import RunStarted, Step, Warned
+from mptui.events import Paused, PresetSwitched, RunStarted, Step, Warned
 from mptui.lab.crash.kills import outcome_of
+from mptui.runs.remote.attached_run import AttachedRun
 from mptui.runs.store.directory import read_summary
 from mptui.runs.store.journal import read_journal
 from tests.program import Program
@@ -90,6 +91,37 @@ def test_a_killed_rank_changes_nothing(tmp_path):
     assert outcome_of(group.run) == expected
     starts = [event for event in read_journal(group.run) if isinstance(event, RunStarted)]
     assert [event.resumed_from_step is not None for event in starts] == [False, True, True]
+
+
+def test_what_was_switched_and_paused_counts_after_a_restart(tmp_path):
+    """The flags say another learning rate, and nothing of a pause."""
+    group = Group(tmp_path, epochs=5000)
+
+    def happened(kind):
+        return [each for each in read_journal(group.run) if isinstance(each, kind)]
+
+    wait_until(lambda: steps(group.run) > 5)
+    attached = AttachedRun(group.run).start()
+    attached.send("set", "training.lr=0.0123")
+    attached.send("pause")
+    wait_until(lambda: happened(Paused))
+    assert group.strike(signal.SIGKILL, rank=1, after=0)
+    wait_until(lambda: len(happened(Paused)) == 2)
+    until = happened(Paused)[-1].step
+    attached.send("set", "training.clip_grad_norm=2.0")  # on top of the settings in force
+    attached.send("resume")
+    wait_until(lambda: happened(Step)[-1].step > until + 5)
+    attached.send("stop")
+    attached.close()
+    out, err = group.process.communicate()
+    assert group.process.returncode == 0, out + err
+    first, second = happened(RunStarted)
+    switches = [(each.step, *each.changes) for each in happened(PresetSwitched)]
+    assert switches == [(second.step, "training.lr"), (until, "training.clip_grad_norm")]
+    assert until <= second.step + 1, "it trains one step at most"
+    after = [event for event in happened(Step) if event.time > second.time]
+    assert all(event.lr == pytest.approx(0.0123, rel=0.01) for event in after), after
+    assert first.resumed_from_step is None
 
 
 @pytest.mark.chaos

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.ranks.groups import in_group
-from tests.ranks.training import decide, train, train_both_ways, train_in_float64
+from tests.ranks.training import choose_precision, decide, train, train_both_ways, train_in_float64
 
 pytestmark = pytest.mark.slow
 
@@ -83,3 +83,8 @@ def test_sharded_weights_take_the_steps_of_whole_ones(world_size, tmp_path):
             assert sharded[what] == pytest.approx(whole[what], rel=1e-5), (form, what)
         assert sharded["validations"] == whole["validations"], form
         assert sharded["others"] == whole["others"], form
+
+
+def test_ranks_on_different_devices_switch_to_the_same_precision(tmp_path):
+    """`auto` is bf16 on rank 0 and fp32 on the other; so are the precisions to fall back to."""
+    assert in_group(2, choose_precision, str(tmp_path)) == [["bf16", ["bf16", "fp32"]]] * 2

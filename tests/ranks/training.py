@@ -12,6 +12,11 @@ from mptui.engine.ranks.shards import whole
 from mptui.engine.trainer import Trainer
 from mptui.errors import DataError, MptuiError
 from mptui.events import CommandAnswered, Event, Paused, Resumed, Step, Validated
+from mptui.processes.rank_place import RankPlace
+from mptui.runs.planning.plan import Request, plan_run
+from mptui.runs.session.member import Member
+from mptui.runs.session.session import Session
+from mptui.runs.store.directory import create_run
 from tests.data.test_caching import chosen, dataset
 from tests.engine.blots import SIDE, Blot, Scene
 from tests.engine.compilers import compiler_for, probe
@@ -213,6 +218,42 @@ def obey_commands(ranks, folder):
     kept = (CommandAnswered, Validated, Paused, Resumed)
     heard = [[event.step, type(event).__name__] for event in events if isinstance(event, kept)]
     return {"ended": ended, "step": trainer.state.step, "heard": heard}
+
+
+def choose_precision(ranks, folder):
+    """Switch to `auto` where rank 0 alone has bf16; return the precision and those to fall back to."""
+    flags = {
+        **dict.fromkeys(("model.width", "model.depth"), 2),
+        "model.name": "unet",
+        "model.norm": "group",
+        "data.name": "shapes",
+        "data.image_size": 16,
+        "data.samples": 16,
+        "data.workers": 0,
+        "training.batch_size": 4,
+        "training.epochs": 1,
+        "precision.mode": "fp32",
+        "hardware.device": "cpu",
+    }
+    place = RankPlace(ranks.rank, ranks.rank, ranks.world_size, ranks.world_size)
+    plan = plan_run(Request(None, {key: ("test", value) for key, value in flags.items()}), place=place)
+    plan.device.native["bf16"] = "native" if ranks.is_first else "emulated"
+    trainers: list[Trainer] = []
+    patch = pytest.MonkeyPatch()
+    patch.setattr(Trainer, "close", lambda trainer: trainers.append(trainer))
+    if ranks.is_first:
+        session = Session(plan, create_run(Path(folder), "test", "unet", "a"), ranks=ranks)
+        session.mailbox.post(Command("set", "precision.mode=auto"))
+        session.start()
+        while not session.wait(1.0):
+            pass
+        assert session.result.exit_code == 0, session.result
+    else:
+        assert Member(plan, ranks, force_compile=False).run() == 0
+    patch.undo()
+    trainers[0].close()
+    job = trainers[0].context.job
+    return [job.precision, job.fallbacks]
 
 
 def decide(ranks, folder):

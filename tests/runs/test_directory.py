@@ -11,6 +11,7 @@ from mptui.errors import ConfigError, DiskError, RunDirectoryError
 from mptui.events import SCHEMA_VERSION
 from mptui.runs.store import journal
 from mptui.runs.store.directory import (
+    CHANGES,
     CHOICES,
     CONFIG,
     ENVIRONMENT,
@@ -153,7 +154,7 @@ def versions(tmp_path):
     return write
 
 
-VERSIONED = [CONFIG, SUMMARY, ENVIRONMENT, CHOICES, journal.NAME]
+VERSIONED = [CONFIG, SUMMARY, ENVIRONMENT, CHOICES, CHANGES, journal.NAME]
 
 
 @pytest.mark.parametrize("name", VERSIONED)

@@ -15,7 +15,15 @@ from tests.odd_files import KINDS, put
 
 FILES = (
     *("run.toml", "environment.json", "events.jsonl", "summary.json", "index.json", "lock.json"),
-    *("choices.json", "bad_samples.json", "console.log", "stacks.txt", "traceback.txt", "checkpoints"),
+    *(
+        "choices.json",
+        "changes.json",
+        "bad_samples.json",
+        "console.log",
+        "stacks.txt",
+        "traceback.txt",
+        "checkpoints",
+    ),
 )
 
 

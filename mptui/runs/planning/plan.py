@@ -121,6 +121,11 @@ def plan_run(request: Request, machine: Machine | None = None, place: RankPlace 
     )
 
 
+def workers_under(config: RunConfig, plan: Plan) -> int:
+    """Return the loader processes of `plan` under other settings."""
+    return plan.workers if config.data.workers == "auto" else config.data.workers
+
+
 def layout_of(config: RunConfig, device: Device) -> bool:
     """Whether images are NHWC in memory: as requested, else as suits the device."""
     asked = config.speed.channels_last

@@ -19,7 +19,7 @@ from mptui.errors import MptuiError
 from mptui.events import Event
 from mptui.hardware.device_sampler import DeviceSampler
 from mptui.runs.planning.build import PreparedRun, prepare
-from mptui.runs.planning.plan import Plan, Request
+from mptui.runs.planning.plan import Plan, Request, workers_under
 from mptui.runs.planning.switch_job import build_switch
 from mptui.runs.session.exit_status import exit_code
 from mptui.runs.session.resuming import take_up
@@ -97,7 +97,8 @@ class Member:
             self._error = error
 
     def _train(self) -> None:
-        run, resume, goes_on = self._ranks.broadcast(("", False, False))
+        run, resume, goes_on, first = self._ranks.broadcast(("", False, False, told(self._plan)))
+        self._plan = as_told(first, self._plan)
         prepared = prepare(
             self._plan,
             emit=_drop,
@@ -157,8 +158,22 @@ def decided_by_first(ranks: Ranks, decide: Decide) -> Decide:
 
     def decided(plan: Plan, model: torch.nn.Module, dataset: Dataset) -> Plan:
         chosen = decide(plan, model, dataset) if ranks.is_first else plan
-        chosen = ranks.broadcast(replace(chosen, request=Request()))
-        # the rest is each rank's own
-        return replace(chosen, request=plan.request, device=plan.device, workers=plan.workers)
+        return as_told(ranks.broadcast(told(chosen)), plan)
 
     return decided
+
+
+def told(plan: Plan) -> Plan:
+    """Return the plan as rank 0 tells it to the others, without the environment of its process."""
+    return replace(plan, request=Request(profile=plan.request.profile, sets=plan.request.sets))
+
+
+def as_told(first: Plan, own: Plan) -> Plan:
+    """Return the plan of rank 0 for the rank whose plan is `own`.
+
+    Device and loader processes are its own, but not what is known of the device's formats, from which
+    precisions are chosen, also by a switch: all ranks choose as rank 0 does.
+    """
+    request = replace(own.request, profile=first.request.profile, sets=first.request.sets)
+    device = replace(own.device, native=first.device.native, costs=first.device.costs)
+    return replace(first, request=request, device=device, workers=workers_under(first.config, own))

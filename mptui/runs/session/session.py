@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 
 from mptui.codec import to_record
-from mptui.config.dump import to_toml
 from mptui.engine.checkpoint.async_saver import Saver
 from mptui.engine.checkpoint.files import never_saved
 from mptui.engine.guards.divergence import REPORT
@@ -53,7 +52,8 @@ from mptui.runs.session.exit_status import (
     status_of_error,
 )
 from mptui.runs.session.heartbeat import pulse
-from mptui.runs.session.member import decided_by_first, leave
+from mptui.runs.session.live_changes import LiveChanges
+from mptui.runs.session.member import decided_by_first, leave, told
 from mptui.runs.session.rank_reports import RankReports
 from mptui.runs.session.resuming import settings_before, take_up
 from mptui.runs.session.shutdown import WORKER
@@ -91,7 +91,8 @@ class Session:
         force_compile: bool = False,
         ranks: Ranks = ALONE,
     ) -> None:
-        self.plan, self.run, self._ranks = plan, run, ranks
+        self._changes = LiveChanges(run, plan)
+        self.plan, self.run, self._ranks = self._changes.onto(plan), run, ranks
         self.mailbox = Mailbox()
         self._resume, self._force_compile = resume, force_compile
         self._listeners: list[EventBuffer] = []
@@ -210,11 +211,12 @@ class Session:
         plan = self.plan
         mailbox = mailbox_of(self._ranks, self.mailbox)
         goes_on = self._goes_on()
-        self._ranks.broadcast((str(self.run), self._resume, goes_on))
+        self._ranks.broadcast((str(self.run), self._resume, goes_on, told(plan)))
+        guard = self._changes.guard = self._ownership.change
+        self._changes.begin()
         if not goes_on:  # a resume saves its settings once they are in force
-            self._write_config(plan)
+            self._changes.take(plan)
         environment = describe_environment(plan.device, plan.driver)
-        guard = self._ownership.change
         directory.write_json(self.run / directory.ENVIRONMENT, environment, guard)
         if goes_on:
             self._records.summary.go_on_from(directory.read_summary(self.run))
@@ -256,10 +258,12 @@ class Session:
                 resumed = None
                 if self._resume:
                     resumed = take_up(trainer, self.run, self._before, self._warn, guard)
-                self._write_config(self.plan)
-                self._check_space(prepared)
+                self._changes.take(self.plan)
+                check_space(self.run / directory.CHECKPOINTS, prepared.job)
                 mailbox.poll()  # nothing to save yet
                 self._emit(run_started(self.plan, self.run, prepared, trainer, resumed))
+                if self._changes.paused:
+                    self.mailbox.post(Command("pause"))
                 try:
                     trainer.train()
                 finally:
@@ -275,9 +279,6 @@ class Session:
             guard=self._ownership.change,
         )
 
-    def _write_config(self, plan: Plan) -> None:
-        directory.write_text(self.run / directory.CONFIG, to_toml(plan.config), self._ownership.change)
-
     @contextlib.contextmanager
     def _held(self, error: DiskError) -> Iterator[None]:
         """Report that the run waits for the disk, and when it continues."""
@@ -291,9 +292,6 @@ class Session:
         self._emit(Resumed(step=self._step))
         self._emit(PhaseChanged(step=self._step, phase=before))
 
-    def _check_space(self, prepared: PreparedRun) -> None:
-        check_space(self.run / directory.CHECKPOINTS, prepared.job)
-
     def _rebuild(self, prepared: PreparedRun, command: Command) -> ProfileSwitch:
         assert self._trainer is not None, "it asks for this"
         job, folder = self._trainer.context.job, self.run / directory.CHECKPOINTS
@@ -301,7 +299,7 @@ class Session:
         return replace(switch, accept=partial(self._accept, plan))
 
     def _accept(self, plan: Plan) -> None:
-        self._write_config(plan)
+        self._changes.switch(plan)
         self.plan = plan
 
     def _goes_on(self) -> bool:
@@ -367,6 +365,8 @@ class Session:
             for listener in self._listeners:
                 listener.handle(event)
             self._control.handle(event)
+        if isinstance(event, CommandAnswered) and event.command == "pause" and event.state != "asked":
+            self._changes.pause(event.state == "taken" or self.mailbox.stop_requested)
         if isinstance(event, Diagnosed) and event.problem == "divergence" and not self._taken_over():
             with contextlib.suppress(DiskError, RunDirectoryError):  # the journal has it too
                 report = {"version": SCHEMA_VERSION, **to_record(event)}

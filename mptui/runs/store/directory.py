@@ -27,12 +27,14 @@ from mptui.runs.store.lock import Claim, is_held
 from mptui.text import clean
 
 VERSION = 1
-"""Version of `summary.json`, `environment.json` and `choices.json`; run.toml and journal have their own."""
+"""Version of summary, environment, choices and changes; `run.toml` and journal have their own."""
 
 SUMMARY = "summary.json"
 CONFIG = "run.toml"
 CHOICES = "choices.json"
 """The values chosen for `auto` settings, with reasons."""
+CHANGES = "changes.json"
+"""What people have switched since the run's command was given, and whether it is paused."""
 ENVIRONMENT = "environment.json"
 CHECKPOINTS = "checkpoints"
 BEST, LAST = "best", "last"
@@ -294,6 +296,7 @@ def check_version(run: Path) -> None:
         SUMMARY: (_version(run / SUMMARY, json.loads), VERSION),
         ENVIRONMENT: (_version(run / ENVIRONMENT, json.loads), VERSION),
         CHOICES: (_version(run / CHOICES, json.loads), VERSION),
+        CHANGES: (_version(run / CHANGES, json.loads), VERSION),
         journal.NAME: (journal.version_of(run), SCHEMA_VERSION),
     }
     for name, (version, newest) in known.items():
