@@ -16,6 +16,7 @@ _PLACES = {
     "column": "Focused panels on the right",
     "numerics": "Numerics",
     "ranks": "The ranks",
+    "learn": "The exercises",
     "leave": "Quitting while a run is training",
     "stop": "Confirming a stop",
     "discard": "Confirming that edits are discarded",

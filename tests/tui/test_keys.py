@@ -14,6 +14,7 @@ from mptui.tui.dialogs.switch_profile import SwitchProfileDialog
 from mptui.tui.keys.bindings import KEYS, bindings, display
 from mptui.tui.keys.keymap import FILE_NAME, load_keymap
 from mptui.tui.screens.detection import DetectionScreen
+from mptui.tui.screens.learn_screen import LearnScreen
 from mptui.tui.screens.live import LiveScreen
 from mptui.tui.screens.numerics import NumericsScreen
 from mptui.tui.screens.picker import PickerScreen
@@ -26,6 +27,7 @@ from mptui.tui.widgets.setup.setting_list import KeyedList
 OWNERS = {
     "live": LiveScreen,
     "numerics": NumericsScreen,
+    "learn": LearnScreen,
     "ranks": RanksScreen,
     "chart": Chart,
     "log": LogPanel,

@@ -7,10 +7,11 @@ from mptui.runs.session.session import Session
 from mptui.runs.store.directory import CHECKPOINTS
 
 
-class _Nowhere(Saver):
+class NoCheckpoints(Saver):
     """A saver that discards everything."""
 
     def may_save(self) -> bool:
+        """Return False."""
         return False
 
     def offer_best(self, snapshot: Snapshot) -> None:
@@ -26,7 +27,7 @@ class UnsavedSession(Session):
     measures_costs = False
 
     def _saver(self) -> Saver:
-        return _Nowhere(self.run / CHECKPOINTS, self.plan.config.checkpoint, self._emit)
+        return NoCheckpoints(self.run / CHECKPOINTS, self.plan.config.checkpoint, self._emit)
 
     def _check_space(self, prepared: PreparedRun) -> None:
         """Require no space."""

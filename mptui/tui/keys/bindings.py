@@ -10,7 +10,7 @@ from textual.keys import format_key
 MODAL = {"leave", "stop", "discard", "help", "edit", "switch"}
 """Dialogs, which receive only their own keys."""
 
-PARTS_OF = {"live": ("chart", "log", "column"), "picker": ("list",)}
+PARTS_OF = {"live": ("chart", "log", "column"), "picker": ("list",), "learn": ("chart",)}
 """Widgets of a screen with their own keys while focused."""
 
 
@@ -124,6 +124,24 @@ KEYS: tuple[Key, ...] = (
     Key("ranks.page_down", "pagedown", "scroll(8)", "eight ranks down", palette=False),
     Key("ranks.sort", "s", "sort", "sort by the next column", "sort"),
     Key("ranks.close", "g", "app.back", "back to the charts", "charts", palette=False),
+    Key(
+        "learn.exercise",
+        "1,2,3,4,5",
+        "exercise({n})",
+        "choose this exercise",
+        "exercise",
+        display="1-5",
+        palette=False,
+    ),
+    Key("learn.more", "up,k", "move(1)", "double the number; raise the scale", "move", display="up/down"),
+    Key("learn.less", "down,j", "move(-1)", "halve the number; lower the scale; scroll", palette=False),
+    Key("learn.page_up", "pageup", "scroll(-1)", "lines above", palette=False),
+    Key("learn.page_down", "pagedown", "scroll(1)", "lines below", palette=False),
+    Key("learn.number", "e", "number", "formats: type a number", "number"),
+    Key("learn.model", "m", "model", "choose the network", "model"),
+    Key("learn.precision", "p", "precision", "autocast: bf16 or fp16", "format"),
+    Key("learn.rules", "g", "rules", "autocast: rules of a GPU or of a CPU", "GPU/CPU"),
+    Key("learn.again", "r", "again", "run the exercise again", "again"),
     Key("app.help", "question_mark", "app.help", "all keys of this screen", "help"),
     Key("app.palette", "ctrl+p", "app.command_palette", "find a command by its name", palette=False),
     Key("app.suspend", "ctrl+z", "app.suspend_process", "suspend mptui and its run", palette=False),

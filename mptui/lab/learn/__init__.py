@@ -1,0 +1,1 @@
+"""The exercises of `mptui learn`: number formats, loss scaling, an overflow, autocast, BatchNorm."""

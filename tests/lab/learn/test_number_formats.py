@@ -1,0 +1,100 @@
+"""The formats of `mptui learn` are torch's: limits as in `torch.finfo`, bits as those of real casts."""
+
+import math
+
+import pytest
+import torch
+
+from mptui.errors import ConfigError
+from mptui.lab.learn.lesson import text_of
+from mptui.lab.learn.number_formats import FORMATS, FormatsLesson, parsed, represent
+
+WITH_DTYPE = [each for each in FORMATS if each.torch_name]
+EDGES = [
+    0.0,
+    -0.0,
+    1.0,
+    65504,
+    65519.99,
+    65520,
+    448,
+    464,
+    464.1,
+    480,
+    57344,
+    61439,
+    61440,
+    2.0**-24,
+    2.0**-25,
+]
+INTEGERS = {8: torch.uint8, 16: torch.int16, 32: torch.int32}
+
+
+def numbers():
+    """Every magnitude of float32, with random mantissas, and what lies at the edges of the formats."""
+    torch.manual_seed(0)
+    exponents = torch.arange(-149, 128).repeat(8)
+    values = torch.ldexp(1 + torch.rand(len(exponents), dtype=torch.float64), exponents).float()
+    near = torch.tensor(EDGES)
+    return [float(v) for v in torch.cat([values, -values, near]) if math.isfinite(v)]
+
+
+def bits_of(value, each):
+    dtype = getattr(torch, each.torch_name)
+    whole = torch.tensor([value], dtype=torch.float32).to(dtype).view(INTEGERS[each.bits]).item()
+    return f"{whole & ((1 << each.bits) - 1):0{each.bits}b}"
+
+
+@pytest.mark.parametrize("each", WITH_DTYPE, ids=lambda each: each.torch_name)
+def test_limits_are_those_of_finfo(each):
+    info = torch.finfo(getattr(torch, each.torch_name))
+    assert (each.bits, each.largest, each.eps) == (info.bits, info.max, info.eps)
+    assert (each.tiny, each.smallest) == (info.tiny, info.smallest_normal * info.eps)
+
+
+@pytest.mark.parametrize("each", WITH_DTYPE, ids=lambda each: each.torch_name)
+def test_the_bits_of_numbers_are_those_of_real_casts(each):
+    dtype = getattr(torch, each.torch_name)
+    for number in numbers():
+        there = represent(number, each)
+        cast = float(torch.tensor(number, dtype=torch.float32).to(dtype))
+        assert there.value == cast, number
+        assert there.sign + there.exponent + there.mantissa == bits_of(number, each), number
+        assert (there.fate == "overflows") == math.isinf(cast), number
+        assert (there.fate == "exact") == (cast == number), number
+        assert (there.fate == "saturates") == (abs(number) > 464 and not each.has_infinity), number
+        assert (there.fate == "vanishes") == (cast == 0 != number), number
+        if there.fate == "subnormal":
+            assert 0 < abs(cast) < each.tiny
+
+
+def test_tf32_keeps_ten_bits_of_float32():
+    tf32 = next(each for each in FORMATS if each.name == "tf32")
+    for number in numbers():
+        bits = int(torch.tensor(number, dtype=torch.float32).view(torch.int32).item())
+        kept = (bits + 0xFFF + ((bits >> 13) & 1)) & ~0x1FFF
+        assert represent(number, tf32).value == float(
+            torch.tensor(kept, dtype=torch.int32).view(torch.float32)
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("0.1", 0.1), ("65,520", 65520), ("1e-8", 1e-8), ("2^-24", 2.0**-24), ("2**3", 8)]
+)
+def test_numbers_are_read_as_people_write_them(text, number):
+    assert parsed(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "x", "nan", "1e999", "2^99999", "-2^0.5"])
+def test_what_is_no_finite_number_is_refused(text):
+    with pytest.raises(ConfigError, match="is not a finite number"):
+        parsed(text)
+
+
+@pytest.mark.parametrize("width", [58, 76])
+def test_lines_fit_and_doubling_ends_before_float64_does(width):
+    lesson = FormatsLesson(1e-8)
+    for focus in (0, 40, lesson.limited(10_000), lesson.limited(-10_000)):
+        texts = [text_of(line) for line in lesson.lines(width, focus)]
+        assert max(map(len, texts)) <= width
+    assert any("vanishes" in text for text in texts)
