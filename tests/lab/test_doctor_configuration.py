@@ -1,5 +1,6 @@
 """The doctor's checks of a run's configuration and data, on machines of several kinds."""
 
+import re
 import sysconfig
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from mptui.data.core.types import Dataset, Problem
 from mptui.data.formats.named.synthetic import shapes
 from mptui.hardware.devices import Machine
 from mptui.hardware.torch_view import TorchView
+from mptui.io.read_speed import ReadSpeed
 from mptui.lab.doctor import data_checks
 from mptui.lab.doctor.data_checks import check_data
 from mptui.lab.doctor.findings import exit_code
@@ -101,10 +103,12 @@ def test_broken_files_are_advice_within_the_budget_and_an_error_beyond_it(tmp_pa
     plan, _ = look(*sets, "data.bad_sample_budget=0.5")
     found = check_data(plan, lambda done, total: seen.append((done, total)))
     by_name = {f.name: f for f in found}
-    assert [f.state for f in found if f.name != "warning"] == ["ok", "advice", "advice", "advice"]
+    found = [f for f in found if f.name not in {"warning", "read speed"}]
+    assert [f.state for f in found] == ["ok", "advice", "advice", "advice"]
     assert "torn.jpg" in by_name["file"].what
     assert "dog 2" in by_name["classes"].what or "dog 1" in by_name["classes"].what
     assert "--set data.image_size=32" in by_name["image_size"].do
+    assert re.search(r"[\d,]+ MiB/s, [\d,]+ files/s, in random order", by_name["read speed"].what)
     assert seen[-1] == (43, 43)
 
     plan, _ = look(*sets, "data.bad_sample_budget=0")
@@ -129,3 +133,23 @@ def test_a_long_list_of_broken_files_is_cut(monkeypatch):
     told = [f for f in check_data(plan, lambda done, total: None) if f.name == "file"]
     assert len(told) == 21
     assert "30 more" in told[-1].what
+
+
+@pytest.mark.parametrize(
+    ("speed", "state", "word"),
+    [
+        (ReadSpeed(200 << 20, 50, 1.0, 0.0), "ok", "from the disk"),
+        (ReadSpeed(20 << 20, 5000, 1.0, 0.0), "ok", "from the disk"),
+        (ReadSpeed(20 << 20, 50, 1.0, 0.0), "advice", "slow"),
+        (ReadSpeed(20 << 20, 50, 1.0, 0.5), "ok", "50% of it from memory: the disk may be slower"),
+        (ReadSpeed(20 << 20, 50, 1.0, None), "ok", "perhaps from memory"),
+    ],
+)
+def test_a_disk_is_slow_only_if_it_was_the_disk_that_was_read(tmp_path, monkeypatch, speed, state, word):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(data_checks, "measure_read_speed", lambda place: speed)
+    class_folders(tmp_path / "data", {"cat": 5, "dog": 5})
+    plan, _ = look(f"data.path={str(tmp_path / 'data')!r}")
+    (found,) = (f for f in check_data(plan, lambda done, total: None) if f.name == "read speed")
+    assert found.state == state
+    assert word in found.what

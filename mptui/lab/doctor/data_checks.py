@@ -5,11 +5,18 @@ from collections.abc import Callable, Iterator
 from mptui.data.core.types import Dataset
 from mptui.data.formats.open import open_dataset
 from mptui.errors import MptuiError
+from mptui.format import size
+from mptui.io.places import expanded
+from mptui.io.read_speed import READERS, measure_read_speed
 from mptui.lab.doctor.findings import Finding, advice, findings_of, ok
 from mptui.registry.samples import SampleKind
 from mptui.runs.planning.plan import Plan
 
 _MOST_NAMED = 20
+_SLOW_BYTES, _SLOW_FILES = 100 << 20, 1000
+"""Bytes and files a second below both of which a disk holds back a classifier that trains on a GPU."""
+_MOSTLY_DISK = 0.1
+"""Share of what is read from memory up to which the speed is that of the disk."""
 _UNEVEN = 10
 """Ratio of images in the largest and the smallest class from which it is reported."""
 
@@ -42,6 +49,7 @@ def check_data(plan: Plan, on_progress: Callable[[int, int], None]) -> list[Find
         *_problems(dataset, config.data.bad_sample_budget),
         *said,
         *_fit(dataset, plan),
+        *_disk(plan),
     ]
 
 
@@ -79,3 +87,25 @@ def _fit(dataset: Dataset, plan: Plan) -> Iterator[Finding]:
         yield advice(
             "data", "image_size", what, f"--set data.image_size={max(32, dataset.sides[1] // 32 * 32)}"
         )
+
+
+def _disk(plan: Plan) -> Iterator[Finding]:
+    """Report how fast the files of the data are read."""
+    if plan.config.data.path is None:
+        return
+    place = expanded(plan.config.data.path)
+    speed = measure_read_speed(place)
+    if speed is None:
+        return
+    rate = f"{speed.bytes_per_second / (1 << 20):,.0f} MiB/s, {speed.files_per_second:,.0f} files/s"
+    how = f"in random order by {READERS} threads ({size(speed.bytes_read)} in {speed.seconds:.2f} s)"
+    what = f"{place}: {rate}, {how}, "
+    if speed.cached is None:
+        yield ok("data", "read speed", f"{what}perhaps from memory: the file system doesn't tell")
+    elif speed.cached > _MOSTLY_DISK:
+        yield ok("data", "read speed", f"{what}{speed.cached:.0%} of it from memory: the disk may be slower")
+    elif speed.bytes_per_second < _SLOW_BYTES and speed.files_per_second < _SLOW_FILES:
+        do = f"mptui prepare {place} --out READY, on a local disk; or --set data.cache=ram"
+        yield advice("data", "read speed", f"{what}from the disk: slow", do)
+    else:
+        yield ok("data", "read speed", f"{what}from the disk")
