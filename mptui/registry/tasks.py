@@ -123,7 +123,7 @@ TASKS: dict[str, TaskSpec] = {
         side=ByDevice(224, cpu=64),
         metrics={
             "acc1": MetricSpec("accuracy", "top-1", fraction=True),
-            "acc5": MetricSpec("accuracy", "top-5", fraction=True),
+            "acc5": MetricSpec("top-5 accuracy", "top-5", fraction=True),
             "balanced_accuracy": MetricSpec("balanced accuracy", fraction=True),
             "macro_f1": MetricSpec("macro F1", fraction=True),
             "macro_precision": MetricSpec("macro precision", fraction=True),

@@ -42,7 +42,9 @@ def test_demo_run_is_told():
     assert view.best["loss"][0] == 11 * 1267
     assert [mark.label for mark in view.marks] == ["stable → fast"]
     assert set(view.histories["loss"]) == {"train", "validation"}
-    assert view.histories["accuracy"].keys() == {"top-1 validation", "top-5 validation"}
+    assert view.histories["accuracy"].keys() == {"top-1 validation"}
+    assert view.histories["top-5 accuracy"].keys() == {"top-5 validation"}
+    assert view.histories["device"].keys() == {"busy", "memory"}
 
 
 def test_memory_stays_flat_however_long_the_run(chance):

@@ -1,4 +1,5 @@
 import pytest
+from textual.events import MouseScrollUp
 
 from mptui.events import (
     Advice,
@@ -15,6 +16,7 @@ from mptui.events import (
     Warned,
 )
 from mptui.tui.widgets.chart.chart import Chart
+from mptui.tui.widgets.chart.plot import GUTTER
 from tests import hostile
 from tests.tui.events import (
     START,
@@ -231,7 +233,7 @@ async def test_axis_smoothing_and_cursor():
     async with live(MemorySource(demo())) as (app, pilot):
         await pilot.press("y", "s")
         await pilot.pause()
-        assert "log axis · smoothed" in frame(app)
+        assert "log axis · not smoothed" in frame(app)
         await pilot.press("left", "left")
         assert await seen(app, pilot, "step 14,275")
         assert "validation 1.22" in frame(app)
@@ -240,6 +242,37 @@ async def test_axis_smoothing_and_cursor():
         await pilot.press("escape")
         await pilot.pause()
         assert "step 14,29" not in frame(app).split("loss", 1)[1]
+
+
+async def test_keys_and_the_wheel_zoom_and_pan_all_charts():
+    async with live(MemorySource(demo())) as (app, pilot):
+        await pilot.press("plus", "plus")
+        assert await seen(app, pilot, "last 2,000 steps")
+        assert frame(app).count("last 2,000 steps") == len([c for c in app.screen.query(Chart) if c.size])
+        await pilot.press("comma")
+        assert await seen(app, pilot, "steps 11,297 to 13,297")
+        await pilot.press("0")
+        await pilot.pause()
+        assert "steps 11,297" not in frame(app)
+        chart = app.screen.query_one("#chart-0")
+        scroll = {"widget": chart, "delta_x": 0, "delta_y": 0, "button": 0, "meta": False, "ctrl": False}
+        x, y = chart.content_region.x + GUTTER, chart.content_region.y + 5
+        for shift in (False, True):
+            place = {"x": GUTTER + 2, "y": 5, "screen_x": x, "screen_y": y, "shift": shift}
+            chart.post_message(MouseScrollUp(**scroll, **place))
+            await pilot.pause()
+        assert await seen(app, pilot, "steps 0 to 5,000")
+        await pilot.press("minus", "minus", "minus")
+        await pilot.pause()
+        assert "steps 0 to" not in frame(app)
+
+
+@pytest.mark.parametrize(("size", "charts"), [((120, 36), 3), ((140, 45), 4), ((200, 60), 6)])
+async def test_a_larger_screen_has_more_charts(size, charts):
+    names = ["loss", "accuracy", "learning rate", "gradient norm", "speed", "device"]
+    async with live(MemorySource(demo()), size) as (app, _):
+        shown = [name for name in names if f"╭─ {name} ─" in frame(app)]
+    assert shown == names[:charts]
 
 
 async def test_a_second_escape_leads_back_where_the_first_removed_the_cursor():

@@ -4,9 +4,11 @@ import pytest
 
 from mptui.runs.view.metric_history import History
 from mptui.runs.view.view_state import Mark
-from mptui.tui.widgets.chart.axes import linear_axis, log_axis
+from mptui.tui.widgets.chart.axes import linear_axis, log_axis, step_ticks
 from mptui.tui.widgets.chart.cursor import moved, nearest
-from mptui.tui.widgets.chart.plot import GUTTER, Drawing, Plot, Series
+from mptui.tui.widgets.chart.curves import Series, Window, smoothed
+from mptui.tui.widgets.chart.plot import GUTTER, Drawing, Plot
+from mptui.tui.widgets.chart.zoom import panned, zoomed
 
 
 def history(values, every=1):
@@ -96,16 +98,16 @@ def test_cursor_says_the_values_under_it():
 
 
 def test_cursor_stands_only_at_steps_that_there_are():
-    few = [Series("validation", history([3.0, 2.0, 1.0], every=600))]
+    few = Plot([Series("validation", history([3.0, 2.0, 1.0], every=600))])
     stops = [moved(few, None, -1, 73)]
     stops += [moved(few, stops[0], n, 73) for n in (-1, -2, -3, 1)]
     assert stops == [1200, 600, 0, 0, 1200]
     assert [nearest(few, cell, 73) for cell in (0, 30, 72)] == [0, 600, 1200]
-    assert moved([Series("nothing", History())], None, -1, 73) is None
+    assert moved(Plot([Series("nothing", History())]), None, -1, 73) is None
 
 
 def test_each_column_of_a_dense_curve_is_one_place():
-    dense = [Series("loss", history([1.0] * 14_297))]
+    dense = Plot([Series("loss", history([1.0] * 14_297))])
     step, seen = moved(dense, None, -1, 73), set()
     while step not in seen:
         seen.add(step)
@@ -133,11 +135,94 @@ def test_every_series_is_named_where_there_is_little_room():
     assert all(words in narrow for words in ("top-1 train", "top-1 val", "top-5 train", "top-5 val"))
 
 
-def test_smoothing_keeps_the_raw_spike_behind():
-    values = history([30.0 if i == 500 else 1.0 for i in range(1000)])
-    rows = Drawing(Plot([Series("loss", values)], smooth=True), 80, 20).rows()
-    assert any(part == "raw" for _, part in rows[1])
+def test_a_noisy_curve_is_a_smooth_line_before_a_band_with_its_spikes():
+    values = history([30.0 if i == 500 else 1.0 + i % 2 for i in range(1000)])
+    rows = Drawing(Plot([Series("loss", values, noisy=True)]), 80, 20).rows()
+    assert any(part == "raw" and text.strip() for text, part in rows[1])
     assert not any(part == "series-1" and text.strip() for text, part in rows[1])
+    lines = [y for y, row in enumerate(rows[1:-1]) if any(p == "series-1" and t.strip() for t, p in row)]
+    assert max(lines) - min(lines) <= 2
+
+
+def test_a_smoothed_line_lies_on_a_straight_descent_and_does_not_lag():
+    values = history([1000.0 - i for i in range(1000)])
+    columns = values.columns(0, 1000, 140)
+    assert abs(smoothed(columns.mean)[20:-20] - columns.mean[20:-20]).max() < 5
+
+
+def test_a_few_points_are_a_line_alone():
+    few = History()
+    for step in range(12, 72, 12):
+        few.append(step, 4.0, 3.0, 5.0)
+    rows = Drawing(Plot([Series("loss", few, noisy=True)]), 80, 20).rows()
+    assert not any(part == "raw" for row in rows for _, part in row)
+    assert any(part == "series-1" for row in rows[1:] for _, part in row)
+
+
+def test_planned_values_are_drawn_from_the_last_step_to_the_end():
+    done = history([i / 100 for i in range(100)])
+    rows = drawn(done, planned=[(0, 0.0), (100, 1.0), (400, 0.0)])
+    assert max(max(dots(row), default=0) for row in rows) > 70
+    assert "400" in rows[-1]
+
+
+def test_a_window_shows_its_steps_and_follows_the_run():
+    values = history([float(i) for i in range(1000)])
+    followed = drawn(values, window=Window(100))
+    assert {"920", "980"} <= set(followed[-1].split())
+    assert {"900", "980"} & {row[:GUTTER].strip() for row in followed}
+    apart = drawn(values, window=Window(100, 300), best=(900, 1.0), cursor=900)
+    assert {"220", "280"} <= set(apart[-1].split())
+    assert "best" not in "".join(apart)
+    assert "┊" not in "".join(apart)
+
+
+def test_zooming_in_and_out_visits_round_spans_and_ends_with_all_steps():
+    window, spans = None, []
+    for _ in range(4):
+        window = zoomed(window, 14_297, closer=True)
+        spans.append(window)
+    assert spans == [Window(5000), Window(2000), Window(1000), Window(500)]
+    earlier = panned(window, 14_297, -0.5)
+    assert earlier == Window(500, 14_047)
+    assert panned(earlier, 14_297, 0.5) == Window(500)
+    assert panned(Window(500, 600), 14_297, -3) == Window(500, 500)
+    while window is not None:
+        window = zoomed(window, 14_297, closer=False)
+    assert zoomed(None, 14_297, closer=False) is None
+    assert zoomed(None, 1000, closer=True, centre=250) == Window(500, 625)
+
+
+def test_zooming_in_ends_at_a_few_steps():
+    window = None
+    for _ in range(20):
+        window = zoomed(window, 900, closer=True)
+    assert window == Window(10)
+
+
+@pytest.mark.parametrize(
+    ("first", "last"), [(0, 6), (0, 10), (37, 49), (1_234_500, 1_235_000), (0, 1e9), (99_990, 100_010)]
+)
+def test_ticks_of_steps_are_whole_and_have_labels_of_their_own(first, last):
+    ticks = step_ticks(first, last, 73)
+    assert len(ticks) >= 2
+    assert all(step == int(step) for step, _ in ticks)
+    assert len({label for _, label in ticks}) == len(ticks)
+
+
+@pytest.mark.parametrize("high", [4.4, 0.1, 3e-4, 2.5e-5, 0.0123, 1200, 31_000, 1.0])
+def test_ticks_of_values_are_distinct_and_have_the_same_digits(high):
+    axis = linear_axis(high / 2, high, 12)
+    labels = [axis.label(tick) for tick in axis.ticks]
+    assert len(set(labels)) == len(labels)
+    assert all(len(label) < GUTTER for label in labels)
+
+
+def test_an_axis_of_rates_begins_at_zero_and_one_of_percentages_ends_at_a_hundred():
+    assert "0" in {row[:GUTTER].strip() for row in drawn(history([900.0, 1000.0]), from_zero=True)}
+    labels = [row[:GUTTER].strip() for row in drawn(history([0.2, 0.99]), percent=True, from_zero=True)]
+    assert {"0 %", "100 %"} <= set(labels)
+    assert not any(label.startswith("1") and label != "100 %" for label in labels)
 
 
 def test_ascii_mode_is_ascii_and_tells_series_apart():

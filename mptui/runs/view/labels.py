@@ -4,6 +4,13 @@ from mptui.registry.tasks import TASKS, MetricSpec
 
 TRAIN, VALIDATION = "train", "validation"
 LOSS = "loss"
+DEVICE = "device"
+
+FROM_ZERO = frozenset({"learning rate", "speed", DEVICE})
+"""Charts of rates, whose axis begins at 0."""
+
+NOISY = frozenset({"gradient norm", "speed", DEVICE})
+"""Charts whose values vary from step to step, as losses and metrics of training do."""
 
 
 PHASE_WORDS = {
@@ -31,4 +38,9 @@ def shown(metric: str) -> MetricSpec:
 def is_percent(chart: str) -> bool:
     """Whether all metrics of a chart are fractions of 1."""
     metrics = [metric for spec in TASKS.values() for metric in spec.metrics.values() if metric.chart == chart]
-    return bool(metrics) and all(metric.fraction for metric in metrics)
+    return chart == DEVICE or (bool(metrics) and all(metric.fraction for metric in metrics))
+
+
+def is_noisy(chart: str, series: str) -> bool:
+    """Whether a curve varies from step to step, so that its trend is easier to see when it is smoothed."""
+    return chart in NOISY or series.endswith(TRAIN)

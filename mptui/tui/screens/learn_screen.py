@@ -22,7 +22,7 @@ from mptui.tui.keys.bindings import bindings
 from mptui.tui.screens.page import Page
 from mptui.tui.threads import in_background
 from mptui.tui.widgets.chart.chart import Chart
-from mptui.tui.widgets.chart.plot import Series
+from mptui.tui.widgets.chart.curves import Series
 from mptui.tui.widgets.keybar import KeyBar
 from mptui.tui.widgets.small import TooSmall
 from mptui.tui.widgets.topline import TopLine

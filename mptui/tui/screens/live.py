@@ -16,7 +16,7 @@ from mptui.errors import MptuiError
 from mptui.registry.tasks import DEFAULT_TASK, TASKS
 from mptui.runs.planning.profile_diff import RunPosition, SwitchPrediction, predict_switch
 from mptui.runs.view.events.event_registry import EVENTS
-from mptui.runs.view.labels import TRAIN, VALIDATION, is_percent
+from mptui.runs.view.labels import DEVICE, FROM_ZERO, LOSS, TRAIN, VALIDATION, is_noisy, is_percent
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean
 from mptui.tui.dialogs.choices import Answer, LeaveDialog, StopDialog
@@ -30,7 +30,8 @@ from mptui.tui.sources.source import RunSource
 from mptui.tui.threads import in_background
 from mptui.tui.widgets.chart.canvas import Mode
 from mptui.tui.widgets.chart.chart import Chart
-from mptui.tui.widgets.chart.plot import Series
+from mptui.tui.widgets.chart.curves import Series, Window
+from mptui.tui.widgets.chart.zoom import panned, zoomed
 from mptui.tui.widgets.column import Column
 from mptui.tui.widgets.failure import Failure
 from mptui.tui.widgets.keybar import KeyBar
@@ -52,6 +53,13 @@ SLOWEST_S = 2.0
 
 PAGES = 3
 """Pages of a small screen: first chart, second chart, panels; the panels take two pages if space is short."""
+
+LEFT_CHARTS, RIGHT_CHARTS = (0, 1, 4, 5), (2, 3)
+"""Places of the charts, in the order of importance: 2 is shown from 31 rows, 3 from `MORE_ROWS`, 4 and 5 from
+`MOST_CHARTS` columns and rows."""
+
+MORE_ROWS = 42
+MOST_CHARTS = (160, 42)
 
 ALL_PANELS = 24
 """Screen height from which all panels fit below each other."""
@@ -86,6 +94,7 @@ class LiveScreen(Page):
         self._keymap = keymap or {}
         self._ascii_only = ascii_only
         self._page = 0
+        self._window: Window | None = None
         self._leaving = False
         self._budget = Budget(SHARE, SLOWEST_S)
         self._undrawn = True
@@ -96,13 +105,13 @@ class LiveScreen(Page):
         yield Header()
         with Horizontal(id="body"):
             with Vertical(id="left"):
-                yield Chart(mode=mode, id="chart-0")
-                yield Chart(mode=mode, id="chart-1")
+                with Vertical(id="charts"):
+                    yield from (Chart(mode=mode, id=f"chart-{number}") for number in LEFT_CHARTS)
                 yield Folded(ascii_only=self._ascii_only, id="folded")
                 yield LogPanel(id="log")
             with Column(id="right"):
                 yield from build_panels(self._ascii_only)
-                yield Chart(mode=mode, id="chart-2")
+                yield from (Chart(mode=mode, id=f"chart-{number}") for number in RIGHT_CHARTS)
         yield Input(placeholder="metrics to draw, such as: loss rate norm speed", compact=True, id="filter")
         yield KeyBar(self.where, self._keymap)
         yield TooSmall("The run continues.")
@@ -115,6 +124,8 @@ class LiveScreen(Page):
     def on_resize(self, event: Resize) -> None:
         """Choose the number of pages for the panels."""
         self.set_class(event.size.height < ALL_PANELS, "-split")
+        self.set_class(event.size.height >= MORE_ROWS, "-more")
+        self.set_class(event.size.width >= MOST_CHARTS[0] and event.size.height >= MOST_CHARTS[1], "-most")
         # if the column doesn't fit, it can be scrolled by keys
         self.query_one("#right").can_focus = event.size.height < ALL_PANELS
 
@@ -151,7 +162,8 @@ class LiveScreen(Page):
             assert isinstance(panel, Panel)
             panel.show(self.view)
         names = chosen_charts(self.view, self.query_one("#filter", Input).value)
-        for number, chart in enumerate(self.query(Chart)):
+        for number in sorted(LEFT_CHARTS + RIGHT_CHARTS):
+            chart = self.query_one(f"#chart-{number}", Chart)
             self._show_chart(chart, names[number] if number < len(names) else "")
 
     def _offer_keys(self) -> None:
@@ -180,11 +192,15 @@ class LiveScreen(Page):
         both = any(label.endswith(TRAIN) for label in histories)
         chart.entitle(name)
         chart.show(
-            [Series(label, h, both and label.endswith(VALIDATION)) for label, h in histories.items()],
+            [
+                Series(label, history, both and label.endswith(VALIDATION), is_noisy(name, label))
+                for label, history in histories.items()
+            ],
             marks=tuple(view.marks) if chart.id == "chart-0" else (),
             skips=view.skips if chart.id == "chart-0" else None,
             best=view.best.get(name),
             percent=is_percent(name),
+            from_zero=name in FROM_ZERO,
         )
 
     def action_pause(self) -> None:
@@ -330,6 +346,32 @@ class LiveScreen(Page):
         for chart in self.query(Chart):
             chart.toggle_smoothing()
 
+    def action_zoom(self, closer: bool) -> None:
+        """Show fewer or more steps, around the cursor if there is one."""
+        cursors = [chart.cursor for chart in self.query(Chart) if chart.cursor is not None]
+        self._look_at(zoomed(self._window, self.view.step, closer, cursors[0] if cursors else None))
+
+    def action_pan(self, share: float) -> None:
+        """Show later steps by a share of those shown, or earlier ones if negative."""
+        self._look_at(panned(self._window, self.view.step, share))
+
+    def action_whole(self) -> None:
+        """Show all steps."""
+        self._look_at(None)
+
+    @on(Chart.Zoomed)
+    def _zoomed(self, event: Chart.Zoomed) -> None:
+        self._look_at(zoomed(self._window, self.view.step, event.closer, event.step))
+
+    @on(Chart.Panned)
+    def _panned(self, event: Chart.Panned) -> None:
+        self.action_pan(event.share)
+
+    def _look_at(self, window: Window | None) -> None:
+        self._window = window
+        for chart in self.query(Chart):
+            chart.look_at(window)
+
     def action_detach(self) -> None:
         """Detach the run, and release the terminal."""
         if not self.source.hosted or self._has_ended():
@@ -388,4 +430,5 @@ def chosen_charts(view: RunView, wanted: str) -> list[str]:
     if words:
         return [name for name in view.histories if any(word in name.lower() for word in words)]
     name, primary = (DEFAULT_TASK, "") if view.started is None else (view.started.task, view.started.primary)
-    return ["loss", TASKS.get(name, TASKS[DEFAULT_TASK]).chart(primary), "learning rate"]
+    primary_chart = TASKS.get(name, TASKS[DEFAULT_TASK]).chart(primary)
+    return [LOSS, primary_chart, "learning rate", "gradient norm", "speed", DEVICE]

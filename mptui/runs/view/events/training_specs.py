@@ -19,7 +19,7 @@ from mptui.events import (
 )
 from mptui.registry.tasks import VAL_LOSS
 from mptui.runs.view.events.event_spec import EventSpec, nothing
-from mptui.runs.view.labels import LOSS, TRAIN, VALIDATION, shown
+from mptui.runs.view.labels import DEVICE, LOSS, TRAIN, VALIDATION, shown
 from mptui.runs.view.log_lines import Tone, metric_words
 from mptui.runs.view.view_state import ViewState
 from mptui.text import clean
@@ -197,6 +197,9 @@ def _save(view: ViewState, event: CheckpointSaved) -> None:
 
 def _sample(view: ViewState, event: DeviceSample) -> None:
     view.device = event
+    view.record(DEVICE, "busy", event.step, event.utilisation)
+    if event.memory_used is not None and event.memory_total:
+        view.record(DEVICE, "memory", event.step, event.memory_used / event.memory_total)
 
 
 def _sample_ranks(view: ViewState, event: RanksSampled) -> None:
@@ -280,7 +283,6 @@ TRAINING = (
         console_lines=nothing,
         summarize=_summarize_sample,
         scalars=nothing,
-        thinned="last",
         shown_at_once=False,
         is_progress=False,
     ),

@@ -41,22 +41,46 @@ class Axis:
         return int(self.rows(np.array([value]), rows)[0])
 
     def label(self, tick: float) -> str:
-        """Format a tick: `1.5`, `3k`, `1e-05`, `80 %`."""
+        """Format a tick with as many digits as the ticks need to differ: `1.50`, `3k`, `2.5e-5`, `80 %`."""
         if self.percent:
             return f"{100 * tick:.4g} %"
         if tick == 0:
             return "0"
-        return fmt.short(tick) if abs(tick) >= 1e-3 else f"{tick:.0e}"
+        if self.log:
+            return fmt.short(tick) if abs(tick) >= 1e-3 else _power(tick)
+        largest, step = max(map(abs, self.ticks)), self.ticks[-1] - self.ticks[0]
+        step = step / (len(self.ticks) - 1) if len(self.ticks) > 1 else largest
+        if largest < 1e-3:
+            return _power(tick)
+        return fmt.short(tick) if largest >= 1e4 else f"{tick:.{_digits(step)}f}"
 
 
-def linear_axis(low: float, high: float, rows: int, percent: bool = False) -> Axis:
-    """Return an axis over `low` to `high`, widened to quarters of a tick, with about 2 to 6 ticks."""
+def _power(value: float) -> str:
+    """Return a short text in powers of ten: `1e-5`, `2.5e-5`."""
+    digits, _, exponent = f"{value:.1e}".partition("e")
+    return f"{digits.removesuffix('.0')}e{int(exponent)}"
+
+
+def _digits(step: float) -> int:
+    """Return the decimals of a round step: 0 for 5, 1 for 0.5, 2 for 0.25; at most 5."""
+    return next((digits for digits in range(5) if abs(round(step, digits) - step) < step / 1e6), 5)
+
+
+def linear_axis(low: float, high: float, rows: int, percent: bool = False, from_zero: bool = False) -> Axis:
+    """Return an axis over `low` to `high`, widened to quarters of a tick, with about 2 to 6 ticks.
+
+    `from_zero` begins the axis of values that aren't negative at 0; that of percentages ends at 100 %.
+    """
+    if from_zero and low >= 0 and high > 0:
+        low = 0.0
     if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
         margin = abs(high) / 2 if abs(high) > 1e-100 else 1.0
         low, high = low - margin, high + margin
     step = nice_step(high - low, max(2, min(6, rows // 2)))
     quarter = step / 4
     first, last = math.floor(low / quarter + 1e-9) * quarter, math.ceil(high / quarter - 1e-9) * quarter
+    if percent and high <= 1:
+        last = min(last, 1.0)
     numbers = range(math.ceil(first / step - 1e-9), math.floor(last / step + 1e-9) + 1)
     return Axis(first, last, tuple(round(i * step, 12) for i in numbers), percent=percent)
 
@@ -85,10 +109,14 @@ def end_of_steps(last: float) -> float:
     return math.ceil(last / quantum) * quantum
 
 
-def step_ticks(first: float, last: float, width: int) -> list[float]:
-    """Return round step numbers from `first` to `last`, about one per 14 cells of `width`."""
+def step_ticks(first: float, last: float, width: int) -> list[tuple[float, str]]:
+    """Return round whole steps from `first` to `last` with distinct labels, one per about 12 cells."""
     if last <= first:
-        return [first]
-    step = max(1.0, nice_step(last - first, max(1, width // 14)))
-    start = math.ceil(first / step)
-    return [i * step for i in range(start, math.floor(last / step) + 1)]
+        return [(first, fmt.short(first))]
+    step = nice_step(max(1.0, (last - first) / max(1, width // 12)), 1)
+    step = max(1.0, 5.0 if step == 2.5 else step)
+    ticks = [i * step for i in range(math.ceil(first / step), math.floor(last / step) + 1)]
+    labels = list(map(fmt.short, ticks))
+    if len(set(labels)) < len(labels):
+        labels = [f"{tick:,.0f}" for tick in ticks]
+    return list(zip(ticks, labels, strict=True))

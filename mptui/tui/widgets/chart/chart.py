@@ -9,6 +9,7 @@ from rich.style import Style
 from textual import events
 from textual.content import Content
 from textual.geometry import Region
+from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -17,7 +18,11 @@ from mptui.runs.view.view_state import Mark
 from mptui.tui.keys.bindings import bindings
 from mptui.tui.widgets.chart.canvas import Mode
 from mptui.tui.widgets.chart.cursor import moved, nearest
-from mptui.tui.widgets.chart.plot import GUTTER, PARTS, Drawing, Plot, Run, Series
+from mptui.tui.widgets.chart.curves import Series, Window
+from mptui.tui.widgets.chart.plot import GUTTER, PARTS, Drawing, Planned, Plot, Run
+
+PAN = 0.2
+"""Share of the shown steps that a turn of the wheel moves."""
 
 
 class Chart(Widget, can_focus=True):
@@ -48,6 +53,20 @@ class Chart(Widget, can_focus=True):
     }
     """
 
+    class Zoomed(Message):
+        """The user wants to see fewer steps around `step`, or more."""
+
+        def __init__(self, step: float, closer: bool) -> None:
+            super().__init__()
+            self.step, self.closer = step, closer
+
+    class Panned(Message):
+        """The user wants to see later steps by a share of those shown, or earlier ones if it is negative."""
+
+        def __init__(self, share: float) -> None:
+            super().__init__()
+            self.share = share
+
     def __init__(self, *, mode: Mode = "braille", id: str | None = None) -> None:
         super().__init__(id=id)
         self._plot = Plot((), mode=mode)
@@ -72,9 +91,24 @@ class Chart(Widget, can_focus=True):
         skips: History | None = None,
         best: tuple[int, float] | None = None,
         percent: bool = False,
+        from_zero: bool = False,
+        planned: Planned = (),
     ) -> None:
         """Draw series with marks and `best` as (step, value); `percent` is for fractions of 1."""
-        self._change(series=tuple(series), marks=tuple(marks), skips=skips, best=best, percent=percent)
+        self._change(
+            series=tuple(series),
+            marks=tuple(marks),
+            skips=skips,
+            best=best,
+            percent=percent,
+            from_zero=from_zero,
+            planned=tuple(planned),
+        )
+
+    def look_at(self, window: Window | None) -> None:
+        """Show these steps; None: the whole run."""
+        self._change(window=window)
+        self._say_modes()
 
     def toggle_log(self) -> None:
         """Toggle the value axis between linear and logarithmic."""
@@ -82,12 +116,17 @@ class Chart(Widget, can_focus=True):
         self._say_modes()
 
     def toggle_smoothing(self) -> None:
-        """Toggle exponential smoothing; the raw curve stays behind it, dimmed."""
+        """Toggle exponential smoothing of noisy curves; their values stay behind them as a band."""
         self._change(smooth=not self._plot.smooth)
         self._say_modes()
 
     def _say_modes(self) -> None:
-        modes = ("log axis", self._plot.log_y), ("smoothed", self._plot.smooth)
+        plot = self._plot
+        modes = (
+            ("log axis", plot.log_y),
+            ("not smoothed", not plot.smooth),
+            (_window_words(plot.window), plot.window is not None),
+        )
         self.border_subtitle = " · ".join(word for word, on in modes if on)
 
     def _change(self, **changes: object) -> None:
@@ -98,8 +137,8 @@ class Chart(Widget, can_focus=True):
         plot = self._plot
         versions = tuple((s.label, id(s.history), s.history.version) for s in plot.series)
         skips = plot.skips.version if plot.skips is not None else 0
-        rest = (plot.marks, skips, plot.best, plot.percent, plot.log_y, plot.smooth, plot.mode, plot.cursor)
-        fingerprint = (versions, rest, self.size)
+        rest = replace(plot, series=(), skips=None)
+        fingerprint = (versions, skips, rest, self.size)
         if fingerprint == self._fingerprint or not self.size.area:
             return
         self._fingerprint = fingerprint
@@ -145,7 +184,37 @@ class Chart(Widget, can_focus=True):
         """Put the cursor under the mouse."""
         offset = event.get_content_offset(self)
         cell = offset.x - GUTTER if offset else -1
-        self._change(cursor=nearest(self._plot.series, cell, self._cells) if cell >= 0 else None)
+        self._change(cursor=nearest(self._plot, cell, self._cells) if cell >= 0 else None)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """Zoom in at the mouse; with shift, pan to earlier steps."""
+        self._scroll(event, -1)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """Zoom out; with shift, pan to later steps."""
+        self._scroll(event, 1)
+
+    def on_mouse_scroll_left(self, event: events.MouseScrollLeft) -> None:
+        """Pan to earlier steps."""
+        self._pan(event, -1)
+
+    def on_mouse_scroll_right(self, event: events.MouseScrollRight) -> None:
+        """Pan to later steps."""
+        self._pan(event, 1)
+
+    def _scroll(self, event: events.MouseEvent, way: int) -> None:
+        if event.shift:
+            self._pan(event, way)
+            return
+        event.stop()
+        first, last = self._plot.steps
+        offset = event.get_content_offset(self)
+        share = (offset.x - GUTTER + 0.5) / self._cells if offset else 1.0
+        self.post_message(self.Zoomed(first + min(max(share, 0.0), 1.0) * (last - first), way < 0))
+
+    def _pan(self, event: events.MouseEvent, way: int) -> None:
+        event.stop()
+        self.post_message(self.Panned(way * PAN))
 
     def on_leave(self) -> None:
         """Remove the cursor when the mouse leaves."""
@@ -157,7 +226,7 @@ class Chart(Widget, can_focus=True):
 
     def action_cursor(self, columns: int) -> None:
         """Move the cursor by `columns` with values; without a cursor, place it at the latest step."""
-        self._change(cursor=moved(self._plot.series, self._plot.cursor, columns, self._cells))
+        self._change(cursor=moved(self._plot, self._plot.cursor, columns, self._cells))
 
     def remove_cursor(self) -> bool:
         """Remove the cursor; return whether there was one."""
@@ -166,6 +235,20 @@ class Chart(Widget, can_focus=True):
         return shown
 
     @property
+    def cursor(self) -> float | None:
+        """The step of the cursor."""
+        return self._plot.cursor
+
+    @property
     def _cells(self) -> int:
         """Number of columns of the plot area."""
         return max(1, self.size.width - GUTTER)
+
+
+def _window_words(window: Window | None) -> str:
+    """Describe a window: `last 2,000 steps`, `steps 4,000 to 6,000`."""
+    if window is None:
+        return ""
+    if window.end is None:
+        return f"last {window.span:,.0f} steps"
+    return f"steps {max(0.0, window.end - window.span):,.0f} to {window.end:,.0f}"

@@ -14,10 +14,11 @@ from rich.cells import cell_len
 
 from mptui import format as fmt
 from mptui.runs.view.labels import VALIDATION
-from mptui.runs.view.metric_history import Columns, History
+from mptui.runs.view.metric_history import History
 from mptui.runs.view.view_state import Mark
 from mptui.tui.widgets.chart.axes import Axis, end_of_steps, linear_axis, log_axis, step_ticks
 from mptui.tui.widgets.chart.canvas import ASCII_MARKERS, DOTS, Mode, trace
+from mptui.tui.widgets.chart.curves import Floats, Series, Window, curve_of, first_step, last_step
 
 SERIES_COLOURS = 6
 PARTS = (
@@ -31,9 +32,6 @@ PARTS = (
     "cursor",
     "text",
 )
-SMOOTHING = 0.8
-"""Weight of the moving average per dot column: high enough to show a trend, low enough to follow it."""
-
 GUTTER = 7
 """Width of the value labels in cells, fixed so that the plot doesn't move when a label grows."""
 
@@ -41,32 +39,40 @@ _BRAILLE = 0x2800
 _LARGEST = 1e100
 """Limit of an axis, beyond which differences and powers of ten overflow."""
 
-Floats = NDArray[np.float64]
 Run = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """A metric to draw: its label in the legend, its history, and whether its line is dashed."""
-
-    label: str
-    history: History
-    dashed: bool = False
+Planned = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """All inputs of a drawing except its size. `cursor` is a step of the run."""
+    """All inputs of a drawing except its size.
+
+    `cursor` is a step of the run, `planned` the (step, value) that lie ahead, `window` the steps that are
+    shown; None: all of them. `from_zero` begins the value axis at 0.
+    """
 
     series: Sequence[Series]
     marks: Sequence[Mark] = ()
     skips: History | None = None
     best: tuple[int, float] | None = None
     percent: bool = False
+    from_zero: bool = False
+    planned: Planned = ()
     log_y: bool = False
-    smooth: bool = False
+    smooth: bool = True
     mode: Mode = "braille"
     cursor: float | None = None
+    window: Window | None = None
+
+    @property
+    def steps(self) -> tuple[float, float]:
+        """The range of the step axis, to the end of the planned values if there are any."""
+        first, last = first_step(self.series), last_step(self.series)
+        if self.window is not None:
+            end = last if self.window.end is None else self.window.end
+            return end - self.window.span, end
+        end = self.planned[-1][0] if self.planned else 0.0
+        return first, max(end_of_steps(last), end, first + 1)
 
 
 class Drawing:
@@ -81,9 +87,13 @@ class Drawing:
         self._width, self._height = width - GUTTER, height - 2
         if self._height < 2 or self._width < 10:
             return
-        self._x0, self._x1 = step_range(plot.series)
+        self._x0, self._x1 = plot.steps
         dots = self._width * self._dots.across
         self._seen = [s.history.columns(self._x0, self._x1, dots) for s in plot.series]
+        self._curves = [
+            curve_of(s, seen, plot.smooth) for s, seen in zip(plot.series, self._seen, strict=True)
+        ]
+        self._planned = self._plan(dots)
         axis = self._axis()
         if axis is None:
             self._write(height // 2, max(0, (width - 11) // 2), "no data yet", "axis")
@@ -103,7 +113,7 @@ class Drawing:
 
     def _axis(self) -> Axis | None:
         """Choose the value axis for all visible values; None if there are none."""
-        values = np.concatenate([np.empty(0), *(part for c in self._seen for part in (c.low, c.high))])
+        values = np.concatenate([self._planned, *(part for curve in self._curves for part in curve.values)])
         if self.plot.log_y:
             values = values[values > 0].clip(min=1 / _LARGEST)
         values = values[np.isfinite(values)].clip(-_LARGEST, _LARGEST)
@@ -113,13 +123,27 @@ class Drawing:
         low, high = float(values.min()), float(values.max())
         if self.plot.log_y:
             return log_axis(low, high, self.plot.percent)
-        return linear_axis(low, high, self._height, self.plot.percent)
+        return linear_axis(low, high, self._height, self.plot.percent, self.plot.from_zero)
+
+    def _plan(self, dots: int) -> Floats:
+        """Return the planned value of each dot column after the last step, dashed; NaN elsewhere."""
+        steps = self._x0 + (np.arange(dots) + 0.5) / dots * (self._x1 - self._x0)
+        if not self.plot.planned:
+            return np.full(dots, np.nan)
+        at, values = np.array(self.plot.planned).T
+        ahead = (steps > last_step(self.plot.series)) & (np.arange(dots) % 4 < 2)
+        planned: Floats = np.where(ahead, np.interp(steps, at, values, np.nan, np.nan), np.nan)
+        return planned
 
     def _draw(self) -> None:
         self._curve_top = np.full(self._width, self._height, dtype=np.intp)
+        self._draw_line(self._planned, self._planned, "axis", 0)
         order = sorted(range(len(self._seen)), key=lambda n: (self.plot.series[n].dashed, -n))
         for number in order:
-            self._draw_series(number, self._seen[number])
+            if (band := self._curves[number].band) is not None:
+                self._draw_line(*self._placed(*band), "raw", number)
+        for number in order:
+            self._draw_series(number)
         self._draw_axes()
         if self.plot.cursor is not None:
             self._draw_cursor(min(self.plot.cursor, last_step(self.plot.series)))
@@ -129,32 +153,34 @@ class Drawing:
         self._draw_marks()
         self._draw_edges()
 
-    def _draw_series(self, number: int, seen: Columns) -> None:
-        series = self.plot.series[number]
-        part = f"series-{number % SERIES_COLOURS + 1}"
-        low, high = _bridged(seen.low, seen.broken), _bridged(seen.high, seen.broken)
+    def _placed(self, low: Floats, high: Floats) -> tuple[Floats, Floats]:
+        """Return the ends of a line without the values that a log axis has no place for."""
         if self.plot.log_y:
             low = np.where((low <= 0) & (high > 0), 10**self._y.low, low)
             high, low = np.where(high > 0, high, np.nan), np.where(low > 0, low, np.nan)
-        if self.plot.smooth and series.history.version > low.size:
-            self._draw_line(low, high, "raw", number)
-            low = high = _smoothed(_bridged(seen.mean, seen.broken))
-        if series.dashed:
+        return low, high
+
+    def _draw_series(self, number: int) -> None:
+        low, high = self._placed(*self._curves[number].line)
+        if self.plot.series[number].dashed:
             dash = np.arange(low.size) % (2 * self._dots.across + 2) < self._dots.across + 1
-            own = np.isfinite(seen.low)
+            own = np.isfinite(self._seen[number].low)
             low, high = np.where(dash | own, low, np.nan), np.where(dash | own, high, np.nan)
-        self._draw_line(low, high, part, number)
+        self._draw_line(low, high, f"series-{number % SERIES_COLOURS + 1}", number)
 
     def _draw_line(self, low: Floats, high: Floats, part: str, number: int) -> None:
         rows = self._height * self._dots.down
         drawn = np.isfinite(low) & np.isfinite(high)
         mask = trace(self._y.rows(high, rows), self._y.rows(low, rows), drawn, rows)
+        if part == "raw":
+            mask &= np.indices(mask.shape).sum(axis=0) % 2 == 0
         cells = self._dots.cells(mask)
         hit = cells > 0
         area = slice(1, 1 + self._height), slice(GUTTER, GUTTER + self._width)
         codes = self._dots.glyphs()[cells]
         if self.plot.mode == "ascii":
-            codes = np.where(hit, ord(ASCII_MARKERS[number % len(ASCII_MARKERS)]), codes)
+            marker = "." if part in {"raw", "axis"} else ASCII_MARKERS[number % len(ASCII_MARKERS)]
+            codes = np.where(hit, ord(marker), codes)
         elif self.plot.mode == "braille":
             joins = hit & (self._codes[area] >= _BRAILLE) & (self._parts[area] != PARTS.index("raw"))
             codes = np.where(joins, codes | self._codes[area], codes)
@@ -174,10 +200,10 @@ class Drawing:
                 label = self._y.label(tick)
                 self._write(1 + row, max(0, GUTTER - 1 - len(label)), label, "axis")
         end = 0
-        for tick in step_ticks(self._x0, self._x1, self._width):
-            label = fmt.short(tick)
+        for tick, label in step_ticks(self._x0, self._x1, self._width):
             column = GUTTER + self._cell(tick) - (len(label) // 2 if tick else 0)
-            if end <= column <= self._size[0] - len(label):
+            column = min(column, self._size[0] - len(label))
+            if end <= column:
                 self._write(self._size[1] - 1, column, label, "axis")
                 end = column + len(label) + 2
 
@@ -200,10 +226,11 @@ class Drawing:
             column -= 3
 
     def _draw_cursor(self, step: float) -> None:
-        column = GUTTER + self._cell(step)
-        for row in range(1, 1 + self._height):
-            if self._codes[row, column] == ord(" "):
-                self._write(row, column, "┊", "cursor")
+        if self._x0 <= step <= self._x1:
+            column = GUTTER + self._cell(step)
+            for row in range(1, 1 + self._height):
+                if self._codes[row, column] == ord(" "):
+                    self._write(row, column, "┊", "cursor")
         column = self._write(0, GUTTER, f"step {step:,.0f}", "text")
         for number, series in enumerate(self.plot.series):
             text = f"  {_narrow(series.label)} {self._said(series.history.at(step))}"
@@ -216,7 +243,7 @@ class Drawing:
         if self.plot.best is None:
             return
         step, value = self.plot.best
-        if self._y.log and value <= 0:
+        if (self._y.log and value <= 0) or not self._x0 <= step <= self._x1:
             return
         cell, row = self._cell(step), 1 + self._y.row(value, self._height)
         self._write(row, GUTTER + cell, "●", "best")
@@ -283,45 +310,6 @@ class Drawing:
         self._codes[row, column:end] = [ord(character) for character in text]
         self._parts[row, column:end] = PARTS.index(part)
         return end
-
-
-def last_step(series: Sequence[Series]) -> float:
-    """Return the last step for which any series has a value."""
-    return max((s.history.end_x for s in series if s.history.version), default=0.0)
-
-
-def step_range(series: Sequence[Series]) -> tuple[float, float]:
-    """Return the range of the step axis, which begins at 0 unless early steps are unknown (late resume)."""
-    drawn = [s.history for s in series if s.history.version]
-    first = min((history.first_x for history in drawn), default=0.0)
-    last = last_step(series)
-    return (0.0 if first < last / 10 else first), max(end_of_steps(last), first + 1)
-
-
-def _bridged(values: Floats, broken: NDArray[np.bool_]) -> Floats:
-    """Interpolate over columns without values; non-finite values of the run stay gaps."""
-    known = np.isfinite(values)
-    if known.sum() < 2:
-        return values
-    at = np.flatnonzero(known)
-    columns = np.arange(values.size)
-    filled = np.interp(columns, at, values[at], left=np.nan, right=np.nan)
-    stretch = np.searchsorted(at, columns, side="right")
-    torn = np.zeros(at.size + 1, dtype=np.bool_)
-    torn[stretch[broken & ~known]] = True
-    joined: Floats = np.where(torn[stretch] & ~known, np.nan, filled)
-    return joined
-
-
-def _smoothed(values: Floats) -> Floats:
-    """Return the exponential moving average over the columns; gaps stay, and the average continues after."""
-    smooth = np.full(values.size, np.nan)
-    average: float | None = None
-    for i, value in enumerate(values.tolist()):
-        if value == value:
-            average = value if average is None else SMOOTHING * average + (1 - SMOOTHING) * value
-            smooth[i] = average
-    return smooth
 
 
 def _cells(columns: NDArray[np.bool_], across: int) -> NDArray[np.bool_]:
