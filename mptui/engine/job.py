@@ -290,17 +290,25 @@ def _compiler(job: Job, frozen: FrozenLayers, kept: Parts | None, left: int, war
         kept=CachedResult("compile", _compiled_for(job, frozen)),
         repeatable=job.config.training.deterministic,
         ranks=job.ranks,
+        graphs=_has_graphs(job),
     )
+
+
+def _has_graphs(job: Job) -> bool:
+    """Whether CUDA graphs may be used: they were never tried with several ranks, or with recomputation."""
+    return job.ranks.is_alone and not job.config.memory.activation_checkpointing
 
 
 def _compiled_for(job: Job, frozen: FrozenLayers) -> dict[str, object]:
     """Return everything that compiled code, its cost and its gain depend on."""
     config = job.config
     facts = facts_of(config, job.device_name, job.num_classes)
-    how = {
+    how: dict[str, object] = {
         "mode": config.speed.compile,
         "precision": job.precision,
         "channels_last": config.speed.channels_last,
         "micro_batch": config.memory.micro_batch,
     }
-    return {**facts, **how} | ({"frozen": frozen.frozen} if frozen.frozen else {})
+    if frozen.frozen:
+        how["frozen"] = frozen.frozen
+    return {**facts, **how} | ({} if _has_graphs(job) else {"graphs": False})

@@ -7,7 +7,7 @@ from torch._dynamo.exc import InternalTorchDynamoError
 from mptui.engine.compile.policy import PROBE_STEPS, Compiler
 from mptui.events import PhaseChanged, Validated, Warned
 from tests.engine.compilers import compiler_for, failing, probe
-from tests.engine.small import CPU, build_trainer, config, end, losses, of, small_net
+from tests.engine.small import CPU, build_trainer, config, diffusion_net, end, losses, of, small_net
 
 CUDA = torch.device("cuda")
 
@@ -78,6 +78,31 @@ def test_without_a_compiler_it_says_what_to_install():
 )
 def test_graphs_need_gradients_that_stay_where_they_are(device, mode, static):
     assert compiler_for(device, 1, mode=mode, forced=True)[0].static_shapes is static
+
+
+@pytest.mark.parametrize(
+    ("device", "mode", "compiled"),
+    [
+        (CUDA, "reduce-overhead", None),
+        (CUDA, "max-autotune", "max-autotune-no-cudagraphs"),
+        (CUDA, "default", None),
+        (CPU, "max-autotune", "max-autotune"),
+    ],
+)
+@pytest.mark.usefixtures("with_compiler")
+def test_without_graphs_it_does_all_else_of_its_mode_and_says_so(device, mode, compiled):
+    compiler, net, told = compiler_for(device, 1, mode=mode, forced=True, graphs=False)
+    assert net.compiled == [compiled]
+    assert not compiler.static_shapes
+    assert [code for code, _ in told] == ["compile_graphs"] * (device == CUDA and mode != "default")
+
+
+def test_graphs_are_not_used_with_activation_checkpointing(tmp_path):
+    for checkpointing in (False, True):
+        run = config(memory={"activation_checkpointing": checkpointing})
+        trainer, _ = build_trainer(run, tmp_path, model=diffusion_net())
+        assert trainer.context.parts.compiler._graphs is not checkpointing
+        end(trainer)
 
 
 # -- a compile that fails

@@ -1,5 +1,7 @@
 """Several processes train as one does with the same global batch."""
 
+import shutil
+
 import pytest
 import torch
 
@@ -88,3 +90,17 @@ def test_sharded_weights_take_the_steps_of_whole_ones(world_size, tmp_path):
 def test_ranks_on_different_devices_switch_to_the_same_precision(tmp_path):
     """`auto` is bf16 on rank 0 and fp32 on the other; so are the precisions to fall back to."""
     assert in_group(2, choose_precision, str(tmp_path)) == [["bf16", ["bf16", "fp32"]]] * 2
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
+def test_compiled_ranks_take_the_steps_of_one_eager_process(tmp_path, monkeypatch):
+    """With accumulation, and DDP's buckets of gradients in between, for which dynamo splits the graph."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    options = {"training": {"epochs": 2, "batch_size": 8, "accumulate": 2, "lr": 0.05}, "val": 8}
+    compiled = {**options, "speed": {"compile": "default", "channels_last": False}, "force_compile": True}
+    (alone,) = in_group(1, train, str(tmp_path / "1"), options)
+    first, last = in_group(2, train, str(tmp_path / "2"), compiled)
+    assert first == last
+    assert first["others"] == [], "neither undone nor failed"
+    for what in ("losses", "val_losses", "weights"):
+        assert first[what] == pytest.approx(alone[what], rel=1e-5)

@@ -68,7 +68,17 @@ class Torn(Blot):
 
 
 def built(
-    ranks, folder, *, masks=False, train=40, val=21, precision="fp32", blocks=0, reads_as=None, **tables
+    ranks,
+    folder,
+    *,
+    masks=False,
+    train=40,
+    val=21,
+    precision="fp32",
+    blocks=0,
+    reads_as=None,
+    force_compile=False,
+    **tables,
 ):
     settings = config(data={"image_size": SIDE}, **tables)
     model = net(2 if masks else 3, not masks, blocks)
@@ -84,6 +94,7 @@ def built(
         ranks=ranks,
         kind=Scene if masks else Blot,
         reads_as=reads_as,
+        force_compile=force_compile,
     )
 
 

@@ -29,6 +29,9 @@ AGAIN = 0.15
 
 _ROOMS = ("torch._dynamo", "torch._inductor", "triton")
 
+_WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
+"""Modes that use CUDA graphs -> what else they do, as modes of torch.compile."""
+
 _LOSS = 1.05
 """Ratio of compiled to eager step time above which compilation is undone."""
 
@@ -51,6 +54,7 @@ class Compiler:
         kept: Cache of cost and gain of compiling this model; None: not cached.
         repeatable: Don't decide by measured time.
         ranks: The processes that train together: all compile, or none does.
+        graphs: Use CUDA graphs in the modes that have them.
 
     Attributes:
         active: The model is compiled, or will be in the next forward pass.
@@ -71,6 +75,7 @@ class Compiler:
         kept: CachedResult | None = None,
         repeatable: bool = False,
         ranks: Ranks = ALONE,
+        graphs: bool = True,
     ) -> None:
         self._model = model
         self._mode = mode
@@ -79,7 +84,7 @@ class Compiler:
         self._warn = warn
         self._kept = kept
         self._known = ranks.broadcast(kept.load() if kept is not None else {}) if mode != "off" else {}
-        self._ranks = ranks
+        self._ranks, self._graphs = ranks, graphs
         self._eager: list[float] = []
         self._compiled: list[float] = []
         self._began: float | None = None
@@ -104,9 +109,11 @@ class Compiler:
     @property
     def static_shapes(self) -> bool:
         """Whether CUDA graphs may replay the step: gradients must then keep their addresses."""
-        return (
-            self.active and self._device.type == "cuda" and self._mode in {"reduce-overhead", "max-autotune"}
-        )
+        return self.active and self._graphs and self._graphs_in_mode
+
+    @property
+    def _graphs_in_mode(self) -> bool:
+        return self._device.type == "cuda" and self._mode in _WITHOUT_GRAPHS
 
     @property
     def timing(self) -> bool:
@@ -182,7 +189,15 @@ class Compiler:
     def start(self) -> None:
         """Compile the model in the next forward pass."""
         use_compile_cache(self._warn)
-        self._model.compile(mode=None if self._mode == "default" else self._mode)
+        mode: str = self._mode
+        if self._graphs_in_mode and not self._graphs:
+            mode = _WITHOUT_GRAPHS[mode]
+            self._warn(
+                "compile_graphs",
+                f"speed.compile = {self._mode}: compiled without CUDA graphs, which are not used with "
+                "several processes or memory.activation_checkpointing",
+            )
+        self._model.compile(mode=None if mode == "default" else mode)
         self.active = self._settled = True
 
     def begin(self) -> None:
