@@ -6,7 +6,8 @@ Needs diffusers (`pip install 'mptui[peers]'`). DATA has train/ and val/ with fo
 seed, both networks are trained on the same batches of images of 16 px, with the same optimizer, rates,
 clipping and number of steps, in fp32 and channels last. Ours gets its noise as in `mptui run`, theirs from
 DDPMScheduler with the same noise levels; they take turns epoch by epoch, so that both meet the same load of
-the machine. Neither has an EMA. The losses are of both on the same noise on val/, after the last step.
+the machine. Neither has an EMA. The losses are of both on the same noise on val/, after the last step. Images
+a second are of processor time, which other programs hardly change.
 
 Sampling is that of `mptui sample` beside the loop of diffusers' documentation, with as many steps at the same
 timesteps; the sides take turns, and the first round is not counted.
@@ -152,7 +153,7 @@ class Training:
 
     def epoch(self, number: int) -> None:
         order = np.random.default_rng((self._seed, number)).permutation(len(self._images))
-        began = time.perf_counter()
+        began = time.process_time()
         self._side.network.train()
         for first in range(0, len(order) - BATCH + 1, BATCH):
             indices = order[first : first + BATCH]
@@ -164,7 +165,7 @@ class Training:
             nn.utils.clip_grad_norm_(self._side.network.parameters(), CLIP)
             self._optimizer.step()
             self._rates.step()
-        self.seconds += time.perf_counter() - began
+        self.seconds += time.process_time() - began
 
 
 def main() -> None:
@@ -208,7 +209,8 @@ def _trained(
         for name, side in sides.items():
             losses[name].append(_loss(side, val))
             rates[name].append(given.epochs * len(train) / trainings[name].seconds)
-            print(f"  seed {seed}  {name:<12} loss {losses[name][-1]:.4f}  {rates[name][-1]:.1f} images/s")
+            told = f"loss {losses[name][-1]:.4f}  {rates[name][-1]:.1f} images/s"
+            print(f"  seed {seed}  {name:<12} {told}", flush=True)
     return losses, rates, sides
 
 
@@ -238,9 +240,9 @@ def _size(side: Side) -> dict[str, float]:
 
 def _sampled(given: argparse.Namespace, sides: dict[str, Side], method: SamplingMethod) -> dict[str, Any]:
     def rate(name: str) -> float:
-        began = time.perf_counter()
+        began = time.process_time()
         sides[name].images(given.count, given.steps, method)
-        return float(given.count / (time.perf_counter() - began))
+        return float(given.count / (time.process_time() - began))
 
     for side in sides.values():
         side.network.eval()
