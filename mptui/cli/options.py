@@ -33,7 +33,7 @@ Model = Annotated[
         "--model",
         metavar="NAME",
         # names as text: importing the registry takes a twentieth of the time of --help
-        help="A torchvision network (resnet50, …), timm/NAME, unet, diffusion_unet, or your MODULE:FUNCTION.",
+        help="A torchvision network (resnet50, …), timm/NAME, unet, diffusion_unet, vae, or MODULE:FUNCTION.",
         autocompletion=completion.models,
     ),
 ]
@@ -51,7 +51,7 @@ Task = Annotated[
     typer.Option(
         "--task",
         metavar="NAME",
-        help="Your loss as MODULE:NAME, or classification, segmentation, diffusion.",
+        help="Your loss as MODULE:NAME, or classification, segmentation, diffusion, reconstruction.",
     ),
 ]
 Data = Annotated[

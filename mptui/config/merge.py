@@ -4,7 +4,7 @@ Later ones win, and the source of each value is recorded.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from mptui.config.given import RESERVED_VARIABLES, Layer, from_person, in_order
 from mptui.config.keys import SETTINGS, nested
 from mptui.config.profiles import find_profile
 from mptui.config.schema import RunConfig, TrainingConfig
-from mptui.config.validate import read_profile
+from mptui.config.validate import Profile, read_profile
 from mptui.errors import ConfigError
 from mptui.registry.models import task_of_model
 from mptui.registry.samples import SampleKind
@@ -75,7 +75,7 @@ def resolve(
     files = [_layer(file.values, f"profile {name}")] if file else []
     task = _task([*files, *given]) or task
     if file and task:
-        files.append(_task_layer(file.by_task.get(task, {}), task, f"profile {name}"))
+        files += [_task_layer(tables, of, f"profile {name}") for of, tables in _tables_for(task, file)]
     if task:
         files.insert(0, _task_layer(TASKS[task].defaults, task, "default"))
     values, sources = {}, dict.fromkeys(SETTINGS, "default")
@@ -114,6 +114,15 @@ def _layer(values: Mapping[str, Any], source: str) -> Layer:
 
 def _task_layer(values: Mapping[str, Any], task: str, source: str) -> Layer:
     return {key: (value, f"{source} [{task}.{key.rpartition('.')[0]}]") for key, value in values.items()}
+
+
+def _tables_for(task: str, file: Profile) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the values of a profile for a task, and before them those for the task that it is like."""
+    like = TASKS[task].like
+    foreign = {f"training.{key}" for key in TASKS[like].settings} if like else set()
+    tables = file.by_task.get(like, {})
+    yield like, {key: value for key, value in tables.items() if key not in foreign and key != "model.name"}
+    yield task, file.by_task.get(task, {})
 
 
 def _task(layers: Sequence[Layer]) -> str | None:

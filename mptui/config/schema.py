@@ -38,10 +38,10 @@ class ModelConfig(Table):
 
     name: str | None = None
     """A torchvision classifier (`resnet50`, …), one of timm (`timm/convnext_tiny`, …), `unet`,
-    `diffusion_unet`, or your own as `package.module:function` (with --trust-code); unset: chosen for the
-    data."""
+    `diffusion_unet`, `vae`, or your own as `package.module:function` (with --trust-code); unset: chosen for
+    the data."""
     task: Annotated[str, OneOf(TASKS, or_own=True)] | None = None
-    """What the network learns: classification, segmentation, diffusion, or your own loss as
+    """What the network learns: classification, segmentation, diffusion, reconstruction, or your own loss as
     `package.module:name` (with --trust-code); unset: that of the network and of the data."""
     weights: Annotated[str | None, Field(examples=["pretrained"])] = None
     """A local weights file (.safetensors, or .pth loaded without running its code), or `pretrained`: the
@@ -52,9 +52,9 @@ class ModelConfig(Table):
     width: Annotated[int, Field(ge=1, le=1024)] = 64
     """unet: channels of the first level, doubled at each level below; with an encoder: of the decoder at a
     quarter of the resolution. diffusion_unet: channels of the first level and added at each level below;
-    unset: 128, on a CPU 32."""
+    unset: 128, on a CPU 32. vae: of the first level, below it twice and 4 times; unset: 64, on a CPU 16."""
     depth: Annotated[int, Field(ge=1, le=6)] = 4
-    """unet, diffusion_unet: number of times the resolution is halved; diffusion_unet, unset: 3."""
+    """Number of times the resolution is halved. Unset: unet 4, diffusion_unet 3, vae 3, on a CPU 2."""
     attention: list[Annotated[int, Field(ge=1)]] | None = None
     """diffusion_unet: heights in pixels of the levels with self-attention; unset: of the two deepest ones."""
     class_conditional: bool = False
@@ -164,7 +164,7 @@ class TrainingConfig(Table):
     primary_metric: str | None = None
     """Validation metric that decides which epoch is best, and when to stop early: val_loss, or
     classification: acc1 (unset), acc5, balanced_accuracy, macro_f1, macro_precision, macro_recall, auroc;
-    segmentation: iou (unset), dice, miou, pixel_acc; diffusion: r2 (unset)."""
+    segmentation: iou (unset), dice, miou, pixel_acc; diffusion: r2 (unset); vae: psnr (unset)."""
     early_stopping_patience: Count | None = None
     """Epochs without a better primary metric after which the run stops."""
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -216,7 +216,7 @@ class DataConfig(Table):
     """shapes: training images; unset: depends on the device. The validation set is half as large."""
     image_size: Annotated[int, Field(ge=8, le=4096)] | None = None
     """Side of the network's input in pixels; unset: of pretrained weights, else 224 (unet: 512,
-    diffusion_unet: 64), on a CPU 64 (unet: 128, diffusion_unet: 32)."""
+    diffusion_unet, vae: 64), on a CPU 64 (unet: 128, diffusion_unet, vae: 32)."""
     resize: Annotated[int, Field(ge=8, le=16_384)] | None = None
     """Shorter side in pixels that images are resized to, never enlarged, before views are cut from them, with
     any cache and by `mptui prepare`; unset: twice image_size."""
@@ -255,8 +255,8 @@ class DataConfig(Table):
     first epoch; ram: in memory shared by the workers, filled as images are read; auto: device or ram if they
     fit."""
     augment: Literal["default", "none"] = "default"
-    """default: flips, random resized crops and colour (diffusion: horizontal flips only); none: only a
-    resize."""
+    """default: flips, random resized crops and colour (diffusion: horizontal flips only; vae: none); none:
+    only a resize."""
     mixup_alpha: Annotated[float, Field(ge=0)] = 0.0
     """classification: mixup with Beta(alpha, alpha); 0: off."""
     cutmix_alpha: Annotated[float, Field(ge=0)] = 0.0
@@ -333,7 +333,7 @@ class RunConfig(Table):
                 'autotuning is not repeatable; use "default" or "off"'
             )
         faults += _optimizer_faults(self.training)
-        faults += shard_faults(self)
+        faults += _shard_faults(self)
         if self.training.class_weights is not None and self.training.loss == "dice":
             faults.append(
                 'training.class_weights with training.loss = "dice": only other losses are weighted'
@@ -385,7 +385,7 @@ def _optimizer_faults(training: TrainingConfig) -> list[str]:
     return faults
 
 
-def shard_faults(config: RunConfig) -> list[str]:
+def _shard_faults(config: RunConfig) -> list[str]:
     """Return the settings that sharded weights exclude, a line each."""
     mode, optimizer = config.speed.compile, config.training.optimizer
     faults = {

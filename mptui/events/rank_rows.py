@@ -37,8 +37,7 @@ class RanksSampled(Event):
     """All ranks of a run in several processes: an event every two seconds, less often with many ranks.
 
     `rows` are in the order of the ranks, `steps` is the number of measured steps that they are about.
-    `verdict` says which ranks are slower than the others, how often, and why; empty if none is. With weights
-    that are `sharded`, ranks wait for each other in all passes: only their waits for data are compared.
+    `verdict` says which ranks are slower than the others, how often, and why; empty if none is.
     """
 
     kind: ClassVar[str] = "ranks"
@@ -47,4 +46,3 @@ class RanksSampled(Event):
     steps: int
     verdict: str = ""
     slow: list[int] = field(default_factory=list)
-    sharded: bool = False

@@ -14,7 +14,7 @@ from mptui.models.pretrained import Pretrained
 from mptui.models.weights import load_state, load_weights
 from mptui.registry.models import MODELS, PRETRAINED, ModelSpec, example_models, find_model
 from mptui.registry.own_code import is_own
-from mptui.registry.tasks import TASKS
+from mptui.registry.tasks import RECONSTRUCTION, TASKS
 from mptui.registry.timm_names import PREFIX, timm_names
 
 
@@ -137,6 +137,11 @@ def _known(name: str | None, key: str = "model.name") -> tuple[str, ModelSpec]:
 
 
 def _check_task(name: str, spec: ModelSpec, task: str) -> None:
+    if spec.task is None and task == RECONSTRUCTION:
+        raise ConfigError(
+            f"model.name: {name} can't be trained for {task}",
+            hint=f"Use --model {TASKS[task].network.accelerator}.",
+        )
     if (own := spec.task) is not None and own != task:
         raise ConfigError(
             f"model.name: {name} {TASKS[own].output}, but this data is {TASKS[task].sample.value}",

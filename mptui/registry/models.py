@@ -6,7 +6,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mptui.registry.own_code import is_own
-from mptui.registry.tasks import CLASSIFICATION, DEFAULT_TASK, DIFFUSION, SEGMENTATION, TASKS, ByDevice
+from mptui.registry.tasks import (
+    CLASSIFICATION,
+    DEFAULT_TASK,
+    DIFFUSION,
+    RECONSTRUCTION,
+    SEGMENTATION,
+    TASKS,
+    ByDevice,
+)
 from mptui.registry.timm_names import PREFIX, architecture, timm_names
 
 if TYPE_CHECKING:
@@ -83,6 +91,13 @@ def _diffusion_unet(
         attention=attention and [level for level in range(depth + 1) if side >> level in attention],
         classes=num_classes if class_conditional else 0,
     )
+
+
+def _vae(*, num_classes: int, side: int, width: int, depth: int) -> "nn.Module":
+    from mptui.models.latent.autoencoder import Autoencoder
+    from mptui.models.latent.vae_layout import VaeLayout
+
+    return Autoencoder(VaeLayout.of_width(width, depth))
 
 
 def _classifier(name: str, *, num_classes: int, side: int) -> "nn.Module":
@@ -179,6 +194,13 @@ MODELS: dict[str, ModelSpec] = {
         whole_levels=True,
         # wide where there is an accelerator, and on a CPU what a CPU can train
         defaults={"width": ByDevice(128, cpu=32), "depth": ByDevice(3, cpu=3)},
+    ),
+    "vae": ModelSpec(
+        task=RECONSTRUCTION,
+        build=_vae,
+        settings=("width", "depth"),
+        whole_levels=True,
+        defaults={"width": ByDevice(64, cpu=16), "depth": ByDevice(3, cpu=2)},
     ),
 }
 """Name -> network. Of those that begin as a person types, the first is suggested."""

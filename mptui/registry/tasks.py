@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CLASSIFICATION, SEGMENTATION, DIFFUSION = "classification", "segmentation", "diffusion"
+RECONSTRUCTION = "reconstruction"
 
 VAL_LOSS = "val_loss"
 """The validation loss as the primary metric of any task; of all of them, only here is smaller better."""
@@ -59,6 +60,8 @@ class TaskSpec:
         settings: The keys of [training] that `build` takes; of `class_weights` it is given a list, or None.
         losses: The values of `training.loss`.
         defaults: table.key -> default, where the schema's would hardly train.
+        like: The task whose tables of a profile apply too, before its own, as far as it has their settings.
+        use: What a trained network is for, and the command; `{run}` is the run.
         hub_tag: The task as model cards of the Hugging Face Hub name it (`pipeline_tag`).
     """
 
@@ -71,6 +74,8 @@ class TaskSpec:
     settings: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    like: str = ""
+    use: str = "predict files: mptui predict {run} INPUT…"
     hub_tag: str = ""
 
     @property
@@ -111,6 +116,12 @@ def _diffusion(
     from mptui.tasks.diffusion import Diffusion
 
     return Diffusion(noise_schedule, prediction, min_snr_gamma)
+
+
+def _reconstruction(classes: Sequence[str]) -> "Task":
+    from mptui.tasks.reconstruction import Reconstruction
+
+    return Reconstruction()
 
 
 TASKS: dict[str, TaskSpec] = {
@@ -158,6 +169,7 @@ TASKS: dict[str, TaskSpec] = {
         side=ByDevice(64, cpu=32),
         metrics={"r2": MetricSpec("noise explained", "R²", fraction=True)},
         settings=("noise_schedule", "prediction", "min_snr_gamma"),
+        use="make images: mptui sample {run} --out DIR",
         defaults={
             "training.batch_size": 32,
             "training.optimizer": "adamw",
@@ -165,6 +177,23 @@ TASKS: dict[str, TaskSpec] = {
             "training.clip_grad_norm": 1.0,
             "training.ema_decay": 0.999,
         },
+    ),
+    RECONSTRUCTION: TaskSpec(
+        build=_reconstruction,
+        sample=SampleKind.IMAGE,
+        output="encodes images as latents",
+        network=ByDevice("vae", cpu="vae"),
+        side=ByDevice(64, cpu=32),
+        metrics={"psnr": MetricSpec("PSNR in dB", "PSNR")},
+        defaults={
+            "training.batch_size": 32,
+            "training.optimizer": "adamw",
+            "training.lr": 1e-3,
+            "training.clip_grad_norm": 1.0,
+            "training.ema_decay": 0.99,
+        },
+        like=DIFFUSION,
+        use="export it for latent diffusion: mptui export {run} --format diffusers --out DIR",
     ),
 }
 """Name -> task."""

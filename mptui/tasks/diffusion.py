@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from mptui.data.core.batch import Batch, Window
 from mptui.data.transforms.noise_schedule import min_snr_weights
 from mptui.registry.denoising import NoiseSchedule, Prediction
+from mptui.tasks.sum_metrics import SumMetrics
 
 
 class Diffusion:
@@ -83,52 +84,20 @@ class Diffusion:
         return ExplainedVariance(device, finite_only=training)
 
 
-class ExplainedVariance:
+class ExplainedVariance(SumMetrics):
     """`r2`: the share of the target's variance that is explained, 1 - squared error / squared target.
 
     The target is the noise, or v. 1 is a perfect prediction, 0 is as good as predicting zeros, and below 0 is
     worse.
-
-    Args:
-        device: Device of the sums.
-        finite_only: Leave out batches whose sums are not finite.
     """
-
-    def __init__(self, device: torch.device, *, finite_only: bool = False) -> None:
-        # squared errors, squared targets
-        self._sums = torch.zeros(2, device=device)
-        self._finite_only = finite_only
 
     def update(self, outputs: torch.Tensor, batch: Batch) -> None:
         """See `Metrics.update`; outputs are predicted_BCHW."""
         targets_BCHW = batch.targets[: batch.size]
         errors_BCHW = outputs[: batch.size].float() - targets_BCHW
-        sums = torch.stack([errors_BCHW.square().sum(), targets_BCHW.square().sum()])
-        if self._finite_only:
-            sums = torch.where(torch.isfinite(sums).all(), sums, 0.0)
-        self._sums += sums
+        self.add(errors_BCHW.square().sum(), targets_BCHW.square().sum())
 
     def compute(self) -> dict[str, float]:
         """See `Metrics.compute`."""
-        errors, targets = self._sums.tolist()
+        errors, targets = self.totals()
         return {"r2": 1 - errors / targets if targets else math.nan}
-
-    def per_class(self) -> dict[str, dict[str, float | None]]:
-        """Empty: images have no classes here."""
-        return {}
-
-    def confusion(self) -> torch.Tensor | None:
-        """None: images have no classes here."""
-        return None
-
-    def reset(self) -> None:
-        """See `Metrics.reset`."""
-        self._sums.zero_()
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """See `Metrics.state_dict`."""
-        return {"sums": self._sums.clone()}
-
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """See `Metrics.load_state_dict`."""
-        self._sums.copy_(state["sums"])

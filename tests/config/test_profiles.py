@@ -116,6 +116,7 @@ def test_each_built_in_profile_resolves_for_each_task(places, name, task):
         ("memory-limited", "diffusion", 100, 32, "auto", 1e-4),
         ("debug", "diffusion", 5, 2, "fp32", 1e-4),
         ("production", "diffusion", 100, 64, "auto", 2e-4),
+        ("fast", "reconstruction", 50, 64, "auto", 2e-4),
     ],
 )
 def test_the_built_in_profiles_hold_the_values_they_promise(places, name, task, epochs, effective, mode, lr):

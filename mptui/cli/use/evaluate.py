@@ -70,7 +70,7 @@ def evaluate(
 
     trained = opened(find_run(runs_dir, run), checkpoint, settings_of(ctx.params), trust_code=trust_code)
     from mptui.lab.use.evaluation.evaluation import evaluate_run
-    from mptui.registry.samples import SampleKind
+    from mptui.registry.tasks import TASKS
 
     given = given_data(data) | ({"download": True} if download else {})
     with file_progress() as on_progress:
@@ -79,11 +79,7 @@ def evaluate(
         print_json(_document(trained, found))
     else:
         _print(trained, found)
-        run_word = shell_word(trained.run)
-        if trained.preprocessing.kind is SampleKind.IMAGE:
-            print_next(f"make images: mptui sample {run_word} --out DIR")
-        else:
-            print_next(f"predict files: mptui predict {run_word} INPUT…")
+        print_next(TASKS[trained.plan.task].use.format(run=shell_word(trained.run)))
     return 0
 
 

@@ -19,7 +19,11 @@ FORMAT_VERSION = 1
 
 _Format = Annotated[
     str,
-    typer.Option("--format", metavar="safetensors|pt2|onnx", help="Format of the file."),
+    typer.Option(
+        "--format",
+        metavar="safetensors|pt2|onnx|diffusers",
+        help="Format of the file; diffusers: of --model vae.",
+    ),
 ]
 _Out = Annotated[
     Path | None,

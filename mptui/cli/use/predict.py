@@ -75,12 +75,13 @@ def predict(
     trained = opened(path, checkpoint, settings_of(ctx.params), trust_code=trust_code)
     from mptui.lab.use.prediction.predict import PredictionRun
     from mptui.registry.samples import SampleKind
+    from mptui.registry.tasks import TASKS
 
     kind = trained.preprocessing.kind
     if kind is SampleKind.IMAGE:
         raise ConfigError(
-            f"{trained.run.name} is of a network that generates images: it predicts nothing of one",
-            hint=f"make some with it: mptui sample {shell_word(trained.run)} --out DIR",
+            f"{trained.run.name} is of a network for {trained.plan.task}: it predicts nothing of an image",
+            hint=TASKS[trained.plan.task].use.format(run=shell_word(trained.run)),
         )
     rows: list[dict[str, Any]] | None
     place: Path | None

@@ -56,7 +56,7 @@ class Loader:
             sample is dropped, as BatchNorm can't be trained on it.
         augment: Random views and colours in training; for diffusion only random mirroring.
         seed: Seed of the order, the views and the colors.
-        noising: Of images alone: how noise is added, and the target.
+        noising: Of images alone: how noise is added, and the target; None: no noise.
         labels_N: The class of each sample, to draw all classes equally often; None: each sample once.
         share: The part of each batch that this process reads.
         channels_last: Images are NHWC in memory.
@@ -104,7 +104,7 @@ class Loader:
         train: bool,
         augment: bool,
         seed: int,
-        noising: Noising = Noising(),  # noqa: B008 - it is immutable
+        noising: Noising | None = Noising(),  # noqa: B008 - it is immutable
         labels_N: Labels | None = None,
         share: Share = WHOLE,
         channels_last: bool = True,
@@ -143,7 +143,7 @@ class Loader:
         self._source = SampleSource(split, self._pool, self.bad_samples, *views)
         self._set_finish(normalization or default_normalization(kind), pixels)
         how = {"channels_last": channels_last, "train": train, "mirror": train and augment}
-        self._noiser = Noiser(seed, device, noising=noising, **how) if noisy else None
+        self._noiser = Noiser(seed, device, noising=noising, **how) if noisy and noising else None
         self.share_size, self._transfer = share.largest(batch_size), Transfer(device, self._pool.arena)
 
     def _set_finish(self, normalization: Normalization, pixels: PixelFormat) -> None:

@@ -12,14 +12,14 @@ def check_batch(batch: Batch, num_classes: int, step: int) -> None:
 
     Args:
         batch: Images must be finite; targets must be below `num_classes`, ignored, or noise.
-        num_classes: Number of classes of the task.
+        num_classes: Number of classes of the task; 0: there are no labels.
         step: Optimizer steps tried so far, for the message.
     """
     where = f"step {step + 1}, samples {batch.sample_indices.tolist()[:8]}"
     if not bool(torch.isfinite(batch.images_BCHW).all()):
         raise DataError(f"{where}: an image has values that are not finite", hint="check these files")
-    if batch.timesteps is not None:
-        return  # the targets are noise
+    if batch.timesteps is not None or not num_classes:
+        return  # the targets are noise, or the images
     low, high = int(batch.targets.min()), int(batch.targets.max())
     if low < IGNORE or high >= num_classes:
         raise DataError(

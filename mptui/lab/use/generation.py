@@ -19,7 +19,7 @@ from mptui.lab.use.halving import HalvingBatches
 from mptui.lab.use.prediction.output_file import output_file
 from mptui.lab.use.trained import Trained
 from mptui.registry.denoising import SamplingMethod
-from mptui.registry.samples import SampleKind
+from mptui.registry.tasks import DIFFUSION, TASKS
 from mptui.tasks.image_sampler import ImageSampler
 from mptui.text import clean_name, shell_word
 
@@ -75,10 +75,10 @@ def check_generates(trained: Trained) -> None:
     Raises:
         ConfigError: It doesn't.
     """
-    if trained.preprocessing.kind is not SampleKind.IMAGE:
+    if trained.plan.task != DIFFUSION:
         raise ConfigError(
             f"{trained.run.name} is of a network for {trained.plan.task}: it makes no images",
-            hint=f"use it on images: mptui predict {shell_word(trained.run)} INPUT",
+            hint=TASKS[trained.plan.task].use.format(run=shell_word(trained.run)),
         )
 
 

@@ -34,7 +34,7 @@ from mptui.models.weights import check_file
 from mptui.models.zoo import build
 from mptui.registry.models import PRETRAINED
 from mptui.registry.samples import SampleKind
-from mptui.registry.tasks import TASKS
+from mptui.registry.tasks import DIFFUSION, TASKS
 from mptui.runs.planning.check_outputs import check_outputs
 from mptui.runs.planning.plan import Plan
 from mptui.runs.planning.statistics import with_statistics
@@ -324,7 +324,7 @@ class LoaderMaker:
             train=train,
             augment=train and data.augment == "default",
             seed=training.seed,
-            noising=Noising.of(config, len(self.dataset.classes)),
+            noising=Noising.of(config, len(self.dataset.classes)) if self.plan.task == DIFFUSION else None,
             labels_N=_labels(split) if train and data.sampler == "balanced" else None,
             share=Share(self.ranks.rank, self.ranks.world_size),
             device=torch.device(self.plan.device.torch_name),

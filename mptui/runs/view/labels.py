@@ -4,10 +4,9 @@ from mptui.registry.tasks import TASKS, MetricSpec
 
 TRAIN, VALIDATION = "train", "validation"
 LOSS = "loss"
-LR = "learning rate"
 DEVICE = "device"
 
-FROM_ZERO = frozenset({LR, "speed", DEVICE})
+FROM_ZERO = frozenset({"learning rate", "speed", DEVICE})
 """Charts of rates, whose axis begins at 0."""
 
 NOISY = frozenset({"gradient norm", "speed", DEVICE})

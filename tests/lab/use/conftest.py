@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.lab.use.runs import GENERATOR, class_pictures, train
+from tests.lab.use.runs import class_pictures, train
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +28,35 @@ def segmenter(tmp_path_factory):
 @pytest.fixture(scope="session")
 def generator(tmp_path_factory):
     """A diffusion model of the built-in shapes, which has hardly learnt."""
-    return train(tmp_path_factory.mktemp("runs") / "generator", GENERATOR)
+    settings = {
+        "model.name": "diffusion_unet",
+        "model.width": 8,
+        "model.depth": 1,
+        "data.image_size": 8,
+        "training.epochs": 1,
+        "training.optimizer": "adamw",
+        "training.lr": 1e-3,
+        "training.prediction": "v",
+        "speed.channels_last": True,
+    }
+    return train(tmp_path_factory.mktemp("runs") / "generator", settings)
+
+
+@pytest.fixture(scope="session")
+def vae(tmp_path_factory, pictures):
+    """A VAE of `pictures`, which has hardly learnt: latents of 4 px for images of 8."""
+    settings = {
+        "model.name": "vae",
+        "model.width": 4,
+        "model.depth": 1,
+        "data.name": "none",
+        "data.path": str(pictures),
+        "data.image_size": 8,
+        "training.optimizer": "adamw",
+        "training.lr": 2e-3,
+        "guards.check_batches": True,
+    }
+    return train(tmp_path_factory.mktemp("runs") / "vae", settings)
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from mptui.lab.use.export.agreement import BATCH_SIZES, LOADED, Agreement, compa
 from mptui.lab.use.export.file_formats import EXPORT_FORMATS
 from mptui.lab.use.export.model_card import is_card
 from mptui.lab.use.trained import open_trained
+from mptui.models.latent.vae_folder import CONFIG, WEIGHTS, read_layout, read_vae
 from mptui.models.weights import load_weights
 from mptui.models.zoo import build
 
@@ -45,7 +46,7 @@ def facts_in(file):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("format_", EXPORT_FORMATS)
+@pytest.mark.parametrize("format_", [name for name, spec in EXPORT_FORMATS.items() if not spec.model])
 def test_a_file_computes_what_the_run_does_and_says_what_it_is(format_, segmenter, tmp_path):
     trained, done = exported(segmenter, ask(format_, tmp_path / "out", licence="MIT"))
     assert done.agreement.close
@@ -74,6 +75,19 @@ def test_exported_weights_begin_another_run(classifier, tmp_path):
     for name, tensor in trained.model.state_dict().items():
         if not name.endswith("num_batches_tracked"):
             assert torch.equal(model.state_dict()[name], tensor), name
+
+
+def test_a_vae_is_exported_in_the_layout_of_diffusers(vae, classifier, tmp_path):
+    trained, done = exported(vae, ask("diffusers", tmp_path / "vae"))
+    folder = done.file.parent
+    assert {path.name for path in folder.iterdir()} == {CONFIG, WEIGHTS, "README.md", "curves.svg"}
+    layout = read_layout(folder)
+    read = read_vae(folder, layout)
+    assert all(torch.equal(t, read.state_dict()[name]) for name, t in trained.model.state_dict().items())
+    assert layout.sample_size == 8
+    assert layout.scaling_factor == json.loads(facts_in(done.file))["latents"]["scaling_factor"] != 1
+    with pytest.raises(ConfigError, match="for --model vae"):
+        exported(classifier, ask("diffusers", tmp_path / "classifier"))
 
 
 @pytest.mark.parametrize(

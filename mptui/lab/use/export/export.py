@@ -22,6 +22,7 @@ from mptui.lab.use.export.facts import as_text, facts_of
 from mptui.lab.use.export.file_formats import EXPORT_FORMATS, ExportFormat, Inputs, Network
 from mptui.lab.use.export.model_card import CARD, CURVES, card, curves, is_card
 from mptui.lab.use.trained import Trained, new_network
+from mptui.models.latent.autoencoder import Autoencoder
 from mptui.text import clean
 
 OnProgress = Callable[[int, int], None]
@@ -112,6 +113,11 @@ def export_run(trained: Trained, request: ExportRequest, *, on_progress: OnProgr
         MptuiError: The network can't be exported in this format, or the file computes other outputs.
     """
     spec = check_format(request.format)
+    if spec.model not in {"", trained.config.model.name}:
+        raise ConfigError(
+            f"--format {request.format} is for --model {spec.model}, not for {trained.config.model.name}",
+            hint="Use --format safetensors.",
+        )
     _check_folder(request.folder)
     for region in trained.fp32_regions:
         region.remove()
@@ -121,7 +127,7 @@ def export_run(trained: Trained, request: ExportRequest, *, on_progress: OnProgr
     facts = facts_of(trained, course, data.dataset.pixels, request.licence)
     if not len(data.split):
         raise DataError(f"{data.dataset.name}: no images to compare on", hint="Use --data with images.")
-    name = trained.run.name + spec.suffix
+    name = spec.file or trained.run.name + spec.suffix
     try:
         request.folder.mkdir(parents=True, exist_ok=True)
         with (
@@ -129,6 +135,9 @@ def export_run(trained: Trained, request: ExportRequest, *, on_progress: OnProgr
             tempfile.TemporaryDirectory(dir=request.folder, prefix=".", suffix=".partial") as partial,
         ):
             first = next(batches)
+            if isinstance(model, Autoencoder):
+                side = trained.config.data.image_size
+                facts["latents"] = {"scaling_factor": model.scaling_factor(first[0]), "sample_size": side}
             file = Path(partial, name)
             _write(spec, model, tuple(tensor[:2] for tensor in first), as_text(facts), file)
             network = _load(spec, trained, file, as_text(facts))

@@ -4,6 +4,7 @@ The facts of a network (`mptui.lab.use.export.facts`) are a JSON text inside eac
 """
 
 import contextlib
+import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,6 +15,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
+
+from mptui.models.latent.autoencoder import Autoencoder
+from mptui.models.latent.vae_folder import CONFIG, WEIGHTS, read_layout, read_vae
 
 FACTS = "mptui"
 """Name of the facts in a file."""
@@ -40,6 +44,8 @@ class ExportFormat:
         usage: Python code that loads a file; `{file}` is its name.
         modules: Modules that are not installed with mptui.
         extra: The extra of mptui that installs them.
+        file: Name of its files, where that is fixed.
+        model: The network that it is for: a key of `mptui.registry.models.MODELS`; "": any.
     """
 
     suffix: str
@@ -48,6 +54,8 @@ class ExportFormat:
     usage: str
     modules: tuple[str, ...] = ()
     extra: str = ""
+    file: str = ""
+    model: str = ""
 
 
 def input_names(inputs: Inputs) -> list[str]:
@@ -111,6 +119,19 @@ def _load_onnx(path: Path, new_model: NewModel) -> tuple[Network, str]:
     return network, session.get_modelmeta().custom_metadata_map.get(FACTS, "")
 
 
+def _write_diffusers(model: nn.Module, inputs: Inputs, facts: str, path: Path) -> None:
+    assert isinstance(model, Autoencoder)
+    layout = model.layout.model_copy(update=json.loads(facts)["latents"])
+    (path.parent / CONFIG).write_text(layout.as_text(), encoding="utf-8")
+    save_file(model.state_dict(), path, metadata={FACTS: facts, "format": "pt"})
+
+
+def _load_diffusers(path: Path, new_model: NewModel) -> tuple[Network, str]:
+    model = read_vae(path.parent, read_layout(path.parent)).eval()
+    with safe_open(path, framework="pt") as file:
+        return lambda inputs: model(*inputs), (file.metadata() or {}).get(FACTS, "")
+
+
 def _any_batch(inputs: Inputs) -> tuple[dict[int, torch.export.Dim], ...]:
     batch = torch.export.Dim("batch")
     return tuple({0: batch} for _ in inputs)
@@ -150,6 +171,15 @@ EXPORT_FORMATS: dict[str, ExportFormat] = {
         usage="import onnxruntime\n\nsession = onnxruntime.InferenceSession({file!r})",
         modules=("onnx", "onnxscript", "onnxruntime"),
         extra="onnx",
+    ),
+    "diffusers": ExportFormat(
+        suffix=".safetensors",
+        write=_write_diffusers,
+        load=_load_diffusers,
+        usage='from diffusers import AutoencoderKL\n\nvae = AutoencoderKL.from_pretrained(".")'
+        "\n\n# or: mptui run --model latent_diffusion --set model.vae=DIR",
+        file=WEIGHTS,
+        model="vae",
     ),
 }
 """Name -> format; the first is the default."""

@@ -1,0 +1,1 @@
+"""Variational autoencoders, and the latents that a diffusion model learns."""
