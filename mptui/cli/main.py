@@ -14,7 +14,7 @@ import typer
 from mptui import __version__
 from mptui.cli.completion import join_assignments
 from mptui.cli.look import detect, doctor, learn, monitor, profiles
-from mptui.cli.measure import bench, check_amp, parity, selftest, simulate, tune
+from mptui.cli.measure import bench, check_amp, memory_ledger, parity, selftest, simulate, tune
 from mptui.cli.train import attach, resume, run, runs, slurm, stop
 from mptui.cli.use import evaluate, export, predict, prepare, sample_images
 from mptui.errors import DiskError, MptuiError
@@ -73,6 +73,7 @@ for _module in (
     tune,
     check_amp,
     simulate,
+    memory_ledger,
     doctor,
     monitor,
     learn,

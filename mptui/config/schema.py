@@ -333,7 +333,7 @@ class RunConfig(Table):
                 'autotuning is not repeatable; use "default" or "off"'
             )
         faults += _optimizer_faults(self.training)
-        faults += _shard_faults(self)
+        faults += shard_faults(self)
         if self.training.class_weights is not None and self.training.loss == "dice":
             faults.append(
                 'training.class_weights with training.loss = "dice": only other losses are weighted'
@@ -385,7 +385,7 @@ def _optimizer_faults(training: TrainingConfig) -> list[str]:
     return faults
 
 
-def _shard_faults(config: RunConfig) -> list[str]:
+def shard_faults(config: RunConfig) -> list[str]:
     """Return the settings that sharded weights exclude, a line each."""
     mode, optimizer = config.speed.compile, config.training.optimizer
     faults = {

@@ -119,6 +119,10 @@ class Parts:
         """Return the position of the run in its schedule. Waits for the device."""
         return schedule_progress(self.schedule, self.updater.position())
 
+    def planned_lr(self, step: int) -> list[list[float]]:
+        """Return the planned [step, rate] from `step` on, the step of the run now. Waits for the device."""
+        return self.schedule.planned(self.updater.position(), step)
+
     def go_on(self, before: ScheduleProgress, left: int) -> None:
         """Continue from the progress `before` in the schedule of this configuration, with `left` steps ahead.
 

@@ -99,5 +99,6 @@ def _report(
             lr=list(rate.lr),
             batch=list(rate.batch),
             ramp_steps=rate.ramp_steps,
+            planned_lr=parts.planned_lr(context.state.step),
         )
     )

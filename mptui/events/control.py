@@ -33,7 +33,8 @@ class PresetSwitched(Event):
     """The run uses another profile from this step on; `changes` maps `table.key` to [old, new] as text.
 
     `lr` is the effective learning rate (after scaling, warm-up and schedule, at this step) before and after;
-    `batch` is the effective batch before and after. The rate changes over `ramp_steps` steps. `undone`: the
+    `batch` is the effective batch before and after. The rate changes over `ramp_steps` steps;
+    `planned_lr` has [step, learning rate] from this step to the last. `undone`: the
     previous switch was undone, and the run is back at the step before it.
     """
 
@@ -46,3 +47,4 @@ class PresetSwitched(Event):
     lr: list[float] = field(default_factory=list)
     batch: list[int] = field(default_factory=list)
     ramp_steps: int = 0
+    planned_lr: list[list[float]] = field(default_factory=list)

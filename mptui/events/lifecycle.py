@@ -11,6 +11,7 @@ class RunStarted(Event):
     """The run begins, or begins again after a resume: its directory, data, model and settings.
 
     `primary` is the metric that decides which epoch is best; `ranks` processes train, on `nodes` machines.
+    `planned_lr` has [step, learning rate] from this step to the last.
     """
 
     kind: ClassVar[str] = "run_started"
@@ -44,6 +45,7 @@ class RunStarted(Event):
     steps_per_epoch: int
     val_batches: int
     total_steps: int
+    planned_lr: list[list[float]] = field(default_factory=list)
     resumed_from_step: int | None = None
     price_per_hour: float | None = None
     notes: list[str] = field(default_factory=list)

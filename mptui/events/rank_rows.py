@@ -37,7 +37,8 @@ class RanksSampled(Event):
     """All ranks of a run in several processes: an event every two seconds, less often with many ranks.
 
     `rows` are in the order of the ranks, `steps` is the number of measured steps that they are about.
-    `verdict` says which ranks are slower than the others, how often, and why; empty if none is.
+    `verdict` says which ranks are slower than the others, how often, and why; empty if none is. With weights
+    that are `sharded`, ranks wait for each other in all passes: only their waits for data are compared.
     """
 
     kind: ClassVar[str] = "ranks"
@@ -46,3 +47,4 @@ class RanksSampled(Event):
     steps: int
     verdict: str = ""
     slow: list[int] = field(default_factory=list)
+    sharded: bool = False

@@ -16,8 +16,16 @@ from mptui.registry.tasks import DEFAULT_TASK
 GIB = 1024**3
 
 _SMALL_GIB = 7.5
+_SMALL_PROFILE = "memory-limited"
 _PROFILES: dict[str, str] = {"bf16": "fast", "fp16": "older-gpu", "fp32": "stable"}
 _MAX_WORKERS = 16
+
+_BATCHES: dict[str, tuple[int, int]] = {"bf16": (64, 128), "fp16": (32, 64)}
+_BATCHES_OF_DATA_CENTRES = (128, 256)
+"""Least and most images in a batch by class of GPU: guide 1 of docs/guides.md."""
+_DATA_CENTRE_GIB = 39
+RESNET50_BYTES = (862 << 20, 44.8 * 2**20)
+"""Memory of training ResNet-50 at 224 px in 16 bits, by `engine.memory`: fixed, and of each image."""
 
 _WEAKNESS: dict[Support, str] = {
     "memory-only": "saves memory but no time here, without Tensor Cores",
@@ -44,6 +52,7 @@ class Recommendation:
     """Initial settings for a device.
 
     `batch_size` and `accumulate` are those of `profile` for a classifier; None if it can't be read.
+    `batch_range`: the least and the most that suit the device (`suited_batches`); None if not known.
     `workers`: processes that decode images.
     """
 
@@ -53,6 +62,7 @@ class Recommendation:
     profile: str
     batch_size: int | None
     accumulate: int
+    batch_range: tuple[int, int] | None
     workers: int
     notes: list[str] = field(default_factory=list)
 
@@ -140,6 +150,7 @@ def recommend(
         profile=profile,
         batch_size=training.batch_size if training else None,
         accumulate=training.accumulate if training else 1,
+        batch_range=None if profile == _SMALL_PROFILE else suited_batches(device),
         workers=min(2, cpus // 2) if device.kind == "cpu" else default_workers(cpus),
         notes=_notes(device),
     )
@@ -157,10 +168,30 @@ def batch_words(batch_size: int, accumulate: int) -> str:
 
 def suggested_profile(device: Device) -> str:
     """Return the built-in profile for `device`, by free memory, then by precision."""
-    memory = device.memory_total if device.memory_free is None else device.memory_free
+    memory = _memory(device)
     if device.kind != "cpu" and memory is not None and memory < _SMALL_GIB * GIB:
-        return "memory-limited"
+        return _SMALL_PROFILE
     return _PROFILES[choose_precision("auto", device).used]
+
+
+def suited_batches(device: Device) -> tuple[int, int] | None:
+    """Return the least and the most images in a batch of ResNet-50 at 224 px that suit a GPU and fit in it.
+
+    None for other devices, for GPUs without Tensor Cores, and if the least doesn't fit.
+    """
+    memory, used = _memory(device), choose_precision("auto", device).used
+    if device.kind not in {"cuda", "rocm"} or used not in _BATCHES or memory is None:
+        return None
+    large = used == "bf16" and (device.memory_total or 0) >= _DATA_CENTRE_GIB * GIB
+    least, most = _BATCHES_OF_DATA_CENTRES if large else _BATCHES[used]
+    fixed, per_image = RESNET50_BYTES
+    while fixed + most * per_image > memory and most > least:
+        most //= 2
+    return (least, most) if fixed + most * per_image <= memory else None
+
+
+def _memory(device: Device) -> int | None:
+    return device.memory_total if device.memory_free is None else device.memory_free
 
 
 def _training_of(profile: str, environ: Mapping[str, str]) -> TrainingConfig | None:

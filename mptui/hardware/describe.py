@@ -72,7 +72,9 @@ def device_lines(device: Device, recommendation: Recommendation, machine: Machin
 def start_with(recommendation: Recommendation) -> list[str]:
     """Return the recommended profile, its batch for a classifier, and the workers."""
     size, profile = recommendation.batch_size, f"profile {recommendation.profile}"
-    batch = "" if size is None else f"batch {batch_words(size, recommendation.accumulate)} (a ResNet)"
+    suited = "; {} to {} suit it".format(*recommendation.batch_range) if recommendation.batch_range else ""
+    words = "" if size is None else batch_words(size, recommendation.accumulate)
+    batch = f"batch {words} (a ResNet{suited})" if words else ""
     return [part for part in (profile, batch, f"workers {recommendation.workers}") if part]
 
 

@@ -12,6 +12,9 @@ from mptui.hardware.host import Host, read_host
 from mptui.hardware.nvml import GpuInfo, MigSlice, NvmlReport, read_gpus, visible_gpus
 from mptui.hardware.torch_view import Kind, TorchDevice, TorchView, read_torch
 
+USABLE = 0.9
+"""Share of a device's memory that runs are planned into: an estimate errs, and allocators leave gaps."""
+
 _GIB = 1024**3
 _ABOUT_EQUAL = 0.9
 """Devices with at least this fraction of the best one's capacity count as equal: samples are inexact."""

@@ -85,9 +85,14 @@ class ImageSampler:
         labels_B = None if labels is None else to_device(labels, self.device)
         alpha_bar = alphas_cumprod(self.noising.schedule)
         timesteps = sampling_timesteps(self.steps)
+        mean_C11, std_C11 = self._statistics()
+        limits_2C11 = torch.stack([-mean_C11 / std_C11, (1 - mean_C11) / std_C11])
         images_BCHW = self._noise(indices, 0)
         for number, timestep in enumerate(timesteps, start=1):
-            clean_BCHW, noise_BCHW = self._split(images_BCHW, labels_B, timestep, float(alpha_bar[timestep]))
+            predicted_BCHW = self._predicted(images_BCHW, labels_B, timestep)
+            clean_BCHW, noise_BCHW = self._split(
+                images_BCHW, predicted_BCHW, float(alpha_bar[timestep]), limits_2C11
+            )
             after = float(alpha_bar[timesteps[number]]) if number < self.steps else 1.0
             fresh = self._fresh_noise(float(alpha_bar[timestep]), after)
             kept = math.sqrt(max(0.0, 1 - after - fresh**2))
@@ -95,7 +100,8 @@ class ImageSampler:
             if fresh:
                 images_BCHW += fresh * self._noise(indices, number)
             on_step(number)
-        return self._pixels(images_BCHW)
+        pixels_BCHW = (images_BCHW * std_C11 + mean_C11).mul_(255).round_().clamp_(0, 255)
+        return pixels_BCHW.to(torch.uint8).permute(0, 2, 3, 1)
 
     def _noise(self, indices: npt.NDArray[np.int64], number: int) -> torch.Tensor:
         drawn = keys(RandomStream.SAMPLING, self.seed, number, indices).view(np.int64)
@@ -112,20 +118,22 @@ class ImageSampler:
         return math.sqrt((1 - after) / (1 - alpha_bar) * (1 - alpha_bar / after))
 
     def _split(
-        self, images_BCHW: torch.Tensor, labels_B: torch.Tensor | None, timestep: int, alpha_bar: float
+        self,
+        images_BCHW: torch.Tensor,
+        predicted_BCHW: torch.Tensor,
+        alpha_bar: float,
+        limits_2C11: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the image and the noise that noisy images are made of, by the network's prediction.
 
         The image is clipped to the range of pixels, and the noise is what is left.
         """
-        predicted_BCHW = self._predicted(images_BCHW, labels_B, timestep)
         image_share, noise_share = math.sqrt(alpha_bar), math.sqrt(1 - alpha_bar)
         if self.noising.prediction == "v":
             clean_BCHW = image_share * images_BCHW - noise_share * predicted_BCHW
         else:
             clean_BCHW = (images_BCHW - noise_share * predicted_BCHW) / image_share
-        mean_C11, std_C11 = self._statistics()
-        clean_BCHW = torch.clamp(clean_BCHW, -mean_C11 / std_C11, (1 - mean_C11) / std_C11)
+        clean_BCHW = torch.clamp(clean_BCHW, *limits_2C11)
         return clean_BCHW, (images_BCHW - image_share * clean_BCHW) / noise_share
 
     def _predicted(
@@ -143,11 +151,6 @@ class ImageSampler:
             return outputs.float()
         of_class, of_any = outputs.float().chunk(2)
         return of_any + self.guidance * (of_class - of_any)
-
-    def _pixels(self, images_BCHW: torch.Tensor) -> torch.Tensor:
-        mean_C11, std_C11 = self._statistics()
-        pixels_BCHW = (images_BCHW * std_C11 + mean_C11).mul_(255).round_().clamp_(0, 255)
-        return pixels_BCHW.to(torch.uint8).permute(0, 2, 3, 1)
 
     def _statistics(self) -> tuple[torch.Tensor, torch.Tensor]:
         found = np.array([self.normalization.mean, self.normalization.std], np.float32)[:, :, None, None]

@@ -271,7 +271,8 @@ def test_images_alone_are_for_diffusion_and_masks_are_not(tmp_path):
     assert kind_of(DataConfig(path=str(tmp_path / "flat"))) == SampleKind.IMAGE
     with pytest.raises(DataError) as caught:
         opened(tmp_path / "flat")
-    assert "diffusion_unet for images alone" in caught.value.hint
+    assert "each class into a folder of its own" in caught.value.hint
+    assert "diffusion_unet for images alone, without model.class_conditional" in caught.value.hint
     pairs(tmp_path / "masks", [stripes(0, 1)] * 3)
     with pytest.raises(DataError, match="has images with masks, but the model needs images alone"):
         opened(tmp_path / "masks", kind=SampleKind.IMAGE)

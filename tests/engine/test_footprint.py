@@ -8,7 +8,7 @@ from mptui.config.schema import RunConfig
 from mptui.engine.memory import tape
 from mptui.engine.memory.allocations import AllocationLog
 from mptui.engine.memory.footprint import BATCHES_AHEAD, CONTEXT_BYTES, WORKSPACE, _pass_memory, footprint
-from mptui.engine.memory.step_trace import UncountableError
+from mptui.engine.memory.step_trace import UncountableError, no_storage
 from mptui.engine.optim.guarded_step import Updater
 from mptui.engine.optim.optimizer import build_optimizer
 from mptui.engine.precision.amp import Precision
@@ -19,10 +19,10 @@ from mptui.registry.optimizers import OPTIMIZERS
 from mptui.tasks.build_task import build_task
 
 
-def run_config(model, side, batch, memory=None, **training):
+def run_config(model, side, batch, memory=None, width=8, depth=2, **training):
     return RunConfig.model_validate(
         {
-            "model": {"name": model, "width": 8, "depth": 2},
+            "model": {"name": model, "width": width, "depth": depth},
             "training": {"batch_size": batch, **training},
             "data": {"image_size": side},
             "memory": memory or {},
@@ -34,7 +34,12 @@ def network_without_values(config, task):
     """Return the network of the real sizes; to draw its weights would take most of a test."""
     with torch.device("meta"):
         model = build(config.model, num_classes=10, task=task, side=config.data.image_size)
-    return model.to_empty(device="cpu")
+    for module in model.modules():
+        for name, weight in module.named_parameters(recurse=False):
+            setattr(module, name, torch.nn.Parameter(torch.empty_like(weight, device="cpu")))
+        for name, buffer in module.named_buffers(recurse=False):
+            module.register_buffer(name, torch.empty_like(buffer, device="cpu"))
+    return model
 
 
 def really_alive(config, task, dtype):
@@ -100,6 +105,24 @@ def test_the_peak_is_that_of_a_real_step_to_the_byte(model, task, side, batches,
         assert tensors_of_a_step(config, task, "fp32") == really_alive(config, task, None)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("engine_under_a_log")
+@pytest.mark.parametrize(
+    ("model", "task", "side", "batches", "size"),
+    [
+        ("resnet50", "classification", 224, [3, 64], {}),
+        ("unet", "segmentation", 512, [1, 4], {"width": 64, "depth": 4}),
+        ("diffusion_unet", "diffusion", 64, [2, 3, 8], {"width": 128, "depth": 3}),
+    ],
+)
+def test_it_is_to_the_byte_for_networks_of_their_usual_size(model, task, side, batches, size):
+    for batch in batches:
+        config = run_config(model, side, batch, optimizer="adamw", **size)
+        with no_storage():  # torch's own engine, without half a minute of convolutions
+            alive = really_alive(config, task, None)
+        assert tensors_of_a_step(config, task, "fp32") == alive
+
+
 @pytest.mark.usefixtures("engine_under_a_log")
 @pytest.mark.parametrize(
     ("model", "task", "side", "batch", "training"),
@@ -115,6 +138,47 @@ def test_it_is_in_16_bits_too_with_the_weights_that_autocast_keeps(model, task, 
     real = really_alive(config, task, torch.bfloat16)
     # torch's fake tensors have the statistics of a normalisation in 16 bits, a CPU in 32
     assert tensors_of_a_step(config, task, "bf16") == pytest.approx(real, rel=2e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize(
+    ("model", "task", "side", "batch", "size"),
+    [
+        ("resnet50", "classification", 224, 64, {}),
+        ("unet", "segmentation", 512, 4, {"width": 64, "depth": 4}),
+        ("diffusion_unet", "diffusion", 64, 32, {"width": 128, "depth": 3}),
+    ],
+)
+def test_it_is_about_that_of_a_step_on_a_gpu(model, task, side, batch, size, precision):
+    config, device = run_config(model, side, batch, optimizer="adamw", **size), torch.device("cuda")
+    with device:
+        network = build(config.model, num_classes=10, task=task, side=side)
+    learnt = build_task(task, [str(i) for i in range(10)], config.training)
+    lr = torch.zeros((), device=device)
+    computes = Precision(precision, device)
+    updater = Updater(
+        network,
+        build_optimizer(network, config.training, lr, fused=True),
+        computes,
+        lr=lr,
+        lr_table=np.zeros(4, np.float32),
+        clip_grad_norm=None,
+        average=None,
+    )
+    for _ in range(3):  # in the first, cuDNN tries algorithms
+        torch.cuda.reset_peak_memory_stats()
+        made = learnt.made_up_batch(torch.zeros(batch, 3, side, side, device=device))
+        with computes.forward_context():
+            loss = learnt.loss(network(*made.inputs), made, made.valid, batch)
+        computes.backward(loss)
+        updater.step(loss.detach())
+        del made, loss
+    updater.close()
+    counted = footprint(config, task, device="cuda", precision=precision)
+    ahead = BATCHES_AHEAD * 3 * side**2 * 4 * batch  # nothing is prefetched here
+    assert counted.allocated - ahead == pytest.approx(torch.cuda.max_memory_allocated(), rel=0.1)
 
 
 def test_autocast_keeps_on_cuda_in_fp32_what_it_keeps_on_a_cpu_in_16_bits():

@@ -134,6 +134,7 @@ def test_stopped_in_the_middle_of_a_ramp_it_ends_with_the_same_bits(tmp_path):
     assert told.batch == [2, 8]
     assert told.lr[1] > 20 * told.lr[0]
     assert told.ramp_steps >= 4
+    assert told.planned_lr[0] == [told.step, pytest.approx(told.lr[1], rel=30)]
 
     resumed = None
     history: list[Event] = []

@@ -68,6 +68,16 @@ def test_constant_stays():
     assert (table(30, schedule="constant", peak=0.25) == 0.25).all()
 
 
+@pytest.mark.parametrize("name", ["cosine", "step", "constant"])
+def test_planned_rates_go_from_now_to_the_end(name):
+    schedule = Schedule(TrainingConfig(schedule=name, warmup_epochs=1.0), 0.3, 4000, SPE)
+    planned = schedule.planned(10, 12)
+    assert [planned[0][0], planned[-1][0]] == [12, schedule.total_steps + 2]
+    for step, rate in planned:
+        assert rate == pytest.approx(schedule.rate_at(int(step) - 2), rel=1e-3)
+    assert len(schedule.planned(schedule.total_steps, schedule.total_steps)) == 1
+
+
 @pytest.mark.parametrize("schedule", ["cosine", "step", "constant"])
 def test_there_is_a_rate_for_an_epoch_more_than_planned(schedule):
     rates = table(95, schedule=schedule, warmup_epochs=1.0)

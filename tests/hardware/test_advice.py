@@ -2,7 +2,16 @@ from dataclasses import replace
 
 import pytest
 
-from mptui.hardware.advice import choose_precision, default_workers, measurable_precisions, recommend
+from mptui.config.merge import resolve
+from mptui.engine.memory.footprint import footprint
+from mptui.hardware.advice import (
+    RESNET50_BYTES,
+    choose_precision,
+    default_workers,
+    measurable_precisions,
+    recommend,
+    suited_batches,
+)
 from mptui.hardware.devices import Machine
 from mptui.hardware.formats import has_code_for
 from mptui.runs.planning.plan import Request, plan_run
@@ -163,6 +172,44 @@ def test_the_batch_is_that_of_the_profile_that_a_run_would_find(tmp_path, monkey
 
     own.write_text("[training]\nbatch_size = 'many'\n")
     assert recommend(H200, cpus=8).batch_size is None
+
+
+@pytest.mark.parametrize(
+    ("device", "batches"),
+    [
+        (V100, (32, 64)),
+        (T4, (32, 64)),
+        (card("NVIDIA GeForce RTX 2080 Ti", (7, 5), 11), (32, 64)),
+        (RTX_3090, (64, 128)),
+        (RTX_5090, (64, 128)),
+        (card("NVIDIA A100-SXM4-40GB", (8, 0), 39.4), (128, 256)),
+        (H200, (128, 256)),
+        (replace(H200, memory_free=9 * GIB), (128, 128)),
+        (replace(H200, memory_free=5 * GIB), None),
+        (replace(T4, memory_free=3 * GIB), (32, 32)),
+        (P100, None),
+        (replace(RTX_3090, memory_total=None), None),
+        (MPS, None),
+        (cpu("amx_bf16"), None),
+    ],
+)
+def test_the_batch_range_is_that_of_the_class_of_gpu_as_far_as_it_fits(device, batches):
+    assert suited_batches(device) == batches
+
+
+def test_the_memory_of_resnet50_is_what_the_engine_counts():
+    run = resolve(
+        "fast",
+        task="classification",
+        flags={},
+        sets=("model.name=resnet50", "data.image_size=224"),
+        environ={},
+    )
+    fixed, per_image = RESNET50_BYTES
+    for precision in ("bf16", "fp16"):
+        counted = footprint(run.config, "classification", device="cuda", precision=precision)
+        expected = fixed + run.config.training.batch_size * per_image
+        assert counted.total == pytest.approx(expected, rel=0.03)
 
 
 def test_fp8_and_tf32_are_put_right():

@@ -207,7 +207,7 @@ def test_the_lines_of_a_device(driver):
         "busy 5%   34 °C   77 of 700 W   no throttling   python (pid 4117) has 6.0 GiB, and 1 more",
         "fp16 native   bf16 emulated, slow   TF32 no",
         "use fp16: native here, with loss scaling; bf16 is not",
-        "profile older-gpu   batch 32 (a ResNet)   workers 7",
+        "profile older-gpu   batch 32 (a ResNet; 32 to 64 suit it)   workers 7",
     ]
 
 

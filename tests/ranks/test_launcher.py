@@ -84,6 +84,14 @@ def test_a_lost_rank_is_told_and_all_start_again(run, number):
     assert [event.phase for event in read_journal(run) if isinstance(event, PhaseChanged)] == ["restarting"]
 
 
+def test_a_rank_that_tells_rank_0_nothing_of_its_memory_ends_the_run_as_out_of_memory(run):
+    code = "if rank: say('mptui: out of memory\\n  set memory.micro_batch'); sys.exit(5)\nwait()"
+    group = launched(run, code)
+    group.communicate()
+    assert group.returncode == 5
+    assert status_of(run)["status"] == "out_of_memory"
+
+
 def test_the_group_ends_when_each_start_fails_and_the_reason_is_in_the_journal(run):
     group = launched(run, "if rank: raise RuntimeError(f'no port at {restart}')\nwait()", restarts=1)
     out, _ = group.communicate()

@@ -1,17 +1,19 @@
 """A rank that is slower than the others is named, with the cause; noise names nobody."""
 
+import os
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
 import torch
 
+from mptui.data.core.types import Decoded
 from mptui.engine.ranks.slow_ranks import find_slow_ranks, median_times
 from mptui.events import Advice, Event, RanksSampled
 from mptui.runs.session.rank_reports import RankReports
 from mptui.runs.store.index import read_run
-from tests.engine.blots import CLASSES, SIDE
+from tests.engine.blots import CLASSES, SIDE, Blot
 from tests.engine.small import build_trainer, config, end
 from tests.ranks.groups import in_group
 from tests.ranks.test_runs import events, run
@@ -39,21 +41,32 @@ class Sleeping(torch.nn.Module):
         time.sleep(self._backward_s)
 
 
-def reports_of(ranks, folder, backward_s):
-    """Train 10 steps, with a slow backward pass on rank 1; return what rank 0 reports."""
+@dataclass(frozen=True)
+class SlowToRead(Blot):
+    """A blot that rank 1 reads slowly."""
+
+    def read(self, side_hint: int | None = None) -> Decoded:
+        time.sleep(0.15 * (os.environ["RANK"] == "1"))
+        return super().read(side_hint)
+
+
+def reports_of(ranks, folder, backward_s, *, shard=False, reads_as=None):
+    """Train 10 steps, with a slow backward pass or slow data on rank 1; return what rank 0 reports."""
     net = torch.nn.Sequential(
         torch.nn.Flatten(),
         torch.nn.Linear(3 * SIDE**2, 8),
         Sleeping(STEP_S, backward_s if ranks.rank == 1 else 0.0),
         torch.nn.Linear(8, len(CLASSES)),
     )
-    settings = config(training={"epochs": 1, "batch_size": 2})
-    trainer, _ = build_trainer(settings, Path(folder), model=net, train=20, val=2, ranks=ranks)
+    settings = config(training={"epochs": 1, "batch_size": 2}, memory={"shard": shard})
+    trainer, _ = build_trainer(
+        settings, Path(folder), model=net, train=20, val=2, ranks=ranks, reads_as=reads_as
+    )
     trainer.train()
     end(trainer)
     heard: list[Event] = []
     reports = RankReports(ranks, heard.append, every_s=0.0)
-    reports.beat(None, 10, 2)
+    reports.beat(None, 10, settings)
     ranks.gather(0)
     return {
         "steps": len(ranks.steps),
@@ -83,6 +96,22 @@ def test_a_slow_backward_pass_is_named_and_nobody_where_there_is_none(tmp_path):
     assert even["steps"] >= 9
     assert (even["slow"], even["verdict"], even["advice"]) == ([], [""], [])
     assert follower["steps"] == 0  # rank 0 alone collects
+
+
+def plant_in_sharded(ranks, folder):
+    return [
+        reports_of(ranks, f"{folder}/data", 0.0, shard=True, reads_as=SlowToRead),
+        reports_of(ranks, f"{folder}/backward", 0.2, shard=True),
+    ]
+
+
+def test_of_sharded_weights_only_the_waits_for_data_are_compared(tmp_path):
+    """In each pass, a rank waits for the weights of the slowest one, as the slowest one itself."""
+    (data, backward), _ = in_group(2, plant_in_sharded, str(tmp_path))
+    assert data["slow"] == [[1, ["data_s"]]]
+    assert "it waits 1" in data["verdict"][0]
+    assert (backward["slow"], backward["verdict"]) == ([], [""])
+    assert all(times[1:3] == [0.0, 0.0] for times in [*data["times"], *backward["times"]])
 
 
 DATA = """

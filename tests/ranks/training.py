@@ -111,6 +111,7 @@ def told(trainer: Trainer, events: Recorder):
     powers = [torch.cat(weights).pow(power).sum() for power in (1, 2, 3)]
     return {
         "losses": losses(events),
+        "scales": [each.loss_scale for each in of(events, Step)],
         "validations": [each.metrics for each in of(events, Validated)],
         "val_losses": [each.loss for each in of(events, Validated)],
         "weights": [float(power) for power in powers],
@@ -161,9 +162,9 @@ class Fault(torch.nn.Module):
             raise KeyError("a bug")
         if self._kind == "data":
             raise DataError("a broken file", hint="repair it")
-        if self._kind == "no memory backward":
+        if self._kind in _IN_BACKWARD:
             outputs = images * 1.0
-            outputs.register_hook(_no_memory)
+            outputs.register_hook(_IN_BACKWARD[self._kind])
             return outputs
         return images * float("nan")
 
@@ -186,6 +187,13 @@ def _no_memory(_gradient: torch.Tensor) -> None:
     raise torch.OutOfMemoryError("out of memory")
 
 
+def _overflow(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient * float("inf")
+
+
+_IN_BACKWARD = {"no memory backward": _no_memory, "overflow": _overflow}
+
+
 def train_with_a_fault(ranks, folder, kind, at, options):
     """Train with a fault on the last rank, in its forward pass number `at`; tell how it ended."""
     trainer, events = built(ranks, folder, **options)
@@ -200,7 +208,8 @@ def train_with_a_fault(ranks, folder, kind, at, options):
     try:
         trainer.train()
     except (MptuiError, KeyError) as caught:
-        error = [type(caught).__name__, str(caught)]
+        reason = ranks.reason(caught) if isinstance(caught, MptuiError) else caught
+        error = [type(reason).__name__, str(reason)]
     end(trainer)
     left = told(trainer, events) if error is None else {}
     return {**left, "error": error, "step": trainer.state.step}

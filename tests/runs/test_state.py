@@ -47,6 +47,11 @@ def test_demo_run_is_told():
     assert view.histories["device"].keys() == {"busy", "memory"}
 
 
+def test_a_planned_rate_that_is_none_is_not_shown():
+    assert folded(run_started(planned_lr=[[0.0, 0.1], [9.0, float("nan")]])).planned_lr == []
+    assert folded(run_started(planned_lr=[[0.0]])).planned_lr == []
+
+
 def test_memory_stays_flat_however_long_the_run(chance):
     view = folded(run_started(), *steps(0, 20_000, chance))
     gc.collect()

@@ -58,6 +58,7 @@ def run_started(**changes) -> RunStarted:
         "steps_per_epoch": STEPS_PER_EPOCH,
         "val_batches": 50,
         "total_steps": EPOCHS * STEPS_PER_EPOCH,
+        "planned_lr": [[0, 0.0], [2000, 0.1], [EPOCHS * STEPS_PER_EPOCH, 0.0]],
     }
     return RunStarted(**{**values, **changes})
 

@@ -54,7 +54,7 @@ async def test_each_device_has_a_card_and_the_chosen_one_tells_everything(two_ca
         "no throttling   no other processes",
         "fp16 native   bf16 native   TF32 native",
         "use bf16: native here, without loss scaling",
-        "profile fast   batch 64 (a ResNet)",
+        "profile fast   batch 64 (a ResNet; 128 to 256 suit it)",
         "cuda:1  Tesla T4",
         "6.0 of 15.0 GiB used",
         "enter choose a profile",

@@ -267,6 +267,14 @@ async def test_keys_and_the_wheel_zoom_and_pan_all_charts():
         assert "steps 0 to" not in frame(app)
 
 
+async def test_the_planned_learning_rate_is_drawn_to_the_end_of_the_run():
+    async with live(MemorySource(demo()), (140, 45)) as (app, _):
+        chart = app.screen.query_one("#chart-2", Chart)
+        assert "100k" in chart.render_line(chart.size.height - 1).text
+        middle = [chart.render_line(y).text[30:40] for y in range(1, chart.size.height - 1)]
+    assert any(0x2800 < ord(sign) < 0x2900 for row in middle for sign in row)
+
+
 @pytest.mark.parametrize(("size", "charts"), [((120, 36), 3), ((140, 45), 4), ((200, 60), 6)])
 async def test_a_larger_screen_has_more_charts(size, charts):
     names = ["loss", "accuracy", "learning rate", "gradient norm", "speed", "device"]

@@ -76,4 +76,7 @@ def _next_command(machine: "Machine") -> str:
     from mptui.hardware.devices import default_device
 
     device = default_device(machine.devices)
-    return f"mptui run --profile {recommend(device, machine.host.cpus_usable).profile}"
+    advice = recommend(device, machine.host.cpus_usable)
+    least, _ = advice.batch_range or (0, 0)
+    few = advice.batch_size is not None and advice.batch_size < least
+    return f"mptui run --profile {advice.profile}" + (f" --batch-size {least}" if few else "")

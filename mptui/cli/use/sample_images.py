@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from mptui.cli import completion
 from mptui.cli import options as o
 from mptui.cli.output import file_progress, print_json
 from mptui.cli.use.use_options import Checkpoint, check_checkpoint, note, opened, settings_of
@@ -13,6 +14,7 @@ from mptui.text import clean
 
 if TYPE_CHECKING:
     from mptui.lab.use.generation import GenerationRequest, MadeImages
+    from mptui.lab.use.image_quality import ImageQuality
     from mptui.lab.use.trained import Trained
 
 FORMAT_VERSION = 1
@@ -52,6 +54,16 @@ _Guidance = Annotated[
         show_default=False,
     ),
 ]
+_Features = Annotated[
+    str | None,
+    typer.Option(
+        "--features",
+        metavar="RUN",
+        help="A trained classifier, whose features give precision and recall of the images.",
+        autocompletion=completion.runs,
+        show_default=False,
+    ),
+]
 
 
 def app_command(app: typer.Typer) -> None:
@@ -69,6 +81,7 @@ def sample(
     method: _Method = "ancestral",
     class_name: _Class = None,
     guidance: _Guidance = None,
+    features: _Features = None,
     checkpoint: Checkpoint = None,
     device: o.Device = None,
     trust_code: o.TrustCode = False,
@@ -83,11 +96,19 @@ def sample(
     """
     check_checkpoint(checkpoint)
     chosen = _checked(method)
+    if features is not None and class_name is not None:
+        raise typer.BadParameter("--features compares with images of all classes: leave --class out")
     from mptui.runs.store.directory import find_run
 
     path = find_run(runs_dir, run)
     trained = opened(path, checkpoint, settings_of(ctx.params), trust_code=trust_code)
     from mptui.lab.use.generation import GenerationRequest, make_images
+    from mptui.lab.use.image_quality import image_quality, open_features
+
+    classifier = None
+    if features is not None:
+        device = trained.plan.device.torch_name
+        classifier = open_features(find_run(runs_dir, features), device, note=note, trust_code=trust_code)
 
     request = GenerationRequest(
         folder=out,
@@ -100,17 +121,15 @@ def sample(
     )
     with file_progress() as on_progress:
         made = make_images(trained, request, on_progress=on_progress, note=note)
+        quality = None
+        if classifier is not None:
+            quality = image_quality(trained, classifier, made.files, on_progress=on_progress, note=note)
     if as_json:
-        print_json(_document(trained, request, made))
+        print_json(_document(trained, request, made, quality))
     else:
-        typer.echo(clean(str(made.grid), 4096))
-    rate = count / made.seconds
-    typer.echo(
-        clean(
-            f"{count:,} images of {trained.config.data.image_size} px in {out}, {rate:,.1f} images/s", 4500
-        ),
-        err=True,
-    )
+        _print(made, quality)
+    rate, side = count / made.seconds, trained.config.data.image_size
+    typer.echo(clean(f"{count:,} images of {side} px in {out}, {rate:,.1f} images/s", 4500), err=True)
     return 0
 
 
@@ -122,7 +141,20 @@ def _checked(method: str) -> SamplingMethod:
     raise typer.BadParameter(f"--sampler {clean(method, 100)}: neither {' nor '.join(known)}")
 
 
-def _document(trained: "Trained", request: "GenerationRequest", made: "MadeImages") -> dict[str, Any]:
+def _print(made: "MadeImages", quality: "ImageQuality | None") -> None:
+    typer.echo(clean(str(made.grid), 4096))
+    if quality is not None:
+        found, training = quality.made, quality.training
+        typer.echo(
+            f"precision {found.precision:.3f}, recall {found.recall:.3f} "
+            f"by {quality.images:,} validation images "
+            f"(training images: {training.precision:.3f}, {training.recall:.3f})"
+        )
+
+
+def _document(
+    trained: "Trained", request: "GenerationRequest", made: "MadeImages", quality: "ImageQuality | None"
+) -> dict[str, Any]:
     return {
         "version": FORMAT_VERSION,
         "run": trained.run.name,
@@ -139,4 +171,11 @@ def _document(trained: "Trained", request: "GenerationRequest", made: "MadeImage
         "files": [str(path) for path in made.files],
         "classes": made.classes or None,
         "seconds": made.seconds,
+        "quality": None
+        if quality is None
+        else {
+            **quality.made._asdict(),
+            "training_images": quality.training._asdict(),
+            "images": quality.images,
+        },
     }

@@ -1,10 +1,13 @@
-"""Splits made of others: two in one, and one with its classes renumbered. Workers import this: no torch."""
+"""Splits made of others: two in one, renumbered classes, cut images. Workers import this: no torch."""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from mptui.data.core.types import IGNORE, Decoded, SampleRequest, Split, check_class
+from mptui.data.transforms.crop import DRAWS, Geometry, cut_image, views
+from mptui.data.transforms.resize import resized
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +62,40 @@ class RenumberedRequest:
         check_class(self.name, int(sample.mask_HW.max()), "mask value", count)
         table = np.array([*self.numbers, IGNORE], np.int16)  # IGNORE, -1, is the last place
         return replace(sample, mask_HW=table[sample.mask_HW])
+
+
+@dataclass(frozen=True, slots=True)
+class CutSplit:
+    """Some samples of a split, without labels, as the squares that a network sees in validation."""
+
+    split: Split
+    indices: npt.NDArray[np.int64]
+    geometry: Geometry
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def request(self, index: int) -> "CutRequest":
+        """Return the request for sample `index`."""
+        return CutRequest(self.split.request(int(self.indices[index])), self.geometry)
+
+
+@dataclass(frozen=True, slots=True)
+class CutRequest:
+    """A request whose image is cut; its geometry has no random crops."""
+
+    request: SampleRequest
+    geometry: Geometry
+
+    @property
+    def name(self) -> str:
+        """The name of the sample."""
+        return self.request.name
+
+    def read(self, _side_hint: int | None = None) -> Decoded:
+        """Read the sample; see `SampleRequest.read`."""
+        cut = self.geometry
+        image_HWC = resized(self.request.read(cut.resize), cut.resize, cut.interpolation).image_HWC
+        height, width = map(float, image_HWC.shape[:2])
+        boxes_14, flips_13 = views(cut, np.zeros((1, DRAWS)), np.array([width]), np.array([height]))
+        return Decoded(cut_image(image_HWC, boxes_14[0], flips_13[0], cut.side, cut.interpolation))

@@ -201,6 +201,11 @@ def _as_labelled(kind: SampleKind) -> SampleKind:
 def _wrong_kind(what: str, kinds: tuple[SampleKind, ...], kind: SampleKind) -> DataError:
     if kind is SampleKind.IMAGE:
         hint = "Choose --model unet, or give --data the folder of the images alone."
+    elif kinds == (SampleKind.IMAGE,) and kind is SampleKind.CLASS:
+        hint = (
+            "Put the images of each class into a folder of its own (DATA/cat/1.jpg), or choose --model "
+            "diffusion_unet for images alone, without model.class_conditional."
+        )
     else:
         hint = "Choose --model unet for masks, diffusion_unet for images alone, and any other for classes."
     has = " and ".join(each.value for each in kinds)

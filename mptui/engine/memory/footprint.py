@@ -85,7 +85,8 @@ class Footprint:
         optimizer: State of the optimizer.
         average: Averaged weights.
         activations: Tensors of the forward pass that are alive at the peak.
-        working: Temporaries at the peak, and estimated workspaces.
+        working: Temporaries at the peak.
+        workspace: Workspaces of the libraries, estimated.
         batches: The batch, and prefetched ones.
         context: The libraries.
         per_sample: Bytes of each further sample in a micro-batch.
@@ -103,6 +104,7 @@ class Footprint:
     average: int
     activations: int
     working: int
+    workspace: int
     batches: int
     context: int
     per_sample: float
@@ -115,7 +117,7 @@ class Footprint:
     def allocated(self) -> int:
         """Peak bytes of tensors and workspaces, as `torch.cuda.max_memory_allocated` counts them."""
         parts = self.weights, self.gradients_at_peak, self.optimizer, self.average
-        return sum(parts) + self.activations + self.working + self.batches
+        return sum(parts) + self.activations + self.working + self.workspace + self.batches
 
     @property
     def total(self) -> int:
@@ -157,7 +159,7 @@ def footprint(config: RunConfig, task: str, *, device: str, precision: str) -> F
             _settings(
                 training, set(TASKS[task].settings) - {"class_weights"}
             ),  # which would need the classes
-            precision,
+            "bf16" if precision == "fp16" else precision,  # as many bytes, of the same operations
             tuple(config.precision.fp32_layers),
             checkpointed=memory.activation_checkpointing,
             accumulating=training.accumulate > 1 or rows < training.batch_size,
@@ -174,7 +176,8 @@ def footprint(config: RunConfig, task: str, *, device: str, precision: str) -> F
         optimizer=update.optimizer,
         average=update.average,
         activations=uses.get("activations", 0),
-        working=uses.get("temporary", 0) + int(workspace * rows),
+        working=uses.get("temporary", 0),
+        workspace=int(workspace * rows),
         batches=uses.get("batch", 0) + BATCHES_AHEAD * image * rows,
         context=CONTEXT_BYTES.get(device, 0),
         per_sample=step.per_sample(rows) + workspace + BATCHES_AHEAD * image,

@@ -25,6 +25,9 @@ RAMP_STEPS = 30
 RAMP_SHARE = 0.25
 """Maximum share of the remaining steps that a ramp takes, so that a short rest of a run still trains."""
 
+PLANNED_POINTS = 97
+"""Points of the planned rates on a chart: about one for each two of its columns."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
@@ -76,6 +79,20 @@ class Schedule:
     def target_at(self, position: int) -> float:
         """Return the rate after `position` applied steps without the ramp."""
         return replace(self, ramp=None).rate_at(position)
+
+    def planned(self, position: int, step: int) -> list[list[float]]:
+        """Return [step, rate] from `position` applied steps to the end, `PLANNED_POINTS` of them at most.
+
+        Args:
+            position: Applied steps so far.
+            step: The step of the run that it belongs to.
+        """
+        ahead = np.unique(np.linspace(position, max(position, self.total_steps), PLANNED_POINTS).round())
+        rates = self._rates(ahead).tolist()
+        return [
+            [step - position + at, float(f"{rate:.4g}")]
+            for at, rate in zip(ahead.tolist(), rates, strict=True)
+        ]
 
     @property
     def warmup_steps(self) -> int:

@@ -85,6 +85,8 @@ class Beats:
         self._others = [r for r in range(world_size) if r != rank] if rank == 0 else [0]
         self._signs: dict[int, _Sign] = {}
         self._address = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
+        # torchrun keeps a store over its restarts
+        self._word = f"mptui/word/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name="mptui-beats", daemon=True)
         self._thread.start()
@@ -105,6 +107,19 @@ class Beats:
         now = time.monotonic()
         return {rank: (sign.host, now - sign.since, sign.device) for rank, sign in self._signs.copy().items()}
 
+    def leave_word(self, words: str) -> None:
+        """Leave words for rank 0 that it reads when it finds that this rank has ended."""
+        with suppress(RuntimeError):
+            self._store().set(self._word, words)
+
+    def word(self) -> str | None:
+        """Return the words that a rank has left in this start of the group."""
+        with suppress(RuntimeError):
+            store = self._store()
+            if store.check([self._word]):
+                return store.get(self._word).decode()
+        return None
+
     def close(self) -> None:
         """Stop beating."""
         self._closing.set()
@@ -112,13 +127,16 @@ class Beats:
 
     def _work(self) -> None:
         with suppress(RuntimeError):  # the store has gone with the group
-            store = TCPStore(*self._address, is_master=False, timeout=_ANSWER, wait_for_workers=False)
+            store = self._store()
             number = 0
             while not self._closing.is_set():
                 number += 1
                 store.set(_key(self._rank), self._beat(number))
                 self._listen(store)
                 self._closing.wait(BEAT_S)
+
+    def _store(self) -> TCPStore:
+        return TCPStore(*self._address, is_master=False, timeout=_ANSWER, wait_for_workers=False)
 
     def _beat(self, number: int) -> str:
         sample = self.device()

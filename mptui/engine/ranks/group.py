@@ -10,8 +10,10 @@ all others raise its error. Only the sums of a step are not met for one by one: 
 makes up for them (`mptui.engine.ranks.lockstep`).
 """
 
+import json
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from datetime import timedelta
 from enum import IntEnum
 from typing import Any, TypeVar, cast
@@ -22,7 +24,7 @@ import torch.distributed as dist
 from mptui.engine.ranks.beats import Beats
 from mptui.engine.ranks.rank_failure import RankFailure, lost
 from mptui.engine.ranks.slow_ranks import StepTimes
-from mptui.errors import ConfigError, RankError
+from mptui.errors import ConfigError, MptuiError, RankError
 from mptui.processes.rank_place import RankPlace
 
 T = TypeVar("T")
@@ -162,6 +164,18 @@ class Ranks:
             return
         self._own_failure = RankFailure.of(error, self.rank)
         self.meet(Standing.FAILED)
+
+    def end_alone(self, failure: RankFailure) -> None:
+        """Note a failure of which the others don't hear in a meeting: they find that this process ended."""
+        self.failure = failure
+        if self.beats is not None:
+            self.beats.leave_word(json.dumps(asdict(failure)))
+
+    def reason(self, error: MptuiError) -> MptuiError:
+        """Return the error of which another rank has left word, if that is the reason for `error`."""
+        if not isinstance(error, RankError) or self.beats is None or (word := self.beats.word()) is None:
+            return error
+        return RankFailure(**json.loads(word)).error()
 
     def gather(self, value: T) -> list[T]:
         """Return the small `value` of each rank, in the order of the ranks, by way of the hosts."""

@@ -132,7 +132,7 @@ class Lockstep(Hook):
             raise unreachable from error
         in_step = self._stage is Stage.STEP
         if self._stage is Stage.MET or (in_step and self._context.parts.replica.is_sharded):
-            self._ranks.failure = RankFailure.of(error, self._ranks.rank)
+            self._ranks.end_alone(RankFailure.of(error, self._ranks.rank))
             return False  # they find out when this process ends
         if in_step or (self._stage is Stage.READING and not self._meets_after_reading):
             self._make_up(error)

@@ -33,7 +33,10 @@ class RankTimes(Hook):
         """Keep the times of the step that was measured for this report."""
         reporter = self._context.reporter
         if reporter.times is not None:
-            *times, waited = (round(_PER_S * seconds) for seconds in reporter.times)
+            measured = reporter.times
+            if self._context.parts.replica.is_sharded:  # all else waits for other ranks, too
+                measured = StepTimes(data_s=measured.data_s, wait_s=sum(measured) - measured.data_s)
+            *times, waited = (round(_PER_S * seconds) for seconds in measured)
             self._own = [*times, max(1, waited)]
             reporter.times = None
 

@@ -147,7 +147,7 @@ class Simulation:
         gradients, optimizer, average = (
             int(size * scale) for size in (whole.gradients, whole.optimizer, whole.average)
         )
-        activations = whole.activations + whole.working + whole.batches
+        activations = whole.activations + whole.working + whole.workspace + whole.batches
         samples = self._config.training.batch_size * link.ranks
         return Prediction(
             step_s=step_s,

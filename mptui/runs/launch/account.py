@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mptui.errors import DiskError, MptuiError, RunDirectoryError
 from mptui.events import Event, PhaseChanged, RunFinished, Warned
+from mptui.runs.session.exit_status import status_of_error
 from mptui.runs.store import directory
 from mptui.runs.store.directory import read_summary
 from mptui.runs.store.ownership import Ownership
@@ -31,7 +32,7 @@ def record_losses(run: Path, messages: Sequence[str], *, restarts: bool) -> None
 
 def record_end(run: Path, error: MptuiError) -> None:
     """Record that a run has failed, in its journal and summary."""
-    _record_end(run, "failed", error.exit_code, message=error.message, hint=error.hint)
+    _record_end(run, status_of_error(error), error.exit_code, message=error.message, hint=error.hint)
 
 
 def record_stop(run: Path, code: int) -> None:

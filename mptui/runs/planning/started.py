@@ -46,6 +46,7 @@ def run_started(
         steps_per_epoch=trainer.context.parts.steps_per_epoch,
         val_batches=job.val_loader.batches,
         total_steps=trainer.context.parts.schedule_steps,
+        planned_lr=trainer.context.parts.planned_lr(trainer.state.step),
         resumed_from_step=resumed_from,
         price_per_hour=config.hardware.price_per_hour,
         notes=[*plan.notes, *_frozen_note(job)],

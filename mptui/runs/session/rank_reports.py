@@ -3,7 +3,9 @@
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
+from mptui.config.schema import RunConfig
 from mptui.engine.ranks.group import Ranks
 from mptui.engine.ranks.rank_times import shares_of
 from mptui.engine.ranks.slow_ranks import find_slow_ranks, median_times, times_slowest, verdict
@@ -29,24 +31,27 @@ class RankReports:
         self._own: DeviceSample | None = None
         self._told: set[tuple[int, str]] = set()
 
-    def beat(self, sample: DeviceSample | None, step: int, batch_size: int) -> None:
+    def beat(self, sample: DeviceSample | None, step: int, config: RunConfig) -> None:
         """Report if it is due; call it about once per second.
 
         Args:
             sample: The latest sample of this rank's device, if there is a new one.
             step: Current step of the run.
-            batch_size: Samples of a batch of all ranks.
+            config: The settings in force.
         """
         self._own = sample or self._own
         if self._ranks.is_alone or time.monotonic() - self._reported < self._every_s:
             return
         self._reported = time.monotonic()
         steps = self._ranks.steps
-        slow = find_slow_ranks(steps, shares_of(batch_size, self._ranks.world_size))
-        rows = list(self._rows())
+        slow = find_slow_ranks(steps, shares_of(config.training.batch_size, self._ranks.world_size))
+        sharded = config.memory.shard
+        rows = [replace(row, forward_s=None, backward_s=None) if sharded else row for row in self._rows()]
         words = verdict(slow, rows, len(steps))
         named = [each.rank for each in slow]
-        self._emit(RanksSampled(step=step, rows=rows, steps=len(steps), verdict=words, slow=named))
+        self._emit(
+            RanksSampled(step=step, rows=rows, steps=len(steps), verdict=words, slow=named, sharded=sharded)
+        )
         news = {(each.rank, next(iter(each.causes), "")) for each in slow} - self._told
         if news:
             self._told |= news

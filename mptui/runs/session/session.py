@@ -184,7 +184,7 @@ class Session:
         except RunAbandoned:
             raise
         except MptuiError as caught:
-            error = caught
+            error = self._ranks.reason(caught)
         except BaseException as caught:  # noqa: BLE001 - a bug: recorded, and raised again by the owner
             error = not_deterministic(caught) or out_of_memory(caught) or fault_of(caught)
             if error is None:
@@ -380,7 +380,7 @@ class Session:
         taken_over = self._taken_over()
         if sample is not None:
             self._emit(replace(sample, step=self._step))
-        self._rank_reports.beat(sample, self._step, self.plan.config.training.batch_size)
+        self._rank_reports.beat(sample, self._step, self.plan.config)
         if self.mailbox.stop_requested and self.mailbox.early_exit.take():
             self._end_without_worker()
             return False

@@ -4,9 +4,10 @@ from mptui.registry.tasks import TASKS, MetricSpec
 
 TRAIN, VALIDATION = "train", "validation"
 LOSS = "loss"
+LR = "learning rate"
 DEVICE = "device"
 
-FROM_ZERO = frozenset({"learning rate", "speed", DEVICE})
+FROM_ZERO = frozenset({LR, "speed", DEVICE})
 """Charts of rates, whose axis begins at 0."""
 
 NOISY = frozenset({"gradient norm", "speed", DEVICE})

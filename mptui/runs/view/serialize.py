@@ -105,6 +105,7 @@ def from_document(document: dict[str, Any]) -> RunView:
     for name, value in vars(saved.plain).items():
         setattr(view, name, clean(value) if isinstance(value, str) else value)
     as_time(view.time)
+    view.plan(view.planned_lr)
     for name, kind in _EVENTS.items():
         setattr(view, name, _event(document["events"][name], kind))
     view.pace = saved.pace

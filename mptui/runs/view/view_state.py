@@ -4,6 +4,7 @@ It is independent of terminals and of the kinds of events: `RunView` passes each
 its kind, which calls the operations here.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from mptui.text import clean
 
 LOG_LINES = 500
 MARKS = 100
+PLANNED = 200
 METRICS = 48
 """Largest number of metric histories, as names of metrics are not limited."""
 
@@ -69,6 +71,7 @@ class PlainState:
     skip_streak: int = 0
     last_skip: int | None = None
     version: int = 0
+    planned_lr: list[list[float]] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -136,6 +139,11 @@ class ViewState(PlainState, LatestEvents):
         self.phase, self.phase_detail, self.phase_since = phase, detail, event.time
         self.phase_expected_s = self.progress = None
         self.pace.interrupted()
+
+    def plan(self, planned_lr: list[list[float]]) -> None:
+        """Take the learning rates that lie ahead, as [step, rate]; invalid ones are none."""
+        valid = all(len(point) == 2 and all(map(math.isfinite, point)) for point in planned_lr)
+        self.planned_lr = planned_lr[:PLANNED] if valid else []
 
     def mark(self, event: Event, label: str, tone: Tone = "plain") -> None:
         """Put a label on the curves at the step of `event`."""

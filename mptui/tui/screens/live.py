@@ -16,7 +16,7 @@ from mptui.errors import MptuiError
 from mptui.registry.tasks import DEFAULT_TASK, TASKS
 from mptui.runs.planning.profile_diff import RunPosition, SwitchPrediction, predict_switch
 from mptui.runs.view.events.event_registry import EVENTS
-from mptui.runs.view.labels import DEVICE, FROM_ZERO, LOSS, TRAIN, VALIDATION, is_noisy, is_percent
+from mptui.runs.view.labels import DEVICE, FROM_ZERO, LOSS, LR, TRAIN, VALIDATION, is_noisy, is_percent
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean
 from mptui.tui.dialogs.choices import Answer, LeaveDialog, StopDialog
@@ -201,6 +201,7 @@ class LiveScreen(Page):
             best=view.best.get(name),
             percent=is_percent(name),
             from_zero=name in FROM_ZERO,
+            planned=[(step, rate) for step, rate in view.planned_lr] if name == LR else (),
         )
 
     def action_pause(self) -> None:
@@ -431,4 +432,4 @@ def chosen_charts(view: RunView, wanted: str) -> list[str]:
         return [name for name in view.histories if any(word in name.lower() for word in words)]
     name, primary = (DEFAULT_TASK, "") if view.started is None else (view.started.task, view.started.primary)
     primary_chart = TASKS.get(name, TASKS[DEFAULT_TASK]).chart(primary)
-    return [LOSS, primary_chart, "learning rate", "gradient norm", "speed", DEVICE]
+    return [LOSS, primary_chart, LR, "gradient norm", "speed", DEVICE]

@@ -11,16 +11,13 @@ from mptui import format as fmt
 from mptui.config.merge import Resolved
 from mptui.errors import ConfigError
 from mptui.hardware.advice import choose_precision
-from mptui.hardware.devices import Device
+from mptui.hardware.devices import USABLE, Device
 from mptui.registry.own_code import is_own
 from mptui.registry.tasks import DEFAULT_TASK
 from mptui.runs.planning.plan import filled
 
 if TYPE_CHECKING:
     from mptui.engine.memory.footprint import Footprint
-
-TIGHT = 0.9
-"""Share of the free memory above which the error of the estimate, or a cached data set, matters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +49,10 @@ class Fit:
         """Describe whether it fits, and up to which batch."""
         if self.free is None:
             return "free memory unknown"
-        best = self.ranks * self.footprint.largest_batch(int(self.free * TIGHT))
+        best = self.ranks * self.footprint.largest_batch(int(self.free * USABLE))
         if not self.fits:
             return f"✗ too much; batch {best:,} fits" if best else "✗ one sample is too much"
-        if self.footprint.total > self.free * TIGHT:
+        if self.footprint.total > self.free * USABLE:
             return "✓ fits, but tightly"
         return f"✓ fits, up to batch {best:,}"
 
@@ -75,7 +72,7 @@ class Fit:
             ("gradients", counted.gradients_at_peak),
             ("optimizer", counted.optimizer),
             ("average", counted.average),
-            ("working", counted.working + counted.batches + counted.context),
+            ("working", counted.working + counted.workspace + counted.batches + counted.context),
         ]
         return [(word, size) for word, size in parts if size]
 

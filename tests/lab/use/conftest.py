@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.lab.use.runs import class_pictures, train
+from tests.lab.use.runs import GENERATOR, class_pictures, train
 
 
 @pytest.fixture(scope="session")
@@ -28,18 +28,7 @@ def segmenter(tmp_path_factory):
 @pytest.fixture(scope="session")
 def generator(tmp_path_factory):
     """A diffusion model of the built-in shapes, which has hardly learnt."""
-    settings = {
-        "model.name": "diffusion_unet",
-        "model.width": 8,
-        "model.depth": 1,
-        "data.image_size": 8,
-        "training.epochs": 1,
-        "training.optimizer": "adamw",
-        "training.lr": 1e-3,
-        "training.prediction": "v",
-        "speed.channels_last": True,
-    }
-    return train(tmp_path_factory.mktemp("runs") / "generator", settings)
+    return train(tmp_path_factory.mktemp("runs") / "generator", GENERATOR)
 
 
 @pytest.fixture(scope="session")

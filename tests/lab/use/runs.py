@@ -25,6 +25,17 @@ SMALL = {
     "hardware.device": "cpu",
     "speed.compile": "off",
 }
+GENERATOR = {
+    "model.name": "diffusion_unet",
+    "model.width": 8,
+    "model.depth": 1,
+    "data.image_size": 8,
+    "training.epochs": 1,
+    "training.optimizer": "adamw",
+    "training.lr": 1e-3,
+    "training.prediction": "v",
+    "speed.channels_last": True,
+}
 
 
 def train(run, settings):

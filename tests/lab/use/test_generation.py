@@ -14,6 +14,7 @@ from mptui.cli.main import app
 from mptui.errors import ConfigError
 from mptui.lab.use.generation import GenerationRequest, make_images
 from mptui.lab.use.trained import open_trained
+from tests.lab.use.runs import GENERATOR, train
 from tests.program import run_to_end
 
 
@@ -41,6 +42,23 @@ def test_the_same_seed_makes_the_same_images_in_any_number(tmp_path, generator):
     assert len({image.tobytes() for image in many}) == 10
     for other in ({"seed": 2}, {"method": "ancestral"}, {"steps": 5}):
         assert not np.array_equal(made(trained, tmp_path / "other", **other)[0][0], few[0])
+
+
+def test_a_seed_trains_the_same_network_on_1_and_3_workers_and_it_makes_the_same_images(tmp_path):
+    grids, images = [], []
+    for number, workers in enumerate((1, 3, 3)):
+        several = {
+            "data.workers": workers,
+            "data.cache": "off",
+            "training.batch_size": 4,
+            "sampling.count": 4,
+        }
+        run = train(tmp_path / f"run-{number}", {**GENERATOR, **several})
+        grids.append((run / "samples" / "epoch-0001.png").read_bytes())
+        images.append(np.stack(made(open_trained(run, note=pytest.fail), tmp_path / f"images-{number}")[0]))
+    assert grids[0] == grids[1] == grids[2]
+    assert (images[0] == images[1]).all()
+    assert (images[1] == images[2]).all()
 
 
 def test_a_batch_that_does_not_fit_is_made_in_parts(tmp_path, generator):

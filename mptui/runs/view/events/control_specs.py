@@ -52,6 +52,8 @@ def _switch(view: ViewState, event: PresetSwitched) -> None:
         view.advice = None  # it was applied, or the setting was changed otherwise
     if view.started is not None:
         view.started = _with_changes(view.started, event.changes)
+    if event.planned_lr:
+        view.plan(event.planned_lr)
     view.mark(event, _switch_label(event))
 
 

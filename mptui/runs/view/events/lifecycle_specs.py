@@ -22,6 +22,7 @@ def _start(view: ViewState, event: RunStarted) -> None:
     view.started, view.finished, view.alert, view.ranks = event, None, None, None
     view.profile, view.precision, view.paused = event.profile, event.precision, False
     view.epochs = event.epochs
+    view.plan(event.planned_lr)
     view.enter(event, "starting")
 
 

@@ -204,4 +204,6 @@ class SlowRanks(Panel):
         words, tone = event.verdict, "$text-warning"
         if not words:
             words, tone = f"none: no rank was behind the others in {event.steps} measured steps", "$quiet"
+            if event.sharded:
+                words += " by its data; memory.shard evens out all else"
         return [Content.styled(line, tone) for line in textwrap.wrap(words, width)]

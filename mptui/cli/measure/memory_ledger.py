@@ -1,0 +1,163 @@
+"""`mptui memory`: where the memory of a training goes, what saves some, and what fits a card."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mptui import format as fmt
+from mptui.cli import options as o
+from mptui.cli.measure.bench_table import print_rows
+from mptui.cli.output import print_json, print_next
+from mptui.cli.table import TableColumn
+from mptui.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mptui.hardware.devices import Machine
+    from mptui.lab.memory.ledger import Ledger
+
+_MODULES = 8
+_AUTOCAST = (
+    "Autocast keeps weights, gradients and optimizer states in FP32, whatever the precision: 16 bits shrink\n"
+    "activations, apart from those of operations that autocast computes in FP32, such as GroupNorm."
+)
+
+_Card = Annotated[
+    str | None,
+    typer.Option("--card", metavar="NAME|SIZE", help="A GPU that need not be here: h100, rtx4090, 24GiB, …"),
+]
+_Markdown = Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")]
+
+
+def app_command(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("memory")(memory)
+
+
+def memory(
+    ctx: typer.Context,
+    profile: o.Profile = None,
+    model: o.Model = None,
+    task: o.Task = None,
+    data: o.Data = None,
+    batch_size: o.BatchSize = None,
+    precision: o.Precision = None,
+    device: o.Device = None,
+    sets: o.Set = None,
+    trust_code: o.TrustCode = False,
+    card: _Card = None,
+    as_json: o.Json = False,
+    markdown: _Markdown = False,
+) -> int:
+    """Show where the memory of a training goes.
+
+    Counts weights, gradients, optimizer states and activations in FP32, FP16 and BF16, what each setting
+    saves, and the largest batch that fits. Nothing is trained or allocated. See docs/memory.md.
+    """
+    from mptui.engine.memory.step_trace import UncountableError
+    from mptui.lab.memory.ledger import ledger_of
+    from mptui.runs.planning.plan import plan_run
+    from mptui.runs.planning.trust import import_own_code
+
+    plan = plan_run(o.request_of(ctx, profile), machine=_machine_with(card))
+    import_own_code(plan.config)
+    try:
+        ledger = ledger_of(
+            plan, plan.device.memory_total, lambda what: typer.echo(f"counting: {what}", err=True)
+        )
+    except UncountableError as error:
+        raise ConfigError(
+            f"model.name: the layers of {plan.config.model.name} depend on values of tensors",
+            hint="use another network",
+        ) from error
+    if as_json:
+        print_json(ledger.document())
+        return 0
+    _print(ledger, markdown=markdown)
+    if card is None and plan.device.kind == "cpu":
+        print_next("count it for a GPU: mptui memory … --card rtx4090")
+    else:
+        print_next("a run that keeps to a limit: mptui run … --set memory.budget_gib=4")
+    return 0
+
+
+def _machine_with(card: str | None) -> "Machine | None":
+    """Return this machine with a GPU named by `--card` in place of its own; None without."""
+    if card is None:
+        return None
+    from mptui.hardware.devices import find_machine
+    from mptui.lab.memory.cards import card_device
+
+    there = card_device(card)
+    machine = find_machine(with_torch=False)
+    return replace(machine, devices=[there, machine.devices[-1]], notes=[])
+
+
+def _print(ledger: "Ledger", *, markdown: bool) -> None:
+    print_rows(_title(ledger), _by_part(ledger), markdown=markdown)
+    typer.echo(f"\n{_AUTOCAST}")
+    used = ledger.used
+    if used.gradients_at_peak < used.gradients:
+        typer.echo(
+            f"All gradients are {fmt.size(used.gradients)}; most are made when activations have been freed."
+        )
+    name = ledger.plan.precision.used.upper()
+    typer.echo("")
+    print_rows(f"In {name}, each of these alone saves memory:", _by_lever(ledger), markdown=markdown)
+    typer.echo("")
+    print_rows(f"Where {name} has the most activations:", _by_module(ledger), markdown=markdown)
+
+
+def _title(ledger: "Ledger") -> str:
+    config, used = ledger.plan.config, ledger.used
+    return (
+        f"{config.model.name} at {config.data.image_size} px, {used.batch_size} images at once, "
+        f"{config.training.optimizer}, {used.parameters:,} parameters, "
+        f"on {ledger.plan.device.name} ({fmt.size(ledger.room)})"
+    )
+
+
+def _by_part(ledger: "Ledger") -> list[TableColumn]:
+    from mptui.lab.memory.ledger import PARTS
+
+    parts = {words: part for part, words in PARTS.items() if getattr(ledger.used, part)}
+    columns = [TableColumn("", [*parts, "total", "largest batch"])]
+    for name, counted in ledger.formats.items():
+        cells = [fmt.size(getattr(counted, part)) for part in parts.values()]
+        cells += [fmt.size(counted.total), fmt.count(ledger.largest_batch(counted))]
+        columns.append(TableColumn(name.upper(), cells, right=True))
+    return columns
+
+
+def _by_lever(ledger: "Ledger") -> list[TableColumn]:
+    from mptui.lab.memory.ledger import SHARDED_OVER
+
+    rows = [
+        (
+            lever.setting,
+            lever.footprint.total,
+            "any" if lever.any_batch else fmt.count(ledger.largest_batch(lever.footprint)),
+            lever.effect,
+        )
+        for lever in ledger.levers
+    ]
+    if ledger.sharded is not None:
+        setting = f"memory.shard=true on {SHARDED_OVER} GPUs"
+        rows.append((setting, ledger.sharded, fmt.UNKNOWN, "the same result, slower; not compiled"))
+    return [
+        TableColumn("setting", [setting for setting, *_ in rows]),
+        TableColumn("total", [fmt.size(total) for _, total, *_ in rows], right=True),
+        TableColumn("saved", [f"{1 - total / ledger.used.total:.0%}" for _, total, *_ in rows], right=True),
+        TableColumn("largest batch", [largest for *_, largest, _ in rows], right=True),
+        TableColumn("effect", [effect for *_, effect in rows], leave=1),
+    ]
+
+
+def _by_module(ledger: "Ledger") -> list[TableColumn]:
+    from mptui.lab.memory.ledger import largest_modules
+
+    largest = list(largest_modules(ledger.used, _MODULES))
+    return [
+        TableColumn("module", [name for name, _ in largest]),
+        TableColumn("activations", [fmt.size(size) for _, size in largest], right=True),
+    ]

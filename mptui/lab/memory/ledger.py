@@ -1,0 +1,142 @@
+"""The memory of a training by part and precision, what each setting saves, and the largest batch."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mptui.config.schema import shard_faults
+from mptui.engine.memory.footprint import Footprint, footprint
+from mptui.engine.memory.levers import Lever, levers
+from mptui.hardware.devices import USABLE
+from mptui.lab.scaling.simulation import Simulation
+from mptui.lab.scaling.timeline import Link
+from mptui.runs.planning.plan import Plan
+
+FORMATS = ("fp32", "fp16", "bf16")
+PARTS = {
+    "weights": "weights and buffers",
+    "gradients_at_peak": "gradients, at the peak",
+    "optimizer": "optimizer states",
+    "average": "averaged weights",
+    "activations": "activations",
+    "working": "temporaries",
+    "batches": "batch, prefetched",
+    "workspace": "workspaces (estimated)",
+    "context": "libraries (estimated)",
+}
+"""Attributes of a `Footprint` that its total is made of -> their names."""
+
+SHARDED_OVER = 8
+"""GPUs of the row on sharding: those of a usual node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The memory of a planned run, in bytes.
+
+    Attributes:
+        plan: The run, on the device that it is counted for.
+        room: What the device has for it; None: unknown.
+        formats: Precision -> memory.
+        levers: Settings that save memory, in the precision of the plan.
+        sharded: Memory of each of `SHARDED_OVER` GPUs with `memory.shard`; None: the settings exclude it.
+    """
+
+    plan: Plan
+    room: int | None
+    formats: dict[str, Footprint]
+    levers: list[Lever]
+    sharded: int | None
+
+    @property
+    def used(self) -> Footprint:
+        """The memory in the precision of the plan."""
+        return self.formats[self.plan.precision.used]
+
+    def largest_batch(self, counted: Footprint) -> int | None:
+        """Return the largest batch that fits, with a margin; None without a known room."""
+        return None if self.room is None else counted.largest_batch(int(self.room * USABLE))
+
+    def document(self) -> dict[str, Any]:
+        """Return the ledger for JSON."""
+        config, used = self.plan.config, self.used
+        return {
+            "model": config.model.name,
+            "parameters": used.parameters,
+            "image_size": config.data.image_size,
+            "optimizer": config.training.optimizer,
+            "micro_batch": used.batch_size,
+            "device_name": self.plan.device.name,
+            "device_bytes": self.room,
+            "usable": USABLE,
+            "precision": self.plan.precision.used,
+            "formats": {
+                name: {
+                    **{part: getattr(counted, part) for part in PARTS},
+                    "gradients": counted.gradients,
+                    "allocated": counted.allocated,
+                    "total": counted.total,
+                    "per_sample": counted.per_sample,
+                    "largest_batch": self.largest_batch(counted),
+                    "activations_by_module": counted.by_module,
+                }
+                for name, counted in self.formats.items()
+            },
+            "levers": [
+                {
+                    "setting": lever.setting,
+                    "effect": lever.effect,
+                    "total": lever.footprint.total,
+                    "saved": used.total - lever.footprint.total,
+                    "largest_batch": None if lever.any_batch else self.largest_batch(lever.footprint),
+                }
+                for lever in self.levers
+            ],
+            "sharded": {"ranks": SHARDED_OVER, "total": self.sharded},
+        }
+
+
+def ledger_of(plan: Plan, room: int | None, started: Callable[[str], None]) -> Ledger:
+    """Count the memory of a run in each precision, and with each lever.
+
+    Args:
+        plan: The run.
+        room: Bytes that its device has.
+        started: Called with what is counted next.
+
+    Raises:
+        ConfigError: There is no such network, or it does not support this image size.
+        UncountableError: The network can't be counted.
+    """
+    config, task, kind, used = plan.config, plan.task, plan.device.kind, plan.precision.used
+    formats = {}
+    for name in FORMATS:
+        started(name)
+        formats[name] = footprint(config, task, device=kind, precision=name)
+    started("what settings save")
+    found = list(levers(config, task, device=kind, precision=used))
+    started(f"sharded over {SHARDED_OVER} GPUs")
+    return Ledger(plan, room, formats, found, _sharded(plan))
+
+
+def _sharded(plan: Plan) -> int | None:
+    config = plan.config
+    tables = {
+        "memory": config.memory.model_copy(update={"shard": True}),
+        "speed": config.speed.model_copy(update={"compile": "off"}),
+    }
+    if shard_faults(config.model_copy(update=tables)):
+        return None
+    simulation = Simulation(
+        config, plan.task, device=plan.device.kind, precision=plan.precision.used, step_s=1.0
+    )
+    return simulation.sharded(Link(SHARDED_OVER, bytes_per_s=1.0, latency_s=0.0)).memory_bytes
+
+
+def largest_modules(counted: Footprint, count: int) -> Iterator[tuple[str, int]]:
+    """Yield the parts of the network with the largest activations: names of two levels, and bytes."""
+    sums: Counter[str] = Counter()
+    for module, size in counted.by_module.items():
+        sums[".".join(module.split(".")[:2]) or "loss"] += size
+    yield from sums.most_common(count)

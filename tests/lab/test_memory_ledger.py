@@ -1,0 +1,84 @@
+"""The ledger of `mptui memory`: its parts add up, its levers save what they say, and its batch fits."""
+
+import json
+
+import pytest
+
+from mptui.cli.main import app
+from mptui.errors import ConfigError
+from mptui.hardware.devices import USABLE
+from mptui.lab.memory.cards import CARDS, card_device
+from mptui.lab.memory.ledger import PARTS
+
+SMALL = ["--model", "unet", "--batch-size", "8", "--set", "model.width=8", "--set", "model.depth=2"]
+SMALL += ["--set", "data.image_size=32"]
+
+
+def document(capsys, *arguments):
+    assert app(["memory", *SMALL, "--card", "1GiB", "--json", *arguments], standalone_mode=False) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_parts_add_up_and_only_activations_differ_by_precision(capsys):
+    told = document(capsys, "--set", "training.optimizer=adamw", "--set", "training.ema_decay=0.9")
+    formats = told["formats"]
+    for counted in formats.values():
+        assert sum(counted[part] for part in PARTS) == counted["total"]
+        assert sum(counted["activations_by_module"].values()) == counted["activations"]
+        assert counted["optimizer"] == pytest.approx(2 * 4 * told["parameters"], rel=1e-2)
+    assert formats["fp16"] == formats["bf16"]
+    for part in ("weights", "gradients", "optimizer", "average"):
+        assert formats["fp32"][part] == formats["bf16"][part]
+    assert 0.4 < formats["bf16"]["activations"] / formats["fp32"]["activations"] < 0.8
+
+
+def test_each_lever_saves_what_a_run_with_it_takes_less(capsys):
+    before = document(capsys, "--set", "training.optimizer=adamw", "--set", "training.ema_decay=0.9")
+    assert [lever["setting"].partition("=")[0] for lever in before["levers"]] == [
+        "memory.activation_checkpointing",
+        "memory.micro_batch",
+        "training.ema_decay",
+        "training.optimizer",
+    ]
+    for lever in before["levers"]:
+        with_it = ["--set", "training.optimizer=adamw", "--set", "training.ema_decay=0.9"]
+        with_it += ["--set", lever["setting"]]
+        after = document(capsys, *with_it)
+        assert after["formats"][after["precision"]]["total"] == lever["total"]
+        assert lever["saved"] > 0
+    assert before["sharded"]["total"] < before["formats"]["bf16"]["total"]
+
+
+def test_in_fp32_16_bits_are_a_lever(capsys):
+    told = document(capsys, "--precision", "fp32")
+    assert told["levers"][0]["total"] == told["formats"]["bf16"]["total"]
+
+
+def test_the_largest_batch_fits_and_one_more_does_not(capsys):
+    largest = document(capsys)["formats"]["bf16"]["largest_batch"]
+    for batch, fits in ((largest, True), (largest + 1, False)):
+        told = document(capsys, "--batch-size", str(batch))
+        assert (told["formats"]["bf16"]["total"] <= USABLE * (1 << 30)) is fits
+
+
+def test_the_table_says_what_autocast_leaves_in_fp32(capsys):
+    app(["memory", *SMALL, "--card", "rtx4090"], standalone_mode=False)
+    told = capsys.readouterr().out
+    assert "RTX 4090 (23.6 GiB)" in told
+    assert "Autocast keeps weights, gradients and optimizer states in FP32" in told
+    assert "memory.shard=true on 8 GPUs" in told
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_a_card_has_less_memory_than_on_its_box(name):
+    device = card_device(name.upper())
+    assert device.memory_total == device.memory_free
+    assert (device.native["bf16"] == "native") is (CARDS[name].capability >= (8, 0))
+
+
+def test_a_card_is_a_size_too_and_no_other_word():
+    assert card_device("24 GiB").memory_total == 24 << 30
+    assert card_device("8GB").memory_total == 8_000_000_000
+    for text in ("h10O", "0GiB", "24", ""):
+        with pytest.raises(ConfigError, match="--card"):
+            card_device(text)
