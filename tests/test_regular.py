@@ -80,7 +80,7 @@ def test_a_run_of_such_files_is_read_as_one_without_them(tmp_path, kind):
     check_version(tmp_path)
     BadSampleList(tmp_path)
     with pytest.raises(RunDirectoryError, match="not a regular file"):
-        compare(tmp_path, tmp_path)
+        compare([tmp_path, tmp_path])
 
 
 @pytest.mark.parametrize("kind", ENDLESS)

@@ -25,7 +25,7 @@ def open_attached(source: AttachedRun) -> int:
     terminal = Terminal(state_folder() / LOG)
     keymap, ascii_only = person_keymap(), needs_ascii()
     screen = LiveScreen(source, keymap=keymap.keys, ascii_only=ascii_only)
-    app = TerminalApp(screen, keymap=keymap, ascii_only=ascii_only)
+    app = TerminalApp(screen, keymap=keymap, ascii_only=ascii_only, runs=source.run.parent)
     catch_signals(app, terminal)
     with terminal:
         app.run()

@@ -12,6 +12,7 @@ from textual import on
 
 from mptui.events import RunFinished
 from mptui.hardware.memory import keep_freed_memory
+from mptui.runs.listing.run_rows import RunList
 from mptui.runs.remote.daemonize import LOG, launcher
 from mptui.runs.session.shutdown import end_now, worker_left
 from mptui.runs.store.directory import status_of
@@ -65,7 +66,10 @@ class Cockpit(TerminalApp):
         keymap: The user's keys.
         ascii_only: Draw in ASCII.
         environ: Environment, for settings and folders.
+        runs: The folder of the runs.
     """
+
+    resumes = True
 
     def __init__(
         self,
@@ -77,6 +81,7 @@ class Cockpit(TerminalApp):
         keymap: Keymap | None = None,
         ascii_only: bool = False,
         environ: Mapping[str, str] = os.environ,
+        runs: Path = Path("runs"),
     ) -> None:
         keymap = keymap or Keymap()
         live = None
@@ -84,9 +89,9 @@ class Cockpit(TerminalApp):
             from mptui.tui.screens.live import LiveScreen
 
             live = LiveScreen(run, keymap=keymap.keys, ascii_only=ascii_only)
-        opened = live or first or DetectionScreen(keymap=keymap.keys)
-        super().__init__(opened, keymap=keymap, ascii_only=ascii_only)
-        self._starter, self._ascii_only, self._environ = starter, ascii_only, environ
+        opened = live or first or DetectionScreen(keymap=keymap.keys, runs=RunList(runs))
+        super().__init__(opened, keymap=keymap, ascii_only=ascii_only, runs=runs)
+        self._starter, self._environ = starter, environ
         self.run_now: Run | None = run
         self._group = group
         self._live: LiveScreen | None = live
@@ -101,21 +106,52 @@ class Cockpit(TerminalApp):
 
     def on_picker_screen_started(self, event: "PickerScreen.Started") -> None:
         """Start the run and show it."""
+        if self._may_train():
+            self._group = event.group
+            self._show_live(self._starter(event.request, None, event.group))
+
+    def _show_live(self, run: Run) -> None:
+        """Show a run that this program has started."""
         from mptui.tui.screens.live import LiveScreen
 
-        self._group = event.group
-        self.run_now = self._starter(event.request, None, event.group)
-        self._live = LiveScreen(self.run_now, keymap=self.keymap.keys, ascii_only=self._ascii_only)
+        self.run_now = run
+        self._live = LiveScreen(run, keymap=self.keymap.keys, ascii_only=self.ascii_only)
         self.push_screen(self._live, self._run_left)
 
-    def on_live_screen_resume_requested(self, event: "LiveScreen.ResumeRequested") -> None:
-        """Resume the run as it was configured, on the same screen."""
+    def _may_train(self) -> bool:
+        """Whether no other run of this program is training; else say so."""
+        if self.run_now is None or self.run_now.finished:
+            return True
+        words = "this program trains a run already; stop or detach it first, or use another shell"
+        self.notify(words, severity="warning", markup=False)
+        return False
+
+    def resume_run(self, run: Path) -> None:
+        """Resume a run from the list of runs, as it was configured."""
+        status = status_of(run)["status"]
+        if status == "running":
+            self.notify("this run is training: open it", severity="warning", markup=False)
+        elif status == "completed":
+            words = f"the run is complete; longer: mptui resume {shell_word(run)} --epochs N"
+            self.notify(words, severity="warning", markup=False)
+        elif self._may_train():
+            self._group = ()
+            self._show_live(self._starter(self._request_of(run), run, ()))
+
+    def _request_of(self, run: Path) -> "Request":
         from mptui.runs.planning.plan import Request
         from mptui.runs.store.directory import CONFIG
 
-        if self._live is not None:
-            request = Request(str(event.run / CONFIG), environ=self._environ)
-            self.run_now = self._starter(request, event.run, self._group)
+        return Request(str(run / CONFIG), environ=self._environ)
+
+    def on_live_screen_resume_requested(self, event: "LiveScreen.ResumeRequested") -> None:
+        """Resume the run as it was configured, on the same screen."""
+        from mptui.tui.screens.live import LiveScreen
+
+        if isinstance(self.screen, LiveScreen) and self._may_train():
+            if self.screen is not self._live:
+                self._live, self._group = self.screen, ()
+            self.run_now = self._starter(self._request_of(event.run), event.run, self._group)
             self._live.follow(self.run_now)
 
     def _run_left(self, how: str | None) -> None:
@@ -169,7 +205,7 @@ def open_cockpit(part: Part, *, isolate: bool = False, trust_code: bool = False)
     runs = Path(os.environ.get("MPTUI_RUNS_DIR") or "runs")
 
     start = _starter(terminal, runs, isolate, trust_code)
-    return _show(Cockpit(start, keymap=person_keymap(), ascii_only=needs_ascii()), terminal, part)
+    return _show(Cockpit(start, keymap=person_keymap(), ascii_only=needs_ascii(), runs=runs), terminal, part)
 
 
 def open_resumed(part: Part, request: "Request", path: Path, group: Sequence[str]) -> int:
@@ -185,7 +221,8 @@ def open_resumed(part: Part, request: "Request", path: Path, group: Sequence[str
     terminal = Terminal(state_folder() / LOG)
     start = _starter(terminal, path.parent, False, request.trust_code)
     run = start(request, path, group)
-    app = Cockpit(start, run=run, group=group, keymap=person_keymap(), ascii_only=needs_ascii())
+    keymap, ascii_only = person_keymap(), needs_ascii()
+    app = Cockpit(start, run=run, group=group, keymap=keymap, ascii_only=ascii_only, runs=path.parent)
     return _show(app, terminal, part)
 
 

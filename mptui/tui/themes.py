@@ -1,7 +1,7 @@
 """The three themes: dark, light, and the sixteen colours of the terminal.
 
-The colours of curves are those of Okabe and Ito, distinguishable with any colour vision. An accent colour
-marks the selection; green, amber and red are only for states.
+The colours of the first six curves are those of Okabe and Ito, distinguishable with any colour vision. An
+accent colour marks the selection; green, amber and red are only for states.
 """
 
 from textual.theme import BUILTIN_THEMES, Theme
@@ -13,6 +13,8 @@ _SERIES = {
     "series-4": "#cc79a7",
     "series-5": "#f0e442",
     "series-6": "#d55e00",
+    "series-7": "#9a8cff",
+    "series-8": "#c3cbd3",
     "series-raw": "#4c5b6b",
     "frame": "#39424e",
     "quiet": "#8b97a5",
@@ -54,6 +56,8 @@ LIGHT = Theme(
         "series-4": "#a8437b",
         "series-5": "#7d7500",
         "series-6": "#b04500",
+        "series-7": "#5b4bc4",
+        "series-8": "#59636d",
         "series-raw": "#a9b8c5",
         "frame": "#c9ced3",
         "quiet": "#66717c",
@@ -84,6 +88,8 @@ ANSI = Theme(
         "series-4": "ansi_magenta",
         "series-5": "ansi_cyan",
         "series-6": "ansi_red",
+        "series-7": "ansi_bright_magenta",
+        "series-8": "ansi_bright_green",
         "series-raw": "ansi_bright_black",
         "frame": "ansi_bright_black",
         "quiet": "ansi_default",

@@ -7,18 +7,20 @@ import pytest
 from textual.binding import BindingsMap
 
 from mptui.tui.app import MptuiApp
-from mptui.tui.dialogs.choices import DiscardDialog, LeaveDialog, StopDialog
+from mptui.tui.dialogs.choices import CleanDialog, DeleteDialog, DiscardDialog, LeaveDialog, StopDialog
 from mptui.tui.dialogs.help import HelpScreen
 from mptui.tui.dialogs.input import AskDialog
 from mptui.tui.dialogs.switch_profile import SwitchProfileDialog
 from mptui.tui.keys.bindings import KEYS, bindings, display
 from mptui.tui.keys.keymap import FILE_NAME, load_keymap
+from mptui.tui.screens.compare_screen import CompareScreen
 from mptui.tui.screens.detection import DetectionScreen
 from mptui.tui.screens.learn_screen import LearnScreen
 from mptui.tui.screens.live import LiveScreen
 from mptui.tui.screens.numerics import NumericsScreen
 from mptui.tui.screens.picker import PickerScreen
 from mptui.tui.screens.ranks_screen import RanksScreen
+from mptui.tui.screens.runs_screen import RunsScreen
 from mptui.tui.widgets.chart.chart import Chart
 from mptui.tui.widgets.column import Column
 from mptui.tui.widgets.live.log import LogPanel
@@ -28,6 +30,10 @@ OWNERS = {
     "live": LiveScreen,
     "numerics": NumericsScreen,
     "learn": LearnScreen,
+    "runs": RunsScreen,
+    "compare": CompareScreen,
+    "delete": DeleteDialog,
+    "clean": CleanDialog,
     "ranks": RanksScreen,
     "chart": Chart,
     "log": LogPanel,

@@ -77,7 +77,7 @@ def compare(
     from mptui.runs.store.compare import compare as compared
     from mptui.runs.store.directory import find_run
 
-    found = compared(find_run(runs_dir, first), find_run(runs_dir, second))
+    found = compared([find_run(runs_dir, first), find_run(runs_dir, second)])
     if as_json:
         print_json(finite_json(found))
     else:

@@ -1,8 +1,8 @@
-"""Lists the summaries of runs, and compares two runs."""
+"""Lists the summaries of runs, and compares runs."""
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,30 +58,37 @@ def summaries(folder: Path, on_error: Callable[[OSError], None] = lambda _: None
     return [summary for *_, summary in sorted(found, key=lambda each: each[:2])]
 
 
-def compare(first: Path, second: Path) -> dict[str, Any]:
-    """Compare two runs; each entry is a list of two values.
+def compare(runs: Sequence[Path]) -> dict[str, Any]:
+    """Compare runs; each entry is a list with a value for each of them.
 
-    `settings`: differing values of run.toml, None if one run has none; `figures`: values of summary.json;
+    `settings`: differing values of run.toml, None if a run has none; `figures`: values of summary.json;
     `curves`: losses and metrics by epoch, by name.
 
     Raises:
         RunDirectoryError: The configuration of one can't be read, or it is of a later version.
     """
-    runs = (first, second)
     for run in runs:
         check_version(run)
-    one, other = (_settings(run) for run in runs)
-    found = [_figures(status_of(run)) for run in runs]
+    settings = [_settings(run) for run in runs]
+    figures = [_figures(status_of(run)) for run in runs]
     curves = [_curves(run) for run in runs]
     return {
         "runs": [run.name for run in runs],
         "directories": [str(run) for run in runs],
         "settings": {
-            key: [one.get(key), other.get(key)] for key in {**one, **other} if one.get(key) != other.get(key)
+            key: values
+            for key, values in _side_by_side(settings, None).items()
+            if any(value != values[0] for value in values)
         },
-        "figures": {key: [each.get(key) for each in found] for key in {**found[0], **found[1]}},
-        "curves": {key: [each.get(key, []) for each in curves] for key in {**curves[0], **curves[1]}},
+        "figures": _side_by_side(figures, None),
+        "curves": _side_by_side(curves, []),
     }
+
+
+def _side_by_side(tables: Sequence[Mapping[str, Any]], missing: object) -> dict[str, list[Any]]:
+    """Return the values of each key that any of the tables has."""
+    keys = dict.fromkeys(key for table in tables for key in table)
+    return {key: [table.get(key, missing) for table in tables] for key in keys}
 
 
 def _silence(run: Path) -> float:

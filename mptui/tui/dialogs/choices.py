@@ -1,4 +1,4 @@
-"""Dialogs with a question that is answered by a key: quitting, stopping, discarding edits."""
+"""Dialogs with a question that is answered by a key: quitting, stopping, discarding, deleting."""
 
 from collections.abc import Mapping
 from typing import ClassVar, Literal
@@ -12,7 +12,7 @@ from textual.widgets import Static
 from mptui.text import clean
 from mptui.tui.keys.bindings import KEYS, bindings, display
 
-Answer = Literal["stop", "detach", "stay", "discard"]
+Answer = Literal["stop", "detach", "stay", "discard", "delete", "clean"]
 
 
 class Choices(ModalScreen[Answer]):
@@ -89,3 +89,17 @@ class DiscardDialog(Choices):
 
     where = "discard"
     BINDINGS = bindings("discard")
+
+
+class DeleteDialog(Choices):
+    """Asks whether to delete runs."""
+
+    where = "delete"
+    BINDINGS = bindings("delete")
+
+
+class CleanDialog(Choices):
+    """Asks whether to remove checkpoints."""
+
+    where = "clean"
+    BINDINGS = bindings("clean")

@@ -7,10 +7,16 @@ from typing import Literal
 from textual.binding import Binding, BindingType
 from textual.keys import format_key
 
-MODAL = {"leave", "stop", "discard", "help", "edit", "switch"}
+MODAL = {"leave", "stop", "discard", "help", "edit", "switch", "delete", "clean"}
 """Dialogs, which receive only their own keys."""
 
-PARTS_OF = {"live": ("chart", "log", "column"), "picker": ("list",), "learn": ("chart",)}
+PARTS_OF = {
+    "live": ("chart", "log", "column"),
+    "picker": ("list",),
+    "runs": ("list",),
+    "compare": ("list", "chart"),
+    "learn": ("chart",),
+}
 """Widgets of a screen with their own keys while focused."""
 
 
@@ -20,7 +26,8 @@ class Key:
 
     `id` is `<where>.<what>`. `keys` are separated by commas. `{n}` in the action is the position of the key
     among them. `footer` is the word in the bottom line; without it, the key is listed only in the help.
-    `when` is the state of the run in which the bottom line shows the key; several: it has several ranks.
+    `when` is the state of the run in which the bottom line shows the key; several: it has several ranks;
+    spare: in any, where the keys of the screen leave room.
     """
 
     id: str
@@ -30,7 +37,7 @@ class Key:
     footer: str = ""
     display: str = ""
     palette: bool = True
-    when: Literal["always", "going", "ended", "several"] = "always"
+    when: Literal["always", "going", "ended", "several", "spare"] = "always"
 
     @property
     def where(self) -> str:
@@ -147,6 +154,25 @@ KEYS: tuple[Key, ...] = (
     Key("learn.precision", "p", "precision", "autocast: bf16 or fp16", "format"),
     Key("learn.rules", "g", "rules", "autocast: rules of a GPU or of a CPU", "GPU/CPU"),
     Key("learn.again", "r", "again", "run the exercise again", "again"),
+    Key("runs.open", "enter", "open", "show this run on the live screen", "open"),
+    Key("runs.mark", "space", "mark", "mark: compare up to eight", "mark"),
+    Key("runs.compare", "c", "compare", "compare the marked, or with the next", "compare"),
+    Key("runs.resume", "r", "resume", "resume this run", "resume"),
+    Key("runs.filter", "slash", "filter", "only runs with these words", "filter"),
+    Key("runs.sort", "s", "sort", "next order of the list", "sort"),
+    Key("runs.rename", "n", "rename", "rename this run", "rename"),
+    Key("runs.delete", "x", "delete", "delete the marked, or this run", "delete"),
+    Key("runs.clean", "p", "clean", "remove checkpoints to free space", "free space"),
+    Key("compare.metric", "m", "metric", "next curve", "curve"),
+    Key("compare.focus", "tab", "app.focus_next", "chart, then differences", "panels"),
+    Key("compare.log_axis", "y", "log_axis", "logarithmic value axis", "log axis"),
+    Key("compare.smoothing", "s", "smoothing", "smooth the curves", "smooth"),
+    Key("compare.close", "c", "app.back", "back to the runs", palette=False),
+    Key("delete.delete", "x", "answer('delete')", "delete for good", palette=False),
+    Key("delete.stay", "escape,backspace", "answer('stay')", "keep", palette=False),
+    Key("clean.clean", "p,enter", "answer('clean')", "remove these checkpoints", palette=False),
+    Key("clean.stay", "escape,backspace", "answer('stay')", "keep", palette=False),
+    Key("app.runs", "o", "app.runs", "other runs: open, compare, clean up", "runs", when="spare"),
     Key("app.help", "question_mark", "app.help", "all keys of this screen", "help"),
     Key("app.palette", "ctrl+p", "app.command_palette", "find a command by its name", palette=False),
     Key("app.suspend", "ctrl+z", "app.suspend_process", "suspend mptui and its run", palette=False),

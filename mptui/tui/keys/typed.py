@@ -46,8 +46,11 @@ class KeyQueue:
         """Pass the next event on, after the effect of the last one."""
         if self._writes and isinstance(self._app.focused, Input):
             self._app.call_later(self._next)
-        else:
-            self._app.screen.call_later(self._app.call_later, self._next)
+            return
+        screen, focused = self._app.screen, self._app.focused
+        # what an action has posted, such as `Input.Submitted`, goes by the widget and the screen first
+        if focused is None or not focused.call_later(screen.call_later, self._app.call_later, self._next):
+            screen.call_later(self._app.call_later, self._next)
 
     async def _next(self) -> None:
         self._busy_since = time.monotonic() if self._waiting else None

@@ -11,6 +11,7 @@ from textual.message import Message
 from textual.widgets import Static
 
 from mptui import format as fmt
+from mptui.runs.listing.run_rows import RunList
 from mptui.text import clean
 from mptui.tui.keys.bindings import bindings
 from mptui.tui.screens.page import Page
@@ -18,6 +19,7 @@ from mptui.tui.setup.device_samplers import DeviceSamplers
 from mptui.tui.setup.machine_scan import MachineScan, scan_machine
 from mptui.tui.threads import in_background
 from mptui.tui.widgets.keybar import KeyBar
+from mptui.tui.widgets.runs.recent_runs import RecentRuns
 from mptui.tui.widgets.setup.card import DeviceCard
 from mptui.tui.widgets.small import TooSmall
 from mptui.tui.widgets.topline import TopLine
@@ -36,6 +38,7 @@ class DetectionScreen(Page):
     Args:
         keymap: The user's keys.
         scan: Detects the devices, with or without torch; can take seconds.
+        runs: The runs of which the newest are shown; None: no list.
     """
 
     where = "detection"
@@ -53,11 +56,15 @@ class DetectionScreen(Page):
             self.advice = seen.advice[seen.devices.index(tightest(devices))]
 
     def __init__(
-        self, *, keymap: Mapping[str, str] | None = None, scan: Callable[[bool], MachineScan] = scan_machine
+        self,
+        *,
+        keymap: Mapping[str, str] | None = None,
+        scan: Callable[[bool], MachineScan] = scan_machine,
+        runs: RunList | None = None,
     ) -> None:
         super().__init__()
         self._keymap = keymap or {}
-        self._scan = scan
+        self._scan, self._runs = scan, runs
         self._seen: MachineScan | None = None
         self._chosen = 0
         self._marked: set[str] = set()
@@ -70,6 +77,7 @@ class DetectionScreen(Page):
         yield self._top
         yield VerticalScroll(id="cards", can_focus=False)
         yield self._torch
+        yield RecentRuns(self._keymap, id="recent")
         yield KeyBar(self.where, self._keymap)
         yield TooSmall()
 
@@ -77,6 +85,16 @@ class DetectionScreen(Page):
         """Detect the devices after the first frame."""
         self._gauges = self.set_interval(1 / GAUGES_PER_SECOND, self.show_gauges)
         self.call_after_refresh(self.action_look_again)
+        self._show_runs()
+
+    @work(exclusive=True, group="runs")
+    async def _show_runs(self) -> None:
+        """Show the newest runs once they are read."""
+        if self._runs is not None:
+            rows = await in_background(self._runs.rows)
+            if self.is_running:
+                self.query_one(RecentRuns).show(rows)
+                self.call_after_refresh(self._redraw)
 
     def action_look_again(self) -> None:
         """Detect the devices: first without torch, which takes seconds to import."""
@@ -204,6 +222,7 @@ class DetectionScreen(Page):
     def on_screen_resume(self) -> None:
         """Resume sampling."""
         self._gauges.resume()
+        self._show_runs()
         if self._seen is not None:
             self._watch.follow(self._seen.devices)
 

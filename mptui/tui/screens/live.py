@@ -72,6 +72,7 @@ class LiveScreen(Page):
         source: Delivers events and receives commands.
         keymap: The user's keys.
         ascii_only: Draw in ASCII.
+        resumable: Whether the program can resume a run that another process has trained.
     """
 
     where = "live"
@@ -86,13 +87,18 @@ class LiveScreen(Page):
             self.run = run
 
     def __init__(
-        self, source: RunSource, *, keymap: dict[str, str] | None = None, ascii_only: bool = False
+        self,
+        source: RunSource,
+        *,
+        keymap: dict[str, str] | None = None,
+        ascii_only: bool = False,
+        resumable: bool = False,
     ) -> None:
         super().__init__()
         self.source = source
         self.view = source.view
         self._keymap = keymap or {}
-        self._ascii_only = ascii_only
+        self._ascii_only, self._resumable = ascii_only, resumable
         self._page = 0
         self._window: Window | None = None
         self._leaving = False
@@ -179,7 +185,7 @@ class LiveScreen(Page):
     def _show_failure(self) -> None:
         if self.view.finished is not None and not self.query(Failure):
             self.add_class("-failed")
-            leads = "Esc: back to the profiles · q: quit" if self._is_above_another() else "q: quit"
+            leads = "Esc: back · q: quit" if self._is_above_another() else "q: quit"
             self.mount(Failure(self.view.finished, leads), after="#body")
 
     def _is_above_another(self) -> bool:
@@ -234,7 +240,7 @@ class LiveScreen(Page):
             return "the run has not ended"
         if ended.status == "completed":
             return "the run is complete; `mptui resume RUN --epochs N` trains longer"
-        here = self.source.hosted and self.source.run is not None
+        here = (self.source.hosted or self._resumable) and self.source.run is not None
         return "" if here else "this run can't be resumed from here"
 
     def action_resume_run(self) -> None:
@@ -391,7 +397,7 @@ class LiveScreen(Page):
             self.action_log()
         elif any(chart.remove_cursor() for chart in self.query(Chart)):
             pass  # the focus or the mouse is on one chart, so that only one has a cursor
-        elif self.view.finished is not None and self._is_above_another():
+        elif self._is_above_another() and (self.view.finished is not None or not self.source.hosted):
             self.dismiss("back")
 
     def leave(self) -> None:

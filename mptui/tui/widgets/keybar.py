@@ -31,8 +31,9 @@ class KeyBar(Static):
 
     def on_resize(self) -> None:
         """Choose the keys that fit."""
-        own = [item for item in self._items if item[0].where != "app" and item[0].when in self._when]
-        always = [item for item in self._items if item[0].where == "app"]
+        when = {*self._when, "spare"}
+        always = [item for item in self._items if item[0].where == "app" and item[0].when == "always"]
+        own = [item for item in self._items if item not in always and item[0].when in when]
         while own and sum(content.cell_length + _GAP for _, content in own + always) - _GAP > self.size.width:
             own.pop()
         self._shown = own + always

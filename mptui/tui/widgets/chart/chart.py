@@ -42,6 +42,8 @@ class Chart(Widget, can_focus=True):
         .chart--series-4 { color: $series-4; }
         .chart--series-5 { color: $series-5; }
         .chart--series-6 { color: $series-6; }
+        .chart--series-7 { color: $series-7; }
+        .chart--series-8 { color: $series-8; }
         .chart--raw { color: $series-raw; }
         .chart--axis { color: $quiet; }
         .chart--mark { color: $text-accent; }

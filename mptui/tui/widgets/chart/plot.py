@@ -20,7 +20,7 @@ from mptui.tui.widgets.chart.axes import Axis, end_of_steps, linear_axis, log_ax
 from mptui.tui.widgets.chart.canvas import ASCII_MARKERS, DOTS, Mode, trace
 from mptui.tui.widgets.chart.curves import Floats, Series, Window, curve_of, first_step, last_step
 
-SERIES_COLOURS = 6
+SERIES_COLOURS = 8
 PARTS = (
     *(f"series-{number}" for number in range(1, SERIES_COLOURS + 1)),
     "raw",

@@ -1,0 +1,301 @@
+"""The screen of all runs: sorted, filtered, opened, compared, renamed, deleted."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Input, OptionList
+
+from mptui import format as fmt
+from mptui.errors import MptuiError
+from mptui.runs.listing.curves import MOST, RunCurves, curves_of
+from mptui.runs.listing.housekeeping import delete_run, find_leftovers, remove_leftovers, rename_run
+from mptui.runs.listing.run_rows import ORDERS, RunList, RunRow, chosen_rows
+from mptui.runs.view.run_view import RunView
+from mptui.text import clean
+from mptui.tui.dialogs.choices import Answer, Choices, CleanDialog, DeleteDialog
+from mptui.tui.dialogs.input import AskDialog
+from mptui.tui.keys.bindings import bindings
+from mptui.tui.screens.compare_screen import CompareScreen
+from mptui.tui.screens.page import Page
+from mptui.tui.threads import in_background
+from mptui.tui.widgets.chart.canvas import Mode
+from mptui.tui.widgets.chart.chart import Chart
+from mptui.tui.widgets.keybar import KeyBar
+from mptui.tui.widgets.runs.overlay import show_curve
+from mptui.tui.widgets.runs.run_lines import summary_words
+from mptui.tui.widgets.runs.run_table import RunTable
+from mptui.tui.widgets.small import TooSmall
+from mptui.tui.widgets.topline import TopLine
+
+RENEW_S = 2.0
+
+
+class RunsScreen(Page):
+    """The runs of a folder, newest first.
+
+    Args:
+        runs: The runs.
+        keymap: The user's keys.
+        ascii_only: Draw in ASCII.
+    """
+
+    where = "runs"
+    BINDINGS = bindings("runs")
+    CSS_PATH = "runs_screen.tcss"
+
+    class Opened(Message):
+        """A run is to be shown on the live screen."""
+
+        def __init__(self, run: Path, *, resume: bool = False) -> None:
+            super().__init__()
+            self.run, self.resume = run, resume
+
+    def __init__(self, runs: RunList, keymap: Mapping[str, str], *, ascii_only: bool = False) -> None:
+        super().__init__()
+        self._list, self._keymap, self._ascii_only = runs, keymap, ascii_only
+        self._rows: list[RunRow] | None = None
+        self._shown: list[RunRow] = []
+        self._marked: list[Path] = []
+        self._order = ORDERS[0]
+        self._curves, self._views = RunCurves(), dict[Path, RunView]()
+        self._busy = False
+        self._top = TopLine()
+
+    def compose(self) -> ComposeResult:
+        """Lay out the list, the curves and the keys."""
+        mode: Mode = "ascii" if self._ascii_only else "braille"
+        chart = Chart(mode=mode, id="curves")
+        chart.can_focus = False
+        yield self._top
+        yield RunTable(id="runs")
+        yield chart
+        yield Input(placeholder="words of a name, state, model, data …", compact=True, id="filter")
+        yield KeyBar(self.where, self._keymap)
+        yield TooSmall()
+
+    def on_mount(self) -> None:
+        """Read the runs after the first frame, and again from time to time."""
+        self._top.say(Content.styled(f"reading {clean(str(self._list.folder), 60)} …", "$quiet"))
+        self.query_one(OptionList).focus()
+        self.call_after_refresh(self.renew)
+        self.set_interval(RENEW_S, self.renew)
+
+    @work(group="rows")
+    async def renew(self) -> None:
+        """Read the summaries that have changed, and show them."""
+        if self._busy or not self.is_current:
+            return
+        self._busy = True
+        try:
+            rows = await in_background(self._list.rows)
+        finally:
+            self._busy = False
+        if self.is_running:
+            self._rows = rows
+            there = {row.path for row in rows}
+            self._marked = [run for run in self._marked if run in there]
+            self._show()
+
+    def _show(self) -> None:
+        rows = self._rows or []
+        words = self.query_one("#filter", Input).value
+        self._shown = chosen_rows(rows, self._order, words)
+        table = self.query_one(RunTable)
+        table.border_title = Content(f"runs · {self._order.name}")
+        table.border_subtitle = Content(clean(f"/{words}", 60) if words else "")
+        table.show(self._shown, {run: n for n, run in enumerate(self._marked, 1)}, self._order.name)
+        told = summary_words(rows) if rows else "no runs yet"
+        if len(self._shown) < len(rows):
+            told = f"{len(self._shown):,} of {told}"
+        self._top.say(Content.assemble(told, (f" in {clean(str(self._list.folder), 60)}", "$quiet")))
+        self._read_curves()
+
+    @on(OptionList.OptionHighlighted)
+    @work(exclusive=True, group="curves")
+    async def _read_curves(self) -> None:
+        """Draw the marked runs, else the one under the cursor."""
+        chosen = self.query_one(RunTable).chosen
+        runs = self._marked or ([chosen.path] if chosen else [])
+        if self.has_class("-high"):
+            self._views = await in_background(partial(self._curves.read, runs))
+            if self.is_running:
+                self._draw_curves(runs)
+
+    def _draw_curves(self, runs: list[Path]) -> None:
+        chart, views = self.query_one(Chart), [self._views[run] for run in runs if run in self._views]
+        curves = curves_of(views)
+        if not curves:
+            chart.entitle("no curves yet")
+            chart.show([])
+            return
+        show_curve(chart, runs, self._views, curves[0])
+
+    def on_resize(self) -> None:
+        """Draw the curves where there is room now."""
+        self.call_after_refresh(self._read_curves)
+
+    @on(OptionList.OptionSelected)
+    def _pressed(self) -> None:
+        self.action_open()
+
+    def action_open(self) -> None:
+        """Open the run under the cursor."""
+        if (row := self.query_one(RunTable).chosen) is not None:
+            self.post_message(self.Opened(row.path))
+
+    def action_resume(self) -> None:
+        """Resume the run under the cursor."""
+        if (row := self.query_one(RunTable).chosen) is not None:
+            self.post_message(self.Opened(row.path, resume=True))
+
+    def action_mark(self) -> None:
+        """Mark the run under the cursor for a comparison, or unmark it, and go on to the next."""
+        row = self.query_one(RunTable).chosen
+        if row is None:
+            return
+        if row.path in self._marked:
+            self._marked.remove(row.path)
+        elif len(self._marked) == MOST:
+            self.notify(f"{MOST} runs can be compared at once", severity="warning", markup=False)
+            return
+        else:
+            self._marked.append(row.path)
+        self._show()
+        self.query_one(OptionList).action_cursor_down()
+
+    def action_compare(self) -> None:
+        """Open the comparison of the marked runs, or of the one under the cursor with the one below."""
+        runs = list(self._marked)
+        if not runs and (row := self.query_one(RunTable).chosen) is not None:
+            at = self._shown.index(row)
+            runs = [each.path for each in self._shown[at : at + 2]]
+        if len(runs) < 2:
+            self.notify("mark two runs or more to compare them", markup=False)
+            return
+        screen = CompareScreen(runs, self._keymap, ascii_only=self._ascii_only)
+        self.app.push_screen(screen, lambda how: self.leave() if how == "leave" else None)
+
+    def action_sort(self) -> None:
+        """Sort by the next order."""
+        self._order = ORDERS[(ORDERS.index(self._order) + 1) % len(ORDERS)]
+        self._show()
+
+    def action_filter(self) -> None:
+        """Ask for words."""
+        self.add_class("-filtering")
+        self.query_one("#filter", Input).focus()
+
+    @on(Input.Changed, "#filter")
+    def _filter_changed(self) -> None:
+        self._show()
+
+    @on(Input.Submitted, "#filter")
+    def _filter_chosen(self) -> None:
+        self.remove_class("-filtering")
+        self.query_one(OptionList).focus()
+
+    def action_rename(self) -> None:
+        """Ask for another name of the run under the cursor."""
+        row = self.query_one(RunTable).chosen
+        if row is None:
+            return
+
+        def take(name: str) -> str | None:
+            try:
+                renamed = rename_run(row.path, name)
+            except MptuiError as error:
+                return error.message
+            self._marked = [renamed if run == row.path else run for run in self._marked]
+            self.renew()
+            return None
+
+        words = "Letters, digits, '.', '_', '+' and '-'."
+        self.app.push_screen(AskDialog("name of the run", words, row.name, check=lambda _: None, take=take))
+
+    def _meant(self) -> list[Path]:
+        """Return the marked runs, else the one under the cursor."""
+        row = self.query_one(RunTable).chosen
+        return list(self._marked) or ([row.path] if row is not None else [])
+
+    def action_delete(self) -> None:
+        """Ask whether to delete the marked runs, or the one under the cursor."""
+        if runs := self._meant():
+            words = f"{_names(runs)}: settings, checkpoints, curves and logs are removed for good."
+            title = "delete this run?" if len(runs) == 1 else f"delete {len(runs)} runs?"
+            self._ask(DeleteDialog(self._keymap, title, words), delete_run, runs, "deleted")
+
+    @work(exclusive=True, group="leftovers")
+    async def action_clean(self) -> None:
+        """Ask whether to remove the checkpoints of these runs that no resume needs, with their space."""
+        runs = self._meant()
+        try:
+            found = await in_background(lambda: [find_leftovers(run) for run in runs])
+        except MptuiError as error:
+            self.notify(error.message, severity="warning", markup=False)
+            return
+        checkpoints, size = (
+            sum(each.checkpoints for each in found),
+            sum(each.size_bytes for each in found),
+        )
+        if not any(each.paths for each in found):
+            self.notify(f"{_names(runs)}: only last and best are there", markup=False)
+        elif self.is_current:
+            words = (
+                f"{_names(runs)}: {checkpoints:,} older checkpoint{'s' if checkpoints != 1 else ''} with "
+                f"{fmt.size(size)}. Last and best stay; an undo needs the others."
+            )
+            dialog = CleanDialog(self._keymap, f"free {fmt.size(size)}?", words)
+            self._ask(dialog, remove_leftovers, runs, "cleaned up")
+
+    def _ask(self, dialog: Choices, change: Callable[[Path], object], runs: list[Path], done: str) -> None:
+        """Change runs if the dialog is not answered by staying."""
+
+        def answered(how: Answer | None) -> None:
+            if how not in {None, "stay"}:
+                self._do(change, runs, done)
+
+        self.app.push_screen(dialog, answered)
+
+    @work(group="work")
+    async def _do(self, change: Callable[[Path], object], runs: list[Path], done: str) -> None:
+        """Change runs in the background; those that can't be changed are named."""
+        changed = 0
+        for run in runs:
+            try:
+                await in_background(partial(change, run))
+                changed += 1
+            except MptuiError as error:
+                self.notify(error.message, severity="warning", markup=False)
+        if changed:
+            self.notify(f"{done}: {_names(runs[:1]) if changed == 1 else f'{changed} runs'}", markup=False)
+        self.renew()
+
+    def back(self) -> None:
+        """Close the filter, forget the marks, or close the screen."""
+        if self.has_class("-filtering") or self.query_one("#filter", Input).value:
+            self.query_one("#filter", Input).value = ""
+            self._filter_chosen()
+        elif self._marked:
+            self._marked = []
+            self._show()
+        else:
+            self.dismiss("back")
+
+    def leave(self) -> None:
+        """Quit as the screen below does."""
+        self.dismiss("leave")
+
+    def on_screen_resume(self) -> None:
+        """Show what has changed in the meantime."""
+        self.renew()
+
+
+def _names(runs: list[Path]) -> str:
+    """Name some runs: the first, and how many there are besides."""
+    more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+    return f"{clean(runs[0].name, 60)}{more}" if runs else "no run"

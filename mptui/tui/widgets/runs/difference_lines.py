@@ -1,0 +1,73 @@
+"""Lines of what differs between runs: a setting or figure each, with a column for each run."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from textual.content import Content
+
+from mptui import format as fmt
+from mptui.text import clean
+
+_FIRST = ("status", "best_metric", "best_value", "samples_per_second", "total_s")
+"""Figures above the settings, which explain them."""
+
+_KEY, _LEAST_KEY, _MOST = 30, 18, 30
+"""Cells of the keys: on a wide screen, and at least; largest width of a column of values."""
+
+
+def _widths(runs: int, width: int) -> tuple[int, int]:
+    """Return the cells of the keys and of a column."""
+    key = _KEY if width >= _KEY + 14 * runs else _LEAST_KEY
+    return key, max(4, min(_MOST, (width - key) // runs))
+
+
+def difference_heading(runs: Sequence[Path], width: int) -> Content:
+    """Return the line with the numbers and names of the runs, in the colours of their curves."""
+    key, column = _widths(len(runs), width)
+    cells = [
+        (_right(f"{number} {run.name}", column), f"bold $series-{number}")
+        for number, run in enumerate(runs, 1)
+    ]
+    return Content.assemble(" " * key, *cells)
+
+
+def difference_lines(found: dict[str, Any], width: int) -> list[tuple[str, Content]]:
+    """Return (id, line) of each differing setting and each figure, from `mptui.runs.store.compare`."""
+    figures, settings = found["figures"], found["settings"]
+    first = {name: figures[name] for name in _FIRST if name in figures}
+    rows = [(name, values, False) for name, values in first.items()]
+    rows += [(name, values, True) for name, values in settings.items()]
+    rows += [(name, values, False) for name, values in figures.items() if name not in first]
+    return [
+        (name, _line(name, values, width, is_setting))
+        for name, values, is_setting in rows
+        if any(value is not None for value in values)
+    ]
+
+
+def _line(name: str, values: Sequence[object], width: int, is_setting: bool) -> Content:
+    key, column = _widths(len(values), width)
+    words = Content(clean(name, 80).removeprefix("final_")).truncate(key - 1, ellipsis=True).plain
+    same = all(value == values[0] for value in values)
+    cells = "".join(_right(_shown(name, value), column) for value in values)
+    return Content.assemble(
+        (f"{words:<{key}}", "$text-accent" if is_setting else "$quiet"), (cells, "$quiet" if same else "")
+    )
+
+
+def _right(text: str, width: int) -> str:
+    return f"{Content(clean(text, 100)).truncate(width - 1, ellipsis=True).plain:>{width}}"
+
+
+def _shown(name: str, value: object) -> str:
+    """Format a value with its unit."""
+    if value is None:
+        return fmt.UNKNOWN
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if name.endswith("_bytes"):
+        return fmt.size(value)
+    if name.endswith("_s"):
+        return fmt.duration(value)
+    return f"{value:,}" if isinstance(value, int) else fmt.figure(value)

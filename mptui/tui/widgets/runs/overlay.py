@@ -1,0 +1,28 @@
+"""Draws a curve of several runs over each other."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mptui.runs.listing.curves import Curve, histories_of
+from mptui.runs.view.labels import is_percent
+from mptui.runs.view.metric_history import History
+from mptui.runs.view.run_view import RunView
+from mptui.text import clean
+from mptui.tui.widgets.chart.chart import Chart
+from mptui.tui.widgets.chart.curves import Series
+
+
+def show_curve(chart: Chart, runs: Sequence[Path], views: Mapping[Path, RunView], curve: Curve) -> None:
+    """Draw a curve of each run, in the colour of its number."""
+    found = histories_of(views, curve)
+    name, label = curve
+    chart.entitle(f"{name} · {label}" if label and label != name else name)
+    labels = [f"{number} {run.name}" for number, run in enumerate(runs, 1)]
+    if len(runs) == 1:
+        labels = [runs[0].name]
+    elif sum(map(len, labels)) + 8 * len(labels) > chart.size.width:
+        labels = [str(number) for number in range(1, len(runs) + 1)]
+    series = [
+        Series(clean(text, 60), found.get(run) or History(2)) for run, text in zip(runs, labels, strict=True)
+    ]
+    chart.show(series, percent=is_percent(name))

@@ -1,0 +1,121 @@
+"""Lines of the list of runs: the columns that fit, most important first."""
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from textual.content import Content
+
+from mptui import format as fmt
+from mptui.runs.listing.run_rows import RUNNING, RunRow
+from mptui.runs.store.directory import CRASHED
+from mptui.text import clean
+
+_SIGNS = {RUNNING: ("●", "$text-success"), "completed": ("✓", "$text-success"), "stopped": ("■", "$quiet")}
+_BAD = ("✗", "$text-error")
+_STAMP = re.compile(r"\d{8}-\d{6}-(?=.)")
+_LEAST_NAME, _MOST_NAME = 18, 42
+_SECONDS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column: heading, width with a gap, words, alignment; of those with `spare`, the highest go first."""
+
+    title: str
+    width: int
+    words: Callable[[RunRow], str]
+    right: bool = False
+    spare: int = 0
+
+    def fit(self, text: str) -> str:
+        """Align a text in the width of the column."""
+        text = Content(clean(text, 200)).truncate(self.width - 1, ellipsis=True).plain
+        return f"{text:>{self.width}}" if self.right else f" {text:<{self.width - 1}}"
+
+
+def ago(moment: float, now: float | None = None) -> str:
+    """Return the age of a moment in its largest unit: 3 d, 5 h."""
+    seconds = max(0.0, (time.time() if now is None else now) - moment)
+    size, unit = next((each for each in _SECONDS if seconds >= each[0]), _SECONDS[-1])
+    return f"{seconds / size:.0f} {unit}"
+
+
+def _taken(row: RunRow) -> str:
+    seconds = time.time() - row.started if row.state == RUNNING else row.seconds
+    return fmt.duration(seconds, aligned=True)
+
+
+def _rate(row: RunRow) -> str:
+    rate = row.rate
+    return fmt.UNKNOWN if rate is None else f"{rate:,.0f}" if rate >= 100 else fmt.figure(rate)
+
+
+_COLUMNS = (
+    _Column("state", 14, lambda row: row.state, spare=6),
+    _Column("task", 15, lambda row: row.task or fmt.UNKNOWN, spare=7),
+    _Column("model", 12, lambda row: row.model or fmt.UNKNOWN, spare=2),
+    _Column("data", 12, lambda row: row.data.rstrip("/").rpartition("/")[2] or fmt.UNKNOWN, spare=4),
+    _Column("prec.", 6, lambda row: row.precision or fmt.UNKNOWN, spare=3),
+    _Column("best", 15, lambda row: row.best_words, right=True),
+    _Column("images/s", 9, _rate, right=True, spare=1),
+    _Column("time", 12, _taken, right=True, spare=5),
+    _Column("age", 8, lambda row: ago(row.started), right=True),
+)
+_HEAD = 4
+"""Cells of the number of a marked run and of the sign of its state."""
+
+
+def fitting_columns(width: int) -> tuple[list[_Column], int]:
+    """Return the columns that fit into `width` cells beside the name, and the cells of the name."""
+    columns = list(_COLUMNS)
+    while _HEAD + _LEAST_NAME + sum(each.width for each in columns) > width:
+        least = max(columns, key=lambda column: column.spare)
+        if not least.spare:
+            break
+        columns.remove(least)
+    left = width - _HEAD - sum(each.width for each in columns)
+    return columns, max(8, min(left, _MOST_NAME))
+
+
+def heading(width: int, order: str = "") -> Content:
+    """Return the line of headings; that of the order stands out."""
+    columns, name = fitting_columns(width)
+    titles = [("name", f"{'name':<{name}}"), *((each.title, each.fit(each.title)) for each in columns)]
+    cells = ((text, "$text-accent" if title == order else "$quiet") for title, text in titles)
+    return Content.assemble(" " * _HEAD, *cells)
+
+
+def run_line(row: RunRow, width: int, number: int | None = None, indent: str = "") -> Content:
+    """Return the line of a run.
+
+    Args:
+        row: The run.
+        width: Cells of the line.
+        number: Its number among the marked runs, in the colour of its curve; None: not marked.
+        indent: What stands before its name.
+    """
+    columns, name = fitting_columns(width)
+    sign, tone = _SIGNS.get(row.state, _BAD)
+    mark = ("  ", "") if number is None else (f"{number} ", f"bold $series-{number}")
+    words = Content(indent + _name(row.name, name - 1 - len(indent))).truncate(name - 1, ellipsis=True)
+    cells = ((each.fit(each.words(row)), tone if each.title == "state" else "") for each in columns)
+    return Content.assemble(mark, (f"{sign} ", tone), (f"{words.plain:<{name}}", "bold"), *cells)
+
+
+def _name(name: str, room: int) -> str:
+    """Return the name, without the time of its start if that does not fit: the age tells it, too."""
+    name = clean(name, 200)
+    return name if len(name) <= room else _STAMP.sub("", name)
+
+
+def summary_words(rows: Sequence[RunRow]) -> str:
+    """Count the runs, and those that are training or have failed: `12 runs · 1 training · 2 failed`."""
+    training = sum(row.state == RUNNING for row in rows)
+    failed = sum(row.state not in _SIGNS for row in rows)
+    crashed = sum(row.state == CRASHED for row in rows)
+    words = [f"{len(rows):,} run{'s' if len(rows) != 1 else ''}"]
+    words += [f"{training:,} training"] if training else []
+    words += [f"{failed - crashed:,} failed"] if failed > crashed else []
+    return " · ".join([*words, *([f"{crashed:,} crashed"] if crashed else [])])

@@ -1,0 +1,272 @@
+"""The list of runs: read quickly, sorted, filtered, opened, compared, renamed, deleted, cleaned up."""
+
+import json
+import os
+import shutil
+import time
+
+import pytest
+from textual.widgets import Input, OptionList
+
+from mptui.codec import to_record
+from mptui.errors import ConfigError, RunDirectoryError
+from mptui.regular import read_regular
+from mptui.runs.listing.housekeeping import delete_run, find_leftovers, remove_leftovers, rename_run
+from mptui.runs.listing.run_rows import ORDERS, RunList, chosen_rows
+from mptui.runs.store.directory import SUMMARY, claim, read_summary, write_json
+from mptui.tui.app import MptuiApp
+from mptui.tui.screens.detection import DetectionScreen
+from mptui.tui.screens.page import Page
+from tests.tui.cockpits import quick_scan, until
+from tests.tui.events import demo, finished
+from tests.tui.frames import frame, seen
+
+NOW = time.time()
+
+
+def a_run(folder, name, *, age_s=60.0, events=(), **summary):
+    """A run directory as a run leaves it: settings, summary, journal, two kept and two old checkpoints."""
+    run = folder / name
+    (run / "checkpoints").mkdir(parents=True)
+    lr = summary.pop("lr", 0.1)
+    (run / "run.toml").write_text(f'[training]\nlr = {lr}\n[precision]\nmode = "auto"\n')
+    lines = [json.dumps(to_record(event)) for event in events]
+    (run / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    for step in (10, 20, 30, 40):
+        checkpoint = run / "checkpoints" / f"step-{step:09d}"
+        checkpoint.mkdir()
+        (checkpoint / "model.safetensors").write_bytes(bytes(1 << 20))
+    (run / "checkpoints" / "last").symlink_to("step-000000040")
+    (run / "checkpoints" / "best").symlink_to("step-000000020")
+    base = {
+        "status": "completed",
+        "run": name,
+        "started": NOW - age_s,
+        "task": "classification",
+        "model": "resnet18",
+        "dataset": {"name": "shapes"},
+        "best": {"epoch": 2, "metric": "acc1", "value": 0.5},
+        "samples_per_second": 100.0,
+        "time": {"total_s": 60.0},
+        "precision": {"used": "bf16"},
+    }
+    write_json(run / SUMMARY, base | summary)
+    return run
+
+
+@pytest.fixture
+def three(tmp_path):
+    """Three runs: of an hour, a day and a minute ago."""
+    a_run(tmp_path, "hour", age_s=3600, samples_per_second=300.0, model="unet", events=[*demo(), finished()])
+    a_run(tmp_path, "day", age_s=86400, status="diverged", best={"metric": None, "value": None}, lr=0.2)
+    a_run(tmp_path, "minute", samples_per_second=None, best={"metric": "acc1", "value": 0.75}, events=demo())
+    return tmp_path
+
+
+def listed(app):
+    return [option.id for option in app.screen.query_one("#lines", OptionList).options]
+
+
+class shown:  # noqa: N801 - reads like a function
+    """The list of runs above a first screen, read."""
+
+    def __init__(self, folder, size=(80, 24), app=None):
+        self.app = app or MptuiApp(Page(), runs=folder)
+        self.running = self.app.run_test(size=size, notifications=True)
+
+    async def __aenter__(self):
+        pilot = await self.running.__aenter__()
+        await pilot.press("o")
+        await until(self.app, pilot, " in ")
+        return self.app, pilot
+
+    async def __aexit__(self, *error):
+        await self.running.__aexit__(*error)
+
+
+async def test_two_hundred_runs_are_listed_by_their_summaries_alone(tmp_path, monkeypatch):
+    first = a_run(tmp_path, "run-000", age_s=0, events=demo()[-20:])
+    shutil.rmtree(first / "checkpoints")
+    for number in range(1, 200):
+        run = tmp_path / f"run-{number:03d}"
+        shutil.copytree(first, run, symlinks=True)
+        (run / SUMMARY).write_text(json.dumps(read_summary(run) | {"started": NOW - number}))
+    opened: list[str] = []
+
+    def counted(path, *arguments):
+        opened.append(path.name)
+        return read_regular(path, *arguments)
+
+    monkeypatch.setattr("mptui.runs.store.directory.read_regular", counted)
+    runs = RunList(tmp_path)
+    assert [row.name for row in runs.rows()] == [f"run-{number:03d}" for number in range(200)]
+    assert opened == [SUMMARY] * 200  # and no journal, no settings
+    write_json(tmp_path / "run-007" / SUMMARY, read_summary(tmp_path / "run-007") | {"status": "stopped"})
+    opened.clear()
+    assert [row.state for row in runs.rows()].count("stopped") == 1
+    assert opened == [SUMMARY]  # only the one that has changed
+    async with shown(tmp_path) as (app, pilot):
+        assert "200 runs in " in frame(app)
+        await pilot.press("end")
+        await pilot.pause()
+        assert "run-199" in frame(app)
+
+
+async def test_runs_are_sorted_and_filtered_and_the_cursor_stays_on_its_run(three):
+    async with shown(three) as (app, pilot):
+        assert listed(app) == ["minute", "hour", "day"]
+        row = next(line for line in frame(app).splitlines() if "hour" in line)
+        assert row.split()[1:] == ["✓", "hour", "unet", "bf16", "top-1", "50.0", "%", "300", "1", "h", "│"]
+        await pilot.press("down")
+        for order, runs in (("name", ["day", "hour", "minute"]), ("state", ["minute", "hour", "day"])):
+            await pilot.press("s")
+            assert f"runs · {order}" in frame(app)
+            assert listed(app) == runs
+        assert app.screen.query_one("#runs").chosen.name == "hour"
+        await pilot.press("slash", *"diverged")
+        assert await seen(app, pilot, "1 of 3 runs · 1 failed")
+        assert listed(app) == ["day"]
+        await pilot.press("enter", "escape")
+        assert listed(app) == ["minute", "hour", "day"]
+        await pilot.press("escape")
+        await pilot.pause()
+        assert type(app.screen) is Page
+
+
+async def test_the_best_come_first_where_that_is_the_order(three):
+    rows = RunList(three).rows()
+    orders = {order.name: [row.name for row in chosen_rows(rows, order)] for order in ORDERS}
+    assert orders["best"] == ["minute", "hour", "day"]
+    assert orders["images/s"] == ["hour", "day", "minute"]
+
+
+async def test_a_run_is_opened_and_left_again(three):
+    async with shown(three) as (app, pilot):
+        await pilot.press("down", "enter")
+        await until(app, pilot, "completed")
+        assert "╭─ loss" in frame(app)
+        await pilot.press("escape")
+        await until(app, pilot, "3 runs")
+        await pilot.press("enter")
+        await until(app, pilot, "╭─ loss")
+        await pilot.press("q")
+        await pilot.pause(0.1)
+        assert not app.is_running or app._exit
+
+
+@pytest.mark.parametrize("size", [(80, 24), (140, 45)])
+async def test_marked_runs_are_compared_curves_over_each_other(three, size):
+    async with shown(three, size) as (app, pilot):
+        await pilot.press("c")  # the one under the cursor with the one below
+        await until(app, pilot, "samples_per_second")
+        assert "1 minute" in frame(app)
+        assert "2 hour" in frame(app)
+        await pilot.press("c")
+        await until(app, pilot, "3 runs")
+        await pilot.press("space", "down", "space", "c")
+        await until(app, pilot, "training.lr")
+        words = frame(app)
+        assert "1 minute" in words
+        assert "2 day" in words
+        assert "loss · train" in words
+        await pilot.press("m")
+        assert await seen(app, pilot, "loss · validation")
+
+
+async def test_at_most_eight_are_marked(tmp_path):
+    for number in range(9):
+        a_run(tmp_path, f"run-{number}", age_s=number)
+    async with shown(tmp_path) as (app, pilot):
+        await pilot.press(*["space"] * 9)
+        assert await seen(app, pilot, "8 runs can be compared at once")
+        line = next(line for line in frame(app).splitlines() if "run-7" in line)
+        assert line.split()[1] == "8"
+
+
+async def test_a_run_is_renamed_where_the_name_is_free(three):
+    async with shown(three) as (app, pilot):
+        await pilot.press("n")
+        await pilot.pause()
+        app.screen.query_one(Input).value = "hour"
+        await pilot.press("enter")
+        assert await seen(app, pilot, "there is such a directory already")
+        app.screen.query_one(Input).value = "baseline"
+        await pilot.press("enter")
+        await until(app, pilot, "baseline")
+    assert read_summary(three / "baseline")["run"] == "baseline"
+    assert not (three / "minute").exists()
+    claim(three / "baseline").release()  # no lock of this program is left behind
+
+
+async def test_a_run_is_deleted_after_a_question_only(three):
+    async with shown(three) as (app, pilot):
+        await pilot.press("x")
+        await until(app, pilot, "delete this run?")
+        await pilot.press("enter", "escape")
+        assert (three / "minute").exists()
+        await pilot.press("x", "x")
+        await until(app, pilot, "2 runs")
+    assert not (three / "minute").exists()
+    assert (three / "hour" / "run.toml").exists()
+
+
+async def test_old_checkpoints_are_removed_and_their_space_is_told(three):
+    async with shown(three) as (app, pilot):
+        await pilot.press("p")
+        await until(app, pilot, "free 2 MiB?")
+        assert "2 older checkpoints" in frame(app)
+        await pilot.press("p")
+        await until(app, pilot, "cleaned up: minute")
+    left = sorted(path.name for path in (three / "minute" / "checkpoints").iterdir())
+    assert left == ["best", "last", "step-000000020", "step-000000040"]
+
+
+def test_what_two_runs_share_gives_no_space_back(tmp_path):
+    one, other = a_run(tmp_path, "one"), tmp_path / "other"
+    other.mkdir()
+    os.link(one / "checkpoints/step-000000010/model.safetensors", other / "model.safetensors")
+    assert find_leftovers(one).size_bytes == 1 << 20
+    assert remove_leftovers(one) == 1 << 20
+    assert find_leftovers(one).paths == ()
+
+
+def test_without_a_last_checkpoint_none_is_removed(tmp_path):
+    run = a_run(tmp_path, "one")
+    for name in ("last", "best"):
+        (run / "checkpoints" / name).unlink()
+    assert find_leftovers(run).paths == ()
+
+
+@pytest.mark.parametrize("change", [delete_run, remove_leftovers, lambda run: rename_run(run, "other")])
+def test_a_run_that_trains_is_left_alone(tmp_path, change):
+    run = a_run(tmp_path, "one")
+    claim(run)  # by this process, as a run of the terminal UI
+    with pytest.raises(RunDirectoryError, match="is training"):
+        change(run)
+    assert (run / "checkpoints/step-000000010").exists()
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "-x"])
+def test_a_name_stays_inside_the_folder(tmp_path, name):
+    run = a_run(tmp_path, "one")
+    with pytest.raises(ConfigError):
+        rename_run(run, name)
+
+
+async def test_the_newest_runs_are_beside_the_devices(three):
+    first = DetectionScreen(scan=quick_scan, runs=RunList(three))
+    app = MptuiApp(first, runs=three)
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await until(app, pilot, "recent runs · 3 runs · 1 failed")
+        assert "minute" in frame(app)
+        assert "o all runs" in frame(app)
+        await pilot.press("o")
+        await until(app, pilot, "runs · newest")
+
+
+async def test_a_hostile_summary_hides_no_other_run(three):
+    (three / "day" / SUMMARY).write_text('{"started": "x", "best": {"metric": "\\u001b[2J", "value": 1e400}}')
+    (three / "hour" / SUMMARY).write_bytes(b"\xff")
+    async with shown(three, (140, 45)) as (app, _):
+        assert "\x1b" not in frame(app)
+        assert len(listed(app)) == 3
