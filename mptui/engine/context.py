@@ -82,9 +82,9 @@ class TrainContext:
         self.outcome = Outcome()
         self.phase = ""
         self.left_epoch = False
-        self.report_is_due = self.report_due_here
+        self.report_is_due, self.save_is_due = self.report_due_here, self.save_due_here
         if isinstance(mailbox, RanksMailbox):
-            self.report_is_due = mailbox.take_report
+            self.report_is_due, self.save_is_due = mailbox.take_report, mailbox.take_save
 
     @property
     def job(self) -> Job:
@@ -135,6 +135,10 @@ class TrainContext:
     def report_due_here(self) -> bool:
         """Whether it is time for a report, by the clock of this process."""
         return self.reporter.due(time.perf_counter())
+
+    def save_due_here(self) -> str | None:
+        """Return why a checkpoint is due between two steps, as far as this process knows."""
+        return self.saver.reason_now(self.state.step)
 
     def act_on_report(self) -> bool:
         """Let the hooks act on the rows read so far; returns whether the run was rolled back.

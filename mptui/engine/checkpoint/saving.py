@@ -10,7 +10,7 @@ def save_if_due(context: TrainContext) -> None:
     """Save between two steps if a checkpoint is due; hold the run while the disk can't be written."""
     if context.saver.tend():
         context.reporter.restart_clock()
-    reason = context.ranks.broadcast(context.saver.reason_now(context.state.step))
+    reason = context.save_is_due()
     if reason is not None and not context.settle():
         with context.reporter.saving():
             context.saver.save(snapshots.take(context.state), reason)

@@ -53,7 +53,7 @@ class PeerOutOfMemoryError(RetryError, MemoryError):
     """The step did not fit in the memory of another rank."""
 
 
-NOTES = 8
+NOTES = 9
 """Numbers that each rank brings to each meeting besides its standing: see `Ranks.notes`."""
 
 
@@ -119,6 +119,17 @@ class Ranks:
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum `tensor` on the device over all ranks, in place; on CUDA the host does not wait."""
         return self._reduced(tensor, "SUM")
+
+    def sum_all_(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Sum each of `tensors` as `sum_`, all at the same time."""
+        if self.device_group is None:
+            return
+        with lost():
+            works = [dist.all_reduce(each, group=self.device_group, async_op=True) for each in tensors]
+            for work in works:
+                self.arrive()
+                assert work is not None, "it is asynchronous"
+                work.wait()
 
     def max_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Replace each element of `tensor` by its largest value of all ranks, in place."""

@@ -44,6 +44,7 @@ class Lockstep(Hook):
         self._weighs = self._weighed = False
         if isinstance(context.mailbox, RanksMailbox):
             context.mailbox.report_due = context.report_due_here
+            context.mailbox.save_due = context.save_due_here
 
     @property
     def active(self) -> bool:

@@ -64,11 +64,13 @@ class SummedMetrics:
 def summed_state(metrics: Metrics, ranks: Ranks, device: torch.device) -> dict[str, torch.Tensor]:
     """Return the state of the metrics of all ranks, from those of this rank on `device`."""
     state = metrics.state_dict()
+    sums = {name: tensor.to(device, copy=True) for name, tensor in state.items() if name != SCORES}
     ranks.meet()
+    ranks.sum_all_(sums.values())
     return {
-        name: torch.cat(ranks.exchange(tensor.cpu())).to(tensor.device)
-        if name == SCORES
-        else ranks.sum_(tensor.to(device, copy=True)).to(tensor.device)
+        name: sums[name].to(tensor.device)
+        if name in sums
+        else torch.cat(ranks.exchange(tensor.cpu())).to(tensor.device)
         for name, tensor in state.items()
     }
 

@@ -10,6 +10,9 @@ from mptui.engine.ranks.group import Ranks
 TIMES = 4
 """Numbers of a measured step; the last is not 0."""
 
+_REASONS = (None, "steps", "time")
+"""Why a save is due (`Saver.reason_now`), by the number that stands for it in a note."""
+
 
 class RanksMailbox(Mailbox):
     """Holds what all ranks agreed on when they last met (`Ranks.meet`).
@@ -23,6 +26,8 @@ class RanksMailbox(Mailbox):
     Attributes:
         report_due: Whether it is time for a report, by the clock of this rank; that of rank 0 counts.
         reports: Whether all ranks report between the next two steps.
+        save_due: Returns why a checkpoint is due, by the clock of this rank; that of rank 0 counts.
+        saves: Why all ranks save between the next two steps, or None.
         times: Returns the times of a step of this rank, in microseconds; zeros if there are no new ones.
         timed: Called with those of all ranks, if any has new ones.
         has_news: Whether this rank has news for all.
@@ -39,26 +44,29 @@ class RanksMailbox(Mailbox):
         self.reports = False
         self.times: Callable[[], list[int]] = lambda: [0] * TIMES
         self.timed: Callable[[list[list[int]]], None] = lambda times: None
+        self.save_due: Callable[[], str | None] = lambda: None
+        self.saves: str | None = None
         self.has_news: Callable[[], bool] = lambda: False
         self.take_news: Callable[[], Any] = lambda: None
         self.hear_news: Callable[[list[Any]], None] = lambda news: None
         ranks.notes, ranks.heard = self._notes, self._heard
 
     def _notes(self) -> list[int]:
-        """Return stop (0: none; 1: without a signal; 1 + signal), commands, report due, news, and times."""
+        """Return stop (1 + signal; 1: without one), commands, report due, save due, news, and times."""
         while (command := self._own.take()) is not None:
             self._taken.append(command)
         stop = 1 + (self._own.stop_signal or 0) if self._own.stop_requested else 0
-        return [stop, len(self._taken), int(self.report_due()), int(self.has_news()), *self.times()]
+        due = int(self.report_due()), _REASONS.index(self.save_due())
+        return [stop, len(self._taken), *due, int(self.has_news()), *self.times()]
 
     def _heard(self, notes: list[list[int]]) -> None:
         stop = max(each[0] for each in notes)
         if stop:
             self.stop_requested, self.stop_signal = True, stop - 1 or None
-        self.reports = self.reports or bool(notes[0][2])
+        self.reports, self.saves = self.reports or bool(notes[0][2]), _REASONS[notes[0][3]]
         if any(each[-1] for each in notes):
             self.timed([each[-TIMES:] for each in notes])
-        if any(each[3] for each in notes):
+        if any(each[4] for each in notes):
             self.hear_news(self._ranks.exchange(self.take_news()))
         if any(each[1] for each in notes):
             told, self._taken = self._taken, []
@@ -70,6 +78,11 @@ class RanksMailbox(Mailbox):
         """Return whether all ranks report now."""
         reports, self.reports = self.reports, False
         return reports
+
+    def take_save(self) -> str | None:
+        """Return why all ranks save now, or None."""
+        saves, self.saves = self.saves, None
+        return saves
 
     def poll(self) -> None:
         """Meet the other ranks; raise Stopped if one of them was asked to stop."""

@@ -94,6 +94,7 @@ class SummedReplica(Replica):
                 self._bare,
                 device_ids=[self._device] if self._device.type == "cuda" else None,
                 process_group=self._ranks.device_group,
+                gradient_as_bucket_view=True,  # or each gradient is copied out of its bucket, too
                 forward_sync_buffers=False,  # each rank has its own statistics; those of rank 0 count
             )
         parallel.register_comm_hook(None, self._summed)
