@@ -25,6 +25,23 @@ class Table(BaseModel):
     )
 
 
+class MemoryConfig(Table):
+    """How a step fits into device memory."""
+
+    budget_gib: Annotated[float, Field(gt=0, le=4096)] | None = None
+    """Memory in GiB that the run keeps to: activation checkpointing and `micro_batch` are chosen before the
+    first step so that a tenth of it stays free, and CUDA allocates no more; unset: all of the device."""
+    micro_batch: Count | Literal["auto"] | None = None
+    """Samples per pass where `batch_size` doesn't fit into memory; auto: the most that fit, determined before
+    the first step, with `budget_gib` by counting instead of trials."""
+    activation_checkpointing: bool = False
+    """Keep only the inputs of the network's blocks for the backward pass, which computes the rest again: the
+    same result in less memory, and about a third slower."""
+    shard: bool = False
+    """Several processes: each holds and updates a part of every weight (FSDP2), so that weights, gradients,
+    optimizer state and their average share the memory of all; slower, with the same result."""
+
+
 class SamplingConfig(Table):
     """diffusion: images that the network makes after validations, in `samples/` of the run directory."""
 

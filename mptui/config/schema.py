@@ -17,6 +17,7 @@ from mptui.config.base_tables import (
     GradScalerConfig,
     HardwareConfig,
     LoggingConfig,
+    MemoryConfig,
     Range,
     SamplingConfig,
     Table,
@@ -185,20 +186,6 @@ class SpeedConfig(Table):
     """Store images and convolution weights as NHWC; auto: the faster by measurement."""
     fused: bool | Literal["auto"] = "auto"
     """Update all weights in one fused kernel; auto: the faster by measurement."""
-
-
-class MemoryConfig(Table):
-    """How a step fits into device memory."""
-
-    micro_batch: Count | Literal["auto"] | None = None
-    """Samples per pass where `batch_size` doesn't fit into memory; auto: the most that fit, determined before
-    the first step."""
-    activation_checkpointing: bool = False
-    """Keep only the inputs of the network's blocks for the backward pass, which computes the rest again: the
-    same result in less memory, and about a third slower."""
-    shard: bool = False
-    """Several processes: each holds and updates a part of every weight (FSDP2), so that weights, gradients,
-    optimizer state and their average share the memory of all; slower, with the same result."""
 
 
 class DataConfig(Table):
@@ -396,5 +383,6 @@ def shard_faults(config: RunConfig) -> list[str]:
         'memory.micro_batch = "auto": no rank can try alone what fits; give a number': (
             config.memory.micro_batch == "auto"
         ),
+        "memory.budget_gib: the part of a rank is not counted": config.memory.budget_gib is not None,
     }
     return [f"memory.shard with {fault}" for fault, there in faults.items() if config.memory.shard and there]

@@ -9,7 +9,7 @@ from mptui.engine.context import TrainContext
 from mptui.engine.job import Job, ProfileSwitch
 from mptui.engine.mailbox import Command
 from mptui.engine.optim.lr_schedule import ScheduleContinuation, ScheduleProgress, rate_change
-from mptui.engine.torch_setup import set_switches
+from mptui.engine.torch_setup import limit_memory, set_switches
 from mptui.errors import ConfigError, DiskError
 from mptui.events import PrecisionChanged, PresetSwitched
 
@@ -53,6 +53,7 @@ def switch(context: TrainContext, command: Command) -> str | None:
 def _take(context: TrainContext, wanted: ProfileSwitch) -> None:
     _close_loaders(context.job, but_of=wanted.job)
     set_switches(wanted.job.config)
+    limit_memory(wanted.job.config.memory.budget_gib, wanted.job.device)
     if wanted.back_to is not None:
         context.rollback.forget()
         context.hooks.load_state_dict(wanted.back_to.state)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 
 from mptui.config.schema import RunConfig
+from mptui.hardware.devices import CONTEXT_BYTES
 
 _64_BITS = 2**64 - 1
 
@@ -30,6 +31,18 @@ def set_switches(config: RunConfig) -> None:
     torch.set_float32_matmul_precision(config.precision.matmul)
     torch.backends.cudnn.allow_tf32 = config.precision.tf32
     torch.autograd.set_detect_anomaly(config.guards.detect_anomaly)
+
+
+def limit_memory(budget_gib: float | None, device: torch.device) -> None:
+    """Let torch allocate no more than a budget on a CUDA device, whose libraries count, too; None: all of it.
+
+    What doesn't fit is then out of memory, as on a smaller device.
+    """
+    if device.type != "cuda":
+        return
+    total = torch.cuda.get_device_properties(device).total_memory
+    room = total if budget_gib is None else budget_gib * (1 << 30) - CONTEXT_BYTES["cuda"]
+    torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, room / total)), device)
 
 
 class StepSeeds:

@@ -12,6 +12,9 @@ from mptui.hardware.host import Host, read_host
 from mptui.hardware.nvml import GpuInfo, MigSlice, NvmlReport, read_gpus, visible_gpus
 from mptui.hardware.torch_view import Kind, TorchDevice, TorchView, read_torch
 
+CONTEXT_BYTES = {"cuda": 640 << 20, "cpu": 100 << 20}
+"""A CUDA context with its libraries; on a CPU compiled kernels and memory that the allocator retains."""
+
 USABLE = 0.9
 """Share of a device's memory that runs are planned into: an estimate errs, and allocators leave gaps."""
 

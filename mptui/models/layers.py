@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from mptui.errors import ConfigError
 
@@ -75,3 +76,8 @@ def layers_named(model: nn.Module, patterns: Sequence[str], *, key: str) -> list
         if not inside and any(fnmatchcase(name, pattern) for pattern in patterns):
             chosen.append(name)
     return chosen
+
+
+def has_batch_norm(model: nn.Module) -> bool:
+    """Whether a network has BatchNorm, whose statistics are those of a micro-batch."""
+    return any(isinstance(module, _BatchNorm) for module in model.modules())

@@ -6,17 +6,17 @@ import torch
 
 from mptui.config.schema import RunConfig
 from mptui.engine.memory import tape
-from mptui.engine.memory.allocations import AllocationLog
-from mptui.engine.memory.footprint import BATCHES_AHEAD, CONTEXT_BYTES, WORKSPACE, _pass_memory, footprint
+from mptui.engine.memory.footprint import BATCHES_AHEAD, WORKSPACE, _pass_memory, footprint
 from mptui.engine.memory.step_trace import UncountableError, no_storage
 from mptui.engine.optim.guarded_step import Updater
 from mptui.engine.optim.optimizer import build_optimizer
 from mptui.engine.precision.amp import Precision
 from mptui.errors import ConfigError
-from mptui.models.activation_checkpointing import apply_activation_checkpointing
+from mptui.hardware.devices import CONTEXT_BYTES
 from mptui.models.zoo import build
 from mptui.registry.optimizers import OPTIMIZERS
 from mptui.tasks.build_task import build_task
+from tests.engine.real_memory import network_without_values, really_alive
 
 
 def run_config(model, side, batch, memory=None, width=8, depth=2, **training):
@@ -28,47 +28,6 @@ def run_config(model, side, batch, memory=None, width=8, depth=2, **training):
             "memory": memory or {},
         }
     )
-
-
-def network_without_values(config, task):
-    """Return the network of the real sizes; to draw its weights would take most of a test."""
-    with torch.device("meta"):
-        model = build(config.model, num_classes=10, task=task, side=config.data.image_size)
-    for module in model.modules():
-        for name, weight in module.named_parameters(recurse=False):
-            setattr(module, name, torch.nn.Parameter(torch.empty_like(weight, device="cpu")))
-        for name, buffer in module.named_buffers(recurse=False):
-            module.register_buffer(name, torch.empty_like(buffer, device="cpu"))
-    return model
-
-
-def really_alive(config, task, dtype):
-    """Return the most bytes of real storages in a real step, beside weights and optimizer."""
-    side, size = config.data.image_size, config.training.batch_size
-    model = network_without_values(config, task)
-    if config.memory.activation_checkpointing:
-        apply_activation_checkpointing(model)
-    learnt = build_task(task, [str(i) for i in range(10)], config.training)
-    optimizer = build_optimizer(model, config.training, torch.zeros(()), fused=True)
-    updater = Updater(
-        model,
-        optimizer,
-        Precision("fp32", torch.device("cpu")),
-        lr=torch.zeros(()),
-        lr_table=np.zeros(2, np.float32),
-        clip_grad_norm=None,
-        average=None,
-    )
-    updater.close()  # of its early sums of squares, 4 bytes for each weight
-    log, one = AllocationLog(), torch.ones(())
-    with log:
-        batch = learnt.made_up_batch(torch.zeros(size, 3, side, side))
-        with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
-            outputs = model(*batch.inputs)
-            loss = learnt.loss(outputs, batch, batch.valid, size)
-        torch.autograd.backward(loss, one)
-        updater.step(loss.detach())
-    return log.peak()
 
 
 def tensors_of_a_step(config, task, precision, device="cpu"):

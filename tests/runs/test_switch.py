@@ -4,12 +4,15 @@ import os
 from pathlib import Path
 
 import pytest
+import tomllib
 import torch
 
 from mptui.config.dump import to_toml
 from mptui.engine.checkpoint.files import read_checkpoint
 from mptui.engine.mailbox import Command, Mailbox
+from mptui.engine.memory.footprint import footprint
 from mptui.events import CommandAnswered, EpochFinished, Paused, PresetSwitched, Step, Warned
+from mptui.hardware.devices import USABLE
 from mptui.runs.planning.build import prepare
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.planning.profile_diff import RunPosition, predict_switch
@@ -41,9 +44,9 @@ def asked(tmp_path, monkeypatch):
     """Run to the end, with one command after the first step, where the run waits for it; return events."""
     monkeypatch.setenv("MPTUI_CONFIG_DIR", str(tmp_path / "config"))
 
-    def go(command, argument, profile="stable"):
+    def go(command, argument, profile="stable", norm="batch"):
         run = create_run(tmp_path, "test", "unet", None)
-        session = Session(plan_of(profile), run)
+        session = Session(plan_of(profile, **{"model.norm": norm}), run)
         session.mailbox.post(Command("pause"))
         heard = session.listen()
         session.start()
@@ -262,3 +265,14 @@ def test_who_forced_the_compiler_has_forced_it_after_a_switch_too(prepared):
         lambda event: None,
     )
     assert switch.job.force_compile
+
+
+def test_a_limit_on_memory_that_is_set_during_a_run_splits_its_batches_and_is_saved(asked):
+    config = plan_of(**{"memory.micro_batch": 3, "model.norm": "group"}).config
+    third = footprint(config, "segmentation", device="cpu", precision="fp32").total
+    events, run = asked("set", f"memory.budget_gib={third / USABLE / (1 << 30) + 1e-7}", norm="group")
+    switched = next(event for event in events if isinstance(event, PresetSwitched))
+    assert switched.changes["memory.micro_batch"] == ["none", "3"]
+    assert answer(events, "set").state == "done"
+    saved = tomllib.loads((run / "run.toml").read_text())["memory"]
+    assert saved["micro_batch"] == 3

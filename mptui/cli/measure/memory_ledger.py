@@ -1,5 +1,8 @@
 """`mptui memory`: where the memory of a training goes, what saves some, and what fits a card."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,15 +59,18 @@ def memory(
     """
     from mptui.engine.memory.step_trace import UncountableError
     from mptui.lab.memory.ledger import ledger_of
-    from mptui.runs.planning.plan import plan_run
+    from mptui.runs.planning.plan import plan_run, within_budget
     from mptui.runs.planning.trust import import_own_code
 
     plan = plan_run(o.request_of(ctx, profile), machine=_machine_with(card))
     import_own_code(plan.config)
+    room, budget = plan.device.memory_total, plan.config.memory.budget_gib
+    if budget is not None:
+        room = min(room or sys.maxsize, int(budget * (1 << 30)))
     try:
-        ledger = ledger_of(
-            plan, plan.device.memory_total, lambda what: typer.echo(f"counting: {what}", err=True)
-        )
+        with _told():
+            plan = within_budget(plan, precision=plan.precision.used, ranks=1)
+        ledger = ledger_of(plan, room, lambda what: typer.echo(f"counting: {what}", err=True))
     except UncountableError as error:
         raise ConfigError(
             f"model.name: the layers of {plan.config.model.name} depend on values of tensors",
@@ -79,6 +85,15 @@ def memory(
     else:
         print_next("a run that keeps to a limit: mptui run … --set memory.budget_gib=4")
     return 0
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Say that nothing fits, and go on: the ledger shows why."""
+    try:
+        yield
+    except ConfigError as error:
+        typer.echo(error.message, err=True)
 
 
 def _machine_with(card: str | None) -> "Machine | None":
@@ -110,8 +125,9 @@ def _print(ledger: "Ledger", *, markdown: bool) -> None:
 
 def _title(ledger: "Ledger") -> str:
     config, used = ledger.plan.config, ledger.used
+    recomputed = ", blocks checkpointed" if config.memory.activation_checkpointing else ""
     return (
-        f"{config.model.name} at {config.data.image_size} px, {used.batch_size} images at once, "
+        f"{config.model.name} at {config.data.image_size} px, {used.batch_size} images at once{recomputed}, "
         f"{config.training.optimizer}, {used.parameters:,} parameters, "
         f"on {ledger.plan.device.name} ({fmt.size(ledger.room)})"
     )

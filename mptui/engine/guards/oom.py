@@ -8,8 +8,6 @@ micro-batch. The split stays for the rest of the run, since running out of memor
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-
 from mptui.data.core.batch import Batch, Window
 from mptui.engine.context import TrainContext
 from mptui.engine.guards.batch_size_finder import find_micro_batch
@@ -18,6 +16,7 @@ from mptui.engine.guards.oom_errors import is_host_full, is_out_of_memory, is_to
 from mptui.engine.hooks import Hook, Recovery
 from mptui.errors import MemoryExhaustedError
 from mptui.events import Recovered
+from mptui.models.layers import has_batch_norm
 
 
 class MemoryGuard(Hook):
@@ -33,6 +32,8 @@ class MemoryGuard(Hook):
         self._configured = micro_batch
         self._frozen = self._context.parts.frozen.frozen
         self._limits["training"] = micro_batch if isinstance(micro_batch, int) else None
+        if self._context.job.config.memory.budget_gib is not None:
+            self._limits["validating"] = self._limits["training"]
         self._to_find = micro_batch == "auto"
 
     def settings_changed(self) -> None:
@@ -85,7 +86,7 @@ class MemoryGuard(Hook):
         smaller = -(-limit // 2)
         self._limits[phase] = smaller
         count = -(-rows // smaller)
-        split = phase == "training" and _has_batch_norm(context.model)
+        split = phase == "training" and has_batch_norm(context.model)
         effect = "with BatchNorm statistics per micro-batch" if split else "same result"
         context.emit(
             Recovered(
@@ -102,7 +103,7 @@ class MemoryGuard(Hook):
         if (
             self._warned_of_norm
             or self._limits["training"] is None
-            or not _has_batch_norm(self._context.model)
+            or not has_batch_norm(self._context.model)
         ):
             return
         self._warned_of_norm = True
@@ -159,11 +160,6 @@ def read_windows(context: TrainContext, begin: Callable[[], Iterator[Window]]) -
             return
         else:
             yield window
-
-
-def _has_batch_norm(model: torch.nn.Module) -> bool:
-    norms = torch.nn.modules.batchnorm._BatchNorm
-    return any(isinstance(module, norms) for module in model.modules())
 
 
 def _exhausted(error: Exception, limit: int) -> MemoryExhaustedError:

@@ -34,13 +34,12 @@ from mptui.engine.optim.guarded_step import Updater
 from mptui.engine.optim.optimizer import build_optimizer, supports_fused
 from mptui.engine.precision.amp import DTYPES, Precision
 from mptui.engine.precision.fp32_layers import apply_fp32_layers
+from mptui.hardware.devices import CONTEXT_BYTES
 from mptui.models.activation_checkpointing import blocks_of
+from mptui.models.layers import has_batch_norm
 from mptui.models.zoo import build
 from mptui.registry.tasks import TASKS
 from mptui.tasks.build_task import build_task
-
-CONTEXT_BYTES = {"cuda": 640 << 20, "cpu": 100 << 20}
-"""A CUDA context with its libraries; on a CPU compiled kernels and memory that the allocator retains."""
 
 WORKSPACE = 1.0
 """Workspaces of convolutions, and memory that the allocator can't reuse, in largest activations."""
@@ -63,6 +62,7 @@ class UpdateMemory:
         optimizer: Bytes of the optimizer's state.
         average: Bytes of averaged weights.
         temporary: Most bytes that the update takes for a moment.
+        has_batch_norm: Whether the network has BatchNorm, whose statistics are those of a micro-batch.
     """
 
     parameters: int
@@ -71,6 +71,7 @@ class UpdateMemory:
     optimizer: int
     average: int
     temporary: int
+    has_batch_norm: bool
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ class Footprint:
         per_sample: Bytes of each further sample in a micro-batch.
         gradients_at_peak: The gradients that exist at the peak.
         by_module: `activations` by submodule.
+        has_batch_norm: Whether the network has BatchNorm, whose statistics are those of a micro-batch.
         step: The step that all of it is counted in.
         beside: Bytes of each sample beside those of the step.
     """
@@ -110,6 +112,7 @@ class Footprint:
     per_sample: float
     gradients_at_peak: int
     by_module: dict[str, int]
+    has_batch_norm: bool
     step: StepMemory = field(repr=False, compare=False)
     beside: float
 
@@ -183,6 +186,7 @@ def footprint(config: RunConfig, task: str, *, device: str, precision: str) -> F
         per_sample=step.per_sample(rows) + workspace + BATCHES_AHEAD * image,
         gradients_at_peak=uses.get("gradients", 0),
         by_module={module: size for (use, module), size in at_peak.items() if use == "activations"},
+        has_batch_norm=update.has_batch_norm,
         step=step,
         beside=workspace + BATCHES_AHEAD * image,
     )
@@ -280,6 +284,7 @@ def _update_memory(network: _Network, training: TrainingConfig, *, fused: bool) 
             optimizer=_bytes(states),
             average=_bytes(average.averages()) if isinstance(average, WeightAverage) else 0,
             temporary=log.peak(),
+            has_batch_norm=has_batch_norm(model),
         )
 
 

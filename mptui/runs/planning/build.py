@@ -24,7 +24,7 @@ from mptui.engine.optim.freezing import frozen_in, frozen_parameters
 from mptui.engine.optim.param_groups import head_parameters
 from mptui.engine.ranks.group import ALONE, Ranks
 from mptui.engine.ranks.sharded_replica import in_format, placed
-from mptui.engine.torch_setup import prepare_torch
+from mptui.engine.torch_setup import limit_memory, prepare_torch
 from mptui.errors import ConfigError, DataError
 from mptui.events import Event, PhaseChanged, Progress, Warned
 from mptui.models import zoo
@@ -36,7 +36,7 @@ from mptui.registry.models import PRETRAINED
 from mptui.registry.samples import SampleKind
 from mptui.registry.tasks import DIFFUSION, TASKS
 from mptui.runs.planning.check_outputs import check_outputs
-from mptui.runs.planning.plan import Plan
+from mptui.runs.planning.plan import Plan, within_budget
 from mptui.runs.planning.statistics import with_statistics
 from mptui.runs.planning.trust import import_own_code
 from mptui.runs.store.data_record import classes_of_weights
@@ -118,6 +118,7 @@ def prepare(
     config = plan.config
     device = torch.device(plan.device.torch_name)
     prepare_torch(config, device)
+    limit_memory(config.memory.budget_gib, device)
     side = int(config.data.image_size or 0)
     weights = None if goes_on else _weights_file(config.model, emit)
     emit(PhaseChanged(phase="scanning", detail=str(config.data.path or config.data.name)))
@@ -144,7 +145,11 @@ def prepare(
     if config.training.sync_batch_norm and not ranks.is_alone:
         convert = torch.nn.SyncBatchNorm.convert_sync_batchnorm
         model = convert(model, ranks.device_group)  # type: ignore[no-untyped-call]
-    plan = decide(_with_cache(plan, dataset, emit, ranks), model, dataset)
+    asked = _with_cache(plan, dataset, emit, ranks)
+    widest = "fp32" if config.precision.mode == "auto" else asked.precision.used
+    decided = decide(within_budget(asked, precision=widest, ranks=ranks.world_size), model, dataset)
+    plan = replace(decided, resolved=asked.resolved)
+    plan = within_budget(plan, precision=plan.precision.used, ranks=ranks.world_size)
     loaders = LoaderMaker(plan, dataset, emit, on_bad, mailbox.check_stop, ranks)
     job = build_job(plan, loaders, placed(model, config, ranks, device), force_compile=force_compile)
     return PreparedRun(job, dataset, loaders)

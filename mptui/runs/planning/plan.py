@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mptui.config.dump import value_of
 from mptui.config.merge import Resolved, resolve
 from mptui.config.schema import RunConfig
 from mptui.data.formats.open import kind_of
@@ -24,6 +25,9 @@ from mptui.runs.planning.rates import rate_notes
 from mptui.runs.planning.trust import allow_own_code, own_names
 
 BUILT_IN = "shapes"
+
+BY_BUDGET = "chosen: memory.budget_gib"
+"""Source of a setting that a limit on memory decides."""
 
 _SAMPLES = ByDevice(8192, cpu=128)
 """Number of training samples of the built-in set."""
@@ -204,6 +208,29 @@ def head_notes(plan: Plan) -> tuple[str, ...]:
         "Weights: a head for as many classes as the data has is kept, even if they are others; "
         "another starts from random weights",
     )
+
+
+def within_budget(plan: Plan, *, precision: str, ranks: int) -> Plan:
+    """Return the plan with its memory within `memory.budget_gib`, if it has one, in the precision given.
+
+    Args:
+        plan: The plan.
+        precision: The precision to count in.
+        ranks: The number of processes that share each batch.
+
+    Raises:
+        ConfigError: Not even one sample fits, or the network can't be counted.
+    """
+    if plan.config.memory.budget_gib is None:
+        return plan
+    from mptui.engine.memory.budget import kept_within  # of torch's compiler, which other runs don't need
+
+    config = kept_within(plan.config, plan.task, device=plan.device.kind, precision=precision, ranks=ranks)
+    sources = dict(plan.resolved.sources)
+    for key in ("memory.micro_batch", "memory.activation_checkpointing"):
+        if value_of(config, key) != value_of(plan.config, key):
+            sources[key] = BY_BUDGET
+    return replace(plan, resolved=replace(plan.resolved, config=config, sources=sources))
 
 
 def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...]]:

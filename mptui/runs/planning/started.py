@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+from mptui.config.dump import value_of
 from mptui.engine.job import Job
 from mptui.engine.trainer import Trainer
 from mptui.events import RunStarted
 from mptui.models.zoo import parameter_count
 from mptui.runs.planning.build import PreparedRun
-from mptui.runs.planning.plan import Plan
+from mptui.runs.planning.plan import BY_BUDGET, Plan
 from mptui.text import clean
 
 
@@ -49,8 +50,17 @@ def run_started(
         planned_lr=trainer.context.parts.planned_lr(trainer.state.step),
         resumed_from_step=resumed_from,
         price_per_hour=config.hardware.price_per_hour,
-        notes=[*plan.notes, *_frozen_note(job)],
+        notes=[*plan.notes, *_frozen_note(job), *_budget_note(plan)],
     )
+
+
+def _budget_note(plan: Plan) -> list[str]:
+    """Describe what a limit on memory decided."""
+    chosen = [key for key, source in plan.resolved.sources.items() if source == BY_BUDGET]
+    if not chosen:
+        return []
+    words = ", ".join(f"{key} = {value_of(plan.config, key)}" for key in chosen)
+    return [f"Memory: {words} keeps to {plan.config.memory.budget_gib:g} GiB"]
 
 
 def _frozen_note(job: Job) -> list[str]:

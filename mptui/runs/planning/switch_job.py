@@ -18,7 +18,7 @@ from mptui.events import Warned
 from mptui.hardware.advice import choose_precision, default_workers
 from mptui.hardware.host import usable_cpus
 from mptui.runs.planning.build import Emit, PreparedRun, build_job
-from mptui.runs.planning.plan import Plan, Request
+from mptui.runs.planning.plan import Plan, Request, within_budget
 
 
 def build_switch(
@@ -65,7 +65,8 @@ def build_switch(
         "asked": {"profile": plan.request.profile, "sets": list(plan.request.sets)},
         "config": plan.config.model_dump(mode="json"),
     }
-    return fresh, ProfileSwitch(job, preset.profile, plan.resolved.profile, switch.changes, before)
+    changes = _changes(plan, fresh)
+    return fresh, ProfileSwitch(job, preset.profile, plan.resolved.profile, changes, before)
 
 
 def _way_back(
@@ -80,10 +81,14 @@ def _way_back(
         raise _no_way_back() from error
     request = replace(plan.request, profile=asked["profile"], sets=tuple(asked["sets"]))
     fresh = _under(plan, prepared, request, replace(plan.resolved, config=config, profile=profile))
-    had, back = values_of(plan.config), values_of(config)
-    changes = {key: [str(had[key]), str(back[key])] for key in had if had[key] != back[key]}
     job = _next_job(plan, fresh, prepared, current)
-    return fresh, ProfileSwitch(job, profile, plan.resolved.profile, changes, back_to=snapshot)
+    return fresh, ProfileSwitch(job, profile, plan.resolved.profile, _changes(plan, fresh), back_to=snapshot)
+
+
+def _changes(plan: Plan, fresh: Plan) -> dict[str, list[str]]:
+    """Return table.key -> old and new value, as text."""
+    had, now = values_of(plan.config), values_of(fresh.config)
+    return {key: [str(had[key]), str(now[key])] for key in had if had[key] != now[key]}
 
 
 def _read_undo(folder: Path) -> Snapshot:
@@ -115,15 +120,11 @@ def _under(plan: Plan, prepared: PreparedRun, request: Request, resolved: Resolv
     if config.data.workers != plan.config.data.workers:
         cpus = max(1, usable_cpus() // prepared.loaders.ranks.per_node)
         workers = default_workers(cpus) if config.data.workers == "auto" else config.data.workers
-    return replace(
-        plan,
-        request=request,
-        resolved=resolved,
-        precision=chosen.precision
-        if config.precision.mode == chosen.precision.requested
-        else choose_precision(config.precision.mode, plan.device),
-        workers=workers,
-    )
+    precision = chosen.precision
+    if config.precision.mode != precision.requested:
+        precision = choose_precision(config.precision.mode, plan.device)
+    fresh = replace(plan, request=request, resolved=resolved, precision=precision, workers=workers)
+    return within_budget(fresh, precision=precision.used, ranks=prepared.loaders.ranks.world_size)
 
 
 def _next_job(plan: Plan, fresh: Plan, prepared: PreparedRun, current: Job) -> Job:

@@ -88,6 +88,7 @@ def fits(resolutions: Mapping[str, Resolved], device: Device, ranks: int = 1) ->
 def _counted(
     resolutions: Iterable[tuple[str, Resolved]], device: Device, ranks: int
 ) -> Iterable[tuple[str, "Fit | str"]]:
+    from mptui.engine.memory.budget import kept_within
     from mptui.engine.memory.footprint import footprint
     from mptui.engine.memory.step_trace import UncountableError
 
@@ -99,6 +100,7 @@ def _counted(
             config = filled(resolution, device)[0].config
             precision = choose_precision(config.precision.mode, device).used
             task = resolution.task or DEFAULT_TASK
+            config = kept_within(config, task, device=kind, precision=precision, ranks=ranks)
             training = config.training
             share = training.model_copy(update={"batch_size": -(-training.batch_size // ranks)})
             shared = config.model_copy(update={"training": share})

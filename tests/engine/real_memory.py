@@ -1,0 +1,53 @@
+"""The storages of real steps, counted by torch's own engine."""
+
+import numpy as np
+import torch
+
+from mptui.engine.memory.allocations import AllocationLog
+from mptui.engine.optim.guarded_step import Updater
+from mptui.engine.optim.optimizer import build_optimizer
+from mptui.engine.precision.amp import Precision
+from mptui.models.activation_checkpointing import apply_activation_checkpointing
+from mptui.models.zoo import build
+from mptui.tasks.build_task import build_task
+
+
+def network_without_values(config, task):
+    """Return the network of the real sizes; to draw its weights would take most of a test."""
+    with torch.device("meta"):
+        model = build(config.model, num_classes=10, task=task, side=config.data.image_size)
+    for module in model.modules():
+        for name, weight in module.named_parameters(recurse=False):
+            setattr(module, name, torch.nn.Parameter(torch.empty_like(weight, device="cpu")))
+        for name, buffer in module.named_buffers(recurse=False):
+            module.register_buffer(name, torch.empty_like(buffer, device="cpu"))
+    return model
+
+
+def really_alive(config, task, dtype):
+    """Return the most bytes of real storages in a real step, beside weights and optimizer."""
+    side, size = config.data.image_size, config.training.batch_size
+    model = network_without_values(config, task)
+    if config.memory.activation_checkpointing:
+        apply_activation_checkpointing(model)
+    learnt = build_task(task, [str(i) for i in range(10)], config.training)
+    optimizer = build_optimizer(model, config.training, torch.zeros(()), fused=True)
+    updater = Updater(
+        model,
+        optimizer,
+        Precision("fp32", torch.device("cpu")),
+        lr=torch.zeros(()),
+        lr_table=np.zeros(2, np.float32),
+        clip_grad_norm=None,
+        average=None,
+    )
+    updater.close()  # of its early sums of squares, 4 bytes for each weight
+    log, one = AllocationLog(), torch.ones(())
+    with log:
+        batch = learnt.made_up_batch(torch.zeros(size, 3, side, side))
+        with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+            outputs = model(*batch.inputs)
+            loss = learnt.loss(outputs, batch, batch.valid, size)
+        torch.autograd.backward(loss, one)
+        updater.step(loss.detach())
+    return log.peak()
