@@ -91,3 +91,20 @@ def test_steps_that_are_taken_again_are_there_once_as_they_were_the_last_time(st
             assert mean == 7.0
         elif column > border + 1:
             assert mean == 1.0
+
+
+def test_a_history_since_a_step_has_the_later_values_alone():
+    history = History(8)
+    for step in range(40):
+        history.append(step, step)
+    later = history.since(20)
+    assert 15 < later.first_x <= 20
+    assert later.end_x == 39
+    for step in (24, 32, 39):
+        assert later.at(step) == history.at(step)
+    assert later.at(3) is None
+    assert history.at(3) is not None
+    assert History(8).since(5).at(9) is None
+    assert history.since(100).tail(3).size == 0
+    assert history.mean_before(39, 1) == history.at(39)
+    assert history.mean_before(-1, 4) is None

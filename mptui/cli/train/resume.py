@@ -10,13 +10,28 @@ import typer
 from mptui.cli import options as o
 from mptui.cli.train import launch, spawn
 from mptui.cli.train.signals import Signals
+from mptui.errors import ConfigError
 from mptui.processes.rank_place import rank_place
 from mptui.runs.launch.group_options import MOST_RESTARTS, Group
+from mptui.text import clean
 
 if TYPE_CHECKING:
     from mptui.runs.planning.plan import Request
 
 
+Fork = Annotated[
+    bool, typer.Option("--fork", help="Go on as another run, named after this one, which stays as it is.")
+]
+At = Annotated[
+    str | None,
+    typer.Option(
+        "--at", metavar="STEP|last|best", help="With --fork: the checkpoint to begin with; default: last."
+    ),
+]
+ForkProfile = Annotated[
+    str | None,
+    typer.Option("--profile", "-p", metavar="NAME|FILE", help="With --fork: switch to this profile."),
+]
 NoTui = Annotated[bool, typer.Option("--no-tui", help="Print progress instead of showing the live screen.")]
 
 
@@ -36,6 +51,10 @@ def resume(
     rdzv_endpoint: o.RdzvEndpoint = None,
     max_restarts: o.MaxRestarts = MOST_RESTARTS,
     price_per_hour: o.PricePerHour = None,
+    fork: Fork = False,
+    at: At = None,
+    profile: ForkProfile = None,
+    name: o.Name = None,
     sets: o.Set = None,
     trust_code: o.TrustCode = False,
     runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
@@ -45,7 +64,7 @@ def resume(
     quiet: o.Quiet = False,
     no_tui: NoTui = False,
 ) -> int:
-    """Resume a run from its newest checkpoint.
+    """Resume a run from its newest checkpoint, or fork it.
 
     Continues in the middle of an epoch if the run stopped there. Shows the live screen on a terminal.
     """
@@ -54,6 +73,14 @@ def resume(
 
     path = find_run(runs_dir, run)
     check_version(path)
+    if fork:
+        path = _forked(path, at or "last", name, profile)
+        ctx.params |= {"fork": False, "at": None, "profile": None}
+    elif at or profile or name:
+        raise ConfigError(
+            "--at, --profile and --name are flags of a fork",
+            hint="add --fork, or change values with --set",
+        )
     group = launch.group_of(ctx)
     request = o.request_of(ctx, str(path / CONFIG))
     on_screen = not (no_tui or quiet or as_json or detach or isolate) and has_terminal()
@@ -63,6 +90,15 @@ def resume(
         return _on_screen(request, path, group)
     train = partial(_train, request, path)
     return spawn.begin(train, detach=detach, isolate=isolate, as_json=as_json, quiet=quiet, resumes=True)
+
+
+def _forked(parent: Path, at: str, name: str | None, profile: str | None) -> Path:
+    from mptui.runs.listing.forking import find_checkpoint, fork_run
+
+    checkpoint = find_checkpoint(parent, at)
+    run = fork_run(parent, checkpoint, name, profile)
+    typer.echo(f"forked {clean(parent.name)} at step {checkpoint.step:,}: {clean(str(run))}", err=True)
+    return run
 
 
 def _on_screen(request: "Request", path: Path, group: Group | None) -> int:

@@ -31,10 +31,14 @@ _COLUMNS = {
     "precision": 4,
     "steps": 5,
     "ranks": 6,
+    "fork of": 7,
 }
 """The columns of the list -> the order in which a narrow terminal omits them (`TableColumn.leave`)."""
 
 _FIGURES = {"epochs", "images/s", "steps", "ranks"}
+
+_USUAL = {"ranks": "1", "fork of": ""}
+"""Columns that are left out where all runs have this."""
 
 _CURVE_WIDTH = 32
 
@@ -95,7 +99,7 @@ def _print_list(listed: list[dict[str, Any]]) -> None:
         TableColumn(heading, [row[place] for row in rows], heading in _FIGURES, leave)
         for place, (heading, leave) in enumerate(_COLUMNS.items())
     ]
-    columns = [column for column in columns if column.heading != "ranks" or {*column.cells} != {"1"}]
+    columns = [column for column in columns if {*column.cells} != {_USUAL.get(column.heading)}]
     shown = fitting(columns, terminal_width())
     for line in lines(shown):
         typer.echo(line)
@@ -119,6 +123,7 @@ def _row(summary: dict[str, Any]) -> list[str]:
         str(_table(summary, "precision").get("used") or fmt.UNKNOWN),
         f"{summary.get('optimizer_steps', 0):,}",
         _ranks(summary),
+        _parent(summary),
     ]
 
 
@@ -126,6 +131,12 @@ def _ranks(summary: dict[str, Any]) -> str:
     """Return the number of processes of a run, and of its nodes if it has several."""
     ranks, nodes = summary.get("ranks", 1), summary.get("nodes", 1)
     return f"{ranks:,} on {nodes:,} nodes" if nodes > 1 else f"{ranks:,}"
+
+
+def _parent(summary: dict[str, Any]) -> str:
+    """Return the run that a fork was forked from, and the step; "" for other runs."""
+    forked = _table(summary, "forked_from")
+    return f"{forked.get('run')} at {forked.get('step')}" if forked else ""
 
 
 def _table(summary: dict[str, Any], name: str) -> dict[str, Any]:

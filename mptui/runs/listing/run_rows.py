@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mptui import format as fmt
+from mptui.runs.listing.forking import parent_of
 from mptui.runs.store.directory import (
     CRASHED,
     SUMMARY,
@@ -39,6 +40,7 @@ class RunRow:
         rate: Training samples a second.
         seconds: The time of its last process in seconds.
         started: When it was last started, in seconds since the epoch.
+        parent: The run that it was forked from, and the step there; None: it is no fork.
     """
 
     path: Path
@@ -52,6 +54,7 @@ class RunRow:
     rate: float | None
     seconds: float | None
     started: float
+    parent: tuple[Path, int] | None
 
     @property
     def name(self) -> str:
@@ -116,6 +119,7 @@ def row_of(run: Path, summary: dict[str, Any]) -> RunRow:
         rate=_number(summary.get("samples_per_second")),
         seconds=_number((summary.get("time") or {}).get("total_s")),
         started=started_of(run, summary),
+        parent=parent_of(run, summary),
     )
 
 

@@ -70,7 +70,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("recoveries", "warnings"), list),
     "started": (int, float),
     **dict.fromkeys(("samples_per_second", "cost"), (int, float, type(None))),
-    "energy": dict,
+    **dict.fromkeys(("energy", "forked_from"), dict),
 }
 _DEEPEST = 16
 """Tables and lists inside each other in a summary; ours has three. Deeper ones would exhaust the stack."""

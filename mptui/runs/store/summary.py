@@ -14,7 +14,7 @@ from mptui.runs.view.events.event_registry import EVENTS
 
 _CARRIED_OVER = (
     *("epochs", "optimizer_steps", "samples_seen", "skipped_steps", "final", "best"),
-    *("samples_per_second", "recoveries", "warnings", "energy"),
+    *("samples_per_second", "recoveries", "warnings", "energy", "forked_from"),
 )
 """Entries that a resumed run carries over; time and memory are those of one process."""
 

@@ -149,6 +149,26 @@ class History:
         before = known[known <= (x - self.first_x) // self._width]
         return float(self._sum[before[-1]] / self._count[before[-1]]) if before.size else None
 
+    def mean_before(self, x: float, count: int) -> float | None:
+        """Return the mean of the last `count` buckets up to step `x`; None if there is none."""
+        self._seal()
+        known = np.flatnonzero(self._count[: self._end])
+        used = known[known <= (x - self.first_x) // self._width][-count:]
+        return float(self._sum[used].sum() / self._count[used].sum()) if used.size else None
+
+    def since(self, x: float) -> "History":
+        """Return a copy that begins with the bucket of step `x`."""
+        copy = History.loaded(self.saved(), self._capacity)
+        first = int((x - self.first_x) // self._width)
+        if copy._origin is None or first <= 0:
+            return copy
+        first = min(first, copy._end)
+        for array, empty in zip(copy._arrays(), (np.nan, np.nan, 0.0, 0.0, 0.0), strict=True):
+            array[: self._capacity - first] = array[first:]
+            array[self._capacity - first :] = empty
+        copy._origin, copy._end = copy._origin + first * copy._width, copy._end - first
+        return copy
+
     def tail(self, count: int) -> Floats:
         """Return the means of the last `count` buckets that have a value, the oldest first."""
         self._seal()

@@ -1,0 +1,220 @@
+"""Forks a run: another run that begins with one of its checkpoints, and leaves it as it is.
+
+The files of the checkpoint are hard links where the disk has them, since no checkpoint is ever changed; else
+copies. The fork goes on as `mptui resume` of the parent would from this checkpoint.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mptui.engine.checkpoint.pointers import CHECKPOINT, target_of
+from mptui.errors import DiskError, RunDirectoryError
+from mptui.regular import read_regular
+from mptui.runs.store.directory import (
+    BEST,
+    CHECKPOINTS,
+    CHOICES,
+    CONFIG,
+    LAST,
+    SUMMARY,
+    VERSION,
+    check_version,
+    create_run,
+    read_summary,
+    write_json,
+    write_text,
+)
+
+FORKED_FROM = "forked_from"
+"""Entry of the summary of a fork: name of its parent and the step of the checkpoint."""
+
+_DATA = "data.json"
+_COPIED = (CHOICES, _DATA)
+_LARGEST = 1 << 20
+_OF_THE_PARENT = ("task", "model", "dataset", "device", "precision")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCheckpoint:
+    """A checkpoint of a run.
+
+    Attributes:
+        path: Its folder.
+        step: The optimizer step.
+        names: What points to it: last, best, undo.
+    """
+
+    path: Path
+    step: int
+    names: tuple[str, ...]
+
+
+def kept_checkpoints(run: Path) -> list[KeptCheckpoint]:
+    """Return the checkpoints of a run, the newest first.
+
+    Raises:
+        DiskError: They can't be read.
+    """
+    folder = run / CHECKPOINTS
+    try:
+        entries = list(folder.iterdir()) if folder.is_dir() else []
+        named: dict[str, list[str]] = {}
+        for name in (LAST, BEST, "undo"):
+            if (target := target_of(folder, name)) is not None:
+                named.setdefault(target.name, []).append(name)
+    except OSError as error:
+        hint = "try again when the disk responds"
+        raise DiskError(f"{folder}: {error.strerror or error}", hint=hint) from error
+    found = [
+        KeptCheckpoint(path, _place(path.name)[0], tuple(named.get(path.name, ())))
+        for path in entries
+        if CHECKPOINT.fullmatch(path.name) and path.is_dir()
+    ]
+    return sorted(found, key=lambda each: _place(each.path.name), reverse=True)
+
+
+def find_checkpoint(run: Path, at: str) -> KeptCheckpoint:
+    """Find a checkpoint by a name that points to it (last, best) or by its step.
+
+    Raises:
+        RunDirectoryError: There is none.
+        DiskError: They can't be read.
+    """
+    kept = kept_checkpoints(run)
+    for checkpoint in kept:
+        if at in checkpoint.names or at == str(checkpoint.step):
+            return checkpoint
+    told = ", ".join(_words(each) for each in kept) or "none"
+    raise RunDirectoryError(f"{run}: no checkpoint {at}; it has: {told}", hint="name one of these with --at")
+
+
+def fork_run(
+    parent: Path, checkpoint: KeptCheckpoint, name: str | None = None, profile: str | None = None
+) -> Path:
+    """Make a run that goes on from a checkpoint of another one, and return its directory.
+
+    Args:
+        parent: The other run, which may be training.
+        checkpoint: One of `kept_checkpoints`.
+        name: Name of the new run; None: that of the parent with `-fork`.
+        profile: A profile to switch to, as far as a run can switch to it; None: the settings of the parent.
+
+    Raises:
+        ConfigError: The name is not valid, or in use; the profile is not valid.
+        RunDirectoryError: The checkpoint is gone, or the run is of a later version.
+        DiskError: The disk is full or not writable.
+    """
+    check_version(parent)
+    config = (
+        read_regular(parent / CONFIG, _LARGEST).decode() if profile is None else _switched(parent, profile)
+    )
+    run = create_run(parent.parent, "", "", name or _free_name(parent))
+    try:
+        _fill(run, parent, checkpoint)
+        write_json(run / SUMMARY, _summary(run, parent, checkpoint))
+        # last, as this makes it a run
+        write_text(run / CONFIG, config)
+    except FileNotFoundError as error:
+        shutil.rmtree(run, ignore_errors=True)
+        raise RunDirectoryError(
+            f"{checkpoint.path}: gone: {parent.name} has saved a newer one", hint="choose a newer checkpoint"
+        ) from error
+    except OSError as error:
+        shutil.rmtree(run, ignore_errors=True)
+        raise DiskError(f"{run}: {error.strerror or error}", hint="free disk space") from error
+    except BaseException:
+        shutil.rmtree(run, ignore_errors=True)
+        raise
+    return run
+
+
+def _switched(parent: Path, profile: str) -> str:
+    """Return the settings of a run after a switch to a profile, as TOML."""
+    from mptui.config.dump import to_toml
+    from mptui.config.merge import resolve
+    from mptui.config.switch import switched
+    from mptui.registry.models import task_of_model
+
+    now = resolve(str(parent / CONFIG), task=None, flags={}, sets=(), environ={}).config
+    task = task_of_model(str(now.model.name)) or read_summary(parent).get("task")
+    wanted = resolve(profile, task=task, flags={}, sets=(), environ=os.environ).config
+    return to_toml(switched(now, wanted).config)
+
+
+def parent_of(run: Path, summary: Mapping[str, Any]) -> tuple[Path, int] | None:
+    """Return the directory of the parent of a fork if it is there, and the step of the fork."""
+    forked = summary.get(FORKED_FROM)
+    if not isinstance(forked, dict):
+        return None
+    name, step = forked.get("run"), forked.get("step")
+    if not isinstance(name, str) or not isinstance(step, int) or os.sep in name:
+        return None
+    parent = run.with_name(name)
+    return (parent, step) if (parent / CONFIG).is_file() else None
+
+
+def _fill(run: Path, parent: Path, checkpoint: KeptCheckpoint) -> None:
+    """Link the checkpoint, and that of the best epoch if it is not a later one."""
+    folder = run / CHECKPOINTS
+    folder.mkdir(mode=0o700)
+    best = target_of(parent / CHECKPOINTS, BEST)
+    names = {LAST: checkpoint.path}
+    if best is not None and best.is_dir() and _place(best.name) <= _place(checkpoint.path.name):
+        names[BEST] = best
+    for name, path in names.items():
+        if not (folder / path.name).exists():
+            shutil.copytree(path, folder / path.name, copy_function=_link)
+        with contextlib.suppress(OSError):  # a disk without links: a resume takes the newest one
+            (folder / name).symlink_to(path.name)
+    for name in _COPIED:
+        if (parent / name).is_file():
+            shutil.copyfile(parent / name, run / name)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _summary(run: Path, parent: Path, checkpoint: KeptCheckpoint) -> dict[str, Any]:
+    """Return the first summary of a fork: what it has of its parent, and where from."""
+    before = read_summary(parent)
+    summary = {name: before[name] for name in _OF_THE_PARENT if name in before}
+    if (run / CHECKPOINTS / BEST).exists() and "best" in before:
+        summary["best"] = before["best"]
+    return summary | {
+        "version": VERSION,
+        "run": run.name,
+        "directory": str(run),
+        "status": "stopped",
+        "optimizer_steps": checkpoint.step,
+        FORKED_FROM: {"run": parent.name, "step": checkpoint.step},
+    }
+
+
+def _free_name(parent: Path) -> str:
+    for number in range(1, 1000):
+        name = f"{parent.name}-fork{'' if number == 1 else number}"
+        if not os.path.lexists(parent.with_name(name)):
+            return name
+    raise RunDirectoryError(f"{parent}: it has 999 forks", hint="name this one with --name")
+
+
+def _words(checkpoint: KeptCheckpoint) -> str:
+    names = f" ({', '.join(checkpoint.names)})" if checkpoint.names else ""
+    return f"{checkpoint.step:,}{names}"
+
+
+def _place(name: str) -> tuple[int, int]:
+    """Return the step in the name of a checkpoint, and its number among those of the step."""
+    step, _, again = name.removeprefix("step-").partition(".")
+    return int(step), int(again or 0)

@@ -1,0 +1,146 @@
+"""A fork of a run: it goes on as a resume would, and leaves its parent as it is."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mptui.cli.main import _exit_code
+from mptui.errors import ConfigError, RunDirectoryError
+from mptui.events import Step
+from mptui.runs.listing.difference import difference_words
+from mptui.runs.listing.forking import find_checkpoint, fork_run, kept_checkpoints, parent_of
+from mptui.runs.listing.run_rows import RunList
+from mptui.runs.planning.plan import Request, plan_run
+from mptui.runs.session.session import Session
+from mptui.runs.store.directory import CONFIG, create_run, read_summary
+from mptui.runs.store.index import read_run
+from mptui.runs.store.journal import read_journal
+from tests.runs.test_resumed import LIMIT_S, SETTINGS
+
+
+def trained(run, **changed):
+    """Train a new run, or go on with one; return its directory."""
+    resume = run.is_dir()
+    values = {**({} if resume else SETTINGS), **changed}
+    flags = {key: ("test", value) for key, value in values.items()}
+    profile = str(run / CONFIG) if resume else "stable"
+    if not resume:
+        create_run(run.parent, "test", "unet", run.name)
+    session = Session(plan_run(Request(profile, flags, (), {})), run, resume=resume)
+    session.start()
+    assert session.wait(LIMIT_S)
+    assert session.result.exit_code == 0, session.result.error or session.result.bug
+    return run
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.is_symlink()
+    }
+
+
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory):
+    """A run of 8 steps with checkpoints at 3 and 6 and at its end."""
+    run = tmp_path_factory.mktemp("runs") / "parent"
+    keep = {"checkpoint.every_steps": 3, "checkpoint.keep": 9}
+    return trained(run, **{"training.epochs": 2, **keep})
+
+
+def weights(run: Path) -> dict[str, bytes]:
+    """The tensors of the last checkpoint: weights, optimizer, everything that goes on."""
+    return {
+        name: data for name, data in content(run / "checkpoints/last").items() if name.endswith("tensors")
+    }
+
+
+def test_a_fork_equals_a_resume_of_its_checkpoint_and_its_parent_keeps_each_bit(parent, tmp_path):
+    before = content(parent)
+    other = {"training.clip_grad_norm": 0.5, "precision.mode": "bf16"}
+    resumed = tmp_path / "resumed"
+    shutil.copytree(parent, resumed, symlinks=True)
+    kept = find_checkpoint(parent, "3")
+    for name in ("last", "best"):
+        (resumed / "checkpoints" / name).unlink()
+    for each in kept_checkpoints(resumed):
+        if each.step != 3:
+            shutil.rmtree(each.path)
+    (resumed / "checkpoints/last").symlink_to(kept.path.name)
+    fork = fork_run(parent, kept)
+    assert fork.name == "parent-fork"
+    trained(fork, **other)
+    trained(resumed, **other)
+    assert weights(fork) == weights(resumed) != weights(parent)
+    assert content(parent) == before
+    steps = [event.step for event in read_journal(fork) if isinstance(event, Step)]
+    assert steps[0] > 3
+    assert read_summary(fork)["forked_from"] == {"run": "parent", "step": 3}
+    rows = {row.name: row for row in RunList(parent.parent).rows()}
+    assert rows["parent-fork"].parent == (parent, 3)
+    assert rows["parent"].parent is None
+    words = difference_words(read_run(parent), read_run(fork))
+    assert "loss" in words
+    shutil.rmtree(fork)
+
+
+def test_a_fork_under_a_profile_switches_as_a_run_does(parent):
+    fork = fork_run(parent, find_checkpoint(parent, "last"), "other", "debug")
+    before, now = ((run / CONFIG).read_text() for run in (parent, fork))
+    assert 'mode = "fp32"' in now
+    assert [line for line in before.splitlines() if line.startswith("seed")] == [
+        line for line in now.splitlines() if line.startswith("seed")
+    ]
+    assert [each.step for each in kept_checkpoints(fork)][:1] == [8]
+    shutil.rmtree(fork)
+
+
+def test_the_checkpoint_shares_its_files_and_survives_its_parent(parent, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(parent, copy, symlinks=True)
+    fork = fork_run(copy, find_checkpoint(copy, "6"))
+    linked = fork / "checkpoints/last/model.safetensors"
+    assert linked.stat().st_nlink == 2
+    shutil.rmtree(copy)
+    assert parent_of(fork, read_summary(fork)) is None
+    trained(fork)
+
+
+@pytest.mark.parametrize("at", ["7", "newest", ""])
+def test_a_checkpoint_that_is_not_there_is_named_with_those_that_are(parent, at):
+    with pytest.raises(RunDirectoryError, match=r"it has: 8 \(last"):
+        find_checkpoint(parent, at)
+
+
+def test_a_fork_that_cant_be_made_leaves_nothing(parent, monkeypatch):
+    with pytest.raises(ConfigError):
+        fork_run(parent, kept_checkpoints(parent)[0], "parent")
+    with pytest.raises(ConfigError, match="no profile"):
+        fork_run(parent, kept_checkpoints(parent)[0], "made", "no-such-profile")
+
+    def full(*_arguments, **_options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copytree", full)
+    with pytest.raises(Exception, match="No space left"):
+        fork_run(parent, kept_checkpoints(parent)[0], "made")
+    assert os.listdir(parent.parent) == ["parent"]  # noqa: PTH208 - read as a person does
+
+
+@pytest.mark.slow
+def test_the_command_forks_and_trains(parent, capsys):
+    words = ["resume", str(parent), "--fork", "--at", "6", "--name", "again", "--json", "--no-tui"]
+    assert _exit_code([*words, "--set", "training.clip_grad_norm=0.5"], debug=False) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["forked_from"] == {"run": "parent", "step": 6}
+    assert "forked parent at step 6" in printed.err
+    shutil.rmtree(parent.with_name("again"))
+
+
+def test_flags_of_a_fork_alone_are_refused(parent, capsys):
+    assert _exit_code(["resume", str(parent), "--at", "6"], debug=False) == 2
+    assert "add --fork" in capsys.readouterr().err
