@@ -89,6 +89,11 @@ class Mailbox:
         self.stop_requested = True
         self._commands.put(None)  # wakes a blocked `take`
 
+    @property
+    def stop_is_asked(self) -> bool:
+        """Whether a stop was requested of this process, of which other ranks hear when they meet."""
+        return self.stop_requested
+
     def save(self) -> None:
         """Request a checkpoint between two steps; safe in a signal handler."""
         self.post(Command("checkpoint"))

@@ -4,9 +4,17 @@ import shutil
 
 import pytest
 import torch
+from PIL import Image
 
 from tests.ranks.groups import in_group
-from tests.ranks.training import choose_precision, decide, train, train_both_ways, train_in_float64
+from tests.ranks.training import (
+    choose_precision,
+    decide,
+    find_files,
+    train,
+    train_both_ways,
+    train_in_float64,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -90,6 +98,20 @@ def test_sharded_weights_take_the_steps_of_whole_ones(world_size, tmp_path):
 def test_ranks_on_different_devices_switch_to_the_same_precision(tmp_path):
     """`auto` is bf16 on rank 0 and fp32 on the other; so are the precisions to fall back to."""
     assert in_group(2, choose_precision, str(tmp_path)) == [["bf16", ["bf16", "fp32"]]] * 2
+
+
+def test_rank_0_scans_files_for_all(tmp_path):
+    for number in range(12):
+        folder = tmp_path / "data" / ("dark", "bright")[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (16, 16), (number, 0, 0)).save(folder / f"{number}.png")
+    (*first, scans), (*last, none) = in_group(2, find_files, str(tmp_path / "data"), False)
+    assert first == last
+    assert len(first[0]) == 10
+    assert (scans, none) == (1, 0)
+    first, last = in_group(2, find_files, str(tmp_path / "data"), True)
+    assert first == f"rank 1: {last}"
+    assert last.startswith("the data differs: rank 0 has ")
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")

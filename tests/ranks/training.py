@@ -2,17 +2,22 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 
+from mptui.data.core.parts import status_of
 from mptui.data.core.types import BadSampleError, Decoded
-from mptui.engine.mailbox import Command, Stopped
+from mptui.data.formats.open import open_dataset
+from mptui.engine.mailbox import Command, Mailbox, Stopped
+from mptui.engine.ranks.ranks_mailbox import mailbox_of
 from mptui.engine.ranks.shards import whole
 from mptui.engine.trainer import Trainer
 from mptui.errors import DataError, MptuiError
 from mptui.events import CommandAnswered, Event, Paused, Resumed, Step, Validated
 from mptui.processes.rank_place import RankPlace
+from mptui.runs.planning import find_data
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.member import Member
 from mptui.runs.session.session import Session
@@ -238,6 +243,23 @@ def obey_commands(ranks, folder):
     kept = (CommandAnswered, Validated, Paused, Resumed)
     heard = [[event.step, type(event).__name__] for event in events if isinstance(event, kept)]
     return {"ended": ended, "step": trainer.state.step, "heard": heard}
+
+
+def find_files(ranks, folder, gone):
+    """Find the files of a folder, which may be gone on the last rank; tell them, and how often it looked."""
+    patch, scan = pytest.MonkeyPatch(), Mock(side_effect=open_dataset)
+    patch.setattr(find_data, "open_dataset", scan)
+    if gone and not ranks.is_first:
+        patch.setattr(find_data, "status_of", lambda address: status_of(f"{address}.gone"))
+    flags = {"data.path": ("test", folder), "data.image_size": ("test", 16)}
+    plan = plan_run(Request(None, flags), place=RankPlace(ranks.rank, ranks.rank, 2, 2))
+    try:
+        dataset, _ = find_data.find_data(plan, lambda event: None, mailbox_of(ranks, Mailbox()), ranks)
+    except DataError as error:
+        ranks.fail(error)
+        return error.message
+    files = [dataset.train.request(index).name for index in range(len(dataset.train))]
+    return [files, dataset.classes, len(dataset.val), scan.call_count]
 
 
 def choose_precision(ranks, folder):

@@ -1,7 +1,7 @@
 """Progress of preparation is reported by time, not by number of files."""
 
 from mptui.events import Event, Progress
-from mptui.runs.planning.build import PacedProgress
+from mptui.runs.planning.find_data import PacedProgress
 
 
 def test_a_million_files_are_told_a_few_times_a_second_and_to_their_end():

@@ -51,6 +51,11 @@ class RanksMailbox(Mailbox):
         self.hear_news: Callable[[list[Any]], None] = lambda news: None
         ranks.notes, ranks.heard = self._notes, self._heard
 
+    @property
+    def stop_is_asked(self) -> bool:
+        """See `Mailbox.stop_is_asked`."""
+        return self.stop_requested or self._own.stop_requested
+
     def _notes(self) -> list[int]:
         """Return stop (1 + signal; 1: without one), commands, report due, save due, news, and times."""
         while (command := self._own.take()) is not None:

@@ -1,6 +1,5 @@
 """Builds a job from a plan: scans the data, builds the model on the device and the loaders."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,23 +9,21 @@ import torch
 from mptui.config.schema import DataConfig, ModelConfig, RunConfig
 from mptui.data.core.types import Dataset, LabelledSplit, Problem, Split
 from mptui.data.formats.image_folder import some
-from mptui.data.formats.open import check_data, open_dataset
+from mptui.data.formats.open import check_data
 from mptui.data.loading.cache_policy import choose_cache, memory_room, sides_of
 from mptui.data.loading.loader import Loader
 from mptui.data.loading.sampler import Labels, Share
-from mptui.data.scan.process_pool import ScanCancelledError
 from mptui.data.transforms.diffusion_noise import Noising
 from mptui.data.transforms.normalization import Normalization
-from mptui.engine.evaluate import PROGRESS_S
 from mptui.engine.job import Job
-from mptui.engine.mailbox import Mailbox, Stopped
+from mptui.engine.mailbox import Mailbox
 from mptui.engine.optim.freezing import frozen_in, frozen_parameters
 from mptui.engine.optim.param_groups import head_parameters
 from mptui.engine.ranks.group import ALONE, Ranks
 from mptui.engine.ranks.sharded_replica import in_format, placed
 from mptui.engine.torch_setup import limit_memory, prepare_torch
-from mptui.errors import ConfigError, DataError
-from mptui.events import Event, PhaseChanged, Progress, Warned
+from mptui.errors import ConfigError
+from mptui.events import PhaseChanged, Warned
 from mptui.models import zoo
 from mptui.models.activation_checkpointing import blocks_of
 from mptui.models.layers import layers_named
@@ -36,31 +33,15 @@ from mptui.registry.models import PRETRAINED
 from mptui.registry.samples import SampleKind
 from mptui.registry.tasks import DIFFUSION, TASKS
 from mptui.runs.planning.check_outputs import check_outputs
+from mptui.runs.planning.find_data import Emit, PacedProgress, find_data
 from mptui.runs.planning.plan import Plan, within_budget
-from mptui.runs.planning.statistics import with_statistics
 from mptui.runs.planning.trust import import_own_code
 from mptui.runs.store.data_record import classes_of_weights
 from mptui.tasks.build_task import build_task
 from mptui.text import clean
 
-Emit = Callable[[Event], None]
 OnBad = Callable[[Problem], None]
 Decide = Callable[[Plan, torch.nn.Module, Dataset], Plan]
-
-
-class PacedProgress:
-    """Emits the progress of a phase at most a few times per second, and its end."""
-
-    def __init__(self, emit: Emit, phase: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._emit, self._phase, self._clock = emit, phase, clock
-        self._next = 0.0
-
-    def __call__(self, done: int, total: int) -> None:
-        """Report that `done` of `total` units are done."""
-        now = self._clock()
-        if done == total or now >= self._next:
-            self._next = now + PROGRESS_S
-            self._emit(Progress(phase=self._phase, done=done, total=total))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +103,7 @@ def prepare(
     side = int(config.data.image_size or 0)
     weights = None if goes_on else _weights_file(config.model, emit)
     emit(PhaseChanged(phase="scanning", detail=str(config.data.path or config.data.name)))
-    try:
-        dataset = _scanned(plan, side, emit, mailbox)
-        progress = PacedProgress(emit, "scanning")
-        plan = with_statistics(plan, dataset, progress, lambda: mailbox.stop_requested)
-    except ScanCancelledError:
-        raise Stopped(mailbox.stop_signal) from None
-    mailbox.poll()
-    _check_same(dataset, ranks)
+    dataset, plan = find_data(plan, emit, mailbox, ranks)
     emit(PhaseChanged(phase="preparing"))
     bands = dataset.pixels.bands
     model = build(config.model, num_classes=len(dataset.classes), task=plan.task, side=side, bands=bands)
@@ -153,21 +127,6 @@ def prepare(
     loaders = LoaderMaker(plan, dataset, emit, on_bad, mailbox.check_stop, ranks)
     job = build_job(plan, loaders, placed(model, config, ranks, device), force_compile=force_compile)
     return PreparedRun(job, dataset, loaders)
-
-
-def _check_same(dataset: Dataset, ranks: Ranks) -> None:
-    """Check that all ranks have the same data.
-
-    Raises:
-        DataError: The numbers of samples or classes differ.
-    """
-    sizes = ranks.gather((len(dataset.train), len(dataset.val), len(dataset.classes)))
-    if (other := next((rank for rank, size in enumerate(sizes) if size != sizes[0]), None)) is not None:
-        raise DataError(
-            "the data differs: rank 0 has {} training and {} validation samples of {} classes, "
-            "rank {} has {}, {} and {}".format(*sizes[0], other, *sizes[other]),
-            hint="put the same files in the same folder on each node",
-        )
 
 
 def _weights_file(model: ModelConfig, emit: Emit) -> Path | None:
@@ -217,18 +176,6 @@ def _with_cache(plan: Plan, dataset: Dataset, emit: Emit, ranks: Ranks) -> Plan:
         plan,
         resolved=replace(plan.resolved, config=chosen, sources=sources),
         notes=(*plan.notes, f"Cache: {choice.mode} ({choice.reason})"),
-    )
-
-
-def _scanned(plan: Plan, side: int, emit: Emit, mailbox: Mailbox) -> Dataset:
-    return open_dataset(
-        plan.config.data,
-        kind=plan.config.model.reads(plan.task),
-        side=side,
-        seed=plan.config.training.seed,
-        on_progress=PacedProgress(emit, "scanning"),
-        should_stop=lambda: mailbox.stop_requested,
-        on_warning=lambda message: emit(Warned(code="data", message=message)),
     )
 
 

@@ -17,7 +17,8 @@ from mptui.errors import ConfigError, RunDirectoryError
 from mptui.events import Warned
 from mptui.hardware.advice import choose_precision, default_workers
 from mptui.hardware.host import usable_cpus
-from mptui.runs.planning.build import Emit, PreparedRun, build_job
+from mptui.runs.planning.build import PreparedRun, build_job
+from mptui.runs.planning.find_data import Emit
 from mptui.runs.planning.plan import Plan, Request, within_budget
 
 
