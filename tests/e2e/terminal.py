@@ -43,7 +43,15 @@ class Terminal:
     """
 
     def __init__(
-        self, folder: Path, *, size=(80, 24), environ=None, arguments=(), call=MAIN, forked=True
+        self,
+        folder: Path,
+        *,
+        size=(80, 24),
+        pixels=(0, 0),
+        environ=None,
+        arguments=(),
+        call=MAIN,
+        forked=True,
     ) -> None:
         self.folder = folder
         self.screen = pyte.Screen(*size)
@@ -61,7 +69,7 @@ class Terminal:
         kept = {name: value for name, value in os.environ.items() if name not in _OURS}
         self.fd, follower = pty.openpty()
         # set the terminal's size before the program starts
-        fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
+        fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], *pixels))
         self.attributes = termios.tcgetattr(self.fd)
         start = server().start if forked else _fresh
         self._process = start(

@@ -1,5 +1,6 @@
-"""The images panel: what a diffusion model has made, in half blocks."""
+"""The images panel: what a diffusion model has made, in half blocks or by the terminal's graphics."""
 
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,6 +9,7 @@ from textual.content import Content
 
 from mptui.events import ImagesGenerated
 from mptui.runs.view.run_view import RunView
+from mptui.tui.terminal.graphics import Graphics, graphics_of, on_whole_cells
 from mptui.tui.widgets.panel import Lines, Panel
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ _RAMP = " .:-=+*#%@"
 
 
 class ImagesPanel(Panel):
-    """Shows the last grid of images, scaled to the panel: two pixels in a cell."""
+    """Shows the last grid of images, scaled to the panel: two pixels in a cell, or those of the screen."""
 
     DEFAULT_CSS = "ImagesPanel { min-height: 8; }"
 
@@ -29,6 +31,10 @@ class ImagesPanel(Panel):
         super().__init__("images")
         self._ascii_only = ascii_only
         self._drawn: tuple[object, Lines] = (None, ())
+
+    @cached_property
+    def _graphics(self) -> Graphics | None:
+        return None if self._ascii_only else graphics_of(self.app)
 
     def lines(self, view: RunView, width: int) -> Lines:
         """Draw the picture, or name its file; it is read once for each size."""
@@ -46,14 +52,28 @@ class ImagesPanel(Panel):
     def _picture(self, path: Path, event: ImagesGenerated, width: int, rows: int) -> Lines:
         from PIL import Image  # only such runs need it
 
+        across, down = (1, 2) if self._graphics is None else self._graphics.cell
         try:
             with Image.open(path, formats=["PNG"]) as image:
                 if image.width * image.height > _MOST_PIXELS:
                     raise ValueError("no grid of ours")
-                pixels = _fitted(image.convert("RGB"), width, 2 * rows)
+                pixels = _fitted(image.convert("RGB"), across * width, down * rows)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+            self._show_pixels(None)
             return [Content.styled(event.path or "not written", "$quiet")]
+        if self._graphics is not None:
+            self._show_pixels(pixels)
+            return []
         return [self._row(pixels, top) for top in range(0, pixels.height, 2)]
+
+    def _show_pixels(self, pixels: "Image | None") -> None:
+        """Replace the picture in the terminal's graphics; None: by none."""
+        self.remove_children()
+        if self._graphics is not None and pixels is not None:
+            picture, size = on_whole_cells(pixels, self._graphics.cell)
+            shown = self._graphics.widget(picture)
+            shown.styles.width, shown.styles.height = size
+            self.mount(shown)
 
     def _row(self, pixels: "Image", top: int) -> Content:
         """Return the line of two rows of pixels."""

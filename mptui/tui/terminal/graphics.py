@@ -1,0 +1,97 @@
+"""Pictures in pixels, by textual-image (an extra), on terminals with kitty's graphics or sixels.
+
+The terminal is told by its environment. textual-image would ask it when it is imported, and wait 0.1 s: an
+answer that comes later, as over SSH, would be read as keys.
+"""
+
+import fcntl
+import os
+import struct
+import sys
+import termios
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from textual.app import App
+from textual.widget import Widget
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Protocol = Literal["kitty", "sixel"]
+
+CHOICE = "MPTUI_GRAPHICS"
+"""Variable that names the protocol, or `off`: for terminals that the environment does not tell."""
+_MULTIPLEXERS = ("tmux", "screen")
+# with kitty's Unicode placeholders, which scroll and vanish with the text around them
+_KITTY = ("xterm-kitty", "xterm-ghostty")
+_SIXEL = ("foot", "mlterm", "contour")
+_SIXEL_PROGRAMS = {"iTerm.app", "iTerm2", "WezTerm", "mintty"}
+
+
+@dataclass(frozen=True, slots=True)
+class Graphics:
+    """What the terminal shows pictures with.
+
+    Attributes:
+        widget: Returns a widget of textual-image that shows a picture.
+        cell: Width and height of a cell in pixels.
+    """
+
+    widget: "Callable[[Image], Widget]"
+    cell: tuple[int, int]
+
+
+def protocol_of(environ: Mapping[str, str]) -> Protocol | None:
+    """Return the protocol of the terminal that has this environment; None: none, or not known."""
+    match environ.get(CHOICE):
+        case "kitty" | "sixel" as chosen:
+            return chosen
+        case str():
+            return None
+    term = environ.get("TERM", "")
+    if "TMUX" in environ or term.startswith(_MULTIPLEXERS):
+        return None
+    if term in _KITTY:
+        return "kitty"
+    programs = {environ.get("TERM_PROGRAM"), environ.get("LC_TERMINAL")}  # SSH passes on the latter
+    return "sixel" if term.startswith(_SIXEL) or programs & _SIXEL_PROGRAMS else None
+
+
+def graphics_of(app: App[object], environ: Mapping[str, str] = os.environ) -> Graphics | None:
+    """Return what the terminal of `app` shows pictures with; None: nothing but characters."""
+    protocol = protocol_of(environ)
+    # the number of a picture is a colour of 24 bits
+    in_colour = app.console.color_system == "truecolor" and not app.no_color
+    cell = _cell_pixels() if protocol is not None and in_colour and not app.is_headless else None
+    if cell is None:
+        return None
+    terminal = sys.__stdout__
+    sys.__stdout__ = None  # type: ignore[misc] # no terminal to be asked
+    try:
+        import textual_image.renderable  # noqa: F401
+    except ImportError:
+        return None
+    finally:
+        sys.__stdout__ = terminal  # type: ignore[misc]
+    from textual_image.widget import SixelImage, TGPImage
+
+    return Graphics(TGPImage if protocol == "kitty" else SixelImage, cell)
+
+
+def _cell_pixels() -> tuple[int, int] | None:
+    """Return the size of a cell; None if the terminal doesn't tell its size in pixels."""
+    try:
+        given = fcntl.ioctl(sys.__stdout__ or 1, termios.TIOCGWINSZ, bytes(8))
+    except (OSError, ValueError):
+        return None
+    rows, columns, width, height = struct.unpack("HHHH", given)
+    return (width // columns, height // rows) if 0 < columns <= width and 0 < rows <= height else None
+
+
+def on_whole_cells(picture: "Image", cell: tuple[int, int]) -> tuple["Image", tuple[int, int]]:
+    """Add transparent edges, so that a picture isn't scaled again; return its columns and rows, too."""
+    columns, rows = -(-picture.width // cell[0]), -(-picture.height // cell[1])
+    edged = picture.convert("RGBA").crop((0, 0, columns * cell[0], rows * cell[1]))
+    return edged, (columns, rows)
