@@ -16,6 +16,7 @@ _PLACES = {
     "column": "Focused panels on the right",
     "numerics": "Numerics",
     "ranks": "The ranks",
+    "memory": "Memory",
     "learn": "The exercises",
     "runs": "The runs",
     "compare": "Comparing runs",

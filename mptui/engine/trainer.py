@@ -32,6 +32,7 @@ from mptui.engine.ranks.lockstep import Lockstep
 from mptui.engine.ranks.rank_times import RankTimes
 from mptui.engine.ranks.unreadable import Unreadable
 from mptui.engine.reporting.image_grids import ImageGrids
+from mptui.engine.reporting.memory_samples import MemorySamples
 from mptui.engine.reporting.speed_advice import SpeedAdvice
 from mptui.errors import DataError, MemoryExhaustedError
 from mptui.events import Recovered
@@ -46,6 +47,7 @@ HOOKS: dict[str, Callable[[TrainContext], Hook]] = {
     "rank times": RankTimes,
     "unreadable": Unreadable,
     "images": ImageGrids,
+    "memory samples": MemorySamples,
 }
 """Hooks by name, in the order in which they act; a checkpoint stores their state by these names."""
 

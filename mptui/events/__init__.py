@@ -25,6 +25,7 @@ from mptui.events.training import (
     EpochStarted,
     ImagesGenerated,
     LayersThawed,
+    MemorySample,
     Step,
     Validated,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "ImagesGenerated",
     "LayersThawed",
     "LossScale",
+    "MemorySample",
     "Numerics",
     "NumericsLayer",
     "Paused",

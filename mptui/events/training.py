@@ -169,3 +169,21 @@ class DeviceSample(Event):
     memory_clock_mhz: int | None = None
     throttle: list[str] = field(default_factory=list)
     processes: list[DeviceProcess] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySample(Event):
+    """Memory of the training process in bytes; None for what its device does not report.
+
+    `allocated` are tensors now, `peak` the most since the run began, `reserved` what torch's allocator holds,
+    `gaps` its free parts of blocks that are in use, which only small tensors fit into. `process` is the host
+    memory of the process.
+    """
+
+    kind: ClassVar[str] = "memory"
+
+    allocated: int | None = None
+    peak: int | None = None
+    reserved: int | None = None
+    gaps: int | None = None
+    process: int | None = None

@@ -21,6 +21,7 @@ from mptui.events import (
     CommandAnswered,
     EpochFinished,
     EpochStarted,
+    MemorySample,
     Paused,
     PhaseChanged,
     Progress,
@@ -66,7 +67,7 @@ def test_it_tells_what_it_does_in_order(tmp_path):
     told = [
         e.phase if isinstance(e, PhaseChanged) else e.kind
         for e in events
-        if not isinstance(e, (Advice, CheckpointSaved, Progress))
+        if not isinstance(e, (Advice, CheckpointSaved, MemorySample, Progress))
     ]
     epoch = ["step"] * 5 + ["validating", "validated", "epoch_finished"]
     first = ["epoch_started", "warming_up", "training", *epoch]

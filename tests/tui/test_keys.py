@@ -17,6 +17,7 @@ from mptui.tui.screens.compare_screen import CompareScreen
 from mptui.tui.screens.detection import DetectionScreen
 from mptui.tui.screens.learn_screen import LearnScreen
 from mptui.tui.screens.live import LiveScreen
+from mptui.tui.screens.memory_screen import MemoryScreen
 from mptui.tui.screens.numerics import NumericsScreen
 from mptui.tui.screens.picker import PickerScreen
 from mptui.tui.screens.ranks_screen import RanksScreen
@@ -35,6 +36,7 @@ OWNERS = {
     "delete": DeleteDialog,
     "clean": CleanDialog,
     "ranks": RanksScreen,
+    "memory": MemoryScreen,
     "chart": Chart,
     "log": LogPanel,
     "column": Column,

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from mptui import format as fmt
-from mptui.events import Numerics, NumericsLayer, RunStarted
+from mptui.events import MemorySample, Numerics, NumericsLayer, RunStarted
 from mptui.tui.widgets.bars import bar
 from tests.tui.events import MemorySource, demo, rank_row, ranks_sampled
 from tests.tui.frames import frame, live, put
@@ -50,6 +50,10 @@ def ranks(number):
     return ranks_sampled([changed(rank_row(0), number), rank_row(1)], steps=0 if number == 0 else 50)
 
 
+def memory(number):
+    return changed(MemorySample(allocated=1, peak=2, reserved=3, gaps=1, process=4), number)
+
+
 @pytest.mark.parametrize("number", NUMBERS)
 async def test_no_number_of_a_journal_breaks_a_screen(number):
     events = demo()
@@ -58,7 +62,7 @@ async def test_no_number_of_a_journal_breaks_a_screen(number):
     async with live(source) as (app, pilot):
         for _ in range(2):
             figures = [changed(event, number) for event in kinds.values()]
-            await put(app, pilot, *figures, looked(number), ranks(number))
+            await put(app, pilot, *figures, looked(number), ranks(number), memory(number))
             await pilot.press("y", "s")
         await pilot.press("n")
         await pilot.pause()
@@ -66,7 +70,10 @@ async def test_no_number_of_a_journal_breaks_a_screen(number):
         await pilot.press("n", "g", *"ssssssssss")
         await pilot.pause()
         assert "2 by rank" in frame(app)
-        await pilot.press("g")
+        await pilot.press("g", "m")
+        await pilot.pause()
+        assert "measured" in frame(app)
+        await pilot.press("m")
         await pilot.resize_terminal(80, 24)
         await pilot.pause()
         assert "stable" in frame(app)

@@ -6,8 +6,9 @@ TRAIN, VALIDATION = "train", "validation"
 LOSS = "loss"
 LR = "learning rate"
 DEVICE = "device"
+MEMORY = "memory GiB"
 
-FROM_ZERO = frozenset({LR, "speed", DEVICE})
+FROM_ZERO = frozenset({LR, "speed", DEVICE, MEMORY})
 """Charts of rates, whose axis begins at 0."""
 
 NOISY = frozenset({"gradient norm", "speed", DEVICE})

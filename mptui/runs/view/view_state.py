@@ -16,6 +16,7 @@ from mptui.events import (
     Event,
     ImagesGenerated,
     LossScale,
+    MemorySample,
     Numerics,
     Progress,
     RanksSampled,
@@ -90,6 +91,7 @@ class LatestEvents:
     numerics: Numerics | None = None
     loss_scale: LossScale | None = None
     ranks: RanksSampled | None = None
+    memory: MemorySample | None = None
 
 
 @dataclass(eq=False)

@@ -23,6 +23,7 @@ from mptui.tui.dialogs.choices import Answer, LeaveDialog, StopDialog
 from mptui.tui.dialogs.switch_profile import SwitchProfileDialog
 from mptui.tui.frame_budget import Budget
 from mptui.tui.keys.bindings import bindings
+from mptui.tui.screens.memory_screen import MemoryScreen
 from mptui.tui.screens.numerics import NumericsScreen
 from mptui.tui.screens.page import Page
 from mptui.tui.screens.ranks_screen import RanksScreen
@@ -303,6 +304,11 @@ class LiveScreen(Page):
     def action_numerics(self) -> None:
         """Open the numerics screen."""
         screen = NumericsScreen(self.view, self.action_command, self._keymap)
+        self.app.push_screen(screen, lambda how: self.leave() if how == "leave" else None)
+
+    def action_memory(self) -> None:
+        """Open the screen of the memory."""
+        screen = MemoryScreen(self.view, self.source.run, self._keymap)
         self.app.push_screen(screen, lambda how: self.leave() if how == "leave" else None)
 
     def action_ranks(self) -> None:

@@ -5,16 +5,19 @@ The estimate needs torch, and runs in a thread that no screen waits for.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mptui import format as fmt
-from mptui.config.merge import Resolved
+from mptui.config.merge import Resolved, resolve
 from mptui.errors import ConfigError
+from mptui.events import RunStarted
 from mptui.hardware.advice import choose_precision
 from mptui.hardware.devices import USABLE, Device
 from mptui.registry.own_code import is_own
 from mptui.registry.tasks import DEFAULT_TASK
 from mptui.runs.planning.plan import filled
+from mptui.runs.store.directory import CONFIG
 
 if TYPE_CHECKING:
     from mptui.engine.memory.footprint import Footprint
@@ -75,6 +78,27 @@ class Fit:
             ("working", counted.working + counted.workspace + counted.batches + counted.context),
         ]
         return [(word, size) for word, size in parts if size]
+
+
+def predicted(run: Path, started: RunStarted, precision: str) -> "Footprint":
+    """Count the memory of a run from its directory, in the precision in use. Imports torch.
+
+    Raises:
+        MptuiError: Its settings can't be read, or its network can't be counted.
+    """
+    from mptui.engine.memory.footprint import footprint
+    from mptui.engine.memory.step_trace import UncountableError
+
+    config = resolve(str(run / CONFIG), task=None, flags={}, sets=(), environ={}).config
+    if is_own(config.model.name):
+        raise ConfigError("the memory of your own network is not counted", hint="see docs/own_code.md")
+    share = config.training.model_copy(update={"batch_size": -(-started.batch_size // started.ranks)})
+    config = config.model_copy(update={"training": share})
+    kind = started.device.partition(":")[0]
+    try:
+        return footprint(config, started.task, device=kind, precision=precision)
+    except UncountableError as error:
+        raise ConfigError(f"{config.model.name} can't be counted", hint="see docs/memory.md") from error
 
 
 def fits(resolutions: Mapping[str, Resolved], device: Device, ranks: int = 1) -> dict[str, "Fit | str"]:

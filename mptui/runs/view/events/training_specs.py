@@ -12,6 +12,7 @@ from mptui.events import (
     EpochStarted,
     ImagesGenerated,
     LayersThawed,
+    MemorySample,
     RanksSampled,
     RunStarted,
     Step,
@@ -19,7 +20,7 @@ from mptui.events import (
 )
 from mptui.registry.tasks import VAL_LOSS
 from mptui.runs.view.events.event_spec import EventSpec, nothing
-from mptui.runs.view.labels import DEVICE, LOSS, LR, TRAIN, VALIDATION, shown
+from mptui.runs.view.labels import DEVICE, LOSS, LR, MEMORY, TRAIN, VALIDATION, shown
 from mptui.runs.view.log_lines import Tone, metric_words
 from mptui.runs.view.view_state import ViewState
 from mptui.text import clean
@@ -202,6 +203,13 @@ def _sample(view: ViewState, event: DeviceSample) -> None:
         view.record(DEVICE, "memory", event.step, event.memory_used / event.memory_total)
 
 
+def _sample_memory(view: ViewState, event: MemorySample) -> None:
+    view.memory = event
+    for series in ("peak", "reserved", "process"):
+        size = getattr(event, series)
+        view.record(MEMORY, series, event.step, None if size is None else size / (1 << 30))
+
+
 def _sample_ranks(view: ViewState, event: RanksSampled) -> None:
     view.ranks = event
 
@@ -282,6 +290,16 @@ TRAINING = (
         log_lines=nothing,
         console_lines=nothing,
         summarize=_summarize_sample,
+        scalars=nothing,
+        shown_at_once=False,
+        is_progress=False,
+    ),
+    EventSpec(
+        event=MemorySample,
+        handle=_sample_memory,
+        log_lines=nothing,
+        console_lines=nothing,
+        summarize=nothing,
         scalars=nothing,
         shown_at_once=False,
         is_progress=False,
