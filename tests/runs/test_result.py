@@ -1,8 +1,16 @@
-"""Messages for errors that torch raises."""
+"""Messages for errors that torch raises, and for full memory."""
+
+import os
+from dataclasses import replace
 
 import pytest
 import torch
 
+from mptui.engine.memory.footprint import footprint
+from mptui.errors import MemoryExhaustedError
+from mptui.hardware.devices import USABLE
+from mptui.runs.planning.plan import Request, plan_run
+from mptui.runs.session.ending import with_lever
 from mptui.runs.session.exit_status import not_deterministic
 
 
@@ -23,3 +31,24 @@ def test_an_operation_without_a_deterministic_way_is_a_setting_to_change():
 @pytest.mark.parametrize("error", [RuntimeError("no way"), KeyError("x does not have a deterministic one")])
 def test_other_errors_are_bugs(error):
     assert not_deterministic(error) is None
+
+
+def test_full_memory_is_told_with_the_setting_that_would_be_enough():
+    settings = {"model.name": "unet", "model.width": 4, "model.depth": 1, "data.image_size": 64}
+    flags = {key: ("test", value) for key, value in {**settings, "hardware.device": "cpu"}.items()}
+    plan = plan_run(Request("stable", flags, (), os.environ))
+    parts = plan.config.memory.model_copy(update={"micro_batch": 1})
+    least = plan.config.model_copy(update={"memory": parts})
+    whole, half = (footprint(least, plan.task, device="cpu", precision=p).total for p in ("fp32", "bf16"))
+    error = MemoryExhaustedError("out of memory with a micro-batch of one sample", hint="try less")
+
+    def told(room):
+        return with_lever(error, replace(plan, device=replace(plan.device, memory_free=int(room / USABLE))))
+
+    enough = told((whole + half) / 2)
+    assert enough.message == error.message
+    assert enough.hint.startswith("--set precision.mode=bf16 would be enough by the ledger: ")
+    assert told(2 * whole) is told(1000) is told(0) is error  # it fits, or nothing is enough
+    full = MemoryExhaustedError("out of host memory", hint="use fewer --workers")
+    full.__cause__ = MemoryError()
+    assert with_lever(full, plan) is full

@@ -14,6 +14,7 @@ from mptui.engine.guards.batch_size_finder import find_micro_batch
 from mptui.engine.guards.microbatch import in_pieces
 from mptui.engine.guards.oom_errors import is_host_full, is_out_of_memory, is_too_few_for_norm, release
 from mptui.engine.hooks import Hook, Recovery
+from mptui.engine.memory.owners import owners_in_words
 from mptui.errors import MemoryExhaustedError
 from mptui.events import Recovered
 from mptui.models.layers import has_batch_norm
@@ -75,6 +76,8 @@ class MemoryGuard(Hook):
         if not is_out_of_memory(error):
             return None
         context = self._context
+        if told := owners_in_words(context.model, context.parts, context.device):
+            context.warn("memory_owners", f"the memory was full: {told}")
         half_applied = context.parts.updater.applying and not context.rollback.possible
         if context.job.config.guards.on_oom == "stop" or limit == 1 or half_applied:
             raise _exhausted(error, limit) from error

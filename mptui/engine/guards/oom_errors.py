@@ -26,7 +26,7 @@ def is_too_few_for_norm(error: BaseException) -> bool:
     return isinstance(error, ValueError) and "more than 1 value per channel" in str(error)
 
 
-def is_host_full(error: BaseException) -> bool:
+def is_host_full(error: BaseException | None) -> bool:
     """Whether host memory is full, in this process or in a loader worker."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM

@@ -10,6 +10,7 @@ from mptui.config.keys import nested
 from mptui.config.schema import RunConfig
 from mptui.engine.memory.footprint import Footprint, footprint
 from mptui.errors import ConfigError
+from mptui.hardware.devices import USABLE
 from mptui.registry.optimizers import OPTIMIZERS
 
 _PARTS = 4
@@ -55,6 +56,18 @@ def levers(config: RunConfig, task: str, *, device: str, precision: str) -> Iter
             yield Lever(setting, effect, counted, "memory.micro_batch" in changes)
         except (ConfigError, ValidationError):  # this network has no blocks, or the settings exclude it
             continue
+
+
+def enough(config: RunConfig, task: str, *, device: str, precision: str, room: int) -> Lever | None:
+    """Return the first lever with which a run fits into `room` bytes, with a margin; None: none, or it does.
+
+    Raises:
+        ConfigError, UncountableError: As `footprint`.
+    """
+    if footprint(config, task, device=device, precision=precision).total <= USABLE * room:
+        return None  # something else has the memory
+    found = levers(config, task, device=device, precision=precision)
+    return next((lever for lever in found if lever.footprint.total <= USABLE * room), None)
 
 
 def _candidates(config: RunConfig, precision: str) -> Iterator[tuple[str, str, dict[str, Any]]]:

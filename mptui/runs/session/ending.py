@@ -5,9 +5,12 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from mptui import format as fmt
+from mptui.engine.guards.oom_errors import is_host_full
 from mptui.engine.trainer import Trainer
-from mptui.errors import DiskError, RunDirectoryError
+from mptui.errors import ConfigError, DiskError, MemoryExhaustedError, MptuiError, RunDirectoryError
 from mptui.events import RunFinished
+from mptui.runs.planning.plan import Plan
 from mptui.runs.session.exit_status import RunResult, status_of_error
 from mptui.runs.store import directory
 from mptui.runs.store.environment import redact
@@ -16,6 +19,36 @@ from mptui.runs.store.writer import Records
 from mptui.text import clean
 
 TRACEBACK = "traceback.txt"
+
+
+def with_lever(error: MptuiError | None, plan: Plan) -> MptuiError | None:
+    """Return an error; if no sample fits into the device, with the setting that would have been enough."""
+    room = plan.device.memory_free
+    if not isinstance(error, MemoryExhaustedError) or room is None or is_host_full(error.__cause__):
+        return error
+    from mptui.engine.memory.levers import enough  # of torch's compiler, which other ends don't need
+    from mptui.engine.memory.step_trace import UncountableError
+
+    memory = plan.config.memory
+    if plan.config.guards.on_oom == "split":
+        memory = memory.model_copy(update={"micro_batch": 1})
+    if memory.budget_gib is not None:
+        room = min(room, int(memory.budget_gib * (1 << 30)))
+    config = plan.config.model_copy(update={"memory": memory})
+    kind, precision = plan.device.kind, plan.precision.used
+    try:
+        lever = enough(config, plan.task, device=kind, precision=precision, room=room)
+    except (ConfigError, UncountableError, MemoryError):
+        return error
+    if lever is None:
+        return error
+    counted = MemoryExhaustedError(
+        error.message,
+        hint=f"--set {lever.setting} would be enough by the ledger: {fmt.size(lever.footprint.total)} of "
+        f"{fmt.size(room)} ({lever.effect}); more with mptui memory",
+    )
+    counted.__cause__ = error.__cause__
+    return counted
 
 
 def result_of_loss(lost: RunDirectoryError, summary: dict[str, Any]) -> RunResult:

@@ -43,7 +43,7 @@ from mptui.runs.planning.started import run_started
 from mptui.runs.planning.switch_job import build_switch
 from mptui.runs.remote.control_server import ControlServer, preset_names
 from mptui.runs.session.checkpoint_space import check_space
-from mptui.runs.session.ending import last_event, note_figures, result_of_loss, write_files
+from mptui.runs.session.ending import last_event, note_figures, result_of_loss, with_lever, write_files
 from mptui.runs.session.exit_status import (
     RunResult,
     exit_code,
@@ -308,7 +308,7 @@ class Session:
 
     def _end(self, status: str, code: int, error: MptuiError | None, bug: BaseException | None) -> None:
         """Write the result, release the run and wake waiting threads, even if one of these fails."""
-        result = RunResult(status, code, self._records.summary.document, error, bug)
+        result = RunResult(status, code, self._records.summary.document, with_lever(error, self.plan), bug)
         try:
             with contextlib.ExitStack() as stack:
                 stack.callback(self._ownership.release)
