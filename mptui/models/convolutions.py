@@ -36,7 +36,7 @@ def _forward(
     if not at_risk:
         return plain(images_BCHW, weight, bias)
     with torch.autocast("cpu", enabled=False):
-        return plain(images_BCHW.float(), weight, bias)
+        return plain(images_BCHW.float(), weight.float(), None if bias is None else bias.float())
 
 
 def has_idle_taps(conv: nn.Conv2d, sides: Sequence[int]) -> bool:

@@ -24,6 +24,11 @@ class WrappedForward:
         self._around = around
         module.forward = around(module.forward)
 
+    @property
+    def module(self) -> nn.Module:
+        """The module whose forward is wrapped."""
+        return self._module
+
     def remove(self) -> None:
         """Restore the forward without this one."""
         module, own = self._module, self._chain[0]

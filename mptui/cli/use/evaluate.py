@@ -38,6 +38,19 @@ _Worst = Annotated[
     int,
     typer.Option("--worst", metavar="N", min=0, help="Number of samples to list by name.", show_default=True),
 ]
+_Precisions = Annotated[
+    str | None,
+    typer.Option(
+        "--precisions",
+        metavar="LIST|all",
+        help="Compare precisions for inference: fp32, fp16, bf16, int8 (needs torchao), separated by commas.",
+        show_default=False,
+    ),
+]
+_Compiled = Annotated[
+    bool,
+    typer.Option("--compile", help="With --precisions: measure the speed of compiled code (takes minutes)."),
+]
 
 
 def app_command(app: typer.Typer) -> None:
@@ -58,6 +71,8 @@ def evaluate(
     batch_size: o.BatchSize = None,
     workers: o.Workers = None,
     runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR,
+    precisions: _Precisions = None,
+    compiled: _Compiled = False,
     as_json: o.Json = False,
 ) -> int:
     """Measure a trained run, and name its worst samples.
@@ -68,11 +83,20 @@ def evaluate(
     check_checkpoint(checkpoint)
     from mptui.runs.store.directory import find_run
 
+    if precisions is not None:
+        from mptui.lab.use.evaluation.precisions import precision_names
+
+        names = precision_names(precisions)
     trained = opened(find_run(runs_dir, run), checkpoint, settings_of(ctx.params), trust_code=trust_code)
     from mptui.lab.use.evaluation.evaluation import evaluate_run
     from mptui.registry.tasks import TASKS
 
     given = given_data(data) | ({"download": True} if download else {})
+    if precisions is not None:
+        from mptui.cli.use.precision_table import show_comparison
+
+        show_comparison(trained, given, names, compiled=compiled, as_json=as_json)
+        return 0
     with file_progress() as on_progress:
         found = evaluate_run(trained, given, listed=worst, on_progress=on_progress, note=note)
     if as_json:

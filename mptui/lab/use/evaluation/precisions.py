@@ -1,0 +1,265 @@
+"""Compares precisions for inference: metrics, speed and memory of one trained network in each.
+
+In 16 bits, convolutions and linear layers have their weights in 16 bits, and all computes under autocast,
+which would cast these weights at each pass: outputs are those of fp32 weights under autocast. Layers that the
+run keeps in fp32 stay so.
+"""
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.conv import _ConvNd
+
+from mptui.data.core.types import Dataset, SampleRequest, Split
+from mptui.data.loading.loader import Loader
+from mptui.engine.evaluate import ValidationResult, evaluate
+from mptui.engine.precision.amp import DTYPES, Precision, build_precision
+from mptui.errors import ConfigError
+from mptui.events import Event, Warned
+from mptui.hardware.formats import Support
+from mptui.lab.use.evaluation.evaluation import Note, OnProgress
+from mptui.lab.use.evaluation.evaluation_data import EvaluationData, open_samples
+from mptui.lab.use.evaluation.int8 import Inputs, Int8Network, check_installed, rounded_to_int8
+from mptui.lab.use.halving import HalvingBatches
+from mptui.lab.use.trained import Trained
+from mptui.registry.precisions import LONG_NAMES
+from mptui.runs.planning.build import LoaderMaker
+from mptui.text import clean
+
+INT8 = "int8"
+NAMES = ("fp32", *DTYPES, INT8)
+_CALIBRATION = 256
+"""Training samples that the ranges of activations are measured on."""
+_LEAST_PASSES, _MOST_PASSES, _SECONDS = 5, 50, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionResult:
+    """A trained network in one precision.
+
+    Attributes:
+        precision: The precision.
+        support: How the device supports it; None: unknown.
+        result: Loss and metrics; None if it can't be computed.
+        images_per_second: Of forward passes alone, the median; None if it was not measured.
+        weight_bytes: Bytes of weights and buffers.
+        peak_bytes: Most memory on the device in a forward pass; None on a CPU.
+        note: What to know of it; "" if nothing.
+    """
+
+    precision: str
+    support: Support | None
+    result: ValidationResult | None
+    images_per_second: float | None = None
+    weight_bytes: int = 0
+    peak_bytes: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionComparison:
+    """A trained network in several precisions on the same samples."""
+
+    data: EvaluationData
+    rows: list[PrecisionResult]
+
+
+def precision_names(text: str) -> list[str]:
+    """Return the precisions of a list such as `fp32,bf16,int8`, or of `all`.
+
+    Raises:
+        ConfigError: One is unknown, or what it needs is not installed.
+    """
+    names = [LONG_NAMES.get(word, word) for word in text.replace(" ", "").split(",") if word]
+    names = list(NAMES) if names == ["all"] else list(dict.fromkeys(names))
+    unknown = [name for name in names if name not in NAMES]
+    if unknown or not names:
+        wrong = clean(", ".join(unknown) or "none", 100)
+        raise ConfigError(f"--precisions: {wrong}: no such precision", hint=f"Use {', '.join(NAMES)} or all.")
+    if INT8 in names:
+        check_installed()
+    return names
+
+
+def compare_precisions(
+    trained: Trained,
+    given: Mapping[str, Any],
+    names: Sequence[str],
+    *,
+    compiled: bool,
+    on_progress: OnProgress,
+    note: Note,
+) -> PrecisionComparison:
+    """Evaluate a trained network in each precision.
+
+    Args:
+        trained: The run.
+        given: Values of [data] that a person gave; empty: the run's own data.
+        names: From `precision_names`.
+        compiled: Measure the speed of compiled code; int8 has no other speed.
+        on_progress: Called with (checked files, all files), then with (batches done, all batches).
+        note: Called with what a person should know.
+
+    Raises:
+        ConfigError: There is no set of that name.
+        DataError: The data is missing or unreadable, or has other classes.
+        MemoryExhaustedError: Not even one sample fits into memory.
+    """
+    data = open_samples(trained, given, on_progress=on_progress, note=note)
+
+    def tell(event: Event) -> None:
+        if isinstance(event, Warned):
+            note(event.message)
+
+    maker = LoaderMaker(trained.plan, data.dataset, tell, lambda problem: None, lambda: None)
+    with maker.make(data.split, train=False) as loader:
+        batch = next(_inputs(loader))
+        measure = _Measure(trained, loader, batch, compiled, on_progress, note)
+        rows = [measure.as_stored(name) for name in names if name != INT8]
+        if INT8 in names:
+            with maker.make(_calibration_samples(data.dataset, data.split), train=False) as samples:
+                rows.append(measure.rounded(list(_inputs(samples))))
+    return PrecisionComparison(data, sorted(rows, key=lambda row: names.index(row.precision)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Measure:
+    trained: Trained
+    loader: Loader
+    batch: Inputs
+    compiled: bool
+    on_progress: Callable[[int, int], None]
+    note: Note
+
+    def as_stored(self, name: str) -> PrecisionResult:
+        """Measure fp32, or a format of 16 bits."""
+        trained = self.trained
+        precision = build_precision(name, trained.device, trained.config.precision.grad_scaler)
+        with _weights_in(DTYPES.get(name), trained):
+            rate, peak = self._speed(trained.model, precision)
+            return PrecisionResult(
+                precision=name,
+                support="native" if name == "fp32" else trained.plan.device.native.get(name),
+                result=self._result(trained.model, precision),
+                images_per_second=rate,
+                weight_bytes=sum(value.nbytes for value in trained.model.state_dict().values()),
+                peak_bytes=peak,
+            )
+
+    def rounded(self, calibration: list[Inputs]) -> PrecisionResult:
+        """Measure int8."""
+        trained = self.trained
+        try:
+            network = rounded_to_int8(trained.model, calibration)
+        except Exception as error:  # noqa: BLE001 - of torch.export and torchao: whatever they can't do
+            why = clean(str(error).strip().partition("\n")[0] or type(error).__name__, 120)
+            return PrecisionResult(INT8, None, None, note=f"this network can't be rounded: {why}")
+        exact = build_precision("fp32", trained.device, trained.config.precision.grad_scaler)
+        row = PrecisionResult(INT8, None, self._result(network, exact), weight_bytes=network.nbytes)
+        if trained.device.type != "cpu":
+            why = f"torch has no int8 convolutions on {trained.device.type}"
+            return replace(row, note=f"rounded, but computed in fp32: {why}")
+        if not self.compiled:
+            return replace(
+                row, note="rounded, but computed in fp32; --compile measures its speed in integers"
+            )
+        rate, _ = self._speed(network, exact)
+        return replace(row, images_per_second=rate, note="its speed is that of integers")
+
+    def _result(self, model: nn.Module, precision: Precision) -> ValidationResult:
+        device = self.trained.device
+        return evaluate(
+            model,
+            self.trained.task,
+            self.loader,
+            precision,
+            device,
+            on_progress=lambda progress: self.on_progress(progress.done, progress.total),
+            check_stop=lambda: None,
+            in_pieces=HalvingBatches(device, self.note),
+            outputs_stay=True,
+        )
+
+    @torch.no_grad()
+    def _speed(self, model: nn.Module, precision: Precision) -> tuple[float | None, int | None]:
+        """Return images a second of forward passes, and the most bytes on the device; None: not measured."""
+        device = self.trained.device
+        module = torch.get_device_module(device)
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        times: list[float] = []
+        try:
+            with precision.forward_context(), _compiled(model, on=self.compiled) as forward:
+                forward(*self.batch)
+                module.synchronize()
+                began = time.perf_counter()
+                while len(times) < _MOST_PASSES and (
+                    len(times) < _LEAST_PASSES or time.perf_counter() - began < _SECONDS
+                ):
+                    start = time.perf_counter()
+                    forward(*self.batch)
+                    module.synchronize()
+                    times.append(time.perf_counter() - start)
+        except Exception as error:  # noqa: BLE001 - of the compiler: the metrics need no speed
+            self.note(f"{precision.name}: the speed can't be measured: {clean(str(error).strip(), 120)}")
+            return None, None
+        peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+        return len(self.batch[0]) / statistics.median(times), peak
+
+
+@contextlib.contextmanager
+def _compiled(model: nn.Module, *, on: bool) -> Iterator[Callable[..., Any]]:
+    if not on:
+        yield model
+        return
+    from torch._inductor import config
+
+    with config.patch(freezing=True):  # weights are constants: int8 layers become integer kernels only so
+        yield torch.compile(model.program if isinstance(model, Int8Network) else model, dynamic=False)
+
+
+@contextlib.contextmanager
+def _weights_in(dtype: torch.dtype | None, trained: Trained) -> Iterator[None]:
+    """Store weights that autocast would cast in `dtype`; None: as they are."""
+    kept = {id(part) for region in trained.fp32_regions for part in region.module.modules()}
+    layers = (m for m in trained.model.modules() if isinstance(m, _ConvNd | nn.Linear) and id(m) not in kept)
+    exact = {parameter: parameter.data for layer in layers for parameter in layer.parameters(recurse=False)}
+    try:
+        for parameter, value in exact.items():
+            parameter.data = value if dtype is None else value.to(dtype)
+        yield
+    finally:
+        for parameter, value in exact.items():
+            parameter.data = value
+
+
+def _inputs(loader: Loader) -> Iterator[Inputs]:
+    for window in loader.windows(epoch=0, accumulate=1):
+        for batch in window:
+            yield tuple(each.clone() for each in batch.inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class _EveryNth:
+    """Samples of a split at equal distances: a split is sorted by class."""
+
+    split: Split
+    step: int
+
+    def __len__(self) -> int:
+        return -(-len(self.split) // self.step)
+
+    def request(self, index: int) -> SampleRequest:
+        """Return the request for sample `index`."""
+        return self.split.request(index * self.step)
+
+
+def _calibration_samples(dataset: Dataset, measured: Split) -> Split:
+    split = dataset.train if len(dataset.train) else measured
+    return _EveryNth(split, -(-len(split) // _CALIBRATION))
