@@ -20,6 +20,7 @@ _PLACES = {
     "learn": "The exercises",
     "runs": "The runs",
     "compare": "Comparing runs",
+    "fork": "Forking a run",
     "delete": "Confirming that runs are deleted",
     "clean": "Confirming that checkpoints are removed",
     "leave": "Quitting while a run is training",

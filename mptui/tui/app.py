@@ -2,31 +2,25 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from textual import on
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.events import Event, Key, Paste
 from textual.filter import LineFilter
 from textual.screen import Screen
 
 from mptui.config.profiles import user_folder
-from mptui.runs.listing.run_rows import RunList
-from mptui.text import shell_word
 from mptui.tui.dialogs.help import HelpScreen
 from mptui.tui.keys.bindings import bindings, heard_on
 from mptui.tui.keys.keymap import Keymap, load_keymap
 from mptui.tui.keys.typed import KeyHandled, KeyQueue
+from mptui.tui.run_actions import RunActions
 from mptui.tui.screens.page import Page
 from mptui.tui.terminal.ascii import AsciiFilter
-from mptui.tui.terminal.driver import SteadyDriver
 from mptui.tui.themes import THEMES
 
-if TYPE_CHECKING:
-    from mptui.tui.screens.runs_screen import RunsScreen
 
-
-class MptuiApp(App[str], inherit_bindings=False):
+class MptuiApp(RunActions, inherit_bindings=False):
     """The cockpit.
 
     Args:
@@ -38,8 +32,6 @@ class MptuiApp(App[str], inherit_bindings=False):
     """
 
     TITLE = "mptui"
-    resumes = False
-    """Whether runs can be resumed from here."""
     BINDINGS = bindings("app")
     CSS = """
     Toast { max-width: 60; }
@@ -54,12 +46,10 @@ class MptuiApp(App[str], inherit_bindings=False):
         ascii_only: bool = False,
         runs: Path = Path("runs"),
     ) -> None:
-        super().__init__(driver_class=SteadyDriver)
-        self.ascii_only, self.runs = ascii_only, RunList(runs)
+        super().__init__(runs, keymap or Keymap(), ascii_only=ascii_only)
         for each in THEMES:
             self.register_theme(each)
         self.theme = theme
-        self.keymap = keymap or Keymap()
         self._first = first
         self._key_queue = KeyQueue(self, super().on_event)
         self._ascii_filter = AsciiFilter() if ascii_only else None
@@ -69,6 +59,7 @@ class MptuiApp(App[str], inherit_bindings=False):
         self.set_keymap(self.keymap.bindings())
         for warning in self.keymap.warnings:
             self.notify(warning, title="keys.toml", severity="warning", markup=False)
+        self.watch_turns()
         self.push_screen(self._first, self.exit)
 
     async def on_event(self, event: Event) -> None:
@@ -100,52 +91,6 @@ class MptuiApp(App[str], inherit_bindings=False):
         where = self.screen.where if isinstance(self.screen, Page) else "app"
         self.push_screen(HelpScreen(where, self.keymap.keys))
 
-    def action_runs(self) -> None:
-        """Open the list of runs above this screen, or go back from it."""
-        from mptui.tui.screens.runs_screen import RunsScreen
-
-        if isinstance(self.screen, RunsScreen):
-            self.screen.back()
-        elif isinstance(self.screen, Page):
-            screen = RunsScreen(self.runs, self.keymap.keys, ascii_only=self.ascii_only)
-            self.push_screen(screen, self.screen_left)
-
-    def on_runs_screen_opened(self, event: "RunsScreen.Opened") -> None:
-        """Show a run on the live screen, or resume it."""
-        if event.resume:
-            self.resume_run(event.run)
-        else:
-            self.open_run(event.run)
-
-    def open_run(self, run: Path) -> None:
-        """Show a run on the live screen: go back to it if it is the one below, else attach to it."""
-        from mptui.runs.remote.attached_run import AttachedRun
-        from mptui.tui.screens.live import LiveScreen
-
-        below = self.screen_stack[-2]
-        if isinstance(below, LiveScreen) and below.source.run == run:
-            self.screen.dismiss("back")
-            return
-        source = AttachedRun(run).start()
-
-        def left(how: str | None) -> None:
-            source.close()
-            self.screen_left(how)
-
-        keys = self.keymap.keys
-        live = LiveScreen(source, keymap=keys, ascii_only=self.ascii_only, resumable=self.resumes)
-        self.push_screen(live, left)
-
-    def resume_run(self, run: Path) -> None:
-        """Resume a run on the live screen, in a program that trains."""
-        words = f"this program only watches runs; resume it by: mptui resume {shell_word(run)}"
-        self.notify(words, severity="warning", markup=False)
-
-    def screen_left(self, how: str | None) -> None:
-        """Leave the screen below, too, if the user quits."""
-        if how in {"leave", "left"}:
-            self.action_leave()
-
     def action_next_theme(self) -> None:
         """Switch to the next theme."""
         names = [theme.name for theme in THEMES]
@@ -158,10 +103,7 @@ class MptuiApp(App[str], inherit_bindings=False):
 
     def action_leave(self) -> None:
         """Call `leave` of the screen, or exit."""
-        if isinstance(self.screen, Page):
-            self.screen.leave()
-        else:
-            self.exit()
+        self.leave_screen()
 
 
 def person_keymap() -> Keymap:

@@ -138,6 +138,21 @@ class Cockpit(TerminalApp):
             self._group = ()
             self._show_live(self._starter(self._request_of(run), run, ()))
 
+    def train_fork(self, fork: Path, sets: Sequence[str]) -> RunSource:
+        """Train a fork in this process, or in one of its own while another run trains here."""
+        if self.run_now is not None and not self.run_now.finished:
+            return super().train_fork(fork, sets)
+        self._group = ()
+        self.run_now = self._starter(replace(self._request_of(fork), sets=sets), fork, ())
+        return self.run_now
+
+    def show_source(self, source: RunSource) -> None:
+        """Show a run on the live screen, as this program's where it trains here."""
+        if self.run_now is source:
+            self._show_live(self.run_now)
+        else:
+            super().show_source(source)
+
     def _request_of(self, run: Path) -> "Request":
         from mptui.runs.planning.plan import Request
         from mptui.runs.store.directory import CONFIG

@@ -15,6 +15,7 @@ from mptui.tui.keys.bindings import KEYS, bindings, display
 from mptui.tui.keys.keymap import FILE_NAME, load_keymap
 from mptui.tui.screens.compare_screen import CompareScreen
 from mptui.tui.screens.detection import DetectionScreen
+from mptui.tui.screens.fork_dialog import ForkDialog
 from mptui.tui.screens.learn_screen import LearnScreen
 from mptui.tui.screens.live import LiveScreen
 from mptui.tui.screens.memory_screen import MemoryScreen
@@ -33,6 +34,7 @@ OWNERS = {
     "learn": LearnScreen,
     "runs": RunsScreen,
     "compare": CompareScreen,
+    "fork": ForkDialog,
     "delete": DeleteDialog,
     "clean": CleanDialog,
     "ranks": RanksScreen,

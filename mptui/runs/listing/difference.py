@@ -18,7 +18,9 @@ def difference_words(parent: RunView, fork: RunView) -> str:
     if speeds[0] and speeds[1]:
         ratio = speeds[1] / speeds[0]
         far = "as fast as" if 0.95 < ratio < 1.05 else _far(ratio)
-        words.append(f"{_name(fork, parent)} is {far} {_name(parent, fork)}")
+        differ = parent.precision != fork.precision
+        names = (fork.precision, parent.precision) if differ else ("the fork", "its parent")
+        words.append(f"{names[0]} is {far} {names[1]}")
     one, other = (view.histories.get(LOSS, {}).get(TRAIN) for view in (parent, fork))
     if one is not None and other is not None and one.version and other.version:
         step = min(one.end_x, other.end_x)
@@ -30,10 +32,3 @@ def difference_words(parent: RunView, fork: RunView) -> str:
 
 def _far(ratio: float) -> str:
     return f"{ratio:.1f}x ahead of" if ratio > 1 else f"{1 / ratio:.1f}x behind"
-
-
-def _name(run: RunView, other: RunView) -> str:
-    """Return the precision of a run if the other has another one, else its profile or its part."""
-    if run.precision and run.precision != other.precision:
-        return run.precision
-    return "the fork" if run.time > other.time else "its parent"

@@ -7,7 +7,7 @@ from typing import Literal
 from textual.binding import Binding, BindingType
 from textual.keys import format_key
 
-MODAL = {"leave", "stop", "discard", "help", "edit", "switch", "delete", "clean"}
+MODAL = {"leave", "stop", "discard", "help", "edit", "switch", "delete", "clean", "fork"}
 """Dialogs, which receive only their own keys."""
 
 PARTS_OF = {
@@ -106,6 +106,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("live.advice", "a", "take_advice", "apply the advice shown", "advice", when="going"),
     Key("live.undo", "u", "command('undo')", "undo the last switch", "undo", when="going"),
+    Key("live.fork", "f", "app.fork", "fork: another run from a checkpoint", "fork"),
     Key("live.numerics", "n", "numerics", "numerics by layer", "numerics"),
     Key("live.memory", "m", "memory", "memory: predicted and measured", "memory"),
     Key("live.detach", "d", "detach", "detach: train in the background", "detach", when="going"),
@@ -159,6 +160,7 @@ KEYS: tuple[Key, ...] = (
     Key("runs.mark", "space", "mark", "mark: compare up to eight", "mark"),
     Key("runs.compare", "c", "compare", "compare the marked, or with the next", "compare"),
     Key("runs.resume", "r", "resume", "resume this run", "resume"),
+    Key("runs.fork", "f", "app.fork", "fork: another run from a checkpoint", "fork"),
     Key("runs.filter", "slash", "filter", "only runs with these words", "filter"),
     Key("runs.sort", "s", "sort", "next order of the list", "sort"),
     Key("runs.rename", "n", "rename", "rename this run", "rename"),
@@ -173,6 +175,20 @@ KEYS: tuple[Key, ...] = (
     Key("delete.stay", "escape,backspace", "answer('stay')", "keep", palette=False),
     Key("clean.clean", "p,enter", "answer('clean')", "remove these checkpoints", palette=False),
     Key("clean.stay", "escape,backspace", "answer('stay')", "keep", palette=False),
+    Key("fork.fork", "enter", "fork", "fork", "fork", palette=False),
+    Key(
+        "fork.profile",
+        "1,2,3,4,5,6,7,8,9",
+        "profile({n})",
+        "switch to this profile",
+        "profile",
+        display="1-9",
+        palette=False,
+    ),
+    Key("fork.same", "0", "same", "the settings of its parent", "as it is", palette=False),
+    Key("fork.parent", "p", "parent", "what its parent does meanwhile", "parent", palette=False),
+    Key("fork.next", "tab", "app.focus_next", "checkpoints, then values", "values", palette=False),
+    Key("fork.cancel", "escape", "cancel", "cancel", palette=False),
     Key("app.runs", "o", "app.runs", "other runs: open, compare, clean up", "runs", when="spare"),
     Key("memory.close", "m", "app.back", "back to the charts", "charts", palette=False),
     Key("app.help", "question_mark", "app.help", "all keys of this screen", "help"),

@@ -13,7 +13,10 @@ from textual.widgets.option_list import Option
 
 from mptui.errors import MptuiError
 from mptui.runs.listing.curves import Curve, RunCurves, curves_of
+from mptui.runs.listing.difference import difference_words
+from mptui.runs.listing.forking import parent_of
 from mptui.runs.store.compare import compare
+from mptui.runs.store.directory import read_summary
 from mptui.runs.view.run_view import RunView
 from mptui.tui.keys.bindings import bindings
 from mptui.tui.screens.page import Page
@@ -67,6 +70,7 @@ class CompareScreen(Page):
         self._curve: Curve | None = None
         self._found: dict[str, Any] | None = None
         self._busy = False
+        self._since: int | None = None
         self._top = TopLine()
 
     def compose(self) -> ComposeResult:
@@ -92,6 +96,7 @@ class CompareScreen(Page):
             return
         self._busy = True
         try:
+            self._since = await in_background(self._fork_step)
             self._views = await in_background(partial(self._read.read, self._runs))
             if self.is_running:
                 self._draw()
@@ -103,12 +108,22 @@ class CompareScreen(Page):
         if self.is_running:
             self._list()
 
+    def _fork_step(self) -> int | None:
+        """Return the step at which the second run was forked from the first; None: it was not."""
+        parent = parent_of(self._runs[1], read_summary(self._runs[1])) if len(self._runs) == 2 else None
+        return parent[1] if parent is not None and parent[0] == self._runs[0] else None
+
     def _draw(self) -> None:
+        if self._since is not None:
+            views = [self._views[run] for run in self._runs if run in self._views]
+            words = difference_words(*views) if len(views) == len(self._runs) else ""
+            told = words or "waiting for the first steps of the fork"
+            self._top.say(Content.styled(told, "$text-accent" if words else "$quiet"))
         curves = curves_of(list(self._views.values()))
         if self._curve not in curves:
             self._curve = curves[0] if curves else None
         if self._curve is not None:
-            show_curve(self.query_one(Chart), self._runs, self._views, self._curve)
+            show_curve(self.query_one(Chart), self._runs, self._views, self._curve, self._since or 0)
 
     def _list(self) -> None:
         listed = self.query_one(KeyedList)

@@ -143,6 +143,12 @@ class RunsScreen(Page):
     def _pressed(self) -> None:
         self.action_open()
 
+    @property
+    def chosen(self) -> Path | None:
+        """The run under the cursor."""
+        row = self.query_one(RunTable).chosen
+        return None if row is None else row.path
+
     def action_open(self) -> None:
         """Open the run under the cursor."""
         if (row := self.query_one(RunTable).chosen) is not None:
@@ -169,11 +175,12 @@ class RunsScreen(Page):
         self.query_one(OptionList).action_cursor_down()
 
     def action_compare(self) -> None:
-        """Open the comparison of the marked runs, or of the one under the cursor with the one below."""
+        """Compare the marked runs, or the one under the cursor with its parent, else with the one below."""
         runs = list(self._marked)
         if not runs and (row := self.query_one(RunTable).chosen) is not None:
             at = self._shown.index(row)
-            runs = [each.path for each in self._shown[at : at + 2]]
+            parent = [row.parent[0], row.path] if row.parent is not None else []
+            runs = parent or [each.path for each in self._shown[at : at + 2]]
         if len(runs) < 2:
             self.notify("mark two runs or more to compare them", markup=False)
             return

@@ -12,9 +12,11 @@ from mptui.tui.widgets.chart.chart import Chart
 from mptui.tui.widgets.chart.curves import Series
 
 
-def show_curve(chart: Chart, runs: Sequence[Path], views: Mapping[Path, RunView], curve: Curve) -> None:
-    """Draw a curve of each run, in the colour of its number."""
-    found = histories_of(views, curve)
+def show_curve(
+    chart: Chart, runs: Sequence[Path], views: Mapping[Path, RunView], curve: Curve, since: int = 0
+) -> None:
+    """Draw a curve of each run from step `since` on, in the colour of its number."""
+    found = {run: history.since(since) for run, history in histories_of(views, curve).items()}
     name, label = curve
     chart.entitle(f"{name} · {label}" if label and label != name else name)
     labels = [f"{number} {run.name}" for number, run in enumerate(runs, 1)]

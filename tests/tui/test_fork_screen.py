@@ -1,0 +1,130 @@
+"""`f`: a fork of a run from a checkpoint, drawn over its parent, while the parent pauses or takes turns."""
+
+import shutil
+
+import pytest
+from textual.widgets import Input
+
+from mptui.runs.store.directory import read_summary
+from mptui.tui.cockpit import Cockpit
+from mptui.tui.screens.fork_dialog import ForkDialog
+from mptui.tui.screens.page import Page
+from mptui.tui.turns import TURN_S, Turns
+from tests.tui.cockpits import FakeRun, until
+from tests.tui.events import MemorySource, demo
+from tests.tui.frames import frame, seen
+from tests.tui.test_runs_screen import a_run
+
+
+class Shown:
+    """The list of runs in the program, with fake starts of runs."""
+
+    def __init__(self, folder, size=(80, 24)):
+        self.started: list[FakeRun] = []
+
+        def start(request, resume, group):
+            run = FakeRun(request, demo())
+            run.resumed, run.run = resume, resume
+            self.started.append(run)
+            return run
+
+        self.app = Cockpit(
+            start,
+            first=Page(),  # type: ignore[arg-type]
+            runs=folder,
+            environ={},
+        )
+        self.running = self.app.run_test(size=size, notifications=True)
+
+    async def __aenter__(self):
+        pilot = await self.running.__aenter__()
+        await pilot.press("o")
+        await until(self.app, pilot, " in ")
+        return self.app, pilot, self.started
+
+    async def __aexit__(self, *error):
+        await self.running.__aexit__(*error)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (140, 45)])
+async def test_a_fork_is_made_trained_and_drawn_over_its_parent(tmp_path, size):
+    parent = a_run(tmp_path, "parent", events=demo())
+    async with Shown(tmp_path, size) as (app, pilot, started):
+        await pilot.press("f")
+        await until(app, pilot, "fork parent at")
+        words = frame(app)
+        assert "40  last" in words
+        assert "20  best" in words
+        assert "its parent" not in words  # it is not training
+        await pilot.press("down", "down", "2")
+        assert await seen(app, pilot, "switched to ")
+        await pilot.press("0", "tab", *"training.lr=0.05", "enter")
+        await until(app, pilot, "waiting for the first steps of the fork")
+        fork = tmp_path / "parent-fork"
+        (run,) = started
+        assert run.resumed == fork
+        assert tuple(run.request.sets) == ("training.lr=0.05",)
+        assert read_summary(fork)["forked_from"] == {"run": "parent", "step": 20}
+        shutil.copyfile(parent / "events.jsonl", fork / "events.jsonl")
+        await until(app, pilot, "is as fast as")
+        await pilot.press("escape")
+        await until(app, pilot, "╭─ log" if size[1] > 24 else "space pause")
+
+
+async def test_a_run_without_a_checkpoint_is_not_forked(tmp_path):
+    run = a_run(tmp_path, "parent")
+    shutil.rmtree(run / "checkpoints")
+    async with Shown(tmp_path) as (app, pilot, started):
+        await pilot.press("f")
+        assert await seen(app, pilot, "this run has no checkpoint yet")
+        assert not started
+
+
+async def test_a_fork_that_cant_be_made_is_told(tmp_path):
+    run = a_run(tmp_path, "parent")
+    async with Shown(tmp_path) as (app, pilot, started):
+        await pilot.press("f")
+        await until(app, pilot, "fork parent at")
+        (run / "run.toml").write_text("version = 99\n")
+        await pilot.press("enter")
+        await until(app, pilot, "written by a newer mptui")
+        assert not started
+
+
+async def test_escape_forks_nothing_and_the_parent_of_a_training_run_is_chosen(tmp_path):
+    run = a_run(tmp_path, "parent")
+    async with Shown(tmp_path) as (app, pilot, started):
+        await pilot.press("f")
+        await until(app, pilot, "fork parent at")
+        dialog = app.screen
+        assert isinstance(dialog, ForkDialog)
+        dialog._training = True
+        await pilot.press("p", "p")
+        assert await seen(app, pilot, "takes turns with it")
+        await pilot.press("tab")
+        assert isinstance(app.focused, Input)
+        await pilot.press("escape")
+        await until(app, pilot, "1 run in")
+        assert not started
+        assert not run.with_name("parent-fork").exists()
+
+
+def test_a_parent_pauses_until_its_fork_has_ended():
+    parent, fork = MemorySource(), MemorySource()
+    turns = Turns(parent, fork, swap=False)
+    assert all(turns.tick() for _ in range(3 * TURN_S))
+    fork.finished = True
+    assert not turns.tick()
+    assert [command for command, _ in parent.sent] == ["pause", "resume"]
+    assert fork.sent == []
+
+
+def test_a_parent_and_its_fork_take_turns():
+    parent, fork = MemorySource(), MemorySource()
+    turns = Turns(parent, fork, swap=True)
+    assert all(turns.tick() for _ in range(2 * TURN_S))
+    assert [command for command, _ in parent.sent] == ["pause", "resume", "pause"]
+    assert [command for command, _ in fork.sent] == ["pause", "resume"]
+    parent.finished = True
+    assert not turns.tick()
+    assert parent.sent[-1][0] == "pause"  # it has ended, and the fork trains already
