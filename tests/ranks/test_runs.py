@@ -77,3 +77,20 @@ def test_all_ranks_obey_commands_at_the_same_step(tmp_path):
     assert first["step"] in {6, 7}
     steps = {what: step for step, what in first["heard"]}
     assert 2 <= steps["Paused"] == steps["Resumed"] <= 3
+
+
+@pytest.mark.parametrize("shard", [False, True])
+def test_rank_0_makes_the_images_of_a_diffusion_run_also_of_sharded_weights(shard, tmp_path):
+    small = ("--model", "diffusion_unet", "--set", "model.width=8", "--set", "model.depth=1")
+    data = ("--data", "shapes", "--set", "data.image_size=8", "--set", "data.samples=8", "--workers", "0")
+    images = ("--set", "sampling.count=3", "--set", "sampling.steps=2", "--set", "training.ema_decay=0.9")
+    steps = ("--batch-size", "4", "--epochs", "2", "--precision", "fp32", "--no-compile")
+    how = ("--name", "a", "--set", f"memory.shard={str(shard).lower()}")
+    results = run(2, tmp_path, "run", *small, *data, *images, *steps, *how)
+    assert [code for code, _, _ in results] == [0, 0], results
+    made = events(tmp_path, "images_generated")
+    assert made
+    for event in made:
+        assert event["images"] == 3
+        assert (tmp_path / "a" / event["path"]).is_file()
+    assert made[-1]["step"] == events(tmp_path, "step")[-1]["step"], "those of the trained network"

@@ -11,7 +11,7 @@ from mptui.data.core.batch import Batch
 from mptui.data.core.png_files import Pixels
 from mptui.data.transforms.diffusion_noise import Noising
 from mptui.data.transforms.normalization import HALF, Normalization
-from mptui.engine.context import TrainContext
+from mptui.engine.context import OnImages, TrainContext
 from mptui.engine.evaluate import PROGRESS_S, in_eval_mode
 from mptui.engine.guards.oom import compute_in_pieces
 from mptui.engine.hooks import Hook
@@ -33,7 +33,8 @@ class ImageGrids(Hook):
     """Makes the images of `[sampling]` in the first process, with the averaged weights if there are any.
 
     The training thread makes them, between the validation and the next epoch; other processes wait where they
-    meet the first one next. No state of the run changes, and no number of its random sequences is used.
+    meet the first one next, after they have given it their shards of the weights, if these are sharded. No
+    state of the run changes, and no number of its random sequences is used.
     """
 
     def __init__(self, context: TrainContext) -> None:
@@ -42,10 +43,10 @@ class ImageGrids(Hook):
 
     @property
     def active(self) -> bool:
-        """Whether the network makes images, and somebody takes them."""
+        """Whether the network makes images, and somebody takes them, or needs the weights of this process."""
         context = self._context
-        wanted = context.on_images is not None and context.job.config.sampling.count > 0
-        return wanted and isinstance(context.task, Diffusion)
+        wanted = context.on_images is not None or context.job.is_sharded
+        return wanted and context.job.config.sampling.count > 0 and isinstance(context.task, Diffusion)
 
     def epoch_ends(self) -> None:
         """Make images, if they are due."""
@@ -55,6 +56,8 @@ class ImageGrids(Hook):
             due |= self._context.outcome.epochs % _AT_LEAST_EVERY == 0  # a cost may have been exceptional
         else:
             due = self._context.outcome.epochs % every == 0
+        if self._context.job.is_sharded:
+            due = self._context.ranks.broadcast(due)
         if due:
             self._make()
 
@@ -71,22 +74,27 @@ class ImageGrids(Hook):
         with (
             contextlib.suppress(_StopRequestedError),
             average.in_place() if average is not None else contextlib.nullcontext(),
+            context.parts.replica.whole(),
             in_eval_mode(context.model),
         ):
-            pixels_NHWC = self._images()
-            seconds, epoch = time.perf_counter() - began, context.outcome.epochs
-            assert context.on_images is not None
-            path = context.on_images(epoch, pixels_NHWC)
+            if context.on_images is not None:
+                self._tell(context.on_images, began)
             self._last_step = context.state.step
-            context.emit(
-                ImagesGenerated(
-                    step=context.state.step, epoch=epoch, path=path, images=len(pixels_NHWC), seconds=seconds
-                )
-            )
         self._ended_at = time.perf_counter()
         self._cost_s = self._ended_at - began
         context.enter(before)
         context.reporter.restart_clock()
+
+    def _tell(self, on_images: OnImages, began: float) -> None:
+        pixels_NHWC = self._images()
+        seconds, step, epoch = (
+            time.perf_counter() - began,
+            self._context.state.step,
+            self._context.outcome.epochs,
+        )
+        path = on_images(epoch, pixels_NHWC)
+        images = len(pixels_NHWC)
+        self._context.emit(ImagesGenerated(step=step, epoch=epoch, path=path, images=images, seconds=seconds))
 
     def _images(self) -> Pixels:
         """Return the images as pixels_NHWC.
@@ -102,7 +110,7 @@ class ImageGrids(Hook):
 
         def on_step(step: int) -> None:
             nonlocal told
-            if context.mailbox.stop_requested:
+            if context.mailbox.stop_is_asked:
                 raise _StopRequestedError
             if time.perf_counter() - told >= PROGRESS_S:
                 told = time.perf_counter()

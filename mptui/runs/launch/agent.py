@@ -22,6 +22,7 @@ from torch.distributed.elastic.multiprocessing.api import (
     SubprocessContext,
 )
 
+from mptui.errors import RankError
 from mptui.runs.launch.losses import SAVED, LostRank, cause_of, lost_rank
 
 _BY_REQUEST = frozenset({-signal.SIGTERM, -signal.SIGINT, -signal.SIGUSR1})
@@ -183,7 +184,7 @@ class Agent(LocalElasticAgent):
 
         Args:
             result: How the ranks ended.
-            first: Their processes.
+            first: Their processes; those that end because of another one can be faster than it.
             at_once: Whether torch had no need to kill the rest.
         """
         host = socket.gethostname()
@@ -198,7 +199,8 @@ class Agent(LocalElasticAgent):
             )
             for rank, failure in result.failures.items()
         ]
-        cause = cause_of([rank for rank in lost if rank.pid in first] or lost)
+        own = [rank for rank in lost if rank.pid in first and rank.code != RankError.exit_code]
+        cause = cause_of(own or lost)
         if self._stop is not None or not self._may_restart(cause):
             self._remaining_restarts = 0
         if cause.code not in self._saved - SAVED:
