@@ -60,6 +60,17 @@ class SamplingConfig(Table):
     """Number of newest grids kept."""
 
 
+class CheckpointConfig(Table):
+    """When checkpoints are saved, besides the end of each epoch, a new best, and a stop."""
+
+    every_steps: Count | None = None
+    """Optimizer steps between checkpoints; unset: none by steps."""
+    every_minutes: Annotated[float, Field(gt=0)] | None = 10.0
+    """Minutes between checkpoints; unset: none by time."""
+    keep: Count = 2
+    """Number of newest checkpoints kept on disk, besides the best."""
+
+
 class LoggingConfig(Table):
     """What is recorded, and how often."""
 

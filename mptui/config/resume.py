@@ -24,6 +24,7 @@ FIXED: Mapping[str, str] = {
         ),
         _WEIGHTS,
     ),
+    "model.vae_sha256": "its network has learnt the latents of this VAE",
     "model.task": "its loss and its best epoch depend on it",
     "data.bands": _WEIGHTS.replace("network", "images"),
     "model.weights": "it continues from its own weights",

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from mptui.config.base_tables import (
     Betas,
+    CheckpointConfig,
     CodeConfig,
     Count,
     Fraction,
@@ -39,8 +40,8 @@ class ModelConfig(Table):
 
     name: str | None = None
     """A torchvision classifier (`resnet50`, …), one of timm (`timm/convnext_tiny`, …), `unet`,
-    `diffusion_unet`, `vae`, or your own as `package.module:function` (with --trust-code); unset: chosen for
-    the data."""
+    `diffusion_unet`, `latent_diffusion`, `vae`, or your own as `package.module:function` (with --trust-code);
+    unset: chosen for the data."""
     task: Annotated[str, OneOf(TASKS, or_own=True)] | None = None
     """What the network learns: classification, segmentation, diffusion, reconstruction, or your own loss as
     `package.module:name` (with --trust-code); unset: that of the network and of the data."""
@@ -55,11 +56,20 @@ class ModelConfig(Table):
     quarter of the resolution. diffusion_unet: channels of the first level and added at each level below;
     unset: 128, on a CPU 32. vae: of the first level, below it twice and 4 times; unset: 64, on a CPU 16."""
     depth: Annotated[int, Field(ge=1, le=6)] = 4
-    """Number of times the resolution is halved. Unset: unet 4, diffusion_unet 3, vae 3, on a CPU 2."""
+    """Halvings of the resolution; unset: unet 4, diffusion_unet 3, latent_diffusion 2, vae 3 (on a CPU 2)."""
     attention: list[Annotated[int, Field(ge=1)]] | None = None
-    """diffusion_unet: heights in pixels of the levels with self-attention; unset: of the two deepest ones."""
+    """diffusion_unet: heights in pixels of the levels with self-attention; unset: of the two deepest ones.
+    latent_diffusion: heights in latents."""
     class_conditional: bool = False
     """diffusion_unet: learn the classes of the data too, to make images of one class; needs class folders."""
+    vae: Annotated[str | None, Field(examples=["vae-export"])] = None
+    """latent_diffusion: folder of its VAE, as diffusers' AutoencoderKL or `mptui export --format diffusers`
+    writes it: config.json and diffusion_pytorch_model.safetensors."""
+    vae_precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """latent_diffusion: number format in which the VAE encodes. 16 bits are checked on the first images."""
+    vae_sha256: str | None = None
+    """latent_diffusion: SHA-256 of both files of the VAE, noted when a run starts, so that it goes on with no
+    other one; unset: that of `vae`."""
     up: Literal["transposed", "bilinear"] = "transposed"
     """unet: upsampling in the decoder."""
     norm: Literal["batch", "group"] = "batch"
@@ -257,17 +267,6 @@ class DataConfig(Table):
         return 3 if self.mean is None else len(self.mean)
 
 
-class CheckpointConfig(Table):
-    """When checkpoints are saved, besides the end of each epoch, a new best, and a stop."""
-
-    every_steps: Count | None = None
-    """Optimizer steps between checkpoints; unset: none by steps."""
-    every_minutes: Annotated[float, Field(gt=0)] | None = 10.0
-    """Minutes between checkpoints; unset: none by time."""
-    keep: Count = 2
-    """Number of newest checkpoints kept on disk, besides the best."""
-
-
 class GuardsConfig(Table):
     """Detection of and recovery from faults."""
 
@@ -325,6 +324,10 @@ class RunConfig(Table):
             faults.append(
                 'training.class_weights with training.loss = "dice": only other losses are weighted'
             )
+        if (self.model.vae or self.model.name == "vae") and not all(
+            value in {None, 0.5} for values in (self.data.mean, self.data.std) for value in values or ()
+        ):
+            faults.append("data.mean and data.std with a VAE: its pixels are in -1..1; leave them out")
         if self.training.label_dropout is not None and not self.model.class_conditional:
             faults.append("training.label_dropout needs model.class_conditional = true")
         scaler = self.precision.grad_scaler

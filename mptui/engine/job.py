@@ -35,6 +35,7 @@ from mptui.engine.ranks.replica import Replica, SummedReplica
 from mptui.engine.ranks.sharded_replica import ShardedReplica
 from mptui.models.activation_checkpointing import apply_activation_checkpointing
 from mptui.models.wrapped_forward import WrappedForward
+from mptui.models.zoo import input_shape
 from mptui.tasks.base import Task
 
 Warn = Callable[[str, str], None]
@@ -243,7 +244,7 @@ def _replica(job: Job, frozen: FrozenLayers, kept: Parts | None) -> Replica:
     side = int(job.config.data.image_size or 0)
     # BatchNorm needs two; a synchronized one would count them as samples
     rows = 0 if job.config.training.sync_batch_norm else 2
-    shape = (rows, job.config.data.channels, side, side)
+    shape = (rows, *input_shape(job.config.model, job.config.data.channels, side))
 
     def made_up() -> Batch:
         return job.task.made_up_batch(torch.zeros(shape, device=job.device))

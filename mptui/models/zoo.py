@@ -10,6 +10,7 @@ from mptui.config.schema import ModelConfig
 from mptui.errors import ConfigError
 from mptui.models.bands import RGB_BANDS, adapt_first_convolution
 from mptui.models.convolutions import guard_convolutions
+from mptui.models.latent.frozen_vae import latent_shape
 from mptui.models.pretrained import Pretrained
 from mptui.models.weights import load_state, load_weights
 from mptui.registry.models import MODELS, PRETRAINED, ModelSpec, example_models, find_model
@@ -55,9 +56,19 @@ def check(config: ModelConfig, task: str, side: int) -> ModelSpec:
     _check_task(name, spec, task)
     if config.encoder is not None:
         _check_encoder(name, spec, config.encoder)
+    side = _network_side(name, spec, side, config)
     _check_side(name, spec, side, None if config.encoder else config.depth)
     _check_diffusion(name, spec, side, config)
     return spec
+
+
+def input_shape(config: ModelConfig, bands: int, side: int) -> tuple[int, int, int]:
+    """Return channels, height and width of a network's input, for images of so many bands and pixels.
+
+    Raises:
+        ConfigError: There is no such VAE, or it does not encode such images.
+    """
+    return (bands, side, side) if config.vae is None else latent_shape(config.vae, side)
 
 
 def pretrained(config: ModelConfig) -> Pretrained:
@@ -160,6 +171,18 @@ def _check_encoder(name: str, spec: ModelSpec, encoder: str) -> None:
         raise ConfigError(f"model.encoder: {encoder} is no network of timm", hint=f"Use {PREFIX}{encoder}.")
 
 
+def _network_side(name: str, spec: ModelSpec, side: int, config: ModelConfig) -> int:
+    """Return the height and width of the network's input: of images, or of their latents."""
+    if ("vae" in spec.settings) == (config.vae is None):
+        if config.vae is None:
+            raise ConfigError(
+                f"model.vae is not set: {name} learns the latents of a VAE",
+                hint="Train one: mptui run --model vae, then mptui export RUN --format diffusers --out DIR",
+            )
+        raise ConfigError(f"model.vae: {name} learns images", hint="Leave it out, or use latent_diffusion.")
+    return input_shape(config, RGB_BANDS, side)[1]
+
+
 def _check_diffusion(name: str, spec: ModelSpec, side: int, config: ModelConfig) -> None:
     given = [key for key in ("attention", "class_conditional") if getattr(config, key)]
     if unknown := [key for key in given if key not in spec.settings]:
@@ -170,7 +193,7 @@ def _check_diffusion(name: str, spec: ModelSpec, side: int, config: ModelConfig)
     if other := [height for height in config.attention or () if height not in heights]:
         raise ConfigError(
             f"model.attention = {other[0]}: no level of {name} has this height",
-            hint=f"Choose of {', '.join(map(str, heights))}: data.image_size, halved model.depth times.",
+            hint=f"Choose of {', '.join(map(str, heights))}: its input, halved model.depth times.",
         )
 
 

@@ -82,10 +82,14 @@ def _diffusion_unet(
     depth: int,
     attention: list[int] | None,
     class_conditional: bool,
+    vae: str | None = None,
 ) -> "nn.Module":
+    from mptui.models.latent.frozen_vae import latent_shape
     from mptui.models.unets.diffusion_unet import DiffusionUNet
 
+    channels, side, _ = (3, side, side) if vae is None else latent_shape(vae, side)
     return DiffusionUNet(
+        in_channels=channels,
         width=width,
         depth=depth,
         attention=attention and [level for level in range(depth + 1) if side >> level in attention],
@@ -194,6 +198,13 @@ MODELS: dict[str, ModelSpec] = {
         whole_levels=True,
         # wide where there is an accelerator, and on a CPU what a CPU can train
         defaults={"width": ByDevice(128, cpu=32), "depth": ByDevice(3, cpu=3)},
+    ),
+    "latent_diffusion": ModelSpec(
+        task=DIFFUSION,
+        build=_diffusion_unet,
+        settings=("width", "depth", "attention", "class_conditional", "vae"),
+        whole_levels=True,
+        defaults={"width": ByDevice(128, cpu=32), "depth": ByDevice(2, cpu=2)},
     ),
     "vae": ModelSpec(
         task=RECONSTRUCTION,

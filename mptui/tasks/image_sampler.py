@@ -23,6 +23,9 @@ from mptui.data.transforms.noise_schedule import TIMESTEPS, alphas_cumprod
 from mptui.data.transforms.normalization import Normalization
 from mptui.registry.denoising import SamplingMethod
 
+_LARGEST_LATENT = 5.0
+"""Latents are scaled to a standard deviation of about 1."""
+
 
 def sampling_timesteps(steps: int) -> list[int]:
     """Return the timesteps that sampling visits: evenly spaced, falling, from the last one of training on.
@@ -41,7 +44,7 @@ class ImageSampler:
         network: Called with noisy images_BCHW, timesteps_B and, with classes, labels_B; in eval mode, on
             `device`.
         forward_context: Returns the context of a forward pass, e.g. autocast.
-        noising: The schedule, the target and the classes that the network was trained with.
+        noising: The schedule, the target, the classes and the VAE that the network was trained with.
         normalization: That of the training images, whose pixels are in 0..1.
         side: Height and width of the images.
         device: The device of the network.
@@ -87,6 +90,8 @@ class ImageSampler:
         timesteps = sampling_timesteps(self.steps)
         mean_C11, std_C11 = self._statistics()
         limits_2C11 = torch.stack([-mean_C11 / std_C11, (1 - mean_C11) / std_C11])
+        if self.noising.vae is not None:
+            limits_2C11 = torch.tensor([-1, 1], device=self.device).view(2, 1, 1, 1) * _LARGEST_LATENT
         images_BCHW = self._noise(indices, 0)
         for number, timestep in enumerate(timesteps, start=1):
             predicted_BCHW = self._predicted(images_BCHW, labels_B, timestep)
@@ -100,12 +105,15 @@ class ImageSampler:
             if fresh:
                 images_BCHW += fresh * self._noise(indices, number)
             on_step(number)
+        if self.noising.vae is not None:
+            images_BCHW = self.noising.vae.decode(images_BCHW)
         pixels_BCHW = (images_BCHW * std_C11 + mean_C11).mul_(255).round_().clamp_(0, 255)
         return pixels_BCHW.to(torch.uint8).permute(0, 2, 3, 1)
 
     def _noise(self, indices: npt.NDArray[np.int64], number: int) -> torch.Tensor:
         drawn = keys(RandomStream.SAMPLING, self.seed, number, indices).view(np.int64)
-        shape = len(self.normalization.mean), self.side, self.side
+        vae = self.noising.vae
+        shape = (len(self.normalization.mean), self.side, self.side) if vae is None else vae.shape(self.side)
         return normal_images(to_device(drawn, self.device), shape, channels_last=self.channels_last)
 
     def _fresh_noise(self, alpha_bar: float, after: float) -> float:
@@ -126,7 +134,7 @@ class ImageSampler:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the image and the noise that noisy images are made of, by the network's prediction.
 
-        The image is clipped to the range of pixels, and the noise is what is left.
+        The image is clipped to the range of pixels or latents, and the noise is what is left.
         """
         image_share, noise_share = math.sqrt(alpha_bar), math.sqrt(1 - alpha_bar)
         if self.noising.prediction == "v":

@@ -3,10 +3,11 @@ from pathlib import Path
 
 import pytest
 
+from mptui.config.base_tables import CheckpointConfig
 from mptui.config.merge import check_profile, resolve
 from mptui.config.profiles import ORDER, find_profile, list_profiles
 from mptui.config.save import copy_profile, profile_path, profile_text, save_profile, write_profile
-from mptui.config.schema import CheckpointConfig, RunConfig, TrainingConfig
+from mptui.config.schema import RunConfig, TrainingConfig
 from mptui.errors import ConfigError, DiskError
 from mptui.registry.tasks import TASKS
 

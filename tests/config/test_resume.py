@@ -18,6 +18,7 @@ REFUSED = {
     "model.depth": (4, 3),
     "model.attention": (None, [8]),
     "model.class_conditional": (False, True),
+    "model.vae_sha256": ("3a7b", "90cf"),
     "model.up": ("transposed", "bilinear"),
     "model.norm": ("batch", "group"),
     "training.noise_schedule": ("cosine", "linear"),

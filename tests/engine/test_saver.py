@@ -12,7 +12,7 @@ import weakref
 import pytest
 import torch
 
-from mptui.config.schema import CheckpointConfig
+from mptui.config.base_tables import CheckpointConfig
 from mptui.engine.checkpoint import async_saver
 from mptui.engine.checkpoint.async_saver import Saver
 from mptui.engine.checkpoint.files import (

@@ -51,6 +51,7 @@ def choose_cache(
     device: torch.device,
     augment: bool,
     epochs: int,
+    latent_bytes: int = 0,
     processes: int = 1,
     least: Callable[[int], int] = lambda size: size,
 ) -> CacheChoice:
@@ -64,6 +65,7 @@ def choose_cache(
         device: The device of the run.
         augment: Whether training views are random.
         epochs: Number of epochs; a single one does not benefit from a cache.
+        latent_bytes: Bytes of the latents of an image, which the device holds in place of it; 0: images.
         processes: Processes of this machine that each have such a cache.
         least: Returns the least of the sizes that the processes of the run call this with.
     """
@@ -73,7 +75,7 @@ def choose_cache(
     halves = make(dataset.kind, side, resize), Geometry.for_validation(dataset.kind, side, resize)
     on_share = _SHARE_ASKED if asked == "device" else None
     refused, on_device = _on_device(
-        dataset, halves, device, lambda: least(_device_room(device, on_share, processes))
+        dataset, halves, device, latent_bytes, lambda: least(_device_room(device, on_share, processes))
     )
     if asked == "device":
         if not refused:
@@ -125,7 +127,11 @@ def sides_of(dataset: Dataset, half: int) -> Sides | None:
 
 
 def _on_device(
-    dataset: Dataset, halves: tuple[Geometry, Geometry], device: torch.device, room: Callable[[], int]
+    dataset: Dataset,
+    halves: tuple[Geometry, Geometry],
+    device: torch.device,
+    latent_bytes: int,
+    room: Callable[[], int],
 ) -> tuple[bool, str]:
     """Return whether samples can't be cached on the device, and the reason.
 
@@ -133,6 +139,7 @@ def _on_device(
         dataset: The dataset.
         halves: The geometry of each half.
         device: The device.
+        latent_bytes: As of `choose_cache`.
         room: Returns the bytes on it that the cache may have.
     """
     masks = dataset.kind is SampleKind.MASK
@@ -143,7 +150,7 @@ def _on_device(
     needed = sum(
         device_bytes(geometry.resize, each, len(split), sides_of(dataset, half))
         if geometry.random
-        else len(split) * geometry.side**2 * each
+        else len(split) * (latent_bytes or geometry.side**2 * each)
         for half, (geometry, split) in enumerate(zip(halves, (dataset.train, dataset.val), strict=True))
     )
     budget = room()

@@ -14,6 +14,7 @@ from mptui.data.core.batch import take_rows, to_device
 from mptui.data.loading.device_copy import Transfer
 from mptui.data.loading.prefetcher import Prefetcher, SampleSource
 from mptui.data.transforms.color_mixup import Finish
+from mptui.errors import DataError
 
 _FINISHED_BYTES = 1 << 28
 _LOAD_BATCH = 64
@@ -27,7 +28,8 @@ class Resident:
     """A split on the device. Row i is sample i of the split, or its replacement."""
 
     pixels: torch.Tensor
-    """images_NHWC as decoded; if `finished`, the float32 input of the network, with N first in memory."""
+    """images_NHWC as decoded; if `finished`, the float32 input of the network, with N first in memory: images
+    or latents."""
     targets: torch.Tensor
     """int64 labels_N or int16 masks_NHW."""
     indices: npt.NDArray[np.int64]
@@ -37,7 +39,7 @@ class Resident:
 
     def finish(self, finish: Finish) -> "Resident":
         """Normalise a small split in advance, so that a batch needs only a gather."""
-        if self.pixels.numel() * 4 > _FINISHED_BYTES:
+        if self.finished or self.pixels.numel() * 4 > _FINISHED_BYTES:
             return self
         return replace(self, pixels=finish.stored(self.pixels), finished=True)
 
@@ -79,22 +81,26 @@ def load(
     device: torch.device,
     transfer: Transfer,
     on_progress: Callable[[int, int], None] | None,
+    finish: Finish,
 ) -> Resident:
-    """Decode the whole split and copy it to `device`.
+    """Decode the whole split and copy it to `device`; with a VAE, its latents.
 
     Args:
         source: The split; its geometry must not be random.
         device: The device.
         transfer: Copies batches to the device.
         on_progress: Called with (done, total) of samples after each batch.
+        finish: Encodes images, if it has a VAE.
 
     Raises:
-        DataError: Too many samples are bad.
+        DataError: Too many samples are bad, or latents are not finite.
+        ConfigError: The VAE can't encode in 16 bits.
     """
     count, side = len(source.split), source.geometry.side
     form = source.pixels
-    shape = (count, side, side, form.bands)
-    pixels = torch.empty(shape, dtype=getattr(torch, form.dtype), device=device)
+    dtype: torch.dtype = getattr(torch, form.dtype)
+    shape = (count, *((side, side, form.bands) if finish.vae is None else finish.latent_shape))
+    pixels = torch.empty(shape, dtype=dtype if finish.vae is None else torch.float32, device=device)
     if source.masks:
         targets = torch.empty((count, side, side), dtype=torch.int16, device=device)
     else:
@@ -104,7 +110,7 @@ def load(
         source,
         epoch=0,
         indices=np.arange(count),
-        batches=in_batches(count, load_batch(source.pool.size, pixels.nbytes // count)),
+        batches=in_batches(count, load_batch(source.pool.size, side**2 * form.bands * dtype.itemsize)),
         ahead=LOAD_AHEAD,
         held=1,
     )
@@ -113,7 +119,7 @@ def load(
             batch = batches[0]
             rows = slice(batch.first, batch.first + batch.size)
             images, found = transfer.finish(batch)
-            pixels[rows].copy_(images)
+            pixels[rows].copy_(images if finish.vae is None else finish.stored(images))
             targets[rows].copy_(found)
             indices[rows], valid_counts[rows] = batch.indices, batch.valid_counts
             transfer.settle([batch.slot])
@@ -123,7 +129,25 @@ def load(
     finally:
         transfer.settle()
         stream.close()
-    return Resident(pixels, targets, indices, valid_counts)
+    if finish.vae is not None:
+        _check_finite(pixels, source, indices)
+    return Resident(pixels, targets, indices, valid_counts, finished=finish.vae is not None)
+
+
+def _check_finite(latents: torch.Tensor, source: SampleSource, indices: npt.NDArray[np.int64]) -> None:
+    """Check the latents of a split. Syncs.
+
+    Raises:
+        DataError: Some are not finite.
+    """
+    # a sum is finite if its terms are: no copy of all latents
+    is_finite_N = torch.isfinite(latents.flatten(1).sum(1)).cpu().numpy()
+    if (bad := indices[~is_finite_N]).size:
+        first = source.split.request(int(bad[0])).name
+        raise DataError(
+            f"the VAE gives values that are not finite for {len(bad):,} of {len(indices):,} images: {first}",
+            hint="check these images, or use another model.vae",
+        )
 
 
 def load_batch(workers: int, sample_bytes: int) -> int:

@@ -30,6 +30,7 @@ from mptui.data.transforms.color_mixup import Finish, colours, mix
 from mptui.data.transforms.crop import CROP_RATIO, Geometry
 from mptui.data.transforms.diffusion_noise import Noiser, Noising
 from mptui.data.transforms.normalization import Normalization, default_normalization
+from mptui.models.latent.frozen_vae import FrozenVae
 from mptui.registry.samples import Interpolation, SampleKind
 
 
@@ -141,15 +142,16 @@ class Loader:
         self._pool, self.bad_samples = self._new_pool(workers), BadSamples(len(split), bad_budget, on_bad)
         views = (self._geometry, self.masks, num_classes, seed, self._on_device and self._augment, pixels)
         self._source = SampleSource(split, self._pool, self.bad_samples, *views)
-        self._set_finish(normalization or default_normalization(kind), pixels)
+        vae = None if noising is None else noising.vae
+        self._set_finish(normalization or default_normalization(kind), pixels, vae)
         how = {"channels_last": channels_last, "train": train, "mirror": train and augment}
         self._noiser = Noiser(seed, device, noising=noising, **how) if noisy and noising else None
         self.share_size, self._transfer = share.largest(batch_size), Transfer(device, self._pool.arena)
 
-    def _set_finish(self, normalization: Normalization, pixels: PixelFormat) -> None:
+    def _set_finish(self, normalization: Normalization, pixels: PixelFormat, vae: FrozenVae | None) -> None:
         self._jitter = normalization if self._augment and pixels == RGB else None
         self._finish = Finish(
-            self._side, self._device, normalization, pixels, channels_last=self._channels_last
+            self._side, self._device, normalization, pixels, vae, channels_last=self._channels_last
         )
 
     def __enter__(self) -> "Loader":
@@ -198,14 +200,14 @@ class Loader:
 
         Raises:
             DataError: Too many samples are bad.
-            ConfigError: Crops on the device can't count ignored pixels.
+            ConfigError: Crops on the device can't count ignored pixels, or a VAE can't encode in 16 bits.
         """
         if not self._on_device or self._resident is not None:
             return
         if self._augment:
             self._resident = load_whole(self._source, self._device, self._sizes, self._on_progress)
         else:
-            fixed = load(self._source, self._device, self._transfer, self._on_progress)
+            fixed = load(self._source, self._device, self._transfer, self._on_progress, self._finish)
             self._resident = fixed.finish(self._finish)
         self._transfer.close()
         self._pool.close()

@@ -16,6 +16,7 @@ import torch
 from mptui.data.core.rng import RandomStream, generator, uniforms
 from mptui.data.core.types import RGB, PixelFormat
 from mptui.data.transforms.normalization import Normalization
+from mptui.models.latent.frozen_vae import FrozenVae
 
 _JITTER = 0.2
 """Factors of brightness, contrast and saturation are drawn from 1 - this to 1 + this."""
@@ -23,7 +24,7 @@ _LUMA = np.array([0.299, 0.587, 0.114])
 
 
 class Finish:
-    """Converts batches of any `PixelFormat` to normalised float32 in a memory format.
+    """Converts batches of any `PixelFormat` to normalised float32 in a memory format, or on to latents.
 
     Jittered batches are normalised by the matrices of `colours`.
     """
@@ -34,9 +35,11 @@ class Finish:
         device: torch.device,
         normalization: Normalization,
         pixels: PixelFormat = RGB,
+        vae: FrozenVae | None = None,
         *,
         channels_last: bool,
     ) -> None:
+        self.vae, self._side = vae, side
         self._channels_last, self._is_uint8 = channels_last, pixels.dtype == "uint8"
         mean_C, std_C = np.array(normalization.mean), np.array(normalization.std)
         scale_C = 1 / (255 * std_C) if self._is_uint8 else 1 / std_C
@@ -47,12 +50,29 @@ class Finish:
             for each_C in (torch.tensor(v, dtype=torch.float32, device=device) for v in (scale_C, shift_C))
         )
 
+    @property
+    def latent_shape(self) -> tuple[int, int, int]:
+        """Shape of the latents of an image, in memory order."""
+        assert self.vae is not None
+        C, h, w = self.vae.shape(self._side)
+        return (h, w, C) if self._channels_last else (C, h, w)
+
     def plain(self, pixels_BHWC: torch.Tensor) -> torch.Tensor:
         """Normalise pixels; return images_BCHW."""
         return self.unstored(self.stored(pixels_BHWC))
 
     def stored(self, pixels_BHWC: torch.Tensor) -> torch.Tensor:
-        """Normalise pixels; the axes of the result are in memory order, BHWC or BCHW."""
+        """Normalise pixels, and encode them if there is a VAE.
+
+        The axes of the result are in memory order, BHWC or BCHW.
+        """
+        stored = self._stored(pixels_BHWC)
+        if self.vae is None:
+            return stored
+        latents_BCHW = self.vae.encode(self.unstored(stored))
+        return (latents_BCHW.permute(0, 2, 3, 1) if self._channels_last else latents_BCHW).contiguous()
+
+    def _stored(self, pixels_BHWC: torch.Tensor) -> torch.Tensor:
         if not self._channels_last:
             return self._normalised(pixels_BHWC.permute(0, 3, 1, 2).contiguous())
         return self._normalised(pixels_BHWC.flatten(2)).view(pixels_BHWC.shape)

@@ -17,6 +17,7 @@ from mptui.config.schema import RunConfig
 from mptui.data.core.batch import Batch, to_device
 from mptui.data.core.rng import STEP, RandomStream, keys, uniforms
 from mptui.data.transforms.noise_schedule import TIMESTEPS, alphas_cumprod
+from mptui.models.latent.frozen_vae import FrozenVae, open_vae
 from mptui.registry.denoising import NoiseSchedule, Prediction
 
 LABEL_DROPOUT = 0.1
@@ -32,27 +33,34 @@ _LOW_32 = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class Noising:
-    """How images become noisy, and what of them is the target.
+    """How images, or their latents, become noisy, and what of them is the target.
 
     Attributes:
         schedule: The noise levels by timestep.
         prediction: The target.
         null_label: The label of images of any class; None: the network learns no classes.
         label_dropout: Fraction of training samples that get `null_label` in place of their own.
+        vae: Encodes the images as the latents that are learnt; None: the images are.
     """
 
     schedule: NoiseSchedule = "cosine"
     prediction: Prediction = "epsilon"
     null_label: int | None = None
     label_dropout: float = LABEL_DROPOUT
+    vae: FrozenVae | None = None
 
     @classmethod
-    def of(cls, config: RunConfig, num_classes: int) -> "Noising":
-        """Return that of a run whose data has so many classes."""
+    def of(cls, config: RunConfig, num_classes: int, device: torch.device) -> "Noising":
+        """Return that of a run whose data has so many classes; the VAE, if there is one, is on `device`.
+
+        Raises:
+            ConfigError: As `open_vae`.
+        """
         training = config.training
         null_label = num_classes if config.model.class_conditional else None
         dropout = LABEL_DROPOUT if training.label_dropout is None else training.label_dropout
-        return cls(training.noise_schedule, training.prediction, null_label, dropout)
+        vae = open_vae(config.model, device)
+        return cls(training.noise_schedule, training.prediction, null_label, dropout, vae)
 
 
 class Noiser:
@@ -63,7 +71,8 @@ class Noiser:
         device: The device of the images.
         channels_last: Whether the noise is NHWC in memory.
         train: Whether timesteps are random; otherwise each sample has a fixed one, evenly distributed.
-        mirror: Whether to first mirror images left to right with a probability of 1/2.
+        mirror: Whether to first mirror images left to right with a probability of 1/2; latents never, as
+            those of a mirrored image are others.
         noising: The schedule and the target.
     """
 
@@ -78,7 +87,7 @@ class Noiser:
         noising: Noising,
     ) -> None:
         self._seed, self._channels_last = seed, channels_last
-        self._train, self._mirror = train, mirror
+        self._train, self._mirror = train, mirror and noising.vae is None
         self._predicts_v = noising.prediction == "v"
         self._null_label, self._dropout = noising.null_label, noising.label_dropout if train else 0.0
         alpha_bar = alphas_cumprod(noising.schedule)
@@ -89,7 +98,7 @@ class Noiser:
         """Make the images of a batch noisy: sets its target, timesteps and labels. Never syncs.
 
         Args:
-            batch: Normalised images, and the labels_B of samples with classes as targets.
+            batch: Normalised images or latents, and the labels_B of samples with classes as targets.
             indices: As of `noised`.
             epoch: As of `noised`.
         """

@@ -16,6 +16,7 @@ from mptui.engine.optim.optimizer import build_optimizer, supports_fused
 from mptui.engine.precision.amp import Precision, build_precision
 from mptui.engine.precision.fp32_layers import apply_fp32_layers
 from mptui.models.activation_checkpointing import apply_activation_checkpointing
+from mptui.models.zoo import input_shape
 from mptui.tasks.base import Task
 
 UPDATES = 5
@@ -117,5 +118,6 @@ class StepTimer:
         limit = self._config.memory.micro_batch
         rows = min(rows, limit) if isinstance(limit, int) else rows
         made_up = torch.Generator().manual_seed(0)
-        images = torch.randn(rows, self._config.data.channels, side, side, generator=made_up).to(self._device)
+        shape = input_shape(self._config.model, self._config.data.channels, side)
+        images = torch.randn(rows, *shape, generator=made_up).to(self._device)
         return self._task.made_up_batch(images.contiguous(memory_format=_FORMATS[channels_last]))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from mptui.config.schema import CheckpointConfig
+from mptui.config.base_tables import CheckpointConfig
 from mptui.engine.checkpoint.files import (
     UNDO,
     UNDO_BEST,

@@ -6,6 +6,7 @@ the libraries themselves as `CONTEXT_BYTES`. Compiled code, which mostly saves l
 a data set cached on the device is not included.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,8 +37,9 @@ from mptui.engine.precision.amp import DTYPES, Precision
 from mptui.engine.precision.fp32_layers import apply_fp32_layers
 from mptui.hardware.devices import CONTEXT_BYTES
 from mptui.models.activation_checkpointing import blocks_of
+from mptui.models.latent.frozen_vae import vae_bytes
 from mptui.models.layers import has_batch_norm
-from mptui.models.zoo import build
+from mptui.models.zoo import build, input_shape
 from mptui.registry.tasks import TASKS
 from mptui.tasks.build_task import build_task
 
@@ -169,12 +171,12 @@ def footprint(config: RunConfig, task: str, *, device: str, precision: str) -> F
         ).then("temporary", update.temporary)
     at_peak = step.at_peak(rows)
     uses = {use: sum(size for (of, _), size in at_peak.items() if of == use) for use, _ in at_peak}
-    image = data.channels * network.side**2 * 4
+    image = math.prod(network.shape) * 4
     workspace = WORKSPACE * step.largest("activations")
     return Footprint(
         batch_size=rows,
         parameters=update.parameters,
-        weights=update.weights,
+        weights=update.weights + vae_bytes(config.model),
         gradients=update.gradients,
         optimizer=update.optimizer,
         average=update.average,
@@ -202,6 +204,11 @@ class _Network:
     bands: int
     device: str
     frozen: Literal["backbone"] | tuple[str, ...] | None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape of its input, without the batch."""
+        return input_shape(self.model, self.bands, self.side)
 
 
 class _WithoutStorage:
@@ -317,7 +324,7 @@ def _pass_memory(
             if accumulating:
                 for gradient in made.make_gradients():
                     log.note(gradient, "gradients")
-            shape = size, network.bands, network.side, network.side
+            shape = size, *network.shape
             with log.on("batch"), log:
                 batch = learnt.made_up_batch(torch.zeros(shape, device=network.device))
             tracer.run(batch, learnt)

@@ -136,7 +136,7 @@ class ImageGrids(Hook):
         return ImageSampler(
             network=context.model.forward,  # not compiled: its batches have another size
             forward_context=context.parts.precision.forward_context,
-            noising=Noising.of(config, context.job.num_classes),
+            noising=Noising.of(config, context.job.num_classes, context.device),
             normalization=Normalization(tuple(data.mean or ()), tuple(data.std or ())) if given else HALF,
             side=int(data.image_size or 0),
             device=context.device,

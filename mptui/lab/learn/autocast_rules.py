@@ -20,7 +20,7 @@ from mptui.engine.precision.amp import DTYPES
 from mptui.errors import ConfigError
 from mptui.lab.learn.lesson import Curve, Line, Tone, plain, quiet
 from mptui.lab.learn.small_runs import small_request
-from mptui.models.zoo import build
+from mptui.models.zoo import build, input_shape
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.planning.trust import import_own_code
 from mptui.tasks.build_task import build_task
@@ -119,7 +119,8 @@ def autocast_lesson(request: Request, *, device: str, precision: str) -> Autocas
     try:
         with no_storage(), torch.device(device):
             network = build(config.model, num_classes=_CLASSES, task=task, side=side, bands=bands).train()
-            batch = learnt.made_up_batch(torch.zeros((_BATCH, bands, side, side), device=device))
+            shape = _BATCH, *input_shape(config.model, bands, side)
+            batch = learnt.made_up_batch(torch.zeros(shape, device=device))
             autocast = autocast_as_there(device, DTYPES[precision])
             with watch.layers_of(network), autocast, _attention_as_one(watch), watch:
                 outputs = network(*batch.inputs)

@@ -25,7 +25,7 @@ from mptui.engine.optim.freezing import FrozenLayers, frozen_at_last
 from mptui.errors import ConfigError
 from mptui.lab.scaling.timeline import Bucket, Link, Segment, replicated_step_s, sharded_step_s
 from mptui.models.activation_checkpointing import blocks_of
-from mptui.models.zoo import build
+from mptui.models.zoo import build, input_shape
 from mptui.tasks.build_task import build_task
 
 _CLASSES = 10
@@ -188,7 +188,7 @@ class Simulation:
                     parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                         lambda weight: ready.append((weight.grad, counter.get_total_flops()))
                     )
-            images = torch.zeros(_SAMPLES, self._config.data.channels, side, side)
+            images = torch.zeros(_SAMPLES, *input_shape(self._config.model, self._config.data.channels, side))
             batch = task.made_up_batch(images)
             loss = task.loss(network(*batch.inputs), batch, batch.valid, batch.size)
             forward = counter.get_total_flops()

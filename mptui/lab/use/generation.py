@@ -170,7 +170,7 @@ def _sampler(trained: Trained, request: GenerationRequest) -> ImageSampler:
     return ImageSampler(
         network=trained.model,
         forward_context=trained.precision.forward_context,
-        noising=Noising.of(config, len(trained.classes)),
+        noising=Noising.of(config, len(trained.classes), trained.device),
         normalization=trained.preprocessing.normalization,
         side=int(config.data.image_size or 0),
         device=trained.device,

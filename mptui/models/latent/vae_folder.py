@@ -10,11 +10,9 @@ from safetensors.torch import load_file
 
 from mptui.errors import ConfigError
 from mptui.models.latent.autoencoder import Autoencoder
-from mptui.models.latent.vae_layout import VaeLayout
+from mptui.models.latent.vae_layout import CONFIG, WEIGHTS, VaeLayout
 from mptui.regular import read_regular
 from mptui.text import clean
-
-CONFIG, WEIGHTS = "config.json", "diffusion_pytorch_model.safetensors"
 
 _LARGEST_CONFIG = 1 << 20
 _FORMER_ATTENTION = {"query": "to_q", "key": "to_k", "value": "to_v", "proj_attn": "to_out.0"}
@@ -55,7 +53,7 @@ def read_layout(folder: Path) -> VaeLayout:
 def _hint_for(folder: Path) -> str:
     """Say what to give in place of a folder without config.json."""
     if (folder / "run.toml").is_file():
-        return f"Export the run first: mptui export {folder.name} --format diffusers --out DIR"
+        return f"Export the run first: mptui export {folder} --format diffusers --out DIR"
     if (folder / "vae" / CONFIG).is_file():
         return f"Name the folder of the VAE in it: {folder / 'vae'}"
     return f"Name a folder with {CONFIG} and {WEIGHTS}."

@@ -1,14 +1,21 @@
 """What a VAE is built by: the config.json of diffusers' `AutoencoderKL`."""
 
+import hashlib
 import json
 import math
+from functools import lru_cache
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+CONFIG, WEIGHTS = "config.json", "diffusion_pytorch_model.safetensors"
+"""The files of a VAE's folder."""
+
 _LAYERS = 2
 _LATENT_CHANNELS = 4
 _MOST_GROUPS = 32
+_BLOCK = 1 << 20
 
 _Channels = Annotated[int, Field(ge=1, le=65536)]
 _Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -66,3 +73,23 @@ class VaeLayout(BaseModel):
     def as_text(self) -> str:
         """Return the content of config.json."""
         return json.dumps(self.model_dump(by_alias=True), indent=2) + "\n"
+
+
+def digest(folder: Path) -> str | None:
+    """Return the SHA-256 of both files of a VAE as hexadecimal digits; None if one can't be read."""
+    files = folder / CONFIG, folder / WEIGHTS
+    try:
+        states = [file.stat() for file in files]
+        return _digest(files, tuple((state.st_mtime_ns, state.st_size) for state in states))
+    except OSError:
+        return None
+
+
+@lru_cache(maxsize=8)
+def _digest(files: tuple[Path, ...], _states: tuple[tuple[int, int], ...]) -> str:
+    found = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                found.update(block)
+    return found.hexdigest()

@@ -1,5 +1,6 @@
 """Builds a job from a plan: scans the data, builds the model on the device and the loaders."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from mptui.errors import ConfigError
 from mptui.events import PhaseChanged, Warned
 from mptui.models import zoo
 from mptui.models.activation_checkpointing import blocks_of
+from mptui.models.latent.frozen_vae import latent_shape
 from mptui.models.layers import layers_named
 from mptui.models.weights import check_file
 from mptui.models.zoo import build
@@ -168,11 +170,15 @@ def _with_cache(plan: Plan, dataset: Dataset, emit: Emit, ranks: Ranks) -> Plan:
         device=torch.device(plan.device.torch_name),
         augment=config.data.augment == "default",
         epochs=config.training.epochs,
+        latent_bytes=_latent_bytes(config),
         processes=ranks.per_node,
         least=lambda size: min(ranks.gather(size)),
     )
     if choice.warning is not None:
         emit(Warned(code="cache", message=choice.warning))
+    if config.model.vae is not None and choice.mode != "device":
+        message = f"latents are not cached, so that the VAE encodes each batch again: {choice.reason}"
+        emit(Warned(code="cache", message=message))
     if config.data.cache == choice.mode:
         return plan
     chosen = config.model_copy(update={"data": config.data.model_copy(update={"cache": choice.mode})})
@@ -182,6 +188,12 @@ def _with_cache(plan: Plan, dataset: Dataset, emit: Emit, ranks: Ranks) -> Plan:
         resolved=replace(plan.resolved, config=chosen, sources=sources),
         notes=(*plan.notes, f"Cache: {choice.mode} ({choice.reason})"),
     )
+
+
+def _latent_bytes(config: RunConfig) -> int:
+    """Return the bytes of the latents of an image; 0 without a VAE."""
+    vae = config.model.vae
+    return 4 * math.prod(latent_shape(vae, int(config.data.image_size or 0))) if vae else 0
 
 
 def build_job(
@@ -281,7 +293,7 @@ class LoaderMaker:
             train=train,
             augment=train and data.augment == "default",
             seed=training.seed,
-            noising=Noising.of(config, len(self.dataset.classes)) if self.plan.task == DIFFUSION else None,
+            noising=self._noising(),
             labels_N=_labels(split) if train and data.sampler == "balanced" else None,
             share=Share(self.ranks.rank, self.ranks.world_size),
             device=torch.device(self.plan.device.torch_name),
@@ -303,6 +315,12 @@ class LoaderMaker:
             on_progress=self._progress(),
             check_stop=self.check_stop,
         )
+
+    def _noising(self) -> Noising | None:
+        if self.plan.task != DIFFUSION:
+            return None
+        device = torch.device(self.plan.device.torch_name)
+        return Noising.of(self.plan.config, len(self.dataset.classes), device)
 
     def _cache_full(self, kept: int, count: int) -> None:
         message = f"the memory for data.cache = ram is full: {kept:,} of {count:,} samples are cached"

@@ -15,6 +15,7 @@ from mptui.data.formats.open import kind_of
 from mptui.hardware.advice import PrecisionChoice, choose_precision, default_workers
 from mptui.hardware.devices import Device, Machine, default_reason, find_machine, select_device
 from mptui.io.places import absolute
+from mptui.models.latent.vae_layout import digest
 from mptui.processes.rank_place import RankPlace
 from mptui.registry.models import PRETRAINED, find_model, task_of_model
 from mptui.registry.samples import SampleKind
@@ -240,6 +241,10 @@ def filled(resolved: Resolved, device: Device) -> tuple[Resolved, tuple[str, ...
     model, data = config.model, config.data
     if model.weights not in {None, PRETRAINED}:
         model = model.model_copy(update={"weights": absolute(str(model.weights))})
+    if model.vae is not None:
+        folder = absolute(model.vae)
+        known = model.vae_sha256 or digest(Path(folder))
+        model = model.model_copy(update={"vae": folder, "vae_sha256": known})
     if model.name is None:
         name = TASKS[resolved.task or DEFAULT_TASK].network.on(device.kind)
         model = model.model_copy(update={"name": name})

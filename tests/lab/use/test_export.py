@@ -15,7 +15,8 @@ from mptui.lab.use.export.agreement import BATCH_SIZES, LOADED, Agreement, compa
 from mptui.lab.use.export.file_formats import EXPORT_FORMATS
 from mptui.lab.use.export.model_card import is_card
 from mptui.lab.use.trained import open_trained
-from mptui.models.latent.vae_folder import CONFIG, WEIGHTS, read_layout, read_vae
+from mptui.models.latent.vae_folder import read_layout, read_vae
+from mptui.models.latent.vae_layout import CONFIG, WEIGHTS
 from mptui.models.weights import load_weights
 from mptui.models.zoo import build
 

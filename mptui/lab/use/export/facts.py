@@ -8,9 +8,11 @@ from typing import Any
 from torch import nn
 
 from mptui.codec import finite_json
+from mptui.config.schema import ModelConfig
 from mptui.data.core.types import RGB, PixelFormat
 from mptui.lab.use.course import Course
 from mptui.lab.use.trained import Trained
+from mptui.models.latent.vae_folder import read_layout
 
 NOT_STATED = "not stated"
 _VERSION = 1
@@ -42,6 +44,7 @@ def facts_of(trained: Trained, course: Course, pixels: PixelFormat, licence: str
                 "values": f"({'pixel / 255' if pixels.dtype == 'uint8' else 'pixel'} - mean) / std",
                 "mean": list(normalization.mean),
                 "std": list(normalization.std),
+                **_latents(config.model),
             },
             "run": {
                 "name": trained.run.name,
@@ -56,6 +59,16 @@ def facts_of(trained: Trained, course: Course, pixels: PixelFormat, licence: str
         }
     )
     return facts
+
+
+def _latents(model: ModelConfig) -> dict[str, str]:
+    """Describe how images become the input of a network that learns latents."""
+    if model.vae is None:
+        return {}
+    layout = read_layout(Path(model.vae))
+    shifted = f"(means - {layout.shift_factor:g})" if layout.shift_factor else "means"
+    told = f"{shifted} x {layout.scaling_factor:g} of the VAE with the SHA-256 {model.vae_sha256}"
+    return {"latents": f"the network's input: {told}"}
 
 
 def _view(trained: Trained) -> str:

@@ -17,7 +17,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from mptui.models.latent.autoencoder import Autoencoder
-from mptui.models.latent.vae_folder import CONFIG, WEIGHTS, read_layout, read_vae
+from mptui.models.latent.vae_folder import read_layout, read_vae
+from mptui.models.latent.vae_layout import CONFIG, WEIGHTS
 
 FACTS = "mptui"
 """Name of the facts in a file."""
