@@ -6,6 +6,7 @@ from typer.testing import CliRunner
 from mptui.cli.main import app
 from mptui.errors import ConfigError
 from mptui.hardware.devices import Device
+from mptui.lab.bench.card_claims import beside_claims
 from mptui.lab.bench.guides_table import SUBJECTS, formats, request_of
 from mptui.lab.bench.measure import MeasureError, Measurer, ShortRunResult
 from mptui.runs.planning.plan import plan_run
@@ -60,6 +61,23 @@ def test_a_person_reads_sizes_claims_and_what_did_not_fit(made_up):
     assert "| ViT-L/16 | 32 px, batch 4 | 100.0 | FP16 | – | out of memory | – | 2.10 |" in shown
     assert "| U-Net for masks |" in shown
     assert "| diffusion U-Net | 32 px, batch 4 | 100.0 | FP16 | 1.80 | 1.80 to 1.80 | 56% | 1.90 |" in shown
+
+
+def test_claims_about_cards_stand_beside_what_was_measured(made_up):
+    ended = table("--rounds", "1", "--only", "unet", "--markdown")
+    assert "| unet | BF16 | RTX 3090 | 1.52 | 0.40 | 59% | 250% | 54 s | 30 s | 0.841 |" in ended.stdout
+    assert "| unet | BF16 | RTX 4090 | 1.74 | 0.40 | 57% | 250% | 35 s | 30 s | 0.842 |" in ended.stdout
+    assert "resnet50 | FP16" not in ended.stdout
+    assert "U-Net, 512 px, batch 8" in ended.stderr
+
+
+def test_of_a_card_that_guides_name_only_its_claims_are_shown(made_up):
+    rows = json.loads(table("--rounds", "1", "--json").stdout)["rows"]
+    assert len(beside_claims(rows, "cpu")) == 6
+    (claim,) = beside_claims(rows, "NVIDIA A100-SXM4-80GB")
+    assert (claim["network"], claim["format"], claim["speed"]) == ("resnet50", "bf16", 2.0)
+    assert claim["measured"]["speed"] == pytest.approx(0.4)
+    assert claim["measured"]["epoch_s"] is None
 
 
 def test_what_was_measured_before_ctrl_c_is_shown(made_up, monkeypatch):

@@ -53,6 +53,7 @@ def guides_table(
     """Measure the table and show it, with the guide's claims beside."""
     from mptui.hardware.devices import find_machine, select_device
     from mptui.lab.bench import guides_table as lab
+    from mptui.lab.bench.card_claims import beside_claims
     from mptui.lab.bench.measure import Measurer
 
     subjects = by_name(only, {each.name: each for each in lab.SUBJECTS}, "not in the table")
@@ -66,17 +67,20 @@ def guides_table(
             rows.append(row)
             if interrupted:
                 break
+    cards = beside_claims(rows, chosen.name)
     document = {
         "device": chosen.torch_name,
         "device_name": chosen.name,
         "rounds": rounds,
         "seconds": seconds,
         "rows": rows,
+        "cards": cards,
     }
     if as_json:
         print_json(document)
     else:
         _show(document, markdown=markdown)
+        _show_cards(cards, markdown=markdown)
         print_next("measure your model: mptui bench --model NAME --data DATA --against guides")
     return 130 if interrupted else 0
 
@@ -113,6 +117,50 @@ def _show(document: dict[str, Any], *, markdown: bool) -> None:
     title = f"{document['device_name']}: FP32 without TF32, eager, NHWC; {rounds_text(document['rounds'])}"
     names = [f"{row['name']} {found['name']}" for row in document["rows"] for found in row["formats"]]
     print_rows(title, columns, markdown=markdown, claims=names)
+
+
+def _show_cards(claims: list[dict[str, Any]], *, markdown: bool) -> None:
+    """Show what guides claim of single cards beside what was measured here."""
+    if not claims:
+        return
+    headings = (
+        "network",
+        "format",
+        "guide on",
+        "times FP32",
+        "here",
+        "memory",
+        "here",
+        "epoch",
+        "here",
+        "IoU",
+    )
+    lines = [
+        [
+            claim["network"],
+            claim["format"].upper(),
+            claim["card"],
+            *_pair(claim, "speed", "{:.2f}"),
+            *_pair(claim, "memory", "{:.0%}"),
+            *_pair(claim, "epoch_s", "{:.0f} s"),
+            fmt.UNKNOWN if claim["iou"] is None else f"{claim['iou']:.3f}",
+        ]
+        for claim in claims
+    ]
+    columns = [
+        TableColumn(heading, [line[number] for line in lines], right=number > 2)
+        for number, heading in enumerate(headings)
+    ]
+    typer.echo("")
+    print_rows("what guides claim of single cards, beside this device", columns, markdown=markdown)
+    typer.echo("; ".join(dict.fromkeys(claim["source"] for claim in claims)), err=True)
+    typer.echo("IoU or accuracy here: mptui parity --model unet --precision bf16 --data FOLDER", err=True)
+
+
+def _pair(claim: dict[str, Any], key: str, form: str) -> list[str]:
+    """Return what is claimed, and what was measured."""
+    values = claim[key], claim["measured"][key]
+    return [fmt.UNKNOWN if value is None else form.format(value) for value in values]
 
 
 def _lines(row: dict[str, Any]) -> list[list[str]]:

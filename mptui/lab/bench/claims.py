@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_RESNET50 = "Optimized Mixed Precision Training Guide (ResNet-50)"
+RESNET50_GUIDE = "Optimized Mixed Precision Training Guide (ResNet-50)"
 _SWITCHES = "Aggressive Training Optimizations"
 _FORMATS = "Mixed Precision Training (A100 80GB; whether its FP32 uses TF32 is not stated)"
 
@@ -30,8 +30,8 @@ class PublishedClaim:
 
 CLAIMS = {
     "+tf32": PublishedClaim(_SWITCHES, 1.1),
-    "+fp16": PublishedClaim(_RESNET50, 2.0, memory=0.5),
-    "+bf16": PublishedClaim(_RESNET50, 2.0, memory=0.5),
+    "+fp16": PublishedClaim(RESNET50_GUIDE, 2.0, memory=0.5),
+    "+bf16": PublishedClaim(RESNET50_GUIDE, 2.0, memory=0.5),
     "+channels_last": PublishedClaim(_SWITCHES, 1.15),
     "+compile": PublishedClaim(_SWITCHES, 1.2),
     "+compile-default": PublishedClaim(_SWITCHES, 1.2),
