@@ -61,6 +61,10 @@ def test_all_exercises_on_a_terminal(terminal):
     program.press("5")
     program.shows("each validation is NaN")
     matches(program, r"BatchNorm layers with NaN +10 of 10 +0 of 10")
+    program.press("6")
+    matches(program, r"bf16 +\d.* ms +\d.* MiB")
+    program.shows("╭─ loss minus fp32's ─")
+    program.press("5")
     program.resize(60, 16)
     program.shows("BatchNorm layers with NaN")
     program.press("1")
@@ -79,7 +83,7 @@ def test_one_document_without_a_terminal(tmp_path):
     ended = run_to_end("learn", "--json", "--device", "cpu", folder=tmp_path, environ=environ)
     assert ended.returncode == 0, ended.stderr
     exercises = json.loads(ended.stdout)["exercises"]
-    assert list(exercises) == ["formats", "scaling", "overflow", "autocast", "batchnorm"]
+    assert list(exercises) == ["formats", "scaling", "overflow", "autocast", "batchnorm", "training"]
     assert exercises["formats"]["formats"]["fp16"]["max"] == torch.finfo(torch.float16).max
     assert exercises["overflow"]["steps"][-1]["plain_loss"] == "nan"
     assert math.isfinite(exercises["batchnorm"]["mptui"]["evaluation_loss"])

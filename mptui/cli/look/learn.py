@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mptui.lab.learn.exercises import LearnChoices
 
 FORMAT_VERSION = 1
-_NAMES = ("formats", "scaling", "overflow", "autocast", "batchnorm")
+_NAMES = ("formats", "scaling", "overflow", "autocast", "batchnorm", "training")
 _WIDTH = 80
 
 
@@ -58,8 +58,8 @@ def learn(
 ) -> int:
     """Learn number formats, loss scaling and autocast by trying.
 
-    Five short exercises with real numbers: on a terminal a screen, else text. The network is a small U-Net,
-    or that of --model; --precision is for the exercise autocast, the other ones train in fp16.
+    Six short exercises with real numbers: on a terminal a screen, else text. The network is a small U-Net,
+    or that of --model; --precision is for the exercise autocast, others choose their own.
     """
     from mptui.lab.learn.exercises import choices_of, exercise_named
     from mptui.tui.terminal.stdio import has_terminal

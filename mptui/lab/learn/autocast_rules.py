@@ -18,7 +18,7 @@ from mptui.engine.memory.step_trace import UncountableError, autocast_as_there, 
 from mptui.engine.numerics.watched_operations import WatchedOperations
 from mptui.engine.precision.amp import DTYPES
 from mptui.errors import ConfigError
-from mptui.lab.learn.lesson import Curve, Line, Tone, plain, quiet
+from mptui.lab.learn.lesson import Line, StepCurve, Tone, plain, quiet
 from mptui.lab.learn.small_runs import small_request
 from mptui.models.zoo import build, input_shape
 from mptui.runs.planning.plan import Request, plan_run
@@ -89,7 +89,7 @@ class AutocastLesson:
         """Return 0: there is nothing to move."""
         return 0
 
-    def curves(self) -> Mapping[str, Sequence[Curve]]:
+    def curves(self) -> Mapping[str, Sequence[StepCurve]]:
         """Return no charts."""
         return {}
 

@@ -17,7 +17,7 @@ from mptui import format as fmt
 from mptui.engine.reporting.device_buffer import StepRow
 from mptui.engine.trainer import Trainer
 from mptui.errors import ConfigError
-from mptui.lab.learn.lesson import Curve, Line, Tone, plain, quiet
+from mptui.lab.learn.lesson import Line, StepCurve, Tone, plain, quiet
 from mptui.lab.learn.small_runs import STEPS, SmallRun
 from mptui.runs.planning.plan import Request
 
@@ -89,7 +89,7 @@ class BatchNormLesson:
         """Return 0: there is nothing to move."""
         return 0
 
-    def curves(self) -> Mapping[str, Sequence[Curve]]:
+    def curves(self) -> Mapping[str, Sequence[StepCurve]]:
         """Return no charts."""
         return {}
 

@@ -117,6 +117,12 @@ def _batch_norm(choices: LearnChoices, report: Report) -> Lesson:
     return batch_norm_lesson(choices.request, report)
 
 
+def _training(choices: LearnChoices, report: Report) -> Lesson:
+    from mptui.lab.learn.three_formats import training_lesson
+
+    return training_lesson(choices.request, report)
+
+
 EXERCISES: dict[str, Exercise] = {
     "formats": Exercise(
         "number formats",
@@ -145,5 +151,10 @@ EXERCISES: dict[str, Exercise] = {
         "BatchNorm",
         "A skipped step keeps the weights. Its forward pass has changed BatchNorm's statistics already.",
         _batch_norm,
+    ),
+    "training": Exercise(
+        "training in each format",
+        "One seed, the same batches: 16 bits change the loss little. What they save depends on the network.",
+        _training,
     ),
 }

@@ -10,7 +10,7 @@ Line = Sequence[tuple[str, Tone]]
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class StepCurve:
     """A value of each step, from step 1 on, for a chart."""
 
     label: str
@@ -26,7 +26,7 @@ class Lesson(Protocol):
     def limited(self, focus: int) -> int:
         """Return the nearest `focus` that the lesson has."""
 
-    def curves(self) -> Mapping[str, Sequence[Curve]]:
+    def curves(self) -> Mapping[str, Sequence[StepCurve]]:
         """Return the charts: title -> curves; empty if the exercise has none."""
 
     def document(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from mptui.engine.numerics.probe import Probe
 from mptui.engine.numerics.spectrum import Shares, Spectrum
 from mptui.engine.numerics.tally import BINS
 from mptui.engine.torch_setup import StepSeeds
-from mptui.lab.learn.lesson import Curve, Line, Tone, power, quiet
+from mptui.lab.learn.lesson import Line, StepCurve, Tone, power, quiet
 from mptui.lab.learn.small_runs import SmallRun
 from mptui.runs.planning.plan import Request
 
@@ -97,7 +97,7 @@ class ScalingLesson:
         step = DOUBLINGS.step
         return min(max(focus, (DOUBLINGS[0] - self.best) // step), (DOUBLINGS[-1] - self.best) // step)
 
-    def curves(self) -> Mapping[str, Sequence[Curve]]:
+    def curves(self) -> Mapping[str, Sequence[StepCurve]]:
         """Return no charts."""
         return {}
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from mptui import format as fmt
 from mptui.errors import ConfigError
-from mptui.lab.learn.lesson import Curve, Line, Tone, plain, quiet
+from mptui.lab.learn.lesson import Line, StepCurve, Tone, plain, quiet
 
 Fate = Literal["exact", "rounded", "subnormal", "vanishes", "overflows", "saturates"]
 """What becomes of a number: kept; rounded to the format's digits; rounded to fewer digits, as it is below the
@@ -178,7 +178,7 @@ class FormatsLesson:
         exponent = math.frexp(self.number)[1]
         return min(max(focus, -1000 - exponent), 1000 - exponent)
 
-    def curves(self) -> Mapping[str, Sequence[Curve]]:
+    def curves(self) -> Mapping[str, Sequence[StepCurve]]:
         """Return no charts."""
         return {}
 

@@ -13,7 +13,7 @@ from typing import Any
 from mptui import format as fmt
 from mptui.engine.reporting.device_buffer import StepRow
 from mptui.engine.trainer import Trainer
-from mptui.lab.learn.lesson import Curve, Line, plain, power, quiet
+from mptui.lab.learn.lesson import Line, StepCurve, plain, power, quiet
 from mptui.lab.learn.small_runs import STEPS, SmallRun
 from mptui.runs.planning.plan import Request
 
@@ -69,14 +69,14 @@ class OverflowLesson:
         """Return 0: there is nothing to move."""
         return 0
 
-    def curves(self) -> Mapping[str, Sequence[Curve]]:
+    def curves(self) -> Mapping[str, Sequence[StepCurve]]:
         """Return the losses, and the loss scale as an exponent of 2."""
         return {
             "loss": [
-                Curve("mptui", [step.loss for step in self.steps]),
-                Curve("plain loop", [step.plain_loss for step in self.steps]),
+                StepCurve("mptui", [step.loss for step in self.steps]),
+                StepCurve("plain loop", [step.plain_loss for step in self.steps]),
             ],
-            "loss scale, log2": [Curve("mptui", [math.log2(step.loss_scale) for step in self.steps])],
+            "loss scale, log2": [StepCurve("mptui", [math.log2(step.loss_scale) for step in self.steps])],
         }
 
     def document(self) -> dict[str, Any]:

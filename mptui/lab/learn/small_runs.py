@@ -81,7 +81,7 @@ class SmallRun:
         plan = replace(plan_run(small_request(request, settings)), workers=0)
         self._mailbox = Mailbox()
         prepared = prepare(plan, emit=_nothing, mailbox=self._mailbox, on_bad=_nothing, force_compile=False)
-        self.job, self.dataset = prepared.job, prepared.dataset.name
+        self.job, self.dataset, self.task = prepared.job, prepared.dataset.name, plan.task
         self.plain_model = deepcopy(self.job.model)
 
     def __enter__(self) -> "SmallRun":

@@ -140,11 +140,11 @@ KEYS: tuple[Key, ...] = (
     Key("ranks.close", "g", "app.back", "back to the charts", "charts", palette=False),
     Key(
         "learn.exercise",
-        "1,2,3,4,5",
+        "1,2,3,4,5,6",
         "exercise({n})",
         "choose this exercise",
         "exercise",
-        display="1-5",
+        display="1-6",
         palette=False,
     ),
     Key("learn.more", "up,k", "move(1)", "double the number; raise the scale", "move", display="up/down"),

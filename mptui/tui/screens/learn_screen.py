@@ -1,4 +1,4 @@
-"""The screen of `mptui learn`: five exercises, each run in the background and drawn as it goes."""
+"""The screen of `mptui learn`: six exercises, each run in the background and drawn as it goes."""
 
 import threading
 from collections.abc import Mapping

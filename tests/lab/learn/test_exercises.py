@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from mptui.engine.precision.amp import DTYPES
 from mptui.engine.torch_setup import StepSeeds
 from mptui.errors import ConfigError
-from mptui.lab.learn import batch_norm, overflow
+from mptui.lab.learn import batch_norm, overflow, three_formats
 from mptui.lab.learn.autocast_rules import autocast_lesson
 from mptui.lab.learn.batch_norm import batch_norm_lesson
 from mptui.lab.learn.exercises import EXERCISES, choices_of, exercise_named
@@ -16,6 +17,7 @@ from mptui.lab.learn.lesson import text_of
 from mptui.lab.learn.loss_scaling import scaling_lesson
 from mptui.lab.learn.overflow import overflow_lesson
 from mptui.lab.learn.small_runs import STEPS, SmallRun
+from mptui.lab.learn.three_formats import training_lesson
 from mptui.runs.planning.plan import Request
 
 
@@ -97,6 +99,28 @@ def test_a_network_without_batch_norm_is_refused():
         batch_norm_lesson(request(model__name="unet", model__norm="group"), lambda _: None)
 
 
+def test_the_same_training_in_each_format_begins_as_torchs_own():
+    lesson = training_lesson(request(), lambda _: None)
+    assert all(len(run.losses) == three_formats.STEPS for run in lesson.runs.values())
+    for name, run in lesson.runs.items():
+        with SmallRun(request(), {"precision.mode": "fp32"}) as small:
+            StepSeeds(small.job.config.training.seed, small.job.device).set(0, 0)
+            (batch,) = small.batches(1)
+            with torch.autocast("cpu", DTYPES.get(name), enabled=name in DTYPES):
+                outputs = small.job.model.train()(*batch.inputs)
+                loss = small.job.task.loss(outputs, batch, batch.valid, batch.size)
+        assert run.losses[0] == pytest.approx(loss.item(), rel=1e-6)
+    full, half, brain = (lesson.runs[name] for name in ("fp32", "fp16", "bf16"))
+    assert full.losses[-1] == pytest.approx(half.losses[-1], rel=0.05)
+    assert half.losses != full.losses != brain.losses
+    # as many bits, of the same operations
+    assert half.activations == brain.activations
+    assert 0 < (half.activations or 0) < (full.activations or 0)
+    apart = lesson.curves()["loss minus fp32's"]
+    assert apart[1].values[0] == brain.losses[0] - full.losses[0]
+    assert max(len(text_of(line)) for line in lesson.lines(76, 0)) <= 76
+
+
 def test_autocast_is_that_of_torch():
     """Beside a real pass on the CPU; the GPU's rules are those of torch's documentation."""
     lesson = autocast_lesson(request(), device="cpu", precision="bf16")
@@ -165,4 +189,4 @@ def test_mistakes_are_told(choices, words):
 def test_an_unknown_exercise_has_its_nearest_name():
     with pytest.raises(ConfigError, match="nearest: batchnorm"):
         exercise_named("batch_norm")
-    assert list(EXERCISES) == ["formats", "scaling", "overflow", "autocast", "batchnorm"]
+    assert list(EXERCISES) == ["formats", "scaling", "overflow", "autocast", "batchnorm", "training"]
