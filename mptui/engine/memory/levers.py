@@ -53,7 +53,9 @@ def levers(config: RunConfig, task: str, *, device: str, precision: str) -> Iter
         try:
             changed = _with(config, changes)
             counted = footprint(changed, task, device=device, precision=used)
-            yield Lever(setting, effect, counted, "memory.micro_batch" in changes)
+            split = "memory.micro_batch" in changes
+            note = "; BatchNorm by part" if split and counted.has_batch_norm else ""
+            yield Lever(setting, effect + note, counted, split)
         except (ConfigError, ValidationError):  # this network has no blocks, or the settings exclude it
             continue
 
@@ -84,7 +86,7 @@ def _candidates(config: RunConfig, precision: str) -> Iterator[tuple[str, str, d
         rows = min(rows, memory.micro_batch)
     if rows > 1:
         part = -(-rows // _PARTS)
-        effect = "the same batch in parts; BatchNorm by part"
+        effect = "the same batch in parts"
         yield f"memory.micro_batch={part}", effect, {"memory.micro_batch": part}
     if training.ema_decay is not None:
         yield "training.ema_decay=none", "no averaged weights", {"training.ema_decay": None}

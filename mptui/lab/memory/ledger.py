@@ -138,5 +138,5 @@ def largest_modules(counted: Footprint, count: int) -> Iterator[tuple[str, int]]
     """Yield the parts of the network with the largest activations: names of two levels, and bytes."""
     sums: Counter[str] = Counter()
     for module, size in counted.by_module.items():
-        sums[".".join(module.split(".")[:2]) or "loss"] += size
+        sums[".".join(module.split(".")[:2]) or "network, loss"] += size
     yield from sums.most_common(count)
