@@ -108,7 +108,7 @@ def test_going_back_can_not_be_taken_away(keymap):
         ("[live]\npause = 3\n", "must be keys as text"),
         ('[live]\npause = "nokey"\n', '"nokey" is not a key'),
         ('[live]\npause = "q"\n', "already app.leave"),
-        ('[live]\npause = "left"\n', "already chart.earlier"),
+        ('[live]\npause = "left"\n', "already live.earlier"),
         ('[live]\npause = "z"\nlog = "z"\n', "already live.pause"),
         ("[live\n", FILE_NAME),
     ],

@@ -6,7 +6,7 @@ from mptui.runs.view.metric_history import History
 from mptui.runs.view.view_state import Mark
 from mptui.tui.widgets.chart.axes import linear_axis, log_axis, step_ticks
 from mptui.tui.widgets.chart.cursor import moved, nearest
-from mptui.tui.widgets.chart.curves import Series, Window, smoothed
+from mptui.tui.widgets.chart.curve_shape import Series, StepWindow, smoothed
 from mptui.tui.widgets.chart.plot import GUTTER, Drawing, Plot
 from mptui.tui.widgets.chart.zoom import panned, zoomed
 
@@ -168,10 +168,10 @@ def test_planned_values_are_drawn_from_the_last_step_to_the_end():
 
 def test_a_window_shows_its_steps_and_follows_the_run():
     values = history([float(i) for i in range(1000)])
-    followed = drawn(values, window=Window(100))
+    followed = drawn(values, window=StepWindow(100))
     assert {"920", "980"} <= set(followed[-1].split())
     assert {"900", "980"} & {row[:GUTTER].strip() for row in followed}
-    apart = drawn(values, window=Window(100, 300), best=(900, 1.0), cursor=900)
+    apart = drawn(values, window=StepWindow(100, 300), best=(900, 1.0), cursor=900)
     assert {"220", "280"} <= set(apart[-1].split())
     assert "best" not in "".join(apart)
     assert "┊" not in "".join(apart)
@@ -182,22 +182,22 @@ def test_zooming_in_and_out_visits_round_spans_and_ends_with_all_steps():
     for _ in range(4):
         window = zoomed(window, 14_297, closer=True)
         spans.append(window)
-    assert spans == [Window(5000), Window(2000), Window(1000), Window(500)]
+    assert spans == [StepWindow(5000), StepWindow(2000), StepWindow(1000), StepWindow(500)]
     earlier = panned(window, 14_297, -0.5)
-    assert earlier == Window(500, 14_047)
-    assert panned(earlier, 14_297, 0.5) == Window(500)
-    assert panned(Window(500, 600), 14_297, -3) == Window(500, 500)
+    assert earlier == StepWindow(500, 14_047)
+    assert panned(earlier, 14_297, 0.5) == StepWindow(500)
+    assert panned(StepWindow(500, 600), 14_297, -3) == StepWindow(500, 500)
     while window is not None:
         window = zoomed(window, 14_297, closer=False)
     assert zoomed(None, 14_297, closer=False) is None
-    assert zoomed(None, 1000, closer=True, centre=250) == Window(500, 625)
+    assert zoomed(None, 1000, closer=True, centre=250) == StepWindow(500, 625)
 
 
 def test_zooming_in_ends_at_a_few_steps():
     window = None
     for _ in range(20):
         window = zoomed(window, 900, closer=True)
-    assert window == Window(10)
+    assert window == StepWindow(10)
 
 
 @pytest.mark.parametrize(

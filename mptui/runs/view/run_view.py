@@ -3,10 +3,20 @@
 The same view serves a run of this process, a run of another one, and a journal.
 """
 
-from mptui.events import Event
+from mptui.events import Event, PhaseChanged, RunStarted
 from mptui.runs.view.cleaned import cleaned
 from mptui.runs.view.events.event_registry import EVENTS
+from mptui.runs.view.run_timeline import State
 from mptui.runs.view.view_state import ViewState
+
+_STATES: dict[str, State] = {
+    "compiling": "compiling",
+    "training": "training",
+    "validating": "validating",
+    "sampling": "validating",
+    "saving": "saving",
+    "paused": "paused",
+}
 
 
 class RunView(ViewState):
@@ -17,10 +27,25 @@ class RunView(ViewState):
         event = cleaned(event)
         spec = EVENTS[event.kind]
         self.version += 1
+        self._pass_time(event)
         self.time = event.time
         self.step = event.step or self.step  # a validation's progress has no step
         spec.handle(self, event)
         self.write_log(event, spec.log_lines(event))
+        self.timeline.reached(self.step, self.precision, self.profile)
+
+    def _pass_time(self, event: Event) -> None:
+        """Add the time since the event before to what the run did, unless nothing ran then."""
+        starts = isinstance(event, PhaseChanged) and event.phase == "starting"
+        if starts or isinstance(event, RunStarted) or self.finished is not None:
+            self.timeline.skip_to(event.time)
+            return
+        waiting = self.latest.data_wait_fraction if self.latest is not None else None
+        self.timeline.advance(event.time, self._state, waiting or 0.0)
+
+    @property
+    def _state(self) -> State:
+        return "paused" if self.paused else _STATES.get(self.phase, "preparing")
 
     @property
     def total_steps(self) -> int:

@@ -5,7 +5,7 @@ enforced.
 """
 
 from collections import deque
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, get_args
 
 from mptui.codec import finite_json, from_record, to_record
@@ -15,6 +15,7 @@ from mptui.runs.view.cleaned import cleaned
 from mptui.runs.view.eta import Pace
 from mptui.runs.view.log_lines import LogLine, Tone
 from mptui.runs.view.metric_history import History, SavedHistory
+from mptui.runs.view.run_timeline import SavedTimeline, Timeline
 from mptui.runs.view.run_view import RunView
 from mptui.runs.view.view_state import (
     EPOCHS_KEPT,
@@ -66,6 +67,7 @@ class _Saved:
     skips: SavedHistory
     curves: list[_Curve]
     by_epoch: list[_Curve]
+    timeline: SavedTimeline
 
 
 _read = reader_of(_Saved)
@@ -86,6 +88,7 @@ def to_document(view: RunView) -> dict[str, Any]:
             for series, history in group.items()
         ],
         by_epoch=[_Curve("", name, history.saved()) for name, history in view.by_epoch.items()],
+        timeline=view.timeline.saved(),
     )
     events = {name: _record(getattr(view, name)) for name in _EVENTS}
     document: dict[str, Any] = finite_json({"events": events, **asdict(saved)})
@@ -118,6 +121,8 @@ def from_document(document: dict[str, Any]) -> RunView:
         group[clean(curve.series, 24)] = History.loaded(curve.history)
     for curve in saved.by_epoch:
         view.by_epoch[clean(curve.series, 24)] = History.loaded(curve.history, EPOCHS_KEPT)
+    names = [clean(name) for name in saved.timeline.names]
+    view.timeline = Timeline.loaded(replace(saved.timeline, names=names))
     return view
 
 

@@ -29,6 +29,7 @@ from mptui.runs.view.eta import Pace
 from mptui.runs.view.labels import shown
 from mptui.runs.view.log_lines import LogLine, Tone
 from mptui.runs.view.metric_history import History
+from mptui.runs.view.run_timeline import Timeline
 from mptui.text import clean
 
 LOG_LINES = 500
@@ -106,6 +107,7 @@ class ViewState(PlainState, LatestEvents):
     log: deque[LogLine] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
     pace: Pace = field(default_factory=Pace)
     commands: dict[str, LogLine] = field(default_factory=dict)
+    timeline: Timeline = field(default_factory=Timeline)
 
     def history(self, chart: str, series: str) -> History | None:
         """Return the history of a metric, created on first use; None beyond `METRICS` of them."""

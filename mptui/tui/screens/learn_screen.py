@@ -4,7 +4,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from textual import work
+from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
@@ -22,7 +22,7 @@ from mptui.tui.keys.bindings import bindings
 from mptui.tui.screens.page import Page
 from mptui.tui.threads import in_background
 from mptui.tui.widgets.chart.chart import Chart
-from mptui.tui.widgets.chart.curves import Series
+from mptui.tui.widgets.chart.curve_shape import Series
 from mptui.tui.widgets.keybar import KeyBar
 from mptui.tui.widgets.small import TooSmall
 from mptui.tui.widgets.topline import TopLine
@@ -195,6 +195,11 @@ class LearnScreen(Page):
                 series.append(Series(curve.label, history, dashed=number > 0))
             chart.entitle(title)
             chart.show(series)
+
+    @on(Chart.Pointed)
+    def _pointed(self, event: Chart.Pointed) -> None:
+        for chart in self.query(Chart):
+            chart.pin(event.step)
 
     def action_exercise(self, number: int) -> None:
         """Show an exercise, from 1 on."""

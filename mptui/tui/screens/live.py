@@ -1,6 +1,5 @@
 """The live screen: state, charts and log of a run, and the keys that control it."""
 
-import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from mptui.errors import MptuiError
 from mptui.registry.tasks import DEFAULT_TASK, TASKS
 from mptui.runs.planning.profile_diff import RunPosition, SwitchPrediction, predict_switch
 from mptui.runs.view.events.event_registry import EVENTS
-from mptui.runs.view.labels import DEVICE, FROM_ZERO, LOSS, LR, TRAIN, VALIDATION, is_noisy, is_percent
+from mptui.runs.view.labels import DEVICE, LOSS, LR
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean
 from mptui.tui.dialogs.choices import Answer, LeaveDialog, StopDialog
@@ -25,14 +24,12 @@ from mptui.tui.frame_budget import Budget
 from mptui.tui.keys.bindings import bindings
 from mptui.tui.screens.memory_screen import MemoryScreen
 from mptui.tui.screens.numerics import NumericsScreen
-from mptui.tui.screens.page import Page
+from mptui.tui.screens.page import WIDTHS
 from mptui.tui.screens.ranks_screen import RanksScreen
+from mptui.tui.screens.run_page import RunPage
 from mptui.tui.sources.source import RunSource
 from mptui.tui.threads import in_background
-from mptui.tui.widgets.chart.canvas import Mode
 from mptui.tui.widgets.chart.chart import Chart
-from mptui.tui.widgets.chart.curves import Series, Window
-from mptui.tui.widgets.chart.zoom import panned, zoomed
 from mptui.tui.widgets.column import Column
 from mptui.tui.widgets.failure import Failure
 from mptui.tui.widgets.keybar import KeyBar
@@ -40,7 +37,7 @@ from mptui.tui.widgets.live.folded import Folded
 from mptui.tui.widgets.live.header import Header
 from mptui.tui.widgets.live.live_panels import build_panels
 from mptui.tui.widgets.live.log import LogPanel
-from mptui.tui.widgets.panel import Panel
+from mptui.tui.widgets.live.ribbon import Ribbon
 from mptui.tui.widgets.small import TooSmall
 
 POLLS_PER_SECOND = 4
@@ -66,7 +63,7 @@ ALL_PANELS = 24
 """Screen height from which all panels fit below each other."""
 
 
-class LiveScreen(Page):
+class LiveScreen(RunPage):
     """Shows one run, live or from its journal.
 
     Args:
@@ -95,30 +92,27 @@ class LiveScreen(Page):
         ascii_only: bool = False,
         resumable: bool = False,
     ) -> None:
-        super().__init__()
-        self.source = source
-        self.view = source.view
+        super().__init__(source, ascii_only=ascii_only)
         self._keymap = keymap or {}
         self._ascii_only, self._resumable = ascii_only, resumable
         self._page = 0
-        self._window: Window | None = None
         self._leaving = False
         self._budget = Budget(SHARE, SLOWEST_S)
         self._undrawn = True
 
     def compose(self) -> ComposeResult:
         """Lay out the header, the panels and the keys; the stylesheet folds them for small screens."""
-        mode: Mode = "ascii" if self._ascii_only else "braille"
         yield Header()
+        yield Ribbon(ascii_only=self._ascii_only)
         with Horizontal(id="body"):
             with Vertical(id="left"):
                 with Vertical(id="charts"):
-                    yield from (Chart(mode=mode, id=f"chart-{number}") for number in LEFT_CHARTS)
+                    yield from (self._chart_widgets[number] for number in LEFT_CHARTS)
                 yield Folded(ascii_only=self._ascii_only, id="folded")
                 yield LogPanel(id="log")
             with Column(id="right"):
                 yield from build_panels(self._ascii_only)
-                yield from (Chart(mode=mode, id=f"chart-{number}") for number in RIGHT_CHARTS)
+                yield from (self._chart_widgets[number] for number in RIGHT_CHARTS)
         yield Input(placeholder="metrics to draw, such as: loss rate norm speed", compact=True, id="filter")
         yield KeyBar(self.where, self._keymap)
         yield TooSmall("The run continues.")
@@ -131,6 +125,7 @@ class LiveScreen(Page):
     def on_resize(self, event: Resize) -> None:
         """Choose the number of pages for the panels."""
         self.set_class(event.size.height < ALL_PANELS, "-split")
+        self.set_class(event.size.height > ALL_PANELS or event.size.width < WIDTHS[-1][0], "-ribbon")
         self.set_class(event.size.height >= MORE_ROWS, "-more")
         self.set_class(event.size.width >= MOST_CHARTS[0] and event.size.height >= MOST_CHARTS[1], "-most")
         # if the column doesn't fit, it can be scrolled by keys
@@ -141,8 +136,7 @@ class LiveScreen(Page):
         events = self.source.poll()
         for event in events:
             self.view.handle(event)
-        now = self.view.time if self.source.finished else time.time()
-        self.query_one(Header).show(self.view, now)
+        self.show_header()
         self._undrawn |= bool(events) or not self.view.version
         at_once |= any(EVENTS[event.kind].shown_at_once for event in events)
         if self._undrawn and (at_once or self._budget.allows()):
@@ -165,13 +159,8 @@ class LiveScreen(Page):
         if failed_to_start(self.view):
             self._show_failure()
         self.set_class(self.view.images is not None, "-images")
-        for panel in self.query("Panel"):
-            assert isinstance(panel, Panel)
-            panel.show(self.view)
-        names = chosen_charts(self.view, self.query_one("#filter", Input).value)
-        for number in sorted(LEFT_CHARTS + RIGHT_CHARTS):
-            chart = self.query_one(f"#chart-{number}", Chart)
-            self._show_chart(chart, names[number] if number < len(names) else "")
+        self.show_panels()
+        self.charts.show(self.view, chosen_charts(self.view, self.query_one("#filter", Input).value))
 
     def _offer_keys(self) -> None:
         going = self.view.finished is None
@@ -192,24 +181,6 @@ class LiveScreen(Page):
     def _is_above_another(self) -> bool:
         """Whether there is a previous screen to go back to."""
         return len(self.app.screen_stack) > 2
-
-    def _show_chart(self, chart: Chart, name: str) -> None:
-        view = self.view
-        histories = view.histories.get(name, {})
-        both = any(label.endswith(TRAIN) for label in histories)
-        chart.entitle(name)
-        chart.show(
-            [
-                Series(label, history, both and label.endswith(VALIDATION), is_noisy(name, label))
-                for label, history in histories.items()
-            ],
-            marks=tuple(view.marks) if chart.id == "chart-0" else (),
-            skips=view.skips if chart.id == "chart-0" else None,
-            best=view.best.get(name),
-            percent=is_percent(name),
-            from_zero=name in FROM_ZERO,
-            planned=[(step, rate) for step, rate in view.planned_lr] if name == LR else (),
-        )
 
     def action_pause(self) -> None:
         """Pause or resume the run."""
@@ -256,6 +227,7 @@ class LiveScreen(Page):
 
     def follow(self, source: RunSource) -> None:
         """Show the resumed run from its new source."""
+        self.go_to(None)
         self.source, self.view = source, source.view
         self.query(Failure).remove()
         self.remove_class("-failed")
@@ -303,12 +275,12 @@ class LiveScreen(Page):
 
     def action_numerics(self) -> None:
         """Open the numerics screen."""
-        screen = NumericsScreen(self.view, self.action_command, self._keymap)
+        screen = NumericsScreen(self.shown, self.action_command, self._keymap)
         self.app.push_screen(screen, lambda how: self.leave() if how == "leave" else None)
 
     def action_memory(self) -> None:
         """Open the screen of the memory."""
-        screen = MemoryScreen(self.view, self.source.run, self._keymap)
+        screen = MemoryScreen(self.shown, self.source.run, self._keymap)
         self.app.push_screen(screen, lambda how: self.leave() if how == "leave" else None)
 
     def action_ranks(self) -> None:
@@ -316,7 +288,7 @@ class LiveScreen(Page):
         if self.view.ranks is None and (self.view.started is None or self.view.started.ranks == 1):
             self.notify("this run trains in one process", markup=False)
         else:
-            screen = RanksScreen(self.view, self._keymap)
+            screen = RanksScreen(self.shown, self._keymap)
             self.app.push_screen(screen, lambda how: self.leave() if how == "leave" else None)
 
     def action_next_page(self) -> None:
@@ -349,42 +321,6 @@ class LiveScreen(Page):
         self.toggle_class("-log")
         self.query_one("#log" if self.has_class("-log") else "#chart-0").focus()
 
-    def action_log_axis(self) -> None:
-        """Toggle logarithmic value axes of the charts."""
-        for chart in self.query(Chart):
-            chart.toggle_log()
-
-    def action_smoothing(self) -> None:
-        """Toggle smoothing of the curves."""
-        for chart in self.query(Chart):
-            chart.toggle_smoothing()
-
-    def action_zoom(self, closer: bool) -> None:
-        """Show fewer or more steps, around the cursor if there is one."""
-        cursors = [chart.cursor for chart in self.query(Chart) if chart.cursor is not None]
-        self._look_at(zoomed(self._window, self.view.step, closer, cursors[0] if cursors else None))
-
-    def action_pan(self, share: float) -> None:
-        """Show later steps by a share of those shown, or earlier ones if negative."""
-        self._look_at(panned(self._window, self.view.step, share))
-
-    def action_whole(self) -> None:
-        """Show all steps."""
-        self._look_at(None)
-
-    @on(Chart.Zoomed)
-    def _zoomed(self, event: Chart.Zoomed) -> None:
-        self._look_at(zoomed(self._window, self.view.step, event.closer, event.step))
-
-    @on(Chart.Panned)
-    def _panned(self, event: Chart.Panned) -> None:
-        self.action_pan(event.share)
-
-    def _look_at(self, window: Window | None) -> None:
-        self._window = window
-        for chart in self.query(Chart):
-            chart.look_at(window)
-
     def action_detach(self) -> None:
         """Detach the run, and release the terminal."""
         if not self.source.hosted or self._has_ended():
@@ -395,14 +331,14 @@ class LiveScreen(Page):
             self.notify("can't detach under SLURM or torchrun", severity="warning", markup=False)
 
     def back(self) -> None:
-        """Close the filter, the log, the cursor of a chart, or a run that has ended."""
+        """Close the filter, the log, an earlier moment, or a run that has ended."""
         if self.has_class("-filtering"):
             self.query_one("#filter", Input).value = ""
             self._filter_chosen()
         elif self.has_class("-log"):
             self.action_log()
-        elif any(chart.remove_cursor() for chart in self.query(Chart)):
-            pass  # the focus or the mouse is on one chart, so that only one has a cursor
+        elif self.go_to(None):
+            pass
         elif self._is_above_another() and (self.view.finished is not None or not self.source.hosted):
             self.dismiss("back")
 

@@ -55,6 +55,7 @@ def _switch(view: ViewState, event: PresetSwitched) -> None:
     if event.planned_lr:
         view.plan(event.planned_lr)
     view.mark(event, _switch_label(event))
+    view.timeline.happen("switch")
 
 
 def _affects_compiled_code(key: str) -> bool:

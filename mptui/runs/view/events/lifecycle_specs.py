@@ -19,6 +19,7 @@ def _start(view: ViewState, event: RunStarted) -> None:
     if view.started is not None:  # after a kill, the steps since the last checkpoint are repeated
         for history in [view.skips, *(h for group in view.histories.values() for h in group.values())]:
             history.forget_after(event.step)
+        view.timeline.happen("restart")
     view.started, view.finished, view.alert, view.ranks = event, None, None, None
     view.profile, view.precision, view.paused = event.profile, event.precision, False
     view.epochs = event.epochs

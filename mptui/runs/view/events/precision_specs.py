@@ -13,6 +13,7 @@ def _change_precision(view: ViewState, event: PrecisionChanged) -> None:
     view.precision = event.precision
     if event.previous:
         view.mark(event, f"{event.previous} → {event.precision}", "warn")
+        view.timeline.happen("switch")
 
 
 def _precision_log(event: PrecisionChanged) -> list[tuple[str, Tone]]:
@@ -28,6 +29,7 @@ def _skip(view: ViewState, event: StepSkipped) -> None:
     """Count the skipped steps; consecutive ones share a line of the log."""
     view.skipped_steps, view.skip_streak, view.last_skip = event.total, event.streak, event.step
     view.skips.append(event.step, event.count)
+    view.timeline.skipped(event.count)
     if view.log and "skipped: gradients" in view.log[-1].text:
         view.log.pop()
 
@@ -45,6 +47,7 @@ def _skip_lines(event: StepSkipped) -> list[str]:
 
 def _scale(view: ViewState, event: LossScale) -> None:
     view.loss_scale = event
+    view.timeline.scaled(event.scale)
 
 
 def _probe(view: ViewState, event: Numerics) -> None:

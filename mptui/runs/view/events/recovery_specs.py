@@ -22,6 +22,8 @@ def _summarize_warning(document: dict[str, Any], event: Warned) -> None:
 
 def _alert(view: ViewState, event: Alert) -> None:
     view.alert = None if event.over else event
+    if not event.over:
+        view.timeline.happen("alert")
 
 
 def _diagnose(view: ViewState, event: Diagnosed) -> None:
@@ -37,6 +39,7 @@ def _diagnosis_log(event: Diagnosed) -> list[tuple[str, Tone]]:
 
 def _recover(view: ViewState, event: Recovered) -> None:
     view.mark(event, event.action, "warn")
+    view.timeline.happen("recovery")
 
 
 def _summarize_recovery(document: dict[str, Any], event: Recovered) -> None:

@@ -70,6 +70,8 @@ def _step(view: ViewState, event: Step) -> None:
     view.record(LR, "rate", event.step, event.lr)
     view.record("gradient norm", "norm", event.step, event.grad_norm)
     view.record("loss scale", "scale", event.step, event.loss_scale)
+    if event.loss_scale is not None:
+        view.timeline.scaled(event.loss_scale)
     view.record("speed", "images/s", event.step, event.samples_per_second)
 
 
@@ -114,6 +116,7 @@ def _validate(view: ViewState, event: Validated) -> None:
     view.record(LOSS, VALIDATION, event.step, event.loss)
     view.record_metrics(event.step, event.metrics, VALIDATION)
     if event.best:
+        view.timeline.happen("best")
         view.best = {LOSS: (event.step, event.loss)}
         for name, value in event.metrics.items():
             view.best.setdefault(shown(name).chart, (event.step, value))
@@ -187,6 +190,7 @@ def _epoch_scalars(event: EpochFinished) -> Iterator[tuple[str, float]]:
 def _save(view: ViewState, event: CheckpointSaved) -> None:
     """Log the checkpoint; at the end of an epoch, in the line of the epoch."""
     view.pace.interrupted()
+    view.timeline.happen("checkpoint")
     last = view.log[-1] if view.log else None
     if event.reason in {"epoch", "best"} and last is not None and last.text.startswith("epoch "):
         if not last.text.endswith("saved"):
@@ -199,6 +203,8 @@ def _save(view: ViewState, event: CheckpointSaved) -> None:
 def _sample(view: ViewState, event: DeviceSample) -> None:
     view.device = event
     view.record(DEVICE, "busy", event.step, event.utilisation)
+    if event.utilisation is not None:
+        view.timeline.sampled(event.utilisation)
     if event.memory_used is not None and event.memory_total:
         view.record(DEVICE, "memory", event.step, event.memory_used / event.memory_total)
 

@@ -18,7 +18,7 @@ from mptui.runs.view.view_state import Mark
 from mptui.tui.keys.bindings import bindings
 from mptui.tui.widgets.chart.canvas import Mode
 from mptui.tui.widgets.chart.cursor import moved, nearest
-from mptui.tui.widgets.chart.curves import Series, Window
+from mptui.tui.widgets.chart.curve_shape import Series, StepWindow
 from mptui.tui.widgets.chart.plot import GUTTER, PARTS, Drawing, Planned, Plot, Run
 
 PAN = 0.2
@@ -55,6 +55,13 @@ class Chart(Widget, can_focus=True):
     }
     """
 
+    class Pointed(Message):
+        """The user wants to see everything at this step."""
+
+        def __init__(self, step: float) -> None:
+            super().__init__()
+            self.step = step
+
     class Zoomed(Message):
         """The user wants to see fewer steps around `step`, or more."""
 
@@ -72,6 +79,7 @@ class Chart(Widget, can_focus=True):
     def __init__(self, *, mode: Mode = "braille", id: str | None = None) -> None:
         super().__init__(id=id)
         self._plot = Plot((), mode=mode)
+        self._pinned: float | None = None
         self._fingerprint: object = None
         self._title = ""
         self._rows: list[list[Run]] = []
@@ -107,7 +115,7 @@ class Chart(Widget, can_focus=True):
             planned=tuple(planned),
         )
 
-    def look_at(self, window: Window | None) -> None:
+    def look_at(self, window: StepWindow | None) -> None:
         """Show these steps; None: the whole run."""
         self._change(window=window)
         self._say_modes()
@@ -186,7 +194,8 @@ class Chart(Widget, can_focus=True):
         """Put the cursor under the mouse."""
         offset = event.get_content_offset(self)
         cell = offset.x - GUTTER if offset else -1
-        self._change(cursor=nearest(self._plot, cell, self._cells) if cell >= 0 else None)
+        here = nearest(self._plot, cell, self._cells) if cell >= 0 else None
+        self._change(cursor=self._pinned if here is None else here)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         """Zoom in at the mouse; with shift, pan to earlier steps."""
@@ -219,27 +228,24 @@ class Chart(Widget, can_focus=True):
         self.post_message(self.Panned(way * PAN))
 
     def on_leave(self) -> None:
-        """Remove the cursor when the mouse leaves."""
-        self.remove_cursor()
+        """Put the cursor back when the mouse leaves."""
+        self._change(cursor=self._pinned)
 
-    def on_blur(self) -> None:
-        """Remove the cursor when the focus is lost."""
-        self.remove_cursor()
+    def on_click(self) -> None:
+        """Point at the step under the mouse."""
+        if self._plot.cursor is not None:
+            self.post_message(self.Pointed(self._plot.cursor))
 
     def action_cursor(self, columns: int) -> None:
-        """Move the cursor by `columns` with values; without a cursor, place it at the latest step."""
-        self._change(cursor=moved(self._plot, self._plot.cursor, columns, self._cells))
+        """Point `columns` with values further; without a cursor, at the latest step."""
+        step = moved(self._plot, self._plot.cursor, columns, self._cells)
+        if step is not None:
+            self.post_message(self.Pointed(step))
 
-    def remove_cursor(self) -> bool:
-        """Remove the cursor; return whether there was one."""
-        shown = self._plot.cursor is not None
-        self._change(cursor=None)
-        return shown
-
-    @property
-    def cursor(self) -> float | None:
-        """The step of the cursor."""
-        return self._plot.cursor
+    def pin(self, step: float | None) -> None:
+        """Put the cursor at a step; None: remove it."""
+        self._pinned = step
+        self._change(cursor=step)
 
     @property
     def _cells(self) -> int:
@@ -247,7 +253,7 @@ class Chart(Widget, can_focus=True):
         return max(1, self.size.width - GUTTER)
 
 
-def _window_words(window: Window | None) -> str:
+def _window_words(window: StepWindow | None) -> str:
     """Describe a window: `last 2,000 steps`, `steps 4,000 to 6,000`."""
     if window is None:
         return ""

@@ -18,7 +18,7 @@ from mptui.runs.view.metric_history import History
 from mptui.runs.view.view_state import Mark
 from mptui.tui.widgets.chart.axes import Axis, end_of_steps, linear_axis, log_axis, step_ticks
 from mptui.tui.widgets.chart.canvas import ASCII_MARKERS, DOTS, Mode, trace
-from mptui.tui.widgets.chart.curves import Floats, Series, Window, curve_of, first_step, last_step
+from mptui.tui.widgets.chart.curve_shape import Floats, Series, StepWindow, first_step, last_step, shape_of
 
 SERIES_COLOURS = 8
 PARTS = (
@@ -62,7 +62,7 @@ class Plot:
     smooth: bool = True
     mode: Mode = "braille"
     cursor: float | None = None
-    window: Window | None = None
+    window: StepWindow | None = None
 
     @property
     def steps(self) -> tuple[float, float]:
@@ -91,7 +91,7 @@ class Drawing:
         dots = self._width * self._dots.across
         self._seen = [s.history.columns(self._x0, self._x1, dots) for s in plot.series]
         self._curves = [
-            curve_of(s, seen, plot.smooth) for s, seen in zip(plot.series, self._seen, strict=True)
+            shape_of(s, seen, plot.smooth) for s, seen in zip(plot.series, self._seen, strict=True)
         ]
         self._planned = self._plan(dots)
         axis = self._axis()

@@ -2,7 +2,7 @@
 
 import math
 
-from mptui.tui.widgets.chart.curves import Window
+from mptui.tui.widgets.chart.curve_shape import StepWindow
 
 SMALLEST = 10
 """Smallest number of steps of a window."""
@@ -10,7 +10,9 @@ SMALLEST = 10
 _ROUND = (1, 2, 5, 10)
 
 
-def zoomed(window: Window | None, last: float, closer: bool, centre: float | None = None) -> Window | None:
+def zoomed(
+    window: StepWindow | None, last: float, closer: bool, centre: float | None = None
+) -> StepWindow | None:
     """Return the next closer or wider window.
 
     Args:
@@ -28,22 +30,22 @@ def zoomed(window: Window | None, last: float, closer: bool, centre: float | Non
     if centre is not None:
         old_end = last if end is None else end
         end = centre + (old_end - centre) * rounder / span
-    return placed(Window(rounder, end), last)
+    return placed(StepWindow(rounder, end), last)
 
 
-def panned(window: Window | None, last: float, share: float) -> Window | None:
+def panned(window: StepWindow | None, last: float, share: float) -> StepWindow | None:
     """Return the window moved by a share of its span, to later steps if positive."""
     if window is None:
         return None
     end = last if window.end is None else window.end
-    return placed(Window(window.span, end + share * window.span), last)
+    return placed(StepWindow(window.span, end + share * window.span), last)
 
 
-def placed(window: Window, last: float) -> Window:
+def placed(window: StepWindow, last: float) -> StepWindow:
     """Return a window within the run; one that reaches the last step follows it."""
     if window.end is None or window.end >= last:
-        return Window(window.span)
-    return Window(window.span, round(max(window.end, window.span)))
+        return StepWindow(window.span)
+    return StepWindow(window.span, round(max(window.end, window.span)))
 
 
 def _below(span: float) -> float:

@@ -5,6 +5,7 @@ from textual.widgets import Static
 
 from mptui import format as fmt
 from mptui.runs.view.labels import BUSY_PHASES, PHASE_WORDS, ranks_words
+from mptui.runs.view.run_timeline import RunMoment
 from mptui.runs.view.run_view import RunView
 from mptui.tui.widgets.bars import bar
 
@@ -34,12 +35,15 @@ class Header(Static):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(markup=False, id=id)
         self._shown: Content | None = None
-        self._given: tuple[RunView, float] | None = None
+        self._given: tuple[RunView, float, RunMoment | None] | None = None
 
-    def show(self, view: RunView, now: float) -> None:
-        """Show `view`; `now` gives the elapsed seconds of phases without other figures."""
-        self._given = view, now
-        content = headline(view, now, self.content_size.width)
+    def show(self, view: RunView, now: float, moment: RunMoment | None = None) -> None:
+        """Show `view`, and the earlier moment that the screen shows.
+
+        `now` gives the elapsed seconds of phases without other figures.
+        """
+        self._given = view, now, moment
+        content = headline(view, now, self.content_size.width, moment)
         if self._shown is None or not content.is_same(self._shown):
             self._shown = content
             self.update(content, layout=False)
@@ -50,9 +54,11 @@ class Header(Static):
             self.show(*self._given)
 
 
-def headline(view: RunView, now: float, width: int) -> Content:
+def headline(view: RunView, now: float, width: int, moment: RunMoment | None = None) -> Content:
     """Compose the line of `width` cells."""
     names, parts = _names(view), _parts(view, now)
+    if moment is not None:
+        parts = {"state": parts["state"], "past": _past(moment, now)}
     for short, gap, left_out in _FITS:
         line = Content(" " * gap).join(part for name, part in parts.items() if name not in left_out)
         if names[short].cell_length + 2 + line.cell_length <= width:
@@ -86,6 +92,12 @@ def _parts(view: RunView, now: float) -> dict[str, Content]:
             f"ends {fmt.UNKNOWN:>5}" if left is None else f"ends {fmt.clock(view.time + left)}", "$quiet"
         )
     return parts
+
+
+def _past(moment: RunMoment, now: float) -> Content:
+    """Describe an earlier moment: how long ago, its step, and the way back."""
+    ago = fmt.duration(max(0.0, now - moment.time), aligned=True)
+    return Content.styled(f"◂ {ago} ago, step {moment.step:,}; Esc: now", "bold $text-warning")
 
 
 def _state(view: RunView, now: float) -> Content:

@@ -38,7 +38,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class StepWindow:
     """The steps that a chart shows: `span` of them up to `end`, or up to the latest step if it is None."""
 
     span: float
@@ -46,7 +46,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class CurveShape:
     """The lowest and highest value of the line in each column, and of the band; NaN: nothing is drawn."""
 
     line: tuple[Floats, Floats]
@@ -58,16 +58,16 @@ class Curve:
         return (*self.line, *(self.band or ()))
 
 
-def curve_of(series: Series, seen: Columns, smooth: bool) -> Curve:
+def shape_of(series: Series, seen: Columns, smooth: bool) -> CurveShape:
     """Return the curve of a series in these columns."""
     low, high = bridged(seen.low, seen.broken), bridged(seen.high, seen.broken)
     if not series.noisy:
-        return Curve((low, high))
+        return CurveShape((low, high))
     mean = bridged(seen.mean, seen.broken)
     if np.isfinite(seen.low).sum() * ENOUGH < seen.low.size:
-        return Curve((mean, mean))
+        return CurveShape((mean, mean))
     line = smoothed(mean) if smooth else mean
-    return Curve((line, line), (low, high))
+    return CurveShape((line, line), (low, high))
 
 
 def bridged(values: Floats, broken: Mask) -> Floats:

@@ -1,0 +1,1 @@
+"""The view of a run at an earlier moment, from its journal."""

@@ -1,0 +1,79 @@
+"""The charts of a screen, which show the same steps and have the same cursor."""
+
+from collections.abc import Sequence
+
+from mptui.runs.view.labels import FROM_ZERO, LR, TRAIN, VALIDATION, is_noisy, is_percent
+from mptui.runs.view.run_view import RunView
+from mptui.tui.widgets.chart.chart import Chart
+from mptui.tui.widgets.chart.curve_shape import Series, StepWindow
+from mptui.tui.widgets.chart.zoom import panned, zoomed
+
+
+class ChartSet:
+    """Charts by importance.
+
+    Args:
+        charts: The widgets, the most important first.
+    """
+
+    def __init__(self, charts: Sequence[Chart]) -> None:
+        self._charts = charts
+        self._window: StepWindow | None = None
+        self._pinned: float | None = None
+
+    def show(self, view: RunView, names: Sequence[str]) -> None:
+        """Show the metrics of these names, as far as there are charts."""
+        for number, chart in enumerate(self._charts):
+            _show(chart, view, names[number] if number < len(names) else "", is_first=number == 0)
+
+    def zoom(self, last: float, closer: bool, centre: float | None = None) -> None:
+        """Show fewer or more of the steps to `last`, around `centre` or the cursor."""
+        centre = self._pinned if centre is None else centre
+        self._look_at(zoomed(self._window, last, closer, centre))
+
+    def pan(self, last: float, share: float) -> None:
+        """Show later steps by a share of those shown, or earlier ones if it is negative."""
+        self._look_at(panned(self._window, last, share))
+
+    def whole(self) -> None:
+        """Show all steps."""
+        self._look_at(None)
+
+    def pin(self, step: float | None) -> None:
+        """Put the cursor at a step, which keeps it while the axis grows; None: remove it."""
+        self._pinned = step
+        for chart in self._charts:
+            chart.pin(step)
+
+    def toggle_log(self) -> None:
+        """Toggle the value axes between linear and logarithmic."""
+        for chart in self._charts:
+            chart.toggle_log()
+
+    def toggle_smoothing(self) -> None:
+        """Toggle smoothing of noisy curves."""
+        for chart in self._charts:
+            chart.toggle_smoothing()
+
+    def _look_at(self, window: StepWindow | None) -> None:
+        self._window = window
+        for chart in self._charts:
+            chart.look_at(window)
+
+
+def _show(chart: Chart, view: RunView, name: str, is_first: bool) -> None:
+    histories = view.histories.get(name, {})
+    both = any(label.endswith(TRAIN) for label in histories)
+    chart.entitle(name)
+    chart.show(
+        [
+            Series(label, history, both and label.endswith(VALIDATION), is_noisy(name, label))
+            for label, history in histories.items()
+        ],
+        marks=tuple(view.marks) if is_first else (),
+        skips=view.skips if is_first else None,
+        best=view.best.get(name),
+        percent=is_percent(name),
+        from_zero=name in FROM_ZERO,
+        planned=[(step, rate) for step, rate in view.planned_lr] if name == LR else (),
+    )

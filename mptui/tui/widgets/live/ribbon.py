@@ -1,0 +1,247 @@
+"""The timeline of a run: a column for each slice of its time, with a cursor that goes back in time."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import ClassVar
+
+import numpy as np
+from rich.segment import Segment
+from textual import events
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+
+from mptui.runs.view.run_timeline import (
+    HAPPENINGS,
+    STATES,
+    Floats,
+    Happening,
+    RunMoment,
+    State,
+    TimeColumns,
+    Timeline,
+)
+
+Cell = tuple[str, str]
+"""A character and its part, which sets the colour."""
+
+LANES = 5
+"""Height with all lanes: state, precision, loss scale, device busy, and what happened."""
+
+_LABEL, _LEGEND = 8, 22
+_LEGEND_FROM = 120
+"""Width from which the signs are explained at the right."""
+
+_STATE_CELLS: dict[State, Cell] = {
+    "preparing": ("░", "quiet"),
+    "compiling": ("▒", "accent"),
+    "training": ("━", "good"),
+    "waiting": ("╌", "warn"),
+    "validating": ("▓", "other"),
+    "saving": ("▄", "quiet"),
+    "paused": ("░", "warn"),
+}
+_ASCII_STATES = "-c=wvsp"
+"""Signs of `STATES` in ASCII mode, which has one character for several kinds of shade."""
+
+_HAPPENED: dict[Happening, Cell] = {
+    "checkpoint": ("c", "quiet"),
+    "restart": ("┃", "quiet"),
+    "best": ("●", "good"),
+    "switch": ("▼", "accent"),
+    "recovery": ("▲", "warn"),
+    "alert": ("!", "bad"),
+}
+_PARTS = ("quiet", "accent", "good", "warn", "bad", "other", "text", "cursor")
+_BARS = "▁▂▃▄▅▆▇█"
+_MUCH_WAITING = 0.25
+"""Share of a column's time from which waiting for data is shown."""
+
+_LABELS = (" state", " number", " scale", " busy", "")
+_LEGENDS: tuple[Sequence[Cell], ...] = (
+    (("━", "good"), (" train  ", "quiet"), ("▓", "other"), (" validate", "quiet")),
+    (("▒", "accent"), (" compile  ", "quiet"), ("╌", "warn"), (" wait", "quiet")),
+    (("x", "warn"), (" skipped step", "quiet")),
+    (("▼", "accent"), (" switch  ", "quiet"), ("▲", "warn"), (" recovery", "quiet")),
+    (("●", "good"), (" best  ", "quiet"), ("c", "quiet"), (" checkpoint", "quiet")),
+)
+
+
+class Ribbon(Widget):
+    """One lane with the state and what happened, or all lanes if it is `LANES` high."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"ribbon--{part}" for part in _PARTS}
+    DEFAULT_CSS = """
+    Ribbon {
+        height: 1;
+        .ribbon--quiet { color: $quiet; }
+        .ribbon--accent { color: $text-accent; }
+        .ribbon--good { color: $text-success; }
+        .ribbon--warn { color: $text-warning; }
+        .ribbon--bad { color: $text-error; text-style: bold; }
+        .ribbon--other { color: $series-4; }
+        .ribbon--text { color: $text; }
+        .ribbon--cursor { color: $background; background: $accent; text-style: bold; }
+    }
+    """
+
+    class Pointed(Message):
+        """The user wants to see this moment."""
+
+        def __init__(self, moment: RunMoment) -> None:
+            super().__init__()
+            self.moment = moment
+
+    def __init__(self, *, ascii_only: bool = False) -> None:
+        super().__init__()
+        self._ascii_only = ascii_only
+        self._timeline = Timeline()
+        self._moment: RunMoment | None = None
+        self._fingerprint: object = None
+        self._rows: list[list[Cell]] = []
+
+    def show(self, timeline: Timeline, moment: RunMoment | None) -> None:
+        """Show a timeline with the cursor at `moment`; None: without a cursor."""
+        self._timeline, self._moment = timeline, moment
+        fingerprint = (id(timeline), timeline.version, moment, self.size)
+        if fingerprint == self._fingerprint or not self.size.area:
+            return
+        self._fingerprint = fingerprint
+        rows = self._laid_out()
+        if rows != self._rows:
+            self._rows = rows
+            self.refresh()
+
+    def moved(self, columns: int) -> RunMoment | None:
+        """Return the moment `columns` after the cursor, or before it if negative; None after the last."""
+        last = min(self._timeline.used, self._columns) - 1
+        here = last if self._moment is None else self._timeline.column_of(self._moment, self._columns)
+        if here + columns > last:
+            return None
+        return self._timeline.moment_in(here + columns, self._columns)
+
+    def page(self) -> int:
+        """Return the columns that a page has: a tenth of all."""
+        return max(1, min(self._timeline.used, self._columns) // 10)
+
+    def on_resize(self) -> None:
+        """Lay out in the new size."""
+        self.show(self._timeline, self._moment)
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        """Go to the moment under the mouse."""
+        self._point(event.x)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Follow the mouse while its button is down."""
+        if event.button:
+            self._point(event.x)
+
+    def _point(self, x: int) -> None:
+        moment = self._timeline.moment_in(x - self._margin, self._columns)
+        if moment is not None:
+            self.post_message(self.Pointed(moment))
+
+    @property
+    def _margin(self) -> int:
+        return _LABEL if self.size.height >= LANES else 1
+
+    @property
+    def _columns(self) -> int:
+        """Number of columns for the time."""
+        right = _LEGEND if self.size.height >= LANES and self.size.width >= _LEGEND_FROM else 0
+        return max(1, self.size.width - self._margin - right - 1)
+
+    def render_line(self, y: int) -> Strip:
+        """Return line `y`."""
+        if y >= len(self._rows):
+            return Strip.blank(self.size.width, self.rich_style)
+        runs = groupby(self._rows[y], key=lambda cell: cell[1])
+        segments = [
+            Segment("".join(sign for sign, _ in cells), self.get_component_rich_style(f"ribbon--{part}"))
+            for part, cells in runs
+        ]
+        return Strip(segments).adjust_cell_length(self.size.width, self.rich_style)
+
+    def _laid_out(self) -> list[list[Cell]]:
+        """Return all rows, with the cursor."""
+        columns = self._timeline.columns(self._columns)
+        states, happened = self._states(columns), _happened(columns)
+        if self.size.height < LANES:
+            both = zip(states, happened, strict=True)
+            lanes = [[state if sign[0] == " " else sign for state, sign in both]]
+        else:
+            lanes = [states, _numbers(columns), _scales(columns), _busy(columns), happened]
+        if self._moment is not None and states:
+            at = self._timeline.column_of(self._moment, self._columns)
+            for lane in lanes:
+                lane[at] = (lane[at][0], "cursor")
+        if len(lanes) == 1:
+            return [[(" ", "quiet"), *lanes[0]]]
+        room = self._columns
+        return [
+            [(label.ljust(_LABEL), "quiet"), *lane, (" " * (room - len(lane) + 1), "quiet"), *legend]
+            for label, lane, legend in zip(_LABELS, lanes, _LEGENDS, strict=True)
+        ]
+
+    def _states(self, columns: TimeColumns) -> list[Cell]:
+        """Return the sign of the state that took most of each column."""
+        total = columns.seconds.sum(axis=0)
+        most = columns.seconds.argmax(axis=0)
+        waiting = STATES.index("waiting")
+        most[columns.seconds[waiting] > _MUCH_WAITING * total] = waiting
+        signs = [_STATE_CELLS[state] for state in STATES]
+        if self._ascii_only:
+            signs = [(sign, part) for sign, (_, part) in zip(_ASCII_STATES, signs, strict=True)]
+        return [
+            signs[state] if seconds else (" ", "quiet")
+            for state, seconds in zip(most.tolist(), total.tolist(), strict=True)
+        ]
+
+
+def _happened(columns: TimeColumns) -> list[Cell]:
+    """Return the sign of the most important happening in each column."""
+    cells = [(" ", "quiet")] * columns.skipped.size
+    for number, what in enumerate(HAPPENINGS):
+        for column in np.flatnonzero(columns.happened[number]).tolist():
+            cells[column] = _HAPPENED[what]
+    return cells
+
+
+def _numbers(columns: TimeColumns) -> list[Cell]:
+    """Return the name of each precision where it begins, with dots while it stays."""
+    cells: list[Cell] = []
+    before, rest = "", ""
+    for name in columns.precision:
+        if name != before:
+            before, rest = name, name
+        cells.append((rest[0], "text") if rest else ("·" if name else " ", "quiet"))
+        rest = rest[1:]
+    return cells
+
+
+def _scales(columns: TimeColumns) -> list[Cell]:
+    """Return the loss scale as bars of its powers of two, and an x for skipped steps."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        powers = np.log2(columns.scale)
+    known = powers[np.isfinite(powers)]
+    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
+    span = max(high - low, len(_BARS) - 1.0)
+    cells = _bars((powers - (low + high - span) / 2) / span, "accent")
+    for column in np.flatnonzero(columns.skipped).tolist():
+        cells[column] = ("x", "warn")
+    return cells
+
+
+def _busy(columns: TimeColumns) -> list[Cell]:
+    return _bars(columns.busy, "other")
+
+
+def _bars(shares: Floats, part: str) -> list[Cell]:
+    """Return a bar for each share of 1; nothing for NaN."""
+    heights = np.clip(np.nan_to_num(shares), 0, 1) * (len(_BARS) - 1)
+    known = np.isfinite(shares).tolist()
+    return [
+        (_BARS[height], part) if there else (" ", "quiet")
+        for height, there in zip(np.rint(heights).astype(int).tolist(), known, strict=True)
+    ]

@@ -1,0 +1,145 @@
+import dataclasses
+import math
+
+import pytest
+
+from mptui.events import Paused, PhaseChanged, Resumed, RunFinished
+from mptui.runs.view.run_timeline import HAPPENINGS, SLICES, STATES, Timeline
+from mptui.runs.view.run_view import RunView
+from tests.tui.events import START, demo, device_sample, run_started, step_event
+
+
+def folded(*events):
+    view = RunView()
+    for event in events:
+        view.handle(event)
+    return view
+
+
+def seconds_of(timeline, width=SLICES):
+    return dict(zip(STATES, timeline.columns(width).seconds.sum(axis=1).tolist(), strict=True))
+
+
+def test_each_second_of_a_run_is_in_the_state_it_was_spent_in(chance):
+    view = folded(
+        run_started(),
+        PhaseChanged(time=START + 10, phase="compiling"),
+        step_event(1, START + 40, chance, data_wait_fraction=0.25),
+        step_event(2, START + 140, chance, data_wait_fraction=0.25),
+        PhaseChanged(time=START + 140, phase="validating"),
+        Paused(time=START + 150),
+        Resumed(time=START + 170),
+    )
+    spent = seconds_of(view.timeline)
+    assert spent == pytest.approx(
+        {
+            "preparing": 10,
+            "compiling": 30,
+            "training": 75,
+            "waiting": 25,
+            "validating": 10,
+            "saving": 0,
+            "paused": 20,
+        }
+    )
+
+
+def test_a_run_of_months_takes_no_more_than_one_of_minutes_and_no_second_is_lost():
+    timeline = Timeline()
+    timeline.skip_to(START)
+    for hour in range(24 * 90):
+        timeline.advance(START + 3600 * (hour + 1), "validating" if hour % 10 == 9 else "training")
+        timeline.reached(hour, "bf16", "fast")
+        if hour == 1000:
+            timeline.happen("alert")
+    assert timeline.used <= SLICES
+    assert sum(seconds_of(timeline, 100).values()) == pytest.approx(90 * 24 * 3600)
+    columns = timeline.columns(100)
+    assert columns.happened[HAPPENINGS.index("alert")].sum() == 1
+    assert columns.seconds.shape[1] == 100
+    assert set(columns.precision) == {"bf16"}
+
+
+def test_time_between_a_kill_and_its_resume_takes_no_columns(chance):
+    view = folded(run_started(), step_event(10, START + 30, chance))
+    week = START + 7 * 86_400
+    for event in (
+        PhaseChanged(time=week, phase="starting"),
+        run_started(time=week + 5, step=8),
+        step_event(20, week + 25, chance),
+    ):
+        view.handle(event)
+    assert sum(seconds_of(view.timeline).values()) == pytest.approx(30 + 5 + 20, abs=5.1)
+    assert view.timeline.columns(200).happened[HAPPENINGS.index("restart")].sum() == 1
+    ended = week + 30
+    view.handle(RunFinished(time=ended, step=20, status="stopped", exit_code=0))
+    used = view.timeline.used
+    view.handle(device_sample(ended + 900, 20, chance))
+    assert view.timeline.used == used
+
+
+def test_a_moment_keeps_its_place_while_the_run_goes_on(chance):
+    view = folded(*demo())
+    timeline = view.timeline
+    moment = timeline.moment_in(70, 100)
+    assert timeline.column_of(moment, 100) == 70
+    share = moment.elapsed / (timeline.used * timeline._slice_s)
+    for hour in range(1, 50):
+        view.handle(step_event(14_297 + hour, view.time + 1800, chance))
+    assert timeline.column_of(moment, 100) < 10
+    assert moment.elapsed == pytest.approx(share * 1600, rel=0.2)
+    assert timeline.moment_in(500, 100).step == view.step
+
+
+def test_the_moment_of_a_step_is_when_it_was_reached_last(chance):
+    view = folded(run_started(), *(step_event(n, START + n, chance) for n in range(1, 60)))
+    assert view.timeline.moment_at(30).time == pytest.approx(START + 30, abs=1.01)
+    view.handle(run_started(time=START + 100, step=20))
+    for n in range(20, 60):
+        view.handle(step_event(n, START + 100 + n, chance))
+    again = view.timeline.moment_at(30)
+    assert again.time == pytest.approx(START + 130, abs=1.01)
+    assert again.step == 30
+    assert view.timeline.moment_at(1000) is None
+    assert Timeline().moment_at(3) is None
+    assert Timeline().moment_in(3, 80) is None
+
+
+def test_device_precision_and_scale_have_their_columns(chance):
+    view = folded(*demo())
+    columns = view.timeline.columns(60)
+    assert set(columns.precision) == {"", "fp16"} or set(columns.precision) == {"fp16"}
+    assert 0.9 < columns.busy[-1] < 1.0
+    assert columns.scale[-1] == 65536
+    assert columns.skipped.sum() == 2
+
+
+def test_odd_times_and_numbers_leave_it_whole(chance):
+    timeline = Timeline()
+    for moment in (START, START - 500, math.nan, START + 5, START + 4):
+        timeline.advance(moment, "training", math.nan)
+        timeline.scaled(math.inf)
+        timeline.sampled(math.nan)
+    for number in range(100):
+        timeline.reached(number, f"precision {number}", "p")
+    assert all(math.isfinite(each) for each in seconds_of(timeline).values())
+    assert Timeline.loaded(timeline.saved()).saved() == timeline.saved()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"slices": "AAAA"},
+        {"slices": "%"},
+        {"elapsed": math.inf},
+        {"elapsed": -1.0},
+        {"slice_s": 0.0},
+        {"names": ["x"] * 1000},
+        {"names": []},
+    ],
+)
+def test_a_damaged_timeline_is_refused(change):
+    saved = folded(*demo()).timeline.saved()
+    assert Timeline.loaded(saved).saved() == saved
+    with pytest.raises(ValueError, match=r"timeline|slices|reshape|base64|buffer|data"):
+        Timeline.loaded(dataclasses.replace(saved, **change))

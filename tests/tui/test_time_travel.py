@@ -1,0 +1,117 @@
+"""The timeline of the live screen, and the way back in time."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from mptui.codec import to_record
+from mptui.runs.store.journal import NAME
+from mptui.tui.widgets.live.ribbon import LANES, Ribbon
+from tests.tui.events import MemorySource, beginning, demo, finished, step_event
+from tests.tui.frames import frame, live, put, seen
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A run with its journal."""
+    events = demo()
+    events.append(replace(finished(), time=events[-1].time + 1))
+    lines = [json.dumps(to_record(event), separators=(",", ":")) + "\n" for event in events]
+    (tmp_path / NAME).write_text("".join(lines))
+    made = MemorySource(events)
+    made.run = tmp_path
+    return made
+
+
+@pytest.mark.parametrize(
+    ("size", "height"), [((60, 16), 0), ((80, 24), 1), ((100, 24), 0), ((100, 30), 1), ((140, 45), LANES)]
+)
+async def test_the_timeline_has_the_lanes_that_there_is_room_for(source, size, height):
+    async with live(source, size) as (app, _):
+        assert app.screen.query_one(Ribbon).size.height == height
+        lines = frame(app).splitlines()
+    if height:
+        assert "━━━" in lines[1]
+        assert "▼" in "".join(lines[1 : 1 + height])
+    if height == LANES:
+        assert [line.split()[0] for line in lines[1:5]] == ["state", "number", "scale", "busy"]
+        assert "fp16" in lines[2]
+        assert "x" in lines[3]
+        assert "█" in lines[4]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (140, 45)])
+async def test_keys_lead_back_in_time_and_escape_to_now(source, size):
+    async with live(source, size) as (app, pilot):
+        await pilot.press("pageup", "pageup")
+        assert await seen(app, pilot, "ago, step 11,")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        text = frame(app)
+        assert "epoch 8 " in text
+        assert "epoch 11 " not in text
+        assert "advice:" not in text
+        assert "bound by compute" in text
+        assert text.count("step 11,") >= 2  # the charts, too
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "ago, step" not in frame(app)
+        assert "advice:" in frame(app)
+        await pilot.press("home")
+        assert await seen(app, pilot, "ago, step 0")
+        assert await seen(app, pilot, "scale –" if size[0] < 100 else "skipped            –")
+        await pilot.press("end")
+        await pilot.pause()
+        assert "ago, step" not in frame(app)
+
+
+async def test_columns_of_the_timeline_are_reached_by_arrows_and_the_mouse(source):
+    async with live(source, (140, 45)) as (app, pilot):
+        app.screen.set_focus(None)
+        await pilot.press("left")
+        assert await seen(app, pilot, "ago, step 14,")
+        first = app.screen._moment
+        await pilot.press("left", "right")
+        assert app.screen._moment == first
+        await pilot.press("right", "right")
+        assert "ago, step" not in frame(app)
+        await pilot.click(Ribbon, offset=(60, 1))
+        assert await seen(app, pilot, "ago, step")
+        moment = app.screen._moment
+        assert moment is not None
+        assert 4000 < moment.step < 10_000
+        await pilot.press("n")
+        await pilot.pause()
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "ago, step" in frame(app)
+
+
+async def test_a_run_that_goes_on_leaves_the_chosen_moment(tmp_path, chance):
+    source = MemorySource(demo())
+    async with live(source, (140, 45)) as (app, pilot):
+        await pilot.press("pageup")
+        moment = app.screen._moment
+        view = app.screen.view
+        for _ in range(30):
+            await put(app, pilot, step_event(view.step + 12, view.time + 60, chance))
+        assert app.screen._moment == moment
+        assert f"step {moment.step:,}" in frame(app)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert f"step  {view.step:,}" in frame(app)
+
+
+async def test_before_the_first_step_there_is_a_timeline_and_nothing_to_go_back_to():
+    async with live(MemorySource(beginning()[:1]), (140, 45)) as (app, pilot):
+        await pilot.press("left", "home", "pageup", "end", "pagedown")
+        await pilot.pause()
+        assert "mptui" in frame(app)
+
+
+async def test_in_ascii_each_state_has_a_letter():
+    async with live(MemorySource(demo()), (140, 45), ascii_only=True) as (app, _):
+        line = frame(app).splitlines()[1]
+    assert line.isascii()
+    assert {"-", "c", "="} <= set(line)
