@@ -10,6 +10,7 @@ _PLACES = {
     "picker": "The profiles",
     "list": "Focused list",
     "edit": "Editing a value",
+    "metrics": "Choosing the metrics to draw",
     "live": "The run",
     "chart": "Focused chart",
     "log": "Focused log",

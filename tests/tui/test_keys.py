@@ -8,6 +8,7 @@ from textual.binding import BindingsMap
 
 from mptui.tui.app import MptuiApp
 from mptui.tui.dialogs.choices import CleanDialog, DeleteDialog, DiscardDialog, LeaveDialog, StopDialog
+from mptui.tui.dialogs.choose_metrics import ChooseMetricsDialog
 from mptui.tui.dialogs.help import HelpScreen
 from mptui.tui.dialogs.input import AskDialog
 from mptui.tui.dialogs.switch_profile import SwitchProfileDialog
@@ -52,6 +53,7 @@ OWNERS = {
     "picker": PickerScreen,
     "list": KeyedList,
     "edit": AskDialog,
+    "metrics": ChooseMetricsDialog,
 }
 
 

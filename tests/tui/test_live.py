@@ -218,15 +218,23 @@ async def test_the_screen_of_an_ended_run_offers_no_key_that_does_nothing(size):
         assert word in keys
 
 
-async def test_filter_chooses_what_is_drawn():
-    async with live(MemorySource(demo())) as (app, pilot):
-        await pilot.press("slash", *"speed", "enter")
+@pytest.mark.parametrize("size", [(120, 36), (80, 24), (60, 16)])
+async def test_metrics_are_searched_and_drawn_first_as_they_are_chosen(size):
+    async with live(MemorySource(demo()), size) as (app, pilot):
+        await pilot.press("slash", *"scale")
+        assert await seen(app, pilot, "65,536")
+        assert "gradient norm  " not in frame(app)
+        await pilot.press("enter", "escape")
         await pilot.pause()
-        assert "╭─ speed" in frame(app)
-        assert "╭─ accuracy" not in frame(app)
-        await pilot.press("slash", "escape")
+        assert "╭─ loss scale" in frame(app)
+        assert size[0] < 100 or "╭─ loss ─" in frame(app)
+        await pilot.press("slash", "down", "down", "up", "enter", "escape")
+        await pilot.press("slash", *"loss scale", "enter", "escape")
         await pilot.pause()
-        assert "╭─ accuracy" in frame(app)
+        assert "╭─ loss scale" not in frame(app)
+        await pilot.press("slash", *"nothing", "enter", "down", "escape")
+        await pilot.pause()
+        assert "metrics to draw" not in frame(app)
 
 
 async def test_axis_smoothing_and_cursor():

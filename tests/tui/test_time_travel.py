@@ -35,7 +35,7 @@ async def test_the_timeline_has_the_lanes_that_there_is_room_for(source, size, h
         assert "━━━" in lines[1]
         assert "▼" in "".join(lines[1 : 1 + height])
     if height == LANES:
-        assert [line.split()[0] for line in lines[1:5]] == ["state", "number", "scale", "busy"]
+        assert [line.split()[0] for line in lines[1:5]] == ["state", "precision", "scale", "busy"]
         assert "fp16" in lines[2]
         assert "x" in lines[3]
         assert "█" in lines[4]

@@ -7,7 +7,7 @@ from typing import Literal
 from textual.binding import Binding, BindingType
 from textual.keys import format_key
 
-MODAL = {"leave", "stop", "discard", "help", "edit", "switch", "delete", "clean", "fork"}
+MODAL = {"leave", "stop", "discard", "help", "edit", "switch", "delete", "clean", "fork", "metrics"}
 """Dialogs, which receive only their own keys."""
 
 PARTS_OF = {
@@ -110,7 +110,7 @@ KEYS: tuple[Key, ...] = (
     Key("live.numerics", "n", "numerics", "numerics by layer", "numerics"),
     Key("live.memory", "m", "memory", "memory: predicted and measured", "memory"),
     Key("live.detach", "d", "detach", "detach: train in the background", "detach", when="going"),
-    Key("live.filter", "slash", "filter", "choose the metrics to plot", "filter"),
+    Key("live.metrics", "slash", "metrics", "choose the metrics to draw", "metrics"),
     Key("live.log", "l", "log", "full log, or back to the charts", "log"),
     Key("live.log_axis", "y", "log_axis", "logarithmic value axis", "log axis"),
     Key("live.smoothing", "s", "smoothing", "smooth noisy curves, or not", "smooth"),
@@ -119,7 +119,7 @@ KEYS: tuple[Key, ...] = (
     Key("live.pan_earlier", "less_than_sign,comma", "pan(-0.5)", "earlier steps, after a zoom"),
     Key("live.pan_later", "greater_than_sign,full_stop", "pan(0.5)", "later steps, after a zoom"),
     Key("live.whole", "0", "whole", "all steps in the charts"),
-    Key("live.earlier", "left", "move(-1)", "back in time by a column", "back in time", display="left"),
+    Key("live.earlier", "left", "move(-1)", "back in time by a column", "back in time"),
     Key("live.later", "right", "move(1)", "forward in time by a column"),
     Key("live.leap_earlier", "pageup", "leap(-1)", "back in time by a tenth of the run"),
     Key("live.leap_later", "pagedown", "leap(1)", "forward in time by a tenth of the run"),
@@ -210,6 +210,10 @@ KEYS: tuple[Key, ...] = (
     Key("discard.stay", "escape,backspace", "answer('stay')", "stay", palette=False),
     Key("switch.take", "enter", "take", "switch (also: its digit again)", palette=False),
     Key("switch.stay", "escape,backspace", "stay", "stay", palette=False),
+    Key("metrics.choose", "enter", "choose", "draw this metric first, or not", palette=False),
+    Key("metrics.up", "up", "move(-1)", "metric above", palette=False),
+    Key("metrics.down", "down", "move(1)", "metric below", palette=False),
+    Key("metrics.close", "escape", "close", "close", palette=False),
     Key("edit.take", "enter", "take", "apply", palette=False),
     Key("edit.cancel", "escape", "cancel", "cancel", palette=False),
     Key("help.close", "escape,backspace,q,question_mark", "close", "close", palette=False),

@@ -31,6 +31,7 @@ ALWAYS = {
     "discard.stay": "escape",
     "switch.stay": "escape",
     "edit.cancel": "escape",
+    "metrics.close": "escape",
     "help.close": "escape",
 }
 """Keys that can't be remapped, so that quitting is always possible."""

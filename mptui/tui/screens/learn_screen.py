@@ -4,7 +4,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from textual import on, work
+from textual import work
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
@@ -195,11 +195,6 @@ class LearnScreen(Page):
                 series.append(Series(curve.label, history, dashed=number > 0))
             chart.entitle(title)
             chart.show(series)
-
-    @on(Chart.Pointed)
-    def _pointed(self, event: Chart.Pointed) -> None:
-        for chart in self.query(Chart):
-            chart.pin(event.step)
 
     def action_exercise(self, number: int) -> None:
         """Show an exercise, from 1 on."""

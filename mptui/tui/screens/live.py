@@ -1,24 +1,26 @@
 """The live screen: state, charts and log of a run, and the keys that control it."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from textual import on, work
+from textual import work
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.events import Resize
 from textual.message import Message
-from textual.widgets import Input
 
+from mptui import format as fmt
 from mptui.errors import MptuiError
 from mptui.registry.tasks import DEFAULT_TASK, TASKS
 from mptui.runs.planning.profile_diff import RunPosition, SwitchPrediction, predict_switch
 from mptui.runs.view.events.event_registry import EVENTS
-from mptui.runs.view.labels import DEVICE, LOSS, LR
+from mptui.runs.view.labels import DEVICE, LOSS, LR, is_percent
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean
 from mptui.tui.dialogs.choices import Answer, LeaveDialog, StopDialog
+from mptui.tui.dialogs.choose_metrics import ChooseMetricsDialog
 from mptui.tui.dialogs.switch_profile import SwitchProfileDialog
 from mptui.tui.frame_budget import Budget
 from mptui.tui.keys.bindings import bindings
@@ -96,6 +98,7 @@ class LiveScreen(RunPage):
         self._keymap = keymap or {}
         self._ascii_only, self._resumable = ascii_only, resumable
         self._page = 0
+        self._chosen_metrics: list[str] = []
         self._leaving = False
         self._budget = Budget(SHARE, SLOWEST_S)
         self._undrawn = True
@@ -113,7 +116,6 @@ class LiveScreen(RunPage):
             with Column(id="right"):
                 yield from build_panels(self._ascii_only)
                 yield from (self._chart_widgets[number] for number in RIGHT_CHARTS)
-        yield Input(placeholder="metrics to draw, such as: loss rate norm speed", compact=True, id="filter")
         yield KeyBar(self.where, self._keymap)
         yield TooSmall("The run continues.")
 
@@ -160,7 +162,7 @@ class LiveScreen(RunPage):
             self._show_failure()
         self.set_class(self.view.images is not None, "-images")
         self.show_panels()
-        self.charts.show(self.view, chosen_charts(self.view, self.query_one("#filter", Input).value))
+        self.charts.show(self.view, charts_of(self.view, self._chosen_metrics))
 
     def _offer_keys(self) -> None:
         going = self.view.finished is None
@@ -302,19 +304,18 @@ class LiveScreen(RunPage):
         if self._page < PAGES - 1:
             self.query_one(f"#chart-{self._page}", Chart).focus()
 
-    def action_filter(self) -> None:
+    def action_metrics(self) -> None:
         """Ask which metrics to draw."""
-        self.add_class("-filtering")
-        self.query_one("#filter", Input).focus()
+        percent = {name: is_percent(name) for name in self.view.histories}
+        last = {name: [*group.values()][-1].last for name, group in self.view.histories.items() if group}
+        values = {
+            name: fmt.percent(value) if percent[name] else fmt.figure(value) for name, value in last.items()
+        }
+        self.app.push_screen(ChooseMetricsDialog(values, self._chosen_metrics, self._draw_metrics))
 
-    @on(Input.Changed, "#filter")
-    def _filter_changed(self) -> None:
+    def _draw_metrics(self, names: list[str]) -> None:
+        self._chosen_metrics = names
         self._show()
-
-    @on(Input.Submitted, "#filter")
-    def _filter_chosen(self) -> None:
-        self.remove_class("-filtering")
-        self.query_one("#chart-0").focus()
 
     def action_log(self) -> None:
         """Toggle between the log and the charts."""
@@ -331,11 +332,8 @@ class LiveScreen(RunPage):
             self.notify("can't detach under SLURM or torchrun", severity="warning", markup=False)
 
     def back(self) -> None:
-        """Close the filter, the log, an earlier moment, or a run that has ended."""
-        if self.has_class("-filtering"):
-            self.query_one("#filter", Input).value = ""
-            self._filter_chosen()
-        elif self.has_class("-log"):
+        """Close the log, an earlier moment, or a run that has ended."""
+        if self.has_class("-log"):
             self.action_log()
         elif self.go_to(None):
             pass
@@ -373,11 +371,8 @@ def failed_to_start(view: RunView) -> bool:
     return ended and not view.step
 
 
-def chosen_charts(view: RunView, wanted: str) -> list[str]:
-    """Return the charts to draw: those that match a word of `wanted`, or the default ones if it is empty."""
-    words = wanted.lower().split()
-    if words:
-        return [name for name in view.histories if any(word in name.lower() for word in words)]
+def charts_of(view: RunView, chosen: Sequence[str]) -> list[str]:
+    """Return the charts to draw: the chosen ones first, then the default ones."""
     name, primary = (DEFAULT_TASK, "") if view.started is None else (view.started.task, view.started.primary)
     primary_chart = TASKS.get(name, TASKS[DEFAULT_TASK]).chart(primary)
-    return [LOSS, primary_chart, LR, "gradient norm", "speed", DEVICE]
+    return list(dict.fromkeys([*chosen, LOSS, primary_chart, LR, "gradient norm", "speed", DEVICE]))

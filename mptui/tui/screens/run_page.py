@@ -60,9 +60,9 @@ class RunPage(Page):
         self.query_one(Header).show(self.view, now, self._moment)
 
     def go_to(self, moment: RunMoment | None) -> bool:
-        """Show the run at a moment, or None: now; return whether it was another one before."""
+        """Show the run at a moment, or None: now; return whether it was shown otherwise before."""
         if moment == self._moment:
-            return False
+            return moment is None and self.charts.remove_cursor()
         self._past, self._moment = self.shown, moment  # until the new one has been read
         self.charts.pin(None if moment is None else moment.step)
         self.show_header()

@@ -240,12 +240,19 @@ class Chart(Widget, can_focus=True):
         """Point `columns` with values further; without a cursor, at the latest step."""
         step = moved(self._plot, self._plot.cursor, columns, self._cells)
         if step is not None:
+            self.pin(step)
             self.post_message(self.Pointed(step))
 
     def pin(self, step: float | None) -> None:
         """Put the cursor at a step; None: remove it."""
         self._pinned = step
         self._change(cursor=step)
+
+    def remove_cursor(self) -> bool:
+        """Remove the cursor that keys have put; return whether there was one."""
+        was_pinned = self._pinned is not None
+        self.pin(None)
+        return was_pinned
 
     @property
     def _cells(self) -> int:

@@ -45,6 +45,12 @@ class ChartSet:
         for chart in self._charts:
             chart.pin(step)
 
+    def remove_cursor(self) -> bool:
+        """Remove the cursor; return whether there was one."""
+        self._pinned = None
+        removed = [chart.remove_cursor() for chart in self._charts]
+        return any(removed)
+
     def toggle_log(self) -> None:
         """Toggle the value axes between linear and logarithmic."""
         for chart in self._charts:

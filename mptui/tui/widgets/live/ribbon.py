@@ -28,7 +28,7 @@ Cell = tuple[str, str]
 LANES = 5
 """Height with all lanes: state, precision, loss scale, device busy, and what happened."""
 
-_LABEL, _LEGEND = 8, 22
+_LABEL, _LEGEND = 11, 22
 _LEGEND_FROM = 120
 """Width from which the signs are explained at the right."""
 
@@ -57,7 +57,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 _MUCH_WAITING = 0.25
 """Share of a column's time from which waiting for data is shown."""
 
-_LABELS = (" state", " number", " scale", " busy", "")
+_LABELS = (" state", " precision", " scale", " busy", "")
 _LEGENDS: tuple[Sequence[Cell], ...] = (
     (("━", "good"), (" train  ", "quiet"), ("▓", "other"), (" validate", "quiet")),
     (("▒", "accent"), (" compile  ", "quiet"), ("╌", "warn"), (" wait", "quiet")),
@@ -234,7 +234,9 @@ def _scales(columns: TimeColumns) -> list[Cell]:
 
 
 def _busy(columns: TimeColumns) -> list[Cell]:
-    return _bars(columns.busy, "other")
+    """Return the utilisation as bars, that of the column before where there was no sample."""
+    sampled = np.maximum.accumulate(np.where(np.isfinite(columns.busy), np.arange(columns.busy.size), 0))
+    return _bars(columns.busy[sampled], "quiet")
 
 
 def _bars(shares: Floats, part: str) -> list[Cell]:

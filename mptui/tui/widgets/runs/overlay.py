@@ -9,7 +9,7 @@ from mptui.runs.view.metric_history import History
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean
 from mptui.tui.widgets.chart.chart import Chart
-from mptui.tui.widgets.chart.curves import Series
+from mptui.tui.widgets.chart.curve_shape import Series
 
 
 def show_curve(
