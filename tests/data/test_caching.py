@@ -65,6 +65,12 @@ def test_masks_with_ignored_pixels_are_kept_in_memory(memory: list[int]) -> None
     assert "ignored" in chosen(masked).reason
 
 
+def test_latents_fit_where_their_images_do_not(memory: list[int]) -> None:
+    alone = dataset(20_000, kind=SampleKind.IMAGE)
+    assert chosen(alone).mode == "ram"
+    assert chosen(alone, latent_bytes=4 * 28 * 28 * 4).mode == "device"
+
+
 def test_memory_that_was_asked_for_is_taken_as_far_as_it_goes(memory: list[int]) -> None:
     assert chosen(dataset(40_000), "ram").warning is None
     memory[1] = 8 * GIB

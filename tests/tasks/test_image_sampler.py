@@ -9,6 +9,8 @@ import torch
 from mptui.data.transforms.diffusion_noise import Noising
 from mptui.data.transforms.noise_schedule import alphas_cumprod
 from mptui.data.transforms.normalization import Normalization
+from mptui.models.latent.frozen_vae import FrozenVae
+from mptui.models.latent.vae_layout import VaeLayout
 from mptui.tasks.image_sampler import ImageSampler, sampling_timesteps
 
 CPU = torch.device("cpu")
@@ -119,3 +121,22 @@ def test_sampling_begins_where_training_ends_and_is_even():
     assert sampling_timesteps(4) == [999, 749, 499, 249]
     assert sampling_timesteps(1000) == list(range(999, -1, -1))
     assert sampling_timesteps(1) == [999]
+
+
+class Quartered:
+    """A VAE whose images are a quarter of their latents, at the same resolution."""
+
+    def encode(self, images_BCHW):
+        raise NotImplementedError
+
+    def decode(self, latents_BCHW):
+        return latents_BCHW[:, :3] / 4
+
+
+@METHODS
+def test_latents_beyond_the_range_of_pixels_are_kept_and_decoded(method):
+    vae = FrozenVae(Quartered(), VaeLayout(scaling_factor=1.0))
+    make = sampler(lambda noisy, _: torch.full_like(noisy, 3.0), noising=Noising(vae=vae), method=method)
+    pixels_BHWC = make(np.arange(2))
+    assert pixels_BHWC.shape == (2, SIDE, SIDE, 3)
+    assert set(pixels_BHWC.unique().tolist()) == {round((0.75 * 0.5 + 0.5) * 255)}

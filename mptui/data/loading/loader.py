@@ -30,7 +30,6 @@ from mptui.data.transforms.color_mixup import Finish, colours, mix
 from mptui.data.transforms.crop import CROP_RATIO, Geometry
 from mptui.data.transforms.diffusion_noise import Noiser, Noising
 from mptui.data.transforms.normalization import Normalization, default_normalization
-from mptui.models.latent.frozen_vae import FrozenVae
 from mptui.registry.samples import Interpolation, SampleKind
 
 
@@ -128,7 +127,7 @@ class Loader:
         self._device, self._seed, self._train, self.workers = device, seed, train, workers
         self._order = EpochOrder(len(split), batch_size, train, drop_last, seed, labels_N, share)
         noisy, self.masks = kind is SampleKind.IMAGE, kind is SampleKind.MASK and labelled
-        self._augment = train and augment and not noisy
+        self._augment, self._mirror = (train and augment and of_kind for of_kind in (not noisy, noisy))
         self.cached, self._on_device, self._on_progress = cache != "off", cache == "device", on_progress
         self._alphas = (mixup_alpha, cutmix_alpha) if train and not noisy else (0.0, 0.0)
         self._ahead, self._pad_last, self._lead = workers * prefetch, pad_last, share.lead(any(self._alphas))
@@ -142,13 +141,14 @@ class Loader:
         self._pool, self.bad_samples = self._new_pool(workers), BadSamples(len(split), bad_budget, on_bad)
         views = (self._geometry, self.masks, num_classes, seed, self._on_device and self._augment, pixels)
         self._source = SampleSource(split, self._pool, self.bad_samples, *views)
-        vae = None if noising is None else noising.vae
-        self._set_finish(normalization or default_normalization(kind), pixels, vae)
-        how = {"channels_last": channels_last, "train": train, "mirror": train and augment}
-        self._noiser = Noiser(seed, device, noising=noising, **how) if noisy and noising else None
+        normalization = normalization or default_normalization(kind)
+        self._set_finish(normalization, pixels, noising if noisy else None)
         self.share_size, self._transfer = share.largest(batch_size), Transfer(device, self._pool.arena)
 
-    def _set_finish(self, normalization: Normalization, pixels: PixelFormat, vae: FrozenVae | None) -> None:
+    def _set_finish(self, normalization: Normalization, pixels: PixelFormat, noising: Noising | None) -> None:
+        vae = None if noising is None else noising.vae
+        how = {"channels_last": self._channels_last, "train": self._train, "mirror": self._mirror}
+        self._noiser = Noiser(self._seed, self._device, noising=noising, **how) if noising else None
         self._jitter = normalization if self._augment and pixels == RGB else None
         self._finish = Finish(
             self._side, self._device, normalization, pixels, vae, channels_last=self._channels_last
