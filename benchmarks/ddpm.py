@@ -1,7 +1,7 @@
 """A small diffusion model on a CPU: the time to a loss, the loss by precision, images and their quality.
 
-    python -m benchmarks.ddpm DATA                           # results/ddpm.json
-    python -m benchmarks.ddpm DATA --grid docs/ddpm.png      # results/ddpm_images.json
+    python -m benchmarks.ddpm DATA                       # results/ddpm-wide.json, ddpm-narrow.json
+    python -m benchmarks.ddpm DATA --grid FILE.png       # results/ddpm-images.json
 
 DATA has train/ and val/ with a folder for each class. A diffusion U-Net of depth 2 learns its images at 16 px
 to predict the noise (cosine schedule). In each round, with a seed of its own, each precision trains it. The
@@ -77,23 +77,25 @@ ENLARGED = 3
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("data", type=Path)
+    parser.add_argument("--only", choices=("wide", "narrow"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--narrow-epochs", type=int, default=2)
+    parser.add_argument("--narrow-epochs", type=int, default=1)
     parser.add_argument("--goal", type=float, default=0.12)
     parser.add_argument("--grid", type=Path)
-    parser.add_argument("--grid-epochs", type=int, default=60)
-    parser.add_argument("--classifier-epochs", type=int, default=10)
+    parser.add_argument("--grid-epochs", type=int, default=25)
+    parser.add_argument("--classifier-epochs", type=int, default=6)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--steps", type=int, default=50)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        if given.grid is None:
-            wide = _measured(given, Path(folder), given.epochs, WIDE, ("fp32", "bf16"))
-            narrow = _measured(given, Path(folder), given.narrow_epochs, NARROW, ("fp32", "bf16", "fp16"))
-            save("ddpm", {"goal": given.goal, "wide": wide, "narrow": narrow})
-        else:
-            save("ddpm_images", _images(given, Path(folder)))
+        if given.grid is not None:
+            save("ddpm-images", _images(given, Path(folder)))
+        elif given.only != "narrow":
+            save("ddpm-wide", _measured(given, Path(folder), given.epochs, WIDE, ("fp32", "bf16")))
+        if given.grid is None and given.only != "wide":
+            formats = ("fp32", "bf16", "fp16")
+            save("ddpm-narrow", _measured(given, Path(folder), given.narrow_epochs, NARROW, formats))
 
 
 def _measured(
@@ -148,26 +150,21 @@ def _images(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     run = mptui.train(epochs=given.grid_epochs, **settings, **{**FIXED, **CLASSES})
     other = mptui.train(epochs=given.classifier_epochs, **settings, **CLASSIFIER)
     classifier = open_features(other.directory, "cpu", note=print, trust_code=False)
-    trained, found = open_trained(run.directory, note=print), {}
-    for method in ("ancestral", "ddim"):
-        request = GenerationRequest(
-            folder=folder / method, count=given.count, steps=given.steps, seed=0, method=method
-        )
-        made = make_images(trained, request, on_progress=_unheard, note=print)
-        quality = image_quality(trained, classifier, made.files, on_progress=_unheard, note=print)
-        found[method] = {
-            "images_per_second": given.count / made.seconds,
-            **quality.made._asdict(),
-            "training_images": quality.training._asdict(),
-            "compared": quality.images,
-        }
-        print(method, found[method], flush=True)
-    _save_grid(sorted((folder / "ancestral").glob("0*.png"))[:100], given.grid)
+    trained = open_trained(run.directory, note=print)
+    request = GenerationRequest(
+        folder=folder / "images", count=given.count, steps=given.steps, seed=0, method="ancestral"
+    )
+    made = make_images(trained, request, on_progress=_unheard, note=print)
+    quality = image_quality(trained, classifier, made.files, on_progress=_unheard, note=print)
+    _save_grid(made.files[:100], given.grid)
     return {
         "settings": {**CLASSES, "epochs": given.grid_epochs, "steps": given.steps, "count": given.count},
         "seconds_of_training": sum(epoch["seconds"] for epoch in _epochs(run.directory)),
         "classifier_acc1": _epochs(other.directory)[-1]["val_metrics"]["acc1"],
-        **found,
+        "images_per_second": given.count / made.seconds,
+        **quality.made._asdict(),
+        "training_images": quality.training._asdict(),
+        "compared": quality.images,
     }
 
 

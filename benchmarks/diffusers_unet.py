@@ -1,6 +1,6 @@
 """Our diffusion U-Net beside diffusers' UNet2DModel with its schedulers: loss, and images a second.
 
-    python -m benchmarks.diffusers_unet DATA     # results/diffusers_unet.json
+    python -m benchmarks.diffusers_unet DATA     # results/diffusers_unet-training.json, -sampling.json
 
 Needs diffusers (`pip install 'mptui[peers]'`). DATA has train/ and val/ with folders of images. For each
 seed, both networks are trained on the same batches of images of 16 px, with the same optimizer, rates,
@@ -9,8 +9,8 @@ DDPMScheduler with the same noise levels; they take turns epoch by epoch, so tha
 the machine. Neither has an EMA. The losses are of both on the same noise on val/, after the last step. Images
 a second are of processor time, which other programs hardly change.
 
-Sampling is that of `mptui sample` beside the loop of diffusers' documentation, with as many steps at the same
-timesteps; the sides take turns, and the first round is not counted.
+Sampling is that of `mptui sample` beside the loop of diffusers' documentation, by networks that have learnt
+nothing, with as many steps at the same timesteps; the sides take turns, and the first round is not counted.
 """
 
 import argparse
@@ -171,31 +171,26 @@ class Training:
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("data", type=Path)
+    parser.add_argument("--only", choices=("training", "sampling"))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=5, help="of sampling, the first one not counted")
-    parser.add_argument("--count", type=int, default=32, help="images of each round")
+    parser.add_argument("--count", type=int, default=16, help="images of each round")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    losses, rates, trained = _trained(given)
-    save(
-        "diffusers_unet",
-        {
-            "settings": {key: value for key, value in vars(given).items() if key != "data"},
-            "networks": {name: _size(side) for name, side in trained.items()},
-            "val_loss": losses | {"ratio": ratios(losses["mptui"], losses["diffusers"])},
-            "training_images_per_second": rates | {"ratio": ratios(rates["mptui"], rates["diffusers"])},
-            "sampled_images_per_second": {name: _sampled(given, trained, name) for name in METHODS},
-        },
-    )
+    settings = {key: value for key, value in vars(given).items() if key not in {"data", "only"}}
+    if given.only != "sampling":
+        save("diffusers_unet-training", {"settings": settings, **_trained(given)})
+    if given.only != "training":
+        sides = {name: make(0) for name, make in SIDES.items()}
+        document = {name: _sampled(given, sides, name) for name in METHODS}
+        save("diffusers_unet-sampling", {"settings": settings, "images_per_second": document})
 
 
-def _trained(
-    given: argparse.Namespace,
-) -> tuple[dict[str, list[float]], dict[str, list[float]], dict[str, Side]]:
-    """Trains both with each seed; returns losses, images a second, and the networks of the last seed."""
+def _trained(given: argparse.Namespace) -> dict[str, Any]:
+    """Trains both with each seed; returns their sizes, losses and images a second."""
     train, val = (_images(given.data / part) for part in ("train", "val"))
     losses: dict[str, list[float]] = {name: [] for name in SIDES}
     rates: dict[str, list[float]] = {name: [] for name in SIDES}
@@ -211,7 +206,11 @@ def _trained(
             rates[name].append(given.epochs * len(train) / trainings[name].seconds)
             told = f"loss {losses[name][-1]:.4f}  {rates[name][-1]:.1f} images/s"
             print(f"  seed {seed}  {name:<12} {told}", flush=True)
-    return losses, rates, sides
+    return {
+        "networks": {name: _size(side) for name, side in sides.items()},
+        "val_loss": {**losses, "ratio": ratios(losses["mptui"], losses["diffusers"])},
+        "images_per_second": {**rates, "ratio": ratios(rates["mptui"], rates["diffusers"])},
+    }
 
 
 def _images(folder: Path) -> torch.Tensor:

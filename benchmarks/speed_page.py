@@ -60,6 +60,7 @@ def figures() -> Iterator[Figure]:
     yield from _loop()
     yield from _data()
     yield from _settings()
+    yield from _diffusion()
     yield from _long_runs()
     yield from _gpu()
 
@@ -127,6 +128,22 @@ def _settings() -> Iterator[Figure]:
             what = f"{NETWORKS[network]}: {name} over the plain FP32 loop (`mptui bench`)"
             path, command = f"variants/{variant}/ratio", f"benchmarks.ablation bench {network}"
             yield Figure(what, f"bench-{network}", path, command)
+
+
+def _diffusion() -> Iterator[Figure]:
+    over = "Diffusion U-Net at 16 px over diffusers' UNet2DModel of the same size: "
+    command = "benchmarks.diffusers_unet DATA --only sampling"
+    for method, name in (("ancestral", "ancestral"), ("ddim", "DDIM")):
+        what, path = f"{over}sampling, {name}, images/s", f"images_per_second/{method}/ratio"
+        yield Figure(what, "diffusers_unet-sampling", path, command, targets.DIFFUSERS)
+    result, command = "diffusers_unet-training", "benchmarks.diffusers_unet DATA --only training"
+    yield Figure(f"{over}training, images/s", result, "images_per_second/ratio", command)
+    what, goal = f"{over}loss on other images", targets.DIFFUSERS_LOSS
+    yield Figure(what, result, "val_loss/ratio", command, goal, at_most=True)
+    for result, precision in (("wide", "bf16"), ("narrow", "bf16"), ("narrow", "fp16")):
+        width = "of width 32" if result == "wide" else "of width 16"
+        what, path = f"Diffusion U-Net {width}: loss in {precision} over fp32", f"over_fp32/{precision}"
+        yield Figure(what, f"ddpm-{result}", path, f"benchmarks.ddpm DATA --only {result}")
 
 
 def _long_runs() -> Iterator[Figure]:

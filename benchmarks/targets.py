@@ -36,6 +36,11 @@ CHANNELS_LAST = {"resnet50": 1.10}
 SECOND_START = 0.15
 """Maximum start time with a warm compile cache, as a fraction of that with an empty one."""
 
+DIFFUSERS = 1.0
+"""Minimum throughput of sampling, as a multiple of diffusers'."""
+DIFFUSERS_LOSS = 1.0
+"""Maximum loss, as a multiple of that of diffusers' network after as many steps."""
+
 GROWN_MIB = 5.0
 """Maximum memory growth from a hundred thousand to ten million steps, in MiB."""
 LONG = 1.2
