@@ -1,0 +1,71 @@
+"""`mptui report`: a page on one run, or several beside each other, to show to others."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from mptui.cli import completion
+from mptui.cli import options as o
+from mptui.cli.output import print_next
+from mptui.errors import ConfigError, DiskError
+from mptui.text import clean
+
+_MOST = 8
+
+Runs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN...",
+        help="Names of runs, their starts, or their directories: up to eight.",
+        autocompletion=completion.runs,
+    ),
+]
+Format = Annotated[
+    str, typer.Option("--format", metavar="html|md", help="One HTML file that loads nothing, or Markdown.")
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="File to write; default: report.html or report.md."),
+]
+
+
+def app_command(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("report")(report)
+
+
+def report(
+    runs: Runs, format: Format = "html", output: Output = None, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR
+) -> None:
+    """Write a page on a run, or on several: curves, facts, differences, settings."""
+    from mptui.io.atomic import replace_file
+    from mptui.lab.report.html_page import html_page
+    from mptui.lab.report.markdown_page import markdown_page
+    from mptui.lab.report.run_report import read_report
+    from mptui.runs.store.compare import compare
+    from mptui.runs.store.directory import find_run
+
+    kind = _kind(format)
+    if len(runs) > _MOST:
+        raise ConfigError(f"{len(runs)} runs in one report", hint=f"name at most {_MOST}")
+    paths = list(dict.fromkeys(find_run(runs_dir, run) for run in runs))
+    reports = [read_report(path) for path in paths]
+    compared = compare(paths) if len(paths) > 1 else None
+    text = html_page(reports, compared) if kind == "html" else markdown_page(reports, compared)
+    place = output or Path(f"report.{kind}")
+    content = text.encode(errors="backslashreplace")
+    try:
+        replace_file(place, content)
+    except OSError as error:
+        raise DiskError(f"{place}: {error.strerror}", hint="choose another file with --output") from error
+    typer.echo(clean(f"{place}: {len(content) / 1000:,.0f} kB", 4096))
+    print_next("compare runs on screen: mptui, then o")
+
+
+def _kind(format: str) -> Literal["html", "md"]:
+    if format == "html":
+        return "html"
+    if format == "md":
+        return "md"
+    raise ConfigError(f"--format {format}: unknown", hint="use html or md")

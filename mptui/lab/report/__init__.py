@@ -1,0 +1,1 @@
+"""Reports: a page on one run, or several beside each other, as HTML or Markdown."""

@@ -1,0 +1,94 @@
+"""Curves as SVG: a line for each, and a band from the smallest to the largest value behind a single run's.
+
+A curve has at most `COLUMNS` points, whatever the length of the run. `page.js` zooms by the view box alone,
+so that the page shows all curves without a script, too.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+
+from mptui import format as fmt
+from mptui.runs.view.labels import is_percent
+from mptui.runs.view.metric_history import Floats, History
+
+COLUMNS = {True: 1024, False: 400}
+"""Points of a curve: of a single run, and of one of several."""
+
+_SIDE = 1000
+_TICKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A curve: its label, its values, and its colour, from 1."""
+
+    label: str
+    history: History
+    colour: int
+
+
+def figure_of(chart: str, lines: Sequence[Line], *, single: bool) -> str:
+    """Return the HTML of a chart; "" without values.
+
+    Args:
+        chart: The title.
+        lines: The curves.
+        single: Whether they are of one run.
+    """
+    lines = [line for line in lines if line.history.version]
+    if not lines:
+        return ""
+    first = min(line.history.first_x for line in lines)
+    last = max(max(line.history.end_x for line in lines), first + 1)
+    seen = [line.history.columns(first, last, COLUMNS[single]) for line in lines]
+    every = np.concatenate([part[np.isfinite(part)] for each in seen for part in (each.low, each.high)])
+    if not every.size:
+        return ""
+    low, high = float(every.min()), float(every.max())
+    if not high - low > 1e-12 * max(abs(low), abs(high), 1e-12):
+        low, high = low - (abs(low) or 1.0) / 2, high + (abs(high) or 1.0) / 2
+    paths = []
+    for line, columns in zip(lines, seen, strict=True):
+        if single:
+            paths.append(_band(columns.low, columns.high, low, high, line.colour))
+        paths.append(_path(columns.mean, low, high, line.colour))
+    say = fmt.percent if is_percent(chart) else fmt.figure
+    values = (high - (high - low) * n / (_TICKS - 1) for n in range(_TICKS))
+    steps = (first + (last - first) * n / (_TICKS - 1) for n in range(_TICKS))
+    legend = "".join(f'<li class="c{line.colour}">{escape(line.label)}</li>' for line in lines)
+    grid = "".join(f'<path class="grid" d="M0 {y}H{_SIDE}"/>' for y in range(0, _SIDE + 1, _SIDE // 4))
+    return (
+        f'<figure class="chart" tabindex="0" data-first="{first:g}" data-last="{last:g}">'
+        f"<figcaption>{escape(chart)}<ul>{legend}</ul></figcaption>"
+        f'<div class="plot"><div class="y">{_spans(say(value) for value in values)}</div>'
+        f'<svg viewBox="0 0 {_SIDE} {_SIDE}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(chart)}">{grid}{"".join(paths)}</svg>'
+        f'<div class="x">{_spans(f"{step:,.0f}" for step in steps)}</div></div></figure>'
+    )
+
+
+def _spans(words: Iterable[str]) -> str:
+    return "".join(f"<span>{escape(word)}</span>" for word in words)
+
+
+def _places(values: Floats, low: float, high: float) -> list[tuple[float, float]]:
+    """Return x and y of each finite value."""
+    known = np.flatnonzero(np.isfinite(values))
+    xs = (known + 0.5) * _SIDE / values.size
+    ys = (high - values[known]) / (high - low) * _SIDE
+    return list(zip(xs.tolist(), ys.tolist(), strict=True))
+
+
+def _path(values: Floats, low: float, high: float, colour: int) -> str:
+    points = _places(values, low, high)
+    drawn = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+    return f'<path class="line c{colour}" d="M{drawn}"/>' if points else ""
+
+
+def _band(lows: Floats, highs: Floats, low: float, high: float, colour: int) -> str:
+    top, bottom = _places(highs, low, high), _places(lows, low, high)
+    drawn = "L".join(f"{x:.1f} {y:.1f}" for x, y in [*top, *reversed(bottom)])
+    return f'<path class="band c{colour}" d="M{drawn}Z"/>' if top else ""
