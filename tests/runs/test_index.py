@@ -24,6 +24,7 @@ from mptui.events import (
     ImagesGenerated,
     LayersThawed,
     LossScale,
+    MemorySample,
     Numerics,
     Paused,
     PhaseChanged,
@@ -121,6 +122,7 @@ KINDS = {
         others_lost=0.0,
     ),
     "ranks": lambda at, y: ranks_sampled([rank_row(0), rank_row(1, wait_s=y)], **at),
+    "memory": lambda at, y: MemorySample(**at, peak=at["step"] << 20, reserved=3 << 30, gaps=None),
     "images": lambda at, y: ImagesGenerated(
         **at, epoch=1, path="samples/epoch-0001.png", images=16, seconds=y
     ),
