@@ -117,7 +117,7 @@ def test_a_class_that_was_not_learnt_is_refused(tmp_path, generator, class_gener
 def test_each_command_of_the_page_is_one_of_the_program():
     page = (Path(mptui.__file__).parents[1] / "docs" / "diffusion.md").read_text()
     commands = [line.split() for line in page.splitlines() if line.startswith("    mptui ")]
-    assert {words[1] for words in commands} == {"run", "sample"}
+    assert {words[1] for words in commands} == {"export", "run", "sample"}
     group = typer.main.get_command(app)
     for _, name, *words in commands:
         of = group.get_command(typer.Context(group), name)  # type: ignore[attr-defined]
