@@ -111,6 +111,18 @@ class RunActions(App[str], inherit_bindings=False):
         dialog = ForkDialog(run, kept, preset_names(os.environ), self.keymap.keys, training=training)
         self.push_screen(dialog, self._chosen)
 
+    def action_share(self) -> None:
+        """Write this screen as SVG, and two lines on its run."""
+        from mptui.tui.screen_file import write_screen
+
+        where = self.screen.where if isinstance(self.screen, Page) else "screen"
+        try:
+            path = write_screen(self.export_screenshot(), where, self._run_shown())
+        except MptuiError as error:
+            self._refuse(error.message)
+        else:
+            self.notify(f"written: {path}", markup=False)
+
     def _chosen(self, choice: "ForkChoice | None") -> None:
         if choice is not None:
             self._fork(choice)

@@ -59,7 +59,8 @@ def three(tmp_path):
     """Three runs: of an hour, a day and a minute ago."""
     a_run(tmp_path, "hour", age_s=3600, samples_per_second=300.0, model="unet", events=[*demo(), finished()])
     a_run(tmp_path, "day", age_s=86400, status="diverged", best={"metric": None, "value": None}, lr=0.2)
-    a_run(tmp_path, "minute", samples_per_second=None, best={"metric": "acc1", "value": 0.75}, events=demo())
+    best = {"epoch": 2, "metric": "acc1", "value": 0.75}
+    a_run(tmp_path, "minute", samples_per_second=None, best=best, events=demo())
     return tmp_path
 
 
@@ -270,3 +271,27 @@ async def test_a_hostile_summary_hides_no_other_run(three):
     async with shown(three, (140, 45)) as (app, _):
         assert "\x1b" not in frame(app)
         assert len(listed(app)) == 3
+
+
+async def test_a_screen_is_written_with_two_lines_on_its_run(three, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with shown(three) as (app, pilot):
+        await pilot.press("S")
+        assert await seen(app, pilot, "written: mptui-runs-")
+    (picture,) = tmp_path.glob("mptui-runs-*.svg")
+    text = picture.read_text(encoding="utf-8")
+    assert "minute" in text
+    assert "@font-face" not in text  # nothing is loaded from elsewhere
+    first, second = picture.with_suffix(".txt").read_text(encoding="utf-8").splitlines()
+    assert first == "minute · resnet18 · shapes · bf16 · in 1 min 0 s"
+    assert "completed, best acc1 0.7500 in epoch 2" in second
+
+
+async def test_a_screen_that_cant_be_written_is_told(three, monkeypatch):
+    def full(*_arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("mptui.tui.screen_file.replace_file", full)
+    async with shown(three) as (app, pilot):
+        await pilot.press("S")
+        assert await seen(app, pilot, "No space left on device")

@@ -18,7 +18,9 @@ def closing_line(run: Path, summary: dict[str, Any]) -> str:
     best = summary.get("best") or {}
     value = best.get("value")
     best_text = (
-        f", best {best['metric']} {value:.4f} in epoch {best['epoch']}" if isinstance(value, float) else ""
+        f", best {best['metric']} {value:.4f} in epoch {best.get('epoch')}"
+        if isinstance(value, float)
+        else ""
     )
     return clean(f"{run}: {status}{after}{best_text}; {_go_on(run, status)}", limit=4096)
 
