@@ -10,6 +10,8 @@ from typing import Protocol
 import psutil
 
 from mptui.events import DeviceSample
+from mptui.hardware.amd import amdsmi_source
+from mptui.hardware.amd.amdsmi_source import AmdSmiSource
 from mptui.hardware.host import host_memory, read_host
 from mptui.hardware.nvml import NvmlSource, NvmlUnavailableError
 
@@ -80,6 +82,12 @@ def _cpu_utilisation(percents: Sequence[float]) -> float:
     return sum(counted) / len(counted) / 100 if counted else 0.0
 
 
+def _source(kind: str, index: int, uuid: str | None, clock: Callable[[], float]) -> DeviceSource:
+    if kind != "cuda":
+        return CpuSource()
+    return AmdSmiSource(index) if amdsmi_source.is_there() else NvmlSource(index, uuid, clock)
+
+
 class DeviceSampler:
     """Keeps the latest sample of a device, from a background thread.
 
@@ -87,7 +95,8 @@ class DeviceSampler:
     thread (a daemon).
 
     Args:
-        device: torch's name. `cuda:N` is read through NVML; for any other device, the host is sampled.
+        device: torch's name. `cuda:N` is read through NVML, or amdsmi with an AMD GPU; for any other
+            device, the host is sampled.
         uuid: NVML's UUID of the GPU (`Device.uuid`) if known, as NVML's order can differ from CUDA's.
         interval_s: Seconds between two samples.
         clock: Monotonic clock, in seconds.
@@ -102,9 +111,7 @@ class DeviceSampler:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         kind, _, index = device.partition(":")
-        self._source: DeviceSource = (
-            NvmlSource(int(index or 0), uuid, clock) if kind == "cuda" else CpuSource()
-        )
+        self._source = _source(kind, int(index or 0), uuid, clock)
         self._device = device
         self._interval_s = interval_s
         self._clock = clock

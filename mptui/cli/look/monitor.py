@@ -46,6 +46,7 @@ def monitor(csv: _Csv = None, interval: _Interval = 1.0) -> int:
 
     A live table in a terminal, else a line for each sample. Devices are those that `mptui detect` shows.
     """
+    from mptui.hardware.amd.amdsmi_source import is_there
     from mptui.hardware.device_sampler import DeviceSampler
     from mptui.hardware.devices import find_machine
 
@@ -53,7 +54,7 @@ def monitor(csv: _Csv = None, interval: _Interval = 1.0) -> int:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             stack.callback(signal.signal, number, signal.signal(number, _leave))
         file = None if csv is None else stack.enter_context(_csv_file(csv))
-        machine = find_machine(with_torch=False)
+        machine = find_machine(with_torch=is_there())  # torch alone lists AMD GPUs
         samplers = [DeviceSampler(d.torch_name, uuid=d.uuid, interval_s=interval) for d in machine.devices]
         for sampler in samplers:
             stack.callback(sampler.stop)
