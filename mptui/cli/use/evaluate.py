@@ -84,7 +84,7 @@ def evaluate(
     from mptui.runs.store.directory import find_run
 
     if precisions is not None:
-        from mptui.lab.use.evaluation.precisions import precision_names
+        from mptui.lab.use.evaluation.precision_comparison import precision_names
 
         names = precision_names(precisions)
     trained = opened(find_run(runs_dir, run), checkpoint, settings_of(ctx.params), trust_code=trust_code)

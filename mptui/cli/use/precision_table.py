@@ -12,7 +12,7 @@ from mptui.cli.use.use_options import note
 from mptui.text import clean, shell_word
 
 if TYPE_CHECKING:
-    from mptui.lab.use.evaluation.precisions import PrecisionComparison, PrecisionResult
+    from mptui.lab.use.evaluation.precision_comparison import PrecisionComparison, PrecisionResult
     from mptui.lab.use.trained import Trained
 
 FORMAT_VERSION = 1
@@ -22,7 +22,7 @@ def show_comparison(
     trained: "Trained", given: Mapping[str, Any], names: Sequence[str], *, compiled: bool, as_json: bool
 ) -> None:
     """Compare precisions, and print the result."""
-    from mptui.lab.use.evaluation.precisions import compare_precisions
+    from mptui.lab.use.evaluation.precision_comparison import compare_precisions
 
     with file_progress() as on_progress:
         found = compare_precisions(
