@@ -166,7 +166,7 @@ async def test_a_finished_run_is_left_at_once():
 
 
 async def test_help_lists_every_key_of_the_screen():
-    async with live(MemorySource(demo()), (120, 50)) as (app, pilot):
+    async with live(MemorySource(demo()), (120, 80)) as (app, pilot):
         await pilot.press("question_mark")
         await pilot.pause()
         text = frame(app)
