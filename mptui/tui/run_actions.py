@@ -19,8 +19,8 @@ from mptui.tui.terminal.driver import SteadyDriver
 from mptui.tui.threads import in_background
 
 if TYPE_CHECKING:
-    from mptui.tui.screens.fork_dialog import ForkChoice
-    from mptui.tui.screens.runs_screen import RunsScreen
+    from mptui.tui.screens.runs.fork_dialog import ForkChoice
+    from mptui.tui.screens.runs.runs_screen import RunsScreen
     from mptui.tui.sources.source import RunSource
     from mptui.tui.turns import Turns
 
@@ -51,7 +51,7 @@ class RunActions(App[str], inherit_bindings=False):
 
     def action_runs(self) -> None:
         """Open the list of runs above this screen, or go back from it."""
-        from mptui.tui.screens.runs_screen import RunsScreen
+        from mptui.tui.screens.runs.runs_screen import RunsScreen
 
         if isinstance(self.screen, RunsScreen):
             self.screen.back()
@@ -94,7 +94,7 @@ class RunActions(App[str], inherit_bindings=False):
     async def action_fork(self) -> None:
         """Ask for a fork of the run on this screen: which checkpoint, which settings."""
         from mptui.runs.remote.control_server import preset_names
-        from mptui.tui.screens.fork_dialog import ForkDialog
+        from mptui.tui.screens.runs.fork_dialog import ForkDialog
 
         run = self._run_shown()
         if run is None:
@@ -129,7 +129,7 @@ class RunActions(App[str], inherit_bindings=False):
 
     def _run_shown(self) -> Path | None:
         from mptui.tui.screens.live import LiveScreen
-        from mptui.tui.screens.runs_screen import RunsScreen
+        from mptui.tui.screens.runs.runs_screen import RunsScreen
 
         if isinstance(self.screen, LiveScreen):
             return self.screen.source.run
@@ -139,8 +139,8 @@ class RunActions(App[str], inherit_bindings=False):
     async def _fork(self, choice: "ForkChoice") -> None:
         """Make the fork, train it, and draw it over its parent."""
         from mptui.runs.remote.attached_run import AttachedRun
-        from mptui.tui.screens.compare_screen import CompareScreen
         from mptui.tui.screens.live import LiveScreen
+        from mptui.tui.screens.runs.compare_screen import CompareScreen
         from mptui.tui.turns import Turns
 
         try:

@@ -7,8 +7,8 @@ from textual.widgets import Input
 
 from mptui.runs.store.directory import read_summary
 from mptui.tui.cockpit import Cockpit
-from mptui.tui.screens.fork_dialog import ForkDialog
 from mptui.tui.screens.page import Page
+from mptui.tui.screens.runs.fork_dialog import ForkDialog
 from mptui.tui.turns import TURN_S, Turns
 from tests.tui.cockpits import FakeRun, until
 from tests.tui.events import MemorySource, demo

@@ -14,16 +14,16 @@ from mptui.tui.dialogs.input import AskDialog
 from mptui.tui.dialogs.switch_profile import SwitchProfileDialog
 from mptui.tui.keys.bindings import KEYS, bindings, display
 from mptui.tui.keys.keymap import FILE_NAME, load_keymap
-from mptui.tui.screens.compare_screen import CompareScreen
 from mptui.tui.screens.detection import DetectionScreen
-from mptui.tui.screens.fork_dialog import ForkDialog
 from mptui.tui.screens.learn_screen import LearnScreen
 from mptui.tui.screens.live import LiveScreen
 from mptui.tui.screens.memory_screen import MemoryScreen
 from mptui.tui.screens.numerics import NumericsScreen
 from mptui.tui.screens.picker import PickerScreen
 from mptui.tui.screens.ranks_screen import RanksScreen
-from mptui.tui.screens.runs_screen import RunsScreen
+from mptui.tui.screens.runs.compare_screen import CompareScreen
+from mptui.tui.screens.runs.fork_dialog import ForkDialog
+from mptui.tui.screens.runs.runs_screen import RunsScreen
 from mptui.tui.widgets.chart.chart import Chart
 from mptui.tui.widgets.column import Column
 from mptui.tui.widgets.live.log import LogPanel

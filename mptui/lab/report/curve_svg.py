@@ -22,7 +22,7 @@ _TICKS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CurveLine:
     """A curve: its label, its values, and its colour, from 1."""
 
     label: str
@@ -30,7 +30,7 @@ class Line:
     colour: int
 
 
-def figure_of(chart: str, lines: Sequence[Line], *, single: bool) -> str:
+def figure_of(chart: str, lines: Sequence[CurveLine], *, single: bool) -> str:
     """Return the HTML of a chart; "" without values.
 
     Args:

@@ -8,9 +8,9 @@ from typing import Any
 
 from mptui import __version__
 from mptui import format as fmt
-from mptui.lab.report.curve_svg import Line, figure_of
+from mptui.lab.report.curve_svg import CurveLine, figure_of
 from mptui.lab.report.run_report import RunReport
-from mptui.runs.listing.curves import curves_of
+from mptui.runs.listing.run_curves import curves_of
 from mptui.runs.view.labels import LOSS
 from mptui.text import clean
 
@@ -49,12 +49,12 @@ def _charts(reports: Sequence[RunReport]) -> Iterable[str]:
     if len(reports) == 1:
         charts = reports[0].view.histories
         for name, histories in sorted(charts.items(), key=lambda chart: chart[0] != LOSS):
-            lines = [Line(label, each, n % 8 + 1) for n, (label, each) in enumerate(histories.items())]
+            lines = [CurveLine(label, each, n % 8 + 1) for n, (label, each) in enumerate(histories.items())]
             yield figure_of(name, lines, single=True)
         return
     for name, label in curves_of([report.view for report in reports]):
         lines = [
-            Line(report.name, history, number)
+            CurveLine(report.name, history, number)
             for number, report in enumerate(reports, 1)
             if (history := report.view.histories.get(name, {}).get(label)) is not None
         ]

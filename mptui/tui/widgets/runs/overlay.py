@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mptui.runs.listing.curves import Curve, histories_of
+from mptui.runs.listing.run_curves import Curve, histories_of
 from mptui.runs.view.labels import is_percent
 from mptui.runs.view.metric_history import History
 from mptui.runs.view.run_view import RunView

@@ -12,16 +12,16 @@ from textual.widgets import Input, OptionList
 
 from mptui import format as fmt
 from mptui.errors import MptuiError
-from mptui.runs.listing.curves import MOST, RunCurves, curves_of
 from mptui.runs.listing.housekeeping import delete_run, find_leftovers, remove_leftovers, rename_run
+from mptui.runs.listing.run_curves import MOST, RunCurves, curves_of
 from mptui.runs.listing.run_rows import ORDERS, RunList, RunRow, chosen_rows
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean
 from mptui.tui.dialogs.choices import Answer, Choices, CleanDialog, DeleteDialog
 from mptui.tui.dialogs.input import AskDialog
 from mptui.tui.keys.bindings import bindings
-from mptui.tui.screens.compare_screen import CompareScreen
 from mptui.tui.screens.page import Page
+from mptui.tui.screens.runs.compare_screen import CompareScreen
 from mptui.tui.threads import in_background
 from mptui.tui.widgets.chart.canvas import Mode
 from mptui.tui.widgets.chart.chart import Chart

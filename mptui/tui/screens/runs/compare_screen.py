@@ -12,9 +12,9 @@ from textual.widgets import Static
 from textual.widgets.option_list import Option
 
 from mptui.errors import MptuiError
-from mptui.runs.listing.curves import Curve, RunCurves, curves_of
 from mptui.runs.listing.difference import difference_words
 from mptui.runs.listing.forking import parent_of
+from mptui.runs.listing.run_curves import Curve, RunCurves, curves_of
 from mptui.runs.store.compare import compare
 from mptui.runs.store.directory import read_summary
 from mptui.runs.view.run_view import RunView

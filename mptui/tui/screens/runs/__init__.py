@@ -1,0 +1,1 @@
+"""The screens of all runs: the list, the comparison, and the dialog of a fork."""
