@@ -7,8 +7,8 @@ from typing import Any
 from mptui.lab.bench.claims import RESNET50_GUIDE
 
 _UNET_GUIDE = "Mixed Precision Training Guide (U-Net, 512 px, batch 8)"
-_EPOCH_IMAGES = {"unet": 1200}
-"""Images of an epoch in the guide's console output: 150 batches of 8."""
+_EPOCHS = {"unet": (1200, 512)}
+"""Images of an epoch, and their side in pixels: in the guide's console output 150 batches of 8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +54,20 @@ def beside_claims(rows: Sequence[dict[str, Any]], device_name: str) -> list[dict
         device_name: The name of the device that they were measured on.
     """
     of_this = [claim for claim in CARD_CLAIMS if claim.card in device_name]
-    measured = {(row["name"], found["name"]): found for row in rows for found in row["formats"]}
+    measured = {(row["name"], found["name"]): (row, found) for row in rows for found in row["formats"]}
     return [
-        {**asdict(claim), "measured": _measured(claim, measured[claim.network, claim.format])}
+        {**asdict(claim), "measured": _measured(*measured[claim.network, claim.format])}
         for claim in of_this or CARD_CLAIMS
         if (claim.network, claim.format) in measured
     ]
 
 
-def _measured(claim: CardClaim, found: dict[str, Any]) -> dict[str, float | None]:
-    rate, images = found["samples_per_second"], _EPOCH_IMAGES.get(claim.network)
+def _measured(row: dict[str, Any], found: dict[str, Any]) -> dict[str, float | None]:
+    """Return what was measured; the time of an epoch only at the guide's image size."""
+    rate = found["samples_per_second"]
+    images, side = _EPOCHS.get(row["name"], (0, 0))
     return {
         "speed": found["ratio"]["median"] if found["ratio"] else None,
         "memory": found["memory"],
-        "epoch_s": images / rate if images and rate else None,
+        "epoch_s": images / rate if rate and side == row["image_size"] else None,
     }
