@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.subjects import TINY, Case, Stamps, dataset, tiny_network
 from mptui.data.core.batch import Window
 from mptui.data.loading.loader import Loader
-from mptui.runs.planning import build
+from mptui.runs.planning import build, find_data
 
 
 def _stamp(stamps: Stamps) -> None:
@@ -49,7 +49,7 @@ def main() -> None:
         return tiny_network()
 
     if not case.folder:
-        build.open_dataset = opened  # type: ignore[attr-defined]
+        find_data.open_dataset = opened  # type: ignore[attr-defined]
     if case.model == TINY:
         build.build = built  # type: ignore[attr-defined]
     from mptui.cli.main import main as command

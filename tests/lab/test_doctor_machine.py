@@ -142,7 +142,7 @@ def test_a_device_that_fails_at_real_work_is_an_error(driver):
 def test_a_sound_gpu_is_told_with_what_to_begin_with(driver):
     driver(t4())
     found = device_checks.check_devices(seen(None), read_gpus(), None)
-    assert "; profile older-gpu, batch 32 (a ResNet), workers " in found[0].what
+    assert "; profile older-gpu, batch 32 (a ResNet; 32 to 64 suit it), workers " in found[0].what
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def no_mapping(*_, **__):
 @pytest.mark.parametrize(
     "place",
     [
-        "mptui.runs.planning.build.open_dataset",
+        "mptui.runs.planning.find_data.open_dataset",
         "mptui.runs.planning.build.build",
         "mptui.engine.epochs.snapshots.take",
         "mptui.engine.epochs.evaluate",
