@@ -1,4 +1,5 @@
 import json
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -31,6 +32,7 @@ def made_up(monkeypatch):
         return ShortRunResult(100 * GAINS[mode], int(1000 / GAINS[mode]), 1.0, 2.0, 0.0)
 
     monkeypatch.setattr(Measurer, "measure", measure)
+    monkeypatch.setitem(sys.modules, "transformers", None)  # not installed, wherever this runs
     return asked
 
 
@@ -57,6 +59,7 @@ def test_a_person_reads_sizes_claims_and_what_did_not_fit(made_up):
     shown = ended.stdout
 
     assert "the guides: Mixed Precision Training (A100" in ended.stderr
+    assert "GPT-2 is left out: " in ended.stderr
     assert "| ResNet-50 | 64 px, batch 16 | 100.0 | FP16 | 1.80 | 1.80 to 1.80 | 56% | 1.80 |" in shown
     assert "| ViT-L/16 | 32 px, batch 4 | 100.0 | FP16 | – | out of memory | – | 2.10 |" in shown
     assert "| U-Net for masks |" in shown

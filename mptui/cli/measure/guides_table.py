@@ -14,10 +14,10 @@ from mptui.errors import ConfigError
 from mptui.text import clean
 
 if TYPE_CHECKING:
+    from mptui.hardware.devices import Device
     from mptui.lab.bench.bench import Row
     from mptui.lab.bench.guides_table import Subject
     from mptui.lab.bench.measure import Measurer
-    from mptui.runs.planning.plan import Request
 
 
 _LIMIT_S = 90.0
@@ -52,18 +52,16 @@ def guides_table(
 ) -> int:
     """Measure the table and show it, with the guide's claims beside."""
     from mptui.hardware.devices import find_machine, select_device
-    from mptui.lab.bench import guides_table as lab
     from mptui.lab.bench.card_claims import beside_claims
     from mptui.lab.bench.measure import Measurer
 
-    subjects = by_name(only, {each.name: each for each in lab.SUBJECTS}, "not in the table")
+    subjects = _subjects(only, sets)
     chosen = select_device(device, find_machine(with_torch=True).devices)
     rows: list[dict[str, Any]] = []
     interrupted = False
     with Measurer(os.environ) as measurer:
         for subject in subjects:
-            request = lab.request_of(subject, chosen, sets)
-            row, interrupted = _measured(subject, request, measurer, rounds, seconds)
+            row, interrupted = _measured(subject, chosen, sets, measurer, rounds, seconds)
             rows.append(row)
             if interrupted:
                 break
@@ -85,30 +83,74 @@ def guides_table(
     return 130 if interrupted else 0
 
 
+def _subjects(only: str | None, sets: Sequence[str]) -> list["Subject"]:
+    """Return the networks of `--only` that can be measured; a line on stderr says which can't.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    from mptui.lab.bench import gpt2
+    from mptui.lab.bench.guides_table import SUBJECTS
+
+    named = by_name(only, {each.name: each for each in (*SUBJECTS, gpt2.SUBJECT)}, "not in the table")
+    why = gpt2.why_left_out(sets)
+    if why is None or gpt2.SUBJECT not in named:
+        return named
+    if named == [gpt2.SUBJECT]:
+        raise ConfigError(f"--only {only}: {why}", hint="measure others: mptui bench --table guides")
+    typer.echo(f"{gpt2.SUBJECT.title} is left out: {why}", err=True)
+    return [each for each in named if each is not gpt2.SUBJECT]
+
+
 def _measured(
-    subject: "Subject", request: "Request", measurer: "Measurer", rounds: int, seconds: float
+    subject: "Subject",
+    device: "Device",
+    sets: Sequence[str],
+    measurer: "Measurer",
+    rounds: int,
+    seconds: float,
 ) -> tuple[dict[str, Any], bool]:
     """Return a row of the table, and whether ctrl+c interrupted it; partial results are shown."""
+    from mptui.lab.bench import gpt2
     from mptui.lab.bench.bench import AblationRun
-    from mptui.lab.bench.guides_table import described, formats
+    from mptui.lab.bench.guides_table import described, formats, request_of
     from mptui.lab.bench.measure import Effort, endless
     from mptui.runs.planning.plan import plan_run
 
-    plan = plan_run(request)
     effort = Effort(seconds, limit_s=_LIMIT_S)
-    bench = AblationRun(endless(request, plan), formats(plan.device), effort=effort, measure=measurer.measure)
+    sizes: dict[str, Any]
+    if subject is gpt2.SUBJECT:
+        bench, sizes = gpt2.ablation(device, effort, measurer), gpt2.sizes(device)
+    else:
+        request = request_of(subject, device, sets)
+        plan = plan_run(request)
+        bench = AblationRun(
+            endless(request, plan), formats(plan.device), effort=effort, measure=measurer.measure
+        )
+        side = plan.config.data.image_size
+        sizes = {"image_size": side, "size": f"{side} px", "batch_size": plan.config.training.batch_size}
 
     def tell(row: "Row") -> None:
-        typer.echo(f"{subject.title}, {row.variant.title}: {clean(row.latest)}", err=True)
+        rate = row.failed or f"{row.rounds[-1].samples_per_second:,.1f} {subject.unit}/s"
+        typer.echo(f"{subject.title}, {row.variant.title}: {clean(rate)}", err=True)
 
     interrupted = bench.measure_rounds(rounds, tell)
-    return described(subject, plan, bench), interrupted
+    return described(subject, bench, **sizes), interrupted
 
 
 def _show(document: dict[str, Any], *, markdown: bool) -> None:
     from mptui.lab.bench.stats import rounds_text
 
-    headings = ("", "trained at", "FP32 images/s", "format", "times FP32", "interval", "memory", "guides say")
+    headings = (
+        "",
+        "trained at",
+        "FP32 samples/s",
+        "format",
+        "times FP32",
+        "interval",
+        "memory",
+        "guides say",
+    )
     rows = [line for row in document["rows"] for line in _lines(row)]
     columns = [
         TableColumn(heading, [row[number] for row in rows], right=number not in {0, 1, 3})
@@ -169,7 +211,7 @@ def _lines(row: dict[str, Any]) -> list[list[str]]:
     rate = base["samples_per_second"]
     first = [
         row["title"],
-        f"{row['image_size']} px, batch {row['batch_size']}",
+        f"{row['size']}, batch {row['batch_size']}",
         fmt.UNKNOWN if rate is None else f"{rate:,.1f}",
     ]
     lines = []

@@ -13,7 +13,7 @@ from mptui.hardware.devices import Device
 from mptui.lab.bench.ablation import BASELINE, Variant
 from mptui.lab.bench.bench import AblationRun, Row
 from mptui.lab.bench.claims import CLAIMS
-from mptui.runs.planning.plan import Plan, Request
+from mptui.runs.planning.plan import Request
 
 _ALIKE = {
     "speed.compile": "off",
@@ -37,12 +37,14 @@ class Subject:
         title: Heading of its rows.
         gpu: table.key -> value, at a realistic size.
         cpu: table.key -> value, small enough for a CPU with two cores.
+        unit: What its samples are.
     """
 
     name: str
     title: str
     gpu: Mapping[str, object]
     cpu: Mapping[str, object]
+    unit: str = "images"
 
     def settings(self, device: Device) -> Mapping[str, object]:
         """Return the settings for `device`."""
@@ -87,14 +89,18 @@ def formats(device: Device) -> list[Variant]:
     ]
 
 
-def described(subject: Subject, plan: Plan, lab: AblationRun) -> dict[str, Any]:
-    """Return a row for JSON."""
+def described(
+    subject: Subject, lab: AblationRun, *, batch_size: int, size: str, image_size: int | None
+) -> dict[str, Any]:
+    """Return a row for JSON; `size` is that of a sample, as text."""
     claims = {name: CLAIMS.get(f"{subject.name} {name}") for name in _FORMATS}
     return {
         "name": subject.name,
         "title": subject.title,
-        "image_size": plan.config.data.image_size,
-        "batch_size": plan.config.training.batch_size,
+        "unit": subject.unit,
+        "image_size": image_size,
+        "size": size,
+        "batch_size": batch_size,
         "claim": {name: claim.speed for name, claim in claims.items() if claim is not None} or None,
         "formats": [
             {**row, "memory": _memory(lab.rows, number)} for number, row in enumerate(lab.document())

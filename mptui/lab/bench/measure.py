@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mptui.errors import MemoryExhaustedError, MptuiError
 from mptui.lab.bench.run_listener import LOSS_AT, RunListener
@@ -149,33 +149,44 @@ class Measurer:
         asked |= {"trust_code": request.trust_code}
         asked |= {"seconds": effort.seconds, "loss_at": effort.loss_at}
         asked |= {"first_step_limit_s": effort.first_step_limit_s}
-        answer = self._answer(asked, effort.limit_s)
-        if "error" in answer:
-            raise MeasureError(answer["error"], answer["code"])
-        return ShortRunResult(**answer)
+        # an abandoned run can write into its directory until its process has ended
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            return self.ask(f"{__name__}:main", {**asked, "folder": folder}, effort.limit_s)
 
-    def _answer(self, asked: Mapping[str, object], limit_s: float | None) -> dict[str, Any]:
+    def ask(self, call: str, asked: Mapping[str, object], limit_s: float | None) -> ShortRunResult:
+        """Return the answer of a separate process.
+
+        Args:
+            call: `module:function`, which calls `reply`.
+            asked: The keywords of what it replies with, for JSON.
+            limit_s: Time limit in seconds.
+
+        Raises:
+            MeasureError: It failed, or took too long.
+            StoppedError: `should_stop` returned True; the process has ended.
+        """
         if self._should_stop():
             raise StoppedError
         if self._server is None:
             self._server = ForkServer(_PRELOAD, self._environ, subprocess.DEVNULL)
-        # an abandoned run can write into its directory until its process has ended
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            try:
-                return self._ask(self._server, json.dumps({**asked, "folder": folder}), limit_s)
-            except RuntimeError as error:
-                self._end()
-                raise MeasureError(str(error)) from None
-            except BaseException:
-                self._end()
-                raise
+        try:
+            answer = self._ask(self._server, call, json.dumps(asked), limit_s)
+        except RuntimeError as error:
+            self._end()
+            raise MeasureError(str(error)) from None
+        except BaseException:
+            self._end()
+            raise
+        if "error" in answer:
+            raise MeasureError(answer["error"], answer["code"])
+        return ShortRunResult(**answer)
 
-    def _ask(self, server: ForkServer, asked: str, limit_s: float | None) -> dict[str, Any]:
+    def _ask(self, server: ForkServer, call: str, asked: str, limit_s: float | None) -> dict[str, Any]:
         until = None if limit_s is None else time.monotonic() + limit_s
         reading, writing = os.pipe()
         with os.fdopen(reading, "rb") as answers:
             try:
-                child = server.start(f"{__name__}:main", asked, streams=(None, writing, None))
+                child = server.start(call, asked, streams=(None, writing, None))
             finally:
                 os.close(writing)
             while not select.select([answers], [], [], _POLL_S)[0]:
@@ -252,25 +263,37 @@ def _run(
     )
 
 
-def _answer(asked: Mapping[str, Any]) -> dict[str, Any]:
+def _answer(measure: Callable[..., dict[str, Any]], asked: Mapping[str, Any]) -> dict[str, Any]:
     """Run the measurement in this process."""
     from mptui.hardware.memory import keep_freed_memory
 
     keep_freed_memory()
     try:
-        return _run(**asked)
+        return measure(**asked)
     except MptuiError as error:
         return {"error": error.message, "code": error.exit_code}
     except Exception as error:  # noqa: BLE001 - a bug is told to the person too: nobody else hears of it
+        from mptui.engine.guards.oom_errors import is_out_of_memory
+
+        if is_out_of_memory(error):
+            return {"error": "out of memory", "code": MemoryExhaustedError.exit_code}
         last = (str(error).strip() or type(error).__name__).splitlines()[-1]
         return {"error": f"the measured run failed: {type(error).__name__}: {last}", "code": 1}
 
 
 def main() -> None:
-    """Measure the run that `argv` describes in JSON, print the result and exit, even if threads are busy."""
+    """Measure the run that `argv` describes in JSON, and print the result."""
+    reply(_run)
+
+
+def reply(measure: Callable[..., dict[str, Any]]) -> NoReturn:
+    """Print what `measure` returns for the keywords in `argv`, in JSON, and exit, even if threads are busy.
+
+    It returns the fields of a `ShortRunResult`, or `error` and `code`, those of a `MeasureError`.
+    """
     answers = os.dup(1)
     os.dup2(2, 1)  # keep output of libraries out of the answers
-    answer = json.dumps(_answer(json.loads(sys.argv[1]))).encode() + b"\n"
+    answer = json.dumps(_answer(measure, json.loads(sys.argv[1]))).encode() + b"\n"
     while answer:
         answer = answer[os.write(answers, answer) :]
     os._exit(0)
