@@ -259,7 +259,7 @@ class Session:
                 if self._resume:
                     resumed = take_up(trainer, self.run, self._before, self._warn, guard)
                 self._changes.take(self.plan)
-                check_space(self.run / directory.CHECKPOINTS, prepared.job)
+                self._check_space(prepared)
                 mailbox.poll()  # nothing to save yet
                 self._emit(run_started(self.plan, self.run, prepared, trainer, resumed))
                 if self._changes.paused:
@@ -278,6 +278,9 @@ class Session:
             should_stop=lambda: self.mailbox.stop_requested,
             guard=self._ownership.change,
         )
+
+    def _check_space(self, prepared: PreparedRun) -> None:
+        check_space(self.run / directory.CHECKPOINTS, prepared.job)
 
     @contextlib.contextmanager
     def _held(self, error: DiskError) -> Iterator[None]:
