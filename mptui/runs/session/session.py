@@ -132,9 +132,7 @@ class Session:
         self._ownership = Ownership(self.run, self._give_up)
         self._started = time.monotonic()
         try:
-            self._records = Records(
-                self.run, self._ownership.change, is_owner=lambda: self._taken_over() is None
-            )
+            self._records = Records(self.run, self._ownership.change, is_owner=lambda: not self._taken_over())
             self._ownership.untouched = self._records.untouched
         except DiskError:
             self._ownership.release()
@@ -208,8 +206,7 @@ class Session:
             self._end("stopped", exit_code(self.mailbox.stop_signal), None, None)
 
     def _train(self) -> None:
-        plan = self.plan
-        mailbox = mailbox_of(self._ranks, self.mailbox)
+        plan, mailbox = self.plan, mailbox_of(self._ranks, self.mailbox)
         goes_on = self._goes_on()
         self._ranks.broadcast((str(self.run), self._resume, goes_on, told(plan)))
         guard = self._changes.guard = self._ownership.change
