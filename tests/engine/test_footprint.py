@@ -19,13 +19,14 @@ from mptui.tasks.build_task import build_task
 from tests.engine.real_memory import network_without_values, really_alive
 
 
-def run_config(model, side, batch, memory=None, width=8, depth=2, **training):
+def run_config(model, side, batch, memory=None, width=8, depth=2, fused="auto", **training):
     return RunConfig.model_validate(
         {
             "model": {"name": model, "width": width, "depth": depth},
             "training": {"batch_size": batch, **training},
             "data": {"image_size": side},
             "memory": memory or {},
+            "speed": {"fused": fused},
         }
     )
 
@@ -157,12 +158,14 @@ def test_autocast_keeps_on_cuda_in_fp32_what_it_keeps_on_a_cpu_in_16_bits():
     assert cuda > 0.9 * in_fp32
 
 
+@pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_weights_gradients_optimizer_and_average_are_those_of_the_real_ones(optimizer):
+def test_weights_gradients_optimizer_and_average_are_those_of_the_real_ones(optimizer, fused):
     has_ema = not OPTIMIZERS[optimizer].averages
-    config = run_config("resnet18", 64, 2, optimizer=optimizer, ema_decay=0.99 if has_ema else None)
+    ema_decay = 0.99 if has_ema else None
+    config = run_config("resnet18", 64, 2, fused=fused, optimizer=optimizer, ema_decay=ema_decay)
     model = network_without_values(config, "classification")
-    real = build_optimizer(model, config.training, torch.zeros(()), fused=True)
+    real = build_optimizer(model, config.training, torch.zeros(()), fused=fused)
     states = {id(t): t.nbytes for each in real.state.values() for t in each.values() if t.ndim}
     weights = sum(p.nbytes for p in model.parameters())
     buffers = sum(b.nbytes for b in model.buffers())

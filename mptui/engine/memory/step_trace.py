@@ -147,7 +147,7 @@ def _ordered(events: list[int]) -> list[int]:
 
 @contextmanager
 def no_storage(mode: FakeTensorMode | None = None) -> Iterator[None]:
-    """Make tensors without storage; values that are read of them are 0. `mode`: of earlier such tensors.
+    """Make tensors without storage; values read of them are 1 or False. `mode`: of earlier such tensors.
 
     Raises:
         UncountableError: The number of layers or channels is computed from tensors, or torch does not know
@@ -249,8 +249,9 @@ class StepTracer:
 
 
 class NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Returns zero to code that reads a value of a fake tensor, e.g. to check the range of a weight.
+    """Returns 1 to code that reads a value of a fake tensor, and False if it is a condition.
 
+    Optimizers divide by what they read, and weights are drawn again while one is out of range.
     Operations that only write into tensors are left out. An integer may be a number of layers or channels
     (of RegNets), so that none is made up.
     """
@@ -270,7 +271,7 @@ class NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **(kwargs or {}))
         if args[0].dtype in _INTEGERS:
             raise DynamicOutputShapeException(func)
-        return 0
+        return False if args[0].dtype is torch.bool else 1.0
 
 
 @cache
