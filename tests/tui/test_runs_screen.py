@@ -259,7 +259,7 @@ async def test_the_newest_runs_are_beside_the_devices(three):
     app = MptuiApp(first, runs=three)
     async with app.run_test(size=(80, 24), notifications=True) as pilot:
         await until(app, pilot, "recent runs · 3 runs · 1 failed")
-        assert "minute" in frame(app)
+        await until(app, pilot, "minute")
         assert "o all runs" in frame(app)
         await pilot.press("o")
         await until(app, pilot, "runs · newest")

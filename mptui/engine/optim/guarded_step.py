@@ -124,7 +124,7 @@ class Updater:
         self.applying = True
         if isinstance(self._optimizer, FusedOptimizer):
             self._optimizer.update(self.found_inf)
-        elif not self.found_inf.item():
+        elif not self.found_inf.bool():
             for group in self._optimizer.param_groups:
                 group["lr"] = float(self.lr) * group["lr_scale"]
             self._optimizer.step()
