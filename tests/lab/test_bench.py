@@ -168,11 +168,11 @@ class Machine:
         return ShortRunResult(100.0, None, self.first_step_s, 2.0, 0.0)
 
 
-def lab_on(machine, names, **options):
+def lab_on(machine, names, *, limit_s=None, **options):
     found = switches(RunConfig(), device("cpu", tf32="no"), cpus=1, precision="fp32")
     chosen = [s for s in found if s.name in names]
     return AblationRun(
-        Request(), variants(chosen, found), effort=Effort(0.5), measure=machine.measure,
+        Request(), variants(chosen, found), effort=Effort(0.5, limit_s=limit_s), measure=machine.measure,
         clock=machine.clock, **options,
     )  # fmt: skip
 
@@ -200,6 +200,16 @@ def test_the_time_that_was_given_is_kept_and_what_it_was_too_short_for_is_told()
     assert all(row.failed == NO_TIME for row in lab.rows if row.failed)
     assert lab.rows[0].rate == 100.0
     assert lab.rounds >= 2
+
+
+@pytest.mark.parametrize("options", [{}, {"budget_s": 1000.0}])
+def test_a_measurement_has_its_own_limit_whatever_time_is_left(options):
+    machine = Machine({("precision.mode", "fp16"): 300.0})
+    lab = lab_on(machine, {"fp16"}, limit_s=90.0, **options)
+    lab.round(lambda row: None)
+
+    assert {row.variant.name for row in lab.rows if row.failed} == {"+fp16"}
+    assert machine.now == 90.0 + (len(lab.rows) - 1) * 5.0
 
 
 def test_a_variant_that_is_ten_times_slower_is_cut_after_a_step_unless_it_compiles():

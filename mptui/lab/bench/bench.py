@@ -156,11 +156,12 @@ class AblationRun:
         # with the same seed, the losses are equal in each round
         loss_at = self._effort.loss_at if self._rounds == 0 else 0
         began = self._clock()
-        left = self._until - began
+        own = self._effort.limit_s
+        limit_s = min(self._until - began, inf if own is None else own)
         effort = replace(
             self._effort,
             loss_at=loss_at,
-            limit_s=None if left == inf else left,
+            limit_s=None if limit_s == inf else limit_s,
             first_step_limit_s=self._first_step_limit_s(row),
         )
         try:
