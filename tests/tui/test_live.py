@@ -1,5 +1,4 @@
 import pytest
-from textual.events import MouseScrollUp
 
 from mptui.events import (
     Advice,
@@ -16,19 +15,17 @@ from mptui.events import (
     Warned,
 )
 from mptui.tui.widgets.chart.chart import Chart
-from mptui.tui.widgets.chart.plot import GUTTER
 from tests import hostile
 from tests.tui.events import (
     START,
     MemorySource,
     beginning,
     demo,
-    device_sample,
     finished,
     run_started,
     step_event,
 )
-from tests.tui.frames import frame, live, put, seen
+from tests.tui.frames import frame, live, put
 
 
 async def test_large_screen_shows_every_panel():
@@ -218,90 +215,6 @@ async def test_the_screen_of_an_ended_run_offers_no_key_that_does_nothing(size):
         assert word in keys
 
 
-@pytest.mark.parametrize("size", [(120, 36), (80, 24), (60, 16)])
-async def test_metrics_are_searched_and_drawn_first_as_they_are_chosen(size):
-    async with live(MemorySource(demo()), size) as (app, pilot):
-        await pilot.press("slash", *"scale")
-        assert await seen(app, pilot, "65,536")
-        assert "gradient norm  " not in frame(app)
-        await pilot.press("enter", "escape")
-        await pilot.pause()
-        assert "╭─ loss scale" in frame(app)
-        assert size[0] < 100 or "╭─ loss ─" in frame(app)
-        await pilot.press("slash", "down", "down", "up", "enter", "escape")
-        await pilot.press("slash", *"loss scale", "enter", "escape")
-        await pilot.pause()
-        assert "╭─ loss scale" not in frame(app)
-        await pilot.press("slash", *"nothing", "enter", "down", "escape")
-        await pilot.pause()
-        assert "metrics to draw" not in frame(app)
-
-
-async def test_axis_smoothing_and_cursor():
-    async with live(MemorySource(demo())) as (app, pilot):
-        await pilot.press("y", "s")
-        await pilot.pause()
-        assert "log axis · not smoothed" in frame(app)
-        await pilot.press("left", "left")
-        assert await seen(app, pilot, "step 14,275")
-        assert "validation 1.22" in frame(app)
-        await pilot.press("right", "right")
-        assert await seen(app, pilot, "step 14,29")
-        await pilot.press("escape")
-        await pilot.pause()
-        assert "step 14,29" not in frame(app).split("loss", 1)[1]
-
-
-async def test_keys_and_the_wheel_zoom_and_pan_all_charts():
-    async with live(MemorySource(demo())) as (app, pilot):
-        await pilot.press("plus", "plus")
-        assert await seen(app, pilot, "last 2,000 steps")
-        assert frame(app).count("last 2,000 steps") == len([c for c in app.screen.query(Chart) if c.size])
-        await pilot.press("comma")
-        assert await seen(app, pilot, "steps 11,297 to 13,297")
-        await pilot.press("0")
-        await pilot.pause()
-        assert "steps 11,297" not in frame(app)
-        chart = app.screen.query_one("#chart-0")
-        scroll = {"widget": chart, "delta_x": 0, "delta_y": 0, "button": 0, "meta": False, "ctrl": False}
-        x, y = chart.content_region.x + GUTTER, chart.content_region.y + 5
-        for shift in (False, True):
-            place = {"x": GUTTER + 2, "y": 5, "screen_x": x, "screen_y": y, "shift": shift}
-            chart.post_message(MouseScrollUp(**scroll, **place))
-            await pilot.pause()
-        assert await seen(app, pilot, "steps 0 to 5,000")
-        await pilot.press("minus", "minus", "minus")
-        await pilot.pause()
-        assert "steps 0 to" not in frame(app)
-
-
-async def test_the_planned_learning_rate_is_drawn_to_the_end_of_the_run():
-    async with live(MemorySource(demo()), (140, 45)) as (app, _):
-        chart = app.screen.query_one("#chart-2", Chart)
-        assert "100k" in chart.render_line(chart.size.height - 1).text
-        middle = [chart.render_line(y).text[30:40] for y in range(1, chart.size.height - 1)]
-    assert any(0x2800 < ord(sign) < 0x2900 for row in middle for sign in row)
-
-
-@pytest.mark.parametrize(("size", "charts"), [((120, 36), 3), ((140, 45), 4), ((200, 60), 6)])
-async def test_a_larger_screen_has_more_charts(size, charts):
-    names = ["loss", "accuracy", "learning rate", "gradient norm", "speed", "device"]
-    async with live(MemorySource(demo()), size) as (app, _):
-        shown = [name for name in names if f"╭─ {name} ─" in frame(app)]
-    assert shown == names[:charts]
-
-
-async def test_a_second_escape_leads_back_where_the_first_removed_the_cursor():
-    async with live(MemorySource([*demo(), finished()])) as (app, pilot):
-        screen = app.screen
-        await pilot.press("left")
-        assert await seen(app, pilot, "step 14,29")
-        await pilot.press("escape")
-        await pilot.pause()
-        assert app.screen is screen
-        assert "◂" not in frame(app)
-
-
 async def test_each_fault_of_a_run_has_a_line_of_its_own():
     ended = RunFinished(time=START, status="failed", exit_code=2, message="one\ntwo", hint="see a\nsee b")
     async with live(MemorySource([*demo(), ended])) as (app, _):
@@ -339,18 +252,6 @@ async def test_a_failure_after_the_first_step_leaves_the_curves():
     async with live(MemorySource([*demo(), ended])) as (app, _):
         assert "╭─ loss" in frame(app)
         assert "did not start" not in frame(app)
-
-
-async def test_nothing_is_drawn_while_nothing_changes(chance):
-    async with live(MemorySource(demo())) as (app, pilot):
-        charts = app.screen.query(Chart)
-        await pilot.pause()
-        before = [chart.drawn for chart in charts]
-        app.screen.poll()
-        await put(app, pilot, device_sample(START + 4000, 14_297, chance))
-        assert [chart.drawn for chart in charts] == before
-        await put(app, pilot, step_event(14_400, START + 4000, chance))
-        assert charts.first().drawn == before[0] + 1
 
 
 async def test_every_theme_colours_every_part():
@@ -420,14 +321,3 @@ async def test_hostile_names_neither_act_nor_break_the_frame(ascii_only, chance)
     for each in frames:
         assert not hostile.acts(each)
         assert not hostile.overflows(each, 120)
-
-
-async def test_a_setting_that_was_changed_is_a_mark_on_the_curve():
-    changed = PresetSwitched(
-        time=START + 2e6, step=9_000, profile="fast", previous="fast", changes={"data.workers": ["8", "12"]}
-    )
-    async with live(MemorySource([*demo(), changed]), (120, 36)) as (app, _):
-        text = frame(app)
-
-        assert "▼ workers 8 → 12" in text
-        assert "changed at step 9,000: data.workers 8 → 12" in text
