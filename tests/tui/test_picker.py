@@ -1,5 +1,6 @@
 import json
 import os
+import threading
 from dataclasses import fields, replace
 
 import numpy as np
@@ -9,8 +10,9 @@ from textual.widgets import Input
 
 from mptui.config.profiles import list_profiles
 from mptui.engine.memory.footprint import Footprint
-from mptui.engine.memory.step_trace import StepMemory
+from mptui.engine.memory.step_trace import StepMemory, UncountableError
 from mptui.runs.planning.plan import Request
+from mptui.tui import threads
 from mptui.tui.setup.last_selection import load_last, save_last, state_folder
 from mptui.tui.setup.memory_fit import Fit
 from tests import hostile
@@ -324,6 +326,31 @@ async def test_the_ended_run_leads_back_to_the_picker(environ):
     assert len(runs) == 2
     assert app.exit_code_of_run == 4
     assert os.environ.get("MPTUI_TRAINING_MAX_STEPS") is None
+
+
+async def test_no_more_memory_is_counted_while_a_run_trains(environ, monkeypatch):
+    counted, free = [], threading.Event()
+
+    def waiting(config, *_, **__):
+        counted.append(config)
+        free.wait()
+        raise UncountableError
+
+    monkeypatch.setattr("mptui.engine.memory.footprint.footprint", waiting)
+    async with cockpit(environ=environ) as (app, pilot, _):
+        await until(app, pilot, "workers")
+        await pilot.press("enter")
+        await until(app, pilot, "enter start")
+        while not counted:
+            await pilot.pause()
+        await pilot.press("enter")
+        await until(app, pilot, "no data yet")
+        free.set()
+        assert threads.wait(60)
+        assert len(counted) == 1
+        app.pop_screen()
+        while len(counted) < len(list_profiles(environ)):
+            await pilot.pause()
 
 
 async def test_an_ended_run_is_resumed_on_its_screen(environ, tmp_path):

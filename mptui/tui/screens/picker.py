@@ -119,6 +119,10 @@ class PickerScreen(Page):
         self._say_device()
         self._look_at_data()
 
+    def on_screen_resume(self) -> None:
+        """Count the memory that a run's start has left uncounted."""
+        self._count_memory()
+
     def on_resize(self) -> None:
         """Adapt to the size."""
         self.call_after_refresh(self._refresh)
@@ -196,7 +200,9 @@ class PickerScreen(Page):
         runs, _ = every_profile(self._profiles, self._picks, self._data_task, self._environ)
         device, ranks = self._device, len(self._devices)
         try:
-            counted = await in_background(lambda: fits(runs, device, ranks))
+            counted = await in_background(
+                lambda: fits(runs, device, ranks, lambda: counting == self._counting)
+            )
         except ImportError:
             return  # the run reports it
         if counting != self._counting:
@@ -354,6 +360,7 @@ class PickerScreen(Page):
         )
         numbers = ",".join(str(device.index) for device in self._devices)
         group = ("--device", numbers) if len(self._devices) > 1 else ()
+        self._counting = None  # until the person is back: the run needs the processor
         self.post_message(self.Started(picked.request(self._environ), group))
 
     def _faults(self) -> dict[str, str]:

@@ -3,8 +3,9 @@
 The estimate needs torch, and runs in a thread that no screen waits for.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,12 +102,14 @@ def predicted(run: Path, started: RunStarted, precision: str) -> "Footprint":
         raise ConfigError(f"{config.model.name} can't be counted", hint="see docs/memory.md") from error
 
 
-def fits(resolutions: Mapping[str, Resolved], device: Device, ranks: int = 1) -> dict[str, "Fit | str"]:
+def fits(
+    resolutions: Mapping[str, Resolved], device: Device, ranks: int, wanted: Callable[[], bool]
+) -> dict[str, "Fit | str"]:
     """Estimate each of these runs on `device`, by name, or say why it is impossible. Imports torch.
 
-    With several `ranks`, `device` is that of one of them.
+    With several `ranks`, `device` is that of one of them. No further run is counted once `wanted` is false.
     """
-    return dict(_counted(resolutions.items(), device, ranks))
+    return dict(_counted(takewhile(lambda _: wanted(), resolutions.items()), device, ranks))
 
 
 def _counted(
