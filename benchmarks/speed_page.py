@@ -151,6 +151,11 @@ def _long_runs() -> Iterator[Figure]:
     yield Figure(what, "saving-resnet50", "share_at_one_a_minute", "benchmarks.saving", unit="%")
     what = "`mptui attach` to a journal of 1,000,000 events without an index"
     yield Figure(what, "attach", "median_s", "benchmarks.attach", unit=" s")
+    what, command = (
+        "from a key to the frame of an earlier moment, over 1,000,000 events",
+        "benchmarks.time_travel",
+    )
+    yield Figure(what, "time_travel", "median_s", command, targets.TIME_TRAVEL, at_most=True, unit=" s")
     what, command = "10,000,000 steps over 100,000: ", "benchmarks.long_run"
     yield Figure(f"{what}memory", "long_run", "grown_mib", command, targets.GROWN_MIB, True, " MiB more")
     for verb in ("attach", "resume"):

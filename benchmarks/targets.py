@@ -45,6 +45,8 @@ GROWN_MIB = 5.0
 """Maximum memory growth from a hundred thousand to ten million steps, in MiB."""
 LONG = 1.2
 """Maximum time to attach or resume, as a multiple of that of a run of a hundred thousand steps."""
+TIME_TRAVEL = 0.1
+"""Maximum time from a key to the frame of an earlier moment, in seconds."""
 
 
 @dataclass(frozen=True)
