@@ -16,6 +16,7 @@ _PLACES = {
     "log": "Focused log",
     "column": "Focused panels on the right",
     "numerics": "Numerics",
+    "pictures": "Pictures",
     "ranks": "The ranks",
     "memory": "Memory",
     "learn": "The exercises",

@@ -78,6 +78,9 @@ class LoggingConfig(Table):
     """Seconds between step events; 0: an event for each step."""
     trackers: list[Annotated[str, OneOf(TRACKERS)]] = []
     """Experiment trackers that log the run's metrics."""
+    pictures: Annotated[int, Field(ge=0, le=1000)] = 5
+    """classification, segmentation: number of newest validations whose pictures of predictions are kept in
+    `predictions/` of the run directory, besides the best; 0: none are made."""
     tensorboard: bool = False
     """Write TensorBoard files into the run directory."""
     wandb_project: str | None = None

@@ -32,6 +32,7 @@ _SWITCHABLE_KEYS = {
     "data.mixup_alpha",
     "data.cutmix_alpha",
     "data.bad_sample_budget",
+    "logging.pictures",
     "logging.step_interval_s",
 }
 _FIXED_KEYS = {"memory.shard"}

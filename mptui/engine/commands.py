@@ -4,7 +4,7 @@ from typing import get_args
 
 from mptui.config.schema import NumericsMode
 from mptui.engine.context import TrainContext
-from mptui.engine.epochs import validate
+from mptui.engine.epochs import report, validate
 from mptui.engine.mailbox import Command
 from mptui.engine.numerics.numerics_monitor import NumericsMonitor
 from mptui.engine.switching import switch
@@ -43,7 +43,7 @@ def _answer(context: TrainContext, name: str, state: str, detail: str = "") -> N
 def _validate(context: TrainContext) -> None:
     before = context.phase
     measured = validate(context)
-    context.emit(measured.event(context.state.step, context.state.cursor.epoch + 1, best=False))
+    report(context, measured, context.state.cursor.epoch + 1, best=False)
     context.enter(before)
     context.reporter.restart_clock()
 

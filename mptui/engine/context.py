@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from mptui.data.core.png_files import Pixels
+from mptui.data.core.predictions import ValidationPictures
 from mptui.engine.checkpoint import snapshots
 from mptui.engine.checkpoint.async_saver import Saver
 from mptui.engine.evaluate import ValidationResult
@@ -28,6 +29,7 @@ Emit = Callable[[Event], None]
 Rebuild = Callable[[Command], ProfileSwitch]
 OnBest = Callable[[ValidationResult], None]
 OnImages = Callable[[int, Pixels], str]
+OnPictures = Callable[[ValidationPictures], str]
 
 
 class TrainContext:
@@ -42,6 +44,7 @@ class TrainContext:
         on_best: Called with each validation that is the best so far.
         on_images: Called with the epoch and the images, [N, H, W, C], that the network has made; returns the
             file that has them, "" if it can't be written. None: none are made.
+        on_pictures: Called with the pictures of validations; as `on_images`.
 
     Attributes:
         state: Everything that a checkpoint holds.
@@ -67,9 +70,10 @@ class TrainContext:
         rebuild: Rebuild | None = None,
         on_best: OnBest = lambda result: None,
         on_images: OnImages | None = None,
+        on_pictures: OnPictures | None = None,
     ) -> None:
         self.emit, self.mailbox, self.saver, self.rebuild = emit, mailbox, saver, rebuild
-        self.on_best, self.on_images = on_best, on_images
+        self.on_best, self.on_images, self.on_pictures = on_best, on_images, on_pictures
         self.device = job.device
         self.state = TrainState(job, emit)
         self.state.build(job, None)

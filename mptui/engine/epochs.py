@@ -67,10 +67,18 @@ def validate(context: TrainContext) -> ValidationResult:
             check_stop=lambda: next(checks),
             in_pieces=lambda batch, compute: compute_in_pieces(context, batch, compute),
             outputs_stay=not compiler.static_shapes,
+            watch=context.hooks.batch_validated,
             ranks=context.ranks,
         )
     phase.end_validation(context)
     return measured
+
+
+def report(context: TrainContext, measured: ValidationResult, epoch: int, *, best: bool) -> None:
+    """Report the result of a validation in an epoch, from 1."""
+    context.emit(measured.event(context.state.step, epoch, best=best))
+    for validated in context.hooks.validated:
+        validated(measured, epoch, best)
 
 
 @torch.no_grad()
@@ -136,7 +144,7 @@ def finish_epoch(context: TrainContext, started: float) -> None:
         state.cursor.measured_at = state.step
     context.outcome.epochs = epoch
     context.outcome.final = {"train_loss": train_loss, "val_loss": measured.loss, **measured.metrics}
-    context.emit(measured.event(state.step, epoch, best=is_best))
+    report(context, measured, epoch, best=is_best)
     context.emit(
         EpochFinished(
             step=state.step,

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +20,7 @@ MOST_CLASSES = 32
 """Largest number of classes in an event: the journal has one of each validation."""
 
 InPieces = Callable[[Batch, Callable[[Batch], None]], None]
+Watch = Callable[[torch.Tensor, Batch], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,21 +93,20 @@ def evaluate(
     check_stop: Callable[[], None],
     in_pieces: InPieces,
     outputs_stay: bool,
+    watch: Sequence[Watch] = (),
     metrics: Metrics | None = None,
     ranks: Ranks = ALONE,
 ) -> ValidationResult:
     """Evaluate `model` on all of `loader`, in eval mode and in the training precision.
 
     `in_pieces` calls its second argument with the batch, or with its micro-batches if it does not fit.
-    `outputs_stay` is False if each forward pass overwrites the previous outputs, as with CUDA graphs.
-    `metrics` are new ones; None: those of the task. Each of `ranks` evaluates its own samples; the result is
-    that of all.
+    `outputs_stay` is False if each forward pass overwrites the previous outputs, as with CUDA graphs. `watch`
+    are called with them. `metrics` are new ones; None: of the task. Each of `ranks` has its own samples.
 
     Raises:
         Stopped: From `check_stop`, called before each batch.
     """
-    started = time.perf_counter()
-    told = started
+    told = started = time.perf_counter()
     metrics = metrics or task.metrics(device)
     # over items, over samples, the items' weights, and samples
     totals = torch.zeros(4, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
@@ -115,6 +115,8 @@ def evaluate(
         with precision.forward_context():
             outputs = model(*batch.inputs)
             sums = task.loss_sums(outputs, batch)
+        for look in watch:
+            look(outputs, batch)
         metrics.update(outputs if outputs_stay else outputs.clone(), batch)
         totals[:2] += sums
 
@@ -132,10 +134,9 @@ def evaluate(
     if not ranks.is_alone:
         metrics.load_state_dict(summed_state(metrics, ranks, device))
     over_items, over_samples, weight, samples = ranks.sum_(totals).tolist()
-    found = metrics.compute()
     return ValidationResult(
         loss=(over_items / weight if weight else 0.0) + over_samples / max(samples, 1),
-        metrics=dict(sorted(found.items(), key=lambda each: each[0] != task.primary)),
+        metrics=dict(sorted(metrics.compute().items(), key=lambda each: each[0] != task.primary)),
         primary=task.primary,
         per_class=metrics.per_class(),
         confusion=metrics.confusion(),

@@ -7,6 +7,10 @@ not override are not called, nor is an inactive hook.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
+from mptui.data.core.batch import Batch
+from mptui.engine.evaluate import ValidationResult
 from mptui.engine.job import Job
 from mptui.engine.reporting.device_buffer import StepRow
 
@@ -42,6 +46,17 @@ class Hook:
 
     def report_due(self) -> None:
         """Called between two steps, after the figures that have reached the host were reported."""
+
+    def batch_validated(self, outputs: torch.Tensor, batch: Batch) -> None:
+        """Called in a validation, before a batch is counted; one that fails comes again. Must not wait.
+
+        Args:
+            outputs: What the network returned; those of a later batch may overwrite them.
+            batch: The batch.
+        """
+
+    def validated(self, measured: ValidationResult, epoch: int, best: bool) -> None:
+        """Called after a validation in an epoch, from 1, and whether it is the best so far; on all ranks."""
 
     def epoch_ends(self) -> None:
         """Called after an epoch was trained and validated."""
@@ -80,6 +95,8 @@ class Hooks:
     step_ends: list[Callable[[], None]]
     rows_read: list[Callable[[Sequence[StepRow]], None]]
     report_due: list[Callable[[], None]]
+    batch_validated: list[Callable[[torch.Tensor, Batch], None]]
+    validated: list[Callable[[ValidationResult, int, bool], None]]
     epoch_ends: list[Callable[[], None]]
     failed: list[Callable[[Exception, str, int], Recovery | None]]
     adapt_job: list[Callable[[Job], Job]]

@@ -8,6 +8,7 @@ import torch
 
 from mptui.config.schema import RunConfig, TrainingConfig
 from mptui.data.core.batch import Batch
+from mptui.data.core.types import Split
 from mptui.data.loading.loader import Loader
 from mptui.engine.autotune.result_cache import CachedResult, facts_of
 from mptui.engine.checkpoint.files import Snapshot
@@ -60,6 +61,8 @@ class Job:
     """Product name of the device; a key of cached results."""
     ranks: Ranks = field(default_factory=Ranks.alone)
     """The processes that train the model together."""
+    val_split: Split | None = None
+    """The samples of the validation loader; None: nobody asks for them."""
 
     @property
     def is_sharded(self) -> bool:

@@ -17,7 +17,7 @@ from mptui.engine.checkpoint.saving import save_before_error, save_if_due
 from mptui.engine.commands import obey
 from mptui.engine.compile import phase
 from mptui.engine.compile.policy import Stopwatch
-from mptui.engine.context import Emit, OnBest, OnImages, Rebuild, TrainContext
+from mptui.engine.context import Emit, OnBest, OnImages, OnPictures, Rebuild, TrainContext
 from mptui.engine.epochs import begin_epoch, enough_steps, finish_epoch, has_more
 from mptui.engine.guards.batch_checks import check_batch, check_loss
 from mptui.engine.guards.divergence import NanGuard
@@ -33,6 +33,7 @@ from mptui.engine.ranks.rank_times import RankTimes
 from mptui.engine.ranks.unreadable import Unreadable
 from mptui.engine.reporting.image_grids import ImageGrids
 from mptui.engine.reporting.memory_samples import MemorySamples
+from mptui.engine.reporting.prediction_pictures import PredictionPictures
 from mptui.engine.reporting.speed_advice import SpeedAdvice
 from mptui.errors import DataError, MemoryExhaustedError
 from mptui.events import Recovered
@@ -47,6 +48,7 @@ HOOKS: dict[str, Callable[[TrainContext], Hook]] = {
     "rank times": RankTimes,
     "unreadable": Unreadable,
     "images": ImageGrids,
+    "pictures": PredictionPictures,
     "memory samples": MemorySamples,
 }
 """Hooks by name, in the order in which they act; a checkpoint stores their state by these names."""
@@ -70,6 +72,7 @@ class Trainer:
         rebuild: Rebuild | None = None,
         on_best: OnBest = lambda result: None,
         on_images: OnImages | None = None,
+        on_pictures: OnPictures | None = None,
     ) -> None:
         self.context = TrainContext(
             job,
@@ -79,6 +82,7 @@ class Trainer:
             rebuild=rebuild,
             on_best=on_best,
             on_images=on_images,
+            on_pictures=on_pictures,
         )
         self.state = self.context.state
         for name, hook in HOOKS.items():

@@ -86,9 +86,10 @@ class Validated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagesGenerated(Event):
-    """The network has made images, after a validation.
+    """Images of a validation were written: those that the network has made, or what it predicts.
 
-    `path` is their file in the run directory, "" if it could not be written.
+    `path` is their file in the run directory, "" if it could not be written. `what` is samples, which the
+    network has made, or predictions of validation images, in whose file `.json` replaces `.png`.
     """
 
     kind: ClassVar[str] = "images_generated"
@@ -97,6 +98,7 @@ class ImagesGenerated(Event):
     path: str
     images: int
     seconds: float
+    what: str = "samples"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from mptui.data.core.batch import Batch, Window
+from mptui.data.core.class_colours import BACKGROUND
 from mptui.data.core.types import IGNORE
 from mptui.tasks.class_counts import ClassCounts, mean_of_present
 from mptui.tasks.class_weights import ItemWeights
 
-_BACKGROUND = "background"
 _FOCUS = 2
 """Exponent of the focal loss, gamma: the best one of Lin et al. (2017)."""
 _SMOOTH = 1.0
@@ -109,7 +109,7 @@ class Segmentation:
 
 
 def _first_foreground(classes: Sequence[str]) -> int:
-    return 1 if classes[0] == _BACKGROUND else 0
+    return 1 if classes[0] == BACKGROUND else 0
 
 
 def _one_hot(targets_BHW: torch.Tensor, num_classes: int) -> torch.Tensor:
@@ -127,6 +127,13 @@ def _place_of_highest(logits_BKHW: torch.Tensor, places_K11: torch.Tensor) -> to
     planes_BKHW = logits_BKHW.contiguous()
     is_highest_BKHW = planes_BKHW == planes_BKHW.amax(dim=1, keepdim=True)
     return (is_highest_BKHW * places_K11).amax(dim=1).clamp_(min=1)
+
+
+def predicted_classes(logits_BKHW: torch.Tensor) -> torch.Tensor:
+    """Return the class of each pixel as `Overlap` counts it, as BHW of the smallest integer. Never syncs."""
+    K = logits_BKHW.shape[1]
+    places_K11 = torch.arange(K, 0, -1, dtype=_smallest_integer(K), device=logits_BKHW.device)[:, None, None]
+    return K - _place_of_highest(logits_BKHW, places_K11)
 
 
 def _smallest_integer(highest: int) -> torch.dtype:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from mptui.data.core.types import IGNORE, Decoded
 
@@ -60,6 +61,10 @@ class Samples:
 
     def __len__(self) -> int:
         return self.count
+
+    @property
+    def sample_labels(self) -> npt.NDArray[np.int64]:
+        return np.arange(self.first, self.first + self.count) % len(CLASSES)
 
     def request(self, index: int) -> Blot:
         return self.kind(self.first + index)

@@ -141,6 +141,7 @@ def build_trainer(
         fallbacks=fallbacks,
         force_compile=force_compile,
         ranks=ranks,
+        val_split=Samples(val, 10_000, reads_as or kind),
     )
     events = Recorder()
     folder.parent.mkdir(parents=True, exist_ok=True)  # the run's directory, which a saver does not make

@@ -11,6 +11,7 @@ from tests.ranks.training import (
     choose_precision,
     decide,
     find_files,
+    take_pictures,
     train,
     train_both_ways,
     train_in_float64,
@@ -80,6 +81,20 @@ def test_what_is_measured_on_each_machine_is_decided_for_all(tmp_path):
     assert impossible[:2] == [0, False]
     assert impossible[2][0] == "compile_impossible"
     assert (snapshot, micro_batch) == (False, 2)
+
+
+def test_pictures_of_a_validation_are_those_of_all_ranks(tmp_path):
+    (alone,) = in_group(1, take_pictures, str(tmp_path / "1"))
+    first, *others = in_group(3, take_pictures, str(tmp_path / "3"))
+    assert others == [[], []]
+    for (groups, confusion), (expected, expected_confusion) in zip(first, alone, strict=True):
+        assert confusion == expected_confusion
+        for name, rows in expected.items():
+            assert len(rows) == (12 if name == "by class" else 16)
+            assert [row[:3] for row in groups[name]] == [row[:3] for row in rows]
+            assert [row[4] for row in groups[name]] == [row[4] for row in rows]
+            errors = [row[3] for row in rows]
+            assert [row[3] for row in groups[name]] == pytest.approx(errors, rel=1e-4, abs=1e-6)
 
 
 @pytest.mark.parametrize("world_size", [2, 3])

@@ -10,6 +10,7 @@ import torch
 from mptui.data.core.parts import status_of
 from mptui.data.core.types import BadSampleError, Decoded
 from mptui.data.formats.open import open_dataset
+from mptui.engine.epochs import report, validate
 from mptui.engine.mailbox import Command, Mailbox, Stopped
 from mptui.engine.ranks.ranks_mailbox import mailbox_of
 from mptui.engine.ranks.shards import whole
@@ -139,6 +140,31 @@ def train_both_ways(ranks, folder, forms):
         ]
         for name, form in forms.items()
     }
+
+
+def take_pictures(ranks, folder):
+    """Validate a classifier, then a segmenter; return what rank 0 has of their pictures."""
+    found = []
+
+    def take(pictures):
+        rows = {
+            name: [
+                [each.index, each.truth, each.predicted, each.error, int(each.pixels_HWC.sum())]
+                for each in them
+            ]
+            for name, them in pictures.groups.items()
+        }
+        found.append([rows, pictures.confusion.tolist()])
+        return ""
+
+    for masks in (False, True):
+        trainer, _ = built(ranks, Path(folder) / str(masks), masks=masks, training={"batch_size": 8})
+        if ranks.is_first:
+            trainer.context.on_pictures = take
+        trainer.context.hooks.refresh()
+        report(trainer.context, validate(trainer.context), 1, best=True)
+        end(trainer)
+    return found
 
 
 def train_in_float64(ranks, folder, options):

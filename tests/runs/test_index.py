@@ -126,6 +126,9 @@ KINDS = {
     "images": lambda at, y: ImagesGenerated(
         **at, epoch=1, path="samples/epoch-0001.png", images=16, seconds=y
     ),
+    "predictions": lambda at, y: ImagesGenerated(
+        **at, epoch=1, path="predictions/a.png", images=40, seconds=y, what="predictions"
+    ),
     "recovered": lambda at, y: Recovered(**at, problem="nan", action="rolled back"),
     "warned": lambda at, y: Warned(**at, code="w", message="\u202eevil"),
     "paused": lambda at, y: Paused(**at),

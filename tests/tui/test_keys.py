@@ -20,6 +20,7 @@ from mptui.tui.screens.live import LiveScreen
 from mptui.tui.screens.memory_screen import MemoryScreen
 from mptui.tui.screens.numerics import NumericsScreen
 from mptui.tui.screens.picker import PickerScreen
+from mptui.tui.screens.pictures_screen import PicturesScreen
 from mptui.tui.screens.ranks_screen import RanksScreen
 from mptui.tui.screens.runs.compare_screen import CompareScreen
 from mptui.tui.screens.runs.fork_dialog import ForkDialog
@@ -38,6 +39,7 @@ OWNERS = {
     "fork": ForkDialog,
     "delete": DeleteDialog,
     "clean": CleanDialog,
+    "pictures": PicturesScreen,
     "ranks": RanksScreen,
     "memory": MemoryScreen,
     "chart": Chart,

@@ -12,6 +12,7 @@ from mptui.cli.use.use_options import (
     Checkpoint,
     check_checkpoint,
     given_data,
+    head,
     note,
     opened,
     settings_of,
@@ -113,17 +114,11 @@ def _document(trained: "Trained", found: "Evaluation") -> dict[str, Any]:
     result, confusion = found.result, found.confusion
     document: dict[str, Any] = finite_json(
         {
-            "version": FORMAT_VERSION,
-            "run": trained.run.name,
-            "checkpoint": trained.checkpoint,
-            "step": trained.step,
-            "task": trained.plan.task,
+            **head(trained, FORMAT_VERSION),
             "data": found.data.dataset.name,
             "part": found.data.part,
             "samples": len(found.data.split),
             "classes": list(trained.classes),
-            "device": trained.plan.device.torch_name,
-            "precision": trained.precision.name,
             "batch_size": found.limit or trained.config.training.batch_size,
             "loss": result.loss,
             "metrics": result.metrics,

@@ -8,7 +8,7 @@ import typer
 
 from mptui.cli import options as o
 from mptui.cli.output import file_progress, print_json, print_next
-from mptui.cli.use.use_options import Budget, Checkpoint, check_checkpoint, note, opened, settings_of
+from mptui.cli.use.use_options import Budget, Checkpoint, check_checkpoint, head, note, opened, settings_of
 from mptui.errors import ConfigError
 from mptui.text import clean, clean_name, shell_word
 
@@ -153,14 +153,8 @@ def _document(work: "PredictionRun", rows: list[dict[str, Any]] | None, place: P
     trained = work.trained
     document: dict[str, Any] = finite_json(
         {
-            "version": FORMAT_VERSION,
-            "run": trained.run.name,
-            "checkpoint": trained.checkpoint,
-            "step": trained.step,
-            "task": trained.plan.task,
+            **head(trained, FORMAT_VERSION),
             "classes": list(trained.classes),
-            "device": trained.plan.device.torch_name,
-            "precision": trained.precision.name,
             "mirror": work.mirror,
             "out": None if place is None else str(place),
             "files": len(work.files.paths),

@@ -8,7 +8,7 @@ import typer
 from mptui.cli import completion
 from mptui.cli import options as o
 from mptui.cli.output import file_progress, print_json
-from mptui.cli.use.use_options import Checkpoint, check_checkpoint, note, opened, settings_of
+from mptui.cli.use.use_options import Checkpoint, check_checkpoint, head, note, opened, settings_of
 from mptui.registry.denoising import SamplingMethod
 from mptui.text import clean
 
@@ -156,12 +156,7 @@ def _document(
     trained: "Trained", request: "GenerationRequest", made: "MadeImages", quality: "ImageQuality | None"
 ) -> dict[str, Any]:
     return {
-        "version": FORMAT_VERSION,
-        "run": trained.run.name,
-        "checkpoint": trained.checkpoint,
-        "step": trained.step,
-        "device": trained.plan.device.torch_name,
-        "precision": trained.precision.name,
+        **head(trained, FORMAT_VERSION),
         "sampler": request.method,
         "steps": request.steps,
         "seed": request.seed,

@@ -77,6 +77,19 @@ def opened(
     return open_trained(run, checkpoint, settings, note=note, trust_code=trust_code)
 
 
+def head(trained: "Trained", version: int) -> dict[str, Any]:
+    """Return the beginning of a JSON document about the use of a run."""
+    return {
+        "version": version,
+        "run": trained.run.name,
+        "checkpoint": trained.checkpoint,
+        "step": trained.step,
+        "task": trained.plan.task,
+        "device": trained.plan.device.torch_name,
+        "precision": trained.precision.name,
+    }
+
+
 def note(message: str) -> None:
     """Print a warning on stderr."""
     typer.echo(f"warning: {clean(message)}", err=True)

@@ -26,6 +26,7 @@ class RandomStream(IntEnum):
     NOISE = 7
     SAMPLING = 8
     LABEL = 9
+    PICTURES = 10
 
 
 def uniforms(

@@ -232,6 +232,7 @@ def build_job(
         force_compile=force_compile,
         device_name=plan.device.name,
         ranks=loaders.ranks,
+        val_split=dataset.val,
     )
 
 

@@ -249,12 +249,12 @@ class Session:
                     rebuild=partial(self._rebuild, prepared),
                     on_best=self._records.write_best,
                     on_images=partial(self._records.write_images, keep=self.plan.config.sampling.keep),
+                    on_pictures=self._records.write_pictures,
                 )
                 stack.callback(trainer.close)
                 self._watchdog.follow(trainer.context)
-                resumed = None
-                if self._resume:
-                    resumed = take_up(trainer, self.run, self._before, self._warn, guard)
+                state = (trainer, self.run, self._before, self._warn, guard)
+                resumed = take_up(*state) if self._resume else None
                 self._changes.take(self.plan)
                 self._check_space(prepared)
                 mailbox.poll()  # nothing to save yet

@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from mptui.data.core.png_files import Pixels, grid, save_png
+from mptui.data.core.predictions import ValidationPictures
 from mptui.engine.evaluate import ValidationResult
 from mptui.errors import MptuiError
 from mptui.events import Event, Recovered, Warned
 from mptui.io.atomic import Guard, replacing
+from mptui.runs.pictures import picture_files
 from mptui.runs.store import directory
 from mptui.runs.store.bad_samples import BadSampleList
 from mptui.runs.store.index import Index
@@ -138,6 +140,10 @@ class Records:
         except (OSError, MptuiError):
             return ""
         return f"{IMAGES}/{path.name}"
+
+    def write_pictures(self, pictures: ValidationPictures) -> str:
+        """Write the pictures of a validation; returns their file as `write_images`."""
+        return picture_files.write(self._run, pictures, self._guard)
 
     def close(self) -> None:
         """Close the journal, and write an index for all of it."""

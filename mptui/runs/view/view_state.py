@@ -86,6 +86,7 @@ class LatestEvents:
     latest: Step | None = None
     device: DeviceSample | None = None
     images: ImagesGenerated | None = None
+    pictures: ImagesGenerated | None = None
     validation: Validated | None = None
     advice: Advice | None = None
     alert: Alert | None = None

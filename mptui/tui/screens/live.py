@@ -27,6 +27,7 @@ from mptui.tui.keys.bindings import bindings
 from mptui.tui.screens.memory_screen import MemoryScreen
 from mptui.tui.screens.numerics import NumericsScreen
 from mptui.tui.screens.page import WIDTHS
+from mptui.tui.screens.pictures_screen import PicturesScreen
 from mptui.tui.screens.ranks_screen import RanksScreen
 from mptui.tui.screens.run_page import RunPage
 from mptui.tui.sources.source import RunSource
@@ -283,6 +284,11 @@ class LiveScreen(RunPage):
     def action_memory(self) -> None:
         """Open the screen of the memory."""
         screen = MemoryScreen(self.shown, self.source.run, self._keymap)
+        self.app.push_screen(screen, lambda how: self.leave() if how == "leave" else None)
+
+    def action_pictures(self) -> None:
+        """Open the screen of the pictures."""
+        screen = PicturesScreen(self.shown, self.source.run, self._keymap, ascii_only=self._ascii_only)
         self.app.push_screen(screen, lambda how: self.leave() if how == "leave" else None)
 
     def action_ranks(self) -> None:

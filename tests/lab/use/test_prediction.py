@@ -8,11 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
+from mptui.data.core.class_colours import palette
 from mptui.data.formats.mask_classes import CLASS_FILE
 from mptui.errors import DataError
 from mptui.lab.use.evaluation.evaluation import evaluate_run
 from mptui.lab.use.prediction.inputs import find_inputs
-from mptui.lab.use.prediction.mask_files import palette
 from mptui.lab.use.prediction.masks import mask_of
 from mptui.lab.use.prediction.predict import PredictionRun
 from mptui.lab.use.prediction.predictor import Predictor, loader_of, probabilities

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import tomli_w
 from PIL import Image
 
+from mptui.data.core.class_colours import BACKGROUND, Palette, palette
 from mptui.data.core.types import BadSampleError
 from mptui.data.decode.image import read_rgb
 from mptui.data.formats.mask_classes import CLASS_FILE
@@ -24,18 +25,15 @@ from mptui.lab.use.prediction.inputs import InputFiles
 from mptui.lab.use.prediction.output_file import output_file
 
 MASKS, OVERLAYS = "masks", "overlays"
-BACKGROUND = "background"
 
 _OVERLAY_SIDE = 1024
 _OPACITY = 0.5
 _THREADS = 4
 _WAITING = 2 * _THREADS
-_COLOURS = 256
 _FAST = 1
 """Compression of overlays, which are large."""
 
 Mask = npt.NDArray[np.uint8] | npt.NDArray[np.int16]
-Palette = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,19 +117,6 @@ class MaskFiles:
         numbers = {name: number for number, name in enumerate(self._classes)}
         with output_file(path) as fresh:
             fresh.write_text(tomli_w.dumps(numbers), "utf-8")
-
-
-def palette(classes: Sequence[str]) -> Palette:
-    """Return a colour for each class, [256, 3]; more classes share colours. A background is black.
-
-    The colours are those of PASCAL VOC, where each bit of a number sets a bit of a channel, highest first.
-    """
-    numbers = np.arange(_COLOURS) + (classes[0] != BACKGROUND)
-    colours_N3 = np.zeros((_COLOURS, 3), np.uint8)
-    for bit in range(8):
-        for channel in range(3):
-            colours_N3[:, channel] |= ((numbers >> (3 * bit + channel)) & 1).astype(np.uint8) << (7 - bit)
-    return colours_N3
 
 
 def overlay(

@@ -142,11 +142,17 @@ def _validation_scalars(event: Validated) -> Iterator[tuple[str, float]]:
 
 def _generate(view: ViewState, event: ImagesGenerated) -> None:
     view.pace.interrupted()
-    view.images = event
+    if event.what == "predictions":
+        view.pictures = event
+    else:
+        view.images = event
 
 
-def _image_words(event: ImagesGenerated) -> str:
-    return f"{event.images:,} images made in {event.seconds:.1f} s: {event.path or 'not written'}"
+def _image_words(event: ImagesGenerated) -> list[str]:
+    """Describe images that the network has made; pictures of predictions are usual, unless they are lost."""
+    if event.what == "predictions":
+        return [] if event.path else ["the pictures of the validation could not be written"]
+    return [f"{event.images:,} images made in {event.seconds:.1f} s: {event.path or 'not written'}"]
 
 
 def _finish_epoch(view: ViewState, event: EpochFinished) -> None:
@@ -277,8 +283,8 @@ TRAINING = (
     EventSpec(
         event=ImagesGenerated,
         handle=_generate,
-        log_lines=lambda event: [(_image_words(event), "plain")],
-        console_lines=lambda event: [_image_words(event)],
+        log_lines=lambda event: [(words, "plain") for words in _image_words(event)],
+        console_lines=_image_words,
         summarize=nothing,
         scalars=nothing,
     ),

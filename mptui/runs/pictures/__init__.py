@@ -1,0 +1,1 @@
+"""Pictures of validations in the run directory."""

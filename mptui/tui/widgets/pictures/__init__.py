@@ -1,0 +1,1 @@
+"""Widgets that show pictures, and what a network predicts of them."""

@@ -1,0 +1,144 @@
+"""The screen of the pictures of validations."""
+
+import numpy as np
+import pytest
+
+from mptui.events import ImagesGenerated
+from mptui.runs.store.writer import Records
+from tests.runs.made_pictures import BLUE, RED, pictures, sample
+from tests.tui.events import START, MemorySource, run_started
+from tests.tui.frames import frame, live, seen
+
+SIZES = [(80, 24), (140, 45)]
+
+
+def made(path, **changes):
+    values = {"time": START + 5, "step": 9, "epoch": 3, "path": path, "images": 4, "seconds": 0.5}
+    return ImagesGenerated(**{**values, "what": "predictions", **changes})
+
+
+def source(run, *events):
+    shown = MemorySource([run_started(directory=str(run)), *events])
+    shown.run = run
+    return shown
+
+
+def written(run, **changes):
+    records = Records(run)
+    path = records.write_pictures(pictures(3, 9, **changes))
+    records.close()
+    return source(run, made(path))
+
+
+async def opened(app, pilot):
+    await pilot.press("i")
+    await pilot.pause()
+    await app.workers.wait_for_complete()
+    await pilot.pause()
+    return frame(app)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_tabs_show_what_is_predicted_of_each_image(tmp_path, size):
+    groups = {
+        "worst": [sample(7, RED), sample(3, BLUE, truth=1, probability=0.5)],
+        "random": [sample(1, BLUE, file="x/photo.jpg")],
+        "by class": [],
+    }
+    async with live(written(tmp_path, groups=groups), size) as (app, pilot):
+        text = await opened(app, pilot)
+        assert "worst · 1–2 of 2 · epoch 3" in text
+        assert "→ 75 % dog" in text
+        assert "= 50 % dog" in text
+        assert "7.png" in text
+        assert "▀" * 10 in text
+        assert " random " in text
+        assert "by class" not in text
+        await pilot.press("tab")
+        assert await seen(app, pilot, "random · 1–1 of 1")
+        assert "photo.jpg" in frame(app)
+        await pilot.press("tab")
+        assert await seen(app, pilot, "confusion · rows are true classes · epoch 3")
+        row = next(line for line in frame(app).splitlines() if "0 cat" in line)
+        assert row.strip("│ ").split() == ["0", "cat", "5", "2"]
+        await pilot.press("tab")
+        assert await seen(app, pilot, "worst · 1–2")
+        await pilot.press("i")
+        await pilot.pause()
+        assert "╭─ loss" in frame(app)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_rows_that_do_not_fit_are_scrolled_to(tmp_path, size):
+    groups = {"worst": [sample(number, RED, file=f"{number}.png") for number in range(40)]}
+    async with live(written(tmp_path, groups=groups), size) as (app, pilot):
+        text = await opened(app, pilot)
+        assert " 39.png" not in text
+        await pilot.press("down", "pagedown", "pagedown", "pagedown")
+        assert await seen(app, pilot, "–40 of 40")
+        assert "39.png" in frame(app)
+        await pilot.press("pageup", "pageup", "pageup", "pageup")
+        assert await seen(app, pilot, "worst · 1–")
+
+
+async def test_masks_have_a_legend(tmp_path):
+    masks = sample(4, RED, (64, 192), truth=None, predicted=None, probability=None, error=0.25)
+    shown = written(tmp_path, groups={"worst": [masks]}, classes=("background", "tissue"))
+    async with live(shown, (120, 36)) as (app, pilot):
+        text = await opened(app, pilot)
+        assert "25.0 % wrong" in text
+        assert "██ tissue" in text
+
+
+async def test_of_many_classes_the_pairs_that_are_confused_most_are_listed(tmp_path):
+    confusion = np.diag(np.full(1000, 40))
+    confusion[17, 940], confusion[3, 4] = 160, 8
+    shown = written(tmp_path, classes=[f"class {n}" for n in range(1000)], confusion=confusion)
+    async with live(shown) as (app, pilot):
+        await opened(app, pilot)
+        await pilot.press("shift+tab")
+        assert await seen(app, pilot, "of true")
+        lines = [line.strip("│ ").split() for line in frame(app).splitlines()]
+        first = next(number for number, line in enumerate(lines) if line[:1] == ["true"])
+        assert lines[first + 1] == ["class", "17", "class", "940", "160", "80.0", "%"]
+        assert lines[first + 2] == ["class", "3", "class", "4", "8", "16.7", "%"]
+
+
+async def test_what_is_not_there_is_said(tmp_path):
+    async with live(source(tmp_path)) as (app, pilot):
+        assert "no pictures yet" in await opened(app, pilot)
+    async with live(source(tmp_path, made("predictions/epoch-0003-step-9.png"))) as (app, pilot):
+        assert "the pictures of epoch 3 are not on disk" in await opened(app, pilot)
+    shown = written(tmp_path)
+    (tmp_path / "predictions" / "epoch-0003-step-9.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(40))
+    async with live(shown) as (app, pilot):
+        assert "the pictures of epoch 3 are not on disk" in await opened(app, pilot)
+
+
+async def test_new_pictures_replace_those_on_the_screen(tmp_path):
+    shown = written(tmp_path)
+    async with live(shown) as (app, pilot):
+        await opened(app, pilot)
+        records = Records(tmp_path)
+        path = records.write_pictures(pictures(4, 12))
+        records.close()
+        shown.waiting.append(made(path, step=12, epoch=4))
+        assert await seen(app, pilot, "epoch 4")
+
+
+async def test_without_half_blocks_brightness_is_in_characters(tmp_path):
+    async with live(written(tmp_path), ascii_only=True) as (app, pilot):
+        text = await opened(app, pilot)
+        assert "▀" not in text
+        assert "::::" in text
+
+
+async def test_images_that_the_network_has_made_are_shown_whole(tmp_path):
+    (tmp_path / "samples").mkdir()
+    records = Records(tmp_path)
+    path = records.write_images(2, np.full((4, 8, 8, 3), 255, np.uint8), keep=2)
+    records.close()
+    async with live(source(tmp_path, made(path, epoch=2, what="samples"))) as (app, pilot):
+        text = await opened(app, pilot)
+        assert "images of epoch 2" in text
+        assert "▀" * 10 in text
