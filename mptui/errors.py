@@ -82,6 +82,13 @@ class RankError(MptuiError):
     meaning = "another process of the run failed, or can't be reached"
 
 
+class TrackerError(MptuiError):
+    """An experiment tracker has failed, or can't be reached."""
+
+    exit_code = RankError.exit_code
+    meaning = RankError.meaning
+
+
 _ERRORS: dict[int, type[MptuiError]] = {
     error.exit_code: error
     for error in (

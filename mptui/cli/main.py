@@ -16,7 +16,7 @@ from mptui.cli.completion import join_assignments
 from mptui.cli.look import detect, doctor, learn, monitor, profiles
 from mptui.cli.measure import bench, check_amp, memory_ledger, parity, selftest, simulate, tune
 from mptui.cli.train import attach, resume, run, runs, slurm, stop
-from mptui.cli.use import evaluate, export, predict, prepare, report, sample_images
+from mptui.cli.use import evaluate, export, predict, prepare, report, sample_images, sync
 from mptui.errors import DiskError, MptuiError
 from mptui.registry.own_code import fault_of
 from mptui.streams import OutputError, drop_unwritten, standard_streams
@@ -84,6 +84,7 @@ for _module in (
     export,
     report,
     prepare,
+    sync,
     selftest,
 ):
     _module.app_command(app)

@@ -77,7 +77,7 @@ class LoggingConfig(Table):
     step_interval_s: Annotated[float, Field(ge=0)] = 0.5
     """Seconds between step events; 0: an event for each step."""
     trackers: list[Annotated[str, OneOf(TRACKERS)]] = []
-    """Experiment trackers that log the run's metrics."""
+    """Experiment trackers that log the run's metrics; the settings below ask for theirs, too."""
     pictures: Annotated[int, Field(ge=0, le=1000)] = 5
     """classification, segmentation: number of newest validations whose pictures of predictions are kept in
     `predictions/` of the run directory, besides the best; 0: none are made."""
@@ -87,6 +87,11 @@ class LoggingConfig(Table):
     """Weights & Biases project to send the metrics to (needs the wandb package)."""
     wandb_name: str | None = None
     """Name of the run in Weights & Biases; unset: this run's name."""
+    mlflow_experiment: str | None = None
+    """MLflow experiment to send the metrics to (needs the mlflow package); the server is that of
+    MLFLOW_TRACKING_URI."""
+    trackio_project: str | None = None
+    """Trackio project to send the metrics to (needs the trackio package)."""
 
 
 class HardwareConfig(Table):

@@ -3,17 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-
-class Tracker(Protocol):
-    """Receives scalars by name and step."""
-
-    def log(self, scalars: dict[str, float], step: int) -> None:
-        """Log the scalars of one step."""
-
-    def close(self) -> None:
-        """Write what is still buffered."""
+from mptui.registry.tracker import Kept, Tracker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,32 +13,54 @@ class TrackerSpec:
     """A tracker.
 
     Attributes:
-        open: Called as `open(run, config)` with the run directory and the configuration (table -> key ->
-            value) when a run begins, and again when it is resumed. ImportError: its package is missing.
-        package: What it is installed with and imported as.
+        open: Called as `open(run, config, kept)` with the run directory, the configuration (table -> key ->
+            value) and what the tracker has kept, when a run begins, and again when it is resumed. It may set
+            `kept["position"]` to 0 to get all events again. ImportError: its package is missing.
+        package: What it is imported as; the extra that installs it has the name of the tracker.
         setting: A key of [logging] that also asks for it.
     """
 
-    open: Callable[[Path, Mapping[str, Any]], Tracker]
+    open: Callable[[Path, Mapping[str, Any], Kept], Tracker]
     package: str
     setting: str | None = None
 
 
-def _tensorboard(run: Path, _: Mapping[str, Any]) -> Tracker:
+def _csv(run: Path, _: Mapping[str, Any], kept: Kept) -> Tracker:
+    from mptui.runs.trackers.csv_file import CsvFile
+
+    return CsvFile(run, kept)
+
+
+def _tensorboard(run: Path, _: Mapping[str, Any], kept: Kept) -> Tracker:
     from mptui.runs.trackers.tensorboard_files import TensorBoard
 
-    return TensorBoard(run)
+    return TensorBoard(run, kept)
 
 
-def _wandb(run: Path, config: Mapping[str, Any]) -> Tracker:
+def _wandb(run: Path, config: Mapping[str, Any], kept: Kept) -> Tracker:
     from mptui.runs.trackers.weights_and_biases import WeightsAndBiases
 
-    return WeightsAndBiases(run, config)
+    return WeightsAndBiases(run, config, kept)
+
+
+def _mlflow(run: Path, config: Mapping[str, Any], kept: Kept) -> Tracker:
+    from mptui.runs.trackers.mlflow_run import MlflowRun
+
+    return MlflowRun(run, config, kept)
+
+
+def _trackio(run: Path, config: Mapping[str, Any], kept: Kept) -> Tracker:
+    from mptui.runs.trackers.trackio_run import TrackioRun
+
+    return TrackioRun(run, config, kept)
 
 
 TRACKERS: dict[str, TrackerSpec] = {
+    "csv": TrackerSpec(open=_csv, package="csv"),
     "tensorboard": TrackerSpec(open=_tensorboard, package="tensorboard", setting="tensorboard"),
     "wandb": TrackerSpec(open=_wandb, package="wandb", setting="wandb_project"),
+    "mlflow": TrackerSpec(open=_mlflow, package="mlflow", setting="mlflow_experiment"),
+    "trackio": TrackerSpec(open=_trackio, package="trackio", setting="trackio_project"),
 }
 
 

@@ -50,6 +50,7 @@ def in_shell(folder, *command, **environ):
         ("mptui profiles show older", ["older-gpu"]),
         ("mptui run --model resnet1", ["resnet101", "resnet152", "resnet18"]),
         ("mptui resume 2026", ["20261120-fast"]),
+        ("mptui sync 2026", ["20261120-fast"]),
         ("mptui runs compare 20261120-fast 2", ["20261120-fast"]),
         ("mptui attach --runs-dir elsewhere o", ["other"]),
         ("mptui run --set training.lr_", ["training.lr_scaling=", "training.lr_batch_size="]),

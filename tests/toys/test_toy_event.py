@@ -15,7 +15,7 @@ from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run, read_summary
 from mptui.runs.store.index import read_run
-from mptui.runs.trackers.follow import scalars_of
+from mptui.runs.trackers.feeder import scalars_of
 from mptui.runs.view.events.event_registry import EVENTS
 from mptui.runs.view.events.event_spec import EventSpec
 from mptui.runs.view.run_view import RunView

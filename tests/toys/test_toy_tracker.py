@@ -6,60 +6,60 @@ import pytest
 
 from mptui.config.keys import SETTINGS
 from mptui.errors import MptuiError
-from mptui.registry.trackers import TRACKERS, TrackerSpec
+from mptui.registry.trackers import TRACKERS
 from mptui.runs.planning.plan import Request, plan_run
 from mptui.runs.session.session import Session
 from mptui.runs.store.directory import create_run
-from tests.toys.training import LIMIT_S, SMALL
+from mptui.runs.trackers import tracker_process
+from tests.runs.trackers import toys
+from tests.runs.trackers.journals import scalars_in
+from tests.toys.training import LIMIT_S, SMALL, losses
 
 TINY = {**SMALL, "model.name": "unet", "model.width": 2, "model.depth": 1, "data.image_size": 16}
 
 
-class ToyTracker:
-    """Stores what it receives in a list."""
-
-    def __init__(self, logged):
-        self._logged = logged
-
-    def log(self, scalars, step):
-        self._logged.append((step, scalars))
-
-    def close(self):
-        self._logged.append("closed")
-
-
 @pytest.fixture
-def logged(monkeypatch):
-    entries: list[object] = []
-    spec = TrackerSpec(open=lambda run, config: ToyTracker(entries), package="toy")
-    monkeypatch.setitem(TRACKERS, "toy", spec)
-    return entries
+def _toys(monkeypatch):
+    for name, spec in toys.TOYS.items():
+        monkeypatch.setitem(TRACKERS, name, spec)
+    monkeypatch.setattr(tracker_process, "FEEDER", toys.CALL)
+    monkeypatch.setattr(tracker_process, "END_S", 60.0)  # on a busy machine
 
 
-def planned(name, epochs=1):
+def planned(*names, epochs=1):
     flags = {key: ("test", value) for key, value in {**TINY, "training.epochs": epochs}.items()}
-    return plan_run(Request("stable", flags, (f"logging.trackers=[{name!r}]",), os.environ))
+    return plan_run(Request("stable", flags, (f"logging.trackers={list(names)!r}",), os.environ))
 
 
-def train(run, epochs):
-    session = Session(planned("toy", epochs), run, resume=epochs > 1)
+def train(run, *names, epochs):
+    session = Session(planned(*names, epochs=epochs), run, resume=epochs > 1)
     session.start()
     assert session.wait(LIMIT_S)
     assert session.result.exit_code == 0
+    return session
 
 
-def test_it_gets_the_metrics_of_a_run_and_of_its_resume(logged, tmp_path):
+@pytest.mark.slow
+@pytest.mark.usefixtures("_toys")
+def test_it_gets_the_metrics_of_a_run_and_of_its_resume(tmp_path):
     run = create_run(tmp_path, "test", "unet", "run")
-    train(run, epochs=1)
-    train(run, epochs=2)
-    first, second = logged[: logged.index("closed")], logged[logged.index("closed") + 1 : -1]
-    for steps, entries in (([1, 2], first), ([3, 4], second)):
-        assert [step for step, scalars in entries if "train/loss" in scalars] == steps
-        assert [step for step, scalars in entries if "val/iou" in scalars] == steps[-1:]
-    assert logged[-1] == "closed"
+    train(run, "lines", "raises", epochs=1)
+    assert toys.lines_of(run, "lines") == scalars_in(run)
+    session = train(run, "lines", "raises", epochs=2)
+    got = toys.lines_of(run, "lines")
+    assert got == scalars_in(run)
+    assert [step for _, step, name, _ in got if name == "train/loss"] == [1, 2, 3, 4]
+    assert [step for _, step, name, _ in got if name == "val/iou"] == [2, 4]
+    assert session.trackers.unsent == ["raises"]
+
+    plain = create_run(tmp_path, "test", "unet", "plain")
+    train(plain, epochs=1)
+    train(plain, epochs=2)
+    assert losses(plain) == losses(run)
 
 
-def test_its_name_is_checked_and_completed(logged):
-    assert "toy" in SETTINGS["logging.trackers"].choices
-    with pytest.raises(MptuiError, match=r"logging\.trackers.*'tensorboard' or 'wandb' or 'toy'"):
-        planned("tuy")
+@pytest.mark.usefixtures("_toys")
+def test_its_name_is_checked_and_completed():
+    assert "lines" in SETTINGS["logging.trackers"].choices
+    with pytest.raises(MptuiError, match=r"logging\.trackers.*'csv' or 'tensorboard' or .* or 'lines'"):
+        planned("liness")

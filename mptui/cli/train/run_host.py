@@ -47,6 +47,11 @@ def host(session: "Session", signals: Signals, *, as_json: bool, quiet: bool) ->
     except KeyboardInterrupt:
         os._exit(_INTERRUPTED)  # sys.exit would wait for a save
     result = session.result
+    if session.trackers.unsent:
+        names, word = ", ".join(session.trackers.unsent), shell_word(session.run)
+        typer.echo(
+            clean(f"warning: not all has been sent to {names}; to send it: mptui sync {word}", 4096), err=True
+        )
     if result.bug is not None:
         raise result.bug
     if result.error is not None:

@@ -15,6 +15,7 @@ from mptui.registry.precisions import LOSS_SCALED, SIXTEEN_BIT
 from mptui.registry.trackers import chosen_trackers
 from mptui.runs.planning.plan import Plan, Request, plan_run
 from mptui.runs.planning.rates import effective_words, rate_notes
+from mptui.runs.trackers.tracker_process import install_hint
 
 _AREA: Area = "configuration"
 
@@ -135,4 +136,4 @@ def _guards(plan: Plan) -> Iterator[Finding]:
 def _trackers(plan: Plan) -> Iterator[Finding]:
     for name, spec in chosen_trackers(plan.config.logging.model_dump()).items():
         if find_spec(spec.package) is None:
-            yield error(_AREA, "logging", f"{name} is not installed", f"pip install {spec.package}")
+            yield error(_AREA, "logging", f"{name} is not installed", install_hint(name))

@@ -63,7 +63,7 @@ from mptui.runs.store.data_record import note_data
 from mptui.runs.store.environment import describe_environment, redact
 from mptui.runs.store.ownership import Ownership
 from mptui.runs.store.writer import Records
-from mptui.runs.trackers.follow import follow
+from mptui.runs.trackers.tracker_process import RunTrackers
 from mptui.runs.view.event_buffer import EventBuffer
 from mptui.text import clean
 
@@ -102,7 +102,7 @@ class Session:
         self._result: RunResult | None = None
         self._thread = threading.Thread(target=self._work, name=WORKER, daemon=True)
         self._ended = threading.Event()
-        self._trackers = contextlib.ExitStack()
+        self.trackers = RunTrackers(run, self._warn)
         self._rank_reports = RankReports(ranks, self._emit)
         self._left = False
         self._control = ControlServer(
@@ -197,8 +197,6 @@ class Session:
         """End a run that is asked to stop while it compiles, after saving its state."""
         with self._lock:
             self._left = True
-        with contextlib.suppress(Exception):  # another project's code
-            self._trackers.close()
         try:
             if self._trainer is not None:
                 note_figures(self._records, self._trainer)
@@ -219,9 +217,8 @@ class Session:
             self._records.summary.go_on_from(directory.read_summary(self.run))
         self._records.write_summary()
         self._emit(PhaseChanged(phase="starting"))
-        sampler = DeviceSampler(plan.device.torch_name, uuid=plan.device.uuid)
-        with pulse(sampler, self._beat), self._trackers:
-            self._trackers.enter_context(follow(plan.config, self.run, self.listen, self._warn))
+        self.trackers.start(plan.config)
+        with pulse(DeviceSampler(plan.device.torch_name, uuid=plan.device.uuid), self._beat):
             check_stop, costs = mailbox.check_stop, self.measures_costs
             decider = Decider(self.run, goes_on, self._emit, check_stop, guard, measure_costs=costs)
             prepared = prepare(
@@ -311,6 +308,7 @@ class Session:
         result = RunResult(status, code, self._records.summary.document, with_lever(error, self.plan), bug)
         try:
             with contextlib.ExitStack() as stack:
+                stack.callback(self.trackers.finish)  # once all of the run is written
                 stack.callback(self._ownership.release)
                 stack.callback(self._records.close)
                 stack.callback(self._close_control)
@@ -381,6 +379,7 @@ class Session:
         if sample is not None:
             self._emit(replace(sample, step=self._step))
         self._rank_reports.beat(sample, self._step, self.plan.config)
+        self.trackers.beat()
         if self.mailbox.stop_requested and self.mailbox.early_exit.take():
             self._end_without_worker()
             return False
@@ -396,5 +395,6 @@ class Session:
         return self._ownership.lost()
 
     def _give_up(self) -> None:
+        self.trackers.kill()
         self._records.give_up()
         self.mailbox.stop(None)

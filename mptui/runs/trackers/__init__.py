@@ -1,1 +1,4 @@
-"""Experiment trackers, which log the scalars of a run's events; `mptui.registry.trackers` lists them."""
+"""Experiment trackers, fed from the journal of a run by a process of their own.
+
+`mptui.registry.trackers` lists them.
+"""

@@ -1,55 +1,66 @@
-"""A run of a Weights & Biases project."""
+"""A run of a Weights & Biases project: one over all resumes of the run here."""
 
-import json
-import re
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mptui.io.atomic import replace_file
-from mptui.io.user_cache import load_json
+from mptui.events import Event, RunFinished
+from mptui.registry.tracker import Kept
 
-NAME = "trackers.json"
-"""File in the run directory with the ID of the run at W&B."""
+STEP = "step"
+"""The optimizer step, the x-axis of all charts there."""
 
-_ID = re.compile(r"[A-Za-z0-9._+-]{1,128}")
+_INIT_S = 60.0
 
 
 class WeightsAndBiases:
-    """Logs to W&B; the API key comes from wandb's own environment or login, never from a profile."""
+    """Logs to W&B; the API key comes from wandb's own environment or login, never from a profile.
 
-    def __init__(self, run: Path, config: Mapping[str, Any]) -> None:
+    W&B's own step counts the events with scalars. It drops a step that it has: what is sent again after a
+    kill or an offline part is there once. What it has is certain only when a run is closed. An offline part
+    (WANDB_MODE=offline) stays in the `wandb` folder of the run; when W&B can be reached again, the run is
+    sent from its beginning.
+    """
+
+    def __init__(self, run: Path, config: Mapping[str, Any], kept: Kept) -> None:
         import wandb
 
+        self._finished: RunFinished | None = None
         self._run = wandb.init(
             project=config["logging"]["wandb_project"],
-            name=config["logging"]["wandb_name"] or run.name,
-            id=_run_id(run),
+            name=config["logging"]["wandb_name"] or run.resolve().name,
+            id=kept["id"],
             resume="allow",
             dir=str(run),
             config=dict(config),
+            # figures of this process say nothing of the training
+            settings=wandb.Settings(
+                console="off", x_disable_stats=True, x_disable_meta=True, init_timeout=_INIT_S
+            ),
         )
+        self._run.define_metric("*", step_metric=STEP)
+        self._offline = bool(self._run.offline)
+        if kept.get("offline") and not self._offline:
+            kept["position"] = 0
+        rows = kept.get("rows")
+        self._rows = rows if kept["position"] and isinstance(rows, int) else 0
 
-    def log(self, scalars: dict[str, float], step: int) -> None:
-        """Log the scalars of one step."""
-        self._run.log(scalars, step=step)
+    def log(self, event: Event, scalars: dict[str, float]) -> None:
+        """Log the scalars with the time and the step of their event."""
+        if isinstance(event, RunFinished):
+            self._finished = event
+        if scalars:
+            row = {**scalars, STEP: event.step, "_timestamp": event.time}
+            self._run.log(row, step=self._rows)
+            self._rows += 1
 
-    def close(self) -> None:
-        """Upload buffered data and finish the run."""
-        self._run.finish()
+    def flush(self) -> None:
+        """Nothing: W&B doesn't tell what has arrived before the end."""
 
+    def close(self) -> Kept:
+        """Upload what is buffered, and finish the run."""
+        import wandb
 
-def _run_id(run: Path) -> str:
-    """Return the run's ID at W&B, stored in its directory so that a resumed run continues there.
-
-    Raises:
-        OSError: It can't be written.
-    """
-    document = load_json(run / NAME)
-    kept = document.get("wandb_id") if isinstance(document, dict) else None
-    if isinstance(kept, str) and _ID.fullmatch(kept):
-        return kept
-    fresh = f"{run.name[:64]}-{secrets.token_hex(4)}"  # runs of the same name get different IDs
-    replace_file(run / NAME, json.dumps({"version": 1, "wandb_id": fresh}).encode())
-    return fresh
+        self._run.finish(exit_code=1 if self._finished is None else self._finished.exit_code)
+        wandb.teardown()
+        return {"rows": self._rows, "offline": self._offline}

@@ -1,0 +1,88 @@
+"""A run of an MLflow experiment: one over all resumes of the run here."""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mptui.events import Event, RunFinished
+from mptui.registry.tracker import Kept
+
+_MOST_METRICS, _MOST_PARAMS = 1000, 100
+"""Of one request, by MLflow's REST API."""
+_LONGEST_VALUE = 500
+_STATUS = {"completed": "FINISHED", "stopped": "KILLED"}
+_SQLITE = "sqlite:///"
+
+
+class MlflowRun:
+    """Logs to MLflow's tracking server, or to its files; both from MLflow's own environment variables."""
+
+    def __init__(self, run: Path, config: Mapping[str, Any], kept: Kept) -> None:
+        import mlflow
+        from mlflow import MlflowClient
+        from mlflow.entities import Metric
+
+        self._metric, self._waiting = Metric, list[Any]()
+        self._finished: RunFinished | None = None
+        uri = kept.get("uri")
+        self._uri = uri if isinstance(uri, str) else _absolute(mlflow.get_tracking_uri())
+        self._client = MlflowClient(tracking_uri=self._uri)
+        known = kept.get("run_id")
+        if isinstance(known, str):
+            self._run_id = known
+            self._client.update_run(known, status="RUNNING")
+        else:
+            kept["position"] = 0
+            self._run_id = self._created(run, config)
+
+    def _created(self, run: Path, config: Mapping[str, Any]) -> str:
+        from mlflow.entities import Param
+
+        name = config["logging"]["mlflow_experiment"] or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"
+        experiment = self._client.get_experiment_by_name(name)
+        number = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
+        run_id: str = self._client.create_run(number, run_name=run.resolve().name).info.run_id
+        params = [Param(key, str(value)[:_LONGEST_VALUE]) for key, value in _settings(config)]
+        for start in range(0, len(params), _MOST_PARAMS):
+            self._client.log_batch(run_id, params=params[start : start + _MOST_PARAMS])
+        return run_id
+
+    def log(self, event: Event, scalars: dict[str, float]) -> None:
+        """Keep the scalars for the next `flush`."""
+        if isinstance(event, RunFinished):
+            self._finished = event
+        milliseconds = round(event.time * 1000)
+        self._waiting += [
+            self._metric(name, value, milliseconds, event.step) for name, value in scalars.items()
+        ]
+
+    def flush(self) -> Kept:
+        """Send the scalars; returns once MLflow has them."""
+        while self._waiting:
+            self._client.log_batch(self._run_id, metrics=self._waiting[:_MOST_METRICS])
+            del self._waiting[:_MOST_METRICS]
+        kept = {"run_id": self._run_id}
+        return kept if "@" in self._uri else kept | {"uri": self._uri}  # no password into a file
+
+    def close(self) -> Kept:
+        """Send the scalars, and tell how the run has ended."""
+        kept = self.flush()
+        if self._finished is not None:
+            status = _STATUS.get(self._finished.status, "FAILED")
+            self._client.set_terminated(self._run_id, status=status)
+        return kept
+
+
+def _absolute(uri: str) -> str:
+    """Return an address for every working folder: MLflow's default is a file in this one."""
+    path = uri.removeprefix(_SQLITE)
+    return f"{_SQLITE}{Path(path).absolute()}" if uri.startswith(_SQLITE) and path else uri
+
+
+def _settings(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _settings(value, f"{prefix}{name}.")
+        elif value is not None and value != "":
+            yield prefix + name, value

@@ -1,0 +1,95 @@
+"""metrics.csv and TensorBoard's event file: equal to the journal, whatever happened between."""
+
+import csv
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from mptui.events import Step
+from mptui.runs.store.journal import read_journal
+from mptui.runs.trackers import csv_file
+from mptui.runs.trackers.tensorboard_files import FOLDER
+from mptui.runs.trackers.tracker_state import TrackerState
+from tests.runs.trackers.journals import course, feed, scalars_in, write
+from tests.tui.events import run_started
+
+BOTH = ["csv", "tensorboard"]
+
+
+def csv_of(run):
+    with (run / csv_file.NAME).open(newline="") as file:
+        header, *rows = csv.reader(file)
+    assert tuple(header) == csv_file.COLUMNS
+    return [(float(time), int(step), name, float(value)) for time, step, name, value in rows]
+
+
+def tensorboard_of(run):
+    (_,) = (run / FOLDER).iterdir()  # one file over all resumes
+    read = EventAccumulator(str(run / FOLDER), size_guidance={"scalars": 0}).Reload()
+    return {
+        (name, point.wall_time, point.step, point.value)
+        for name in read.Tags()["scalars"]
+        for point in read.Scalars(name)
+    }
+
+
+def in_float32(entries):
+    return {(name, time, step, float(np.float32(value))) for time, step, name, value in entries}
+
+
+def test_they_equal_the_journal_over_resumes_and_a_lost_state(tmp_path, monkeypatch):
+    write(tmp_path, *course(1, 10))
+    feed(tmp_path, trackers=BOTH)
+    write(tmp_path, *course(11, 20))
+
+    def full(*_):
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:  # as a kill after the file and before its size is written
+        patch.setattr(TrackerState, "store", full)
+        assert {kind for kind, *_ in feed(tmp_path, trackers=BOTH)} == {"failed"}
+    assert len(csv_of(tmp_path)) == len(scalars_in(tmp_path))
+    write(tmp_path, *course(21, 25))
+    feed(tmp_path, trackers=BOTH)
+    assert csv_of(tmp_path) == scalars_in(tmp_path)
+    assert tensorboard_of(tmp_path) == in_float32(scalars_in(tmp_path))
+
+
+@pytest.mark.parametrize("removed", ["file", "state"])
+def test_a_file_is_written_anew_when_it_or_its_state_was_removed(tmp_path, removed):
+    write(tmp_path, *course(1, 3))
+    feed(tmp_path, trackers=["csv"])
+    (tmp_path / (csv_file.NAME if removed == "file" else "trackers.json")).unlink()
+    write(tmp_path, *course(4, 5))
+    feed(tmp_path, trackers=["csv"])
+    assert csv_of(tmp_path) == scalars_in(tmp_path)
+
+
+def test_tensorboard_shows_steps_that_a_resume_repeats_once(tmp_path):
+    write(tmp_path, *course(1, 8), run_started(step=5, resumed_from_step=5), *course(6, 9))
+    feed(tmp_path, trackers=["tensorboard"])
+    last = {event.step: event.loss for event in read_journal(tmp_path) if isinstance(event, Step)}
+    shown = {step: value for name, _, step, value in tensorboard_of(tmp_path) if name == "train/loss"}
+    assert shown == {step: float(np.float32(loss)) for step, loss in last.items()}
+    assert len([1 for name, *_ in tensorboard_of(tmp_path) if name == "train/loss"]) == 9
+
+
+def test_no_link_is_followed(tmp_path):
+    write(tmp_path / "run", *course(1, 2))
+    outside = tmp_path / "outside"
+    outside.write_text("mine")
+    (tmp_path / "run" / csv_file.NAME).symlink_to(outside)
+    ((kind, _, message),) = feed(tmp_path / "run", trackers=["csv"])
+    assert kind == "failed"
+    assert "not a regular file" in message
+    assert outside.read_text() == "mine"
+
+
+def test_a_hostile_state_writes_no_other_file(tmp_path):
+    run = tmp_path / "run"
+    write(run, *course(1, 2))
+    TrackerState(run).store("tensorboard", {"file": "../../events.out.tfevents.1.x", "size": 0})
+    feed(run, trackers=["tensorboard"])
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert tensorboard_of(run) == in_float32(scalars_in(run))

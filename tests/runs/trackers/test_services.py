@@ -1,0 +1,144 @@
+"""W&B, MLflow and Trackio beside TensorBoard, each read back by its own reader; none needs a network."""
+
+import json
+import math
+import struct
+import sys
+from datetime import datetime
+
+import pytest
+
+from mptui.runs.trackers.tracker_state import token_of
+from mptui.runs.trackers.weights_and_biases import STEP
+from tests.runs.trackers.journals import BEGAN, course, end, feed, scalars_in, step, write
+from tests.runs.trackers.test_local_files import in_float32, tensorboard_of
+
+pytestmark = pytest.mark.slow  # importing each package takes seconds
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A run with a journal, and the environment of trackers that keep all on this disk."""
+    for name, value in {
+        "WANDB_MODE": "offline",
+        "WANDB_SILENT": "true",
+        "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",
+        "TRACKIO_DIR": str(tmp_path / "trackio"),
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    run = tmp_path / "run"
+    write(run, *course(1, 30), end(30, "stopped"))
+    return run
+
+
+def records_in(path):
+    """The records of a file of W&B: LevelDB's log format, after a header of seven bytes."""
+    data, place, record = path.read_bytes(), 7, b""
+    while place + 7 <= len(data):
+        if (left := -place % 32768) < 7:
+            place += left
+            continue
+        length, kind = struct.unpack_from("<HB", data, place + 4)
+        record += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in {1, 4}:  # whole, or the last part
+            yield record
+            record = b""
+
+
+def wandb_of(run):
+    """(time, step, name, value) in W&B's offline files, oldest first, and W&B's own steps."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    found, rows = [], []
+    for path in sorted((run / "wandb").glob("offline-run-*/run-*.wandb")):
+        for data in records_in(path):
+            record = Record.FromString(data)
+            if record.WhichOneof("record_type") == "history":
+                row = {
+                    item.key or "/".join(item.nested_key): json.loads(item.value_json)
+                    for item in record.history.item
+                }
+                rows.append(row.pop("_step"))
+                time, number = row.pop("_timestamp"), row.pop(STEP)
+                found += [(time, number, name, value) for name, value in row.items() if name[0] != "_"]
+    return found, rows
+
+
+def mlflow_of(run):
+    """(time, step, name, value) in MLflow's database, and the status of its runs."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient()
+    runs = client.search_runs(["0"])
+    found = [
+        (point.timestamp / 1000, point.step, name, point.value)
+        for each in runs
+        for name in each.data.metrics
+        for point in client.get_metric_history(each.info.run_id, name)
+    ]
+    return found, [each.info.status for each in runs]
+
+
+def trackio_of(project):
+    """(time, step, name, value) in Trackio's database."""
+    from trackio.sqlite_storage import SQLiteStorage
+
+    (name,) = SQLiteStorage.get_runs(project)
+    return [
+        (datetime.fromisoformat(str(row["timestamp"])).timestamp(), row["step"], key, value)
+        for row in SQLiteStorage.get_logs(project, name)
+        for key, value in row.items()
+        if "/" in key
+    ]
+
+
+def test_a_run_tracked_by_four_at_once_is_in_each_what_it_is_in_the_journal(run):
+    for package in ("wandb", "mlflow", "trackio", "tensorboard"):
+        pytest.importorskip(package)
+    names = ["mlflow", "tensorboard", "trackio", "wandb"]
+    assert sorted(feed(run, trackers=names, trackio_project=run.parent.name)) == [
+        ("done", name, "32") for name in names
+    ]
+    write(run, step(31, loss=math.inf, nonfinite=1), *course(32, 40), end(40))  # it is resumed
+    assert sorted(feed(run, trackers=names, trackio_project=run.parent.name)) == [
+        ("done", name, "12") for name in names
+    ]
+
+    expected = sorted(scalars_in(run))
+    found, rows = wandb_of(run)
+    assert sorted((*entry[:3], float(entry[3])) for entry in found) == expected
+    assert rows == list(range(44))
+    found, statuses = mlflow_of(run)
+    most = sys.float_info.max  # MLflow's infinity
+    assert sorted(found) == [(*entry[:3], min(entry[3], most)) for entry in expected]
+    assert statuses == ["FINISHED"]
+    assert sorted((*entry[:3], float(entry[3])) for entry in trackio_of(run.parent.name)) == expected
+    assert tensorboard_of(run) == in_float32(expected)
+
+
+def test_a_resume_continues_the_same_run_at_wandb(run):
+    pytest.importorskip("wandb")
+    feed(run, trackers=["wandb"])
+    write(run, *course(31, 40), end(40))
+    feed(run, trackers=["wandb"])
+    parts = [path.name for path in (run / "wandb").glob("offline-run-*")]
+    assert len(parts) == 2
+    assert {name.split("-", 3)[3] for name in parts} == {token_of(run)}
+
+
+@pytest.mark.parametrize("name", ["mlflow", "trackio"])
+def test_events_that_come_again_after_a_kill_are_there_once(run, name):
+    pytest.importorskip(name)
+    chosen = {"trackers": [name], "trackio_project": run.parent.name if name == "trackio" else None}
+    feed(run, **chosen)
+    state = run / "trackers.json"
+    before = json.loads(state.read_text())
+    write(run, *course(31, 40))
+    feed(run, **chosen)
+    state.write_text(json.dumps(before))  # as a kill before it was written
+    feed(run, **chosen)
+    found = mlflow_of(run)[0] if name == "mlflow" else trackio_of(run.parent.name)
+    assert sorted(found) == sorted(scalars_in(run))
+    assert all(time >= BEGAN for time, *_ in found)
