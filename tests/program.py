@@ -5,17 +5,14 @@ itself starts an interpreter.
 """
 
 import os
-import signal
 import subprocess
 import sys
 from functools import cache
 from threading import Thread
 
 from mptui.lab.crash.run_server import MAIN, RunServer
-from mptui.processes.child import function_of
 
 DEADLINE_S = 300
-FORKING = "tests.program:forking"
 
 
 @cache
@@ -32,9 +29,9 @@ def close_server():
 class Program:
     """`mptui ARGUMENTS`, or another `module:function`, with pipes as stdout and stderr; like `Popen`."""
 
-    def __init__(self, *arguments, environ=None, folder=None, call=MAIN):
+    def __init__(self, *arguments, environ=None, folder=None, call=MAIN, forks=None):
         (self.stdout, out), (self.stderr, err) = (_pipe(), _pipe())
-        self._process = server().start(
+        self._process = (forks or server()).start(
             call,
             *map(str, arguments),
             streams=(None, out, err),
@@ -93,41 +90,6 @@ def run_to_end(*arguments, **options):
 def execute():
     """Run the code that comes first in `argv`."""
     exec(sys.argv.pop(1), {"__name__": "__main__"})
-
-
-def forking():
-    """Run the program; its fork servers are forks of it, not interpreters that import torch once more."""
-    from mptui.cli.main import main
-    from mptui.processes import fork_server
-
-    fork_server.start = _Fork  # type: ignore[attr-defined, assignment]
-    main()
-
-
-class _Fork:
-    """A fork of this process that calls a function; as far as a fork server goes, like `Popen`."""
-
-    def __init__(self, call, *words, stdin, stderr, env):
-        self.pid = os.fork()
-        if self.pid:
-            return
-        try:
-            os.setsid()
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                signal.signal(number, signal.SIG_DFL)
-            os.dup2(stdin.fileno(), 0)
-            os.environ.clear()
-            os.environ.update(env)
-            sys.argv = [call, *words]
-            function_of(call)()
-        finally:
-            os._exit(1)
-
-    def kill(self):
-        os.kill(self.pid, signal.SIGKILL)
-
-    def wait(self):
-        os.waitpid(self.pid, 0)
 
 
 def without():

@@ -15,7 +15,8 @@ from mptui.lab.parity.result import read_outcome
 from mptui.runs.planning.plan import Request
 from mptui.runs.store.directory import write_json
 from mptui.runs.store.lock import owner_of
-from tests.program import DEADLINE_S, FORKING, Program, run_to_end, server
+from tests.forks import FORKING
+from tests.program import DEADLINE_S, Program, run_to_end, server
 
 pytestmark = pytest.mark.slow
 

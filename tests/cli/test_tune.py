@@ -11,7 +11,8 @@ from mptui.cli.main import app
 from mptui.config.merge import resolve
 from mptui.errors import ConfigError, MemoryExhaustedError
 from mptui.lab.bench.measure import MeasureError, Measurer, ShortRunResult, StoppedError
-from tests.program import FORKING, Program
+from tests.forks import FORKING
+from tests.program import Program
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ import signal
 import struct
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 
@@ -183,3 +183,30 @@ def _fresh(call, *arguments, streams, environ, folder):
     pipes = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
     take = partial(fcntl.ioctl, 0, termios.TIOCSCTTY, 0)
     return processes.start(call, *arguments, **pipes, env=environ, cwd=folder, preexec_fn=take)
+
+
+def threads_of(pid: int) -> set[int]:
+    """Return the threads of a process."""
+    return {int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()}
+
+
+def busy_share(pid: int, threads: Collection[int] | None = None) -> float:
+    """Return the share of a processor that threads of a process, or all of them, take during a second.
+
+    Threads that end meanwhile don't count.
+    """
+
+    def used() -> dict[int, int]:
+        ticks = {}
+        for thread in threads_of(pid):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                fields = Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()
+                ticks[thread] = int(fields[11]) + int(fields[12])
+        return ticks
+
+    before, began = used(), time.monotonic()
+    time.sleep(1.0)
+    after, seconds = used(), time.monotonic() - began
+    counted = after.keys() if threads is None else after.keys() & set(threads)
+    ticks = sum(after[thread] - before.get(thread, 0) for thread in counted)
+    return ticks / os.sysconf("SC_CLK_TCK") / seconds

@@ -3,22 +3,18 @@
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import psutil
 import pytest
 
 from mptui.events import Paused, Resumed, RunFinished, Step
 from mptui.runs.store.lock import owner_of
+from tests.e2e.terminal import busy_share, threads_of
 from tests.e2e.test_terminal import ENDLESS, count, look_until, start_training
+from tests.forks import FORKING
 from tests.program import run_to_end
 
 pytestmark = pytest.mark.slow
-
-WINDOW_S = 3.0
 
 
 def run_of(program):
@@ -46,26 +42,6 @@ def is_gone(pid):
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
-
-
-def threads_of(pid):
-    return {int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()}
-
-
-def busy_share(pid, threads, seconds=WINDOW_S):
-    """Return the CPU share of these threads of a process; threads that have ended don't count."""
-    ticks = os.sysconf("SC_CLK_TCK")
-
-    def used():
-        total = 0
-        for thread in threads & threads_of(pid):
-            fields = Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()
-            total += int(fields[11]) + int(fields[12])
-        return total / ticks
-
-    before, began = used(), time.monotonic()
-    time.sleep(seconds)
-    return (used() - before) / (time.monotonic() - began)
 
 
 def test_a_key_leaves_the_run_to_itself_and_another_terminal_stops_it(terminal):
@@ -106,10 +82,8 @@ def test_a_closed_terminal_leaves_a_run_that_is_no_busier_for_it(terminal):
     program.close()
     look_until(program.ended)
     goes_on(program)
-    assert busy_share(owner, screen) < 0.01
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as spinning:
-        assert busy_share(spinning.pid, {spinning.pid}, 1.0) > 0.05  # so a spinning thread would be detected
-        spinning.kill()
+    look_until(lambda: busy_share(owner, screen) < 0.01)
+    assert busy_share(owner) > 0.05  # that of the thread that trains, as that of one that spins
     goes_on(program)
 
     watcher = terminal(environ=ENDLESS, arguments=("attach",))
@@ -147,11 +121,11 @@ def test_any_number_watches_one_only_watches_and_all_get_the_exit_code(terminal,
 
 
 def test_an_isolated_run_is_another_process_and_its_death_is_told(terminal):
-    program = terminal(environ=ENDLESS, arguments=("--isolate",))
+    program = terminal(environ=ENDLESS, arguments=("--isolate",), call=FORKING)
     start_training(program)
     owner = owner_of(run_of(program))
     assert owner is not None
-    assert owner not in {program.pid, program.child.pid}
+    assert owner not in {program.pid, *(each.pid for each in psutil.Process(program.pid).children())}
     program.press("space")
     program.shows("■ paused")
     os.kill(owner, signal.SIGKILL)

@@ -1,14 +1,15 @@
 """A run of two processes on the screen that started it, and on another one."""
 
 import json
+import os
+import signal
 
-import psutil
 import pytest
 
 from mptui.events import CheckpointSaved, PresetSwitched, RunFinished
 from mptui.runs.store.directory import RANKS
-from mptui.runs.store.lock import owner_of
 from tests.e2e.test_terminal import ENDLESS, count, look_until
+from tests.forks import FORKING, rank_pids
 from tests.program import run_to_end
 
 pytestmark = pytest.mark.slow
@@ -26,18 +27,12 @@ def folder(tmp_path):
     return tmp_path
 
 
-def ranks_of(run):
-    """The processes of the ranks, by their numbers."""
-    launcher = owner_of(run / RANKS)
-    assert launcher is not None
-    return {process.environ()["RANK"]: process for process in psutil.Process(launcher).children()}
-
-
 def test_keys_of_two_screens_act_on_all_ranks_and_a_loss_is_told(terminal, folder):
     more = ("--set", "training.max_steps=100000")
-    program = terminal(environ=ENDLESS, arguments=("resume", "two", *TWO, *more))
+    program = terminal(environ=ENDLESS, arguments=("resume", "two", *TWO, *more), call=FORKING)
     program.shows("● training   2 ranks")
-    assert set(ranks_of(folder / "runs" / "two")) == {"0", "1"}
+    ranks = rank_pids(folder / "runs" / "two" / RANKS)
+    assert set(ranks) == {0, 1}
     program.press("space")
     program.shows("■ paused   2 ranks")
 
@@ -53,9 +48,10 @@ def test_keys_of_two_screens_act_on_all_ranks_and_a_loss_is_told(terminal, folde
     saved = count(program, CheckpointSaved)
     watcher.press("c")
     program.until(lambda: count(program, CheckpointSaved) > saved, "a checkpoint")
-    ranks_of(folder / "runs" / "two")["1"].kill()
-    for screen in (program, watcher):
-        screen.shows("▲ restarting")
+    drawn = [(screen, len(screen.output)) for screen in (program, watcher)]
+    os.kill(ranks[1], signal.SIGKILL)
+    for screen, before in drawn:
+        screen.until(lambda s=screen, b=before: "▲ restarting".encode() in s.output[b:], "the restart")
     for screen in (program, watcher):
         screen.shows("● training   2 ranks")
     program.close()  # the run goes on

@@ -140,6 +140,18 @@ def test_a_best_that_had_to_wait_does_not_become_the_last(tmp_path):
     assert leads == {"last": "step-000000003", "best": "step-000000002"}
 
 
+def test_a_best_that_had_to_wait_does_not_change_when_the_next_save_is_due(tmp_path):
+    around = Around(tmp_path)
+    around.saver._config = CheckpointConfig(every_steps=100)
+    around.saver._last_cost = 3600.0
+    around.saver.offer_best(snapshot(90))
+    around.saver.save(snapshot(100), "steps", wait=True)
+    around.saver.write_waiting_best(force=True)
+    assert around.saver.reason_now(199) is None
+    assert around.saver.reason_now(200) == "steps"
+    around.saver.close()
+
+
 @pytest.mark.parametrize("best_before", [None, 4])
 def test_an_undone_switch_gives_the_best_of_before_it_back(tmp_path, best_before):
     around = Around(tmp_path)

@@ -1,6 +1,7 @@
 """The throughput at numbers of processes: what is run, and what the figures say."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -12,6 +13,8 @@ from mptui.lab.bench.bench import AblationRun
 from mptui.lab.bench.measure import Effort, MeasureError, ShortRunResult
 from mptui.lab.bench.processes import efficiency, variants
 from mptui.runs.planning.plan import Request
+from tests.forks import FORKING, words
+from tests.program import run_to_end
 
 TINY = ["--model", "unet", "--batch-size", "4", "--device", "cpu", "--workers", "0"]
 SETS = ["model.width=2", "model.depth=1", "data.image_size=8", "data.samples=64"]
@@ -47,7 +50,11 @@ def test_numbers_that_are_none_are_refused(given):
 
 
 @pytest.mark.slow
-def test_two_processes_are_measured_beside_one():
+def test_two_processes_are_measured_beside_one(monkeypatch):
+    def run(command, *, env, **_):
+        return run_to_end(*words(command), environ=env, call=FORKING)
+
+    monkeypatch.setattr("mptui.lab.bench.processes.subprocess", SimpleNamespace(run=run))
     flags = [*TINY, *(part for each in SETS for part in ("--set", each))]
     asked = ["bench", *flags, "--scaling", "2,1", "--rounds", "1", "--seconds", "0.1", "--json"]
     document = json.loads(CliRunner().invoke(app, asked).stdout)

@@ -1,6 +1,5 @@
 """Ranks that are killed or suspended: the group goes on from the last save, to the same result."""
 
-import contextlib
 import random
 import signal
 import time
@@ -11,30 +10,14 @@ import pytest
 from mptui.events import Paused, PresetSwitched, RunStarted, Step, Warned
 from mptui.lab.crash.kills import outcome_of
 from mptui.runs.remote.attached_run import AttachedRun
-from mptui.runs.store.directory import read_summary
+from mptui.runs.store.directory import RANKS, read_summary
 from mptui.runs.store.journal import read_journal
+from tests.forks import FORKING, rank_pids
 from tests.program import Program
 from tests.ranks.cluster import wait_until
 from tests.ranks.test_chains import flags, steps, undisturbed
 
 pytestmark = pytest.mark.slow
-
-
-def rank_pids(group, start):
-    """Return the process of each rank that lives, of the start of this number from 0: rank -> PID."""
-    found = {}
-    try:
-        processes = psutil.Process(group.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return {}
-    for process in processes:
-        with contextlib.suppress(psutil.Error):  # it has just ended
-            environ, command, parent = process.environ(), process.cmdline(), process.parent()
-            of_start = environ.get("TORCHELASTIC_RESTART_COUNT") == str(start)
-            is_child = parent is not None and parent.pid != group.pid and "RANK" not in parent.environ()
-            if "mptui" in command and of_start and is_child:
-                found[int(environ["RANK"])] = process.pid
-    return found
 
 
 class Group:
@@ -44,7 +27,7 @@ class Group:
         self.struck = 0
         self.run = folder / "runs" / "run"
         group = ("--nproc-per-node", "2", "--max-restarts", "99", "--name", "run", "--resume")
-        self.process = Program("run", *group, *flags(folder, epochs))
+        self.process = Program("run", *group, *flags(folder, epochs), call=FORKING)
 
     def lives(self):
         return self.process.poll() is None
@@ -61,7 +44,7 @@ class Group:
         else:
             wait_until(lambda: not self.lives() or steps(self.run) >= before + after)
             wait_until(lambda: not self.lives() or rank in self.pids())
-        if not self.lives() or (pid := self.pids().get(rank)) is None:
+        if not self.lives() or (pid := self.pids().get(rank)) is None or not psutil.pid_exists(pid):
             return False
         psutil.Process(pid).send_signal(number)
         wait_until(lambda: not psutil.pid_exists(pid))
@@ -70,7 +53,7 @@ class Group:
 
     def pids(self):
         """The ranks of the start after the last strike: those of the one before may not have ended yet."""
-        return rank_pids(self.process, self.struck) if self.lives() else {}
+        return rank_pids(self.run / RANKS, self.struck) if self.lives() else {}
 
     def finish(self):
         out, err = self.process.communicate()

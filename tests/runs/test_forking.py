@@ -46,9 +46,9 @@ def content(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def parent(tmp_path_factory):
-    """A run of 8 steps with checkpoints at 3 and 6 and at its end."""
+    """A run of 8 steps, each with a checkpoint: of others it depends when that of the best is written."""
     run = tmp_path_factory.mktemp("runs") / "parent"
-    keep = {"checkpoint.every_steps": 3, "checkpoint.keep": 9}
+    keep = {"checkpoint.every_steps": 1, "checkpoint.keep": 99}
     return trained(run, **{"training.epochs": 2, **keep})
 
 
@@ -110,9 +110,9 @@ def test_the_checkpoint_shares_its_files_and_survives_its_parent(parent, tmp_pat
     trained(fork)
 
 
-@pytest.mark.parametrize("at", ["7", "newest", ""])
+@pytest.mark.parametrize("at", ["9", "newest", ""])
 def test_a_checkpoint_that_is_not_there_is_named_with_those_that_are(parent, at):
-    with pytest.raises(RunDirectoryError, match=r"it has: 8 \(last"):
+    with pytest.raises(RunDirectoryError, match=r"it has: .*\b8 \(last"):
         find_checkpoint(parent, at)
 
 

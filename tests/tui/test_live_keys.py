@@ -248,7 +248,7 @@ async def test_one_key_beside_the_checkpoint_ends_no_run():
     async with live(source) as (app, pilot):
         await pilot.press("x")
         await until(app, pilot, "stop the run?")
-        assert "x / enter  save and stop" in frame(app)
+        await until(app, pilot, "x / enter  save and stop")
         assert source.sent == []
         await pilot.press("escape")
         await pilot.pause()

@@ -50,8 +50,8 @@ async def test_a_profile_is_told_in_words_and_in_values(environ):
 
 
 async def test_the_precision_is_that_of_the_device(environ):
-    async with picker(environ, device=T4) as (app, _, _screen):
-        assert "precision  fp16  native here, with loss scaling; bf16 is" in frame(app)
+    async with picker(environ, device=T4) as (app, pilot, _):
+        await until(app, pilot, "precision  fp16  native here, with loss scaling; bf16 is")
 
 
 @pytest.mark.parametrize("size", [(120, 36), (80, 24), (60, 16)])
@@ -81,7 +81,7 @@ async def test_a_profile_that_can_not_be_had_is_greyed_and_says_why(environ, tmp
         assert "$text-disabled" in str(profiles.options[place].prompt.spans)
         profiles.highlighted = place
         await until(app, pilot, "batch_size =")
-        assert "must be a whole number" in frame(app)
+        await until(app, pilot, "must be a whole number")
         await pilot.press("enter")
         await until(app, pilot, "can't be started")
     assert not (tmp_path / "state" / "mptui" / "last.json").exists()
@@ -184,7 +184,7 @@ async def test_what_is_known_to_be_wrong_does_not_start(environ, field, text, sa
 
 async def test_the_network_decides_about_the_task(environ):
     async with picker(environ) as (app, pilot, screen):
-        assert "batch      64" in frame(app)
+        await until(app, pilot, "batch      64")
         screen.query_one("#model", Input).value = "unet"
         await until(app, pilot, "batch      16")
 

@@ -94,7 +94,7 @@ async def test_edits_stay_with_their_profile_while_others_are_looked_at(environ)
         await pilot.press("2")
         await until(app, pilot, "╭─ stable")
         assert screen.picked.edits == {}
-        assert "1 * fast" in frame(app)
+        await until(app, pilot, "1 * fast")
         await edit(pilot, screen, "training.lr", "0.07")
         await pilot.press("1")
         await until(app, pilot, "╭─ fast · edited")
@@ -129,7 +129,7 @@ async def test_edits_are_lost_only_after_a_question(environ, key):
         await edit(pilot, screen, "training.lr", "0.05")
         await pilot.press("2", key)
         await until(app, pilot, "discard edits?")
-        assert "Unsaved edits (w: save): fast" in frame(app)
+        await until(app, pilot, "Unsaved edits (w: save): fast")
         await pilot.press("escape")
         await until(app, pilot, "enter start")
         assert app.screen is screen

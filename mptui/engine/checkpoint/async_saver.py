@@ -172,7 +172,8 @@ class Saver:
 
     def _begin(self, snapshot: Snapshot, reason: str, number: int) -> None:
         self.settle()
-        self._last_step = snapshot.step
+        if number == self._taken:  # a deferred best is of an earlier step
+            self._last_step = snapshot.step
         self._last_end = time.monotonic()
         save = _Save(snapshot, reason, number)
         self._writing = save, self._thread.submit(self._write, save)

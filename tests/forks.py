@@ -1,0 +1,139 @@
+"""The program, with forks of it for all that it starts as interpreters: none imports torch once more.
+
+Fork servers of a run are forks of the process. Ranks, and runs that a screen starts as processes of their
+own, are forks of one that was forked before the program began, and so has no threads.
+"""
+
+import os
+import signal
+import sys
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+from mptui.lab.crash.run_server import MAIN
+from mptui.processes import fork_server
+from mptui.processes.child import end_with_parent, function_of, mptui_command
+from mptui.processes.fork_server import ForkServer
+from tests.program import Program
+
+FORKING = "tests.forks:main"
+
+_ASKED_BY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def main():
+    """Run the program."""
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+
+    from mptui.tui.sources import subprocess as isolated
+
+    fork_server.start = _Keeper  # type: ignore[attr-defined, assignment]
+    keeper = ForkServer(())
+    fork_server.start = _Fork  # type: ignore[attr-defined, assignment]
+    subprocess_handler.Popen = partial(_rank, keeper)  # type: ignore[attr-defined, assignment]
+    run = partial(_isolated_run, keeper)
+    isolated.subprocess = SimpleNamespace(Popen=run, PIPE=None, DEVNULL=None)  # type: ignore[attr-defined, assignment]
+    function_of(MAIN)()
+
+
+class _Fork:
+    """A fork of this process that calls a function; as far as a fork server goes, like `Popen`."""
+
+    def __init__(self, call, *words, stdin, stderr, env):
+        self.pid = os.fork()
+        if self.pid:
+            return
+        try:
+            os.setsid()
+            for number in _ASKED_BY:
+                signal.signal(number, signal.SIG_DFL)
+            os.dup2(stdin.fileno(), 0)
+            os.environ.clear()
+            os.environ.update(env)
+            sys.argv = [call, *words]
+            function_of(call)()
+        finally:
+            os._exit(1)
+
+    def kill(self):
+        os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self):
+        os.waitpid(self.pid, 0)
+
+
+class _Keeper:
+    """A process for a fork server that outlives this one, and lasts until nobody can ask any more.
+
+    It blocks signals, and so do its forks at first: those to all processes of a job are for these alone.
+    """
+
+    def __init__(self, call, *_, stdin, stderr, env):
+        if os.fork():
+            return
+        try:
+            os.setsid()
+            signal.pthread_sigmask(signal.SIG_BLOCK, _ASKED_BY)
+            os.dup2(stdin.fileno(), 0)
+            for output in (1, 2):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+            os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+            fork_server.end_with_parent = _end_with_parent  # type: ignore[attr-defined, assignment]
+            sys.argv = [call, "0"]
+            function_of(call)()
+        finally:
+            os._exit(1)
+
+
+def _end_with_parent(parent):
+    if parent:
+        end_with_parent(parent)
+
+
+def _rank(keeper, *, args, env, stdout, stderr, start_new_session):
+    """Start a rank; its PID is the target of a link beside its log, named after the rank and the start."""
+    assert start_new_session
+    streams = (None, stdout.fileno(), stderr.fileno())
+    process = keeper.start("tests.forks:rank", *words(args), streams=streams, environ=env)
+    link = Path(stderr.name).with_name(_link(env["RANK"], env["TORCHELASTIC_RESTART_COUNT"]))
+    link.unlink(missing_ok=True)
+    link.symlink_to(str(process.pid))
+    return process
+
+
+def rank():
+    """Be a rank."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ASKED_BY)
+    function_of(MAIN)()
+
+
+def rank_pids(folder, start=0):
+    """The processes of the ranks of a start, from 0, that a launcher has written into its folder."""
+    found = {}
+    for path in folder.glob(_link("*", start)):
+        with suppress(FileNotFoundError):
+            found[int(path.name.partition("-")[0])] = int(path.readlink().name)
+    return found
+
+
+def _link(rank, start):
+    return f"{rank}-{start}.pid"
+
+
+def _isolated_run(keeper, command, *, env, **_):
+    return Program(*words(command), environ=env, call="tests.forks:isolated", forks=keeper)
+
+
+def isolated():
+    """Be a run that a screen has started."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ASKED_BY)
+    main()
+
+
+def words(command):
+    """The arguments in a command line of the program."""
+    start = mptui_command()
+    assert list(command[: len(start)]) == start
+    return command[len(start) :]
