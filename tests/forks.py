@@ -80,7 +80,7 @@ class _Keeper:
             for output in (1, 2):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), output)
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-            fork_server.end_with_parent = _end_with_parent  # type: ignore[attr-defined, assignment]
+            fork_server.end_with_parent = _end_with_parent  # type: ignore[attr-defined]
             sys.argv = [call, "0"]
             function_of(call)()
         finally:
