@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from mptui.events import DeviceProcess
 from mptui.hardware.advice import GIB, Recommendation, batch_words
 from mptui.hardware.devices import Device, Machine
 from mptui.hardware.formats import Support
@@ -128,7 +129,7 @@ def _activity(gpu: GpuInfo) -> list[str]:
         "" if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} °C",
         power,
         _throttle(gpu),
-        others_on(gpu),
+        others_on(gpu.processes),
     ]
 
 
@@ -138,13 +139,13 @@ def _throttle(gpu: GpuInfo) -> str:
     return f"throttled: {', '.join(gpu.throttle)}" if gpu.throttle else "no throttling"
 
 
-def others_on(gpu: GpuInfo) -> str:
-    """Name the largest other user of a GPU's memory; "" if unknown."""
-    if gpu.processes is None:
+def others_on(processes: Sequence[DeviceProcess] | None) -> str:
+    """Name the largest of the processes on a GPU; "" if they are not known."""
+    if processes is None:
         return ""
-    if not gpu.processes:
+    if not processes:
         return "no other processes"
-    first, *rest = gpu.processes
+    first, *rest = processes
     by = f"pid {first.pid}" if first.user is None else f"{first.user}, pid {first.pid}"
     name = f"{first.command} ({by})" if first.command else f"pid {first.pid}"
     memory = "" if first.memory is None else f" has {first.memory / GIB:.1f} GiB"

@@ -13,7 +13,10 @@ from mptui.events import DeviceSample
 from mptui.hardware.amd import amdsmi_source
 from mptui.hardware.amd.amdsmi_source import AmdSmiSource
 from mptui.hardware.host import host_memory, read_host
+from mptui.hardware.intel import xpu_source
+from mptui.hardware.intel.xpu_source import XpuSource
 from mptui.hardware.nvml import NvmlSource, NvmlUnavailableError
+from mptui.hardware.torch_view import Kind
 
 STALE_AFTER_S = 5.0
 """Seconds after which a sample is no longer shown as current."""
@@ -82,7 +85,16 @@ def _cpu_utilisation(percents: Sequence[float]) -> float:
     return sum(counted) / len(counted) / 100 if counted else 0.0
 
 
+def is_sampled(kind: Kind) -> bool:
+    """Whether there are statistics of devices of this kind; of the others only the host can be sampled."""
+    if kind == "rocm":
+        return amdsmi_source.is_there()
+    return xpu_source.is_there() if kind == "xpu" else kind in {"cuda", "cpu"}
+
+
 def _source(kind: str, index: int, uuid: str | None, clock: Callable[[], float]) -> DeviceSource:
+    if kind == "xpu" and xpu_source.is_there():
+        return XpuSource(index)
     if kind != "cuda":
         return CpuSource()
     return AmdSmiSource(index) if amdsmi_source.is_there() else NvmlSource(index, uuid, clock)
@@ -95,8 +107,8 @@ class DeviceSampler:
     thread (a daemon).
 
     Args:
-        device: torch's name. `cuda:N` is read through NVML, or amdsmi with an AMD GPU; for any other
-            device, the host is sampled.
+        device: torch's name. `cuda:N` is read through NVML, or amdsmi with an AMD GPU, `xpu:N`
+            through torch where it can; for any other device, the host is sampled.
         uuid: NVML's UUID of the GPU (`Device.uuid`) if known, as NVML's order can differ from CUDA's.
         interval_s: Seconds between two samples.
         clock: Monotonic clock, in seconds.

@@ -138,14 +138,12 @@ def default_device(devices: Sequence[Device]) -> Device:
     """Return the usable accelerator with the most free capacity, else the CPU.
 
     Capacity is idle compute times free memory, so that a large GPU with a small load precedes a small idle
-    one. Of about equal ones, the first is chosen, which is CUDA's fastest.
+    one. Of about equal ones, the newest is chosen, and of these the first, which is CUDA's fastest.
     """
-    usable = [device for device in devices if device.usable]
-    accelerators = [device for device in usable if device.kind != "cpu"]
-    if not accelerators:
-        return usable[0]
-    enough = _ABOUT_EQUAL * max(map(_free_capacity, accelerators))
-    return next(device for device in accelerators if _free_capacity(device) >= enough)
+    freest = _freest(devices)
+    if not freest:
+        return next(device for device in devices if device.usable)
+    return max(freest, key=lambda device: device.capability or (0, 0))
 
 
 def default_reason(devices: Sequence[Device]) -> str | None:
@@ -154,10 +152,19 @@ def default_reason(devices: Sequence[Device]) -> str | None:
     default = default_device(devices)
     if not usable or default == usable[0]:
         return None
+    if usable[0] in _freest(devices):
+        return f"{default.torch_name} is the newest of the GPUs with the most free capacity, and the default."
     return (
         f"{default.torch_name} has the most free capacity of {len(usable)} GPUs and is the default: "
         f"{usable[0].torch_name} {_load_words(usable[0])}."
     )
+
+
+def _freest(devices: Sequence[Device]) -> list[Device]:
+    """Return the usable accelerators with about the most free capacity."""
+    usable = [device for device in devices if device.usable and device.kind != "cpu"]
+    enough = _ABOUT_EQUAL * max(map(_free_capacity, usable), default=0.0)
+    return [device for device in usable if _free_capacity(device) >= enough]
 
 
 def _free_capacity(device: Device) -> float:

@@ -16,6 +16,10 @@ from tests.hardware.machines import HOST
 BUILD = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
 
 
+def a100() -> FakeGpu:
+    return FakeGpu("NVIDIA A100-SXM4-80GB", (8, 0), 80 * GIB)
+
+
 def seen_by_torch(index: int, gpu: FakeGpu, *, uuid: str, built_for: bool = True) -> TorchDevice:
     return TorchDevice(
         kind="cuda",
@@ -173,8 +177,20 @@ def test_a_device_is_chosen_by_name(driver):
         ([h200(utilisation=40), t4()], "cuda:0"),
         ([h200(utilisation=95, used=70 * GIB), t4()], "cuda:1"),
         ([t4(lost=True), h200(utilisation=93), h200(utilisation=10)], "cuda:2"),
+        ([a100(), h200(used=60 * GIB)], "cuda:1"),
+        ([a100(), a100()], "cuda:0"),
     ],
-    ids=["busy and full", "busy", "full", "about equal", "large and half busy", "small but free", "lost"],
+    ids=[
+        "busy and full",
+        "busy",
+        "full",
+        "about equal",
+        "large and half busy",
+        "small but free",
+        "lost",
+        "newer",
+        "the same",
+    ],
 )
 def test_the_default_is_the_freest_gpu(driver, cards, default):
     driver(*cards)
@@ -192,6 +208,14 @@ def test_why_the_default_is_not_the_first_gpu_is_a_sentence(driver):
     assert default_reason(look().devices) == (
         "cuda:1 has the most free capacity of 2 GPUs and is the default: "
         "cuda:0 is 93% busy and has 40.0 of 140.0 GiB free."
+    )
+
+
+def test_of_gpus_that_are_as_free_the_newest_is_the_default(driver):
+    driver(a100(), h200(used=60 * GIB))
+
+    assert default_reason(look().devices) == (
+        "cuda:1 is the newest of the GPUs with the most free capacity, and the default."
     )
 
 

@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 import threading
@@ -37,9 +38,9 @@ def test_what_the_first_frame_needs_leaves_out_what_is_slow():
     assert done.stdout.strip() == "set()"
 
 
-async def test_each_device_has_a_card_and_the_chosen_one_tells_everything(two_cards):
+async def test_each_device_has_a_row_and_the_chosen_one_tells_everything(two_cards):
     async with cockpit((80, 24)) as (app, pilot, _):
-        await until(app, pilot, "2.0 of 140.0 GiB")
+        await until(app, pilot, "2.0/140")
         first = frame(app)
         await pilot.press("down")
         await until(app, pilot, "python (pid 4117) has 6.0 GiB")
@@ -48,22 +49,22 @@ async def test_each_device_has_a_card_and_the_chosen_one_tells_everything(two_ca
         "cuda:0  NVIDIA H200",
         "Hopper, compute capability 9.0",
         "driver 580 CUDA 13.1",
-        "40 %",
-        "77 of 700 W",
-        "34 °C   1,980 MHz",
+        "▸   0  H200    ━━───  40 %",
+        "77 of 700 W   34 °C   1,980 MHz",
         "no throttling   no other processes",
         "fp16 native   bf16 native   TF32 native",
         "use bf16: native here, without loss scaling",
         "profile fast   batch 64 (a ResNet; 128 to 256 suit it)",
-        "cuda:1  Tesla T4",
-        "6.0 of 15.0 GiB used",
+        "  1  T4  ",
+        "6.0/15   77/700   34▾  python 4117",
+        "in use ◂",
+        "2 GPUs",
         "enter choose a profile",
     ):
         assert words in first
     assert "bf16 emulated, slow" in second
     assert "use fp16: native here, with loss scaling" in second
     assert "throttled: power limit   python (pid 4117)" in second
-    assert "no throttling" in second
 
 
 async def test_the_freest_card_is_chosen_at_first_and_the_reason_told(two_cards):
@@ -74,22 +75,22 @@ async def test_the_freest_card_is_chosen_at_first_and_the_reason_told(two_cards)
         await until(app, pilot, "cuda:1  Tesla T4   9.0 GiB free")
 
 
-async def test_a_large_terminal_shows_all_devices_whole(two_cards):
-    async with cockpit((120, 36)) as (app, pilot, _):
-        await until(app, pilot, "2.0 of 140.0 GiB")
+async def test_a_large_terminal_shows_also_what_throttles_and_how_busy_it_was(two_cards):
+    async with cockpit((140, 45)) as (app, pilot, _):
+        await until(app, pilot, "busy, one sample a second")
         text = frame(app)
-    for words in ("cuda:0  NVIDIA H200", "cuda:1  Tesla T4", "cpu  "):
+    for words in ("cuda:0  NVIDIA H200", "last 20 s", "throttled by", "power limit", "in use  ◂ recommended"):
         assert words in text
-    assert len(text.splitlines()) == 36
+    assert len(text.splitlines()) == 45
 
 
 async def test_gauges_follow_the_device(two_cards):
     async with cockpit() as (app, pilot, _):
-        await until(app, pilot, "2.0 of 140.0 GiB")
+        await until(app, pilot, "2.0/140")
         two_cards.gpus[0].used = 130 * GIB
         two_cards.gpus[0].temperature = 91
-        await until(app, pilot, "130.0 of 140.0 GiB")
-        await until(app, pilot, "91 °C")
+        await until(app, pilot, "130.0/140")
+        await until(app, pilot, "77 of 700 W   91 °C")
 
 
 async def test_a_machine_without_a_driver_says_so_and_offers_the_cpu():
@@ -127,7 +128,7 @@ async def test_torch_fills_in_its_line_when_it_has_loaded():
 
 async def test_looking_again_shows_what_is_new_and_keeps_the_choice(two_cards):
     async with cockpit() as (app, pilot, _):
-        await until(app, pilot, "2.0 of 140.0 GiB")
+        await until(app, pilot, "2.0/140")
         await pilot.press("down")
         two_cards.gpus[1].name = "Tesla T4 again"
         await pilot.press("r")
@@ -137,7 +138,7 @@ async def test_looking_again_shows_what_is_new_and_keeps_the_choice(two_cards):
 
 async def test_enter_goes_on_with_the_chosen_device_and_escape_comes_back(two_cards):
     async with cockpit() as (app, pilot, _):
-        await until(app, pilot, "2.0 of 140.0 GiB")
+        await until(app, pilot, "2.0/140")
         await pilot.press("down", "enter")
         await until(app, pilot, "cuda:1  Tesla T4   9.0 GiB free")
         await pilot.press("escape")
@@ -155,12 +156,12 @@ def eight_cards(driver):
 
 async def test_a_run_goes_to_all_marked_devices(eight_cards, environ):
     async with cockpit((80, 24), environ=environ) as (app, pilot, runs):
-        await until(app, pilot, "1.0 of 140.0 GiB")
+        await until(app, pilot, "1.0/140")
         await pilot.press("space", "down", "down", "space", "down", "space")
         await until(app, pilot, "marked: cuda:0, 2, 3")
         await pilot.press("space", "down", "down", "space", "up")
         await until(app, pilot, "marked: cuda:0, 2, 5")
-        await until(app, pilot, "busy   1 %      2.0 of 140.0 GiB")
+        await until(app, pilot, "  1 %  ─────   2.0/140")
         text = frame(app)
         await pilot.press("r")
         await until(app, pilot, "marked: cuda:0, 2, 5")
@@ -169,9 +170,7 @@ async def test_a_run_goes_to_all_marked_devices(eight_cards, environ):
         await until(app, pilot, "64 per optimizer step, shared by 3 GPUs")
         await pilot.press("enter")
         await until(app, pilot, "space pause")
-    signs = {f"cuda:{n}": f"✓ cuda:{n}  NVIDIA H200" in text for n in range(8)}
-    assert {name for name, marked in signs.items() if marked} == {"cuda:0", "cuda:2", "cuda:5"}
-    assert all(name in text for name in signs)
+    assert re.findall(r"✓ +(\d)  H200", text) == ["0", "2", "5"]
     assert "r rescan" in text
     (run,) = runs
     assert run.group == ("--device", "0,2,5")
@@ -180,7 +179,7 @@ async def test_a_run_goes_to_all_marked_devices(eight_cards, environ):
 
 async def test_a_single_marked_device_is_that_of_a_run_in_this_process(eight_cards, environ):
     async with cockpit(environ=environ) as (app, pilot, runs):
-        await until(app, pilot, "1.0 of 140.0 GiB")
+        await until(app, pilot, "1.0/140")
         await pilot.press("down", "space", "up", "enter")
         await until(app, pilot, "cuda:1  NVIDIA H200   138.0 GiB free")
         await pilot.press("enter")
@@ -191,7 +190,7 @@ async def test_a_single_marked_device_is_that_of_a_run_in_this_process(eight_car
 
 async def test_a_batch_with_fewer_samples_than_marked_devices_is_refused(eight_cards, environ):
     async with cockpit(environ={**environ, "MPTUI_TRAINING_BATCH_SIZE": "2"}) as (app, pilot, runs):
-        await until(app, pilot, "1.0 of 140.0 GiB")
+        await until(app, pilot, "1.0/140")
         await pilot.press("space", "down", "space", "down", "space", "enter")
         await until(app, pilot, "is shared by 3 processes")
         await pilot.press("enter")
@@ -235,8 +234,10 @@ def test_the_host_is_not_told_as_the_card_of_another_maker():
     watch = DeviceSamplers()
     watch.follow([amd("gfx942"), XPU, MPS, cpu()])
     try:
-        assert [watch.latest(device) for device in (amd("gfx942"), XPU, MPS)] == [(None, None)] * 3
-        assert "cpu" in watch._samplers
+        readings = [watch.latest(device) for device in (amd("gfx942"), XPU, MPS)]
+        assert all(reading.sample.memory_used is None for reading in readings)
+        assert all("No live statistics" in (reading.problem or "") for reading in readings)
+        assert watch.latest(cpu()).problem is None
     finally:
         watch.stop()
 

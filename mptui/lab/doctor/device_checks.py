@@ -113,7 +113,7 @@ def _state(device: Device, title: str) -> Iterator[Finding]:
     held = sum(process.memory or 0 for process in gpu.processes or ())
     if gpu.memory_total and held > _HELD * gpu.memory_total:
         do = "wait for that process, end it, or choose another GPU with --device cuda:N"
-        yield advice("machine", device.torch_name, f"{title}: {others_on(gpu)}", do)
+        yield advice("machine", device.torch_name, f"{title}: {others_on(gpu.processes)}", do)
     if harmful := [reason for reason in gpu.throttle or () if reason in _HARMFUL]:
         what = f"{title}: its clocks are throttled ({', '.join(harmful)})"
         yield advice("machine", device.torch_name, what, "check its cooling and power supply")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.containers import VerticalScroll
+from textual.containers import Container, Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
@@ -14,26 +14,35 @@ from mptui import format as fmt
 from mptui.runs.listing.run_rows import RunList
 from mptui.text import clean
 from mptui.tui.keys.bindings import bindings
-from mptui.tui.screens.page import Page
-from mptui.tui.setup.device_samplers import DeviceSamplers
+from mptui.tui.screens.page import WIDTHS, Page
+from mptui.tui.setup.device_samplers import DeviceReading, DeviceSamplers
 from mptui.tui.setup.machine_scan import MachineScan, scan_machine
 from mptui.tui.threads import in_background
 from mptui.tui.widgets.keybar import KeyBar
 from mptui.tui.widgets.runs.recent_runs import RecentRuns
-from mptui.tui.widgets.setup.card import DeviceCard
+from mptui.tui.widgets.setup.card import CardDevice, DeviceCard
+from mptui.tui.widgets.setup.device_lines import DeviceRow
+from mptui.tui.widgets.setup.device_table import DeviceTable
 from mptui.tui.widgets.small import TooSmall
 from mptui.tui.widgets.topline import TopLine
 
 if TYPE_CHECKING:
     from mptui.hardware.devices import Device
 
-GAUGES_PER_SECOND = 2
-WHOLE, BRIEF = 10, 4
-"""Lines of a GPU's card: with all details, and of the others."""
+READINGS_PER_SECOND = 2
+RUNS_HEIGHTS = (12, 5)
+"""Heights of the newest runs below the devices, of which the first that fits is taken."""
+
+_WIDTHS = [*WIDTHS, (130, "-beside")]
+"""With the width from which the newest runs are beside the chosen device."""
+_CARD_HEIGHTS = (7, 3)
+"""Least heights of the chosen device on a screen, and on a short one."""
 
 
 class DetectionScreen(Page):
     """Shows the devices, first from NVML, then from torch when it is imported.
+
+    Several are a table, with the chosen one opened below it; a single one has gauges instead.
 
     Args:
         keymap: The user's keys.
@@ -44,6 +53,7 @@ class DetectionScreen(Page):
     where = "detection"
     BINDINGS = bindings("detection")
     CSS_PATH = "detection.tcss"
+    HORIZONTAL_BREAKPOINTS = _WIDTHS
 
     class Chosen(Message):
         """A device, or several for one run, were chosen; the advice is for the tightest."""
@@ -70,20 +80,28 @@ class DetectionScreen(Page):
         self._marked: set[str] = set()
         self._goes_on = False
         self._watch = DeviceSamplers()
+        self._default: Device | None = None
         self._top, self._torch = TopLine(), Static(id="torch", markup=False)
+        self._notes = Static(id="notes", markup=False)
+        self._table, self._card = DeviceTable(), DeviceCard()
+        self._recent = RecentRuns(self._keymap, id="recent")
 
     def compose(self) -> ComposeResult:
-        """Lay out the frame; the cards follow after detection."""
+        """Lay out the frame; the devices follow after detection."""
         yield self._top
-        yield VerticalScroll(id="cards", can_focus=False)
+        with Vertical(id="body"):
+            yield self._notes
+            yield self._table
+            with Container(id="below"):
+                yield self._card
+                yield self._recent
         yield self._torch
-        yield RecentRuns(self._keymap, id="recent")
         yield KeyBar(self.where, self._keymap)
         yield TooSmall()
 
     def on_mount(self) -> None:
         """Detect the devices after the first frame."""
-        self._gauges = self.set_interval(1 / GAUGES_PER_SECOND, self.show_gauges)
+        self._polls = self.set_interval(1 / READINGS_PER_SECOND, self.show_readings)
         self.call_after_refresh(self.action_look_again)
         self._show_runs()
 
@@ -93,8 +111,8 @@ class DetectionScreen(Page):
         if self._runs is not None:
             rows = await in_background(self._runs.rows)
             if self.is_running:
-                self.query_one(RecentRuns).show(rows)
-                self.call_after_refresh(self._redraw)
+                self._recent.show(rows)
+                self._fit()
 
     def action_look_again(self) -> None:
         """Detect the devices: first without torch, which takes seconds to import."""
@@ -103,75 +121,104 @@ class DetectionScreen(Page):
 
     @work(exclusive=True)
     async def _look_at_all(self) -> None:
-        await self._take(await in_background(lambda: self._scan(False)))
+        self._take(await in_background(lambda: self._scan(False)))
         self._torch.update(Content.styled("importing torch …", "$quiet"))
         seen = await in_background(lambda: self._scan(True))
-        await self._take(seen)
+        self._take(seen)
         self._torch.update(_torch_words(seen))
 
-    async def _take(self, seen: MachineScan) -> None:
+    def _take(self, seen: MachineScan) -> None:
         """Show the devices; keep the chosen one if it still exists."""
         if not self.is_running:
             return  # the screen was closed
-        from mptui.hardware.devices import default_reason
+        from mptui.hardware.devices import default_device
 
         before = self._seen.devices[self._chosen] if self._seen else None
         self._seen = seen
         self._chosen = _place_of(before, seen)
         self._marked &= {_identity(device) for device in seen.devices if device.usable}
-        cards = self.query_one("#cards")
-        async with cards.batch():
-            await cards.remove_children()
-            machine = seen.machine
-            notes = filter(None, [*machine.notes, default_reason(seen.devices)])
-            await cards.mount_all(
-                [Static(clean(note), markup=False, classes="note") for note in notes]
-                + [
-                    DeviceCard(each, advice, machine)
-                    for each, advice in zip(seen.devices, seen.advice, strict=True)
-                ]
-            )
-        self._redraw()
+        self._default = default_device(seen.devices)
+        notes = Content("\n").join(Content(clean(note)) for note in seen.machine.notes)
+        self._notes.update(notes)
+        self._notes.display = bool(notes)
         self._watch.follow(seen.devices)
+        self._redraw()
         if self._goes_on:
             self._goes_on = False
             self.action_choose()
 
-    def show_gauges(self) -> None:
+    def show_readings(self) -> None:
         """Show the latest samples, without waiting for a driver."""
-        for card in self.query(DeviceCard):
-            card.show(*self._watch.latest(card.device))
+        if self._seen is None:
+            return
+        readings = [self._watch.latest(device) for device in self._seen.devices]
+        pairs = zip(self._seen.devices, readings, strict=True)
+        self._table.show([self._row(*pair) for pair in pairs], self._chosen)
+        self._card.show(readings[self._chosen])
+
+    def _row(self, device: "Device", reading: DeviceReading) -> DeviceRow:
+        return DeviceRow(
+            label=device.torch_name.removeprefix("cuda:"),
+            name=device.name,
+            sample=reading.sample,
+            problem=reading.problem if device.kind != "cpu" else None,
+            words="" if device.usable else "can't train",
+            busy=reading.busy,
+            is_gpu=device.kind != "cpu",
+            recommended=device is self._default,
+            marked=_identity(device) in self._marked,
+        )
 
     def action_step(self, by: int) -> None:
         """Choose the previous or next device."""
         if self._seen is not None:
             self._choose(min(max(self._chosen + by, 0), len(self._seen.devices) - 1))
 
-    @on(DeviceCard.Pressed)
-    def _pressed(self, event: DeviceCard.Pressed) -> None:
-        self._choose(list(self.query(DeviceCard)).index(event.card))
+    @on(DeviceTable.Pressed)
+    def _pressed(self, event: DeviceTable.Pressed) -> None:
+        self._choose(event.number)
 
     def _choose(self, index: int) -> None:
         self._chosen = index
         self._redraw()
-        self.show_gauges()
 
     def _redraw(self) -> None:
-        """Show which card is chosen and which are marked; many cards on a small screen are one line each."""
-        if self._seen is None:
+        """Show which device is chosen and which are marked."""
+        seen = self._seen
+        if seen is None:
             return
-        cards = list(self.query(DeviceCard))
-        is_short = WHOLE + BRIEF * (len(cards) - 1) > self.query_one("#cards").size.height
-        for number, card in enumerate(cards):
-            is_chosen = number == self._chosen
-            card.lay_out(
-                chosen=is_chosen,
-                marked=_identity(card.device) in self._marked,
-                line=is_short and not is_chosen,
-            )
-            if is_chosen:
-                self.call_after_refresh(card.scroll_visible, animate=False)
-        self._top.say(self._about(self._seen))
+        from mptui.hardware.devices import default_reason
+
+        device = seen.devices[self._chosen]
+        reason = default_reason(seen.devices) if device is self._default else None
+        alone = len(seen.devices) == 1
+        self._table.display = not alone
+        self._card.open(
+            CardDevice(device, seen.advice[self._chosen], seen.machine, reason),
+            marked=_identity(device) in self._marked,
+            alone=alone,
+        )
+        self.show_readings()
+        self._top.say(self._about(seen))
+        self._fit()
+
+    def _fit(self) -> None:
+        """Share the height now, and once sizes that have changed are known."""
+        self._share_height()
+        self.call_after_refresh(self._share_height)
+
+    def _share_height(self) -> None:
+        """Give lines to the devices first, then to the chosen one, then to the newest runs."""
+        room = self.query_one("#body").content_size
+        left = room.height - (self._notes.size.height if self._notes.display else 0)
+        if self._table.display:
+            left -= self._table.fit(left - _CARD_HEIGHTS[self.has_class("-short")])
+        self._card.set_class(left < _CARD_HEIGHTS[0], "-bare")
+        beside = self.has_class("-beside")
+        spare = left - self._card.needed(room.width)
+        height = next((each for each in RUNS_HEIGHTS if each <= spare), 0)
+        self._recent.display = not self._recent.is_empty and (beside or height > 0)
+        self._recent.styles.height = "1fr" if beside else height
 
     def _about(self, seen: MachineScan) -> Content:
         from mptui.hardware.describe import short_names
@@ -185,7 +232,7 @@ class DetectionScreen(Page):
 
     def on_resize(self) -> None:
         """Fit the cards into the new height."""
-        self.call_after_refresh(self._redraw)
+        self._fit()
 
     def action_mark(self) -> None:
         """Mark the chosen device, or unmark it: a run goes to all marked ones."""
@@ -216,12 +263,12 @@ class DetectionScreen(Page):
 
     def on_screen_suspend(self) -> None:
         """Stop sampling while another screen is shown."""
-        self._gauges.pause()
+        self._polls.pause()
         self._watch.stop()
 
     def on_screen_resume(self) -> None:
         """Resume sampling."""
-        self._gauges.resume()
+        self._polls.resume()
         self._show_runs()
         if self._seen is not None:
             self._watch.follow(self._seen.devices)

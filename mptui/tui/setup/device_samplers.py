@@ -1,7 +1,9 @@
 """One sampler per device of a screen, without blocking the screen."""
 
 import threading
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mptui.events import DeviceSample
@@ -10,38 +12,84 @@ if TYPE_CHECKING:
     from mptui.hardware.device_sampler import DeviceSampler
     from mptui.hardware.devices import Device
 
+HISTORY = 240
+"""Samples of the utilisation that are kept of each device, one a second."""
+
+_NO_STATISTICS = {
+    "rocm": "No live statistics: AMD GPUs need amdsmi (pip install 'mptui[amd]').",
+    "xpu": "No live statistics: Intel GPUs need a recent torch, and pyzes (pip install pyzes).",
+    "mps": "No live statistics: torch has none of Apple GPUs, the memory is that of the CPU.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReading:
+    """The latest sample of a device; all unknown but the total memory if there is none.
+
+    `problem` says why there are no new samples, `busy` is its utilisation so far (0 to 1), newest last.
+    """
+
+    sample: DeviceSample
+    problem: str | None = None
+    busy: Sequence[float] = ()
+
 
 class DeviceSamplers:
     """Runs a sampler for each device."""
 
     def __init__(self) -> None:
         self._samplers: dict[str, DeviceSampler] = {}
+        self._busy: dict[str, deque[float]] = {}
+        self._times: dict[str, float] = {}
 
     def follow(self, devices: Sequence["Device"]) -> None:
-        """Sample exactly these devices.
+        """Sample exactly these devices; those that are sampled already keep their history."""
+        from mptui.hardware.device_sampler import DeviceSampler, is_sampled
 
-        Accelerators other than CUDA devices are not sampled, as only values of the host are available.
-        """
-        from mptui.hardware.device_sampler import DeviceSampler
+        wanted = {_key(device): device for device in devices if is_sampled(device.kind)}
+        kept = {
+            key: sampler
+            for key, sampler in self._samplers.items()
+            if key in wanted and sampler.problem() is None
+        }
+        _stop([sampler for key, sampler in self._samplers.items() if key not in kept])
+        self._samplers = kept
+        for key, device in wanted.items():
+            if key not in kept:
+                self._busy[key] = deque(maxlen=HISTORY)
+                self._times.pop(key, None)
+                self._samplers[key] = DeviceSampler(device.torch_name, uuid=device.uuid)
+                self._samplers[key].start()
 
-        self.stop()
-        for device in (device for device in devices if device.kind in {"cuda", "cpu"}):
-            sampler = DeviceSampler(device.torch_name, uuid=device.uuid)
-            sampler.start()
-            self._samplers[device.torch_name] = sampler
-
-    def latest(self, device: "Device") -> tuple[DeviceSample | None, str | None]:
-        """Return the latest sample of a device, and why there are no new ones."""
-        sampler = self._samplers.get(device.torch_name)
-        return (sampler.latest(), sampler.problem()) if sampler else (None, None)
+    def latest(self, device: "Device") -> DeviceReading:
+        """Return the latest sample of a device, without waiting for its driver."""
+        key = _key(device)
+        empty = DeviceSample(name=device.name, device=device.torch_name, memory_total=device.memory_total)
+        sampler = self._samplers.get(key)
+        if sampler is None:
+            return DeviceReading(empty, _NO_STATISTICS.get(device.kind))
+        sample, busy = sampler.latest() or empty, self._busy[key]
+        if sample.utilisation is not None and sample.time != self._times.get(key):
+            self._times[key] = sample.time
+            busy.append(sample.utilisation)
+        if sample.memory_total is None:
+            sample = replace(sample, memory_total=device.memory_total)
+        return DeviceReading(sample, sampler.problem(), busy)
 
     def stop(self) -> None:
         """Stop all samplers, without waiting for one that hangs in its driver."""
-        samplers, self._samplers = list(self._samplers.values()), {}
+        _stop(list(self._samplers.values()))
+        self._samplers = {}
 
-        def stop_all() -> None:
-            for sampler in samplers:
-                sampler.stop()
 
-        if samplers:
-            threading.Thread(target=stop_all, name="mptui-stop", daemon=True).start()
+def _key(device: "Device") -> str:
+    return f"{device.torch_name} {device.uuid}"
+
+
+def _stop(samplers: "Sequence[DeviceSampler]") -> None:
+    def stop_all() -> None:
+        for sampler in samplers:
+            sampler.stop()
+
+    if samplers:
+        threading.Thread(target=stop_all, name="mptui-stop", daemon=True).start()

@@ -11,11 +11,10 @@ from mptui.tui.widgets.runs.run_lines import heading, run_line, summary_words
 
 
 class RecentRuns(Static):
-    """The newest runs, as many as fit; hidden where there are none."""
+    """The newest runs, as many as fit."""
 
     DEFAULT_CSS = """
     RecentRuns {
-        display: none;
         text-wrap: nowrap;
         padding: 0 1;
         border: round $frame;
@@ -30,10 +29,14 @@ class RecentRuns(Static):
         self.border_subtitle = Content(f"{display(key, keymap)} all runs")
         self._rows: Sequence[RunRow] = ()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no runs to show."""
+        return not self._rows
+
     def show(self, rows: Sequence[RunRow]) -> None:
         """Show the newest of these runs."""
         self._rows = rows
-        self.display = bool(rows)
         self.border_title = Content(f"recent runs · {summary_words(rows)}")
         self.on_resize()
 

@@ -1,15 +1,16 @@
-"""A device as a card: name, latest sample, precisions and recommendation."""
+"""A device as a card: identity, load, who is on it, precisions and recommendation."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual.content import Content
-from textual.events import Click
-from textual.message import Message
 from textual.widgets import Static
 
 from mptui import format as fmt
-from mptui.events import DeviceSample
+from mptui.events import DeviceProcess, DeviceSample
 from mptui.text import clean
+from mptui.tui.setup.device_samplers import DeviceReading
 from mptui.tui.widgets import gauges
 
 if TYPE_CHECKING:
@@ -18,113 +19,146 @@ if TYPE_CHECKING:
 
 _GAP = "   "
 _LABEL, _FIGURE = 7, 18
-_NAME = 24
-"""Width in cells of the name in a line."""
 _TWO_COLUMNS = 60
 """Width in cells from which two gauges share a line."""
+_FRAME = 2
+"""Cells of the border on two sides, and of the padding."""
+_HEIGHTS = " ▁▂▃▄▅▆▇█"
+_LEAST_HISTORY, _MOST_HISTORY = 2, 10
+"""Height in lines of the history of the utilisation."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardDevice:
+    """What a card shows: a device, the recommendation for it, its machine, and why it is the default."""
+
+    device: "Device"
+    advice: "Recommendation"
+    machine: "Machine"
+    reason: str | None = None
 
 
 class DeviceCard(Static):
-    """One device; the chosen one with all details, the others in brief."""
+    """One device with all details, and its history where there is room."""
 
     DEFAULT_CSS = """
     DeviceCard {
-        height: auto;
+        display: none;
         padding: 0 1;
-        border: round $frame;
-        border-title-color: $quiet;
+        border: round $accent;
+        border-title-color: $text-accent;
+        border-title-style: bold;
         border-subtitle-color: $quiet;
-        &.-line { border: none; height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
         &.-marked { border-title-color: $text-success; }
-        &.-chosen { border: round $accent; border-title-color: $text-accent; border-title-style: bold; }
+        &.-bare { border: none; }
     }
     """
 
-    class Pressed(Message):
-        """The card was clicked."""
-
-        def __init__(self, card: "DeviceCard") -> None:
-            super().__init__()
-            self.card = card
-
-    def __init__(self, device: "Device", advice: "Recommendation", machine: "Machine") -> None:
+    def __init__(self) -> None:
         super().__init__(markup=False)
-        self.device = device
-        self._advice, self._machine = advice, machine
-        self._sample: DeviceSample | None = None
-        self._problem: str | None = None
+        self._of: CardDevice | None = None
+        self._reading = DeviceReading(DeviceSample(name=""))
+        self._alone = False
         self._shown = Content("")
-        self._title = clean(f"{device.torch_name}  {device.name}", 60)
 
-    def lay_out(self, *, chosen: bool, marked: bool, line: bool) -> None:
-        """Show the device as chosen or marked, or in a single line."""
-        for name, holds in (("-chosen", chosen), ("-marked", marked), ("-line", line)):
-            self.set_class(holds, name)
-        self.border_title = Content(f"✓ {self._title}" if marked else self._title)
-        self.redraw()
+    def open(self, of: CardDevice, *, marked: bool, alone: bool) -> None:
+        """Show a device; `alone`: with gauges, as no table shows its load."""
+        self._of, self._alone, self.display = of, alone, True
+        self.set_class(marked, "-marked")
+        title = clean(f"{of.device.torch_name}  {of.device.name}", 60)
+        self.border_title = Content(f"✓ {title}" if marked else title)
 
-    def show(self, sample: DeviceSample | None, problem: str | None) -> None:
+    def show(self, reading: DeviceReading) -> None:
         """Show the latest sample, or why there is none."""
-        self._sample, self._problem = sample, problem
+        self._reading = reading
         self.redraw()
 
     def redraw(self) -> None:
         """Redraw if something has changed."""
-        content = self._content(self.content_size.width)
-        if content.is_same(self._shown):
+        width, height = self.content_size
+        if self._of is None or width <= 0:
             return
-        grown = content.plain.count("\n") != self._shown.plain.count("\n")
-        self._shown = content
-        self.update(content, layout=grown)
+        lines = _most_important(self._lines(self._of, width), width, height)
+        left = height - _height(lines, width)
+        content = Content("\n").join([*lines, *self._more(width, left)])
+        if not content.is_same(self._shown):
+            self._shown = content
+            self.update(content, layout=False)
 
     def on_resize(self) -> None:
-        """Lay the gauges out in the new width."""
+        """Lay out in the new size."""
         self.redraw()
 
-    def on_click(self, _event: Click) -> None:
-        """Choose this device."""
-        self.post_message(self.Pressed(self))
+    def needed(self, width: int) -> int:
+        """Return the height in which a card of this width has room for all but the history."""
+        if self._of is None:
+            return 0
+        width -= 2 * _FRAME
+        return _FRAME + _height([line for _, line in self._lines(self._of, width)], width)
 
-    def _content(self, width: int) -> Content:
+    def _lines(self, of: CardDevice, width: int) -> list[tuple[int, Content]]:
+        """Return the lines, each with its rank: the highest is left out first."""
         from mptui.hardware.describe import describe
 
-        if self.has_class("-line"):
-            return self._in_a_line(self._sample or DeviceSample(name=""))
-        told = describe(self.device, self._advice, self._machine)
-        chosen = self.has_class("-chosen")
-        lines = [Content.styled(clean(told.identity), "$quiet")]
-        sample = self._sample or DeviceSample(name="")
-        lines += _live(sample, width) if chosen else [_glance(sample)]
-        if self._problem and self.device.kind != "cpu":
-            lines.append(Content.styled(clean(self._problem), "$text-warning"))
-        if chosen:
-            lines.append(self._company(sample))
-            lines.append(_formats(told.formats))
-            lines += [_use(clean(told.use)), Content(clean(told.start))]
-        usable = self.device.usable
-        notes = told.notes if chosen else told.notes[: 0 if usable else 1]
-        lines += [Content.styled(clean(note), "$quiet" if usable else "$text-warning") for note in notes]
-        return Content("\n").join(line for line in lines if line.plain)
+        told = describe(of.device, of.advice, of.machine)
+        sample, problem = self._reading.sample, self._reading.problem
+        usable = of.device.usable
+        tone = "$quiet" if usable else "$text-warning"
+        load = _live(sample, width) if self._alone else [_figures(sample)]
+        warning = Content.styled(clean(problem or "") if of.device.kind != "cpu" else "", "$text-warning")
+        ranked = [
+            (5, Content.styled(clean(told.identity), "$quiet")),
+            *((4, line) for line in load),
+            (1, warning),
+            (3, self._company(of.device)),
+            (6, _formats(told.formats)),
+            (0, _use(clean(told.use))),
+            (2, Content(clean(told.start))),
+            (7, Content.styled(clean(of.reason or ""), "$quiet")),
+            *((8 if usable else 1, Content.styled(clean(note), tone)) for note in told.notes),
+        ]
+        return [(rank, line) for rank, line in ranked if line.plain]
 
-    def _in_a_line(self, sample: DeviceSample) -> Content:
-        marked = self.has_class("-marked")
-        name = Content(self._title).truncate(_NAME, ellipsis=True, pad=True)
-        memory = f"{_gib(sample.memory_used):>6} of {_gib(sample.memory_total)} GiB"
-        figures = [memory]
-        if sample.power_w is not None:
-            figures = [f"busy {gauges.busy(sample):>5}", memory, gauges.heat(sample)]
-        sign = Content("✓ " if marked else "  ")
-        line = Content(_GAP).join([Content.assemble(sign, name), *map(Content, figures)])
-        trouble = Content.assemble(_GAP, gauges.throttle(sample)) if sample.throttle else ""
-        return Content.assemble(line.stylize("$text-success") if marked else line, trouble)
-
-    def _company(self, sample: DeviceSample) -> Content:
+    def _company(self, device: "Device") -> Content:
         """Describe throttling, and other processes on the device."""
         from mptui.hardware.describe import others_on
 
-        words = clean(others_on(self.device.gpu)) if self.device.gpu else ""
-        others = Content.styled(words, "$quiet" if words.startswith("nobody") else "$text-warning")
-        return Content(_GAP).join(part for part in (gauges.throttle(sample), others) if part.plain)
+        words = clean(others_on(_processes(self._reading, device)))
+        others = Content.styled(words, "$quiet" if words.startswith("no ") else "$text-warning")
+        return Content(_GAP).join(
+            part for part in (gauges.throttle(self._reading.sample), others) if part.plain
+        )
+
+    def _more(self, width: int, height: int) -> list[Content]:
+        """Return what fills `height` lines: all processes if there are several, and the history."""
+        processes = self._reading.sample.processes or []
+        lines = _people(processes, width) if len(processes) > 1 else []
+        lines = lines if len(lines) <= height else []
+        rows = min(height - len(lines) - 1, _MOST_HISTORY)
+        if rows < _LEAST_HISTORY or not self._reading.busy:
+            return lines
+        heading = Content.styled("busy, one sample a second", "$quiet")
+        newest = list(self._reading.busy)[-width:]
+        return [*lines, heading, *_area(newest, rows)]
+
+
+def _processes(reading: DeviceReading, device: "Device") -> Sequence[DeviceProcess] | None:
+    """Return the processes of the latest sample, else those that were there when the device was detected."""
+    if reading.sample.processes is not None or device.gpu is None:
+        return reading.sample.processes
+    return device.gpu.processes
+
+
+def _most_important(ranked: list[tuple[int, Content]], width: int, height: int) -> list[Content]:
+    """Return the lines that fit into `height`, in their order; at least one."""
+    lines = list(ranked)
+    while len(lines) > 1 and _height([line for _, line in lines], width) > height:
+        lines.remove(max(lines, key=lambda line: line[0]))
+    return [line for _, line in lines]
+
+
+def _height(lines: Sequence[Content], width: int) -> int:
+    return sum(len(line.wrap(width)) for line in lines)
 
 
 def _live(sample: DeviceSample, width: int) -> list[Content]:
@@ -152,12 +186,32 @@ def _live(sample: DeviceSample, width: int) -> list[Content]:
     return [*lines, heat]
 
 
-def _glance(sample: DeviceSample) -> Content:
-    """Return the most important values in one line."""
-    words = [f"{_gib(sample.memory_used)} of {_gib(sample.memory_total)} GiB used"]
-    if sample.power_w is not None:
-        words = [f"busy {gauges.busy(sample)}", *words, gauges.power(sample), gauges.heat(sample)]
-    return Content.assemble(_GAP.join(words), _GAP, gauges.throttle(sample))
+def _figures(sample: DeviceSample) -> Content:
+    """Return in one line what the table has no room for."""
+    if sample.power_w is None and sample.temperature_c is None:
+        own = sample.utilisation_own
+        return Content("" if own is None else f"busy {gauges.busy_with_own(sample)}")
+    return Content(_GAP.join([gauges.power(sample), gauges.heat(sample), gauges.clock(sample)]))
+
+
+def _people(processes: Sequence[DeviceProcess], width: int) -> list[Content]:
+    """Return a line for each process: memory, PID, user and program."""
+    lines = []
+    for each in processes:
+        who = clean(f"{each.user or fmt.UNKNOWN}  {each.command or fmt.UNKNOWN}")
+        line = Content(f"{fmt.size(each.memory):>10}  {each.pid:>8}  {who}")
+        lines.append(line.truncate(width, ellipsis=True))
+    return [Content.styled(f"{'memory':>10}  {'pid':>8}  on this device", "$quiet"), *lines]
+
+
+def _area(shares: Sequence[float], rows: int) -> list[Content]:
+    """Return fractions of 1 as columns, `rows` lines high."""
+    top = len(_HEIGHTS) - 1
+    levels = [max(1, round(min(max(share, 0.0), 1.0) * rows * top)) for share in shares]
+    return [
+        Content.styled("".join(_HEIGHTS[min(max(n - top * row, 0), top)] for n in levels), "$text-accent")
+        for row in reversed(range(rows))
+    ]
 
 
 def _gib(value: int | None) -> str:
