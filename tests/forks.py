@@ -1,13 +1,13 @@
 """The program, with forks of it for all that it starts as interpreters: none imports torch once more.
 
-Fork servers of a run are forks of the process. Ranks, and runs that a screen starts as processes of their
-own, are forks of one that was forked before the program began, and so has no threads.
+Fork servers of a run are forks of the process. Ranks, runs that a screen starts as processes of their own and
+the doctor's test of torch are forks of one that was forked before the program began, and so has no threads.
 """
 
 import os
 import signal
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +27,7 @@ def main():
     """Run the program."""
     from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
+    from mptui.lab.doctor import torch_probe
     from mptui.tui.sources import subprocess as isolated
 
     fork_server.start = _Keeper  # type: ignore[attr-defined, assignment]
@@ -35,6 +36,7 @@ def main():
     subprocess_handler.Popen = partial(_rank, keeper)  # type: ignore[attr-defined, assignment]
     run = partial(_isolated_run, keeper)
     isolated.subprocess = SimpleNamespace(Popen=run, PIPE=None, DEVNULL=None)  # type: ignore[attr-defined, assignment]
+    torch_probe.start = partial(_probe, keeper)  # type: ignore[attr-defined, assignment]
     function_of(MAIN)()
 
 
@@ -124,6 +126,10 @@ def _link(rank, start):
 
 def _isolated_run(keeper, command, *, env, **_):
     return Program(*words(command), environ=env, call="tests.forks:isolated", forks=keeper)
+
+
+def _probe(keeper, call, *, env, **_):
+    return nullcontext(Program(environ=env, call=call, forks=keeper))
 
 
 def isolated():

@@ -12,9 +12,11 @@ import mptui
 from mptui.cli.main import app
 from mptui.cli.options import request_of
 from mptui.config.merge import resolve
+from mptui.lab.crash.run_server import MAIN
 from mptui.models.latent.autoencoder import Autoencoder
 from mptui.models.latent.vae_layout import CONFIG, WEIGHTS, VaeLayout
 from tests.data.images import class_folders
+from tests.forks import FORKING
 from tests.program import run_to_end
 
 DOCUMENT = Path(mptui.__file__).parents[1] / "docs" / "guides.md"
@@ -103,7 +105,8 @@ def test_a_command_runs(command, folder, tmp_path):
     dry = ["--dry-run"] if words[0] == "run" and "--dry-run" not in words else []
     environ = {"MPTUI_CONFIG_DIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
 
-    ended = run_to_end(*words, *dry, environ=environ, folder=folder)
+    call = FORKING if words[0] == "doctor" else MAIN
+    ended = run_to_end(*words, *dry, environ=environ, folder=folder, call=call)
 
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout or ended.stderr

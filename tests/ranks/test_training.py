@@ -19,7 +19,7 @@ from tests.ranks.training import (
 
 pytestmark = pytest.mark.slow
 
-STEPS = {"batch_size": 8, "accumulate": 3, "lr": 0.05, "epochs": 25, "max_steps": 50, "clip_grad_norm": 1.0}
+STEPS = {"batch_size": 8, "accumulate": 3, "lr": 0.05, "epochs": 25, "max_steps": 24, "clip_grad_norm": 1.0}
 FORMS = {
     "fp32": (train, 1e-5, {"train": 42, "training": {**STEPS, "ema_decay": 0.9}}),
     "fp64": (train_in_float64, 1e-9, {"train": 42, "training": STEPS, "speed": {"fused": False}}),
@@ -30,7 +30,7 @@ FORMS = {
     ),
 }
 
-FEW_STEPS = {"batch_size": 8, "epochs": 25, "max_steps": 24, "lr": 0.02}
+FEW_STEPS = {"batch_size": 8, "epochs": 25, "max_steps": 12, "lr": 0.02}
 ADAMW = {**FEW_STEPS, "optimizer": "adamw", "lr": 0.01, "layer_decay": 0.9}
 CLIPPED = {"clip_grad_norm": 1.0}  # its norm is rounded otherwise, which 16 bits make a step of
 SHARDED_FORMS = {
@@ -55,7 +55,7 @@ def test_two_and_three_ranks_train_as_one_process_does(form, tmp_path):
     """Of the last batch of an epoch with 2 samples, one of three ranks reads none."""
     function, tolerance, options = FORMS[form]
     (alone,) = in_group(1, function, str(tmp_path / "1"), options)
-    assert len(alone["losses"]) == 50
+    assert len(alone["losses"]) == STEPS["max_steps"]
     assert alone["losses"][-1] < alone["losses"][0] / 2
     for world_size in (2, 3):
         found = in_group(world_size, function, str(tmp_path / str(world_size)), options)
@@ -102,7 +102,7 @@ def test_sharded_weights_take_the_steps_of_whole_ones(world_size, tmp_path):
     found = in_group(world_size, train_both_ways, str(tmp_path), SHARDED_FORMS)
     assert all(rank == found[0] for rank in found)
     for form, (whole, sharded) in found[0].items():
-        assert len(whole["losses"]) == 24
+        assert len(whole["losses"]) == FEW_STEPS["max_steps"]
         assert whole["losses"][-1] < whole["losses"][0], form
         for what in ("losses", "val_losses", "weights"):
             assert sharded[what] == pytest.approx(whole[what], rel=1e-5), (form, what)
