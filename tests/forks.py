@@ -36,7 +36,7 @@ def main():
     subprocess_handler.Popen = partial(_rank, keeper)  # type: ignore[attr-defined, assignment]
     run = partial(_isolated_run, keeper)
     isolated.subprocess = SimpleNamespace(Popen=run, PIPE=None, DEVNULL=None)  # type: ignore[attr-defined, assignment]
-    torch_probe.start = partial(_probe, keeper)  # type: ignore[attr-defined, assignment]
+    torch_probe.start = partial(_probe, keeper)  # type: ignore[attr-defined]
     function_of(MAIN)()
 
 
