@@ -1,13 +1,21 @@
 """`mptui report`: one file that loads nothing, small for a run of any length; no text in it acts."""
 
+import random
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
+from PIL import Image
 
+import mptui.lab.report
 from mptui.cli.main import _exit_code
-from mptui.events import Step
-from tests.tui.events import demo, finished
+from mptui.events import LossScale, MemorySample, PrecisionChanged, Step
+from mptui.runs.store.directory import ENVIRONMENT, write_json
+from tests.tui.events import GIB, START, demo, finished, step_event
+from tests.tui.test_numerics import looked
 from tests.tui.test_runs_screen import a_run
 
 LARGEST = 3_000_000
@@ -64,7 +72,7 @@ def test_a_page_has_curves_facts_settings_and_loads_nothing(tmp_path):
     assert "default-src 'none'" in text
     assert not re.search(r"url\(|@import|https?://", text)
     assert "prefers-color-scheme: dark" in text
-    lines = re.findall(r'class="line c1" d="M([^"]+)"', text)
+    lines = re.findall(r'class="line c1" d="M([^"]+)" data-label="train"', text)
     places = [tuple(map(float, point.split())) for point in lines[0].split("L")]
     assert len(places) > 100
     assert all(0 <= x <= 1000 and 0 <= y <= 1000 for x, y in places)
@@ -87,11 +95,14 @@ def test_a_hundred_thousand_steps_stay_small(tmp_path):
 
 def test_several_runs_are_drawn_over_each_other_with_their_differences(tmp_path):
     for number in range(8):
-        a_run(tmp_path, f"run-{number}", lr=number + 1.0, events=demo()[:120])
+        run = a_run(tmp_path, f"run-{number}", lr=number + 1.0, events=demo()[:120])
+        write_json(run / ENVIRONMENT, {"python": "3.11", "packages": {"torch": f"2.{number}"}})
     text = report(tmp_path, *(f"run-{number}" for number in range(8)))
     page = Page(text)
     assert "Differences" in page.words
-    assert "training.lr" in page.words
+    assert {"training.lr", "torch", "2.7"} <= set(page.words)
+    assert "python" not in page.words  # the same in all
+    assert re.search(r"<span>[\d.]+ %</span>", text)  # the device's load, as for one run
     loss = text.split("loss · train</figcaption>")[0] if "loss · train</figcaption>" in text else text
     assert {f'class="line c{number}"' in loss for number in range(1, 9)} == {True}
     assert len(text.encode()) < LARGEST
@@ -131,3 +142,81 @@ def test_what_cant_be_reported_is_refused(tmp_path, capsys, words, code, said):
     a_run(tmp_path, "one")
     assert _exit_code(["report", *words, "--runs-dir", str(tmp_path)], debug=False) == code
     assert said in capsys.readouterr().err
+
+
+def test_the_page_has_the_timeline_of_the_run(tmp_path):
+    a_run(tmp_path, "one", events=[*demo(), finished()])
+    text = report(tmp_path, "one")
+    page = Page(text)
+    words = [word for word in page.words if word]
+    for lane in ("state", "precision", "loss scale", "device busy", "events", "time", "step"):
+        assert lane in words
+    for state in ("preparing", "compiling", "training"):
+        assert f'<rect class="s-{state}"' in text
+        assert any(re.fullmatch(rf"{state} .+ \(\d+\.\d %\)", word) for word in words)
+    titles = [str(value) for name, value in page.attributes if name == "title"]
+    assert any("1 × switch" in title and "→ fast at step 4,000" in title for title in titles)
+    assert any("1 × best" in title for title in titles)
+    assert 'class="skip"' in text
+    places = [float(left) for left in re.findall(r'<i class="g-\w+" style="left:([\d.]+)%', text)]
+    assert places == sorted(places)
+    assert 0 <= places[0] < places[-1] <= 100
+
+
+def test_precision_scale_memory_and_numerics_have_tables(tmp_path):
+    later = START + 4000
+    events = [
+        *demo(),
+        LossScale(
+            time=later,
+            step=14_300,
+            scale=32768.0,
+            lowest=1024.0,
+            highest=65536.0,
+            growths=3,
+            backoffs=4,
+            skipped=4,
+            streak=0,
+            longest_streak=2,
+            skip_rate=0.0004,
+        ),
+        MemorySample(time=later, step=14_300, peak=50 * GIB, reserved=52 * GIB, gaps=GIB),
+        looked(time=later),
+        PrecisionChanged(time=later + 1, step=14_300, precision="fp32", previous="fp16", reason="asked"),
+        step_event(14_400, later + 400, random.Random(0)),
+    ]
+    a_run(tmp_path, "one", events=events)
+    text = report(tmp_path, "one", "--format", "md")
+    for row in (
+        "| fp16 | 0 to 14,297 |",
+        "| fp32 | 14,297 to 14,400 |",
+        "| range | 1,024 to 65,536 |",
+        "| skipped steps | 4 (0.04 %), at most 2 in a row |",
+        "| peak, allocated | 50.0 GiB |",
+        "| layer4.2.conv3 | gradient |",
+        "65,536 would lose 0.2 %; 150 more layers lose up to 4.0 %",
+    ):
+        assert row in text, text
+    page = report(tmp_path, "one")
+    assert page.count('<path class="bar bad"') == 3
+    assert "layer4.2.conv3 · gradient" in Page(page).words
+
+
+def test_pictures_of_any_folder_are_in_the_page_as_far_as_it_stays_small(tmp_path):
+    run = a_run(tmp_path, "one", events=demo()[:120])
+    for name in ("samples/epoch-0002", "samples/epoch-0010", "samples/epoch-0011", "validation/epoch-0011"):
+        (run / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (8, 8)).save(run / f"{name}.png")
+    (run / "validation" / "epoch-0012.png").write_bytes(b"no picture")
+    (run / "validation" / "epoch-0013.png").symlink_to(run / "samples" / "epoch-0002.png")
+    (run / "huge").mkdir()
+    (run / "huge" / "epoch-0001.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(LARGEST))
+    page = Page(report(tmp_path, "one"))
+    shown = [value for name, value in page.attributes if name == "alt"]
+    assert shown == ["samples, epoch-0011", "samples, epoch-0010", "validation, epoch-0011"]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_the_script_of_the_page_has_no_fault_of_syntax():
+    script = Path(mptui.lab.report.__file__).with_name("page.js")
+    subprocess.run(["node", "--check", script], check=True)

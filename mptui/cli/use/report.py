@@ -12,6 +12,8 @@ from mptui.errors import ConfigError, DiskError
 from mptui.text import clean
 
 _MOST = 8
+_PICTURE_BYTES = 1_200_000
+"""Largest size of all pictures in a report, which base64 makes a third larger."""
 
 Runs = Annotated[
     list[str],
@@ -38,7 +40,7 @@ def app_command(app: typer.Typer) -> None:
 def report(
     runs: Runs, format: Format = "html", output: Output = None, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR
 ) -> None:
-    """Write a page on one run or several: curves, facts, settings."""
+    """Write a page on one run or several: timeline, curves, precision, numerics, memory, settings."""
     from mptui.io.atomic import replace_file
     from mptui.lab.report.html_page import html_page
     from mptui.lab.report.markdown_page import markdown_page
@@ -50,7 +52,7 @@ def report(
     if len(runs) > _MOST:
         raise ConfigError(f"{len(runs)} runs in one report", hint=f"name at most {_MOST}")
     paths = list(dict.fromkeys(find_run(runs_dir, run) for run in runs))
-    reports = [read_report(path) for path in paths]
+    reports = [read_report(path, _PICTURE_BYTES // len(paths)) for path in paths]
     compared = compare(paths) if len(paths) > 1 else None
     text = html_page(reports, compared) if kind == "html" else markdown_page(reports, compared)
     place = output or Path(f"report.{kind}")

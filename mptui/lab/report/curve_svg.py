@@ -1,7 +1,7 @@
 """Curves as SVG: a line for each, and a band from the smallest to the largest value behind a single run's.
 
 A curve has at most `COLUMNS` points, whatever the length of the run. `page.js` zooms by the view box alone,
-so that the page shows all curves without a script, too.
+and reads values from the paths, so that the page shows all curves without a script, too.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,11 +30,12 @@ class CurveLine:
     colour: int
 
 
-def figure_of(chart: str, lines: Sequence[CurveLine], *, single: bool) -> str:
+def figure_of(chart: str, title: str, lines: Sequence[CurveLine], *, single: bool) -> str:
     """Return the HTML of a chart; "" without values.
 
     Args:
-        chart: The title.
+        chart: The chart, as `RunView.histories` has it.
+        title: The title.
         lines: The curves.
         single: Whether they are of one run.
     """
@@ -54,18 +55,19 @@ def figure_of(chart: str, lines: Sequence[CurveLine], *, single: bool) -> str:
     for line, columns in zip(lines, seen, strict=True):
         if single:
             paths.append(_band(columns.low, columns.high, low, high, line.colour))
-        paths.append(_path(columns.mean, low, high, line.colour))
+        paths.append(_path(columns.mean, low, high, line))
     say = fmt.percent if is_percent(chart) else fmt.figure
     values = (high - (high - low) * n / (_TICKS - 1) for n in range(_TICKS))
     steps = (first + (last - first) * n / (_TICKS - 1) for n in range(_TICKS))
     legend = "".join(f'<li class="c{line.colour}">{escape(line.label)}</li>' for line in lines)
     grid = "".join(f'<path class="grid" d="M0 {y}H{_SIDE}"/>' for y in range(0, _SIDE + 1, _SIDE // 4))
     return (
-        f'<figure class="chart" tabindex="0" data-first="{first:g}" data-last="{last:g}">'
-        f"<figcaption>{escape(chart)}<ul>{legend}</ul></figcaption>"
+        f'<figure class="chart" tabindex="0" data-first="{first:.12g}" data-last="{last:.12g}" '
+        f'data-low="{low:.9g}" data-high="{high:.9g}" data-percent="{int(is_percent(chart))}">'
+        f"<figcaption>{escape(title)}<ul>{legend}</ul><output></output></figcaption>"
         f'<div class="plot"><div class="y">{_spans(say(value) for value in values)}</div>'
         f'<svg viewBox="0 0 {_SIDE} {_SIDE}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(chart)}">{grid}{"".join(paths)}</svg>'
+        f'aria-label="{escape(title)}">{grid}{"".join(paths)}</svg>'
         f'<div class="x">{_spans(f"{step:,.0f}" for step in steps)}</div></div></figure>'
     )
 
@@ -82,10 +84,13 @@ def _places(values: Floats, low: float, high: float) -> list[tuple[float, float]
     return list(zip(xs.tolist(), ys.tolist(), strict=True))
 
 
-def _path(values: Floats, low: float, high: float, colour: int) -> str:
+def _path(values: Floats, low: float, high: float, line: CurveLine) -> str:
     points = _places(values, low, high)
+    if len(points) == 1:
+        points *= 2  # a line without length is drawn as a dot
     drawn = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-    return f'<path class="line c{colour}" d="M{drawn}"/>' if points else ""
+    label = escape(line.label)
+    return f'<path class="line c{line.colour}" d="M{drawn}" data-label="{label}"/>' if points else ""
 
 
 def _band(lows: Floats, highs: Floats, low: float, high: float, colour: int) -> str:

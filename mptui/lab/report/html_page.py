@@ -9,7 +9,9 @@ from typing import Any
 from mptui import __version__
 from mptui import format as fmt
 from mptui.lab.report.curve_svg import CurveLine, figure_of
+from mptui.lab.report.exponents_svg import exponents_html
 from mptui.lab.report.run_report import RunReport
+from mptui.lab.report.timeline_lanes import timeline_html
 from mptui.runs.listing.run_curves import curves_of
 from mptui.runs.view.labels import LOSS
 from mptui.text import clean
@@ -27,14 +29,20 @@ def html_page(reports: Sequence[RunReport], compared: dict[str, Any] | None) -> 
     title = " · ".join(report.name for report in reports)
     room = files("mptui.lab.report")
     style, script = (room.joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
-    several = _table(comparison_rows(compared), heading=True) if compared is not None else ""
+    charts = f'<div class="charts">{"".join(_charts(reports))}</div>'
+    if compared is None:
+        parts = [_overview(reports[0]), "<h3>Curves</h3>", charts, _details_of(reports[0])]
+    else:
+        named = [
+            f"<h2>{escape(report.name)}</h2>{_overview(report)}{_details_of(report)}" for report in reports
+        ]
+        differing = _table(comparison_rows(compared), heading=True)
+        parts = [charts, f"<h2>Differences</h2>{differing}", *named]
     body = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="quiet">mptui {__version__}. Curves: the wheel zooms, a drag moves, a double click '
         "shows all; or + − 0 and arrows.</p>",
-        f'<div class="charts">{"".join(_charts(reports))}</div>',
-        f"<h2>Differences</h2>{several}" if several else "",
-        *map(_section, reports),
+        *parts,
     ]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -50,7 +58,7 @@ def _charts(reports: Sequence[RunReport]) -> Iterable[str]:
         charts = reports[0].view.histories
         for name, histories in sorted(charts.items(), key=lambda chart: chart[0] != LOSS):
             lines = [CurveLine(label, each, n % 8 + 1) for n, (label, each) in enumerate(histories.items())]
-            yield figure_of(name, lines, single=True)
+            yield figure_of(name, name, lines, single=True)
         return
     for name, label in curves_of([report.view for report in reports]):
         lines = [
@@ -59,28 +67,48 @@ def _charts(reports: Sequence[RunReport]) -> Iterable[str]:
             if (history := report.view.histories.get(name, {}).get(label)) is not None
         ]
         title = f"{name} · {label}" if label and label != name else name
-        yield figure_of(title, lines, single=False)
+        yield figure_of(name, title, lines, single=False)
 
 
-def _section(report: RunReport) -> str:
-    parts = [f"<h2>{escape(report.name)}</h2>", _table(list(report.facts.items()))]
-    if report.numerics:
-        parts += ["<h3>Numerics, the last probe</h3>", _table(report.numerics, heading=True)]
-    for name, png in report.pictures.items():
-        source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
-        parts.append(f'<p>{escape(name)}<br><img alt="{escape(name)}" src="{source}"></p>')
-    parts += [
+def _overview(report: RunReport) -> str:
+    timeline = _titled("Timeline", timeline_html(report.view))
+    precision = _titled("Precision over time", _table(report.precision, heading=True))
+    return _table(list(report.facts.items())) + timeline + precision
+
+
+def _details_of(report: RunReport) -> str:
+    parts = [
+        _titled("Loss scale", _table(list(report.scale.items()))),
+        _titled("Memory", _table(list(report.memory.items()))),
+        _titled("Numerics, the last probe", _numerics(report)),
+        _titled("Pictures, the newest", "".join(_pictures(report))),
+        _details("Classes, the last validation", _table(report.classes, heading=True)),
         _details("What happened", _table(report.events)),
-        _details("Settings", f"<pre>{escape(report.settings)}</pre>"),
-        _details("Environment", f"<pre>{escape(report.environment)}</pre>"),
+        *(
+            _details(title, f"<pre>{escape(text)}</pre>")
+            for title, text in {"Settings": report.settings, **report.documents}.items()
+        ),
     ]
     return "".join(parts)
 
 
+def _numerics(report: RunReport) -> str:
+    if not report.numerics:
+        return ""
+    words = f'<p class="quiet">{escape(report.numerics_words)}</p>'
+    return words + exponents_html(report.view) + _table(report.numerics, heading=True)
+
+
+def _pictures(report: RunReport) -> Iterable[str]:
+    for name, png in report.pictures.items():
+        source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+        yield f'<p>{escape(name)}<br><img alt="{escape(name)}" src="{source}"></p>'
+
+
 def comparison_rows(compared: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Return the names of the runs, then a row for each differing setting and each figure."""
+    """Return the names of the runs, then a row for each differing setting or version and each figure."""
     rows = [("", *map(str, compared["runs"]))]
-    for table in ("settings", "figures"):
+    for table in ("settings", "environment", "figures"):
         for key, values in compared[table].items():
             if any(value is not None for value in values):
                 rows.append((key, *map(_said, values)))
@@ -93,8 +121,12 @@ def _said(value: object) -> str:
     return fmt.figure(value) if isinstance(value, float) else clean(str(value), 200)
 
 
+def _titled(title: str, inner: str) -> str:
+    return f"<h3>{title}</h3>{inner}" if inner else ""
+
+
 def _details(title: str, inner: str) -> str:
-    return f"<details><summary>{title}</summary>{inner}</details>"
+    return f"<details><summary>{title}</summary>{inner}</details>" if inner else ""
 
 
 def _table(rows: Sequence[Sequence[str]], *, heading: bool = False) -> str:

@@ -14,24 +14,42 @@ def markdown_page(reports: Sequence[RunReport], compared: dict[str, Any] | None)
     """Return the page on one run or several; see `html_page`."""
     blocks = [f"# {_escaped(' · '.join(report.name for report in reports))}"]
     if compared is not None:
-        heading, *rows = comparison_rows(compared)
-        blocks += ["## Differences", _table(heading, rows)]
+        blocks += _titled("## Differences", comparison_rows(compared))
     for report in reports:
-        blocks += [f"## {_escaped(report.name)}", _table(("", ""), list(report.facts.items()))]
-        curves = [
-            (name, fmt.sparkline(history.tail(_BARS).tolist()), fmt.figure(history.last))
-            for name, history in report.view.by_epoch.items()
-        ]
-        blocks += [_table(("by epoch", "", "last"), curves)] if curves else []
-        if report.numerics:
-            blocks += ["### Numerics, the last probe", _table(report.numerics[0], report.numerics[1:])]
-        blocks += ["### Settings", f"```toml\n{report.settings.strip()}\n```"]
+        blocks += _section(report)
     return "\n\n".join(blocks) + "\n"
 
 
-def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [_row(heading), _row(["---"] * len(heading)), *map(_row, rows)]
-    return "\n".join(lines)
+def _section(report: RunReport) -> list[str]:
+    curves = [
+        (name, fmt.sparkline(history.tail(_BARS).tolist()), fmt.figure(history.last))
+        for name, history in report.view.by_epoch.items()
+    ]
+    return [
+        *_titled(f"## {_escaped(report.name)}", _headed(report.facts)),
+        *_titled("### Curves", [("by epoch", "", "last"), *curves] if curves else []),
+        *_titled("### Time", _headed(report.time)),
+        *_titled("### Precision", report.precision),
+        *_titled("### Loss scale", _headed(report.scale)),
+        *_titled("### Memory", _headed(report.memory)),
+        *_titled("### Numerics, the last probe", report.numerics),
+        *([_escaped(report.numerics_words)] if report.numerics else []),
+        *_titled("### Classes, the last validation", report.classes),
+        "### Settings",
+        f"```toml\n{report.settings.strip()}\n```",
+    ]
+
+
+def _headed(facts: dict[str, str]) -> list[tuple[str, str]]:
+    return [("", ""), *facts.items()] if facts else []
+
+
+def _titled(title: str, rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a title and a table, whose first row is the heading; nothing without rows."""
+    if not rows:
+        return []
+    heading, *others = map(_row, rows)
+    return [title, "\n".join([heading, _row(["---"] * len(rows[0])), *others])]
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -1,22 +1,38 @@
 """What a report says of a run, read from its directory; the same for HTML and Markdown."""
 
 import json
+import os
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from mptui import format as fmt
-from mptui.errors import MptuiError, RunDirectoryError
+from mptui.errors import RunDirectoryError
+from mptui.lab.report import run_sections as sections
+from mptui.lab.report.run_sections import Facts, Table
+from mptui.lab.report.timeline_lanes import time_by_state
 from mptui.regular import read_regular
-from mptui.runs.store.directory import CONFIG, ENVIRONMENT, check_version, read_json, status_of
+from mptui.runs.store.directory import (
+    CHECKPOINTS,
+    CHOICES,
+    CONFIG,
+    ENVIRONMENT,
+    RANKS,
+    check_version,
+    read_json,
+    status_of,
+)
 from mptui.runs.store.index import read_run
 from mptui.runs.view.log_lines import metric_words
+from mptui.runs.view.run_timeline import SLICES
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean, clean_lines
 
 _LARGEST = 1 << 20
-_PICTURES, _LARGEST_PICTURE = 2, 400_000
-"""Number of pictures, the newest, and the largest size of one in bytes: the page stays small."""
+_NEWEST = 2
+"""Number of pictures of each folder of a run."""
+_PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,27 +41,43 @@ class RunReport:
 
     Attributes:
         name: Its name.
-        view: Its curves, marks and log.
+        view: Its curves, marks, timeline and log.
         facts: Label -> value, in the order of the page.
+        time: State -> time in it.
+        precision: The precisions in use one after the other.
+        scale: Facts of the loss scale.
+        memory: Facts of the memory.
+        numerics: The layers of the last numerics probe.
+        numerics_words: A sentence on that probe.
+        classes: Metrics by class of the last validation.
         events: Time of day and words of what happened.
-        numerics: Rows of the last numerics probe, the headings first; empty without one.
         pictures: Name -> PNG.
         settings: run.toml.
-        environment: environment.json.
+        documents: Title -> text of other files.
     """
 
     name: str
     view: RunView
-    facts: dict[str, str]
+    facts: Facts
+    time: Facts
+    precision: Table
+    scale: Facts
+    memory: Facts
+    numerics: Table
+    numerics_words: str
+    classes: Table
     events: list[tuple[str, str]]
-    numerics: list[tuple[str, ...]]
     pictures: dict[str, bytes]
     settings: str
-    environment: str
+    documents: dict[str, str]
 
 
-def read_report(run: Path) -> RunReport:
+def read_report(run: Path, picture_bytes: int) -> RunReport:
     """Read what a report says of the run in a directory.
+
+    Args:
+        run: The run directory.
+        picture_bytes: Largest size of all its pictures, which keeps the page small.
 
     Raises:
         RunDirectoryError: It has no journal or settings, or is of a later version.
@@ -58,23 +90,38 @@ def read_report(run: Path) -> RunReport:
         raise RunDirectoryError(
             f"{run}: not a complete run: {error}", hint="choose another one: mptui runs"
         ) from error
+    summary = status_of(run)
     return RunReport(
         name=clean(run.name, 128),
         view=view,
-        facts=_facts(status_of(run), view),
+        facts=_facts(summary, view),
+        time=time_by_state(view.timeline.columns(SLICES)),
+        precision=sections.precision_history(view),
+        scale=sections.scale_facts(view),
+        memory=sections.memory_facts(summary, view),
+        numerics=sections.numerics_rows(view),
+        numerics_words=sections.numerics_words(view),
+        classes=sections.class_rows(view),
         events=[(fmt.clock(line.time, seconds=True), clean(line.text, 400)) for line in view.log],
-        numerics=_numerics(view),
-        pictures=_pictures(run, view),
+        pictures=_pictures(run, picture_bytes),
         settings=settings,
-        environment=clean_lines(json.dumps(read_json(run / ENVIRONMENT), indent=1)),
+        documents={
+            title: clean_lines(json.dumps(found, indent=1))
+            for title, name in {"Environment": ENVIRONMENT, "Measured choices": CHOICES}.items()
+            if (found := read_json(run / name))
+        },
     )
 
 
-def _facts(summary: dict[str, Any], view: RunView) -> dict[str, str]:
-    precision, memory = summary.get("precision") or {}, summary.get("memory") or {}
+def _facts(summary: dict[str, Any], view: RunView) -> Facts:
+    precision, energy = summary.get("precision") or {}, summary.get("energy") or {}
     best, data, spent = summary.get("best") or {}, summary.get("dataset") or {}, summary.get("time") or {}
     value, forked = best.get("value"), summary.get("forked_from") or {}
-    rate = summary.get("samples_per_second")
+    rate, waited, cost = (
+        summary.get("samples_per_second"),
+        spent.get("data_wait_fraction"),
+        summary.get("cost"),
+    )
     facts = {
         "status": summary.get("status"),
         "fork of": f"{forked.get('run')} at step {forked.get('step')}" if forked else None,
@@ -91,14 +138,13 @@ def _facts(summary: dict[str, Any], view: RunView) -> dict[str, str]:
         "optimizer steps": summary.get("optimizer_steps"),
         "skipped steps": summary.get("skipped_steps"),
         "images/s": f"{rate:,.1f}" if isinstance(rate, float) else None,
+        "waiting for data": fmt.percent(waited) if isinstance(waited, float) else None,
         "time": fmt.duration(spent["total_s"]) if isinstance(spent.get("total_s"), float) else None,
-        **{
-            words: fmt.size(memory[key]) if isinstance(memory.get(key), int) else None
-            for words, key in _MEMORY.items()
-        },
+        "energy": f"{energy['watt_hours']:,.1f} Wh" if isinstance(energy.get("watt_hours"), float) else None,
+        "cost": f"{cost:,.2f}" if isinstance(cost, float) else None,
         "recoveries": "; ".join(_words(each, "kind", "action") for each in summary.get("recoveries") or []),
         "warnings": "; ".join(_words(each, "message") for each in summary.get("warnings") or []),
-        "precision over time": ", ".join(f"{mark.label} at step {mark.step:,}" for mark in view.marks),
+        "changes": ", ".join(f"{mark.label} at step {mark.step:,}" for mark in view.marks),
     }
     return {
         label: f"{told:,}" if isinstance(told, int) else clean(str(told), 2000)
@@ -107,34 +153,28 @@ def _facts(summary: dict[str, Any], view: RunView) -> dict[str, str]:
     }
 
 
-_MEMORY = {
-    "peak memory, allocated": "peak_allocated_bytes",
-    "peak memory, reserved": "peak_reserved_bytes",
-    "peak memory of the host": "host_peak_bytes",
-}
-
-
 def _words(entry: object, *keys: str) -> str:
     return " ".join(str(entry[key]) for key in keys if entry.get(key)) if isinstance(entry, dict) else ""
 
 
-def _numerics(view: RunView) -> list[tuple[str, ...]]:
-    if view.numerics is None or not view.numerics.layers:
-        return []
-    rows: list[tuple[str, ...]] = [("layer", "part", "smallest", "largest", "lost in fp16")]
-    for layer in view.numerics.layers:
-        lost = fmt.percent(layer.lost)
-        rows.append((layer.name, layer.part, fmt.figure(layer.smallest), fmt.figure(layer.largest), lost))
-    return rows
+def _pictures(run: Path, most: int) -> dict[str, bytes]:
+    """Return the newest pictures in the folders of a run, newest first, as far as `most` bytes go."""
+    found: dict[str, bytes] = {}
+    for folder in sorted(run.iterdir()):
+        if folder.name in {CHECKPOINTS, RANKS} or folder.is_symlink() or not folder.is_dir():
+            continue
+        named = sorted(folder.glob("*.png"), key=lambda path: (len(path.name), path.name), reverse=True)
+        pngs = ((path, png) for path in named if (png := _png(path, most)))
+        for path, png in islice(pngs, _NEWEST):
+            most -= len(png)
+            found[clean(f"{folder.name}, {path.stem}", 100)] = png
+    return found
 
 
-def _pictures(run: Path, view: RunView) -> dict[str, bytes]:
-    """Return the newest grids of images that a diffusion model has made."""
-    if view.images is None or not view.images.path:
-        return {}
-    folder = (run / view.images.path).parent
+def _png(path: Path, limit: int) -> bytes:
+    """Read a PNG file; b"" if it is none, or larger than `limit`."""
     try:
-        newest = sorted(folder.glob("epoch-*.png"), key=lambda path: (len(path.name), path.name))
-        return {path.stem: read_regular(path, _LARGEST_PICTURE) for path in newest[-_PICTURES:]}
-    except (OSError, MptuiError):
-        return {}
+        content = read_regular(path, limit, os.O_NOFOLLOW)
+    except OSError:
+        return b""
+    return content if content.startswith(_PNG) else b""

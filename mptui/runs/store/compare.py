@@ -11,13 +11,24 @@ import tomli
 from mptui.errors import RunDirectoryError
 from mptui.regular import read_regular
 from mptui.runs.store import journal
-from mptui.runs.store.directory import CONFIG, LARGEST, check_version, list_runs, started_of, status_of
+from mptui.runs.store.directory import (
+    CONFIG,
+    ENVIRONMENT,
+    LARGEST,
+    check_version,
+    list_runs,
+    read_json,
+    started_of,
+    status_of,
+)
 from mptui.runs.store.index import read_run
 from mptui.runs.view.view_state import EPOCHS_KEPT
 from mptui.text import clean
 
 SILENT_S = 60.0
 """Seconds without an event after which a running run is listed as silent; one per second is normal."""
+
+_ENVIRONMENT = ("platform", "python", "cuda", "driver", "git_commit", "processors", "torch_threads")
 
 _FIGURES = {
     "status": ("status",),
@@ -61,8 +72,8 @@ def summaries(folder: Path, on_error: Callable[[OSError], None] = lambda _: None
 def compare(runs: Sequence[Path]) -> dict[str, Any]:
     """Compare runs; each entry is a list with a value for each of them.
 
-    `settings`: differing values of run.toml, None if a run has none; `figures`: values of summary.json;
-    `curves`: losses and metrics by epoch, by name.
+    `settings`: differing values of run.toml, None if a run has none; `environment`: differing versions, and
+    commits; `figures`: values of summary.json; `curves`: losses and metrics by epoch, by name.
 
     Raises:
         RunDirectoryError: The configuration of one can't be read, or it is of a later version.
@@ -75,14 +86,17 @@ def compare(runs: Sequence[Path]) -> dict[str, Any]:
     return {
         "runs": [run.name for run in runs],
         "directories": [str(run) for run in runs],
-        "settings": {
-            key: values
-            for key, values in _side_by_side(settings, None).items()
-            if any(value != values[0] for value in values)
-        },
+        "settings": _differing(settings),
+        "environment": _differing([_environment(run) for run in runs]),
         "figures": _side_by_side(figures, None),
         "curves": _side_by_side(curves, []),
     }
+
+
+def _differing(tables: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the values of each key that are not the same in all tables."""
+    both = _side_by_side(tables, None)
+    return {key: values for key, values in both.items() if any(value != values[0] for value in values)}
 
 
 def _side_by_side(tables: Sequence[Mapping[str, Any]], missing: object) -> dict[str, list[Any]]:
@@ -109,6 +123,15 @@ def _settings(run: Path) -> dict[str, Any]:
         raise RunDirectoryError(
             f"{run / CONFIG}: {error}", hint="choose two complete runs; mptui runs lists them"
         ) from None
+
+
+def _environment(run: Path) -> dict[str, Any]:
+    """Return versions and commit of environment.json; empty without one."""
+    found = read_json(run / ENVIRONMENT)
+    packages = found.get("packages")
+    versions = packages if isinstance(packages, dict) else {}
+    known = {**{name: found.get(name) for name in _ENVIRONMENT}, **versions}
+    return {clean(name): clean(str(value)) for name, value in known.items() if value is not None}
 
 
 def _flat(prefix: str, table: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mptui import format as fmt
+from mptui.events import Numerics
 from mptui.runs.view.labels import shown
+from mptui.text import clean
 
 Tone = Literal["plain", "quiet", "good", "warn", "bad"]
 
@@ -37,3 +39,16 @@ def metric_words(metrics: dict[str, float]) -> list[str]:
         place = shown(name)
         words.append(f"{place.word or name} {fmt.percent(value) if place.fraction else fmt.figure(value)}")
     return words
+
+
+def numerics_advice(event: Numerics) -> str:
+    """Describe the best loss scale, next to the one in use."""
+    if event.best_scale is None:
+        if event.loss_scale is not None:
+            return "the gradients of this step overflowed: the step was skipped, the loss scale is lowered"
+        return "these gradients don't fit fp16 with any loss scale; bf16 has the range"
+    best = f"{event.best_scale:,.0f} would lose {fmt.percent(event.lost_at_best)}"
+    if event.loss_scale is not None:
+        now = f"a loss scale of {event.loss_scale:,.0f} loses {fmt.percent(event.lost)} of the gradients"
+        return f"{now}; {best}"
+    return f"in fp16 a scale of {best} of the gradients; {clean(event.precision, 8)} needs no loss scale"

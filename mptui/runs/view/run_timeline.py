@@ -24,6 +24,8 @@ SLICES = 512
 """Number of slices, even: more than a ribbon has columns, even just after a merge."""
 
 _FIRST_S = 1.0
+_MUCH_WAITING = 0.25
+"""Share of a column's time from which waiting for data is its state."""
 _NAMES = 32
 """Largest number of names of precisions and profiles that are told apart."""
 
@@ -60,6 +62,28 @@ class TimeColumns:
     busy: Floats
     scale: Floats
     precision: tuple[str, ...]
+
+    def main_states(self) -> list[State | None]:
+        """Return the state that took most of each column; None in an empty column.
+
+        Waiting for data counts as such from `_MUCH_WAITING` of the time on.
+        """
+        total = self.seconds.sum(axis=0)
+        most = self.seconds.argmax(axis=0)
+        waiting = STATES.index("waiting")
+        most[self.seconds[waiting] > _MUCH_WAITING * total] = waiting
+        return [
+            STATES[state] if seconds else None
+            for state, seconds in zip(most.tolist(), total.tolist(), strict=True)
+        ]
+
+    def most_important(self) -> list[Happening | None]:
+        """Return the most important happening in each column; None where nothing happened."""
+        found: list[Happening | None] = [None] * self.skipped.size
+        for what, counts in zip(HAPPENINGS, self.happened, strict=True):
+            for column in np.flatnonzero(counts).tolist():
+                found[column] = what
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from textual.content import Content
 
 from mptui import format as fmt
 from mptui.events import NUMERICS_BUDGET, Numerics, NumericsLayer
+from mptui.runs.view.log_lines import numerics_advice
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean
 from mptui.tui.widgets.panel import Lines, Panel
@@ -225,20 +226,7 @@ class NumericsWords(Panel):
                 Content("waiting for the first numerics sample (guards.numerics)"),
                 Content.styled(f"f: probe all values, for at most {most} of the time", "$quiet"),
             ]
-        return [Content(advised(event)), Content.styled(priced(event), "$quiet")]
-
-
-def advised(event: Numerics) -> str:
-    """Describe the best loss scale, next to the one in use."""
-    if event.best_scale is None:
-        if event.loss_scale is not None:
-            return "the gradients of this step overflowed: the step was skipped, the loss scale is lowered"
-        return "these gradients don't fit fp16 with any loss scale; bf16 has the range"
-    best = f"{event.best_scale:,.0f} would lose {fmt.percent(event.lost_at_best)}"
-    if event.loss_scale is not None:
-        now = f"a loss scale of {event.loss_scale:,.0f} loses {fmt.percent(event.lost)} of the gradients"
-        return f"{now}; {best}"
-    return f"in fp16 a scale of {best} of the gradients; {clean(event.precision, 8)} needs no loss scale"
+        return [Content(numerics_advice(event)), Content.styled(priced(event), "$quiet")]
 
 
 def priced(event: Numerics) -> str:

@@ -12,7 +12,6 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from mptui.runs.view.run_timeline import (
-    HAPPENINGS,
     STATES,
     Floats,
     Happening,
@@ -54,9 +53,6 @@ _HAPPENED: dict[Happening, Cell] = {
 }
 _PARTS = ("quiet", "accent", "good", "warn", "bad", "other", "text", "cursor")
 _BARS = "▁▂▃▄▅▆▇█"
-_MUCH_WAITING = 0.25
-"""Share of a column's time from which waiting for data is shown."""
-
 _LABELS = (" state", " precision", " scale", " busy", "")
 _LEGENDS: tuple[Sequence[Cell], ...] = (
     (("━", "good"), (" train  ", "quiet"), ("▓", "other"), (" validate", "quiet")),
@@ -186,26 +182,17 @@ class Ribbon(Widget):
 
     def _states(self, columns: TimeColumns) -> list[Cell]:
         """Return the sign of the state that took most of each column."""
-        total = columns.seconds.sum(axis=0)
-        most = columns.seconds.argmax(axis=0)
-        waiting = STATES.index("waiting")
-        most[columns.seconds[waiting] > _MUCH_WAITING * total] = waiting
-        signs = [_STATE_CELLS[state] for state in STATES]
+        signs = _STATE_CELLS
         if self._ascii_only:
-            signs = [(sign, part) for sign, (_, part) in zip(_ASCII_STATES, signs, strict=True)]
-        return [
-            signs[state] if seconds else (" ", "quiet")
-            for state, seconds in zip(most.tolist(), total.tolist(), strict=True)
-        ]
+            signs = {
+                state: (sign, signs[state][1]) for state, sign in zip(STATES, _ASCII_STATES, strict=True)
+            }
+        return [signs[state] if state else (" ", "quiet") for state in columns.main_states()]
 
 
 def _happened(columns: TimeColumns) -> list[Cell]:
     """Return the sign of the most important happening in each column."""
-    cells = [(" ", "quiet")] * columns.skipped.size
-    for number, what in enumerate(HAPPENINGS):
-        for column in np.flatnonzero(columns.happened[number]).tolist():
-            cells[column] = _HAPPENED[what]
-    return cells
+    return [_HAPPENED[what] if what else (" ", "quiet") for what in columns.most_important()]
 
 
 def _numbers(columns: TimeColumns) -> list[Cell]:
