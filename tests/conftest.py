@@ -38,6 +38,7 @@ def _no_settings_from_outside(tmp_path_factory):
         for name in [name for name in os.environ if name.startswith("MPTUI_")]:
             patch.delenv(name)
         patch.setenv("MPTUI_CONFIG_DIR", str(tmp_path_factory.mktemp("config")))
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
         yield

@@ -16,6 +16,7 @@ from mptui.tui.keys.keymap import Keymap, load_keymap
 from mptui.tui.keys.typed import KeyHandled, KeyQueue
 from mptui.tui.run_actions import RunActions
 from mptui.tui.screens.page import Page
+from mptui.tui.setup.last_theme import keep_theme
 from mptui.tui.terminal.ascii import AsciiFilter
 from mptui.tui.themes import THEMES
 
@@ -92,9 +93,10 @@ class MptuiApp(RunActions, inherit_bindings=False):
         self.push_screen(HelpScreen(where, self.keymap.keys))
 
     def action_next_theme(self) -> None:
-        """Switch to the next theme."""
+        """Switch to the next theme, and keep it for the next start."""
         names = [theme.name for theme in THEMES]
         self.theme = names[(names.index(self.theme) + 1) % len(names)]
+        keep_theme(self.theme)
 
     async def action_back(self) -> None:
         """Call `back` of the screen."""

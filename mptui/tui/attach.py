@@ -9,6 +9,7 @@ from mptui.runs.view.closing_line import closing_line
 from mptui.tui.app import person_keymap
 from mptui.tui.screens.live import LiveScreen
 from mptui.tui.setup.last_selection import state_folder
+from mptui.tui.setup.last_theme import theme_at_start
 from mptui.tui.terminal.ascii import needs_ascii
 from mptui.tui.terminal.stdio import Terminal
 from mptui.tui.terminal_app import TerminalApp, catch_signals
@@ -25,7 +26,9 @@ def open_attached(source: AttachedRun) -> int:
     terminal = Terminal(state_folder() / LOG)
     keymap, ascii_only = person_keymap(), needs_ascii()
     screen = LiveScreen(source, keymap=keymap.keys, ascii_only=ascii_only)
-    app = TerminalApp(screen, keymap=keymap, ascii_only=ascii_only, runs=source.run.parent)
+    app = TerminalApp(
+        screen, keymap=keymap, ascii_only=ascii_only, runs=source.run.parent, theme=theme_at_start()
+    )
     catch_signals(app, terminal)
     with terminal:
         app.run()

@@ -23,6 +23,7 @@ from mptui.tui.app import person_keymap
 from mptui.tui.keys.keymap import Keymap
 from mptui.tui.screens.detection import DetectionScreen
 from mptui.tui.setup.last_selection import state_folder
+from mptui.tui.setup.last_theme import theme_at_start
 from mptui.tui.sources.source import RunSource
 from mptui.tui.terminal.ascii import needs_ascii
 from mptui.tui.terminal.stdio import Terminal
@@ -67,6 +68,7 @@ class Cockpit(TerminalApp):
         ascii_only: Draw in ASCII.
         environ: Environment, for settings and folders.
         runs: The folder of the runs.
+        theme: dark, light or ansi.
     """
 
     resumes = True
@@ -82,6 +84,7 @@ class Cockpit(TerminalApp):
         ascii_only: bool = False,
         environ: Mapping[str, str] = os.environ,
         runs: Path = Path("runs"),
+        theme: str = "dark",
     ) -> None:
         keymap = keymap or Keymap()
         live = None
@@ -90,7 +93,7 @@ class Cockpit(TerminalApp):
 
             live = LiveScreen(run, keymap=keymap.keys, ascii_only=ascii_only)
         opened = live or first or DetectionScreen(keymap=keymap.keys, runs=RunList(runs))
-        super().__init__(opened, keymap=keymap, ascii_only=ascii_only, runs=runs)
+        super().__init__(opened, keymap=keymap, ascii_only=ascii_only, runs=runs, theme=theme)
         self._starter, self._environ = starter, environ
         self.run_now: Run | None = run
         self._group = group
@@ -220,7 +223,9 @@ def open_cockpit(part: Part, *, isolate: bool = False, trust_code: bool = False)
     runs = Path(os.environ.get("MPTUI_RUNS_DIR") or "runs")
 
     start = _starter(terminal, runs, isolate, trust_code)
-    return _show(Cockpit(start, keymap=person_keymap(), ascii_only=needs_ascii(), runs=runs), terminal, part)
+    keymap, ascii_only, theme = person_keymap(), needs_ascii(), theme_at_start()
+    app = Cockpit(start, keymap=keymap, ascii_only=ascii_only, runs=runs, theme=theme)
+    return _show(app, terminal, part)
 
 
 def open_resumed(part: Part, request: "Request", path: Path, group: Sequence[str]) -> int:
@@ -236,8 +241,10 @@ def open_resumed(part: Part, request: "Request", path: Path, group: Sequence[str
     terminal = Terminal(state_folder() / LOG)
     start = _starter(terminal, path.parent, False, request.trust_code)
     run = start(request, path, group)
-    keymap, ascii_only = person_keymap(), needs_ascii()
-    app = Cockpit(start, run=run, group=group, keymap=keymap, ascii_only=ascii_only, runs=path.parent)
+    keymap, ascii_only, theme = person_keymap(), needs_ascii(), theme_at_start()
+    app = Cockpit(
+        start, run=run, group=group, keymap=keymap, ascii_only=ascii_only, runs=path.parent, theme=theme
+    )
     return _show(app, terminal, part)
 
 

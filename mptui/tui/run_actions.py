@@ -111,17 +111,19 @@ class RunActions(App[str], inherit_bindings=False):
         dialog = ForkDialog(run, kept, preset_names(os.environ), self.keymap.keys, training=training)
         self.push_screen(dialog, self._chosen)
 
-    def action_share(self) -> None:
-        """Write this screen as SVG, and two lines on its run."""
+    @work(group="share")
+    async def action_share(self) -> None:
+        """Write this screen as SVG and PNG, and two lines on its run."""
         from mptui.tui.screen_file import write_screen
 
         where = self.screen.where if isinstance(self.screen, Page) else "screen"
+        svg, run = self.export_screenshot(), self._run_shown()
         try:
-            path = write_screen(self.export_screenshot(), where, self._run_shown())
+            path = await in_background(lambda: write_screen(svg, where, run))
         except MptuiError as error:
             self._refuse(error.message)
         else:
-            self.notify(f"written: {path}", markup=False)
+            self.notify(f"written: {path} and .png", markup=False)
 
     def _chosen(self, choice: "ForkChoice | None") -> None:
         if choice is not None:

@@ -1,4 +1,4 @@
-"""Writes a screen to files that can be shown to others: a picture, and two lines on the run."""
+"""Writes a screen to files that can be shown to others: SVG and PNG, and two lines on the run."""
 
 import re
 import time
@@ -11,9 +11,9 @@ from mptui.runs.listing.run_rows import row_of
 from mptui.runs.store.directory import status_of
 from mptui.runs.view.closing_line import closing_line
 from mptui.text import clean
+from mptui.tui.terminal.cell_picture import picture_of
 
 _LOADED = re.compile(r"@font-face\s*{[^}]*}")
-"""Fonts of other sites, which a picture must not load."""
 
 
 def write_screen(svg: str, where: str, run: Path | None) -> Path:
@@ -25,19 +25,26 @@ def write_screen(svg: str, where: str, run: Path | None) -> Path:
         run: Directory of the run that it shows, if it shows one.
 
     Returns:
-        The file of the picture; the words have its name with `.txt`.
+        The file of the picture; the same as PNG and the words have its name with `.png` and `.txt`.
 
     Raises:
         DiskError: The folder is not writable.
     """
     path = Path(time.strftime(f"mptui-{where}-%Y%m%d-%H%M%S.svg"))
+    svg = without_fonts(svg)
     try:
-        replace_file(path, _LOADED.sub("", svg).encode(errors="backslashreplace"))
+        replace_file(path, svg.encode(errors="backslashreplace"))
+        replace_file(path.with_suffix(".png"), picture_of(svg))
         if run is not None:
             replace_file(path.with_suffix(".txt"), run_words(run).encode(errors="backslashreplace"))
     except OSError as error:
         raise DiskError(f"{path}: {error.strerror}", hint="start mptui in a folder of yours") from error
     return path
+
+
+def without_fonts(svg: str) -> str:
+    """Return a picture without the fonts that it would load from other sites."""
+    return _LOADED.sub("", svg)
 
 
 def run_words(run: Path) -> str:

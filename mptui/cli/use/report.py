@@ -40,7 +40,7 @@ def app_command(app: typer.Typer) -> None:
 def report(
     runs: Runs, format: Format = "html", output: Output = None, runs_dir: o.RunsDir = o.DEFAULT_RUNS_DIR
 ) -> None:
-    """Write a page on one run or several: timeline, curves, precision, numerics, memory, settings."""
+    """Write a page on one run or several: curves, facts, settings."""
     from mptui.io.atomic import replace_file
     from mptui.lab.report.html_page import html_page
     from mptui.lab.report.markdown_page import markdown_page

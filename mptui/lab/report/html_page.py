@@ -81,7 +81,7 @@ def _details_of(report: RunReport) -> str:
         _titled("Loss scale", _table(list(report.scale.items()))),
         _titled("Memory", _table(list(report.memory.items()))),
         _titled("Numerics, the last probe", _numerics(report)),
-        _titled("Pictures, the newest", "".join(_pictures(report))),
+        _titled("Pictures, the newest", _pictures(report)),
         _details("Classes, the last validation", _table(report.classes, heading=True)),
         _details("What happened", _table(report.events)),
         *(
@@ -99,10 +99,13 @@ def _numerics(report: RunReport) -> str:
     return words + exponents_html(report.view) + _table(report.numerics, heading=True)
 
 
-def _pictures(report: RunReport) -> Iterable[str]:
-    for name, png in report.pictures.items():
-        source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
-        yield f'<p>{escape(name)}<br><img alt="{escape(name)}" src="{source}"></p>'
+def _pictures(report: RunReport) -> str:
+    shown = "".join(
+        f"<figure><figcaption>{escape(name)}</figcaption>"
+        f'<img alt="{escape(name)}" src="data:image/png;base64,{base64.b64encode(png).decode()}"></figure>'
+        for name, png in report.pictures.items()
+    )
+    return f'<div class="pictures">{shown}</div>' if shown else ""
 
 
 def comparison_rows(compared: dict[str, Any]) -> list[tuple[str, ...]]:

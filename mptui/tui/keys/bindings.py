@@ -208,7 +208,7 @@ KEYS: tuple[Key, ...] = (
     Key("app.help", "question_mark", "app.help", "all keys of this screen", "help"),
     Key("app.palette", "ctrl+p", "app.command_palette", "find a command by its name", palette=False),
     Key("app.suspend", "ctrl+z", "app.suspend_process", "suspend mptui and its run", palette=False),
-    Key("app.share", "S", "app.share", "write this screen as SVG, with words"),
+    Key("app.share", "S", "app.share", "write this screen as SVG and PNG"),
     Key("app.theme", "ctrl+t", "app.next_theme", "next theme"),
     Key("leave.stop", "x", "answer('stop')", "save, stop and quit", palette=False),
     Key("leave.detach", "d", "answer('detach')", "detach: train in the background", palette=False),

@@ -1,0 +1,78 @@
+"""What is shown to others, and what is kept for the next start: `S` and the theme."""
+
+import io
+
+import pytest
+from PIL import Image
+from rich.cells import cell_len
+
+from mptui.tui.setup.last_theme import keep_theme, theme_at_start
+from mptui.tui.terminal import cell_picture
+from mptui.tui.terminal.cell_picture import HEIGHT, WIDTH, picture_of
+from tests.tui.events import MemorySource, demo
+from tests.tui.frames import frame, live
+from tests.tui.test_runs_screen import a_run
+
+
+@pytest.fixture(params=["fonts of the machine", "no fonts"])
+def _fonts(request, monkeypatch):
+    if request.param == "no fonts":
+        monkeypatch.setattr(cell_picture, "_FONTS", (("no-such-font.ttf", "no-such-font.ttf"),))
+    caches = (cell_picture._font, cell_picture._mask)
+    for cached in caches:
+        cached.cache_clear()
+    yield
+    for cached in caches:
+        cached.cache_clear()
+
+
+@pytest.mark.usefixtures("_fonts")
+async def test_the_picture_of_a_screen_has_its_cells():
+    async with live(MemorySource(demo()), (120, 36)) as (app, _):
+        svg, lines = app.export_screenshot(), frame(app).splitlines()
+    picture = Image.open(io.BytesIO(picture_of(svg)))
+    assert picture.size == (120 * WIDTH, 36 * HEIGHT)
+    for line, text in enumerate(lines):
+        for column, character in enumerate(text):
+            left, top = cell_len(text[:column]) * WIDTH, line * HEIGHT
+            colours = picture.crop((left, top, left + WIDTH, top + HEIGHT)).getcolors() or []
+            if character.isascii() or "\u2801" <= character <= "\u28ff":
+                assert len(colours) > 1 or character == " ", (character, column, line)
+                assert len(colours) == 1 or character != " ", (character, column, line)
+
+
+async def test_the_key_writes_svg_png_and_words(tmp_path, monkeypatch):
+    source = MemorySource(demo()[:120])
+    source.run = a_run(tmp_path / "runs", "one", events=demo()[:120])
+    monkeypatch.chdir(tmp_path)
+    async with live(source) as (app, pilot):
+        await pilot.press("S")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "written: mptui-live-" in frame(app)
+    written = {path.suffix: path for path in tmp_path.glob("mptui-live-*")}
+    assert len({path.stem for path in written.values()}) == 1
+    assert "url(http" not in written[".svg"].read_text(encoding="utf-8")
+    assert Image.open(written[".png"]).size == (120 * WIDTH, 36 * HEIGHT)
+    words = written[".txt"].read_text(encoding="utf-8").splitlines()
+    assert len(words) == 2
+    assert words[0].startswith("one · resnet18 · shapes")
+
+
+async def test_the_theme_chosen_by_its_key_is_that_of_the_next_start(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert theme_at_start() == "dark"
+    async with live(MemorySource(demo()[:20])) as (app, pilot):
+        await pilot.press("ctrl+t")
+        assert app.theme == "light"
+    assert theme_at_start() == "light"
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    assert theme_at_start(environ | {"MPTUI_THEME": "ansi"}) == "ansi"
+    assert theme_at_start(environ | {"NO_COLOR": "1"}) == "dark"
+
+
+@pytest.mark.parametrize("text", ["", "no theme", "\x1b[2J", "x" * 1000])
+def test_a_file_that_names_no_theme_is_ignored(tmp_path, text):
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    keep_theme(text, environ)
+    assert theme_at_start(environ) == "dark"
