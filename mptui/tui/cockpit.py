@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from textual import on
+from textual import on, work
 
 from mptui.events import RunFinished
 from mptui.hardware.memory import keep_freed_memory
@@ -109,9 +109,42 @@ class Cockpit(TerminalApp):
 
     def on_picker_screen_started(self, event: "PickerScreen.Started") -> None:
         """Start the run and show it."""
-        if self._may_train():
-            self._group = event.group
-            self._show_live(self._starter(event.request, None, event.group))
+        self._train(event.request, group=event.group)
+
+    @work(exclusive=True, group="train")
+    async def _train(
+        self,
+        request: "Request",
+        resume: Path | None = None,
+        group: Sequence[str] = (),
+        screen: "LiveScreen | None" = None,
+    ) -> None:
+        """Start or resume a run and show it; refuse while another run of this program is training.
+
+        A run that has ended still writes its files: the start waits for them.
+
+        Args:
+            request: The request.
+            resume: The directory of the run to resume; None: a new run.
+            group: Flags of a run in several processes; none: a single one.
+            screen: Shows the run if it is still there; None: a new screen does.
+        """
+        before = self.run_now
+        if before is not None and not before.finished:
+            if before.view.finished is None:
+                self._refuse(
+                    "this program trains a run already; stop or detach it first, or use another shell"
+                )
+                return
+            self.notify("starts once the files of the last run are written", markup=False)
+            await threads.in_background(before.wait)
+        self._group = group
+        run = self._starter(request, resume, group)
+        if screen is None or not screen.is_attached:
+            self._show_live(run)
+            return
+        self.run_now, self._live = run, screen
+        screen.follow(run)
 
     def _show_live(self, run: Run) -> None:
         """Show a run that this program has started."""
@@ -121,25 +154,15 @@ class Cockpit(TerminalApp):
         self._live = LiveScreen(run, keymap=self.keymap.keys, ascii_only=self.ascii_only)
         self.push_screen(self._live, self._run_left)
 
-    def _may_train(self) -> bool:
-        """Whether no other run of this program is training; else say so."""
-        if self.run_now is None or self.run_now.finished:
-            return True
-        words = "this program trains a run already; stop or detach it first, or use another shell"
-        self.notify(words, severity="warning", markup=False)
-        return False
-
     def resume_run(self, run: Path) -> None:
         """Resume a run from the list of runs, as it was configured."""
         status = status_of(run)["status"]
         if status == "running":
-            self.notify("this run is training: open it", severity="warning", markup=False)
+            self._refuse("this run is training: open it")
         elif status == "completed":
-            words = f"the run is complete; longer: mptui resume {shell_word(run)} --epochs N"
-            self.notify(words, severity="warning", markup=False)
-        elif self._may_train():
-            self._group = ()
-            self._show_live(self._starter(self._request_of(run), run, ()))
+            self._refuse(f"the run is complete; longer: mptui resume {shell_word(run)} --epochs N")
+        else:
+            self._train(self._request_of(run), run)
 
     def train_fork(self, fork: Path, sets: Sequence[str]) -> RunSource:
         """Train a fork in this process, or in one of its own while another run trains here."""
@@ -166,11 +189,9 @@ class Cockpit(TerminalApp):
         """Resume the run as it was configured, on the same screen."""
         from mptui.tui.screens.live import LiveScreen
 
-        if isinstance(self.screen, LiveScreen) and self._may_train():
-            if self.screen is not self._live:
-                self._live, self._group = self.screen, ()
-            self.run_now = self._starter(self._request_of(event.run), event.run, self._group)
-            self._live.follow(self.run_now)
+        if isinstance(screen := self.screen, LiveScreen):
+            group = self._group if screen is self._live else ()
+            self._train(self._request_of(event.run), event.run, group, screen)
 
     def _run_left(self, how: str | None) -> None:
         if how in {"left", "detached"}:

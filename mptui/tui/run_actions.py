@@ -88,7 +88,7 @@ class RunActions(App[str], inherit_bindings=False):
     def resume_run(self, run: Path) -> None:
         """Resume a run on the live screen, in a program that trains."""
         words = f"this program only watches runs; resume it by: mptui resume {shell_word(run)}"
-        self.notify(words, severity="warning", markup=False)
+        self._refuse(words)
 
     @work(exclusive=True, group="fork")
     async def action_fork(self) -> None:

@@ -372,3 +372,39 @@ async def test_an_ended_run_is_resumed_on_its_screen(environ, tmp_path):
         await until(app, pilot, "space pause")
     assert (runs[1].resumed, runs[1].request.profile) == (tmp_path, str(tmp_path / "run.toml"))
     assert runs[0].resumed is None
+
+
+async def test_a_start_waits_for_the_files_of_the_run_that_has_ended(environ):
+    from tests.tui.events import demo, finished
+
+    async with cockpit((120, 36), environ=environ, events=[*demo(), finished()]) as (app, pilot, runs):
+        await until(app, pilot, "use ")
+        await pilot.press("enter")
+        await until(app, pilot, "enter start")
+        await pilot.press("enter")
+        await until(app, pilot, "✓ completed")
+        written = threading.Event()
+        runs[0].wait = written.wait
+        await pilot.press("escape")
+        await until(app, pilot, "enter start")
+        await pilot.press("enter")
+        await until(app, pilot, "starts once the files of the last run are")
+        assert len(runs) == 1
+        written.set()
+        await until(app, pilot, "✓ completed")
+    assert len(runs) == 2
+
+
+async def test_no_run_starts_beside_one_that_trains(environ):
+    from mptui.tui.screens.picker import PickerScreen
+    from tests.tui.events import demo
+
+    async with cockpit((120, 36), environ=environ, events=demo()) as (app, pilot, runs):
+        await until(app, pilot, "use ")
+        await pilot.press("enter")
+        await until(app, pilot, "enter start")
+        await pilot.press("enter")
+        await until(app, pilot, "● training")
+        app.post_message(PickerScreen.Started(runs[0].request, ()))
+        await until(app, pilot, "this program trains a run already")
+    assert len(runs) == 1
