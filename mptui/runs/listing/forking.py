@@ -114,22 +114,18 @@ def fork_run(
         read_regular(parent / CONFIG, _LARGEST).decode() if profile is None else _switched(parent, profile)
     )
     run = create_run(parent.parent, "", "", name or _free_name(parent))
-    try:
-        _fill(run, parent, checkpoint)
-        write_json(run / SUMMARY, _summary(run, parent, checkpoint))
-        # last, as this makes it a run
-        write_text(run / CONFIG, config)
-    except FileNotFoundError as error:
-        shutil.rmtree(run, ignore_errors=True)
-        raise RunDirectoryError(
-            f"{checkpoint.path}: gone: {parent.name} has saved a newer one", hint="choose a newer checkpoint"
-        ) from error
-    except OSError as error:
-        shutil.rmtree(run, ignore_errors=True)
-        raise DiskError(f"{run}: {error.strerror or error}", hint="free disk space") from error
-    except BaseException:
-        shutil.rmtree(run, ignore_errors=True)
-        raise
+    with contextlib.ExitStack() as undo:
+        undo.callback(shutil.rmtree, run, ignore_errors=True)
+        try:
+            _fill(run, parent, checkpoint)
+            write_json(run / SUMMARY, _summary(run, parent, checkpoint))
+            write_text(run / CONFIG, config)  # last, as this makes it a run
+        except FileNotFoundError as error:
+            words = f"{checkpoint.path}: gone: {parent.name} has saved a newer one"
+            raise RunDirectoryError(words, hint="choose a newer checkpoint") from error
+        except OSError as error:
+            raise DiskError(f"{run}: {error.strerror or error}", hint="free disk space") from error
+        undo.pop_all()
     return run
 
 
