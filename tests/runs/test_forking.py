@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mptui.cli.main import _exit_code
-from mptui.errors import ConfigError, RunDirectoryError
+from mptui.errors import ConfigError, DiskError, RunDirectoryError
 from mptui.events import Step
 from mptui.runs.listing.difference import difference_words
 from mptui.runs.listing.forking import find_checkpoint, fork_run, kept_checkpoints, parent_of
@@ -125,10 +125,26 @@ def test_a_fork_that_cant_be_made_leaves_nothing(parent, monkeypatch):
     def full(*_arguments, **_options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(shutil, "copytree", full)
-    with pytest.raises(Exception, match="No space left"):
+    monkeypatch.setattr(os, "link", full)
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(DiskError, match="made: No space left"):
         fork_run(parent, kept_checkpoints(parent)[0], "made")
     assert os.listdir(parent.parent) == ["parent"]  # noqa: PTH208 - read as a person does
+
+
+def test_a_checkpoint_that_its_parent_removes_meanwhile_is_told_so(parent, tmp_path, monkeypatch):
+    copy = tmp_path / "copy"
+    shutil.copytree(parent, copy, symlinks=True)
+    kept, link = find_checkpoint(copy, "3"), os.link
+
+    def removed_after_one(source, target):
+        link(source, target)
+        kept.path.rename(copy / "removed")
+
+    monkeypatch.setattr(os, "link", removed_after_one)
+    with pytest.raises(RunDirectoryError, match="gone: copy has saved a newer one"):
+        fork_run(copy, kept, "made")
+    assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.slow

@@ -164,7 +164,9 @@ def _fill(run: Path, parent: Path, checkpoint: KeptCheckpoint) -> None:
         names[BEST] = best
     for name, path in names.items():
         if not (folder / path.name).exists():
-            shutil.copytree(path, folder / path.name, copy_function=_link)
+            (folder / path.name).mkdir(mode=0o700)
+            for file in path.iterdir():
+                _link(file, folder / path.name / file.name)
         with contextlib.suppress(OSError):  # a disk without links: a resume takes the newest one
             (folder / name).symlink_to(path.name)
     for name in _COPIED:
@@ -172,7 +174,7 @@ def _fill(run: Path, parent: Path, checkpoint: KeptCheckpoint) -> None:
             shutil.copyfile(parent / name, run / name)
 
 
-def _link(source: str, target: str) -> None:
+def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except FileNotFoundError:
