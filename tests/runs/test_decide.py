@@ -137,6 +137,16 @@ def test_a_resumed_run_whose_choices_are_damaged_goes_by_the_table(decided, writ
     assert session._trainer.context.job.config.speed.channels_last is True
 
 
+def test_a_requested_precision_is_no_choice_for_a_resume_that_asks_for_auto(decided):
+    flags = {key: ("test", value) for key, value in SETTINGS.items()}
+    table = plan_run(Request("stable", flags, (), os.environ)).precision
+    requested = "fp32" if table.used != "fp32" else "bf16"
+    decided(Card(), **{"precision.mode": requested})
+    session = decided(Card(), resume=True)
+    assert session._trainer.context.job.precision == table.used != requested
+    assert read_summary(session.run)["precision"]["reason"] == table.reason
+
+
 def test_what_was_asked_for_is_not_measured(decided):
     card = Card(bf16=0.5, channels_first=0.5, foreach=0.5)
     asked = {"precision.mode": "fp32", "speed.channels_last": True, "speed.fused": True}

@@ -77,17 +77,15 @@ class Decider:
         with contextlib.closing(trial):
             decided = self._measured(plan, trial, dataset)
         self.check_stop()
-        write_json(
-            self.run / CHOICES,
-            {
-                "version": VERSION,
-                "device": plan.device.name,
-                "precision": {"used": decided.precision.used, "reason": decided.precision.reason},
-                "channels_last": decided.channels_last,
-                "fused": decided.fused,
-            },
-            self.guard,
-        )
+        choices = {
+            "version": VERSION,
+            "device": plan.device.name,
+            "channels_last": decided.channels_last,
+            "fused": decided.fused,
+        }
+        if plan.config.precision.mode == "auto":  # a requested one is no choice for a later auto
+            choices["precision"] = {"used": decided.precision.used, "reason": decided.precision.reason}
+        write_json(self.run / CHOICES, choices, self.guard)
         return decided
 
     def _measured(self, plan: Plan, trial: StepTimer, dataset: Dataset) -> Plan:
