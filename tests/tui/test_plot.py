@@ -37,7 +37,41 @@ def test_each_line_has_exactly_the_width_asked_for(mode, size):
 def test_one_point_spike_among_twenty_thousand_reaches_the_top():
     rows = drawn(history([50.0 if i == 9_000 else 1.0 for i in range(20_000)]))
     column = GUTTER + round(9_000 / 20_000 * (80 - GUTTER))
-    assert any(abs(i - column) <= 1 for i in dots(rows[1]))
+    assert "▲" in rows[1][column - 1 : column + 2]  # larger than the axis
+    for row in rows[2:10]:
+        assert any(abs(i - column) <= 1 for i in dots(row))
+
+
+def test_a_far_too_large_first_value_is_marked_and_does_not_flatten_the_others():
+    training = history([2.3 - i / 1000 for i in range(2000)])
+    validation = history([300.0, 2.2, 1.9, 1.5, 1.2, 1.1, 1.0, 0.9, 0.8, 0.8], every=200)
+    rows = drawn(training, validation)
+    assert {"1.0", "2.0"} <= {row[:GUTTER].strip() for row in rows}
+    assert [(y, row.index("▲")) for y, row in enumerate(rows) if "▲" in row] == [(1, GUTTER)]
+    assert "".join(rows).count("▲") == 1
+    log = "".join(drawn(training, validation, log_y=True))
+    assert "100" in log
+    assert "▲" not in log
+
+
+@pytest.mark.parametrize(
+    ("values", "label"),
+    [
+        ([1.0] * 99 + [50.0], "40"),  # it may diverge
+        ([300.0, 2.0, 1.0], "200"),  # too few to tell
+        ([5.0 - i / 20 for i in range(100)], "4"),
+    ],
+)
+def test_the_latest_value_and_few_and_ordinary_values_are_all_on_the_axis(values, label):
+    rows = drawn(history(values), history([0.5] * 3))
+    assert label in {row[:GUTTER].strip() for row in rows}
+    assert "▲" not in "".join(rows)
+
+
+def test_a_validation_far_above_the_training_is_all_on_the_axis():
+    rows = drawn(history([1.0 - i / 1000 for i in range(900)]), history([30.0, 31.0, 33.0], every=300))
+    assert "▲" not in "".join(rows)
+    assert "30" in {row[:GUTTER].strip() for row in rows}
 
 
 def test_nan_is_a_gap_with_a_mark_at_the_bottom():

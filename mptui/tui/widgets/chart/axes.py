@@ -30,11 +30,20 @@ class Axis:
 
     def rows(self, values: Floats, rows: int) -> NDArray[np.intp]:
         """Return the dot row of each value, 0 on top; what has no place (NaN) lands on row 0."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            position = np.log10(values) if self.log else values
-        share = (self.high - position) / (self.high - self.low)
-        row: NDArray[np.intp] = np.rint(np.clip(np.nan_to_num(share), 0, 1) * (rows - 1)).astype(np.intp)
+        share = np.clip(np.nan_to_num(self._shares(values)), 0, 1)
+        row: NDArray[np.intp] = np.rint(share * (rows - 1)).astype(np.intp)
         return row
+
+    def above(self, values: Floats) -> NDArray[np.bool_]:
+        """Return which values lie above the axis, by more than rounding."""
+        return np.asarray(self._shares(values) < -1e-6)
+
+    def _shares(self, values: Floats) -> Floats:
+        """Return the place of each value as a share of the axis, 0 on top."""
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            position = np.log10(values) if self.log else values
+            shares: Floats = (self.high - position) / (self.high - self.low)
+        return shares
 
     def row(self, value: float, rows: int) -> int:
         """Return the row of one value."""
@@ -66,13 +75,11 @@ def _digits(step: float) -> int:
     return next((digits for digits in range(5) if abs(round(step, digits) - step) < step / 1e6), 5)
 
 
-def linear_axis(low: float, high: float, rows: int, percent: bool = False, from_zero: bool = False) -> Axis:
+def linear_axis(low: float, high: float, rows: int, percent: bool = False) -> Axis:
     """Return an axis over `low` to `high`, widened to quarters of a tick, with about 2 to 6 ticks.
 
-    `from_zero` begins the axis of values that aren't negative at 0; that of percentages ends at 100 %.
+    That of percentages ends at 100 %.
     """
-    if from_zero and low >= 0 and high > 0:
-        low = 0.0
     if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
         margin = abs(high) / 2 if abs(high) > 1e-100 else 1.0
         low, high = low - margin, high + margin

@@ -18,6 +18,15 @@ SMOOTHING = 0.8
 ENOUGH = 4
 """A band is drawn if at least one in so many columns has a value; over fewer, it would be made up."""
 
+POINTS = 8
+"""An axis leaves out no value of curves with fewer values than these."""
+
+OUTLIERS = 0.02
+"""Share of the values of a curve that an axis may leave out, at least one; never the latest."""
+
+OUTLYING = 5
+"""The axis leaves them out if it would be so many times as long with them as without."""
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
@@ -54,8 +63,13 @@ class CurveShape:
 
     @property
     def values(self) -> tuple[Floats, ...]:
-        """All values that the axis must cover."""
+        """All values that are drawn."""
         return (*self.line, *(self.band or ()))
+
+    def tops(self, seen: Columns) -> Floats:
+        """Return the highest point in each column that has values; NaN in others."""
+        top = (self.band or self.line)[1]
+        return np.where(np.isfinite(seen.low), top, np.nan)
 
 
 def shape_of(series: Series, seen: Columns, smooth: bool) -> CurveShape:
@@ -68,6 +82,31 @@ def shape_of(series: Series, seen: Columns, smooth: bool) -> CurveShape:
         return CurveShape((mean, mean))
     line = smoothed(mean) if smooth else mean
     return CurveShape((line, line), (low, high))
+
+
+def end_of_values(low: float, tops: Sequence[Floats]) -> float:
+    """Return where a value axis from `low` may end: at the highest value, or below a few outliers.
+
+    One far too large value, such as the first validation loss of an untrained network, would press all others
+    to the bottom.
+
+    Args:
+        low: The lower end.
+        tops: Of each curve, the highest point in each column; NaN in columns without values.
+    """
+    known = [each[np.isfinite(each)] for each in tops]
+    known = [each for each in known if each.size]
+    highest = max((each.max() for each in known), default=low)
+    if sum(each.size for each in known) < POINTS:
+        return float(highest)
+    rest = max(max(_without_outliers(each), each[-1]) for each in known)
+    return float(rest if highest - low > OUTLYING * (rest - low) else highest)
+
+
+def _without_outliers(values: Floats) -> float:
+    """Return the highest value but a few; that of a single value is itself."""
+    outliers = min(max(1, int(OUTLIERS * values.size)), values.size - 1)
+    return float(np.sort(values)[-1 - outliers])
 
 
 def bridged(values: Floats, broken: Mask) -> Floats:

@@ -18,7 +18,15 @@ from mptui.runs.view.metric_history import History
 from mptui.runs.view.view_state import Mark
 from mptui.tui.widgets.chart.axes import Axis, end_of_steps, linear_axis, log_axis, step_ticks
 from mptui.tui.widgets.chart.canvas import ASCII_MARKERS, DOTS, Mode, trace
-from mptui.tui.widgets.chart.curve_shape import Floats, Series, StepWindow, first_step, last_step, shape_of
+from mptui.tui.widgets.chart.curve_shape import (
+    Floats,
+    Series,
+    StepWindow,
+    end_of_values,
+    first_step,
+    last_step,
+    shape_of,
+)
 
 SERIES_COLOURS = 8
 PARTS = (
@@ -93,6 +101,10 @@ class Drawing:
         self._curves = [
             shape_of(s, seen, plot.smooth) for s, seen in zip(plot.series, self._seen, strict=True)
         ]
+        self._tops = [
+            curve.tops(seen).clip(-_LARGEST, _LARGEST)
+            for curve, seen in zip(self._curves, self._seen, strict=True)
+        ]
         self._planned = self._plan(dots)
         axis = self._axis()
         if axis is None:
@@ -112,7 +124,7 @@ class Drawing:
         return [(text[a:b], PARTS[parts[a]]) for a, b in pairwise(cuts) if b > a]
 
     def _axis(self) -> Axis | None:
-        """Choose the value axis for all visible values; None if there are none."""
+        """Choose the value axis for the visible values but outliers; None if there are none."""
         values = np.concatenate([self._planned, *(part for curve in self._curves for part in curve.values)])
         if self.plot.log_y:
             values = values[values > 0].clip(min=1 / _LARGEST)
@@ -123,7 +135,9 @@ class Drawing:
         low, high = float(values.min()), float(values.max())
         if self.plot.log_y:
             return log_axis(low, high, self.plot.percent)
-        return linear_axis(low, high, self._height, self.plot.percent, self.plot.from_zero)
+        low = min(low, 0.0) if self.plot.from_zero else low
+        high = min(high, end_of_values(low, [*self._tops, self._planned]))
+        return linear_axis(low, high, self._height, self.plot.percent)
 
     def _plan(self, dots: int) -> Floats:
         """Return the planned value of each dot column after the last step, dashed; NaN elsewhere."""
@@ -144,6 +158,8 @@ class Drawing:
                 self._draw_line(*self._placed(*band), "raw", number)
         for number in order:
             self._draw_series(number)
+        for tops in self._tops:
+            self._edge(1, _cells(self._y.above(tops), self._dots.across), "▲", "warn")
         self._draw_axes()
         if self.plot.cursor is not None:
             self._draw_cursor(min(self.plot.cursor, last_step(self.plot.series)))
@@ -172,6 +188,7 @@ class Drawing:
         rows = self._height * self._dots.down
         drawn = np.isfinite(low) & np.isfinite(high)
         mask = trace(self._y.rows(high, rows), self._y.rows(low, rows), drawn, rows)
+        mask[:, self._y.above(low)] = False
         if part == "raw":
             mask &= np.indices(mask.shape).sum(axis=0) % 2 == 0
         cells = self._dots.cells(mask)
