@@ -101,8 +101,3 @@ def _canonical(name: str) -> str:
     if ".attentions." in name and layer in _FORMER_ATTENTION:
         return f"{above}.{_FORMER_ATTENTION[layer]}.{kind}"
     return name
-
-
-def write_layout(folder: Path, layout: VaeLayout) -> None:
-    """Write config.json."""
-    (folder / CONFIG).write_text(layout.as_text(), encoding="utf-8")
