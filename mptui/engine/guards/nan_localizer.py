@@ -170,17 +170,12 @@ class _Operations(WatchedOperations):  # type: ignore[no-untyped-call]
         self.where = "forward"
         self.origin: _Origin | None = None
 
-    def __torch_dispatch__(
-        self,
-        func: Any,  # noqa: ANN401 - an operator
-        types: Any,  # noqa: ANN401
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401 - whatever the operator gives
+    def watched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+        """See `WatchedOperations.watched`."""
         if self.origin is not None:
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         sound, largest = _finite(args), _largest(args)  # before it runs: it may overwrite them
-        result = func(*args, **(kwargs or {}))
+        result = func(*args, **kwargs)
         name = func.overloadpacket.__name__
         if sound and not name.startswith(_MEANT) and not _finite(result):
             self.origin = _Origin(self.where, self.layer, name, _describe(result, largest))

@@ -12,7 +12,7 @@ from mptui.models.activation_checkpointing import recomputing
 
 
 class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Tracks the layer that operations belong to; subclasses implement `__torch_dispatch__`.
+    """Tracks the layer that operations belong to; subclasses run each of them in `watched`.
 
     Attributes:
         layer: Name of the innermost running module, forward or backward; "" is the network itself.
@@ -22,6 +22,19 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.layer = ""
         self._stack: list[str] = []
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401 - an operator
+        types: Any,  # noqa: ANN401
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - whatever the operator gives
+        return self.watched(func, args, kwargs or {})
+
+    def watched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+        """Run an operator, and return its result."""
+        raise NotImplementedError
 
     @contextmanager
     def layers_of(self, model: torch.nn.Module) -> Iterator[None]:

@@ -87,16 +87,11 @@ class OperationCheck(WatchedOperations):  # type: ignore[no-untyped-call]
                 what = f"{function.__name__} lacks {' and '.join(lacks)}: its backward runs without autocast"
                 self._note(defining_line(inspect.unwrap(function.forward).__code__), "no rule", what)
 
-    def __torch_dispatch__(
-        self,
-        func: Any,  # noqa: ANN401 - an operator
-        types: Any,  # noqa: ANN401
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401 - whatever the operator gives
+    def watched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+        """See `WatchedOperations.watched`."""
         if func.namespace not in _TORCHS:
             self._custom(func, args)
-        result = func(*args, **(kwargs or {}))
+        result = func(*args, **kwargs)
         dtype = result.dtype if isinstance(result, torch.Tensor) else None
         name = func.overloadpacket.__name__
         if dtype == torch.float64 and name != "_to_copy" and set(_floats(args)) - {dtype}:
