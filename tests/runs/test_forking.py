@@ -110,6 +110,13 @@ def test_the_checkpoint_shares_its_files_and_survives_its_parent(parent, tmp_pat
     trained(fork)
 
 
+def test_the_steps_that_are_there_are_named_as_they_are_typed(tmp_path):
+    (tmp_path / "checkpoints/step-000012000").mkdir(parents=True)
+    with pytest.raises(RunDirectoryError, match=r"it has: 12000$"):
+        find_checkpoint(tmp_path, "12,000")
+    assert find_checkpoint(tmp_path, "12000").step == 12_000
+
+
 @pytest.mark.parametrize("at", ["9", "newest", ""])
 def test_a_checkpoint_that_is_not_there_is_named_with_those_that_are(parent, at):
     with pytest.raises(RunDirectoryError, match=r"it has: .*\b8 \(last"):

@@ -209,7 +209,7 @@ def _free_name(parent: Path) -> str:
 
 def _words(checkpoint: KeptCheckpoint) -> str:
     names = f" ({', '.join(checkpoint.names)})" if checkpoint.names else ""
-    return f"{checkpoint.step:,}{names}"
+    return f"{checkpoint.step}{names}"
 
 
 def _place(name: str) -> tuple[int, int]:
