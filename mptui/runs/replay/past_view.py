@@ -4,11 +4,13 @@ Curves and timeline are those of the view now. What panels and log show comes fr
 moment: all rare ones of the last megabytes of the journal, and the latest of those that come all the time.
 """
 
+from copy import deepcopy
 from pathlib import Path
 
 from mptui.runs.replay.journal_search import first_lines, lines_until
 from mptui.runs.store import journal
 from mptui.runs.view.events.event_registry import EVENTS
+from mptui.runs.view.labels import GRADIENT_NORM
 from mptui.runs.view.metric_history import History
 from mptui.runs.view.run_timeline import RunMoment
 from mptui.runs.view.run_view import RunView
@@ -76,7 +78,7 @@ def _last(lines: list[bytes], prefix: bytes) -> int | None:
 def _trends(now: RunView, step: int) -> dict[str, dict[str, History]]:
     """Return the histories that a panel shows the end of, up to `step`."""
     group = {}
-    for name, history in now.histories.get("gradient norm", {}).items():
-        group[name] = History.loaded(history.saved())
+    for name, history in now.histories.get(GRADIENT_NORM, {}).items():
+        group[name] = deepcopy(history)
         group[name].forget_after(step)
-    return {"gradient norm": group} if group else {}
+    return {GRADIENT_NORM: group} if group else {}

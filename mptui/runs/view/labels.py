@@ -5,13 +5,14 @@ from mptui.registry.tasks import TASKS, MetricSpec
 TRAIN, VALIDATION = "train", "validation"
 LOSS = "loss"
 LR = "learning rate"
+GRADIENT_NORM = "gradient norm"
 DEVICE = "device"
 MEMORY = "memory GiB"
 
 FROM_ZERO = frozenset({LR, "speed", DEVICE, MEMORY})
 """Charts of rates, whose axis begins at 0."""
 
-NOISY = frozenset({"gradient norm", "speed", DEVICE})
+NOISY = frozenset({GRADIENT_NORM, "speed", DEVICE})
 """Charts whose values vary from step to step, as losses and metrics of training do."""
 
 

@@ -7,6 +7,7 @@ bucket has the smallest and the largest value beside the sum, so that a spike of
 
 import base64
 import math
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,7 +159,8 @@ class History:
 
     def since(self, x: float) -> "History":
         """Return a copy that begins with the bucket of step `x`."""
-        copy = History.loaded(self.saved(), self._capacity)
+        self._seal()
+        copy = deepcopy(self)
         first = int((x - self.first_x) // self._width)
         if copy._origin is None or first <= 0:
             return copy

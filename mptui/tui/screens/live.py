@@ -16,7 +16,7 @@ from mptui.errors import MptuiError
 from mptui.registry.tasks import DEFAULT_TASK, TASKS
 from mptui.runs.planning.profile_diff import RunPosition, SwitchPrediction, predict_switch
 from mptui.runs.view.events.event_registry import EVENTS
-from mptui.runs.view.labels import DEVICE, LOSS, LR, is_percent
+from mptui.runs.view.labels import DEVICE, GRADIENT_NORM, LOSS, LR, is_percent
 from mptui.runs.view.run_view import RunView
 from mptui.text import clean
 from mptui.tui.dialogs.choices import Answer, LeaveDialog, StopDialog
@@ -381,4 +381,4 @@ def charts_of(view: RunView, chosen: Sequence[str]) -> list[str]:
     """Return the charts to draw: the chosen ones first, then the default ones."""
     name, primary = (DEFAULT_TASK, "") if view.started is None else (view.started.task, view.started.primary)
     primary_chart = TASKS.get(name, TASKS[DEFAULT_TASK]).chart(primary)
-    return list(dict.fromkeys([*chosen, LOSS, primary_chart, LR, "gradient norm", "speed", DEVICE]))
+    return list(dict.fromkeys([*chosen, LOSS, primary_chart, LR, GRADIENT_NORM, "speed", DEVICE]))

@@ -20,7 +20,7 @@ from mptui.events import (
 )
 from mptui.registry.tasks import VAL_LOSS
 from mptui.runs.view.events.event_spec import EventSpec, nothing
-from mptui.runs.view.labels import DEVICE, LOSS, LR, MEMORY, TRAIN, VALIDATION, shown
+from mptui.runs.view.labels import DEVICE, GRADIENT_NORM, LOSS, LR, MEMORY, TRAIN, VALIDATION, shown
 from mptui.runs.view.log_lines import Tone, metric_words
 from mptui.runs.view.view_state import ViewState
 from mptui.text import clean
@@ -68,7 +68,7 @@ def _step(view: ViewState, event: Step) -> None:
             loss.append(event.step, float("nan"))
     view.record_metrics(event.step, event.metrics, TRAIN)
     view.record(LR, "rate", event.step, event.lr)
-    view.record("gradient norm", "norm", event.step, event.grad_norm)
+    view.record(GRADIENT_NORM, "norm", event.step, event.grad_norm)
     view.record("loss scale", "scale", event.step, event.loss_scale)
     if event.loss_scale is not None:
         view.timeline.scaled(event.loss_scale)

@@ -6,6 +6,7 @@ from textual.content import Content
 
 from mptui import format as fmt
 from mptui.registry.precisions import LOSS_SCALED, SIXTEEN_BIT
+from mptui.runs.view.labels import GRADIENT_NORM
 from mptui.runs.view.run_view import RunView
 from mptui.tui.widgets.bars import bar
 from mptui.tui.widgets.panel import Lines, Panel, row
@@ -29,7 +30,7 @@ class PrecisionPanel(Panel):
     def lines(self, view: RunView, width: int) -> Lines:
         """Lay out the panel."""
         latest = view.latest
-        norm = view.histories.get("gradient norm", {}).get("norm")
+        norm = view.histories.get(GRADIENT_NORM, {}).get("norm")
         trend = fmt.sparkline(norm.tail(width - 22).tolist()) if norm else ""
         return [
             Content.assemble(precision_words(view, self._ascii_only), "   ", _tf32(view)),
