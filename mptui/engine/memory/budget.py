@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from mptui import format as fmt
 from mptui.config.schema import RunConfig
-from mptui.engine.memory.footprint import Footprint, footprint
+from mptui.engine.memory.footprint import Footprint, footprint, of_one_rank, rows_of
 from mptui.engine.memory.step_trace import UncountableError
 from mptui.errors import ConfigError
 from mptui.hardware.devices import USABLE
@@ -31,7 +31,7 @@ def kept_within(config: RunConfig, task: str, *, device: str, precision: str, ra
     budget = config.memory.budget_gib
     if budget is None:
         return config
-    count = _Counts(config, task, device, precision, -(-config.training.batch_size // ranks))
+    count = _Counts(of_one_rank(config, ranks), task, device, precision)
     room = int(budget * USABLE * (1 << 30))
     try:
         rows, checkpointed = _chosen(count, room, checkpointed=config.memory.activation_checkpointing)
@@ -44,19 +44,19 @@ def kept_within(config: RunConfig, task: str, *, device: str, precision: str, ra
             f"memory.budget_gib: the memory of {config.model.name} can't be counted in advance",
             hint="leave it unset, or use another network",
         ) from error
-    update = {"micro_batch": None if rows >= count.batch else rows, "activation_checkpointing": checkpointed}
+    is_whole = rows >= count.config.training.batch_size
+    update = {"micro_batch": None if is_whole else rows, "activation_checkpointing": checkpointed}
     return config.model_copy(update={"memory": config.memory.model_copy(update=update)})
 
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """Counts a run with other micro-batches (samples of `batch`), with and without checkpointing."""
+    """Counts a run, or one rank of it, with other micro-batches, with and without checkpointing."""
 
     config: RunConfig
     task: str
     device: str
     precision: str
-    batch: int
 
     def at(self, rows: int, *, checkpointed: bool) -> Footprint:
         """Count passes of `rows` samples.
@@ -64,20 +64,15 @@ class _Counts:
         Raises:
             ConfigError: The network has no blocks to checkpoint.
         """
-        memory = {"micro_batch": rows, "activation_checkpointing": checkpointed}
-        tables = {
-            "training": self.config.training.model_copy(update={"batch_size": self.batch}),
-            "memory": self.config.memory.model_copy(update=memory),
-        }
-        return footprint(
-            self.config.model_copy(update=tables), self.task, device=self.device, precision=self.precision
-        )
+        update = {"micro_batch": rows, "activation_checkpointing": checkpointed}
+        memory = self.config.memory.model_copy(update=update)
+        config = self.config.model_copy(update={"memory": memory})
+        return footprint(config, self.task, device=self.device, precision=self.precision)
 
     @property
     def most(self) -> int:
         """The most samples per pass that the settings allow."""
-        limit = self.config.memory.micro_batch
-        return min(self.batch, limit) if isinstance(limit, int) else self.batch
+        return rows_of(self.config)
 
     def largest(self, room: int, *, checkpointed: bool) -> int:
         """Return the most samples per pass that fit into `room` bytes; 0: none."""

@@ -135,6 +135,18 @@ class Footprint:
         return self.step.largest_batch(free - lasting, self.beside)
 
 
+def rows_of(config: RunConfig) -> int:
+    """Return the samples of a pass; where their number is determined by trial, those of the batch."""
+    batch, limit = config.training.batch_size, config.memory.micro_batch
+    return min(batch, limit) if isinstance(limit, int) else batch
+
+
+def of_one_rank(config: RunConfig, ranks: int) -> RunConfig:
+    """Return the run with the share of its batch that one of several processes trains."""
+    share = config.training.model_copy(update={"batch_size": -(-config.training.batch_size // ranks)})
+    return config.model_copy(update={"training": share})
+
+
 def footprint(config: RunConfig, task: str, *, device: str, precision: str) -> Footprint:
     """Count the memory of a run of `config` on a device of type `device`, in `precision`.
 
@@ -145,9 +157,7 @@ def footprint(config: RunConfig, task: str, *, device: str, precision: str) -> F
         UncountableError: The network can't be counted.
     """
     training, memory, data = config.training, config.memory, config.data
-    rows = training.batch_size
-    if isinstance(memory.micro_batch, int):
-        rows = min(rows, memory.micro_batch)
+    rows = rows_of(config)
     frozen = frozen_at_last(training)
     network = _Network(
         config.model,

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from mptui.config.keys import nested
 from mptui.config.schema import RunConfig
-from mptui.engine.memory.footprint import Footprint, footprint
+from mptui.engine.memory.footprint import Footprint, footprint, rows_of
 from mptui.errors import ConfigError
 from mptui.hardware.devices import USABLE
 from mptui.registry.optimizers import OPTIMIZERS
@@ -81,10 +81,7 @@ def _candidates(config: RunConfig, precision: str) -> Iterator[tuple[str, str, d
     if not memory.activation_checkpointing:
         effect = "the same result, a third slower"
         yield "memory.activation_checkpointing=true", effect, {"memory.activation_checkpointing": True}
-    rows = training.batch_size
-    if isinstance(memory.micro_batch, int):
-        rows = min(rows, memory.micro_batch)
-    if rows > 1:
+    if (rows := rows_of(config)) > 1:
         part = -(-rows // _PARTS)
         effect = "the same batch in parts"
         yield f"memory.micro_batch={part}", effect, {"memory.micro_batch": part}

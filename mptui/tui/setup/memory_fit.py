@@ -87,14 +87,13 @@ def predicted(run: Path, started: RunStarted, precision: str) -> "Footprint":
     Raises:
         MptuiError: Its settings can't be read, or its network can't be counted.
     """
-    from mptui.engine.memory.footprint import footprint
+    from mptui.engine.memory.footprint import footprint, of_one_rank
     from mptui.engine.memory.step_trace import UncountableError
 
     config = resolve(str(run / CONFIG), task=None, flags={}, sets=(), environ={}).config
     if is_own(config.model.name):
         raise ConfigError("the memory of your own network is not counted", hint="see docs/own_code.md")
-    share = config.training.model_copy(update={"batch_size": -(-started.batch_size // started.ranks)})
-    config = config.model_copy(update={"training": share})
+    config = of_one_rank(config, started.ranks)
     kind = started.device.partition(":")[0]
     try:
         return footprint(config, started.task, device=kind, precision=precision)
@@ -116,7 +115,7 @@ def _counted(
     resolutions: Iterable[tuple[str, Resolved]], device: Device, ranks: int
 ) -> Iterable[tuple[str, "Fit | str"]]:
     from mptui.engine.memory.budget import kept_within
-    from mptui.engine.memory.footprint import footprint
+    from mptui.engine.memory.footprint import footprint, of_one_rank
     from mptui.engine.memory.step_trace import UncountableError
 
     for name, resolution in resolutions:
@@ -128,10 +127,7 @@ def _counted(
             precision = choose_precision(config.precision.mode, device).used
             task = resolution.task or DEFAULT_TASK
             config = kept_within(config, task, device=kind, precision=precision, ranks=ranks)
-            training = config.training
-            share = training.model_copy(update={"batch_size": -(-training.batch_size // ranks)})
-            shared = config.model_copy(update={"training": share})
-            counted = footprint(shared, task, device=kind, precision=precision)
+            counted = footprint(of_one_rank(config, ranks), task, device=kind, precision=precision)
         except UncountableError:
             continue
         except ConfigError as error:
@@ -143,7 +139,7 @@ def _counted(
                     str(config.model.name),
                     int(config.data.image_size or 0),
                     counted,
-                    training.batch_size,
+                    config.training.batch_size,
                     device.memory_free,
                     ranks,
                 ),
