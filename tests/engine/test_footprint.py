@@ -57,6 +57,7 @@ SNR = {"min_snr_gamma": 5.0}
         ("resnet18", "classification", 64, [3, 5], {}),
         ("unet", "segmentation", 32, [1, 7], {}),
         ("diffusion_unet", "diffusion", 32, [2, 3, 6], SNR),
+        ("timm/convnext_atto", "classification", 32, [3], {}),  # its rates of dropped paths are computed
     ],
 )
 def test_the_peak_is_that_of_a_real_step_to_the_byte(model, task, side, batches, training, checkpointed):
@@ -221,7 +222,15 @@ def test_the_largest_batch_fits_and_one_more_does_not():
 
 def test_a_network_whose_layers_are_computed_from_tensors_is_not_counted_wrongly():
     with pytest.raises(UncountableError):
-        footprint(run_config("regnet_y_400mf", 64, 2), "classification", device="cpu", precision="fp32")
+        footprint(run_config("timm/regnetx_002", 64, 2), "classification", device="cpu", precision="fp32")
+
+
+def test_layers_that_are_computed_from_numbers_alone_are_counted():
+    config = run_config("regnet_y_400mf", 32, 2)
+    real = build(config.model, num_classes=10, task="classification", side=32)
+    for device in ("cpu", "cuda"):
+        counted = footprint(config, "classification", device=device, precision="fp32")
+        assert counted.parameters == sum(parameter.numel() for parameter in real.parameters())
 
 
 def test_what_can_not_be_built_is_said():

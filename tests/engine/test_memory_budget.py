@@ -83,10 +83,14 @@ def test_what_fits_in_no_way_is_refused_with_what_one_image_takes():
 
 
 def test_what_can_not_be_counted_is_refused_where_nothing_else_holds_it():
-    settings = {"model": {"name": "regnet_y_400mf"}, "data": {"image_size": 64}, "memory": {"budget_gib": 1}}
+    settings = {
+        "model": {"name": "timm/regnetx_002"},
+        "data": {"image_size": 64},
+        "memory": {"budget_gib": 1},
+    }
     config = RunConfig.model_validate(settings)
     assert kept_within(config, "classification", device="cuda", precision="fp32") == config
-    with pytest.raises(ConfigError, match="regnet_y_400mf can't be counted"):
+    with pytest.raises(ConfigError, match="timm/regnetx_002 can't be counted"):
         kept_within(config, "classification", device="cpu", precision="fp32")
 
 

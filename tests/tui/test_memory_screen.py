@@ -66,8 +66,8 @@ async def test_on_a_cpu_the_process_is_measured_and_nothing_is_made_up():
 
 
 async def test_a_run_that_can_not_be_counted_says_why(tmp_path):
-    (tmp_path / CONFIG).write_text('[model]\nname = "regnet_y_400mf"\n[data]\nimage_size = 32\n')
+    (tmp_path / CONFIG).write_text('[model]\nname = "timm/regnetx_002"\n[data]\nimage_size = 32\n')
     source = MemorySource(demo())
     source.run = tmp_path
     async with live(source) as (app, pilot):
-        assert "regnet_y_400mf can't be counted" in await counted_screen(app, pilot)
+        assert "timm/regnetx_002 can't be counted" in await counted_screen(app, pilot)

@@ -20,11 +20,15 @@ import numpy.typing as npt
 import torch
 from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
+    FakeTensor,
     FakeTensorMode,
     UnsupportedOperatorException,
+    unset_fake_temporarily,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from mptui.data.core.batch import Batch
 from mptui.engine.memory.allocations import AllocationLog
@@ -38,6 +42,16 @@ SIZES = 2, 4
 """Batch sizes of the two traces; BatchNorm needs at least 2 samples in training."""
 
 _INTEGERS = {torch.int32, torch.int64}
+_SMALL = 4096
+"""Elements up to which values are known."""
+_OF_NUMBERS = {
+    torch.ops.aten.arange.default,
+    torch.ops.aten.arange.start,
+    torch.ops.aten.arange.start_step,
+    torch.ops.aten.lift_fresh.default,
+    torch.ops.aten.linspace.default,
+}
+"""Operations that make tensors of numbers."""
 
 
 class UncountableError(Exception):
@@ -147,7 +161,7 @@ def _ordered(events: list[int]) -> list[int]:
 
 @contextmanager
 def no_storage(mode: FakeTensorMode | None = None) -> Iterator[None]:
-    """Make tensors without storage; values read of them are 1 or False. `mode`: of earlier such tensors.
+    """Make tensors without storage; for values read of them see `NoValues`. `mode`: of earlier such tensors.
 
     Raises:
         UncountableError: The number of layers or channels is computed from tensors, or torch does not know
@@ -249,12 +263,16 @@ class StepTracer:
 
 
 class NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Returns 1 to code that reads a value of a fake tensor, and False if it is a condition.
+    """Leaves out operations that only write into tensors, and answers code that reads a value of one.
 
-    Optimizers divide by what they read, and weights are drawn again while one is out of range.
-    Operations that only write into tensors are left out. An integer may be a number of layers or channels
-    (of RegNets), so that none is made up.
+    Known are small tensors that are computed from numbers alone, such as rates and widths of layers. Of
+    others, a float is 1, since optimizers divide by it, and a condition False, since weights are drawn again
+    while one is out of range. An integer may be a number of layers or channels, so that none is made up.
     """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._known = WeakTensorKeyDictionary()
 
     def __torch_dispatch__(  # type: ignore[no-untyped-def] # its types are torch's own
         self,
@@ -263,15 +281,54 @@ class NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args=(),  # noqa: ANN001
         kwargs=None,  # noqa: ANN001
     ) -> Any:  # noqa: ANN401
+        kwargs = kwargs or {}
         if not func._schema.returns:  # it writes into tensors, as fused optimizers do
             return None
         if _is_in_place(func):
+            self._forget(args[0])
             return args[0]
-        if func is not torch.ops.aten._local_scalar_dense.default:
-            return func(*args, **(kwargs or {}))
-        if args[0].dtype in _INTEGERS:
-            raise DynamicOutputShapeException(func)
-        return False if args[0].dtype is torch.bool else 1.0
+        if func is torch.ops.aten._local_scalar_dense.default:
+            return self._value(args[0])
+        outputs = func(*args, **kwargs)
+        if self._known or func in _OF_NUMBERS:
+            self._learn(func, args, kwargs, outputs)
+        return outputs
+
+    def _value(self, tensor: torch.Tensor) -> bool | int | float:
+        if (known := self._known.get(tensor)) is not None:
+            return known.item()
+        if tensor.dtype in _INTEGERS:
+            raise DynamicOutputShapeException(torch.ops.aten._local_scalar_dense.default)
+        return False if tensor.dtype is torch.bool else 1.0
+
+    def _learn(self, func: Any, args: Any, kwargs: dict[str, Any], outputs: Any) -> None:  # noqa: ANN401 - an operation
+        """Compute small results for real, if they follow from numbers and known values."""
+        inputs, made = _tensors_in((args, kwargs)), _tensors_in(outputs)
+        follows = all(each in self._known or not isinstance(each, FakeTensor) for each in inputs)
+        is_random = torch.Tag.nondeterministic_seeded in func.tags
+        if not follows or is_random or not (inputs or func in _OF_NUMBERS):
+            return
+        if any(each.numel() > _SMALL for each in made):
+            return
+        if kwargs.get("device") is not None:
+            kwargs = {**kwargs, "device": "cpu"}
+        with unset_fake_temporarily():
+            args, kwargs = tree_map_only(
+                torch.Tensor, lambda each: self._known.get(each, each), (args, kwargs)
+            )
+            values = _tensors_in(func(*args, **kwargs))
+        for each, value in zip(made, values, strict=True):
+            self._known[each] = value
+
+    def _forget(self, tensor: torch.Tensor) -> None:
+        """Forget the value of a tensor that is written to, and of what it is a view of."""
+        for each in (tensor, tensor._base):
+            if each is not None:
+                self._known.pop(each, None)
+
+
+def _tensors_in(values: Any) -> list[torch.Tensor]:  # noqa: ANN401 - a tree
+    return [each for each in tree_leaves(values) if isinstance(each, torch.Tensor)]
 
 
 @cache
