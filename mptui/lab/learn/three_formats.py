@@ -14,9 +14,9 @@ from mptui.engine.reporting.device_buffer import StepRow
 from mptui.engine.trainer import Trainer
 from mptui.lab.learn.lesson import Line, StepCurve, plain, quiet
 from mptui.lab.learn.small_runs import SmallRun
+from mptui.registry.precisions import PRECISIONS
 from mptui.runs.planning.plan import Request
 
-PRECISIONS = ("fp32", "fp16", "bf16")
 STEPS = 20
 _SKIPPED_TIMES = 5
 """First steps, which are slower."""

@@ -11,9 +11,9 @@ from mptui.engine.memory.levers import Lever, levers
 from mptui.hardware.devices import USABLE
 from mptui.lab.scaling.simulation import Simulation
 from mptui.lab.scaling.timeline import Link
+from mptui.registry.precisions import PRECISIONS
 from mptui.runs.planning.plan import Plan
 
-FORMATS = ("fp32", "fp16", "bf16")
 PARTS = {
     "weights": "weights and buffers",
     "gradients_at_peak": "gradients, at the peak",
@@ -111,7 +111,7 @@ def ledger_of(plan: Plan, room: int | None, started: Callable[[str], None]) -> L
     """
     config, task, kind, used = plan.config, plan.task, plan.device.kind, plan.precision.used
     formats = {}
-    for name in FORMATS:
+    for name in PRECISIONS:
         started(name)
         formats[name] = footprint(config, task, device=kind, precision=name)
     started("what settings save")

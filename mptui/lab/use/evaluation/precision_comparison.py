@@ -28,12 +28,12 @@ from mptui.lab.use.evaluation.evaluation_data import EvaluationData, open_sample
 from mptui.lab.use.evaluation.int8 import Inputs, Int8Network, check_installed, rounded_to_int8
 from mptui.lab.use.halving import HalvingBatches
 from mptui.lab.use.trained import Trained
-from mptui.registry.precisions import LONG_NAMES
+from mptui.registry.precisions import LONG_NAMES, PRECISIONS
 from mptui.runs.planning.build import LoaderMaker
 from mptui.text import clean
 
 INT8 = "int8"
-NAMES = ("fp32", *DTYPES, INT8)
+NAMES = (*PRECISIONS, INT8)
 _CALIBRATION = 256
 """Training samples that the ranges of activations are measured on."""
 _LEAST_PASSES, _MOST_PASSES, _SECONDS = 5, 50, 1.0
