@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from mptui.engine.memory import levers
 from mptui.engine.memory.footprint import footprint
 from mptui.errors import MemoryExhaustedError
 from mptui.hardware.devices import USABLE
@@ -52,3 +53,14 @@ def test_full_memory_is_told_with_the_setting_that_would_be_enough():
     full = MemoryExhaustedError("out of host memory", hint="use fewer --workers")
     full.__cause__ = MemoryError()
     assert with_lever(full, plan) is full
+
+
+def test_a_count_that_fails_keeps_no_run_from_its_end(monkeypatch):
+    def broken(*_arguments, **_settings):
+        raise RuntimeError("no such operation on fake tensors")
+
+    monkeypatch.setattr(levers, "enough", broken)
+    flags = {"model.name": ("test", "unet"), "hardware.device": ("test", "cpu")}
+    plan = plan_run(Request("stable", flags, (), os.environ))
+    error = MemoryExhaustedError("out of memory with a micro-batch of one sample", hint="try less")
+    assert with_lever(error, replace(plan, device=replace(plan.device, memory_free=1 << 30))) is error

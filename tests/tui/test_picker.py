@@ -316,7 +316,7 @@ async def test_the_ended_run_leads_back_to_the_picker(environ):
         await until(app, pilot, "enter start")
         await pilot.press("enter")
         await until(app, pilot, "✓ completed")
-        runs[-1].finished = True  # a second one would not start beside it
+        runs[-1].finished = True
         await pilot.press("escape")
         await until(app, pilot, "enter start")
         await pilot.press("enter")

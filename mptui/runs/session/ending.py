@@ -8,7 +8,7 @@ from typing import Any
 from mptui import format as fmt
 from mptui.engine.guards.oom_errors import is_host_full
 from mptui.engine.trainer import Trainer
-from mptui.errors import ConfigError, DiskError, MemoryExhaustedError, MptuiError, RunDirectoryError
+from mptui.errors import DiskError, MemoryExhaustedError, MptuiError, RunDirectoryError
 from mptui.events import RunFinished
 from mptui.runs.planning.plan import Plan
 from mptui.runs.session.exit_status import RunResult, status_of_error
@@ -26,9 +26,6 @@ def with_lever(error: MptuiError | None, plan: Plan) -> MptuiError | None:
     room = plan.device.memory_free
     if not isinstance(error, MemoryExhaustedError) or room is None or is_host_full(error.__cause__):
         return error
-    from mptui.engine.memory.levers import enough  # of torch's compiler, which other ends don't need
-    from mptui.engine.memory.step_trace import UncountableError
-
     memory = plan.config.memory
     if plan.config.guards.on_oom == "split":
         memory = memory.model_copy(update={"micro_batch": 1})
@@ -37,8 +34,10 @@ def with_lever(error: MptuiError | None, plan: Plan) -> MptuiError | None:
     config = plan.config.model_copy(update={"memory": memory})
     kind, precision = plan.device.kind, plan.precision.used
     try:
+        from mptui.engine.memory.levers import enough  # of torch's compiler, which other ends don't need
+
         lever = enough(config, plan.task, device=kind, precision=precision, room=room)
-    except (ConfigError, UncountableError, MemoryError):
+    except Exception:  # noqa: BLE001 - what can't be counted must not keep the run from its end
         return error
     if lever is None:
         return error
