@@ -167,3 +167,15 @@ def test_the_command_forks_and_trains(parent, capsys):
 def test_flags_of_a_fork_alone_are_refused(parent, capsys):
     assert _exit_code(["resume", str(parent), "--at", "6"], debug=False) == 2
     assert "add --fork" in capsys.readouterr().err
+
+
+def test_a_fork_has_the_best_of_its_parent_unless_it_is_later(parent):
+    early, late = (fork_run(parent, find_checkpoint(parent, at), at) for at in ("3", "last"))
+    assert read_summary(parent)["best"]["value"] is not None
+    assert read_summary(late)["best"] == read_summary(parent)["best"]
+    assert (late / "checkpoints/best").exists()
+    assert "best" not in read_summary(early)
+    assert not (early / "checkpoints/best").exists()
+    for fork in (early, late):
+        assert (fork / "data.json").read_bytes() == (parent / "data.json").read_bytes()
+        shutil.rmtree(fork)

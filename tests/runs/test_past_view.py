@@ -67,6 +67,8 @@ def test_the_view_of_a_moment_has_what_the_run_had_then(tmp_path, monkeypatch, s
     assert past.device.time > moment.time - 5
     assert (past.profile, past.precision) == ("fast", "fp16")
     assert (past.started.model, past.epoch) == ("resnet50", steps[-1].epoch)
+    assert (past.best, past.by_epoch) == (now.best, now.by_epoch)
+    assert past.best
     assert past.log
     assert all(line.time <= moment.time for line in past.log)
     norms = past.histories["gradient norm"]["norm"]

@@ -9,9 +9,10 @@ import pytest
 from textual.widgets import Input, OptionList
 
 from mptui.codec import to_record
-from mptui.errors import ConfigError, RunDirectoryError
+from mptui.errors import ConfigError, DiskError, RunDirectoryError
 from mptui.regular import read_regular
 from mptui.runs.listing.housekeeping import delete_run, find_leftovers, remove_leftovers, rename_run
+from mptui.runs.listing.run_curves import RunCurves
 from mptui.runs.listing.run_rows import ORDERS, RunList, chosen_rows
 from mptui.runs.store.directory import SUMMARY, claim, read_summary, write_json
 from mptui.tui.app import MptuiApp
@@ -245,6 +246,42 @@ def test_a_run_that_trains_is_left_alone(tmp_path, change):
     with pytest.raises(RunDirectoryError, match="is training"):
         change(run)
     assert (run / "checkpoints/step-000000010").exists()
+
+
+def test_a_deletion_that_was_interrupted_can_be_repeated(tmp_path, monkeypatch):
+    run, remove = a_run(tmp_path, "one"), shutil.rmtree
+
+    def interrupted(path, **options):
+        if path == run:
+            raise OSError(5, "Input/output error")
+        remove(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    with pytest.raises(DiskError, match="Input/output error"):
+        delete_run(run)
+    assert not (run / "checkpoints").exists()
+    assert [row.name for row in RunList(tmp_path).rows()] == ["one"]
+    monkeypatch.undo()
+    delete_run(run)
+    assert not run.exists()
+
+
+def test_a_run_whose_process_has_gone_is_told_from_one_that_trains(tmp_path):
+    run = a_run(tmp_path, "one", status="running")
+    assert [row.state for row in RunList(tmp_path).rows()] == ["crashed"]
+    held = claim(run)
+    assert [row.state for row in RunList(tmp_path).rows()] == ["running"]
+    held.release()
+
+
+def test_curves_are_read_again_once_the_run_has_gone_on(tmp_path):
+    events, curves = demo(), RunCurves()
+    run = a_run(tmp_path, "one", events=events[:200])
+    before = curves.read([run])[run]
+    assert curves.read([run])[run] is before
+    with (run / "events.jsonl").open("a") as journal:
+        journal.writelines(f"{json.dumps(to_record(event))}\n" for event in events[200:400])
+    assert curves.read([run])[run].step > before.step
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "-x"])
