@@ -296,7 +296,8 @@ class NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _value(self, tensor: torch.Tensor) -> bool | int | float:
         if (known := self._known.get(tensor)) is not None:
-            return known.item()
+            with unset_fake_temporarily():
+                return known.item()
         if tensor.dtype in _INTEGERS:
             raise DynamicOutputShapeException(torch.ops.aten._local_scalar_dense.default)
         return False if tensor.dtype is torch.bool else 1.0

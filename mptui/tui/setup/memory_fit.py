@@ -93,7 +93,8 @@ def predicted(run: Path, started: RunStarted, precision: str) -> "Footprint":
     config = resolve(str(run / CONFIG), task=None, flags={}, sets=(), environ={}).config
     if is_own(config.model.name):
         raise ConfigError("the memory of your own network is not counted", hint="see docs/own_code.md")
-    config = of_one_rank(config, started.ranks)
+    training = config.training.model_copy(update={"batch_size": started.batch_size})
+    config = of_one_rank(config.model_copy(update={"training": training}), started.ranks)
     kind = started.device.partition(":")[0]
     try:
         return footprint(config, started.task, device=kind, precision=precision)

@@ -84,7 +84,7 @@ def shape_of(series: Series, seen: Columns, smooth: bool) -> CurveShape:
     return CurveShape((line, line), (low, high))
 
 
-def end_of_values(low: float, tops: Sequence[Floats]) -> float:
+def end_of_values(low: float, tops: Sequence[Floats], lines: Sequence[Floats]) -> float:
     """Return where a value axis from `low` may end: at the highest value, or below a few outliers.
 
     One far too large value, such as the first validation loss of an untrained network, would press all others
@@ -93,6 +93,7 @@ def end_of_values(low: float, tops: Sequence[Floats]) -> float:
     Args:
         low: The lower end.
         tops: Of each curve, the highest point in each column; NaN in columns without values.
+        lines: Smoothed lines, which it covers unless one is an outlier itself.
     """
     known = [each[np.isfinite(each)] for each in tops]
     known = [each for each in known if each.size]
@@ -100,7 +101,8 @@ def end_of_values(low: float, tops: Sequence[Floats]) -> float:
     if sum(each.size for each in known) < POINTS:
         return float(highest)
     rest = max(max(_without_outliers(each), each[-1]) for each in known)
-    return float(rest if highest - low > OUTLYING * (rest - low) else highest)
+    ends = highest, max(rest, *(np.nanmax(line) for line in lines), rest)
+    return float(next((end for end in ends if end - low <= OUTLYING * (rest - low)), rest))
 
 
 def _without_outliers(values: Floats) -> float:

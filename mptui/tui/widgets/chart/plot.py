@@ -136,7 +136,8 @@ class Drawing:
         if self.plot.log_y:
             return log_axis(low, high, self.plot.percent)
         low = min(low, 0.0) if self.plot.from_zero else low
-        high = min(high, end_of_values(low, [*self._tops, self._planned]))
+        smooth = [curve.line[1] for curve in self._curves if curve.band is not None]
+        high = min(high, end_of_values(low, [*self._tops, self._planned], smooth))
         return linear_axis(low, high, self._height, self.plot.percent)
 
     def _plan(self, dots: int) -> Floats:
@@ -158,8 +159,9 @@ class Drawing:
                 self._draw_line(*self._placed(*band), "raw", number)
         for number in order:
             self._draw_series(number)
-        for tops in self._tops:
-            self._edge(1, _cells(self._y.above(tops), self._dots.across), "▲", "warn")
+        for curve, tops in zip(self._curves, self._tops, strict=True):
+            part = "warn" if curve.band is None else "raw"
+            self._edge(1, _cells(self._y.above(tops), self._dots.across), "▲", part)
         self._draw_axes()
         if self.plot.cursor is not None:
             self._draw_cursor(min(self.plot.cursor, last_step(self.plot.series)))
