@@ -54,6 +54,13 @@ def test_a_far_too_large_first_value_is_marked_and_does_not_flatten_the_others()
     assert "▲" not in log
 
 
+def test_a_far_too_large_value_of_a_noisy_curve_is_marked_in_its_band():
+    values = history([300.0 if i == 500 else 1.0 + i % 2 for i in range(1000)])
+    rows = Drawing(Plot([Series("loss", values, noisy=True)]), 80, 20).rows()
+    assert [part for text, part in rows[1] if "▲" in text] == ["raw"]
+    assert any(text.startswith("  1.50") for row in rows for text, _ in row)
+
+
 @pytest.mark.parametrize(
     ("values", "label"),
     [
@@ -170,7 +177,7 @@ def test_every_series_is_named_where_there_is_little_room():
 
 
 def test_a_noisy_curve_is_a_smooth_line_before_a_band_with_its_spikes():
-    values = history([30.0 if i == 500 else 1.0 + i % 2 for i in range(1000)])
+    values = history([5.0 if i == 500 else 1.0 + i % 2 for i in range(1000)])
     rows = Drawing(Plot([Series("loss", values, noisy=True)]), 80, 20).rows()
     assert any(part == "raw" and text.strip() for text, part in rows[1])
     assert not any(part == "series-1" and text.strip() for text, part in rows[1])
