@@ -102,7 +102,7 @@ def test_a_fork_under_a_profile_switches_as_a_run_does(parent):
 def test_the_checkpoint_shares_its_files_and_survives_its_parent(parent, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(parent, copy, symlinks=True)
-    fork = fork_run(copy, find_checkpoint(copy, "6"))
+    fork = fork_run(copy, find_checkpoint(copy, "best"))
     linked = fork / "checkpoints/last/model.safetensors"
     assert linked.stat().st_nlink == 2
     shutil.rmtree(copy)
@@ -156,11 +156,12 @@ def test_a_checkpoint_that_its_parent_removes_meanwhile_is_told_so(parent, tmp_p
 
 @pytest.mark.slow
 def test_the_command_forks_and_trains(parent, capsys):
-    words = ["resume", str(parent), "--fork", "--at", "6", "--name", "again", "--json", "--no-tui"]
+    words = ["resume", str(parent), "--fork", "--at", "best", "--name", "again", "--json", "--no-tui"]
     assert _exit_code([*words, "--set", "training.clip_grad_norm=0.5"], debug=False) == 0
     printed = capsys.readouterr()
-    assert json.loads(printed.out)["forked_from"] == {"run": "parent", "step": 6}
-    assert "forked parent at step 6" in printed.err
+    step = find_checkpoint(parent, "best").step
+    assert json.loads(printed.out)["forked_from"] == {"run": "parent", "step": step}
+    assert f"forked parent at step {step}" in printed.err
     shutil.rmtree(parent.with_name("again"))
 
 

@@ -8,7 +8,7 @@ device need not exist.
 
 import gc
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -168,7 +168,7 @@ def no_storage(mode: FakeTensorMode | None = None) -> Iterator[None]:
             the shapes of an operation's results.
     """
     # the fallback of an operation without shapes would allocate its inputs
-    with mode or FakeTensorMode(allow_fallback_kernels=False), NoValues():  # type: ignore[no-untyped-call] # torch's modes have no types
+    with mode or FakeTensorMode(allow_fallback_kernels=False), NoValues():
         try:
             yield
         except (DynamicOutputShapeException, UnsupportedOperatorException) as error:
@@ -272,7 +272,7 @@ class NoValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._known = WeakTensorKeyDictionary()
+        self._known: MutableMapping[torch.Tensor, torch.Tensor] = WeakTensorKeyDictionary()
 
     def __torch_dispatch__(  # type: ignore[no-untyped-def] # its types are torch's own
         self,
