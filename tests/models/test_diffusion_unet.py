@@ -91,6 +91,14 @@ def test_a_class_is_heard_and_its_last_label_is_of_any_class():
     assert torch.equal(model(images, timesteps), answers[3])
 
 
+def test_classes_are_apart_from_the_first_step():
+    torch.manual_seed(0)
+    labels = DiffusionUNet(width=8, depth=1, classes=3).embed.labels
+    assert labels is not None
+    apart = torch.pdist(labels.weight)
+    assert (apart > labels.weight.shape[1] ** 0.5).all()  # of values of N(0, 1): about 1.4 times the root
+
+
 def test_a_network_without_classes_has_the_weights_of_earlier_versions():
     names = set(DiffusionUNet(width=4, depth=1).state_dict())
     assert {name for name in names if name.startswith("embed.")} == {

@@ -109,7 +109,8 @@ class DiffusionUNet(nn.Module):
 class _Embedding(nn.Module):
     """Sinusoidal embedding of a timestep (Vaswani et al. 2017), and two linear layers; plus that of a class.
 
-    The vectors of the classes start at zero: an untrained network ignores them.
+    The vectors of the classes start apart, each value from N(0, 1) as torch's: from zero they are learnt so
+    slowly that a network of a thousand steps hardly hears them.
     """
 
     def __init__(self, width: int, embedded: int, classes: int) -> None:
@@ -117,7 +118,7 @@ class _Embedding(nn.Module):
         self._half = max(1, width // 2)
         self.inner = nn.Linear(2 * self._half, embedded)
         self.outer = nn.Linear(embedded, embedded)
-        self.labels = _zeroed(nn.Embedding(classes + 1, embedded)) if classes else None
+        self.labels = nn.Embedding(classes + 1, embedded) if classes else None
 
     def forward(self, timesteps_B: torch.Tensor, labels_B: torch.Tensor | None) -> torch.Tensor:
         places = torch.arange(self._half, dtype=torch.float32, device=timesteps_B.device) / self._half
