@@ -109,6 +109,17 @@ async def test_a_device_that_is_lost_says_so_and_the_others_go_on(eight):
     assert "%" not in lost
 
 
+async def test_the_card_lists_all_processes_and_draws_the_load_of_its_device(eight):
+    async with cockpit((140, 45)) as (app, pilot, _):
+        await until(app, pilot, "47.0/80")
+        await pilot.press("up")
+        await until(app, pilot, "cuda:1  NVIDIA")
+        await until(app, pilot, "█ │")
+        lines = frame(app).splitlines()
+    assert [words in "\n".join(lines) for words in ("8124  –  \\x1b[2Jevil", "8125  –  x")] == [True, True]
+    assert sum(line.endswith("█ │ ") for line in lines) == 10  # fully busy, over the whole height
+
+
 async def test_a_click_on_a_row_chooses_its_device(eight):
     async with cockpit((80, 24)) as (app, pilot, _):
         await until(app, pilot, "47.0/80")

@@ -302,6 +302,15 @@ async def test_the_newest_runs_are_beside_the_devices(three):
         await until(app, pilot, "runs · newest")
 
 
+async def test_the_newest_runs_are_beside_the_chosen_device_where_there_is_room(three):
+    app = MptuiApp(DetectionScreen(scan=quick_scan, runs=RunList(three)), runs=three)
+    async with app.run_test(size=(140, 45)) as pilot:
+        await until(app, pilot, "minute")
+        await until(app, pilot, "busy, one sample a second")
+        heading = next(line for line in frame(app).splitlines() if "recent runs" in line)
+        assert "cpu  " in heading
+
+
 async def test_a_hostile_summary_hides_no_other_run(three):
     (three / "day" / SUMMARY).write_text('{"started": "x", "best": {"metric": "\\u001b[2J", "value": 1e400}}')
     (three / "hour" / SUMMARY).write_bytes(b"\xff")

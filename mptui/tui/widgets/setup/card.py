@@ -139,7 +139,7 @@ class DeviceCard(Static):
             return lines
         heading = Content.styled("busy, one sample a second", "$quiet")
         newest = list(self._reading.busy)[-width:]
-        return [*lines, heading, *_area(newest, rows)]
+        return [*lines, heading, *_area(newest, width, rows)]
 
 
 def _processes(reading: DeviceReading, device: "Device") -> Sequence[DeviceProcess] | None:
@@ -204,14 +204,15 @@ def _people(processes: Sequence[DeviceProcess], width: int) -> list[Content]:
     return [Content.styled(f"{'memory':>10}  {'pid':>8}  on this device", "$quiet"), *lines]
 
 
-def _area(shares: Sequence[float], rows: int) -> list[Content]:
-    """Return fractions of 1 as columns, `rows` lines high."""
+def _area(shares: Sequence[float], width: int, rows: int) -> list[Content]:
+    """Return fractions of 1 as columns, `rows` lines high, the last at the right of `width` cells."""
     top = len(_HEIGHTS) - 1
     levels = [max(1, round(min(max(share, 0.0), 1.0) * rows * top)) for share in shares]
-    return [
-        Content.styled("".join(_HEIGHTS[min(max(n - top * row, 0), top)] for n in levels), "$text-accent")
+    lines = [
+        "".join(_HEIGHTS[min(max(level - top * row, 0), top)] for level in levels)
         for row in reversed(range(rows))
     ]
+    return [Content.styled(line.rjust(width), "$text-accent") for line in lines]
 
 
 def _gib(value: int | None) -> str:

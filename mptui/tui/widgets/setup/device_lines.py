@@ -16,7 +16,6 @@ from mptui.tui.widgets.bars import bar
 _GAP = 2
 _SIGNS = 2
 """Cells of the cursor and of the mark, before the label."""
-_LEAST_HOLDER = 12
 _SIGN, _SHORT_SIGN = "  ◂ recommended", " ◂"
 _MAKERS = {"NVIDIA", "GeForce", "Tesla", "AMD", "Instinct", "Intel(R)"}
 _MEMORY = re.compile(r"[- ]\d+GB\b| HBM\w+")
@@ -53,21 +52,22 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Cells of the columns that depend on the width of the table; 0: the column is left out."""
+    """Cells of the columns that depend on the width of the table, 0: left out; `holder` is a minimum."""
 
     name: int
     bar: int
     power: int
     throttle: int
     history: int
+    holder: int
 
 
 _SHAPES = (
-    _Shape(name=24, bar=12, power=7, throttle=20, history=40),
-    _Shape(name=20, bar=8, power=7, throttle=14, history=20),
-    _Shape(name=14, bar=6, power=7, throttle=0, history=10),
-    _Shape(name=10, bar=5, power=7, throttle=0, history=0),
-    _Shape(name=8, bar=0, power=0, throttle=0, history=0),
+    _Shape(name=24, bar=12, power=7, throttle=20, history=40, holder=28),
+    _Shape(name=20, bar=8, power=7, throttle=14, history=20, holder=26),
+    _Shape(name=14, bar=6, power=7, throttle=0, history=10, holder=20),
+    _Shape(name=10, bar=5, power=7, throttle=0, history=0, holder=12),
+    _Shape(name=8, bar=0, power=0, throttle=0, history=0, holder=0),
 )
 
 
@@ -153,7 +153,7 @@ def _columns(rows: Sequence[DeviceRow], width: int) -> list[_Column]:
     for shape in _SHAPES:
         columns = _shaped(shape, min(names, shape.name), memory, power)
         left = width - sum(column.width + _GAP for column in columns) - _GAP
-        if left >= _LEAST_HOLDER:
+        if left >= shape.holder:
             break
     left = max(left, 1)
     return [*columns, _Column("held by", left, lambda row: _holder(row, left))]
