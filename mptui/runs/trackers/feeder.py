@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -97,7 +98,9 @@ class Feed(threading.Thread):
             self._report("done", self.name, str(self._rows))
 
     def _fail(self, error: BaseException) -> None:
-        self._report("failed", self.name, f"{self.name}: {error or type(error).__name__}")
+        traceback.print_exception(error)  # into trackers.log
+        first = str(error).strip().partition("\n")[0]
+        self._report("failed", self.name, f"{self.name}: {first or type(error).__name__}")
 
     def _feed(self) -> None:
         kept = self._state.of(self.name)
@@ -159,7 +162,8 @@ def main() -> int:
     os.dup2(2, 1)  # what libraries print is for trackers.log
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, _ignore)  # a signal to all processes of a job: the run ends first
-    os.nice(_NICE)
+    if how == FOLLOW:
+        os.nice(_NICE)
     with os.fdopen(0, "rb", buffering=0, closefd=False) as stdin:
         config = json.loads(stdin.readline())
     end = _RunEnd(parent)

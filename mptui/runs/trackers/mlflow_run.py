@@ -1,11 +1,13 @@
 """A run of an MLflow experiment: one over all resumes of the run here."""
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from mptui.events import Event, RunFinished
+from mptui.io.atomic import partial_path
 from mptui.registry.tracker import Kept
 
 _MOST_METRICS, _MOST_PARAMS = 1000, 100
@@ -27,6 +29,7 @@ class MlflowRun:
         self._finished: RunFinished | None = None
         uri = kept.get("uri")
         self._uri = uri if isinstance(uri, str) else _absolute(mlflow.get_tracking_uri())
+        _create_database(self._uri)
         self._client = MlflowClient(tracking_uri=self._uri)
         known = kept.get("run_id")
         if isinstance(known, str):
@@ -78,6 +81,22 @@ def _absolute(uri: str) -> str:
     """Return an address for every working folder: MLflow's default is a file in this one."""
     path = uri.removeprefix(_SQLITE)
     return f"{_SQLITE}{Path(path).absolute()}" if uri.startswith(_SQLITE) and path else uri
+
+
+def _create_database(uri: str) -> None:
+    """Create a missing SQLite file under another name: MLflow can't open one that was half made."""
+    from mlflow import MlflowClient
+
+    path = Path(uri.removeprefix(_SQLITE))
+    if not uri.startswith(_SQLITE) or path.exists():
+        return
+    fresh = partial_path(path)
+    try:
+        MlflowClient(tracking_uri=f"{_SQLITE}{fresh}").search_experiments(max_results=1)
+        with contextlib.suppress(FileExistsError):  # another run has created it in the meantime
+            path.hardlink_to(fresh)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def _settings(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
