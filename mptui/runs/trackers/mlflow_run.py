@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mptui.events import Event, RunFinished
+from mptui.events import Event, RunFinished, RunStarted
 from mptui.io.atomic import partial_path
 from mptui.registry.tracker import Kept
 
@@ -15,6 +15,7 @@ _MOST_METRICS, _MOST_PARAMS = 1000, 100
 _LONGEST_VALUE = 500
 _STATUS = {"completed": "FINISHED", "stopped": "KILLED"}
 _SQLITE = "sqlite:///"
+_RUNNING = "RUNNING"
 
 
 class MlflowRun:
@@ -26,17 +27,17 @@ class MlflowRun:
         from mlflow.entities import Metric
 
         self._metric, self._waiting = Metric, list[Any]()
-        self._finished: RunFinished | None = None
         uri = kept.get("uri")
         self._uri = uri if isinstance(uri, str) else _absolute(mlflow.get_tracking_uri())
         _create_database(self._uri)
         self._client = MlflowClient(tracking_uri=self._uri)
+        self._status = self._told = kept.get("status", _RUNNING)
         known = kept.get("run_id")
         if isinstance(known, str):
             self._run_id = known
-            self._client.update_run(known, status="RUNNING")
         else:
             kept["position"] = 0
+            self._status = self._told = _RUNNING
             self._run_id = self._created(run, config)
 
     def _created(self, run: Path, config: Mapping[str, Any]) -> str:
@@ -53,28 +54,32 @@ class MlflowRun:
 
     def log(self, event: Event, scalars: dict[str, float]) -> None:
         """Keep the scalars for the next `flush`."""
-        if isinstance(event, RunFinished):
-            self._finished = event
+        if isinstance(event, RunStarted):
+            self._status = _RUNNING
+        elif isinstance(event, RunFinished):
+            self._status = _STATUS.get(event.status, "FAILED")
         milliseconds = round(event.time * 1000)
         self._waiting += [
             self._metric(name, value, milliseconds, event.step) for name, value in scalars.items()
         ]
 
     def flush(self) -> Kept:
-        """Send the scalars; returns once MLflow has them."""
+        """Send the scalars and the status; returns once MLflow has them."""
         while self._waiting:
             self._client.log_batch(self._run_id, metrics=self._waiting[:_MOST_METRICS])
             del self._waiting[:_MOST_METRICS]
-        kept = {"run_id": self._run_id}
+        if self._status != self._told:
+            if self._status == _RUNNING:
+                self._client.update_run(self._run_id, status=_RUNNING)
+            else:
+                self._client.set_terminated(self._run_id, status=self._status)
+            self._told = self._status
+        kept = {"run_id": self._run_id, "status": self._status}
         return kept if "@" in self._uri else kept | {"uri": self._uri}  # no password into a file
 
     def close(self) -> Kept:
-        """Send the scalars, and tell how the run has ended."""
-        kept = self.flush()
-        if self._finished is not None:
-            status = _STATUS.get(self._finished.status, "FAILED")
-            self._client.set_terminated(self._run_id, status=status)
-        return kept
+        """Send the scalars and the status."""
+        return self.flush()
 
 
 def _absolute(uri: str) -> str:

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mptui.events import Event, RunFinished
+from mptui.events import Event, RunFinished, RunStarted
 from mptui.registry.tracker import Kept
 
 STEP = "step"
 """The optimizer step, the x-axis of all charts there."""
 
 _INIT_S = 60.0
+_NOT_ENDED = 1
 
 
 class WeightsAndBiases:
@@ -25,7 +26,7 @@ class WeightsAndBiases:
     def __init__(self, run: Path, config: Mapping[str, Any], kept: Kept) -> None:
         import wandb
 
-        self._finished: RunFinished | None = None
+        self._exit_code = kept.get("exit_code", _NOT_ENDED)
         self._run = wandb.init(
             project=config["logging"]["wandb_project"],
             name=config["logging"]["wandb_name"] or run.resolve().name,
@@ -47,8 +48,10 @@ class WeightsAndBiases:
 
     def log(self, event: Event, scalars: dict[str, float]) -> None:
         """Log the scalars with the time and the step of their event."""
-        if isinstance(event, RunFinished):
-            self._finished = event
+        if isinstance(event, RunStarted):
+            self._exit_code = _NOT_ENDED
+        elif isinstance(event, RunFinished):
+            self._exit_code = event.exit_code
         if scalars:
             row = {**scalars, STEP: event.step, "_timestamp": event.time}
             self._run.log(row, step=self._rows)
@@ -61,6 +64,6 @@ class WeightsAndBiases:
         """Upload what is buffered, and finish the run."""
         import wandb
 
-        self._run.finish(exit_code=1 if self._finished is None else self._finished.exit_code)
+        self._run.finish(exit_code=self._exit_code)
         wandb.teardown()
-        return {"rows": self._rows, "offline": self._offline}
+        return {"rows": self._rows, "offline": self._offline, "exit_code": self._exit_code}

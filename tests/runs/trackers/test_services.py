@@ -98,14 +98,12 @@ def test_a_run_tracked_by_four_at_once_is_in_each_what_it_is_in_the_journal(run)
     for package in ("wandb", "mlflow", "trackio", "tensorboard"):
         pytest.importorskip(package)
     names = ["mlflow", "tensorboard", "trackio", "wandb"]
-    assert sorted(feed(run, trackers=names, trackio_project=run.parent.name)) == [
-        ("done", name, "32") for name in names
-    ]
+    chosen = {"trackers": names, "trackio_project": run.parent.name}
+    assert sorted(feed(run, **chosen)) == [("done", name, "32") for name in names]
     write(run, step(31, loss=math.inf, nonfinite=1), *course(32, 40), end(40))  # it is resumed
-    assert sorted(feed(run, trackers=names, trackio_project=run.parent.name)) == [
-        ("done", name, "12") for name in names
-    ]
+    assert sorted(feed(run, **chosen)) == [("done", name, "12") for name in names]
 
+    assert [message for *_, message in feed(run, **chosen)] == ["0"] * 4
     expected = sorted(scalars_in(run))
     found, rows = wandb_of(run)
     assert sorted((*entry[:3], float(entry[3])) for entry in found) == expected

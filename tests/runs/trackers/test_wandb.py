@@ -1,0 +1,76 @@
+"""What W&B is asked for; `test_services.py` reads back what the real one stores."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from mptui.runs.trackers.tracker_state import token_of
+from tests.runs.trackers.journals import course, end, feed, step, write
+
+
+class FakeWandb:
+    """Records the arguments of its calls."""
+
+    def __init__(self):
+        self.offline, self.fails = False, False
+        self.opened, self.steps, self.finished = [], [], []
+        self.Settings = SimpleNamespace
+
+    def init(self, **options):
+        self.opened.append(options)
+        return self
+
+    def define_metric(self, *names, **options):
+        pass
+
+    def log(self, scalars, step):
+        self.steps.append(step)
+
+    def finish(self, exit_code):
+        if self.fails:
+            raise OSError("no network")
+        self.finished.append(exit_code)
+
+    def teardown(self):
+        pass
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    module = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    return module
+
+
+def test_a_resume_goes_on_as_the_same_run_with_the_next_step(tmp_path, wandb):
+    for events in (course(1, 3), course(4, 5), [end(5)], []):
+        write(tmp_path, *events)
+        feed(tmp_path, wandb_project="p", wandb_name="n")
+    assert {(each["id"], each["resume"], each["project"], each["name"]) for each in wandb.opened} == {
+        (token_of(tmp_path), "allow", "p", "n")
+    }
+    assert wandb.steps == list(range(9))
+    assert wandb.finished == [1, 1, 0, 0]  # of a run that has not ended, and of one that has
+
+
+def test_what_was_not_confirmed_is_sent_again_under_the_same_steps(tmp_path, wandb):
+    write(tmp_path, step(1), step(2))
+    wandb.fails = True
+    assert feed(tmp_path, wandb_project="p") == [("failed", "wandb", "wandb: no network")]
+    wandb.fails = False
+    write(tmp_path, step(3))
+    feed(tmp_path, wandb_project="p")
+    assert wandb.steps == [0, 1, 0, 1, 2]  # W&B drops those that it has
+
+
+def test_an_offline_run_is_sent_from_its_beginning_once_it_can_be(tmp_path, wandb):
+    write(tmp_path, step(1), step(2))
+    wandb.offline = True
+    feed(tmp_path, wandb_project="p")
+    wandb.offline = False
+    write(tmp_path, step(3))
+    feed(tmp_path, wandb_project="p")
+    feed(tmp_path, wandb_project="p")
+    assert wandb.steps == [0, 1, 0, 1, 2]
+    assert len({each["id"] for each in wandb.opened}) == 1
