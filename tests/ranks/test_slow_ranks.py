@@ -139,7 +139,15 @@ class Photos:
 def test_slow_data_of_one_rank_are_named_in_the_journal_with_a_row_for_each_rank(tmp_path):
     (tmp_path / "slow_photos.py").write_text(DATA)
     code = ("--data", "slow_photos:Photos", "--trust-code", "--set", f"code.folder={tmp_path}")
-    small = ("--model", "resnet18", "--set", "data.image_size=16", "--precision", "fp32", "--no-compile")
+    small = (
+        "--model",
+        "shufflenet_v2_x0_5",
+        "--set",
+        "data.image_size=16",
+        "--precision",
+        "fp32",
+        "--no-compile",
+    )
     steps = ("--batch-size", "4", "--workers", "0", "--epochs", "1", "--set", "data.cache=off")
     every = ("--set", "logging.step_interval_s=0", "--set", "guards.numerics=off")
     results = run(2, tmp_path, "run", "--name", "a", *code, *small, *steps, *every)
