@@ -1,0 +1,201 @@
+"""Make the pictures of the screens, and `mptui.cast`: the program on a pseudo-terminal, driven by its keys.
+
+    PYTHONPATH=$PWD python docs/make_pictures.py [docs]
+
+Two short runs train first, so that the list of runs has some. Then the program goes from the devices to the
+profiles, trains a small U-Net on the built-in shapes on the CPU, in fp16, is switched to another profile,
+and shows numerics and runs. Keys are pressed once the screen shows what they are for. The cast is played by
+`asciinema play docs/mptui.cast`.
+"""
+
+import codecs
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+import pyte
+from rich.console import Console
+from rich.style import Style
+from rich.terminal_theme import TerminalTheme
+from rich.text import Text
+
+from mptui.tui.screen_file import without_fonts
+from tests.e2e.terminal import LOOK_S, Terminal
+
+SIZE = (120, 44)
+EPOCHS_BEFORE, EPOCHS = 6, 14
+ASKED, SWITCHED = "switch to fast?", "mptui  fast"
+"""A switch asks only if some settings can't change, or the learning rate changes by much."""
+LONGEST_IDLE_S = 1.0
+"""Longest time in the cast in which nothing changes."""
+SETTINGS = {
+    "COLORTERM": "truecolor",
+    "CUDA_VISIBLE_DEVICES": "",
+    "MPTUI_MODEL_NAME": "unet",
+    "MPTUI_MODEL_WIDTH": "8",
+    "MPTUI_MODEL_DEPTH": "2",
+    "MPTUI_DATA_NAME": "shapes",
+    "MPTUI_DATA_SAMPLES": "64",
+    "MPTUI_DATA_IMAGE_SIZE": "32",
+    "MPTUI_DATA_WORKERS": "1",
+    "MPTUI_GUARDS_NUMERICS": "summary",
+    "MPTUI_TRAINING_BATCH_SIZE": "8",
+    "MPTUI_TRAINING_EPOCHS": "24",
+    "MPTUI_TRAINING_WARMUP_EPOCHS": "1",
+}
+BEFORE = (("--profile", "stable", "--epochs", "2"), ("--profile", "older-gpu", "--epochs", "2"))
+"""The runs that are there before."""
+
+
+class RecordedTerminal(Terminal):
+    """A terminal that keeps its output with the time at which it came."""
+
+    def __init__(self, folder: Path, environ: dict[str, str]) -> None:
+        self._began = time.monotonic()
+        self.shown: list[tuple[float, bytes]] = []
+        super().__init__(folder, size=SIZE, environ=environ, forked=False)
+
+    def read(self, timeout: float = LOOK_S) -> bool:
+        """Read available output; return whether there was any."""
+        before = len(self.output)
+        there = super().read(timeout)
+        if there:
+            self.shown.append((time.monotonic() - self._began, self.output[before:]))
+        return there
+
+    def rest(self) -> None:
+        """Read until the screen has stood still for a moment, or for two seconds."""
+        deadline = time.monotonic() + 2
+        while self.read(0.5) and time.monotonic() < deadline:
+            pass
+
+
+def cast_of(shown: list[tuple[float, bytes]]) -> str:
+    """Return the recording as asciicast v2: https://docs.asciinema.org/manual/asciicast/v2/."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    header = {"version": 2, "width": SIZE[0], "height": SIZE[1], "title": "mptui"}
+    lines, before, moment = [json.dumps(header)], 0.0, 0.0
+    for came, output in shown:
+        moment += min(came - before, LONGEST_IDLE_S)
+        before = came
+        lines.append(json.dumps([round(moment, 2), "o", decoder.decode(output)], ensure_ascii=False))
+    return "\n".join(lines) + "\n"
+
+
+def svg_of(screen: pyte.Screen) -> str:
+    """Return what a terminal shows as SVG that loads nothing."""
+    cells = [screen.buffer[line][column] for line in range(screen.lines) for column in range(screen.columns)]
+    back = max({cell.bg for cell in cells}, key=[cell.bg for cell in cells].count)
+    console = Console(
+        width=screen.columns,
+        height=screen.lines,
+        file=io.StringIO(),
+        record=True,
+        force_terminal=True,
+        color_system="truecolor",
+        legacy_windows=False,
+    )
+    for line in range(screen.lines):
+        console.print(_line(screen, line, back), end="" if line == screen.lines - 1 else "\n")
+    return without_fonts(console.export_svg(title="mptui", theme=_theme(back)))
+
+
+def _line(screen: pyte.Screen, line: int, back: str) -> Text:
+    text = Text(no_wrap=True, overflow="ignore")
+    cells = [screen.buffer[line][column] for column in range(screen.columns)]
+    for style, alike in groupby(cells, key=lambda cell: _style(cell, back)):
+        text.append("".join(cell.data for cell in alike), style)
+    return text
+
+
+def _style(cell: pyte.screens.Char, back: str) -> Style:
+    ground = None if cell.bg == back else _colour(cell.bg)
+    return Style(color=_colour(cell.fg), bgcolor=ground, bold=cell.bold, reverse=cell.reverse)
+
+
+def _colour(name: str) -> str | None:
+    """Return the name of a colour of pyte, which is a number of six hexadecimal digits, for rich."""
+    return None if name == "default" else f"#{name}"
+
+
+def _theme(back: str) -> TerminalTheme:
+    """Return the background of most cells; all other colours are given with the cells."""
+    red, green, blue = bytes.fromhex(back)
+    return TerminalTheme((red, green, blue), (215, 221, 228), [(0, 0, 0)] * 8)
+
+
+def drive(program: RecordedTerminal) -> Iterator[tuple[str, str]]:
+    """Drive the program from its first screen to its end; yield names and pictures."""
+    program.shows("workers")
+    program.rest()
+    program.press("enter")
+    program.shows("enter start")
+    program.press("7")
+    program.shows("Volta and Turing")
+    program.until(lambda: "counting" not in program.text, "the memory")
+    program.rest()
+    yield "picker", svg_of(program.screen)
+    program.press("enter")
+    program.shows("space pause")
+    _epochs(program, EPOCHS_BEFORE)
+    program.press("1")
+    program.until(lambda: ASKED in program.text or SWITCHED in program.text, "the switch")
+    if ASKED in program.text:
+        program.press("enter")
+    program.shows(SWITCHED)
+    _epochs(program, EPOCHS)
+    program.rest()
+    yield "live", svg_of(program.screen)
+    program.press("n")
+    program.shows("layers by risk · step")
+    program.rest()
+    yield "numerics", svg_of(program.screen)
+    program.press("escape", "o")
+    program.shows("best")
+    program.rest()
+    yield "runs", svg_of(program.screen)
+    program.press("escape", "x")
+    program.rest()
+    program.press("x")
+    program.shows("■ stopped")
+    program.press("q")
+    program.exit_code()
+
+
+def _epochs(program: RecordedTerminal, number: int) -> None:
+    """Wait until so many epochs are done."""
+
+    def done() -> bool:
+        shown = re.search(r"epoch +(\d+)/", program.text)
+        return shown is not None and int(shown[1]) > number
+
+    program.until(done, f"epoch {number + 1}")
+
+
+def main() -> None:
+    """Write the pictures and the cast."""
+    target = Path(sys.argv[1] if len(sys.argv) > 1 else "docs")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for words in BEFORE:
+            command = [sys.executable, "-m", "mptui", "run", "--quiet", *words]
+            subprocess.run(command, cwd=folder, env={**os.environ, **SETTINGS}, check=True)  # noqa: S603 - ours
+        program = RecordedTerminal(folder, SETTINGS)
+        try:
+            for picture, svg in drive(program):
+                (target / f"{picture}.svg").write_text(svg, encoding="utf-8")
+        finally:
+            program.end()
+        (target / "mptui.cast").write_text(cast_of(program.shown), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
