@@ -17,7 +17,9 @@ Layer = dict[str, tuple[Any, str]]
 
 COMPILE_ON = "on"
 """Value of speed.compile for `--compile`: keeps the mode that is set, or "default" if that is off."""
-RESERVED_VARIABLES = frozenset({"MPTUI_CONFIG_DIR", "MPTUI_GRAPHICS", "MPTUI_RUNS_DIR", "MPTUI_THEME"})
+RESERVED_VARIABLES = frozenset(
+    {"MPTUI_CONFIG_DIR", "MPTUI_GRAPHICS", "MPTUI_NOTIFY", "MPTUI_RUNS_DIR", "MPTUI_THEME"}
+)
 """MPTUI_ variables that aren't settings."""
 
 

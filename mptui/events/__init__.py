@@ -18,6 +18,7 @@ from mptui.events.mixed_precision import (
 from mptui.events.rank_rows import RankRow, RanksSampled
 from mptui.events.recovery import Alert, Diagnosed, Recovered, Warned
 from mptui.events.training import (
+    HARMFUL_THROTTLING,
     CheckpointSaved,
     DeviceProcess,
     DeviceSample,
@@ -31,6 +32,7 @@ from mptui.events.training import (
 )
 
 __all__ = [
+    "HARMFUL_THROTTLING",
     "NUMERICS_BUDGET",
     "PHASES",
     "SCHEMA_VERSION",

@@ -20,7 +20,8 @@ class Warned(Event):
 class Alert(Event):
     """A condition of the run that lasts until an event with the same `code` has `over` set.
 
-    `code` is diverging: the loss is finite, but far above its best and above chance.
+    `code` is diverging: the loss is finite, but far above its best and above chance; or disk: few further
+    checkpoints fit on it.
     """
 
     kind: ClassVar[str] = "alert"

@@ -144,6 +144,10 @@ class DeviceProcess:
     memory: int | None
 
 
+HARMFUL_THROTTLING = frozenset({"hardware slowdown", "heat", "heat, hardware limit", "external power brake"})
+"""Reasons in `DeviceSample.throttle` that are faults of cooling or power; the others are limits as set."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSample(Event):
     """Load, memory, power and temperature of the device; None for what it does not report.

@@ -18,6 +18,7 @@ from mptui.tui.run_actions import RunActions
 from mptui.tui.screens.page import Page
 from mptui.tui.setup.last_theme import keep_theme
 from mptui.tui.terminal.ascii import AsciiFilter
+from mptui.tui.terminal.calling import fault_of_choice
 from mptui.tui.themes import THEMES
 
 
@@ -60,6 +61,8 @@ class MptuiApp(RunActions, inherit_bindings=False):
         self.set_keymap(self.keymap.bindings())
         for warning in self.keymap.warnings:
             self.notify(warning, title="keys.toml", severity="warning", markup=False)
+        if fault := fault_of_choice():
+            self.notify(fault, severity="warning", markup=False)
         self.watch_turns()
         self.push_screen(self._first, self.exit)
 

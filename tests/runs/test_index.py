@@ -93,7 +93,7 @@ KINDS = {
     "asked": lambda at, y: CommandAnswered(**at, command="validate", state="asked"),
     "taken": lambda at, y: CommandAnswered(**at, command="validate", state="taken"),
     "done": lambda at, y: CommandAnswered(**at, command="validate", state="done"),
-    "advice": lambda at, y: Advice(**at, code="a", message="b\x1b"),
+    "advice": lambda at, y: Advice(**at, code="a", message="b\x1b", setting="c.d=1\x1b"),
     "alert": lambda at, y: Alert(**at, code="diverging", message="high", over=y > 0),
     "diagnosed": lambda at, y: Diagnosed(
         **at,

@@ -239,7 +239,7 @@ async def test_advice_that_was_taken_is_not_offered_again():
     source = MemorySource([*demo(), taken])
     async with live(source, (120, 36)) as (app, pilot):
         await pilot.press("a")
-        assert await seen(app, pilot, "no advice to apply")
+        assert await seen(app, pilot, "nothing is offered")
     assert source.sent == []
 
 

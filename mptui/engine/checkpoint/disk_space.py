@@ -1,12 +1,21 @@
-"""Checks the space for a checkpoint, and builds the error of a save that failed."""
+"""Checks the space for checkpoints, and builds the error of a save that failed."""
 
 import contextlib
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+from mptui import format as fmt
 from mptui.errors import DiskError
+from mptui.events import Alert, CheckpointSaved, Event, Recovered
+
+FEW, ENOUGH = 3, 4
+"""Further checkpoints that fit on the disk: fewer than the first begin an alert, the second ends it."""
+
+DISK = "disk"
+"""Code of the alert."""
 
 
 def need_space(folder: Path, size: int) -> None:
@@ -28,3 +37,32 @@ def cant_save(folder: Path, size: int, error: OSError) -> DiskError:
     if isinstance(error, FileNotFoundError):
         hint = "the disk or the run directory is missing: mount it again, or move it back"
     return DiskError(f"{folder}: cannot save: {(error.strerror or str(error)).lower()}{room}", hint=hint)
+
+
+class DiskWatch:
+    """Tells when the disk of a run is nearly full, and when it has room again.
+
+    Args:
+        folder: A folder on it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._size, self._scarce = folder, 0, False
+
+    def handle(self, event: Event) -> None:
+        """Take the size of the last checkpoint; a recovery of the disk has ended the alert."""
+        if isinstance(event, CheckpointSaved):
+            self._size = event.size_bytes
+        elif isinstance(event, Recovered) and event.problem == DISK:
+            self._scarce = False
+
+    def check(self, emit: Callable[[Event], None], step: int) -> None:
+        """Emit an alert or its end; an unreadable folder is neither."""
+        with contextlib.suppress(OSError):
+            free = shutil.disk_usage(self._folder).free
+            scarce = free < (ENOUGH if self._scarce else FEW) * self._size
+            if scarce != self._scarce:
+                self._scarce = scarce
+                room = f"{fmt.size(free)} are free, a checkpoint has {fmt.size(self._size)}"
+                message = f"the disk is nearly full: {room}" if scarce else f"the disk has room again: {room}"
+                emit(Alert(step=step, code=DISK, message=message, over=not scarce))

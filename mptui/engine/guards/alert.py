@@ -19,7 +19,7 @@ class DivergenceAlert:
 
     def __init__(self, far: FarLoss) -> None:
         self._far = far
-        self._advised = self._on = False
+        self._on = False
 
     def news(self, step: int, lr: float) -> Iterator[Event]:
         """Yield events since the last call; `lr` is the learning rate in force."""
@@ -30,11 +30,9 @@ class DivergenceAlert:
             self._on = True
             message = f"the run is diverging: its loss is {self._far.words()}"
             yield Alert(step=step, code=CODE, message=message)
-            if not self._advised:
-                self._advised = True
-                yield Advice(
-                    step=step,
-                    code=CODE,
-                    message="the loss is far too high: use a lower learning rate",
-                    setting=f"training.lr={lr / GENTLER:g}",
-                )
+            yield Advice(
+                step=step,
+                code=CODE,
+                message="the loss is far too high: use a lower learning rate",
+                setting=f"training.lr={lr / GENTLER:g}",
+            )

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from mptui.events import HARMFUL_THROTTLING
 from mptui.hardware.advice import recommend
 from mptui.hardware.describe import device_title, memory_words, others_on, start_with, torch_line
 from mptui.hardware.devices import Device, Machine
@@ -14,7 +15,6 @@ OLDEST_TORCH = (2, 10)
 _NVIDIA, _DISPLAY = "0x10de", "0x03"
 _HOT_C = 88
 _HELD = 0.05
-_HARMFUL = {"hardware slowdown", "heat", "heat, hardware limit", "external power brake"}
 
 
 def check_driver(report: NvmlReport, root: Path) -> list[Finding]:
@@ -114,7 +114,7 @@ def _state(device: Device, title: str) -> Iterator[Finding]:
     if gpu.memory_total and held > _HELD * gpu.memory_total:
         do = "wait for that process, end it, or choose another GPU with --device cuda:N"
         yield advice("machine", device.torch_name, f"{title}: {others_on(gpu.processes)}", do)
-    if harmful := [reason for reason in gpu.throttle or () if reason in _HARMFUL]:
+    if harmful := [reason for reason in gpu.throttle or () if reason in HARMFUL_THROTTLING]:
         what = f"{title}: its clocks are throttled ({', '.join(harmful)})"
         yield advice("machine", device.torch_name, what, "check its cooling and power supply")
     if gpu.temperature_c is not None and gpu.temperature_c >= _HOT_C:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from mptui.data.core.png_files import Pixels, grid, save_png
 from mptui.data.core.predictions import ValidationPictures
+from mptui.engine.checkpoint.disk_space import DiskWatch
 from mptui.engine.evaluate import ValidationResult
 from mptui.errors import MptuiError
 from mptui.events import Event, Recovered, Warned
@@ -57,6 +58,7 @@ class Records:
         self._journal = Journal(run, is_owner)
         self._journal_waits = self._given_up = False
         self._index = Index(run, guard)
+        self._disk = DiskWatch(run)
         self._log, self._samples = TrainLog(run), DeviceCsv(run)
         self._written = time.monotonic()
         self.summary = Summary(run.name, str(run))
@@ -70,6 +72,7 @@ class Records:
             self.summary.handle(event)
             self._log.handle(event)
             self._samples.handle(event)
+            self._disk.handle(event)
 
     def untouched(self) -> bool:
         """Whether no other process has written to the run's journal."""
@@ -82,10 +85,10 @@ class Records:
             self._journal.abandon()
 
     def beat(self, emit: Callable[[Event], None], step: int) -> None:
-        """Write the files that are due; call it about once per second.
+        """Write the files that are due, and look at the room on the disk; call it about once per second.
 
         Args:
-            emit: Receives events about disk errors and their end.
+            emit: Receives events about a full disk and its end.
             step: Current step of the run.
         """
         if self._given_up:
@@ -95,6 +98,7 @@ class Records:
             with contextlib.suppress(MptuiError):
                 self.write_summary()
             self._index.renew()
+            self._disk.check(emit, step)
         self.bad_samples.write()
         self._write_lines()
         self._look_after_journal(emit, step)

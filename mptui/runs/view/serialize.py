@@ -22,9 +22,11 @@ from mptui.runs.view.view_state import (
     LOG_LINES,
     MARKS,
     METRICS,
+    OPEN_ALERTS,
     OPEN_COMMANDS,
     LatestEvents,
     Mark,
+    OpenAlert,
     PlainState,
 )
 from mptui.text import clean
@@ -62,6 +64,7 @@ class _Saved:
     plain: PlainState
     pace: Pace
     best: list[_Best]
+    alerts: list[OpenAlert]
     marks: list[Mark]
     lines: list[_Line]
     skips: SavedHistory
@@ -79,6 +82,7 @@ def to_document(view: RunView) -> dict[str, Any]:
         plain=PlainState(**{each.name: getattr(view, each.name) for each in fields(PlainState)}),
         pace=view.pace,
         best=[_Best(chart, *best) for chart, best in view.best.items()],
+        alerts=view.alerts,
         marks=list(view.marks),
         lines=_lines(view),
         skips=view.skips.saved(),
@@ -102,7 +106,8 @@ def from_document(document: dict[str, Any]) -> RunView:
         TypeError, ValueError, KeyError, OverflowError: The document is not a valid view.
     """
     saved: _Saved = _read(document)
-    if len(saved.curves) > METRICS or len(saved.by_epoch) > METRICS or len(saved.marks) > MARKS:
+    curves = max(len(saved.curves), len(saved.by_epoch))
+    if curves > METRICS or len(saved.marks) > MARKS or len(saved.alerts) > OPEN_ALERTS:
         raise ValueError("too much for a view")
     view = RunView()
     for name, value in vars(saved.plain).items():
@@ -113,6 +118,7 @@ def from_document(document: dict[str, Any]) -> RunView:
         setattr(view, name, _event(document["events"][name], kind))
     view.pace = saved.pace
     view.best = {clean(best.chart, 24): (best.step, best.value) for best in saved.best}
+    view.alerts = [_alert(alert) for alert in saved.alerts]
     view.marks.extend(Mark(mark.step, clean(mark.label, 32), mark.tone) for mark in saved.marks)
     _put_lines(view, saved.lines)
     view.skips = History.loaded(saved.skips)
@@ -147,6 +153,12 @@ def _put_lines(view: RunView, lines: list[_Line]) -> None:
             log.append(line)
         if each.command is not None:
             view.commands[clean(each.command)] = line
+
+
+def _alert(alert: OpenAlert) -> OpenAlert:
+    setting = None if alert.setting is None else clean(alert.setting)
+    as_time(alert.time)
+    return replace(alert, code=clean(alert.code), message=clean(alert.message), setting=setting)
 
 
 def _record(event: Event | None) -> dict[str, Any] | None:

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mptui.events import (
-    Advice,
-    Alert,
     DeviceSample,
     Event,
     ImagesGenerated,
@@ -40,6 +38,9 @@ METRICS = 48
 
 OPEN_COMMANDS = 16
 
+OPEN_ALERTS = 16
+"""Largest number of alerts; with more, the oldest goes."""
+
 EPOCHS_KEPT = 1024
 """Largest number of points of a curve by epoch; with more epochs, neighbours share a point."""
 
@@ -51,6 +52,27 @@ class Mark:
     step: int
     label: str
     tone: Tone = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAlert:
+    """Something about a run that needs a person, until it is answered or over.
+
+    Attributes:
+        code: What it is about; there is one alert of a code.
+        message: Text to show.
+        time: When it began, in seconds since the epoch, as precisely as the journal has it.
+        tone: bad if the training is at risk, warn for a resource or a process, plain for advice.
+        setting: What can be set against it (`table.key=value`).
+        lasts: Whether it is a condition, which ends by itself or with the process.
+    """
+
+    code: str
+    message: str
+    time: float
+    tone: Tone
+    setting: str | None
+    lasts: bool
 
 
 @dataclass(eq=False)
@@ -74,6 +96,8 @@ class PlainState:
     last_skip: int | None = None
     version: int = 0
     planned_lr: list[list[float]] = field(default_factory=list)
+    throttled_since: float | None = None
+    throttled_until: float | None = None
 
 
 @dataclass(eq=False)
@@ -88,8 +112,6 @@ class LatestEvents:
     images: ImagesGenerated | None = None
     pictures: ImagesGenerated | None = None
     validation: Validated | None = None
-    advice: Advice | None = None
-    alert: Alert | None = None
     numerics: Numerics | None = None
     loss_scale: LossScale | None = None
     ranks: RanksSampled | None = None
@@ -104,6 +126,7 @@ class ViewState(PlainState, LatestEvents):
     histories: dict[str, dict[str, History]] = field(default_factory=dict)
     by_epoch: dict[str, History] = field(default_factory=dict)
     skips: History = field(default_factory=History)
+    alerts: list[OpenAlert] = field(default_factory=list)
     marks: deque[Mark] = field(default_factory=lambda: deque(maxlen=MARKS))
     log: deque[LogLine] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
     pace: Pace = field(default_factory=Pace)
@@ -153,6 +176,26 @@ class ViewState(PlainState, LatestEvents):
     def mark(self, event: Event, label: str, tone: Tone = "plain") -> None:
         """Put a label on the curves at the step of `event`."""
         self.marks.append(Mark(event.step, clean(label, 32), tone))
+
+    def open_alert(
+        self,
+        event: Event,
+        code: str,
+        message: str,
+        tone: Tone,
+        *,
+        setting: str | None = None,
+        lasts: bool = True,
+    ) -> None:
+        """Add an alert that begins with `event`, in place of one of the same code."""
+        self.end_alerts(code)
+        self.alerts.append(OpenAlert(code, message, round(event.time, 3), tone, setting, lasts))
+        del self.alerts[:-OPEN_ALERTS]
+        self.timeline.happen("alert")
+
+    def end_alerts(self, *codes: str) -> None:
+        """Remove the alerts of these codes."""
+        self.alerts = [alert for alert in self.alerts if alert.code not in codes]
 
     def write_log(self, event: Event, lines: Iterable[tuple[str, Tone]]) -> None:
         """Append lines to the log at the time of `event`."""

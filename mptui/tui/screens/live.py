@@ -32,6 +32,7 @@ from mptui.tui.screens.ranks_screen import RanksScreen
 from mptui.tui.screens.run_page import RunPage
 from mptui.tui.sources.source import RunSource
 from mptui.tui.threads import in_background
+from mptui.tui.widgets.alert_bar import OFFERS, AlertBar
 from mptui.tui.widgets.chart.chart import Chart
 from mptui.tui.widgets.column import Column
 from mptui.tui.widgets.failure import Failure
@@ -107,6 +108,7 @@ class LiveScreen(RunPage):
     def compose(self) -> ComposeResult:
         """Lay out the header, the panels and the keys; the stylesheet folds them for small screens."""
         yield Header()
+        yield AlertBar(self._keymap)
         yield Ribbon(ascii_only=self._ascii_only)
         with Horizontal(id="body"):
             with Vertical(id="left"):
@@ -159,6 +161,7 @@ class LiveScreen(RunPage):
 
     def _show(self) -> None:
         self._offer_keys()
+        self.query_one(AlertBar).show(self.view)
         if failed_to_start(self.view):
             self._show_failure()
         self.set_class(self.view.images is not None, "-images")
@@ -268,13 +271,22 @@ class LiveScreen(RunPage):
         elif digit:
             self.action_preset(digit)
 
-    def action_take_advice(self) -> None:
-        """Apply the setting of the last advice."""
-        advice = self.view.advice
-        if advice is None or advice.setting is None:
-            self.notify("no advice to apply", markup=False)
+    async def action_take_alert(self) -> None:
+        """Do what the alert shown offers."""
+        bar = self.query_one(AlertBar)
+        alert = bar.alert
+        if alert is not None and alert.setting is not None:
+            bar.answer()
+            self.action_command("set", alert.setting)
+        elif alert is not None and alert.code in OFFERS:
+            bar.answer()
+            await self.run_action(OFFERS[alert.code][0])
         else:
-            self.action_command("set", advice.setting)
+            self.notify("nothing is offered", markup=False)
+
+    def action_hide_alert(self) -> None:
+        """Show the next alert."""
+        self.query_one(AlertBar).answer()
 
     def action_numerics(self) -> None:
         """Open the numerics screen."""

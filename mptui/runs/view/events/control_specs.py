@@ -5,13 +5,24 @@ from dataclasses import replace
 from mptui.events import Advice, CommandAnswered, PresetSwitched, RunStarted
 from mptui.runs.view.events.event_spec import EventSpec, nothing
 from mptui.runs.view.log_lines import LogLine, Tone, rate_words
-from mptui.runs.view.view_state import OPEN_COMMANDS, ViewState
+from mptui.runs.view.view_state import OPEN_COMMANDS, OpenAlert, ViewState
 from mptui.text import clean
+
+BOUND = "_bound"
+"""End of the codes of advice on what the steps are bound by."""
 
 
 def _advise(view: ViewState, event: Advice) -> None:
-    if event.setting is not None:  # advice without a setting is only logged: the key applies the last setting
-        view.advice = event
+    """Offer the setting, in the alert of the same code if there is one; advice without it is only logged."""
+    if event.code.endswith(BOUND):  # the steps are bound by something else than before
+        view.end_alerts(*(alert.code for alert in view.alerts if alert.code.endswith(BOUND)))
+    if event.setting is None:
+        return
+    known = [alert for alert in view.alerts if alert.code == event.code and alert.lasts]
+    if known:
+        view.alerts[view.alerts.index(known[0])] = replace(known[0], setting=event.setting)
+    else:
+        view.open_alert(event, event.code, event.message, "plain", setting=event.setting, lasts=False)
 
 
 def _advice_log(event: Advice) -> list[tuple[str, Tone]]:
@@ -48,14 +59,22 @@ def _answer(view: ViewState, event: CommandAnswered) -> None:
 def _switch(view: ViewState, event: PresetSwitched) -> None:
     view.profile = event.profile
     view.compiled = view.compiled and not any(map(_affects_compiled_code, event.changes))
-    if view.advice is not None and (view.advice.setting or "").partition("=")[0] in event.changes:
-        view.advice = None  # it was applied, or the setting was changed otherwise
+    view.alerts = [
+        left for alert in view.alerts if (left := _without_offer(alert, event.changes)) is not None
+    ]
     if view.started is not None:
         view.started = _with_changes(view.started, event.changes)
     if event.planned_lr:
         view.plan(event.planned_lr)
     view.mark(event, _switch_label(event))
     view.timeline.happen("switch")
+
+
+def _without_offer(alert: OpenAlert, changes: dict[str, list[str]]) -> OpenAlert | None:
+    """Return the alert without a setting that was taken, or changed otherwise; None: nothing is left."""
+    if (alert.setting or "").partition("=")[0] not in changes:
+        return alert
+    return replace(alert, setting=None) if alert.lasts else None
 
 
 def _affects_compiled_code(key: str) -> bool:

@@ -13,6 +13,8 @@ from mptui.runs.view.log_lines import Tone
 from mptui.runs.view.view_state import ViewState
 
 _LOGGED_PHASES = {"scanning", "preparing", "warming_up", "compiling"}
+_AS_WANTED = {"completed", "stopped"}
+"""Statuses of an end that needs nobody."""
 
 
 def _start(view: ViewState, event: RunStarted) -> None:
@@ -20,7 +22,9 @@ def _start(view: ViewState, event: RunStarted) -> None:
         for history in [view.skips, *(h for group in view.histories.values() for h in group.values())]:
             history.forget_after(event.step)
         view.timeline.happen("restart")
-    view.started, view.finished, view.alert, view.ranks = event, None, None, None
+    view.started, view.finished, view.ranks = event, None, None
+    view.alerts = [alert for alert in view.alerts if not alert.lasts]
+    view.throttled_since = view.throttled_until = None
     view.profile, view.precision, view.paused = event.profile, event.precision, False
     view.epochs = event.epochs
     view.plan(event.planned_lr)
@@ -143,6 +147,10 @@ def _go_on(view: ViewState, _: Resumed) -> None:
 
 def _finish(view: ViewState, event: RunFinished) -> None:
     view.finished, view.paused = event, False
+    view.alerts = []
+    if event.status not in _AS_WANTED:
+        message = ": ".join([event.status.replace("_", " "), *event.message.splitlines()[:1]])
+        view.open_alert(event, event.status, message, "bad")
     view.enter(event, "finished")
 
 

@@ -10,10 +10,17 @@ from mptui.runs.view.view_state import ViewState
 LIST_LIMIT = 100
 """Largest number of entries of a list in summary.json: the first half, and the latest."""
 
+_DISK = "disk"
+_ALARMING: dict[str, Tone] = {"hang": "bad", "rank_silent": "bad", "rank_lost": "warn", _DISK: "warn"}
+"""Code of a warning that needs a person -> tone of its alert."""
+
 
 def _warn(view: ViewState, event: Warned) -> None:
     if event.code == "compile_failed":
         view.compiled = False
+    if event.code in _ALARMING:
+        tone, lasts = _ALARMING[event.code], event.code != "rank_lost"
+        view.open_alert(event, event.code, event.message, tone, lasts=lasts)
 
 
 def _summarize_warning(document: dict[str, Any], event: Warned) -> None:
@@ -21,9 +28,10 @@ def _summarize_warning(document: dict[str, Any], event: Warned) -> None:
 
 
 def _alert(view: ViewState, event: Alert) -> None:
-    view.alert = None if event.over else event
-    if not event.over:
-        view.timeline.happen("alert")
+    if event.over:
+        view.end_alerts(event.code)
+    else:
+        view.open_alert(event, event.code, event.message, "warn" if event.code == _DISK else "bad")
 
 
 def _diagnose(view: ViewState, event: Diagnosed) -> None:
@@ -39,6 +47,8 @@ def _diagnosis_log(event: Diagnosed) -> list[tuple[str, Tone]]:
 
 def _recover(view: ViewState, event: Recovered) -> None:
     view.mark(event, event.action, "warn")
+    if event.problem == _DISK:
+        view.end_alerts(_DISK)
     view.timeline.happen("recovery")
 
 

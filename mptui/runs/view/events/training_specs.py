@@ -1,15 +1,17 @@
 """Epochs, steps, validations, checkpoints, and the device."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from mptui import format as fmt
 from mptui.events import (
+    HARMFUL_THROTTLING,
     CheckpointSaved,
     DeviceSample,
     EpochFinished,
     EpochStarted,
+    Event,
     ImagesGenerated,
     LayersThawed,
     MemorySample,
@@ -27,6 +29,9 @@ from mptui.text import clean
 
 _LONGEST_GAP_S = 10.0
 """Seconds between two samples of the device that the power is integrated over."""
+
+THROTTLED, SETTLED_S = "throttled", 10.0
+"""Code of the alert, and the seconds of reduced clocks before it begins, and of full ones before it ends."""
 
 
 def _start_epoch(view: ViewState, event: EpochStarted) -> None:
@@ -61,6 +66,8 @@ def _step(view: ViewState, event: Step) -> None:
     elif not event.nonfinite:
         view.skip_streak = 0
     view.pace.stepped(event)
+    if view.alerts:
+        view.end_alerts("hang", "rank_silent")
     loss = view.history(LOSS, TRAIN)
     if loss is not None:
         loss.append(event.step, event.loss, event.loss_min, event.loss_max)
@@ -117,6 +124,7 @@ def _validate(view: ViewState, event: Validated) -> None:
     view.record_metrics(event.step, event.metrics, VALIDATION)
     if event.best:
         view.timeline.happen("best")
+        view.end_alerts("plateau")
         view.best = {LOSS: (event.step, event.loss)}
         for name, value in event.metrics.items():
             view.best.setdefault(shown(name).chart, (event.step, value))
@@ -213,6 +221,24 @@ def _sample(view: ViewState, event: DeviceSample) -> None:
         view.timeline.sampled(event.utilisation)
     if event.memory_used is not None and event.memory_total:
         view.record(DEVICE, "memory", event.step, event.memory_used / event.memory_total)
+    if view.ranks is None:
+        _watch_clocks(view, event, event.throttle)
+
+
+def _watch_clocks(view: ViewState, event: Event, reasons: Iterable[str]) -> None:
+    """Open the alert of clocks that heat or a fault reduces, or end it."""
+    harmful = sorted(HARMFUL_THROTTLING.intersection(reasons))
+    if harmful:
+        view.throttled_until = event.time
+        view.throttled_since = view.throttled_since or event.time
+        known = any(alert.code == THROTTLED for alert in view.alerts)
+        if not known and event.time - view.throttled_since >= SETTLED_S:
+            what = f"the clocks of the device are reduced ({', '.join(harmful)})"
+            message = f"{what}: check its cooling and power supply"
+            view.open_alert(event, THROTTLED, message, "warn")
+    elif view.throttled_until is not None and event.time - view.throttled_until >= SETTLED_S:
+        view.throttled_since = view.throttled_until = None
+        view.end_alerts(THROTTLED)
 
 
 def _sample_memory(view: ViewState, event: MemorySample) -> None:
@@ -224,6 +250,7 @@ def _sample_memory(view: ViewState, event: MemorySample) -> None:
 
 def _sample_ranks(view: ViewState, event: RanksSampled) -> None:
     view.ranks = event
+    _watch_clocks(view, event, [reason for row in event.rows for reason in row.throttle])
 
 
 def _summarize_sample(document: dict[str, Any], event: DeviceSample) -> None:

@@ -116,6 +116,7 @@ def _state(view: RunView, now: float) -> Content:
             word = f"{word} of about {fmt.duration(view.phase_expected_s)}"
     if phase == "restarting":
         return Content.styled(f"▲ {word}", "bold $text-warning")
-    if view.alert is not None:
-        return Content.styled(f"▲ {word}, {view.alert.code}", "bold $text-error")
+    for alert in view.alerts:
+        if alert.tone == "bad":
+            return Content.styled(f"▲ {word}, {alert.code.replace('_', ' ')}", "bold $text-error")
     return Content.styled(f"● {word}", "$text-success" if phase == "training" else "$text-accent")

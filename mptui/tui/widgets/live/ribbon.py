@@ -57,7 +57,7 @@ _LABELS = (" state", " precision", " scale", " busy", "")
 _LEGENDS: tuple[Sequence[Cell], ...] = (
     (("━", "good"), (" train  ", "quiet"), ("▓", "other"), (" validate", "quiet")),
     (("▒", "accent"), (" compile  ", "quiet"), ("╌", "warn"), (" wait", "quiet")),
-    (("x", "warn"), (" skipped step", "quiet")),
+    (("x", "warn"), (" skip  ", "quiet"), ("!", "bad"), (" alert", "quiet")),
     (("▼", "accent"), (" switch  ", "quiet"), ("▲", "warn"), (" recovery", "quiet")),
     (("●", "good"), (" best  ", "quiet"), ("c", "quiet"), (" checkpoint", "quiet")),
 )
