@@ -1,12 +1,19 @@
 """The screen of the pictures of validations."""
 
+import json
+
 import numpy as np
 import pytest
+from textual.widgets import Static
 
+from mptui.codec import to_record
 from mptui.events import ImagesGenerated
+from mptui.runs.store.journal import NAME as JOURNAL
 from mptui.runs.store.writer import Records
+from mptui.tui.terminal.graphics import Graphics
+from mptui.tui.widgets.pictures import picture_panel
 from tests.runs.made_pictures import BLUE, RED, pictures, sample
-from tests.tui.events import START, MemorySource, run_started
+from tests.tui.events import START, MemorySource, demo, run_started
 from tests.tui.frames import frame, live, seen
 
 SIZES = [(80, 24), (140, 45)]
@@ -142,3 +149,42 @@ async def test_images_that_the_network_has_made_are_shown_whole(tmp_path):
         text = await opened(app, pilot)
         assert "images of epoch 2" in text
         assert "▀" * 10 in text
+
+
+async def test_terminals_with_graphics_get_a_part_of_the_file_in_pixels(tmp_path, monkeypatch):
+    shown = []
+
+    def widget(picture):
+        shown.append(picture)
+        return Static()
+
+    monkeypatch.setattr(picture_panel, "graphics_of", lambda app: Graphics(widget, (10, 20)))
+    groups = {"worst": [sample(number, RED if number < 8 else BLUE) for number in range(32)]}
+    async with live(written(tmp_path, groups=groups), (100, 24)) as (app, pilot):
+        assert "▀" not in await opened(app, pilot)
+        assert "worst · 1–24 of 32" in frame(app)
+        assert (*RED, 255) in dict(map(reversed, shown[-1].getcolors(1 << 20)))
+        await pilot.press("pagedown")
+        assert await seen(app, pilot, "9–32 of 32")
+        assert (*RED, 255) not in dict(map(reversed, shown[-1].getcolors(1 << 20)))
+
+
+async def test_an_earlier_moment_has_its_own_pictures(tmp_path):
+    records = Records(tmp_path)
+    paths = [records.write_pictures(pictures(epoch, 10 * epoch)) for epoch in (3, 9)]
+    records.close()
+    events = demo()
+    for path, epoch in zip(paths, (3, 9), strict=True):
+        place = next(n for n, event in enumerate(events) if getattr(event, "epoch", 0) > epoch)
+        at = {"time": events[place].time, "step": events[place].step, "epoch": epoch}
+        events.insert(place, made(path, **at))
+    lines = [json.dumps(to_record(event), separators=(",", ":")) + "\n" for event in events]
+    (tmp_path / JOURNAL).write_text("".join(lines))
+    source = MemorySource(events)
+    source.run = tmp_path
+    async with live(source) as (app, pilot):
+        assert "epoch 9" in await opened(app, pilot)
+        await pilot.press("escape", *["pageup"] * 6)
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "epoch 3" in await opened(app, pilot)

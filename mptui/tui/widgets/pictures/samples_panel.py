@@ -93,9 +93,9 @@ class SamplesPanel(PicturePanel):
         """Show a part of the file by the terminal's graphics, with its words."""
         across, down = self.cell
         tops = sorted({sample.box[1] for sample in samples})
-        self._first = min(self._first, len(tops) - 1)
         height = CAPTION + max(sample.box[3] for sample in samples)
         fits = max(1, down * rows // height)
+        self._first = max(0, min(self._first, len(tops) - fits))
         shown = tops[self._first : self._first + fits]
         part = loaded.sheet.crop((0, shown[0], loaded.sheet.width, shown[-1] + height))
         self.show_pixels(fitted(part, across * width, down * rows))
