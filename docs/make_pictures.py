@@ -48,7 +48,7 @@ SETTINGS = {
     "MPTUI_DATA_WORKERS": "1",
     "MPTUI_GUARDS_NUMERICS": "summary",
     "MPTUI_TRAINING_BATCH_SIZE": "8",
-    "MPTUI_TRAINING_EPOCHS": "24",
+    "MPTUI_TRAINING_EPOCHS": "40",
     "MPTUI_TRAINING_WARMUP_EPOCHS": "1",
 }
 BEFORE = (("--profile", "stable", "--epochs", "2"), ("--profile", "older-gpu", "--epochs", "2"))
@@ -158,13 +158,15 @@ def drive(program: RecordedTerminal) -> Iterator[tuple[str, str]]:
     program.shows("layers by risk · step")
     program.rest()
     yield "numerics", svg_of(program.screen)
-    program.press("escape", "o")
+    program.press("n")
+    program.shows("space pause")
+    program.press("o")
     program.shows("best")
     program.rest()
     yield "runs", svg_of(program.screen)
-    program.press("escape", "x")
-    program.rest()
-    program.press("x")
+    program.press("o")
+    program.shows("space pause")
+    program.press("x", "x")
     program.shows("■ stopped")
     program.press("q")
     program.exit_code()
