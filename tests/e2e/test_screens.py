@@ -21,7 +21,7 @@ def test_a_terminal_that_nobody_reads_costs_the_run_no_step(terminal):
     program = terminal(environ=ENDLESS, size=(140, 45))
     start_training(program)
     # many full frames: more than the terminal's buffer holds, so that the screen has to wait
-    program.press(*["\x14"] * 40)
+    program.press(*["\x14"] * 12)
     steps, samples = count(program, Step), count(program, DeviceSample)
     look_until(lambda: count(program, DeviceSample) > samples)
     memory = program.child.memory_info().rss
