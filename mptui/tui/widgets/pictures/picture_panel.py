@@ -1,7 +1,6 @@
 """Base class of panels with a picture: two pixels in a cell, or those of the screen."""
 
 from functools import cached_property
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,14 +8,12 @@ from textual.content import Content
 
 from mptui.tui.terminal.graphics import Graphics, graphics_of, on_whole_cells
 from mptui.tui.widgets.panel import Panel
+from mptui.tui.widgets.pictures.half_blocks import half_blocks
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 _MOST_PIXELS = 1 << 24
-_HALF_BLOCK = "▀"
-_RAMP = " .:-=+*#%@"
-"""Characters by brightness, where there are no half blocks."""
 
 
 class PicturePanel(Panel):
@@ -52,20 +49,7 @@ class PicturePanel(Panel):
 
     def blocks(self, pixels: "Image") -> list[Content]:
         """Return a picture as lines, two rows of pixels in each."""
-        return [self._row(pixels, top) for top in range(0, pixels.height, 2)]
-
-    def _row(self, pixels: "Image", top: int) -> Content:
-        upper, lower = (
-            [pixels.getpixel((x, min(y, pixels.height - 1))) for x in range(pixels.width)]
-            for y in (top, top + 1)
-        )
-        if self._ascii_only:
-            brightness = [sum(map(_brightness, pair)) / 2 for pair in zip(upper, lower, strict=True)]
-            return Content("".join(_RAMP[int(value * (len(_RAMP) - 1) / 255)] for value in brightness))
-        styles = (f"{_hex(one)} on {_hex(other)}" for one, other in zip(upper, lower, strict=True))
-        return Content.assemble(
-            *((_HALF_BLOCK * len(list(cells)), style) for style, cells in groupby(styles))
-        )
+        return half_blocks(pixels, ascii_only=self._ascii_only)
 
 
 def opened_picture(path: Path) -> "Image | None":
@@ -88,17 +72,3 @@ def fitted(image: "Image", width: int, height: int) -> "Image":
         return image.resize((image.width * int(scale), image.height * int(scale)), Resampling.NEAREST)
     size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
     return image.resize(size, Resampling.BOX)
-
-
-def _rgb(pixel: object) -> tuple[int, int, int]:
-    assert isinstance(pixel, tuple), "of an RGB image"
-    red, green, blue = pixel
-    return red, green, blue
-
-
-def _brightness(pixel: object) -> float:
-    return sum(_rgb(pixel)) / 3
-
-
-def _hex(pixel: object) -> str:
-    return "#{:02x}{:02x}{:02x}".format(*_rgb(pixel))
