@@ -19,6 +19,7 @@ _PLACES = {
     "pictures": "Pictures",
     "ranks": "The ranks",
     "memory": "Memory",
+    "settings": "The settings of a run",
     "learn": "The exercises",
     "runs": "The runs",
     "compare": "Comparing runs",

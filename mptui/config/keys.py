@@ -28,6 +28,11 @@ class Setting:
         return self.table.model_fields[self.name]
 
     @property
+    def help(self) -> str:
+        """The meaning of the key, in one line."""
+        return " ".join((self.field.description or "").split())
+
+    @property
     def may_be_unset(self) -> bool:
         """Whether the key's value may be None."""
         return type(None) in get_args(self.field.annotation)

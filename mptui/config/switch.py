@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from mptui.config.dump import value_of
 from mptui.config.keys import SETTINGS
+from mptui.config.resume import FIXED
 from mptui.config.schema import RunConfig
 from mptui.errors import ConfigError
 
@@ -96,6 +97,36 @@ def switched(current: RunConfig, profile: RunConfig) -> Switched:
         kept |= ruled_out
 
 
+def fixed_because(key: str) -> str:
+    """Return why a single setting can't change during a run; "" if it can."""
+    if _is_switchable(key) or key in _OPTIMIZER_KEYS:
+        return ""
+    return FIXED.get(key, f"a resume can change it: mptui resume RUN --set {key}=…")
+
+
+def switched_setting(current: RunConfig, key: str, value: object) -> Switched:
+    """Change a single setting of `current`.
+
+    Raises:
+        ConfigError: It can't change during a run, or conflicts with the others: the reason.
+    """
+    document = current.model_dump()
+    _set(document, key, value)
+    try:
+        switch = switched(current, RunConfig.model_validate(document))
+    except ValidationError as error:
+        fault = "\n".join(str(each["ctx"]["error"]) for each in error.errors())
+        raise ConfigError(fault, hint="choose another value") from error
+    if why := fixed_because(key) or switch.kept.get(key):
+        raise ConfigError(why, hint="choose another setting")
+    return switch
+
+
+def _is_switchable(key: str) -> bool:
+    """Whether a setting can change during a run, whatever its optimizer."""
+    return (key.startswith(_SWITCHABLE_TABLES) and key not in _FIXED_KEYS) or key in _SWITCHABLE_KEYS
+
+
 def _wanted(current: RunConfig, profile: RunConfig) -> tuple[list[str], dict[str, str]]:
     """Split the keys in which `profile` differs into those that can change during a run and the others."""
     same_optimizer = current.training.optimizer == profile.training.optimizer
@@ -103,9 +134,7 @@ def _wanted(current: RunConfig, profile: RunConfig) -> tuple[list[str], dict[str
     for key in SETTINGS:
         if value_of(current, key) == value_of(profile, key):
             continue
-        switchable = key.startswith(_SWITCHABLE_TABLES) and key not in _FIXED_KEYS
-        switchable = switchable or key in _SWITCHABLE_KEYS
-        if switchable or (same_optimizer and key in _OPTIMIZER_KEYS):
+        if _is_switchable(key) or (same_optimizer and key in _OPTIMIZER_KEYS):
             wanted.append(key)
         elif not key.startswith(("model.", "data.", "hardware.", "code.")):
             kept[key] = ""

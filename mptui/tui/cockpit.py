@@ -104,8 +104,14 @@ class Cockpit(TerminalApp):
         from mptui.tui.screens.picker import PickerScreen
 
         profile = event.advice.profile
-        keys = self.keymap.keys
-        self.push_screen(PickerScreen(*event.devices, profile=profile, keymap=keys, environ=self._environ))
+        screen = PickerScreen(
+            *event.devices,
+            profile=profile,
+            keymap=self.keymap.keys,
+            environ=self._environ,
+            ascii_only=self.ascii_only,
+        )
+        self.push_screen(screen)
 
     def on_picker_screen_started(self, event: "PickerScreen.Started") -> None:
         """Start the run and show it."""

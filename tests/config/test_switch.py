@@ -5,7 +5,7 @@ import pytest
 from mptui.config.merge import resolve
 from mptui.config.profiles import list_profiles
 from mptui.config.schema import RunConfig
-from mptui.config.switch import switched
+from mptui.config.switch import fixed_because, switched, switched_setting
 from mptui.errors import ConfigError
 from mptui.registry.tasks import TASKS
 
@@ -62,3 +62,18 @@ def test_sharded_weights_stay_so_and_rule_out_what_they_can_not_do():
     assert "no rank can try alone what fits" in switch.kept["memory.micro_batch"]
     with pytest.raises(ValueError, match="it needs whole matrices"):
         RunConfig.model_validate({"memory": {"shard": True}, "training": {"optimizer": "muon"}})
+
+
+def test_a_single_setting_changes_or_says_why_it_can_not():
+    current = RunConfig.model_validate({"training": {"deterministic": True}})
+    assert switched_setting(current, "training.lr", 0.05).changes == {"training.lr": ["0.1", "0.05"]}
+    assert fixed_because("data.workers") == ""
+    assert fixed_because("model.width") == "its weights fit no other network"
+    for key, value, why in (
+        ("model.width", 8, "its weights fit no other network"),
+        ("training.epochs", 3, "mptui resume RUN --set training.epochs="),
+        ("memory.shard", True, "a resume can change it"),
+        ("speed.compile", "max-autotune", "autotuning is not repeatable"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            switched_setting(current, key, value)

@@ -10,7 +10,7 @@ from tests.hardware.machines import H200
 @asynccontextmanager
 async def picker(environ, size=(80, 24), device=H200, ascii_only=False):
     """Show only the picker; yields (app, pilot, its screen)."""
-    screen = PickerScreen(device, environ=environ)
+    screen = PickerScreen(device, environ=environ, ascii_only=ascii_only)
     app = MptuiApp(screen, ascii_only=ascii_only)
     async with app.run_test(size=size, notifications=True) as pilot:
         await pilot.pause()

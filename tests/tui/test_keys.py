@@ -25,6 +25,7 @@ from mptui.tui.screens.ranks_screen import RanksScreen
 from mptui.tui.screens.runs.compare_screen import CompareScreen
 from mptui.tui.screens.runs.fork_dialog import ForkDialog
 from mptui.tui.screens.runs.runs_screen import RunsScreen
+from mptui.tui.screens.setup.run_settings import RunSettingsScreen
 from mptui.tui.widgets.chart.chart import Chart
 from mptui.tui.widgets.column import Column
 from mptui.tui.widgets.live.log import LogPanel
@@ -42,6 +43,7 @@ OWNERS = {
     "pictures": PicturesScreen,
     "ranks": RanksScreen,
     "memory": MemoryScreen,
+    "settings": RunSettingsScreen,
     "chart": Chart,
     "log": LogPanel,
     "column": Column,

@@ -95,22 +95,24 @@ def _rate_change(now: "RunConfig", then: "RunConfig", position: RunPosition) -> 
         steps_ahead,
     )
 
-    had, new = (schedule_of(each.training, _steps(each, position)) for each in (now, then))
+    samples = position.train_samples
+    had, new = (schedule_of(each.training, steps_of_epoch(each, samples)) for each in (now, then))
     sample = position.epoch_step * now.training.batch_size * now.training.accumulate
 
     def left(config: "RunConfig") -> int:
-        return steps_ahead(config.training, _steps(config, position), (position.epoch, sample), position.step)
+        steps = steps_of_epoch(config, samples)
+        return steps_ahead(config.training, steps, (position.epoch, sample), position.step)
 
     before = schedule_progress(had, max(0, had.total_steps - left(now)))
     before = replace(before, rate=position.lr)
     return rate_change(before, continue_schedule(new, left(then), before))
 
 
-def _steps(config: "RunConfig", position: RunPosition) -> int:
-    """Return the optimizer steps per epoch."""
+def steps_of_epoch(config: "RunConfig", train_samples: int) -> int:
+    """Return the optimizer steps of an epoch."""
     from mptui.data.loading.lengths import samples_used
 
     training = config.training
-    drop_last = config.speed.compile != "off" and position.train_samples >= training.batch_size
-    used = samples_used(position.train_samples, training.batch_size, train=True, drop_last=drop_last)
+    drop_last = config.speed.compile != "off" and train_samples >= training.batch_size
+    used = samples_used(train_samples, training.batch_size, train=True, drop_last=drop_last)
     return -(-used // (training.batch_size * training.accumulate))

@@ -293,6 +293,17 @@ class LiveScreen(RunPage):
         screen = NumericsScreen(self.shown, self.action_command, self._keymap)
         self.app.push_screen(screen, lambda how: self.leave() if how == "leave" else None)
 
+    def action_settings(self) -> None:
+        """Open the settings of the run."""
+        from mptui.tui.screens.setup.run_settings import RunSettingsScreen  # with the schema
+
+        if self._has_ended() or self.source.run is None:
+            words = "the run has ended" if self._has_ended() else "the run has no settings yet"
+            self.notify(words, severity="warning", markup=False)
+        else:
+            screen = RunSettingsScreen(self.source, self.view, self._keymap)
+            self.app.push_screen(screen, lambda how: self.leave() if how == "leave" else None)
+
     def action_memory(self) -> None:
         """Open the screen of the memory."""
         screen = MemoryScreen(self.shown, self.source.run, self._keymap)

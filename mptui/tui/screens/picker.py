@@ -1,60 +1,57 @@
 """The second screen: the profile with its settings, the model, the data and the epochs."""
 
-import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.css.query import NoMatches
 from textual.message import Message
 from textual.widgets import Input, OptionList, Static
 
 from mptui import format as fmt
 from mptui.config.given import read_value
 from mptui.config.keys import SETTINGS
-from mptui.config.merge import Resolved
 from mptui.config.profiles import list_profiles
 from mptui.config.save import save_profile
+from mptui.config.schema import RunConfig
 from mptui.errors import MptuiError
 from mptui.hardware.describe import short_names
-from mptui.hardware.devices import Device, tightest
+from mptui.hardware.devices import Device
 from mptui.runs.planning.plan import Request
-from mptui.runs.planning.ranks import check_batch
 from mptui.text import clean, clean_lines
 from mptui.tui.dialogs.choices import Answer, DiscardDialog
 from mptui.tui.dialogs.input import AskDialog
 from mptui.tui.keys.bindings import bindings
-from mptui.tui.screens.page import Page
-from mptui.tui.setup.data_info import about_data
-from mptui.tui.setup.explained import explained
-from mptui.tui.setup.last_selection import load_last, save_last
-from mptui.tui.setup.memory_fit import Fit, fits
-from mptui.tui.setup.selection import Picked, Picks, every_profile, resolved, to_save, values
+from mptui.tui.screens.setup.selection_page import SelectionPage
+from mptui.tui.setup.explained import explained, in_a_paragraph
+from mptui.tui.setup.last_selection import save_last
+from mptui.tui.setup.memory_fit import Fit, filling_batch
+from mptui.tui.setup.selection import every_profile, rate_rule, resolved, to_save, values
 from mptui.tui.setup.suggesters import DataSuggester, ModelSuggester
-from mptui.tui.threads import in_background
 from mptui.tui.widgets.keybar import KeyBar
 from mptui.tui.widgets.setup.outline import Outline
-from mptui.tui.widgets.setup.setting_list import KeyedList, profile_options, value_options
+from mptui.tui.widgets.setup.sample_strip import SampleStrip
+from mptui.tui.widgets.setup.setting_list import KeyedList, profile_options
+from mptui.tui.widgets.setup.settings_panel import SettingsPanel
 from mptui.tui.widgets.setup.text_fields import Fields
 from mptui.tui.widgets.small import TooSmall
 from mptui.tui.widgets.topline import TopLine
 
-TYPING_PAUSE_S = 0.3
-"""Seconds without a key after which slow work starts."""
+BATCH = "training.batch_size"
 
 
-class PickerScreen(Page):
+class PickerScreen(SelectionPage):
     """Chooses the settings of a run.
 
     Args:
         devices: The device to train on, or several of one kind for a run in several processes.
+        profile: The profile to begin with, if none was selected before.
         keymap: The user's keys.
         environ: Environment, for settings, profiles and the state folder.
+        ascii_only: Draw in ASCII.
     """
 
     where = "picker"
@@ -74,29 +71,11 @@ class PickerScreen(Page):
         profile: str = "",
         keymap: Mapping[str, str] | None = None,
         environ: Mapping[str, str] = os.environ,
+        ascii_only: bool = False,
     ) -> None:
-        super().__init__()
-        self._devices, self._device = devices, tightest(devices)
-        self._keymap, self._environ = keymap or {}, environ
-        self._profiles = list_profiles(environ)
-        last = load_last(environ)
-        names = [info.name for info in self._profiles]
-        first = next(name for name in (last["profile"], profile, *names) if name in names)
-        own = last["epochs"] if first == last["profile"] else ""
-        where = devices[0].torch_name
-        where = where if len(devices) == 1 else where.partition(":")[0]
-        self._picks = Picks(Picked(first, where, last["model"], last["data"], own))
-        self._data_task: str | None = None
-        self._about_data = ""
-        self._resolved: Resolved | None = None
-        self._fault = self._data_fault = ""
-        self._fits: dict[str, Fit | str] = {}
-        self._counting: object = None
-
-    @property
-    def picked(self) -> Picked:
-        """The current selection."""
-        return self._picks.now
+        super().__init__(devices, profile, environ)
+        self._keymap, self._ascii_only = keymap or {}, ascii_only
+        self._filling = ""
 
     def compose(self) -> ComposeResult:
         """Lay out the lists, and the three fields below them."""
@@ -105,7 +84,8 @@ class PickerScreen(Page):
             yield KeyedList(id="profiles")
             with Vertical(id="right"):
                 yield Outline(id="words")
-                yield KeyedList(id="values")
+                yield SettingsPanel()
+                yield SampleStrip(ascii_only=self._ascii_only, id="pictures")
         yield Fields(self.picked, ModelSuggester(), DataSuggester())
         yield Static(id="note", markup=False)
         yield KeyBar(self.where, self._keymap)
@@ -114,14 +94,9 @@ class PickerScreen(Page):
     def on_mount(self) -> None:
         """Show the selection, and start slow work."""
         self.query_one("#profiles", KeyedList).border_title = "profiles"
-        self._refresh_profiles()
-        self._refresh()
+        self.show_selection()
         self._say_device()
-        self._look_at_data()
-
-    def on_screen_resume(self) -> None:
-        """Count the memory that a run's start has left uncounted."""
-        self._count_memory()
+        self.look_at_data()
 
     def on_resize(self) -> None:
         """Adapt to the size."""
@@ -145,92 +120,65 @@ class PickerScreen(Page):
         with profiles.prevent(OptionList.OptionHighlighted):
             profiles.highlighted = names.index(self.picked.profile)
 
-    def _refresh(self) -> None:
-        """Resolve the settings again, and show them."""
-        try:
-            self._resolved, self._fault = resolved(self.picked, self._data_task, self._environ), ""
-            check_batch(len(self._devices), self._resolved.config.training)
-        except MptuiError as error:
-            self._resolved, self._fault = None, error.message
-        listed = self.query_one("#values", KeyedList)
-        edited = " · edited" if self.picked.edits else ""
-        listed.border_title = Content(f"{clean(self.picked.profile, 40)}{edited}")
-        if self._resolved is not None:
-            # minus the padding of each line and the scroll bar
-            listed.replace(value_options(values(self._resolved), listed.content_region.width - 3))
-        else:
-            listed.replace([])
+    def show_selection(self) -> None:
+        """Resolve the selection again, and show it."""
+        self._refresh_profiles()
+        self._refresh()
+
+    def show_learnt(self) -> None:
+        """Show what is known now of memory and data."""
+        self._refresh_profiles()
         self._show_words()
         self._show_note()
-        self._count_memory()
+        if self._counted and self._filling == self.picked.profile:
+            self.action_fill()
+
+    def _refresh(self) -> None:
+        """Resolve the settings again, and show them."""
+        self.resolve()
+        edited = " · edited" if self.picked.edits else ""
+        title = f"{clean(self.picked.profile, 40)}{edited}"
+        self.query_one(SettingsPanel).show(title, [] if self._resolved is None else values(self._resolved))
+        self._show_words()
+        self._show_note()
 
     def _show_words(self) -> None:
-        words = self.query_one(Outline)
+        words, found = self.query_one(Outline), self._preview
+        pictures = () if found is None else found.pictures
+        self.set_class(bool(pictures), "-pictured")
+        self.query_one(SampleStrip).show(pictures)
         if self._resolved is None:
             words.refuse(self._fault)
         else:
-            fit = self._fits.get(self.picked.profile)
-            words.show(self._resolved, self._device, fit, len(self._devices))
+            words.show(
+                self._resolved,
+                self._device,
+                self._fits.get(self.picked.profile),
+                ranks=len(self._devices),
+                samples=None if found is None else found.train,
+                brief=self.has_class("-settings") and not self.has_class("-high"),
+            )
 
+    @on(SettingsPanel.Moved)
     def _show_note(self) -> None:
-        faults = self._faults()
+        faults = self.faults()
         self.query_one(Fields).show_faults(faults.keys() & {"model", "data"})
-        key = self.query_one("#values", KeyedList).highlighted_id
-        meaning = SETTINGS[key].field.description if key in SETTINGS else None
-        focused = self.query_one("#values").has_focus
-        note = meaning if focused and meaning else self._about_data
-        if isinstance(self.focused, Input) and (fault := faults.get(str(self.focused.id))):
+        setting = self.query_one(SettingsPanel).chosen
+        note = self._data_words()
+        if self.has_class("-settings"):
+            note = in_a_paragraph(setting.key) if setting is not None else "no such setting"
+        elif isinstance(self.focused, Input) and (fault := faults.get(str(self.focused.id))):
             note = f"✗ {fault}"
         style = "$text-warning" if note.startswith("✗") else "$quiet"
-        self.query_one("#note", Static).update(Content.styled(clean(note, 300), style))
+        self.query_one("#note", Static).update(Content.styled(clean(note, 600), style))
 
-    # -- slow work
-
-    def _count_memory(self) -> None:
-        """Estimate the memory of each profile, if it can have changed."""
-        counting = [self._picks.of(info.name) for info in self._profiles], self._data_task
-        if counting != self._counting:
-            self._fits, self._counting = {}, counting
-            self._show_words()
-            self._count(counting)
-
-    @work(exclusive=True, group="memory")
-    async def _count(self, counting: object) -> None:
-        await asyncio.sleep(TYPING_PAUSE_S)
-        runs, _ = every_profile(self._profiles, self._picks, self._data_task, self._environ)
-        device, ranks = self._device, len(self._devices)
-        try:
-            counted = await in_background(
-                lambda: fits(runs, device, ranks, lambda: counting == self._counting)
-            )
-        except ImportError:
-            return  # the run reports it
-        if counting != self._counting:
-            return
-        self._fits = counted
-        with suppress(NoMatches):  # the screen was closed
-            self._refresh_profiles()
-            self._show_words()
-            self._show_note()
-
-    @work(exclusive=True, group="data")
-    async def _look_at_data(self) -> None:
-        """Show the task of the data, after typing has paused."""
-        await asyncio.sleep(TYPING_PAUSE_S)
-        where = self.picked.data
-        task: str | None
-        fault = ""
-        try:
-            task, about = await in_background(lambda: about_data(where))
-        except MptuiError as error:
-            task, fault = None, error.message
-            about = f"✗ {fault}"
-        if where != self.picked.data:
-            return
-        self._data_task, self._about_data, self._data_fault = task, about, fault
-        with suppress(NoMatches):  # the screen was closed
-            self._refresh_profiles()
-            self._refresh()
+    def _data_words(self) -> str:
+        """Describe the data in a line: without a name that has no room, which is in its field."""
+        about, found = self._about_data, self._preview
+        if found is None or self._data_fault:
+            return about
+        whole = f"{about} · {found.words}"
+        return f"✓ {found.words}" if self.picked.data and len(whole) > self.size.width - 4 else whole
 
     # -- selection
 
@@ -241,16 +189,18 @@ class PickerScreen(Page):
     def _choose(self, name: str) -> None:
         if name != self.picked.profile:
             self._note_fields()
+            self._filling = ""
             self._picks.choose(name)
             self.query_one(Fields).show_epochs(self.picked.epochs)
             self._refresh()
 
-    @on(OptionList.OptionHighlighted, "#values")
-    def _value_under_cursor(self) -> None:
-        self._show_note()
-
     def on_descendant_focus(self) -> None:
-        """Show the information for the focused widget."""
+        """Make room for what the focused widget is about, and explain it."""
+        within = self.query_one(SettingsPanel) in (self.focused or self).ancestors
+        if within != self.has_class("-settings"):
+            self.set_class(within, "-settings")
+            self.call_after_refresh(self._show_words)
+        self.set_class(self.focused is self.query_one("#data"), "-data")
         self._show_note()
 
     def action_profile(self, digit: int) -> None:
@@ -265,7 +215,7 @@ class PickerScreen(Page):
             self._data_fault = ""  # of other data
         self._take_in()
         if event.input.id == "data":
-            self._look_at_data()
+            self.look_at_data()
 
     def _take_in(self) -> None:
         """Read the fields: a key can arrive before the messages of earlier keys."""
@@ -281,14 +231,47 @@ class PickerScreen(Page):
         self._refresh_profiles()
         self.query_one("#profiles").focus()
 
+    def action_filter(self) -> None:
+        """Ask for words of a setting."""
+        self.query_one(SettingsPanel).search()
+
+    def action_changed(self) -> None:
+        """Show only changed settings, or all."""
+        self.query_one(SettingsPanel).toggle_changed()
+
+    def action_fill(self) -> None:
+        """Set the largest batch that fits into the free memory, once that is counted."""
+        self._take_in()
+        name, self._filling = self.picked.profile, ""
+        fit = self._fits.get(name)
+        if self._resolved is None:
+            self._complain("can't be filled", self._fault)
+        elif not self._counted:
+            self._filling = name
+            self.notify("the memory is still being counted; the batch follows", markup=False)
+        elif not isinstance(fit, Fit):
+            self._complain("can't be filled", fit or "the memory of this network is not counted")
+        else:
+            self._fill(fit, self._resolved.config)
+
+    def _fill(self, fit: Fit, config: RunConfig) -> None:
+        samples = None if self._preview is None else self._preview.train
+        batch, why = filling_batch(fit, config.memory, samples)
+        if not batch or (fault := self._edited(BATCH, str(batch))) is not None:
+            self._complain("can't be filled", why if not batch else str(fault))
+            return
+        assert self._resolved is not None, "the edit was accepted"
+        now = self._resolved.config.training
+        words = f"batch {config.training.batch_size:,} → {now.batch_size:,}: {why}"
+        self.notify(f"{words}\n{rate_rule(config.training, now)}", title="filled", markup=False)
+
     def action_edit(self) -> None:
         """Edit the value under the cursor."""
-        key = self.query_one("#values", KeyedList).highlighted_id
-        if self._resolved is None or key not in SETTINGS:
+        value = self.query_one(SettingsPanel).chosen
+        if value is None:
             return
+        key, setting = value.key, SETTINGS[value.key]
         self.query_one("#values").focus()
-        setting = SETTINGS[key]
-        value = next(each for each in values(self._resolved) if each.key == key)
         self.app.push_screen(
             AskDialog(
                 key,
@@ -311,8 +294,7 @@ class PickerScreen(Page):
         except MptuiError as error:
             return error.message
         self._picks.now = edited
-        self._refresh_profiles()
-        self._refresh()
+        self.show_selection()
         return None
 
     def action_save(self) -> None:
@@ -339,15 +321,14 @@ class PickerScreen(Page):
         self._profiles = list_profiles(self._environ)
         self._picks.saved_as(name)
         self.query_one(Fields).show_epochs(self.picked.epochs)
-        self._refresh_profiles()
-        self._refresh()
+        self.show_selection()
         self.notify(clean(str(path)), title="saved", markup=False)
         return None
 
     def action_start(self) -> None:
         """Start the run."""
         self._take_in()
-        for name, fault in self._faults().items():
+        for name, fault in self.faults().items():
             self._complain("can't be started", fault)
             if name:
                 self.query_one(f"#{name}").focus()
@@ -360,25 +341,17 @@ class PickerScreen(Page):
         )
         numbers = ",".join(str(device.index) for device in self._devices)
         group = ("--device", numbers) if len(self._devices) > 1 else ()
-        self._counting = None  # until the person is back: the run needs the processor
+        self.rest()
         self.post_message(self.Started(picked.request(self._environ), group))
-
-    def _faults(self) -> dict[str, str]:
-        """Return known reasons that the run can't start, by field, or "" for none of them."""
-        faults = {"data": self._data_fault, "": self._fault}
-        fit = self._fits.get(self.picked.profile)
-        if isinstance(fit, str):
-            faults["model" if fit.startswith("model.name") else ""] = fit
-        return {field: fault for field, fault in faults.items() if fault}
 
     def _complain(self, title: str, fault: str) -> None:
         self.notify(clean_lines(fault, 300), title=title, severity="error", markup=False)
 
     def back(self) -> None:
-        """Go from a text field to the profiles, and from the profiles to the devices."""
-        if isinstance(self.focused, Input):
+        """Go from a text field to the profiles, end the search, and go to the devices."""
+        if self.focused in self.query_one(Fields).children:
             self.query_one("#profiles").focus()
-        else:
+        elif not self.query_one(SettingsPanel).end_search():
             self._unless_edits_are_lost(super().back)
 
     def leave(self) -> None:

@@ -17,7 +17,7 @@ def about_data(where: str) -> tuple[str | None, str]:
     from mptui.data.formats.open import kind_of
 
     if not where:
-        return None, "no data named: built-in shapes"
+        return None, "no data named: shapes"
     flags = data_flags(where, "")
     name, path = flags["data.name"][1], flags["data.path"][1]
     if is_own(name):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mptui import format as fmt
+from mptui.config.base_tables import MemoryConfig
 from mptui.config.merge import Resolved, resolve
 from mptui.errors import ConfigError
 from mptui.events import RunStarted
@@ -49,11 +50,17 @@ class Fit:
         return self.free is None or self.footprint.total <= self.free
 
     @property
+    def largest(self) -> int:
+        """The largest batch in the share of the free memory that is used; 0: none, or it is unknown."""
+        room = 0 if self.free is None else int(self.free * USABLE)
+        return self.ranks * self.footprint.largest_batch(room)
+
+    @property
     def words(self) -> str:
         """Describe whether it fits, and up to which batch."""
         if self.free is None:
             return "free memory unknown"
-        best = self.ranks * self.footprint.largest_batch(int(self.free * USABLE))
+        best = self.largest
         if not self.fits:
             return f"✗ too much; batch {best:,} fits" if best else "✗ one sample is too much"
         if self.footprint.total > self.free * USABLE:
@@ -79,6 +86,24 @@ class Fit:
             ("working", counted.working + counted.workspace + counted.batches + counted.context),
         ]
         return [(word, size) for word, size in parts if size]
+
+
+def filling_batch(fit: Fit, memory: MemoryConfig, samples: int | None) -> tuple[int, str]:
+    """Return the batch that fills the free memory, and why it is this one; 0: there is none.
+
+    It is a multiple of 8 for each process, as Tensor Cores compute in tiles of 8 (NVIDIA, "Train With Mixed
+    Precision"), and no more than the training samples, if their number is known.
+    """
+    split = "memory.budget_gib" if memory.budget_gib is not None else "memory.micro_batch"
+    if memory.budget_gib is not None or memory.micro_batch is not None:
+        return 0, f"{split} splits batches, so that any size fits"
+    if not fit.largest:
+        return 0, fit.words
+    batch, why = fit.largest, f"fills {USABLE:.0%} of the free memory"
+    if samples is not None and samples < batch:
+        batch, why = samples, f"all training samples; {fit.largest:,} would fit"
+    tile = 8 * fit.ranks
+    return (batch - batch % tile if batch > tile else batch), why
 
 
 def predicted(run: Path, started: RunStarted, precision: str) -> "Footprint":

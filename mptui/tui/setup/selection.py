@@ -12,14 +12,16 @@ from mptui.config.keys import SETTINGS, TABLES
 from mptui.config.merge import Resolved, resolve
 from mptui.config.profiles import ProfileInfo
 from mptui.config.schema import RunConfig, TrainingConfig
+from mptui.config.switch import fixed_because
 from mptui.config.validate import shown
-from mptui.engine.optim.lr_schedule import scaled_lr, warmup_epochs
+from mptui.engine.optim.lr_schedule import scaled_lr, schedule_of, warmup_epochs
 from mptui.errors import ConfigError
 from mptui.hardware.advice import PrecisionChoice, batch_words, choose_precision
 from mptui.hardware.devices import Device
 from mptui.registry.models import task_of_model
 from mptui.registry.tasks import DEFAULT_TASK
 from mptui.runs.planning.plan import Request
+from mptui.runs.planning.profile_diff import steps_of_epoch
 from mptui.text import clean
 
 EDITED = "edited"
@@ -136,13 +138,14 @@ def every_profile(
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A setting to show; `default` is set only if the value differs."""
+    """A setting to show; `default` is set only if the value differs, `fixed` only if it can't be edited."""
 
     key: str
     value: str
     source: str
     default: str | None
-    edited: bool
+    edited: bool = False
+    fixed: str = ""
 
     @property
     def table(self) -> str:
@@ -154,20 +157,45 @@ class Value:
         """Name of the setting within its table."""
         return self.key.partition(".")[2]
 
+    @property
+    def changed(self) -> bool:
+        """Whether it is not the default, or was edited."""
+        return self.default is not None or self.edited
+
+    def has(self, words: Sequence[str]) -> bool:
+        """Whether all `words`, in lower case, are in its key or its help text."""
+        text = f"{self.key} {SETTINGS[self.key].help}".lower()
+        return all(word in text for word in words)
+
 
 def values(resolution: Resolved) -> list[Value]:
     """Return all editable settings in the order of the schema, those of a step first."""
-    current = values_of(resolution.config)
+    return [
+        replace(
+            value,
+            source="profile" if (source := resolution.sources[value.key]).startswith("profile ") else source,
+            edited=source == EDITED,
+        )
+        for value in _in_order(resolution.config)
+    ]
+
+
+def values_of_run(config: RunConfig) -> list[Value]:
+    """Return the settings of a run, and why some can't change while it trains."""
+    return [replace(value, fixed=fixed_because(value.key)) for value in _in_order(config)]
+
+
+def _in_order(config: RunConfig) -> list[Value]:
+    current = values_of(config)
     keys = sorted(
         (key for key in SETTINGS if key not in _WHAT_ON), key=lambda key: _ORDER[key.partition(".")[0]]
     )
     return [
         Value(
             key=key,
-            value=_plain(current[key]),
-            source="profile" if resolution.sources[key].startswith("profile ") else resolution.sources[key],
-            default=_plain(_DEFAULTS[key]) if current[key] != _DEFAULTS[key] else None,
-            edited=resolution.sources[key] == EDITED,
+            value=plain(current[key]),
+            source="",
+            default=plain(_DEFAULTS[key]) if current[key] != _DEFAULTS[key] else None,
         )
         for key in keys
     ]
@@ -177,7 +205,7 @@ _FIRST = ("precision", "training", "speed", "data")
 _ORDER = {table: n for n, table in enumerate(dict.fromkeys((*_FIRST, *TABLES)))}
 
 
-def _plain(value: object) -> str:
+def plain(value: object) -> str:
     """Format a value as it can be typed: text without quotes, lists as in TOML."""
     if isinstance(value, list):
         return clean(json.dumps(value, ensure_ascii=False))
@@ -198,14 +226,22 @@ def to_save(picked: Picked, task: str | None, environ: Mapping[str, str] = os.en
     )
 
 
-def in_words(resolution: Resolved, device: Device, ranks: int = 1) -> list[tuple[str, str, str]]:
-    """Describe the run in a few lines: label, value, reason or meaning."""
+def in_words(
+    resolution: Resolved, device: Device, ranks: int = 1, samples: int | None = None
+) -> list[tuple[str, str, str]]:
+    """Describe the run in a few lines: label, value, reason or meaning.
+
+    Args:
+        resolution: The run.
+        device: The device of one process.
+        ranks: Number of processes.
+        samples: Number of training samples; None: not known.
+    """
     config = resolution.config
     precision: PrecisionChoice = choose_precision(config.precision.mode, device)
     training = config.training
     effective = training.batch_size * training.accumulate
     batch = batch_words(training.batch_size, training.accumulate)
-    end = f", at most {training.max_steps:,} steps" if training.max_steps else ""
     compiled = "forced" if resolution.compile_forced else "if the run is long enough to repay it"
     return [
         ("precision", precision.used, precision.warning or precision.reason),
@@ -215,9 +251,30 @@ def in_words(resolution: Resolved, device: Device, ranks: int = 1) -> list[tuple
             f"{effective} per optimizer step" + (f", shared by {ranks} GPUs" if ranks > 1 else ""),
         ),
         ("lr", f"{scaled_lr(training):.3g}", _rate_words(training)),
-        ("epochs", f"{training.epochs}", f"{training.schedule} schedule{end}"),
+        ("epochs", f"{training.epochs}", _course_words(config, samples)),
         ("compile", config.speed.compile, compiled if config.speed.compile != "off" else "eager code"),
     ]
+
+
+def _course_words(config: RunConfig, samples: int | None) -> str:
+    """Describe the steps of an epoch and of the run, and the schedule."""
+    training = config.training
+    if not samples:
+        end = f", at most {training.max_steps:,} steps" if training.max_steps else ""
+        return f"{training.schedule} schedule{end}"
+    steps = steps_of_epoch(config, samples)
+    total = schedule_of(training, steps).total_steps
+    return f"{steps:,} steps each, {total:,} in all, {training.schedule}"
+
+
+def rate_rule(before: TrainingConfig, after: TrainingConfig) -> str:
+    """Describe what another batch does to the learning rate."""
+    if after.lr_scaling == "off":
+        return f'lr stays {after.lr:.3g}: training.lr_scaling = "off"'
+    if after.lr_batch_size is None:
+        return f"lr stays {after.lr:.3g}: training.lr_batch_size is unset"
+    rates = f"{scaled_lr(before):.3g} → {scaled_lr(after):.3g}"
+    return f"lr {rates}: {after.lr_scaling} in the batch, {after.lr:g} for {after.lr_batch_size}"
 
 
 def _rate_words(training: TrainingConfig) -> str:

@@ -18,6 +18,7 @@ _LABEL = 11
 _BAR = 24
 _FAULT_LINES = 6
 _WIDE = 90
+_BRIEF = {"precision", "batch", "lr", "epochs"}
 
 
 class Outline(Static):
@@ -26,12 +27,37 @@ class Outline(Static):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(markup=False, id=id)
 
-    def show(self, run: Resolved, device: Device, fit: Fit | str | None, ranks: int = 1) -> None:
-        """Show `run` in `ranks` processes; `fit` is its estimate, why there is none, or None: unknown yet."""
+    def show(
+        self,
+        run: Resolved,
+        device: Device,
+        fit: Fit | str | None,
+        *,
+        ranks: int = 1,
+        samples: int | None = None,
+        brief: bool = False,
+    ) -> None:
+        """Show a run.
+
+        Args:
+            run: The run.
+            device: The device of one process.
+            fit: Its estimate, why there is none, or None: unknown yet.
+            ranks: Number of processes.
+            samples: Number of training samples; None: not known.
+            brief: Show only what settings decide, a line each.
+        """
+        width = self.content_size.width
+        words, memory = in_words(run, device, ranks, samples), _memory(fit, width)
+        if brief:
+            lines = [_line(*each) for each in words if each[0] in _BRIEF]
+            short = [line.truncate(width, ellipsis=True) for line in (*lines, memory[0])]
+            self.update(Content("\n").join(short))
+            return
         network = [("network", *_network(fit))] if isinstance(fit, Fit) else []
         lines = [Content.styled(clean(run.config.description), "$text-accent")]
-        lines += [_line(*each) for each in (*network, *in_words(run, device, ranks))]
-        self.update(Content("\n").join([*lines, *_memory(fit, self.content_size.width)]))
+        lines += [_line(*each) for each in (*network, *words)]
+        self.update(Content("\n").join([*lines, *memory]))
 
     def refuse(self, fault: str) -> None:
         """Show why the run is impossible."""

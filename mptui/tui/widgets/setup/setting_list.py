@@ -90,6 +90,8 @@ def profile_options(
 def value_options(values: Sequence[Value], room: int) -> list[Option]:
     """Return one line per setting, under a heading for each table; non-default values are highlighted.
 
+    Those that can't be edited are greyed out.
+
     Each line shows as much as fits into `room` cells: the value, its source, the meaning of the setting.
     """
     room = max(room, 1 + _NAMES[-1])  # before there is a layout
@@ -112,6 +114,8 @@ def _line(value: Value, names: int, room: int) -> Content:
     name = Content(clean(value.name)).truncate(names - 1, ellipsis=True).plain.ljust(names)
     shown = Content(clean(value.value)).truncate(_VALUE - 1, ellipsis=True).plain.ljust(_VALUE)
     line = Content.assemble(" ", (name, "" if other else "$quiet"), (shown, style))
+    if value.fixed:
+        line = Content.styled(line.plain, "$text-disabled")
     left = room - line.cell_length
     if left < _LEAST_ORIGIN:
         return line.rstrip().truncate(room, ellipsis=True)
@@ -120,12 +124,12 @@ def _line(value: Value, names: int, room: int) -> Content:
     left = room - line.cell_length - gap
     if left < _LEAST_MEANING:
         return line
-    meaning = Content(SETTINGS[value.key].field.description or "").truncate(left, ellipsis=True).plain
+    meaning = Content(SETTINGS[value.key].help).truncate(left, ellipsis=True).plain
     return Content.assemble(line, " " * gap, (meaning, "$quiet"))
 
 
 def _origin(value: Value, room: int) -> str:
     """Format the source of a value, with its default if that fits."""
     source = "" if value.default is None and value.source == "default" else clean(value.source, 40)
-    both = source if value.default is None else clean(f"{source} ({value.default})", 80)
+    both = source if value.default is None else clean(f"{source} ({value.default})".lstrip(), 80)
     return both if len(both) <= room else source

@@ -1,0 +1,1 @@
+"""What the screens of settings share, and the settings of a running run."""

@@ -1,0 +1,157 @@
+"""The settings of a running run: what each means, and which can change while it trains."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.content import Content
+from textual.css.query import NoMatches
+from textual.widgets import Static
+
+from mptui.config.given import read_value
+from mptui.config.keys import SETTINGS
+from mptui.config.merge import resolve
+from mptui.config.schema import RunConfig
+from mptui.config.switch import switched_setting
+from mptui.errors import MptuiError
+from mptui.runs.store.directory import CONFIG
+from mptui.runs.view.run_view import RunView
+from mptui.text import clean, clean_lines
+from mptui.tui.dialogs.input import AskDialog
+from mptui.tui.keys.bindings import bindings
+from mptui.tui.screens.view_page import ViewPage
+from mptui.tui.setup.explained import explained, in_a_paragraph
+from mptui.tui.setup.selection import values_of_run
+from mptui.tui.sources.source import RunSource
+from mptui.tui.threads import in_background
+from mptui.tui.widgets.keybar import KeyBar
+from mptui.tui.widgets.live.header import Header
+from mptui.tui.widgets.setup.settings_panel import SettingsPanel
+from mptui.tui.widgets.small import TooSmall
+
+_ANSWERS = ("set ", "changed ")
+"""Beginnings of the lines of the log that a changed setting has."""
+
+
+class RunSettingsScreen(ViewPage):
+    """Lists the settings in force, and sends changes of single ones to the run.
+
+    Args:
+        source: The run.
+        view: The view of the run, updated by the live screen below.
+        keymap: The user's keys.
+    """
+
+    where = "settings"
+    BINDINGS = bindings("settings")
+    DEFAULT_CSS = """
+    RunSettingsScreen {
+        #meaning { height: auto; min-height: 3; max-height: 7; padding: 0 2; color: $quiet; }
+        &.-short #meaning { max-height: 2; min-height: 2; }
+        #answer { height: 1; padding: 0 2; text-wrap: nowrap; text-overflow: ellipsis; }
+        &.-tiny, &.-flat {
+            Header, SettingsPanel, #meaning, #answer, KeyBar { display: none; }
+        }
+    }
+    """
+
+    def __init__(self, source: RunSource, view: RunView, keymap: Mapping[str, str]) -> None:
+        super().__init__(view, keymap)
+        self._source = source
+        self._config: RunConfig | None = None
+        self._read_after: tuple[object, ...] = ()
+
+    def compose(self) -> ComposeResult:
+        """Lay out the settings, the meaning of one, the answer of the run, and the keys."""
+        yield Header()
+        yield SettingsPanel()
+        yield Static(id="meaning", markup=False)
+        yield Static(id="answer", markup=False)
+        yield KeyBar(self.where, self._keymap)
+        yield TooSmall("The run continues.")
+
+    def show(self) -> None:
+        """Show the answer of the run; read the settings again after each switch."""
+        last = next((line for line in reversed(self._view.log) if line.text.startswith(_ANSWERS)), None)
+        if last is not None:
+            self._answer(last.text, "$text-warning" if last.tone == "warn" else "$text-accent")
+        latest = tuple(self._view.marks)[-1:] or (None,)
+        if latest != self._read_after:
+            self._read_after = latest
+            self._read()
+
+    @work(exclusive=True, group="settings")
+    async def _read(self) -> None:
+        run = self._source.run
+        assert run is not None, "the live screen has looked"
+        path = str(run / CONFIG)
+        with suppress(NoMatches):  # the screen was closed
+            try:
+                found = await in_background(
+                    lambda: resolve(path, task=None, flags={}, sets=(), environ={}).config
+                )
+            except MptuiError as error:
+                self._answer(error.message, "$text-warning")
+                self._read_after = ()  # it may not be written yet
+                return
+            self._config = found
+            self.query_one(SettingsPanel).show(f"settings of {clean(run.name, 50)}", values_of_run(found))
+
+    @on(SettingsPanel.Moved)
+    def _explain(self) -> None:
+        chosen = self.query_one(SettingsPanel).chosen
+        words = "" if chosen is None else in_a_paragraph(chosen.key, chosen.fixed)
+        self.query_one("#meaning", Static).update(Content(words))
+
+    def action_filter(self) -> None:
+        """Ask for words of a setting."""
+        self.query_one(SettingsPanel).search()
+
+    def action_changed(self) -> None:
+        """Show only changed settings, or all."""
+        self.query_one(SettingsPanel).toggle_changed()
+
+    def action_edit(self) -> None:
+        """Ask for another value of the setting under the cursor, if it can change."""
+        value = self.query_one(SettingsPanel).chosen
+        if value is None:
+            return
+        if value.fixed or self._view.finished is not None:
+            self._tell(value.fixed or "the run has ended")
+            return
+        key, setting = value.key, SETTINGS[value.key]
+        self.app.push_screen(
+            AskDialog(
+                key,
+                explained(setting, value.value, "in force"),
+                value.value,
+                check=lambda text: read_value(setting, text)[1],
+                take=lambda text: self._send(key, text),
+                suggestions=setting.choices or setting.examples,
+            )
+        )
+
+    def _send(self, key: str, text: str) -> str | None:
+        """Send a change to the run, unless it is known to be impossible."""
+        value, fault = read_value(SETTINGS[key], text)
+        if fault is not None or self._config is None:
+            return fault
+        try:
+            switch = switched_setting(self._config, key, value)
+        except MptuiError as error:
+            return error.message
+        if switch.changes:
+            self._source.send("set", f"{key}={text.strip()}")
+        return None
+
+    def _answer(self, words: str, style: str) -> None:
+        self.query_one("#answer", Static).update(Content.styled(clean(words), style))
+
+    def _tell(self, words: str) -> None:
+        self.notify(clean_lines(words, 300), severity="warning", markup=False)
+
+    def back(self) -> None:
+        """End the search, or close."""
+        if not self.query_one(SettingsPanel).end_search():
+            super().back()

@@ -1,0 +1,201 @@
+"""What a data set has, and some of its pictures, for the picker: listed, not scanned, in a child process.
+
+Decoders are C code, which a hostile file may crash; and to list millions of files takes the interpreter for
+itself. The built-in shapes have no files, and are drawn here.
+"""
+
+import base64
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mptui.config.merge import Resolved
+from mptui.config.schema import DataConfig
+from mptui.errors import ConfigError, MptuiError
+from mptui.hardware.devices import Device
+from mptui.processes.child import start
+from mptui.registry.own_code import is_own
+from mptui.registry.samples import SampleKind
+from mptui.registry.tasks import DEFAULT_TASK
+from mptui.runs.planning.plan import BUILT_IN, filled
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from mptui.data.core.types import Split
+
+PICTURES = 12
+"""Pictures of a preview, from the whole training set in its order, and so from many classes."""
+
+_SIDE = 64
+"""Larger side in pixels that pictures are reduced to."""
+
+_LOOK_AROUND_S = 0.2
+_KEYS = {"name", "path", "samples", "image_size", "val_fraction"}
+
+
+@dataclass(frozen=True, slots=True)
+class DataPreview:
+    """A data set before its scan, which may leave out damaged files.
+
+    Attributes:
+        train: Number of training samples.
+        val: Number of validation samples.
+        classes: Number of classes; 0: none, or not known yet.
+        sides: Smallest and largest shorter side of `pictures` in pixels, before they were reduced.
+        pictures: Some training images, RGB.
+    """
+
+    train: int
+    val: int
+    classes: int
+    sides: "tuple[int, int] | None"
+    pictures: "tuple[Image, ...]"
+
+    @property
+    def words(self) -> str:
+        """Describe it: `1,000 train · 200 val · 10 classes · 28 px`."""
+        parts = [f"{self.train:,} train", f"{self.val:,} val"]
+        if self.classes:
+            parts.append(f"{self.classes:,} classes")
+        if self.sides is not None:
+            low, high = self.sides
+            parts.append(f"{low} px" if low == high else f"{low} to {high} px")
+        return " · ".join(parts)
+
+
+def asked_of(resolution: Resolved) -> dict[str, Any]:
+    """Return the settings that a preview depends on, ready for JSON."""
+    config = resolution.config
+    return {
+        "data": config.data.model_dump(include=_KEYS),
+        "kind": config.model.reads(resolution.task or DEFAULT_TASK).name,
+        "seed": config.training.seed,
+    }
+
+
+def preview(resolution: Resolved, device: Device, should_stop: Callable[[], bool]) -> DataPreview | None:
+    """List the data of a run, and read some of its pictures.
+
+    Args:
+        resolution: The run.
+        device: Its device, which decides about the built-in shapes.
+        should_stop: Called several times per second.
+
+    Returns:
+        None if the data is missing or damaged, or is the person's own code, which only a run executes; or
+        after `should_stop`.
+    """
+    data = resolution.config.data
+    if is_own(data.name):
+        return None
+    if data.path is None and data.name in {None, BUILT_IN}:
+        try:
+            return _from_json(_looked_at(asked_of(filled(resolution, device)[0])))
+        except MptuiError:
+            return None
+    asked = json.dumps(asked_of(resolution))
+    with start(f"{__name__}:main", asked, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            while not should_stop():
+                try:
+                    answer, _ = child.communicate(timeout=_LOOK_AROUND_S)
+                except subprocess.TimeoutExpired:
+                    continue
+                return _from_json(json.loads(answer)) if child.returncode == 0 else None
+        finally:
+            child.kill()
+    return None
+
+
+def main() -> int:
+    """Write the preview of the data in `argv[1]` to stdout, as JSON; return 1 if there is none."""
+    try:
+        found = _looked_at(json.loads(sys.argv[1]))
+    except MptuiError:
+        return 1
+    sys.stdout.write(json.dumps(found))
+    return 0
+
+
+def _looked_at(asked: dict[str, Any]) -> dict[str, Any]:
+    data = DataConfig.model_validate(asked["data"])
+    train, val, classes = _halves(data, SampleKind[asked["kind"]], asked["seed"])
+    sides, pictures = [], []
+    for picture in _pictures(train):
+        sides.append(min(picture.size))
+        picture.thumbnail((_SIDE, _SIDE))
+        pictures.append([*picture.size, base64.b64encode(picture.tobytes()).decode()])
+    return {"counts": [len(train), val, classes], "sides": sides, "pictures": pictures}
+
+
+def _halves(data: DataConfig, kind: SampleKind, seed: int) -> "tuple[Split, int, int]":
+    """Return the training half, the number of validation samples, and of classes.
+
+    Raises:
+        ConfigError, DataError: As `open_dataset`.
+    """
+    import numpy as np
+
+    from mptui.data.formats.assemble import halves
+    from mptui.data.formats.open import files_of, kind_of, open_dataset
+    from mptui.data.formats.splits import FileSplit
+
+    known = kind_of(data) or kind
+    try:
+        name, known, found = files_of(data, known, _ignore, _never)
+    except ConfigError:  # it has no files of its own, and so no scan
+        opened = open_dataset(
+            data,
+            kind=known,
+            side=data.image_size or _SIDE,
+            seed=seed,
+            on_progress=_ignore,
+            should_stop=_never,
+            on_warning=_ignore,
+        )
+        return opened.train, len(opened.val), len(opened.classes)
+    count = len(found.images)
+    labels = np.zeros(count, np.int64) if found.labels is None else found.labels
+    train, val = halves(name, labels, np.arange(count), found.train_rows, data.val_fraction, seed)
+    classes = found.classes if found.coding is None else found.coding.classes
+    has_classes = known is not SampleKind.IMAGE
+    return FileSplit(found.images, labels, train), len(val), len(classes) if has_classes else 0
+
+
+def _pictures(train: "Split") -> "list[Image]":
+    """Read pictures; those that can't be read are left out."""
+    import numpy as np
+    from PIL import Image
+
+    from mptui.data.core.types import BadSampleError
+
+    pictures = []
+    for row in np.unique(np.linspace(0, len(train) - 1, PICTURES).round().astype(int)):
+        try:
+            pictures.append(Image.fromarray(train.request(int(row)).read().image_HWC))
+        except BadSampleError:
+            continue
+    return pictures
+
+
+def _from_json(found: dict[str, Any]) -> DataPreview:
+    from PIL import Image
+
+    pictures = tuple(
+        Image.frombytes("RGB", (width, height), base64.b64decode(pixels))
+        for width, height, pixels in found["pictures"]
+    )
+    (train, val, classes), sides = found["counts"], found["sides"]
+    return DataPreview(train, val, classes, (min(sides), max(sides)) if sides else None, pictures)
+
+
+def _ignore(*_: object) -> None:
+    """Take progress and warnings, which the run reports."""
+
+
+def _never() -> bool:
+    return False

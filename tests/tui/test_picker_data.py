@@ -1,0 +1,131 @@
+"""The data of the picker in a line and in pictures, the steps of a run, the batch that fills the memory."""
+
+from dataclasses import replace
+
+import pytest
+from PIL import Image
+from textual.events import Key
+from textual.widgets import Input
+
+from mptui.config.merge import resolve
+from mptui.tui.setup.data_preview import preview
+from mptui.tui.widgets.setup.sample_strip import SampleStrip
+from tests.data.images import class_folders, photo
+from tests.hardware.machines import GIB, T4, cpu
+from tests.tui.cockpits import until
+from tests.tui.frames import frame
+from tests.tui.pickers import edit, picker
+
+
+def looked_at(where, **settings):
+    flags = {f"data.{key}": ("", value) for key, value in {"path": str(where), **settings}.items()}
+    resolution = resolve("debug", task="classification", flags=flags, sets=(), environ={})
+    return preview(resolution, cpu(), lambda: False)
+
+
+def test_a_folder_is_counted_and_looked_at_without_a_scan(tmp_path):
+    class_folders(tmp_path, {"cats": 10, "dogs": 20})
+    Image.new("RGB", (300, 200)).save(tmp_path / "dogs" / "large.jpg")
+    (tmp_path / "cats" / "0.png").write_bytes(b"damaged")
+    found = looked_at(tmp_path)
+    assert (found.train, found.val, found.classes) == (25, 6, 2)
+    assert 8 < len(found.pictures) <= 12
+    assert max(max(picture.size) for picture in found.pictures) <= 64
+    assert found.words == f"25 train · 6 val · 2 classes · {'16 to 200' if found.sides[1] > 16 else 16} px"
+
+
+def test_images_with_masks_have_no_classes_before_their_scan(tmp_path):
+    for name in ("images", "masks"):
+        (tmp_path / name).mkdir()
+        for number in range(5):
+            photo(28, 28).convert("RGB" if name == "images" else "L").save(tmp_path / name / f"{number}.png")
+    assert looked_at(tmp_path).words == "4 train · 1 val · 28 px"
+
+
+def test_damaged_or_missing_data_has_no_preview(tmp_path):
+    assert looked_at(tmp_path) is None
+    assert looked_at(tmp_path / "gone") is None
+    class_folders(tmp_path, {"cats": 2, "dogs": 2})
+    for file in tmp_path.glob("*/*.png"):
+        file.write_bytes(b"\x89PNG damaged")
+    found = looked_at(tmp_path)
+    assert (found.words, found.pictures) == ("2 train · 2 val · 2 classes", ())
+
+
+async def test_the_data_is_a_line_and_a_strip_of_pictures(environ, tmp_path):
+    class_folders(tmp_path, {"cats": 30, "dogs": 30})
+    async with picker(environ) as (app, pilot, screen):
+        screen.query_one("#data", Input).value = str(tmp_path)
+        await until(app, pilot, "48 train · 12 val · 2 classes · 16 px")
+        await until(app, pilot, "steps each")
+        assert "▀" not in frame(app)  # there is no room beside the settings
+        screen.query_one("#data", Input).focus()
+        await until(app, pilot, "▀" * 8)
+        assert "1 fast" in frame(app)
+        await pilot.resize_terminal(140, 45)
+        screen.query_one("#profiles").focus()
+        while not screen.query_one("#values").region.area:
+            await pilot.pause(0.01)
+        await until(app, pilot, "▀" * 12)
+        screen.query_one("#data", Input).value = str(tmp_path / "gone")
+        await until(app, pilot, "✗ no such folder")
+        await pilot.pause()
+        assert "▀" not in frame(app)
+
+
+async def test_pictures_are_ascii_where_the_terminal_is(environ):
+    async with picker(environ, (140, 45), ascii_only=True) as (app, pilot, screen):
+        await until(app, pilot, "8 classes")
+        await pilot.pause()
+        assert screen.query_one(SampleStrip).region.area
+        assert frame(app).isascii()
+
+
+async def test_the_steps_of_an_epoch_and_of_the_run_are_said(environ):
+    async with picker(environ, (100, 30), device=cpu()) as (app, pilot, screen):
+        await pilot.press("4")
+        await until(app, pilot, "epochs     5  64 steps each, 320 in all")  # 128 shapes in batches of 2
+        await edit(pilot, screen, "training.max_steps", "7")
+        await until(app, pilot, "64 steps each, 7 in all")
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_the_batch_fills_the_free_memory(environ, at_once):
+    async with picker(environ, device=replace(T4, memory_free=2 * GIB)) as (app, pilot, screen):
+        screen.query_one("#profiles").focus()
+        await edit(pilot, screen, "data.image_size", "64")
+        if at_once:
+            app.post_message(Key("f", "f"))
+        else:
+            await until(app, pilot, "✓ fits, up to batch")
+            await pilot.press("f")
+        await until(app, pilot, "fills 90% of the free memory")
+        batch = screen.picked.edits["training.batch_size"]
+        assert batch > 64
+        assert batch % 8 == 0
+        text = " ".join(frame(app).replace("│", " ").split())
+        assert f"batch 64 → {batch:,}" in text
+        assert "lr 0." in text
+        while "fast" not in screen._fits:  # it is counted again
+            await pilot.pause(0.01)
+        assert screen._fits["fast"].largest // 8 * 8 == batch
+
+
+async def test_where_memory_is_not_what_limits_the_batch_nothing_is_filled(environ):
+    async with picker(environ, device=replace(T4, memory_free=12 * GIB)) as (app, pilot, screen):
+        await pilot.press("3")  # memory-limited
+        await until(app, pilot, "fits, up to batch")
+        await pilot.press("f")
+        await until(app, pilot, "memory.budget_gib splits batches")
+        assert screen.picked.edits == {}
+
+
+async def test_no_more_than_the_training_samples_are_a_batch(environ, tmp_path):
+    class_folders(tmp_path, {"cats": 30, "dogs": 30})
+    async with picker(environ, (120, 36), device=replace(T4, memory_free=8 * GIB)) as (app, pilot, screen):
+        screen.query_one("#data", Input).value = str(tmp_path)
+        await until(app, pilot, "48 train")
+        await until(app, pilot, "✓ fits, up to batch")
+        await pilot.press("f")
+        await until(app, pilot, "all training samples")
+        assert screen.picked.edits == {"training.batch_size": 48}

@@ -1,0 +1,103 @@
+"""The settings of the picker: searched, only changed ones, and explained in place."""
+
+import pytest
+from textual.events import Key
+
+from mptui.config.keys import SETTINGS
+from tests.tui.cockpits import until
+from tests.tui.frames import frame
+from tests.tui.pickers import edit, go_to, picker
+
+
+@pytest.fixture(autouse=True)
+def _no_memory(monkeypatch):
+    """Leave the memory uncounted, which imports torch."""
+    monkeypatch.setattr("mptui.tui.screens.setup.selection_page.fits", lambda *_: {})
+
+
+def listed(screen):
+    """Return the keys of the settings that are listed, without the headings."""
+    return [option.id for option in screen.query_one("#values").options if not option.id.endswith(".")]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_settings_are_searched_by_name_and_by_meaning(environ, at_once):
+    async with picker(environ) as (app, pilot, screen):
+        everything = listed(screen)
+        if at_once:
+            for key in ("slash", *"width", "enter"):
+                app.post_message(Key(key, "/" if key == "slash" else key if len(key) == 1 else None))
+        else:
+            await pilot.press("slash", *"width", "enter")
+        await until(app, pilot, f"/width · 2 of {len(everything)}")
+        found = listed(screen)
+        assert found == [key for key in everything if "width" in f"{key} {SETTINGS[key].help}".lower()]
+        assert {"model.width", "data.crop_ratio"} == set(found)  # by its name, and by its meaning
+        while not screen.query_one("#values").has_focus:
+            await pilot.pause(0.01)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert listed(screen) == everything
+        assert screen.is_current
+
+
+async def test_all_words_of_a_search_are_in_what_it_finds_and_the_cursor_stays(environ):
+    async with picker(environ) as (app, pilot, screen):
+        await go_to(pilot, screen, "training.warmup_epochs")
+        await pilot.press("slash", *"rate epochs")
+        await until(app, pilot, "/rate epochs")
+        assert "training.warmup_epochs" in listed(screen)
+        assert "training.lr" not in listed(screen)
+        assert screen.query_one("#values").highlighted_id == "training.warmup_epochs"
+        await pilot.press(*" zzz")
+        await until(app, pilot, "no such setting")
+        assert listed(screen) == []
+        await pilot.press("enter", "e")  # there is nothing to edit
+        await pilot.pause()
+        assert app.screen is screen
+
+
+async def test_only_changed_settings_are_listed(environ):
+    async with picker(environ) as (app, pilot, screen):
+        await edit(pilot, screen, "training.seed", "7")
+        await edit(pilot, screen, "training.momentum", "0.9")
+        everything = listed(screen)
+        await pilot.press("c")
+        await until(app, pilot, "changed only")
+        found = listed(screen)
+        assert {"training.seed", "training.momentum", "speed.compile"} <= set(
+            found
+        )  # edited, and of the profile
+        assert "training.accumulate" not in found
+        await pilot.press("slash", *"momentum", "enter")
+        await until(app, pilot, f"/momentum · changed only · 1 of {len(everything)}")
+        await pilot.press("escape", "c")
+        await pilot.pause()
+        assert listed(screen) == everything
+
+
+@pytest.mark.parametrize("size", [(80, 24), (140, 45)])
+async def test_the_setting_under_the_cursor_is_explained_in_full(environ, size):
+    key = "training.primary_metric"  # the longest
+    async with picker(environ, size) as (app, pilot, screen):
+        await go_to(pilot, screen, key)
+        await until(app, pilot, f"{key}: ")
+        text = " ".join(frame(app).split())
+        assert SETTINGS[key].help in text
+        assert "Default: unset." in text
+        assert "batch      64  64 per optimizer step" in frame(app)
+        assert len(frame(app).splitlines()) == size[1]
+
+
+async def test_escape_in_a_field_leaves_the_field_and_then_ends_the_search(environ):
+    async with picker(environ) as (app, pilot, screen):
+        await pilot.press("slash", *"width", "enter")
+        await until(app, pilot, "/width")
+        screen.query_one("#epochs").focus()
+        await pilot.press("escape")
+        await pilot.pause()
+        assert screen.query_one("#profiles").has_focus
+        assert "/width" in frame(app)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "/width" not in frame(app)

@@ -1,0 +1,143 @@
+"""The settings of a running run: listed, searched, changed by a command; greyed out where they can't be."""
+
+from dataclasses import replace
+
+import pytest
+from textual.events import Key
+
+from mptui.config.dump import to_toml
+from mptui.config.merge import resolve
+from mptui.events import CommandAnswered, PresetSwitched
+from tests.tui.cockpits import until
+from tests.tui.events import START, MemorySource, demo, finished
+from tests.tui.frames import frame, live, put, seen
+from tests.tui.pickers import go_to, write
+
+
+def save(folder, **flags):
+    flags = {"model.name": ("", "resnet18"), **{key.replace("__", "."): ("", v) for key, v in flags.items()}}
+    config = resolve("fast", task="classification", flags=flags, sets=(), environ={}).config
+    (folder / "run.toml").write_text(to_toml(config), encoding="utf-8")
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A run of the profile fast, in a directory."""
+    save(tmp_path)
+    source = MemorySource(demo())
+    source.run = tmp_path
+    return source
+
+
+async def opened(app, pilot):
+    await pilot.press("e")
+    await until(app, pilot, "settings of ")
+    return app.screen
+
+
+@pytest.mark.parametrize("size", [(80, 24), (140, 45)])
+async def test_a_setting_is_changed_in_the_run(source, tmp_path, size):
+    async with live(source, size) as (app, pilot):
+        below = app.screen
+        screen = await opened(app, pilot)
+        await go_to(pilot, screen, "training.lr")
+        assert "training.lr: Peak learning rate" in frame(app)
+        await pilot.press("enter")
+        await write(pilot, "-1")
+        await until(app, pilot, "must be greater than 0")
+        await write(pilot, "0.05")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert source.sent == [("set", "training.lr=0.05")]
+        save(tmp_path, training__lr=0.05)
+        source.waiting += [
+            CommandAnswered(time=START, step=14_297, command="set", state="asked", detail="training.lr=0.05"),
+            PresetSwitched(
+                time=START,
+                step=14_297,
+                profile="fast",
+                previous="fast",
+                changes={"training.lr": ["0.1", "0.05"]},
+            ),
+        ]
+        below.poll()
+        screen.poll()
+        await until(app, pilot, "changed at step 14,297: training.lr 0.1 → 0.05")
+        await until(app, pilot, "0.05         (0.1)")
+        await pilot.press("escape")
+        await until(app, pilot, "╭─ loss")
+
+
+async def test_a_setting_that_can_not_change_is_greyed_and_says_why(source):
+    async with live(source, (80, 24)) as (app, pilot):
+        screen = await opened(app, pilot)
+        options = {option.id: option for option in screen.query_one("#values").options}
+        assert "$text-disabled" in str(options["model.width"].prompt.spans)
+        assert "$text-disabled" not in str(options["training.lr"].prompt.spans)
+        await go_to(pilot, screen, "model.width")
+        await until(app, pilot, "model.width is fixed during a run: its weights fit no other network.")
+        await pilot.press("e")
+        assert await seen(app, pilot, "╭─ settings of ")
+        assert app.screen is screen
+        await go_to(pilot, screen, "speed.compile")
+        await pilot.press("e")
+        await write(pilot, "off")
+        await pilot.press("enter")
+        await pilot.pause()
+    assert source.sent == [("set", "speed.compile=off")]
+
+
+async def test_an_impossible_combination_is_refused_before_it_is_sent(source, tmp_path):
+    save(tmp_path, training__deterministic=True, speed__compile="default")
+    async with live(source, (80, 24)) as (app, pilot):
+        screen = await opened(app, pilot)
+        await go_to(pilot, screen, "speed.compile")
+        await pilot.press("e")
+        await write(pilot, "max-autotune")
+        await pilot.press("enter")
+        await until(app, pilot, "autotuning is not repeatable")
+        await pilot.press("escape")
+        await pilot.pause()
+        assert app.screen is screen
+    assert source.sent == []
+
+
+async def test_keys_typed_in_one_go_search_and_change(source):
+    async with live(source, (80, 24)) as (app, pilot):
+        screen = await opened(app, pilot)
+        typed = ("slash", *"label_smoothing", "enter", "e", "ctrl+u", *"0.1", "enter")
+        for key in typed:
+            app.post_message(Key(key, "/" if key == "slash" else key if len(key) == 1 else None))
+        while not source.sent:
+            await pilot.pause(0.01)
+        assert app.screen is screen
+        assert "/label_smoothing" in frame(app)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert app.screen is screen
+    assert source.sent == [("set", "training.label_smoothing=0.1")]
+
+
+async def test_what_the_run_refuses_is_said(source):
+    async with live(source, (80, 24)) as (app, pilot):
+        below = app.screen
+        screen = await opened(app, pilot)
+        answer = CommandAnswered(
+            time=START, command="set", state="refused", detail="this screen is read-only"
+        )
+        source.waiting.append(answer)
+        below.poll()
+        screen.poll()
+        await until(app, pilot, "set refused (this screen is read-only)")
+
+
+async def test_a_run_without_settings_or_an_ended_one_says_so(tmp_path):
+    source = MemorySource(demo())
+    async with live(source) as (app, pilot):
+        await pilot.press("e")
+        assert await seen(app, pilot, "the run has no settings yet")
+        source.run = tmp_path
+        await put(app, pilot, replace(finished(), status="stopped"))
+        await pilot.press("e")
+        assert await seen(app, pilot, "the run has ended")
+    assert source.sent == []
