@@ -160,7 +160,7 @@ def footprint(config: RunConfig, task: str, *, device: str, precision: str) -> F
     rows = rows_of(config)
     frozen = frozen_at_last(training)
     network = _Network(
-        config.model,
+        config.model.model_dump_json(),
         task,
         int(data.image_size or 0),
         data.channels,
@@ -206,14 +206,23 @@ def footprint(config: RunConfig, task: str, *, device: str, precision: str) -> F
 
 @dataclass(frozen=True, slots=True)
 class _Network:
-    """What a network without storage is built from."""
+    """What a network without storage is built from.
 
-    model: ModelConfig
+    Attributes:
+        settings: The table [model] as JSON, since it may hold lists, which have no hash.
+    """
+
+    settings: str
     task: str
     side: int
     bands: int
     device: str
     frozen: Literal["backbone"] | tuple[str, ...] | None
+
+    @property
+    def model(self) -> ModelConfig:
+        """The table [model]."""
+        return ModelConfig.model_validate_json(self.settings)
 
     @property
     def shape(self) -> tuple[int, int, int]:
