@@ -14,7 +14,7 @@ from textual.message import Message
 from mptui import format as fmt
 from mptui.errors import MptuiError
 from mptui.registry.tasks import DEFAULT_TASK, TASKS
-from mptui.runs.planning.profile_diff import RunPosition, SwitchPrediction, predict_switch
+from mptui.runs.planning.profile_diff import SwitchPrediction, predict_switch
 from mptui.runs.view.events.event_registry import EVENTS
 from mptui.runs.view.labels import DEVICE, GRADIENT_NORM, LOSS, LR, is_percent
 from mptui.runs.view.run_view import RunView
@@ -253,7 +253,7 @@ class LiveScreen(RunPage):
     async def _predict_switch(self, digit: int, name: str) -> None:
         source = self.source
         run, request = source.run, source.request
-        prediction, position = SwitchPrediction(), position_of(self.view)
+        prediction, position = SwitchPrediction(), self.position
         if run is not None and not self.source.finished:
             with suppress(MptuiError):  # the run refuses it in these words
                 prediction = await in_background(lambda: predict_switch(run, name, request, position))
@@ -384,14 +384,6 @@ class LiveScreen(RunPage):
             self.action_command("stop")
         elif answer == "detach":
             self.dismiss("detached")
-
-
-def position_of(view: RunView) -> RunPosition | None:
-    """Return the position of a run; None before its first step."""
-    if view.started is None or view.latest is None:
-        return None
-    last = view.latest
-    return RunPosition(last.step, last.epoch - 1, last.epoch_step, view.started.train_samples, last.lr)
 
 
 def failed_to_start(view: RunView) -> bool:

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from textual import on, work
 
+from mptui.runs.planning.profile_diff import RunPosition
 from mptui.runs.replay.past_view import completed, folded_until
 from mptui.runs.view.run_timeline import RunMoment
 from mptui.runs.view.run_view import RunView
@@ -42,6 +43,15 @@ class RunPage(Page):
     def shown(self) -> RunView:
         """The view that panels show: that of the chosen moment, or the current one."""
         return self.view if self._moment is None else self._past
+
+    @property
+    def position(self) -> RunPosition | None:
+        """The position of the run; None before its first step."""
+        last = self.view.latest
+        if self.view.started is None or last is None:
+            return None
+        samples = self.view.started.train_samples
+        return RunPosition(last.step, last.epoch - 1, last.epoch_step, samples, last.lr)
 
     def show_panels(self) -> None:
         """Show the view in all panels, and the timeline."""
