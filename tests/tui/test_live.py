@@ -25,7 +25,7 @@ from tests.tui.events import (
     run_started,
     step_event,
 )
-from tests.tui.frames import frame, live, put
+from tests.tui.frames import frame, live, put, seen
 
 
 async def test_large_screen_shows_every_panel():
@@ -103,10 +103,10 @@ async def test_smallest_screen_keeps_the_figures():
 
 async def test_a_smaller_one_says_what_it_needs():
     async with live(MemorySource(demo()), (50, 10)) as (app, pilot):
-        assert "mptui needs 60x16 cells" in frame(app)
+        assert await seen(app, pilot, "mptui needs 60x16 cells")
         assert "this terminal has 50x10" in frame(app)
         await pilot.resize_terminal(120, 36)
-        assert "╭─ loss" in frame(app)
+        assert await seen(app, pilot, "╭─ loss")
 
 
 async def test_waiting_is_visible_and_the_unknown_is_a_dash():
