@@ -9,7 +9,7 @@ from mptui.runs.replay.journal_search import lines_until
 from mptui.runs.replay.past_view import completed, folded_until
 from mptui.runs.store.journal import NAME
 from mptui.runs.view.run_view import RunView
-from tests.tui.events import START, demo
+from tests.tui.events import START, demo, run_started, step_event
 
 
 def written(folder, events):
@@ -84,3 +84,14 @@ def test_without_a_journal_the_log_of_then_is_shown(tmp_path):
         past = completed(folded_until(run, moment), now, moment)
         assert past.log[-1].time <= moment.time
         assert past.started is now.started
+
+
+def test_a_moment_before_a_resume_has_what_the_run_was_started_with(tmp_path, monkeypatch, chance):
+    monkeypatch.setattr(past_view, "SEARCHED", 20_000)
+    events = demo()
+    end = events[-1].time
+    events += [run_started(time=end + 60, step=14_000, batch_size=50), step_event(14_300, end + 70, chance)]
+    run, now = written(tmp_path, events), folded(events)
+    moment = now.timeline.moment_at(9000)
+    assert completed(folded_until(run, moment), now, moment).started.batch_size == 100
+    assert now.started.batch_size == 50
