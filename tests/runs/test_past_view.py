@@ -93,5 +93,8 @@ def test_a_moment_before_a_resume_has_what_the_run_was_started_with(tmp_path, mo
     events += [run_started(time=end + 60, step=14_000, batch_size=50), step_event(14_300, end + 70, chance)]
     run, now = written(tmp_path, events), folded(events)
     moment = now.timeline.moment_at(9000)
-    assert completed(folded_until(run, moment), now, moment).started.batch_size == 100
+    past = completed(folded_until(run, moment), now, moment)
+    assert past.started is not None
+    assert past.started.batch_size == 100
+    assert now.started is not None
     assert now.started.batch_size == 50

@@ -15,6 +15,7 @@ from mptui.runs.listing.housekeeping import delete_run, find_leftovers, remove_l
 from mptui.runs.listing.run_curves import RunCurves
 from mptui.runs.listing.run_rows import ORDERS, RunList, chosen_rows
 from mptui.runs.store.directory import SUMMARY, claim, read_summary, write_json
+from mptui.runs.store.lock import NAME as LOCK
 from mptui.tui.app import MptuiApp
 from mptui.tui.screens.detection import DetectionScreen
 from mptui.tui.screens.page import Page
@@ -197,6 +198,7 @@ async def test_a_run_is_renamed_where_the_name_is_free(three):
         await until(app, pilot, "baseline")
     assert read_summary(three / "baseline")["run"] == "baseline"
     assert not (three / "minute").exists()
+    assert not (three / "baseline" / LOCK).exists()
     claim(three / "baseline").release()  # no lock of this program is left behind
 
 
